@@ -1,0 +1,44 @@
+package invariants
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+func TestCheckHolds(t *testing.T) {
+	require.NotPanics(t, func() { Check(true, "never seen") })
+}
+
+// A build without the tag must run on as if the checks were not there.
+func TestCheckBroken(t *testing.T) {
+	broken := func() { Check(false, "block %d released twice", 7) }
+	if !Enabled {
+		require.NotPanics(t, broken)
+		return
+	}
+	require.PanicsWithValue(t, "invariant violated: block 7 released twice", broken)
+}
+
+func TestScribble(t *testing.T) {
+	p := []byte{1, 2, 3}
+	Scribble(p[:2])
+	if !Enabled {
+		require.Equal(t, []byte{1, 2, 3}, p)
+		return
+	}
+	require.Equal(t, []byte{0xcc, 0xcc, 3}, p)
+}
+
+// The checks sit on hot paths: one that holds must not cost an allocation.
+func TestCheckAllocatesNothing(t *testing.T) {
+	p := make([]byte, 64)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		Check(len(p) == 64, "wrong length")
+		Scribble(p)
+	}))
+}
