@@ -1,0 +1,77 @@
+package device_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// owned makes a buffer whose owner closes gone when it becomes unreachable.
+func owned(b device.Buffer) (device.Buffer, <-chan struct{}) {
+	type block struct{ size int }
+	owner, gone := &block{b.Len()}, make(chan struct{})
+	runtime.AddCleanup(owner, func(gone chan struct{}) { close(gone) }, gone)
+	return b.WithOwner(owner), gone
+}
+
+func TestBufferKeepsOwner(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		buffer device.Buffer
+	}{
+		{"host", device.Bytes(numbered(8))},
+		{"segments", device.Host(split(numbered(8), 3)...)},
+		{"device memory", device.On(device.Device{Kind: "npu"}, region(8), nil)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, gone := owned(c.buffer)
+			part := b.Slice(2, 5).WithStream(nil).Slice(0, 4)
+			for range 3 {
+				runtime.GC()
+			}
+			select {
+			case <-gone:
+				require.FailNow(t, "the owner went while a slice was there")
+			default:
+			}
+			runtime.KeepAlive(&part)
+
+			part = device.Buffer{}
+			runtime.GC()
+			<-gone
+		})
+	}
+}
+
+// A copy under way is the last to know of both buffers.
+func TestHostCopyKeepsOwners(t *testing.T) {
+	c, gone := ownedCopy(t)
+	for range 3 {
+		runtime.GC()
+	}
+	for _, ch := range gone {
+		select {
+		case <-ch:
+			require.FailNow(t, "an owner went while its memory was being copied")
+		default:
+		}
+	}
+	require.Equal(t, 8, c.Step(100))
+	c = device.HostCopy{}
+	runtime.GC()
+	<-gone[0]
+	<-gone[1]
+}
+
+// ownedCopy leaves nothing behind but the copy.
+func ownedCopy(t *testing.T) (c device.HostCopy, gone [2]<-chan struct{}) {
+	t.Helper()
+	dst, dstGone := owned(device.Host(split(make([]byte, 8), 5)...))
+	src, srcGone := owned(device.Bytes(numbered(8)))
+	c, err := device.NewHostCopy(dst, src)
+	require.NoError(t, err)
+	return c, [2]<-chan struct{}{dstGone, srcGone}
+}

@@ -1,0 +1,146 @@
+package safetensors
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+func TestFile(t *testing.T) {
+	leakcheck.Check(t)
+	f, err := Open("testdata/digits_split_mlp_init.safetensors", Options{})
+	require.NoError(t, err)
+	info, err := f.Info("stage1.bias")
+	require.NoError(t, err)
+	require.Equal(t, []int{10}, info.Shape)
+	require.Equal(t, "F32", info.DType)
+	require.Equal(t, 40, info.ByteSize())
+	_, err = f.Info("stage2.bias")
+	require.Equal(t, &NotFoundError{Tensor: "stage2.bias"}, err)
+	_, err = f.Tensor("stage2.bias")
+	require.Equal(t, &NotFoundError{Tensor: "stage2.bias"}, err)
+
+	x, err := f.Tensor("stage1.bias")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.Len(t, elements(t, x), 40, "tensors stay")
+	_, err = f.Tensor("stage1.bias")
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, f.Close(), ErrClosed)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	leakcheck.Check(t)
+	_, err := Open(t.TempDir()+"/missing", Options{})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = Open(t.TempDir(), Options{})
+	require.ErrorContains(t, err, "not a regular file")
+	_, err = Open(os.DevNull, Options{})
+	require.ErrorContains(t, err, "not a regular file")
+	_, err = Open(save(t, nil), Options{})
+	require.ErrorAs(t, err, new(*FormatError))
+}
+
+func TestFileFromManyGoroutines(t *testing.T) {
+	f, err := Open("testdata/autograd_ops.safetensors", Options{})
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for _, info := range f.Infos() {
+				x, err := f.Tensor(info.Name)
+				if errors.Is(err, ErrClosed) {
+					return
+				}
+				if err != nil || x.ByteSize() != info.ByteSize() {
+					t.Errorf("%s: %v", info.Name, err)
+				}
+			}
+		})
+	}
+	require.NoError(t, f.Close())
+	wg.Wait()
+}
+
+// twoTensors is a file of a tensor of 1000 bytes, on its first page, and one
+// that is large enough for a pool.
+func twoTensors() []byte {
+	header := entries(`"dtype":"U8","shape":[1000],"data_offsets":[0,1000]`, `"dtype":"U8","shape":[1048576],"data_offsets":[1000,1049576]`)
+	return build(header, bytes.Repeat([]byte{7}, 1049576)...)
+}
+
+// shrinking opens a file of two tensors and cuts it to size afterwards.
+func shrinking(t *testing.T, size int, options Options) *File {
+	t.Helper()
+	path := save(t, twoTensors())
+	f, err := Open(path, options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	require.NoError(t, os.Truncate(path, int64(size)))
+	return f
+}
+
+func TestFileThatShrinks(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		size          int
+		first, second bool // can be read
+	}{
+		{"nothing is left", 0, false, false},
+		{"part of the header", 10, false, false},
+		{"part of the first", 600, false, false},
+		{"the first", 4096, true, false},
+		{"half of the second", 500_000, true, false},
+		{"all but a byte", len(twoTensors()) - 1, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := shrinking(t, c.size, Options{})
+			for name, ok := range map[string]bool{"a": c.first, "b": c.second} {
+				x, err := f.Tensor(name)
+				if !ok {
+					require.ErrorIs(t, err, ErrShrunk, name)
+					continue
+				}
+				require.NoError(t, err, name)
+				require.Equal(t, bytes.Repeat([]byte{7}, 1000), elements(t, x))
+			}
+		})
+	}
+}
+
+// The memory of a tensor that could not be read goes back.
+func TestFailedReadReleases(t *testing.T) {
+	pool := tensor.NewPool(tensor.PoolOptions{})
+	f := shrinking(t, 4096, Options{Allocator: pool})
+	_, err := f.Tensor("b")
+	require.ErrorIs(t, err, ErrShrunk)
+	require.Zero(t, pool.Stats().InUse)
+	require.Equal(t, 1, pool.Stats().Released)
+}
+
+// fault is an error as the runtime panics with.
+type fault struct{ at uintptr }
+
+func (f fault) Error() string { return "fault" }
+func (f fault) RuntimeError() {}
+func (f fault) Addr() uintptr { return f.at }
+
+// Only faults of the mapping are errors; all else is a defect and must show.
+func TestOtherPanicsGoOn(t *testing.T) {
+	mapped := bytes.Repeat([]byte{1}, 16) // on the heap, where it stays in place
+	start := uintptr(unsafe.Pointer(&mapped[0]))
+	require.ErrorIs(t, faultIn(mapped, fault{at: start}), ErrShrunk)
+	require.ErrorIs(t, faultIn(mapped, fault{at: start + 15}), ErrShrunk)
+	for _, other := range []any{"text", errors.New("plain"), fault{at: start - 1}, fault{at: start + 16}} {
+		require.PanicsWithValue(t, other, func() { _ = faultIn(mapped, other) })
+	}
+}

@@ -1,0 +1,9 @@
+package safetensors
+
+import (
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }

@@ -1,0 +1,189 @@
+package safetensors
+
+import (
+	"cmp"
+	"encoding/binary"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// entry is a tensor to write.
+type entry struct {
+	name   string
+	tensor *tensor.Tensor
+	rank   int // in formats
+}
+
+// Encode writes tensors and metadata, which may be nil, to w. Equal input makes
+// equal output. A tensor that is not contiguous is copied first, one at a
+// time.
+//
+// The error is a *DTypeError for C128, which the format lacks, a *NameError, a
+// *LimitError for a header that nobody would read, one of package tensor for
+// memory that was released or is not on the host, or that of w. Unless it is of
+// the last two kinds, nothing has been written.
+func Encode(w io.Writer, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
+	entries, err := sortEntries(tensors)
+	if err != nil {
+		return err
+	}
+	head, err := encodeHeader(entries, metadata)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := writeElements(w, e.tensor); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sortEntries puts tensors in the order of the file: by falling alignment, so
+// that all are aligned, then by name.
+func sortEntries(tensors map[string]*tensor.Tensor) ([]entry, error) {
+	entries := make([]entry, 0, len(tensors))
+	for name, t := range tensors {
+		if t == nil {
+			return nil, &NameError{Name: name, Reason: "has no tensor"}
+		}
+		rank, ok := rankOf(t.DType())
+		if !ok {
+			return nil, &DTypeError{Tensor: name, DType: t.DType().String(), Reason: "is not part of the format"}
+		}
+		if name == metadataKey {
+			return nil, &NameError{Name: name, Reason: "cannot name a tensor"}
+		}
+		entries = append(entries, entry{name, t, rank})
+	}
+	slices.SortFunc(entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.name, b.name))
+	})
+	return entries, nil
+}
+
+// encodeHeader is the header with its length, padded to a multiple of 8.
+func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
+	out := append(make([]byte, 8, 256), '{')
+	var err error
+	if len(metadata) > 0 {
+		if out, err = appendMetadata(out, metadata); err != nil {
+			return nil, err
+		}
+	}
+	offset := 0
+	for i, e := range entries {
+		if i > 0 || len(metadata) > 0 {
+			out = append(out, ',')
+		}
+		if out, err = appendEntry(out, e, offset); err != nil {
+			return nil, err
+		}
+		offset += e.tensor.ByteSize()
+	}
+	out = append(out, '}')
+	for len(out)%8 != 0 {
+		out = append(out, ' ')
+	}
+	size := uint64(len(out) - 8)
+	binary.LittleEndian.PutUint64(out, size)
+	return out, within("bytes of header", size, maxHeader)
+}
+
+func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
+	out = append(out, `"`+metadataKey+`":{`...)
+	var err error
+	for i, key := range slices.Sorted(maps.Keys(metadata)) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if out, err = appendString(out, key); err != nil {
+			return nil, err
+		}
+		if out, err = appendString(append(out, ':'), metadata[key]); err != nil {
+			return nil, err
+		}
+	}
+	return append(out, '}'), nil
+}
+
+func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
+	out, err := appendString(out, e.name)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, `:{"dtype":"`+formats[e.rank].name+`","shape":`...)
+	out = appendInts(out, e.tensor.Shape()...)
+	out = append(out, `,"data_offsets":`...)
+	out = appendInts(out, offset, offset+e.tensor.ByteSize())
+	return append(out, '}'), nil
+}
+
+func appendInts(out []byte, values ...int) []byte {
+	out = append(out, '[')
+	for i, v := range values {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = strconv.AppendInt(out, int64(v), 10)
+	}
+	return append(out, ']')
+}
+
+// appendString appends a JSON string that escapes only what must be, as the
+// format's first implementation does.
+func appendString(out []byte, text string) ([]byte, error) {
+	if !utf8.ValidString(text) {
+		return nil, &NameError{Name: text, Reason: "is not UTF-8"}
+	}
+	out = append(out, '"')
+	start := 0
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c == '"' || c == '\\' {
+			out = append(out, text[start:i]...)
+			out = appendEscape(out, c)
+			start = i + 1
+		}
+	}
+	out = append(out, text[start:]...)
+	return append(out, '"'), nil
+}
+
+// shortEscapes maps characters to the letters of their escapes.
+var shortEscapes = map[byte]byte{'"': '"', '\\': '\\', '\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}
+
+func appendEscape(out []byte, c byte) []byte {
+	if letter, ok := shortEscapes[c]; ok {
+		return append(out, '\\', letter)
+	}
+	const hex = "0123456789abcdef"
+	return append(out, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+}
+
+// writeElements writes the elements of t in row-major order.
+func writeElements(w io.Writer, t *tensor.Tensor) error {
+	t, err := t.Contiguous()
+	if err != nil {
+		return err
+	}
+	buf, err := t.Buffer()
+	if err != nil {
+		return err
+	}
+	p, ok := buf.Contiguous()
+	if !ok {
+		return &tensor.DeviceError{Device: t.Device()}
+	}
+	_, err = w.Write(p)
+	runtime.KeepAlive(t)
+	return err
+}
