@@ -1,0 +1,334 @@
+package mux_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/mux"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+const (
+	kindData = iota
+	kindCredit
+	kindPing
+	kindFarewell
+
+	flagSyn = 1
+	flagAck = 2
+	flagFin = 4
+	flagRst = 8
+)
+
+// message is what a peer writes that is free to break the rules.
+func message(kind byte, flags uint16, stream, length uint32, body string) []byte {
+	p := []byte{0, kind}
+	p = binary.BigEndian.AppendUint16(p, flags)
+	p = binary.BigEndian.AppendUint32(p, stream)
+	p = binary.BigEndian.AppendUint32(p, length)
+	return append(p, body...)
+}
+
+func dataOf(flags uint16, stream uint32, body string) []byte {
+	return message(kindData, flags, stream, uint32(len(body)), body)
+}
+
+// hostile returns a session of the accepting end, and the connection of its
+// peer.
+func hostile(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (transport.Session, transport.Stream) {
+	t.Helper()
+	tr := mem.New(nil, opts...)
+	l, err := tr.Listen(t.Context(), "")
+	require.NoError(t, err)
+	defer l.Close()
+	d, err := tr.Dial(t.Context(), l.Addr())
+	require.NoError(t, err)
+	a, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	peer, err := d.(transport.Streamer).Stream()
+	require.NoError(t, err)
+	s, err := a.(transport.Multiplexer).Multiplex(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close(); peer.Close() })
+	return s, peer
+}
+
+// pass lets the time of a bubble pass.
+func pass(d time.Duration) { <-time.NewTimer(d).C }
+
+func ended(t testing.TB, s transport.Session) error {
+	t.Helper()
+	select {
+	case <-s.Done():
+	case <-t.Context().Done():
+		t.Fatal("the session does not end")
+	}
+	return s.Err()
+}
+
+// What is wrong with a peer, and that it costs nothing that came before.
+func TestEnds(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		last []byte // of the peer, then it ends the connection
+		want error
+		says string
+	}{
+		{"between messages", nil, io.EOF, ""},
+		{"within a header", make([]byte, 11), io.ErrUnexpectedEOF, ""},
+		{"behind a header", message(kindData, 0, 1, 5, ""), io.ErrUnexpectedEOF, ""},
+		{"within a body", message(kindData, 0, 1, 5, "1234"), io.ErrUnexpectedEOF, ""},
+		{"within a body for nobody", message(kindData, 0, 77, 5, "1234"), io.ErrUnexpectedEOF, ""},
+		{"farewell", message(kindFarewell, 0, 0, 0, ""), io.EOF, ""},
+		{"farewell for a reason", message(kindFarewell, 0, 0, 1, ""), transport.ErrFrame, "code 1"},
+		{"answer nobody asked for", message(kindPing, flagAck, 0, 9, ""), io.EOF, ""},
+		{"data for nobody", dataOf(0, 77, "hello"), io.EOF, ""},
+		{"another version", []byte("\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), transport.ErrFrame, "version 1"},
+		{"unknown kind", message(4, 0, 0, 0, ""), transport.ErrFrame, "kind 4"},
+		{"huge message", message(kindData, 0, 1, 1<<31, ""), transport.ErrFrame, "2147483648 bytes in one message"},
+		{"stream of this end", message(kindCredit, flagSyn, 2, 0, ""), transport.ErrFrame, "number 2"},
+		{"stream without number", message(kindData, flagSyn, 0, 0, ""), transport.ErrFrame, "number 0"},
+		{"stream opened twice", message(kindCredit, flagSyn, 1, 0, ""), transport.ErrFrame, "number 1 after 1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, peer := hostile(t, transport.SessionConfig{Streams: 3})
+			early := dataOf(flagSyn, 1, "came before")
+			_, err := peer.Write(append(early, tc.last...))
+			require.NoError(t, err)
+			require.NoError(t, peer.CloseWrite())
+
+			require.ErrorIs(t, ended(t, s), tc.want)
+			require.ErrorContains(t, s.Err(), tc.says)
+			st, err := s.Accept(t.Context())
+			require.NoError(t, err)
+			got := make([]byte, len("came before"))
+			_, err = io.ReadFull(st, got)
+			require.NoError(t, err)
+			require.Equal(t, "came before", string(got))
+
+			_, err = st.Read(got)
+			require.ErrorIs(t, err, tc.want)
+			require.NotEqual(t, io.EOF, err)
+			_, err = st.Write(got)
+			require.ErrorIs(t, err, tc.want)
+			_, err = s.Open()
+			require.ErrorIs(t, err, tc.want)
+			_, err = s.Accept(t.Context())
+			require.ErrorIs(t, err, tc.want)
+		})
+	}
+}
+
+func TestWindowExceeded(t *testing.T) {
+	s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(1<<20))
+	_, err := peer.Write(message(kindCredit, flagSyn, 1, 0, ""))
+	require.NoError(t, err)
+	_, err = peer.Write(dataOf(0, 1, string(make([]byte, 200<<10))))
+	require.NoError(t, err)
+	_, err = peer.Write(dataOf(0, 1, string(make([]byte, 200<<10))))
+	require.NoError(t, err)
+	require.ErrorIs(t, ended(t, s), transport.ErrFrame)
+	require.ErrorContains(t, s.Err(), "stream 1")
+	require.NoError(t, s.Close())
+}
+
+func TestReset(t *testing.T) {
+	s, peer := hostile(t, transport.SessionConfig{Streams: 1})
+	_, err := peer.Write(append(dataOf(flagSyn, 1, "x"), message(kindCredit, flagRst, 1, 0, "")...))
+	require.NoError(t, err)
+	st, err := s.Accept(t.Context())
+	require.NoError(t, err)
+	reset := &mux.ResetError{}
+	for err = nil; err == nil; {
+		_, err = st.Read(make([]byte, 1))
+	}
+	require.ErrorAs(t, err, &reset)
+	require.EqualValues(t, 1, reset.Stream)
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	_, err = st.Write([]byte("x"))
+	require.ErrorAs(t, err, &reset)
+	require.NoError(t, s.Err())
+}
+
+// A peer that takes no more streams may still use those that there are.
+func TestFarewell(t *testing.T) {
+	s, peer := hostile(t, transport.SessionConfig{Streams: 1})
+	_, err := peer.Write(append(message(kindFarewell, 0, 0, 0, ""), dataOf(flagSyn, 1, "x")...))
+	require.NoError(t, err)
+	st, err := s.Accept(t.Context())
+	require.NoError(t, err)
+	_, err = s.Open()
+	require.ErrorIs(t, err, io.EOF)
+	_, err = io.ReadFull(st, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, s.Err())
+}
+
+func TestConnectionReset(t *testing.T) {
+	d, a := tcp(t)
+	s, err := mux.New(a, transport.SessionConfig{})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, d.SetLinger(0))
+	require.NoError(t, d.Close())
+	require.ErrorIs(t, ended(t, s), syscall.ECONNRESET)
+}
+
+func TestConfig(t *testing.T) {
+	_, a := tcp(t)
+	for _, cfg := range []transport.SessionConfig{{Streams: -1}, {Window: -1}, {Streams: 1 << 40}, {Window: 1 << 40}} {
+		_, err := mux.New(a, cfg)
+		require.ErrorIs(t, err, mux.ErrConfig)
+	}
+}
+
+// A peer that stands still for a day has not gone, whatever was written to it.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
+		st, err := s.Open()
+		require.NoError(t, err)
+		written := make(chan error, 1)
+		go func() {
+			_, err := st.Write(make([]byte, 200<<10))
+			written <- err
+		}()
+		pass(24 * time.Hour)
+		synctest.Wait()
+		require.NoError(t, s.Err())
+
+		n, err := io.CopyN(io.Discard, peer, 200<<10)
+		require.NoError(t, err)
+		require.EqualValues(t, 200<<10, n)
+		require.NoError(t, <-written)
+	})
+}
+
+// A connection that takes nothing any more is no reason to wait for long.
+func TestCloseWhileTheConnectionStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
+		_, err := peer.Write(dataOf(flagSyn, 1, "x"))
+		require.NoError(t, err)
+		read, err := s.Accept(t.Context())
+		require.NoError(t, err)
+		st, err := s.Open()
+		require.NoError(t, err)
+		written := make(chan error, 2)
+		for range cap(written) {
+			go func() {
+				for {
+					if _, err := st.Write(make([]byte, 1000)); err != nil {
+						written <- err
+						return
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, st.CloseWrite())
+		for range cap(written) {
+			require.ErrorIs(t, <-written, transport.ErrClosed)
+		}
+		require.NoError(t, st.Close())
+		require.NoError(t, read.SetReadDeadline(began))
+		_, err = read.Read(make([]byte, 1))
+		require.NoError(t, err, "what is there can be read")
+		_, err = read.Read(make([]byte, 1))
+		require.True(t, err.(net.Error).Timeout())
+		require.NoError(t, s.Close())
+		require.Less(t, time.Since(began), 2*time.Second)
+		_, err = read.Read(make([]byte, 1))
+		require.ErrorIs(t, err, transport.ErrClosed)
+	})
+}
+
+// half is a connection that can be read and not be written to.
+type half struct {
+	transport.Stream
+	err error
+}
+
+func (h half) Write([]byte) (int, error) { return 0, h.err }
+
+// What cannot be written to is read on for a while.
+func TestWriteFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, peer := hostile(t, transport.SessionConfig{})
+		broken := fmt.Errorf("broken")
+		s, err := mux.New(half{peer, broken}, transport.SessionConfig{Client: true})
+		require.NoError(t, err)
+		defer s.Close()
+		_, err = s.Open()
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, s.Err())
+		pass(time.Minute)
+		require.Equal(t, broken, s.Err())
+	})
+}
+
+// A deadline that passes while the leave to send more waits for room in the
+// queue must not lose that leave.
+func TestLeaveToSendIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const window = 256 << 10
+		s, peer := hostile(t, transport.SessionConfig{Streams: 1, Window: window}, mem.WithBuffer(2*window))
+		_, err := peer.Write(message(kindCredit, flagSyn, 1, 0, ""))
+		require.NoError(t, err)
+		st, err := s.Accept(t.Context())
+		require.NoError(t, err)
+		_, err = peer.Write(dataOf(0, 1, string(make([]byte, window))))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, st.SetReadDeadline(time.Unix(1, 0)))
+		n, err := io.ReadFull(st, make([]byte, window))
+		require.NoError(t, err, "it is there")
+		require.Equal(t, window, n)
+
+		got := make([]byte, 24)
+		_, err = io.ReadFull(peer, got)
+		require.NoError(t, err)
+		require.Equal(t, message(kindCredit, flagAck, 1, 0, ""), got[:12])
+		require.Equal(t, message(kindCredit, 0, 1, window, ""), got[12:])
+	})
+}
+
+// No bytes do more than end the session, and none come out that did not go in.
+func FuzzPeer(f *testing.F) {
+	f.Add(dataOf(flagSyn, 1, "hello"), false)
+	f.Add(append(message(kindCredit, flagSyn, 2, 1<<20, ""), dataOf(flagFin, 2, "x")...), true)
+	f.Add(append(dataOf(flagSyn|flagRst, 1, "a"), message(kindPing, flagSyn, 0, 7, "")...), false)
+	f.Add(append(message(kindCredit, flagSyn|flagFin, 1, 0, ""), dataOf(0, 1, "after the end")...), false)
+	f.Fuzz(func(t *testing.T, p []byte, client bool) {
+		s, peer := hostile(t, transport.SessionConfig{Streams: 3, Client: client}, mem.WithBuffer(len(p)+4096))
+		mine, err := s.Open()
+		require.NoError(t, err)
+		_, err = peer.Write(p)
+		require.NoError(t, err)
+		require.NoError(t, peer.CloseWrite())
+		require.Error(t, ended(t, s))
+		n, _ := io.Copy(io.Discard, mine)
+		for {
+			st, err := s.Accept(context.Background())
+			if err != nil {
+				break
+			}
+			more, _ := io.Copy(io.Discard, st)
+			n += more
+		}
+		require.LessOrEqual(t, n, int64(len(p)))
+		require.NoError(t, s.Close())
+	})
+}

@@ -1,0 +1,158 @@
+package wait_test
+
+import (
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+)
+
+// pair returns both ends of a TCP connection and a Reader of the first.
+func pair(t testing.TB, spin time.Duration) (*wait.Reader, *net.TCPConn, *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { near.Close() })
+	far, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { far.Close() })
+	r, err := wait.NewReader(near.(*net.TCPConn), spin)
+	require.NoError(t, err)
+	return r, near.(*net.TCPConn), far.(*net.TCPConn)
+}
+
+// spins are the settings under which a Reader must do the same; with the
+// longest a call is in its spin whatever happens to it.
+var spins = map[string]time.Duration{"off": 0, "usual": wait.Spin, "long": 50 * time.Millisecond}
+
+func onEach(t *testing.T, test func(t *testing.T, r *wait.Reader, near, far *net.TCPConn)) {
+	for name, spin := range spins {
+		t.Run(name, func(t *testing.T) {
+			r, near, far := pair(t, spin)
+			// Only who was busy spins.
+			for range 20 {
+				echo(t, r, far)
+			}
+			test(t, r, near, far)
+		})
+	}
+}
+
+func echo(t testing.TB, r io.Reader, far io.Writer) {
+	_, err := far.Write([]byte("x"))
+	require.NoError(t, err)
+	n, err := r.Read(make([]byte, 10))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+func begin(r io.Reader) <-chan error {
+	read := patience.Start(func() error {
+		_, err := r.Read(make([]byte, 1))
+		return err
+	})
+	runtime.Gosched()
+	return read
+}
+
+func TestReadsEverything(t *testing.T) {
+	onEach(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
+		written := patience.Start(func() error {
+			for i := range 100_000 {
+				if _, err := far.Write([]byte{byte(i)}); err != nil {
+					return err
+				}
+			}
+			return far.CloseWrite()
+		})
+		got, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.Len(t, got, 100_000)
+		for i, b := range got {
+			if b != byte(i) {
+				require.Equal(t, byte(i), b)
+			}
+		}
+		require.NoError(t, patience.Finish(t, written))
+		_, err = r.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+	})
+}
+
+func TestEmptyReadDoesNotWait(t *testing.T) {
+	r, _, _ := pair(t, wait.Spin)
+	n, err := r.Read(nil)
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
+func TestCloseWakesTheReader(t *testing.T) {
+	onEach(t, func(t *testing.T, r *wait.Reader, near, _ *net.TCPConn) {
+		read := begin(r)
+		require.NoError(t, near.Close())
+		require.ErrorIs(t, patience.Finish(t, read), net.ErrClosed)
+	})
+}
+
+func TestDeadlines(t *testing.T) {
+	onEach(t, func(t *testing.T, r *wait.Reader, near, far *net.TCPConn) {
+		for range 3 {
+			read := begin(r)
+			require.NoError(t, near.SetReadDeadline(time.Unix(1, 0)))
+			require.ErrorIs(t, patience.Finish(t, read), os.ErrDeadlineExceeded)
+			require.ErrorIs(t, <-begin(r), os.ErrDeadlineExceeded)
+			require.NoError(t, near.SetReadDeadline(time.Time{}))
+			echo(t, r, far)
+		}
+	})
+}
+
+// Errors are those of the socket itself, word for word.
+func TestErrorsOfTheSocket(t *testing.T) {
+	for name, spoil := range map[string]func(near *net.TCPConn) error{
+		"deadline": func(near *net.TCPConn) error { return near.SetReadDeadline(time.Unix(1, 0)) },
+		"closed":   (*net.TCPConn).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, near, _ := pair(t, wait.Spin)
+			require.NoError(t, spoil(near))
+			_, want := near.Read(make([]byte, 1))
+			_, err := r.Read(make([]byte, 1))
+			require.Equal(t, want, err)
+		})
+	}
+}
+
+func TestReset(t *testing.T) {
+	r, near, far := pair(t, wait.Spin)
+	require.NoError(t, far.SetLinger(0))
+	require.NoError(t, far.Close())
+	_, err := r.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.ErrorContains(t, err, near.LocalAddr().String()+"->"+near.RemoteAddr().String())
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	onEach(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
+		p := []byte("12345678")
+		require.Zero(t, testing.AllocsPerRun(200, func() {
+			if _, err := far.Write(p); err != nil {
+				panic(err)
+			}
+			if _, err := r.Read(p); err != nil {
+				panic(err)
+			}
+		}))
+	})
+}

@@ -1,0 +1,36 @@
+package wait
+
+import "sync/atomic"
+
+// room is what all Readers of a process share: its processors.
+type room struct {
+	seats atomic.Uint64 // given out so far
+	last  atomic.Uint64 // the seat for which something came last
+}
+
+// seat is the place of one Reader in a room.
+type seat struct {
+	room   *room
+	number uint64
+	run    int // times in a row that something came for this one alone
+}
+
+// quiet is how long that run has to be before a Reader takes a processor for
+// itself.
+const quiet = 8
+
+func (r *room) enter() *seat { return &seat{room: r, number: r.seats.Add(1)} }
+
+// came notes that there was something for this seat. The room is written to
+// only where that changes it, since others may be looking at it all the time.
+func (s *seat) came() {
+	if s.room.last.Load() == s.number {
+		s.run++
+		return
+	}
+	s.room.last.Store(s.number)
+	s.run = 0
+}
+
+// alone reports whether nothing came for others lately.
+func (s *seat) alone() bool { return s.run >= quiet && s.room.last.Load() == s.number }

@@ -1,0 +1,60 @@
+package wait
+
+import "time"
+
+// spinner is the policy for one socket. Its methods are for the goroutine that
+// reads from it.
+type spinner struct {
+	bound time.Duration // of a spin; 0 is never
+	seat  *seat
+	shy   shyness
+	now   func() time.Duration
+	yield func()
+}
+
+// find looks until it finds something, and reports that, or gives up. Without a
+// spin it does not even look once: yielding to nobody wakes a thread, and whom
+// something was handed over to will run as soon as the reader sleeps.
+func (s *spinner) find(look func() bool) bool {
+	if s.bound <= 0 || !s.seat.alone() || !s.shy.dares() {
+		return false
+	}
+	for end := s.now() + s.bound; s.seat.alone(); {
+		s.yield()
+		if look() {
+			s.shy.found()
+			return true
+		}
+		if s.now() >= end {
+			s.shy.missed()
+			return false
+		}
+	}
+	return false
+}
+
+// longestPause is the most waits that begin without a spin because of those
+// that found nothing before.
+const longestPause = 256
+
+// shyness makes spins rare where they find nothing.
+type shyness struct {
+	pause int // waits without a spin after the last one that found nothing
+	left  int // of them
+}
+
+// dares is asked once for each wait.
+func (s *shyness) dares() bool {
+	if s.left > 0 {
+		s.left--
+		return false
+	}
+	return true
+}
+
+func (s *shyness) found() { s.pause = 0 }
+
+func (s *shyness) missed() {
+	s.pause = min(max(2*s.pause, 1), longestPause)
+	s.left = s.pause
+}

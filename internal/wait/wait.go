@@ -1,0 +1,55 @@
+// Package wait knows who waits and who spins.
+//
+// A goroutine that waits for a socket sleeps in the runtime's network poller.
+// That costs nothing while it lasts, but its end is expensive: a processor that
+// had nothing else to do has to come out of its halt, on either side, and a
+// round trip takes 50 µs of which the bytes take 8. So who waits for an answer
+// that is due had better look for it, again and again, and sleep only when it
+// does not come. A [Reader] does that.
+//
+// # How to spin
+//
+// Between two looks a Reader lets the goroutines of its process run
+// (runtime.Gosched). What it has just handed over is theirs to answer, and a
+// spin that kept a processor from them would wait for itself.
+//
+// It does not offer the processor to other threads (sched_yield), though that
+// is the rule where a thread waits for memory to change. In a process with an
+// idle second processor each hand-over makes the runtime wake a thread for it,
+// which would take the goroutines over; the answer then travels between threads
+// that sleep and wake. While the spinning thread keeps its processor, that
+// thread does not get to it.
+//
+// # When not to
+//
+// A spin that finds nothing has taken time from somebody, be it another
+// goroutine, another process or the battery. Hence:
+//
+//   - It is bounded by a time, which is a setting.
+//   - Where spins find nothing, they become rare: after each such there is none
+//     for twice as many waits as before. This is what keeps the peace on a
+//     machine with more busy threads than processors, where answers do not come
+//     while somebody spins, and on a socket with a message now and then.
+//   - One Reader of a process spins at a time, and only one whose socket was
+//     for some time the only one where anything came. Spinning for one of
+//     several makes the others late: nobody asks the kernel for them meanwhile.
+//
+// A socket on which nothing comes costs nothing at all.
+package wait
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+// Spin is for how long a spin is worth its while: about twice what a sleep
+// costs that could have been spared.
+const Spin = 100 * time.Microsecond
+
+// Socket is a connection of package net that is one of the kernel's, such as a
+// [*net.TCPConn] or a [*net.UnixConn].
+type Socket interface {
+	net.Conn
+	syscall.Conn
+}

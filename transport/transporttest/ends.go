@@ -1,0 +1,167 @@
+package transporttest
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+var endCases = []testCase{
+	{"CloseIsEOFBehindTheFrames", closeIsEOF},
+	{"CloseWriteThenReadOn", closeWriteThenReadOn},
+	{"CloseWriteOnBothSides", closeWriteBothSides},
+	{"CloseWithinABody", closeWithinBody},
+}
+
+// rawCases are ends within a frame, at every byte.
+var rawCases = []testCase{
+	{"EndWithinAHeader", endWithinHeader},
+	{"EndWithinABody", endWithinBody},
+	{"EndBetweenFrames", endBetweenFrames},
+	{"FrameInDrops", frameInDrops},
+	{"CloseUnderReadBody", closeUnderReadBody},
+}
+
+func closeIsEOF(t *testing.T, b Backend) {
+	dialled, accepted := b.connect(t)
+	require.NoError(t, dialled.WriteFrames(text("one"), text("two")))
+	require.NoError(t, dialled.Close())
+	wantFrame(t, accepted, []byte("one"))
+	wantFrame(t, accepted, []byte("two"))
+	wantEOF(t, accepted)
+}
+
+func closeWriteThenReadOn(t *testing.T, b Backend) {
+	dialled, accepted := b.connect(t)
+	require.NoError(t, dialled.WriteFrames(text("question")))
+	require.NoError(t, dialled.CloseWrite())
+	require.ErrorIs(t, dialled.WriteFrames(text("too late")), transport.ErrClosed)
+	wantFrame(t, accepted, []byte("question"))
+	wantEOF(t, accepted)
+	require.NoError(t, accepted.WriteFrames(text("answer")))
+	wantFrame(t, dialled, []byte("answer"))
+	require.NoError(t, accepted.Close())
+	wantEOF(t, dialled)
+}
+
+func closeWriteBothSides(t *testing.T, b Backend) {
+	dialled, accepted := b.connect(t)
+	require.NoError(t, dialled.CloseWrite())
+	require.NoError(t, accepted.CloseWrite())
+	wantEOF(t, dialled)
+	wantEOF(t, accepted)
+}
+
+// The writer gives up within a frame that is larger than any buffer.
+func closeWithinBody(t *testing.T, b Backend) {
+	dialled, accepted := b.connect(t)
+	written := writeEndless(dialled)
+	n, err := accepted.NextFrame()
+	require.NoError(t, err)
+	require.EqualValues(t, stretch*len(chunk), n)
+	require.NoError(t, dialled.Close())
+	require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
+
+	dst := make([]byte, len(chunk))
+	for err = nil; err == nil; {
+		err = accepted.ReadBody(dst)
+	}
+	require.Equal(t, io.ErrUnexpectedEOF, err)
+	_, err = accepted.NextFrame()
+	require.Error(t, err)
+	require.NotEqual(t, io.EOF, err, "a broken frame must not become a clean end")
+}
+
+// raw connects a raw peer.
+func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
+	t.Helper()
+	_, l := b.listen(t)
+	w, err := b.DialRaw(l.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { w.Close() })
+	return w, accept(t, l)
+}
+
+// frame is a frame as it looks on the wire.
+func (b Backend) frame(s string) []byte { return append(b.AppendHeader(nil, len(s)), s...) }
+
+func endWithinHeader(t *testing.T, b Backend) {
+	header := b.AppendHeader(nil, 5)
+	for n := 1; n < len(header); n++ {
+		w, c := b.raw(t)
+		_, err := w.Write(append(b.frame("whole"), header[:n]...))
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		wantFrame(t, c, []byte("whole"))
+		for range 2 {
+			_, err = c.NextFrame()
+			require.Equal(t, io.ErrUnexpectedEOF, err)
+		}
+	}
+}
+
+func endWithinBody(t *testing.T, b Backend) {
+	for n := range 5 {
+		w, c := b.raw(t)
+		_, err := w.Write(append(b.AppendHeader(nil, 5), "body"[:n]...))
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		size, err := c.NextFrame()
+		require.NoError(t, err)
+		require.EqualValues(t, 5, size)
+		dst := make([]byte, 5)
+		require.NoError(t, c.ReadBody(dst[:n]))
+		require.Equal(t, "body"[:n], string(dst[:n]))
+		for range 2 {
+			require.Equal(t, io.ErrUnexpectedEOF, c.ReadBody(dst[n:]))
+		}
+	}
+}
+
+func endBetweenFrames(t *testing.T, b Backend) {
+	w, c := b.raw(t)
+	_, err := w.Write(append(b.frame("whole"), b.frame("")...))
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	wantFrame(t, c, []byte("whole"))
+	wantFrame(t, c, nil)
+	wantEOF(t, c)
+}
+
+func frameInDrops(t *testing.T, b Backend) {
+	w, c := b.raw(t)
+	got := patience.Start(func() string {
+		p, err := readFrame(c)
+		if err != nil {
+			return err.Error()
+		}
+		return string(p)
+	})
+	for _, drop := range b.frame("one byte at a time") {
+		_, err := w.Write([]byte{drop})
+		require.NoError(t, err)
+	}
+	require.Equal(t, "one byte at a time", patience.Finish(t, got))
+}
+
+// The memory is the caller's again, though the peer still sends.
+func closeUnderReadBody(t *testing.T, b Backend) {
+	w, c := b.raw(t)
+	_, err := w.Write(append(b.AppendHeader(nil, 8), "half"...))
+	require.NoError(t, err)
+	_, err = c.NextFrame()
+	require.NoError(t, err)
+	dst := make([]byte, 8)
+	read := patience.Start(func() error { return c.ReadBody(dst) })
+	yield()
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, patience.Finish(t, read), transport.ErrClosed)
+	copy(dst, "mine now")
+	w.Write([]byte("late"))
+	yield()
+	require.Equal(t, "mine now", string(dst))
+}

@@ -1,0 +1,383 @@
+package transporttest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/nettest"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// sessionCases are for connections with the power of a Multiplexer.
+var sessionCases = []testCase{
+	{"BehindFrames", sessionBehindFrames},
+	{"Order", sessionOrder},
+	{"ManyStreams", sessionManyStreams},
+	{"Limit", sessionLimit},
+	{"Window", sessionWindow},
+	{"AcceptWaits", sessionAcceptWaits},
+	{"CloseWriteThenReadOn", onStreams(closeWriteThenRead)},
+	{"CloseStreamUnderRead", onStreams(func(t *testing.T, one, _ transport.Stream) { closeUnderRead(t, one) })},
+	{"CloseStreamUnderWrite", onStreams(closeUnderStreamWrite)},
+	{"PeerClosesStream", onStreams(peerClosesStream)},
+	{"ReadDeadlines", onStreams(readDeadlines)},
+	{"WriteDeadlines", onStreams(writeDeadlines)},
+	{"BothWaysAtOnce", onStreams(exchange)},
+	{"NetConn", sessionNetConn},
+	{"Close", sessionClose},
+	{"CloseOfThePeer", sessionPeerCloses},
+	{"CloseOfTheConn", sessionConnCloses},
+	{"CloseFromManyGoroutines", sessionCloseFromMany},
+	{"WhatArrivedStays", sessionWhatArrivedStays},
+}
+
+// limits are what the sessions of the suite are made with.
+var limits = transport.SessionConfig{Streams: 5, Window: 256 << 10}
+
+// multiplex makes a connection a session.
+func multiplex(t *testing.T, c transport.Conn, cfg transport.SessionConfig) transport.Session {
+	t.Helper()
+	s, err := c.(transport.Multiplexer).Multiplex(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// sessions returns the two ends of a session.
+func (b Backend) sessions(t *testing.T, cfg transport.SessionConfig) (client, server transport.Session) {
+	t.Helper()
+	d, a := b.connect(t)
+	server = multiplex(t, a, cfg)
+	cfg.Client = true
+	return multiplex(t, d, cfg), server
+}
+
+// open opens a stream and accepts it at the other end.
+func open(t *testing.T, from, to transport.Session) (opened, accepted transport.Stream) {
+	t.Helper()
+	opened, err := from.Open()
+	require.NoError(t, err)
+	return opened, acceptStream(t, to)
+}
+
+func acceptStream(t *testing.T, s transport.Session) transport.Stream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	defer cancel()
+	st, err := s.Accept(ctx)
+	require.NoError(t, err)
+	return st
+}
+
+// onStreams tests the streams that either end opens, from either side.
+func onStreams(test func(t *testing.T, one, other transport.Stream)) func(*testing.T, Backend) {
+	return func(t *testing.T, b Backend) {
+		client, server := b.sessions(t, limits)
+		for _, way := range [][2]transport.Session{{client, server}, {server, client}} {
+			opened, accepted := open(t, way[0], way[1])
+			test(t, opened, accepted)
+			opened, accepted = open(t, way[0], way[1])
+			test(t, accepted, opened)
+		}
+	}
+}
+
+// The dialling end changes over at once and does not wait for the other.
+func sessionBehindFrames(t *testing.T, b Backend) {
+	d, a := b.connect(t)
+	require.NoError(t, d.WriteFrames(text("one"), text("two")))
+	client := multiplex(t, d, transport.SessionConfig{Streams: 1, Client: true})
+	opened, err := client.Open()
+	require.NoError(t, err)
+	write(t, opened, "behind the frames")
+
+	wantFrame(t, a, []byte("one"))
+	wantFrame(t, a, []byte("two"))
+	server := multiplex(t, a, transport.SessionConfig{Streams: 1})
+	accepted := acceptStream(t, server)
+	wantBytes(t, accepted, "behind the frames")
+	write(t, accepted, "answer")
+	wantBytes(t, opened, "answer")
+	require.Equal(t, a.RemoteAddr(), accepted.RemoteAddr().String())
+}
+
+func sessionOrder(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	for _, way := range [][2]transport.Session{{client, server}, {server, client}} {
+		for i := range limits.Streams {
+			st, err := way[0].Open()
+			require.NoError(t, err)
+			write(t, st, fmt.Sprint(i))
+		}
+		for i := range limits.Streams {
+			wantBytes(t, acceptStream(t, way[1]), fmt.Sprint(i))
+		}
+	}
+}
+
+// More streams than fit are opened one after the other, from both ends, while
+// others are in use.
+func sessionManyStreams(t *testing.T, b Backend) {
+	const rounds = 50
+	client, server := b.sessions(t, transport.SessionConfig{Streams: 100})
+	var users sync.WaitGroup
+	errs := make(chan error, 4*rounds)
+	for _, way := range [][2]transport.Session{{client, server}, {server, client}} {
+		for range rounds {
+			opened, accepted := open(t, way[0], way[1])
+			users.Go(func() {
+				_, err := io.Copy(accepted, accepted)
+				accepted.Close()
+				errs <- err
+			})
+			users.Go(func() {
+				errs <- echoed(opened)
+				opened.Close()
+			})
+		}
+	}
+	users.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+// echoed sends some bytes and wants them back.
+func echoed(s transport.Stream) error {
+	want, got := random(1, 100_000), make([]byte, 100_000)
+	written := patience.Start(func() error { return writeInPieces(s, want) })
+	if _, err := io.ReadFull(s, got); err != nil {
+		return err
+	}
+	if string(want) != string(got) {
+		return fmt.Errorf("other bytes came back")
+	}
+	return <-written
+}
+
+// Streams beyond the limit are reset, and take nothing else with them.
+func sessionLimit(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	var opened, accepted []transport.Stream
+	for range limits.Streams {
+		o, a := open(t, client, server)
+		opened, accepted = append(opened, o), append(accepted, a)
+	}
+	for range many {
+		more, err := client.Open()
+		require.NoError(t, err)
+		err = patience.Finish(t, patience.Start(func() error { return readOne(more) }))
+		require.Error(t, err)
+		require.NotEqual(t, io.EOF, err)
+		require.NotErrorIs(t, err, transport.ErrClosed)
+	}
+	require.NoError(t, client.Err())
+	for i := range opened {
+		write(t, opened[i], "still there")
+		wantBytes(t, accepted[i], "still there")
+	}
+	require.NoError(t, accepted[0].Close())
+	roomAgain(t, client, server)
+}
+
+// roomAgain opens streams until the peer has noticed that it closed one.
+func roomAgain(t *testing.T, client, server transport.Session) {
+	t.Helper()
+	served := patience.Start(func() error {
+		st, err := server.Accept(t.Context())
+		if err != nil {
+			return err
+		}
+		_, err = st.Write([]byte("!"))
+		return err
+	})
+	for refused := true; refused && !t.Failed(); {
+		st, err := client.Open()
+		require.NoError(t, err)
+		refused = readOne(st) != nil
+	}
+	require.NoError(t, patience.Finish(t, served))
+}
+
+// A writer waits for the reader of its stream, and nobody else waits with it.
+func sessionWindow(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	full, unread := open(t, client, server)
+	written := patience.Start(func() error {
+		for range 64 {
+			if _, err := full.Write(chunk); err != nil {
+				return err
+			}
+		}
+		return full.CloseWrite()
+	})
+	o, a := open(t, client, server)
+	for range 20 {
+		write(t, o, string(chunk))
+		wantBytes(t, a, string(chunk))
+	}
+	select {
+	case <-written:
+		t.Error("the writer is 4 MiB ahead of a window of 256 KiB")
+	default:
+	}
+	n, err := io.Copy(io.Discard, unread)
+	require.NoError(t, err)
+	require.EqualValues(t, 64*len(chunk), n)
+	require.NoError(t, patience.Finish(t, written))
+}
+
+func sessionAcceptWaits(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := patience.Start(func() error {
+		_, err := server.Accept(ctx)
+		return err
+	})
+	yield()
+	cancel()
+	require.ErrorIs(t, patience.Finish(t, waiting), context.Canceled)
+	o, a := open(t, client, server)
+	write(t, o, "not lost to a call that had given up")
+	wantBytes(t, a, "not lost to a call that had given up")
+	_, err := client.Open()
+	require.NoError(t, err)
+	_, err = server.Accept(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func sessionNetConn(t *testing.T, b Backend) {
+	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+		client, server := b.sessions(t, limits)
+		opened, accepted := open(t, client, server)
+		return opened, accepted, func() { client.Close(); server.Close() }, nil
+	})
+}
+
+// calls blocks one call of each kind on a session and one of its streams.
+func calls(s transport.Session, st transport.Stream) []<-chan error {
+	return []<-chan error{
+		patience.Start(func() error { return readOne(st) }),
+		patience.Start(func() error { return readOne(st) }),
+		patience.Start(func() error { return writeOn(st) }),
+		patience.Start(func() error { _, err := s.Accept(context.Background()); return err }),
+		patience.Start(func() error { <-s.Done(); return s.Err() }),
+	}
+}
+
+// wantEnd checks that everything on a session fails with one cause.
+func wantEnd(t *testing.T, s transport.Session, st transport.Stream, blocked []<-chan error, cause error) {
+	t.Helper()
+	for i, call := range blocked {
+		require.ErrorIs(t, patience.Finish(t, call), cause, "call %d", i)
+	}
+	require.Equal(t, cause, s.Err())
+	_, err := s.Open()
+	require.ErrorIs(t, err, cause)
+	_, err = st.Write([]byte("x"))
+	require.ErrorIs(t, err, cause)
+	st.SetDeadline(time.Time{})
+	require.ErrorIs(t, readOne(st), cause)
+	_, err = s.Accept(t.Context())
+	require.ErrorIs(t, err, cause)
+	require.NoError(t, st.Close())
+}
+
+func sessionClose(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	opened, _ := open(t, client, server)
+	require.NoError(t, client.Err())
+	blocked := calls(client, opened)
+	yield()
+	require.NoError(t, client.Close())
+	wantEnd(t, client, opened, blocked, transport.ErrClosed)
+	require.NoError(t, client.Close())
+}
+
+func sessionPeerCloses(t *testing.T, b Backend) {
+	for range many {
+		client, server := b.sessions(t, limits)
+		opened, accepted := open(t, client, server)
+		blocked := calls(client, opened)
+		wantBytes(t, accepted, string(chunk))
+		require.NoError(t, server.Close())
+		wantEnd(t, client, opened, blocked, io.EOF)
+		require.NoError(t, client.Close())
+		require.Equal(t, io.EOF, client.Err(), "the first cause stays")
+	}
+}
+
+func sessionConnCloses(t *testing.T, b Backend) {
+	d, a := b.connect(t)
+	server := multiplex(t, a, limits)
+	cfg := limits
+	cfg.Client = true
+	client := multiplex(t, d, cfg)
+	opened, accepted := open(t, client, server)
+	blocked := calls(client, opened)
+	there := patience.Start(func() error {
+		_, err := server.Accept(context.Background())
+		return err
+	})
+	wantBytes(t, accepted, string(chunk))
+	require.NoError(t, d.Close())
+	wantEnd(t, client, opened, blocked, transport.ErrClosed)
+	require.Error(t, patience.Finish(t, there))
+	require.NoError(t, a.Close())
+}
+
+func sessionCloseFromMany(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	opened, accepted := open(t, client, server)
+	var all []<-chan error
+	for range many {
+		for _, c := range []io.Closer{client, server, opened, accepted} {
+			all = append(all, patience.Start(c.Close))
+		}
+	}
+	for _, call := range all {
+		require.NoError(t, patience.Finish(t, call))
+	}
+}
+
+// What arrived before the peer closed can be read, on streams that nobody has
+// accepted yet, too.
+func sessionWhatArrivedStays(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	first, accepted := open(t, client, server)
+	for i := range 3 {
+		st, err := client.Open()
+		require.NoError(t, err)
+		write(t, st, fmt.Sprint("stream ", i))
+		if i == 0 {
+			require.NoError(t, st.CloseWrite())
+		}
+	}
+	write(t, first, string(random(5, 100_000)))
+	write(t, first, "!")
+	wantBytes(t, accepted, string(random(5, 100_000)))
+	wantBytes(t, accepted, "!")
+	write(t, accepted, "all of it has arrived")
+	wantBytes(t, first, "all of it has arrived")
+	require.NoError(t, client.Close())
+
+	<-server.Done()
+	for i := range 3 {
+		st := acceptStream(t, server)
+		wantBytes(t, st, fmt.Sprint("stream ", i))
+		err := readOne(st)
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, i == 0, err == io.EOF, "only the end of a stream looks like one")
+	}
+	_, err := server.Accept(t.Context())
+	require.ErrorIs(t, err, io.EOF)
+}

@@ -1,0 +1,119 @@
+package uv
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Addr is a TCP address.
+type Addr struct {
+	// Host is a numeric address, with its %scope if it has one and without
+	// brackets, or a host name. Empty means every address of this machine; one
+	// can listen there but not dial it.
+	Host string
+	// Port is 0 where none was given: a listener picks one.
+	Port uint16
+}
+
+// ParseAddr reads an address in one of these forms; without a port it is 0:
+//
+//	192.0.2.1           192.0.2.1:7000
+//	2001:db8::1         [2001:db8::1]      [2001:db8::1]:7000
+//	fe80::1%eth0        [fe80::1%eth0]     [fe80::1%eth0]:7000
+//	node17.example      node17.example:7000
+//	                    :7000
+//
+// Host names are not resolved here. The error is an [*AddrError].
+func ParseAddr(s string) (Addr, error) {
+	host, port, err := split(s)
+	if err != nil {
+		return Addr{}, err
+	}
+	a := Addr{Host: host}
+	if port == nil {
+		return a, nil
+	}
+	n, perr := strconv.ParseUint(*port, 10, 16)
+	if perr != nil {
+		return Addr{}, &AddrError{Addr: s, Reason: "the port is not one of 0..65535"}
+	}
+	a.Port = uint16(n)
+	return a, nil
+}
+
+// split cuts s into host and port, nil without one, and checks the host.
+func split(s string) (host string, port *string, err error) {
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		return splitBrackets(s, inner)
+	}
+	if strings.Count(s, ":") > 1 {
+		host, ok := ipv6(s)
+		if !ok {
+			return "", nil, &AddrError{Addr: s, Reason: "not an IPv6 address (with a port it needs brackets)"}
+		}
+		return host, nil, nil
+	}
+	host, rest, found := strings.Cut(s, ":")
+	if found {
+		port = &rest
+	}
+	if host == "" && !found || host != "" && !ipv4(host) && !hostName(host) {
+		return "", nil, &AddrError{Addr: s, Reason: "the host is neither a numeric address nor a name"}
+	}
+	return host, port, nil
+}
+
+// splitBrackets cuts "v6]" and "v6]:port".
+func splitBrackets(s, inner string) (host string, port *string, err error) {
+	text, rest, _ := strings.Cut(inner, "]")
+	host, ok := ipv6(text)
+	if !ok {
+		return "", nil, &AddrError{Addr: s, Reason: "no IPv6 address in the brackets"}
+	}
+	if rest == "" && strings.HasSuffix(s, "]") {
+		return host, nil, nil
+	}
+	digits, ok := strings.CutPrefix(rest, ":")
+	if !ok {
+		return "", nil, &AddrError{Addr: s, Reason: "want [address] or [address]:port"}
+	}
+	return host, &digits, nil
+}
+
+// ipv6 checks a numeric address and brings it into its usual form.
+func ipv6(s string) (string, bool) {
+	ip, err := netip.ParseAddr(s)
+	return ip.String(), err == nil && ip.Is6()
+}
+
+func ipv4(s string) bool {
+	ip, err := netip.ParseAddr(s)
+	return err == nil && ip.Is4()
+}
+
+// hostName reports whether s could be a name in DNS or a hosts file. A name
+// whose last label is a number is a misspelt IPv4 address.
+func hostName(s string) bool {
+	for _, c := range s {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._", c) {
+			return false
+		}
+	}
+	label := strings.TrimSuffix(s, ".")
+	label = label[strings.LastIndexByte(label, '.')+1:]
+	_, err := strconv.ParseUint(label, 0, 64)
+	return label != "" && err != nil
+}
+
+// String prints host:port, with brackets around an IPv6 address.
+func (a Addr) String() string {
+	return net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port)))
+}
+
+// wildcard reports whether a stands for every address of the machine.
+func (a Addr) wildcard() bool {
+	ip, err := netip.ParseAddr(a.Host)
+	return a.Host == "" || err == nil && ip.IsUnspecified()
+}

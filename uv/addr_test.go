@@ -1,0 +1,107 @@
+package uv_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+var goodAddrs = []struct {
+	text    string
+	host    string
+	port    uint16
+	printed string
+}{
+	{"127.0.0.1", "127.0.0.1", 0, "127.0.0.1:0"},
+	{"127.0.0.1:0", "127.0.0.1", 0, "127.0.0.1:0"},
+	{"127.0.0.1:5", "127.0.0.1", 5, "127.0.0.1:5"},
+	{"192.0.2.255:65535", "192.0.2.255", 65535, "192.0.2.255:65535"},
+	{"::", "::", 0, "[::]:0"},
+	{"::1", "::1", 0, "[::1]:0"},
+	{"[::1]", "::1", 0, "[::1]:0"},
+	{"[::1]:5", "::1", 5, "[::1]:5"},
+	{"[::]:65535", "::", 65535, "[::]:65535"},
+	{"2001:DB8:0:0::1", "2001:db8::1", 0, "[2001:db8::1]:0"},
+	{"fe80::1%eth0", "fe80::1%eth0", 0, "[fe80::1%eth0]:0"},
+	{"[fe80::1%3]:7000", "fe80::1%3", 7000, "[fe80::1%3]:7000"},
+	{"[::ffff:192.0.2.1]:1", "::ffff:192.0.2.1", 1, "[::ffff:192.0.2.1]:1"},
+	{"localhost", "localhost", 0, "localhost:0"},
+	{"localhost:80", "localhost", 80, "localhost:80"},
+	{"gpu_17.rack-3.example.:80", "gpu_17.rack-3.example.", 80, "gpu_17.rack-3.example.:80"},
+	{"10gig", "10gig", 0, "10gig:0"},
+	{":7000", "", 7000, ":7000"},
+}
+
+var badPorts = []string{
+	"1.2.3.4:65536", "1.2.3.4:-1", "1.2.3.4:", "1.2.3.4:http", "1.2.3.4:+5", "1.2.3.4: 5",
+	"1.2.3.4:99999999999999999999", "[::1]:65536", "[::1]:-1", "[::1]:", "[::1]:x", "host:65536", ":", ":x",
+}
+
+var badAddrs = []string{
+	"", "1.2.3", "1.2.3.4.5", "256.1.1.1:80", "1.2.3.4%eth0", "127.1", "0x7f000001", "2130706433",
+	"[", "[]", "[]:5", "[::1", "[::1:5", "[::1]5", "[::1]5:5", "[::1]]:5", "[1.2.3.4]:5", "[localhost]:5",
+	"[::g]", "::g", "1:2:3", "::1:65536x", "fe80::1%", "a b", "a/b:5", "uv://1.2.3.4:5", "a\x00b", "käse:5", ".", "..",
+}
+
+func parsesAndPrints(t *testing.T) {
+	for _, tc := range goodAddrs {
+		a, err := uv.ParseAddr(tc.text)
+		require.NoError(t, err)
+		require.Equal(t, uv.Addr{Host: tc.host, Port: tc.port}, a, tc.text)
+		require.Equal(t, tc.printed, a.String())
+		again, err := uv.ParseAddr(a.String())
+		require.NoError(t, err)
+		require.Equal(t, a, again)
+	}
+}
+
+func refusesBadPorts(t *testing.T) {
+	for _, text := range badPorts {
+		_, err := uv.ParseAddr(text)
+		var typed *uv.AddrError
+		require.ErrorAs(t, err, &typed, text)
+		require.Equal(t, text, typed.Addr)
+		require.Contains(t, typed.Reason, "port")
+	}
+}
+
+func TestBadAddrs(t *testing.T) {
+	tr := uv.New()
+	for _, text := range append(badAddrs, badPorts...) {
+		_, err := uv.ParseAddr(text)
+		_, derr := tr.Dial(t.Context(), text)
+		_, lerr := tr.Listen(t.Context(), text)
+		for _, err := range []error{err, derr, lerr} {
+			var typed *uv.AddrError
+			require.ErrorAs(t, err, &typed, "%q", text)
+		}
+	}
+	_, err := tr.Dial(t.Context(), ":7000")
+	require.ErrorContains(t, err, "no host")
+}
+
+// FuzzParseAddr checks that what is accepted is printed in a form that means
+// the same.
+func FuzzParseAddr(f *testing.F) {
+	for _, tc := range goodAddrs {
+		f.Add(tc.text)
+	}
+	for _, text := range append(badAddrs, badPorts...) {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := uv.ParseAddr(text)
+		if err != nil {
+			typed, ok := errors.AsType[*uv.AddrError](err)
+			require.True(t, ok)
+			require.Equal(t, text, typed.Addr)
+			return
+		}
+		again, err := uv.ParseAddr(a.String())
+		require.NoError(t, err)
+		require.Equal(t, a, again)
+	})
+}

@@ -1,0 +1,148 @@
+package uv_test
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// The benchmarks run beside their peer: the same bytes on bare TCP sockets, by
+// a reader that knows what will come.
+
+// ends makes the connections to be measured.
+var ends = map[string]func(testing.TB) (near, far transport.Conn){
+	"uv": loopback,
+	"tls": func(t testing.TB) (near, far transport.Conn) {
+		tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+		l, err := tr.Listen(t.Context(), "127.0.0.1")
+		require.NoError(t, err)
+		defer l.Close()
+		return connect(t, tr, l, l.Addr())
+	},
+}
+
+// pingPong answers with echo what the benchmark asks with ask.
+func pingPong(b *testing.B, ask, echo func() error) {
+	b.Helper()
+	go func() {
+		for echo() == nil {
+		}
+	}()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := ask(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPingPong sends 8 bytes there and back.
+func BenchmarkPingPong(b *testing.B) {
+	for name, ends := range ends {
+		b.Run(name, func(b *testing.B) {
+			near, far := ends(b)
+			question, answer := []transport.Frame{{make([]byte, 8)}}, []transport.Frame{{make([]byte, 8)}}
+			receive := func(c transport.Conn, f transport.Frame) error {
+				if _, err := c.NextFrame(); err != nil {
+					return err
+				}
+				return c.ReadBody(f...)
+			}
+			pingPong(b, func() error {
+				if err := near.WriteFrames(question...); err != nil {
+					return err
+				}
+				return receive(near, question[0])
+			}, func() error {
+				if err := receive(far, answer[0]); err != nil {
+					return err
+				}
+				return far.WriteFrames(answer...)
+			})
+		})
+	}
+	b.Run("tcp", func(b *testing.B) {
+		near, far := sockets(b)
+		question, answer := make([]byte, 16), make([]byte, 16)
+		pingPong(b, func() error {
+			if _, err := near.Write(question); err != nil {
+				return err
+			}
+			_, err := io.ReadFull(near, question)
+			return err
+		}, func() error {
+			if _, err := io.ReadFull(far, answer); err != nil {
+				return err
+			}
+			_, err := far.Write(answer)
+			return err
+		})
+	})
+}
+
+// oneWay sends with send and waits each time until receive has it all.
+func oneWay(b *testing.B, size int64, send, receive func() error) {
+	b.Helper()
+	arrived := make(chan struct{})
+	go func() {
+		defer close(arrived)
+		for receive() == nil {
+			arrived <- struct{}{}
+		}
+	}()
+	b.SetBytes(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := send(); err != nil {
+			b.Fatal(err)
+		}
+		<-arrived
+	}
+}
+
+// BenchmarkOneWay sends 16 MiB and waits until the peer has them.
+func BenchmarkOneWay(b *testing.B) {
+	const size = 16 << 20
+	for name, ends := range ends {
+		b.Run(name, func(b *testing.B) {
+			near, far := ends(b)
+			sent, got := []transport.Frame{{make([]byte, size)}}, [][]byte{make([]byte, size)}
+			oneWay(b, size, func() error { return near.WriteFrames(sent...) }, func() error {
+				if _, err := far.NextFrame(); err != nil {
+					return err
+				}
+				return far.ReadBody(got...)
+			})
+		})
+	}
+	b.Run("tcp", func(b *testing.B) {
+		near, far := sockets(b)
+		sent, got := make([]byte, size), make([]byte, size)
+		oneWay(b, size, func() error {
+			_, err := near.Write(sent)
+			return err
+		}, func() error {
+			_, err := io.ReadFull(far, got)
+			return err
+		})
+	})
+}
+
+// sockets returns both ends of a TCP connection.
+func sockets(b *testing.B) (dialled, accepted net.Conn) {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	defer l.Close()
+	dialled, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(b, err)
+	b.Cleanup(func() { dialled.Close() })
+	accepted, err = l.Accept()
+	require.NoError(b, err)
+	b.Cleanup(func() { accepted.Close() })
+	return dialled, accepted
+}

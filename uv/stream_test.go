@@ -1,0 +1,188 @@
+package uv_test
+
+import (
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// A session that does not spin is no different but in speed.
+func TestConformanceWithoutSpinning(t *testing.T) {
+	b := backend("uv-asleep", "127.0.0.1:0")
+	b.New = func(*testing.T) transport.Transport { return uv.New(uv.WithSpin(0)) }
+	transporttest.Run(t, b)
+}
+
+func rawStream(t testing.TB, c transport.Conn) transport.Stream {
+	t.Helper()
+	s, err := c.(transport.Streamer).Stream()
+	require.NoError(t, err)
+	return s
+}
+
+func TestHandedOverOnce(t *testing.T) {
+	for name, handOver := range map[string]func(transport.Conn) (io.Closer, error){
+		"stream": func(c transport.Conn) (io.Closer, error) { return c.(transport.Streamer).Stream() },
+		"session": func(c transport.Conn) (io.Closer, error) {
+			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 1, Client: true})
+		},
+	} {
+		for kind, ends := range ends {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				c, _ := ends(t)
+				taken, err := handOver(c)
+				require.NoError(t, err)
+				_, err = c.(transport.Streamer).Stream()
+				require.Equal(t, uv.ErrHandedOver, err)
+				_, err = c.(transport.Multiplexer).Multiplex(transport.SessionConfig{})
+				require.Equal(t, uv.ErrHandedOver, err)
+				require.Equal(t, uv.ErrHandedOver, c.WriteFrames(transport.Frame{}))
+				_, err = c.NextFrame()
+				require.Equal(t, uv.ErrHandedOver, err)
+				require.Equal(t, uv.ErrHandedOver, c.ReadBody())
+				require.NotEmpty(t, c.RemoteAddr())
+				require.NoError(t, taken.Close())
+
+				closed, _ := ends(t)
+				require.NoError(t, closed.Close())
+				_, err = handOver(closed)
+				require.ErrorIs(t, err, transport.ErrClosed)
+			})
+		}
+	}
+}
+
+// Only a plain stream gathers: what lies beside the records of TLS would leave
+// in the clear.
+func TestWhoGathers(t *testing.T) {
+	for kind, ends := range ends {
+		c, _ := ends(t)
+		_, ok := rawStream(t, c).(transport.Gatherer)
+		require.Equal(t, kind == "uv", ok, kind)
+	}
+}
+
+// WriteBuffers goes on where a deadline ended it.
+func TestGatheringGoesOnAfterADeadline(t *testing.T) {
+	near, far := loopback(t)
+	w, r := rawStream(t, near), rawStream(t, far)
+	const pieces, size = 300, 100_000
+	var rest net.Buffers
+	for i := range pieces {
+		p := make([]byte, size)
+		for j := range p {
+			p[j] = byte(i + j)
+		}
+		rest = append(rest, p)
+	}
+	type result struct {
+		n   int64
+		err error
+	}
+	gather := func() result {
+		n, err := w.(transport.Gatherer).WriteBuffers(&rest)
+		return result{n, err}
+	}
+	begun := patience.Start(gather)
+	runtime.Gosched()
+	require.NoError(t, w.SetWriteDeadline(time.Unix(1, 0)))
+	first := patience.Finish(t, begun)
+	require.ErrorIs(t, first.err, os.ErrDeadlineExceeded)
+	require.NoError(t, w.SetWriteDeadline(time.Time{}))
+	ended := patience.Start(func() result {
+		defer w.CloseWrite()
+		return gather()
+	})
+	got, err := io.ReadAll(r)
+	require.NoError(t, err)
+	second := patience.Finish(t, ended)
+	require.NoError(t, second.err)
+	require.EqualValues(t, pieces*size, first.n+second.n)
+	require.Len(t, got, pieces*size)
+	for i, b := range got {
+		if b != byte(i/size+i%size) {
+			require.Equal(t, byte(i/size+i%size), b, "byte %d", i)
+		}
+	}
+}
+
+// A reader that loses patience in the middle of a record loses no bytes.
+func TestReadDeadlineWithinARecord(t *testing.T) {
+	near, far := ends["tls"](t)
+	w, r := rawStream(t, near), rawStream(t, far)
+	sent := make([]byte, 1<<20)
+	for i := range sent {
+		sent[i] = byte(i * i >> 8)
+	}
+	written := patience.Start(func() error {
+		_, err := w.Write(sent)
+		return err
+	})
+	var got []byte
+	p := make([]byte, 5000)
+	for try := 0; len(got) < len(sent); try++ {
+		r.SetReadDeadline(time.Now().Add(time.Duration(try%50) * time.Microsecond))
+		n, err := r.Read(p)
+		got = append(got, p[:n]...)
+		if err != nil {
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		}
+	}
+	require.NoError(t, patience.Finish(t, written))
+	require.Equal(t, string(sent), string(got))
+}
+
+// inUse is the memory of the heap and the stacks.
+func inUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// There may be thousands that do nothing. Both ends of each are here.
+func TestIdleConnectionsAreSmall(t *testing.T) {
+	const connections = 50
+	for _, c := range []struct {
+		name     string
+		limit    int64
+		handOver func(c transport.Conn, client bool) (io.Closer, error)
+	}{
+		{"stream", 4 << 10, func(c transport.Conn, _ bool) (io.Closer, error) {
+			return c.(transport.Streamer).Stream()
+		}},
+		{"session", 40 << 10, func(c transport.Conn, client bool) (io.Closer, error) {
+			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 16, Client: client})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var open []io.Closer
+			before := inUse()
+			for range connections {
+				near, far := loopback(t)
+				for _, end := range []transport.Conn{near, far} {
+					taken, err := c.handOver(end, end == near)
+					require.NoError(t, err)
+					open = append(open, taken)
+				}
+			}
+			each := (inUse() - before) / (2 * connections)
+			t.Logf("%d bytes for each end", each)
+			require.Less(t, each, c.limit)
+			for _, o := range open {
+				require.NoError(t, o.Close())
+			}
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package uv_test
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// A plain peer learns what it met, and so does the listener.
+func TestPlainPeerMeetsTLS(t *testing.T) {
+	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	for name, hello := range map[string]transport.Frame{
+		"a name": {[]byte("thirteen byte")},
+		// The length looks like the type of a record.
+		"22 bytes": {make([]byte, 22)},
+		"21 bytes": {make([]byte, 21)},
+		"empty":    {},
+		"large":    {make([]byte, 32<<10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, tr, "127.0.0.1")
+			plain, err := uv.New().Dial(t.Context(), l.Addr())
+			require.NoError(t, err)
+			require.NoError(t, plain.WriteFrames(hello, hello))
+			for range 2 {
+				_, err := plain.NextFrame()
+				require.ErrorIs(t, err, uv.ErrTLSMismatch)
+				require.ErrorIs(t, err, transport.ErrFrame)
+				require.ErrorContains(t, err, "look like TLS")
+			}
+			require.NoError(t, plain.Close())
+			accepted, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			for range 2 {
+				_, err := accepted.NextFrame()
+				require.ErrorIs(t, err, uv.ErrTLSMismatch)
+				require.ErrorContains(t, err, "plain connection to a TLS listener")
+				require.ErrorContains(t, err, plain.LocalAddr())
+			}
+			require.ErrorIs(t, accepted.WriteFrames(transport.Frame{}), uv.ErrTLSMismatch)
+			require.ErrorIs(t, accepted.CloseWrite(), uv.ErrTLSMismatch)
+			_, ok := accepted.(transport.Secured).ConnectionState()
+			require.False(t, ok)
+			require.NoError(t, accepted.Close())
+			connect(t, tr, l, l.Addr())
+		})
+	}
+}
+
+// A TLS peer meets a plain listener, which closes as its pipe would.
+func TestTLSPeerMeetsPlain(t *testing.T) {
+	dialled, accepted := first(t, secured(&tls.Config{}), listen(t, uv.New(), "127.0.0.1"))
+	require.ErrorIs(t, accepted, uv.ErrTLSMismatch)
+	require.ErrorIs(t, accepted, transport.ErrFrame)
+	require.ErrorContains(t, accepted, "look like TLS")
+	require.ErrorIs(t, dialled, uv.ErrTLSMismatch)
+	require.ErrorContains(t, dialled, "a plain listener")
+}
+
+// The plain listener speaks first.
+func TestTLSPeerIsSpokenToInPlain(t *testing.T) {
+	for _, size := range []int{0, 5, 21, 22, 1 << 20} {
+		l := listen(t, uv.New(), "127.0.0.1")
+		said := make(chan error, 1)
+		go func() {
+			_, err := secured(&tls.Config{}).Dial(t.Context(), l.Addr())
+			said <- err
+		}()
+		c, err := l.Accept(t.Context())
+		require.NoError(t, err)
+		written := make(chan error, 1)
+		go func() { written <- c.WriteFrames(transport.Frame{make([]byte, size)}) }()
+		err = <-said
+		require.ErrorIs(t, err, uv.ErrTLSMismatch)
+		require.ErrorContains(t, err, "does not speak TLS")
+		<-written
+		require.NoError(t, c.Close())
+	}
+}
+
+// Frames whose lengths resemble records are frames.
+func TestFramesThatResembleTLS(t *testing.T) {
+	for _, header := range []string{
+		"\x16\x03\x01\x00\x00\x00\x00\x00", "\x15\x03\x03\x00\x00\x00\x00\x00", "\x16\x03\x01\x02\x00\x00\x00\x00",
+		"\x16\x03\x05\x00\x00\x01\x00\x00", "\x17\x03\x03\x00\x00\x01\x00\x00",
+	} {
+		peer, c := raw(t)
+		_, err := peer.Write([]byte(header))
+		require.NoError(t, err)
+		n, err := c.NextFrame()
+		if header[5] == 0 && header[0] == 0x16 {
+			require.ErrorIs(t, err, uv.ErrTLSMismatch)
+			continue
+		}
+		require.NoError(t, err)
+		require.EqualValues(t, binary.LittleEndian.Uint64([]byte(header)), n)
+	}
+}
+
+// Who cuts the connection must not be able to pass that for its end.
+func TestTruncation(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	whole := "\x04\x00\x00\x00\x00\x00\x00\x00body"
+	for name, sent := range map[string]string{
+		"before the first frame": "",
+		"between frames":         whole,
+		"within a header":        whole + whole[:3],
+		"within a body":          whole + whole[:10],
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, secured(config), "127.0.0.1")
+			peer, err := dialRaw(l.Addr(), config)
+			require.NoError(t, err)
+			c, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = peer.Write([]byte(sent))
+			require.NoError(t, err)
+			require.NoError(t, peer.NetConn().Close())
+			for err = nil; err == nil; {
+				if _, err = c.NextFrame(); err == nil {
+					err = c.ReadBody(make([]byte, 4))
+				}
+			}
+			require.Equal(t, io.ErrUnexpectedEOF, err)
+			_, err = c.NextFrame()
+			require.NotErrorIs(t, err, io.EOF)
+		})
+	}
+}
+
+// Peers that dawdle in their handshakes hold up nobody, and Close is rid of
+// them.
+func TestSlowHandshake(t *testing.T) {
+	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	for _, hello := range []string{"", "\x16", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
+		l := listen(t, tr, "127.0.0.1")
+		slow, err := net.Dial("tcp", l.Addr())
+		require.NoError(t, err)
+		defer slow.Close()
+		_, err = slow.Write([]byte(hello))
+		require.NoError(t, err)
+		dialled, accepted := connect(t, tr, l, l.Addr())
+		exchange(t, dialled, accepted, []transport.Frame{{[]byte("x")}}, [][]byte{make([]byte, 1)})
+		require.NoError(t, l.Close())
+		_, err = slow.Read(make([]byte, 1))
+		require.Error(t, err)
+	}
+}
+
+// The time for a handshake is limited.
+func TestHandshakeTimesOut(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	tr := uv.New(uv.WithTLS(config, config), uv.WithPatience(time.Millisecond))
+	l := listen(t, tr, "127.0.0.1")
+	slow, err := net.Dial("tcp", l.Addr())
+	require.NoError(t, err)
+	c, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, slow.Close())
+	_, err = c.NextFrame()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorContains(t, err, "TLS handshake with "+slow.LocalAddr().String())
+	require.NoError(t, c.Close())
+	_, err = c.NextFrame()
+	require.ErrorIs(t, err, transport.ErrClosed)
+}
+
+// More than the listener keeps itself wait in the kernel.
+func TestManyUnaccepted(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	l := listen(t, secured(config), "127.0.0.1")
+	var waiting []net.Conn
+	for range 200 {
+		c, err := net.Dial("tcp", l.Addr())
+		require.NoError(t, err)
+		defer c.Close()
+		waiting = append(waiting, c)
+	}
+	for _, c := range waiting[:150] {
+		require.NoError(t, c.Close())
+	}
+	for range 150 {
+		c, err := l.Accept(t.Context())
+		require.NoError(t, err)
+		_, err = c.NextFrame()
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, l.Close())
+	for _, c := range waiting[150:] {
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err)
+	}
+}
+
+// CloseWrite comes back though nobody reads, and Close too.
+func TestCloseWriteWithoutRoom(t *testing.T) {
+	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	l := listen(t, tr, "127.0.0.1")
+	dialled, accepted := connect(t, tr, l, l.Addr())
+	written := make(chan error, 1)
+	go func() { written <- dialled.WriteFrames(transport.Frame{make([]byte, 64<<20)}) }()
+	_, err := accepted.NextFrame()
+	require.NoError(t, err)
+	require.NoError(t, dialled.CloseWrite())
+	require.ErrorIs(t, <-written, transport.ErrClosed)
+	require.NoError(t, dialled.CloseWrite(), "it may be called again")
+	require.NoError(t, dialled.Close())
+}
+
+// Small frames make one record together, so that one system call has them all.
+func TestSmallFramesAreOneRecord(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	l := listen(t, secured(config), "127.0.0.1")
+	peer, err := dialRaw(l.Addr(), config)
+	require.NoError(t, err)
+	defer peer.Close()
+	c, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.WriteFrames(transport.Frame{make([]byte, 7000)}, transport.Frame{make([]byte, 3000), make([]byte, 6000)}))
+	n, err := peer.Read(make([]byte, 32<<10))
+	require.NoError(t, err)
+	require.Equal(t, 16016, n)
+}
+
+func TestNothingIsAllocatedPerBatchOverTLS(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	l := listen(t, secured(config), "127.0.0.1")
+	w, r := connect(t, secured(config), l, l.Addr())
+	frames, dst := []transport.Frame{{make([]byte, 8)}}, [][]byte{make([]byte, 8)}
+	require.NoError(t, w.WriteFrames(frames...))
+	read(t, r, 1, dst)
+	require.LessOrEqual(t, testing.AllocsPerRun(200, func() {
+		if err := w.WriteFrames(frames...); err != nil {
+			panic(err)
+		}
+		read(t, r, 1, dst)
+	}), 4.0, "what crypto/tls needs for a record")
+}
+
+// Where the kernel has no room for the last record, CloseWrite does not wait
+// for it for good, and Close takes it back.
+func TestNoRoomForTheLastRecord(t *testing.T) {
+	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	for name, end := range map[string]func(transport.Conn) error{
+		"CloseWrite": transport.Conn.CloseWrite,
+		"Close":      transport.Conn.Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, tr, "127.0.0.1")
+			dialled, _ := connect(t, tr, l, l.Addr())
+			fill(t, uv.TCPConn(dialled))
+			require.NoError(t, end(dialled))
+			require.NoError(t, dialled.Close())
+		})
+	}
+}
+
+// fill writes to tcp until it has no room for a single byte.
+func fill(t *testing.T, tcp *net.TCPConn) {
+	t.Helper()
+	for _, size := range []int{1 << 20, 1} {
+		var err error
+		for err == nil {
+			require.NoError(t, tcp.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
+			_, err = tcp.Write(make([]byte, size))
+		}
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
+	require.NoError(t, tcp.SetWriteDeadline(time.Time{}))
+}
+
+// A listener that agrees to send an empty frame first, and does not.
+func TestNoWelcome(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	config.NextProtos = []string{uv.Protocol}
+	for sent, want := range map[string]error{
+		"":                                      io.ErrUnexpectedEOF,
+		"\x00\x00":                              io.ErrUnexpectedEOF,
+		"\x01\x00\x00\x00\x00\x00\x00\x00x":     transport.ErrFrame,
+		"\xff\xff\xff\xff\xff\xff\xff\xff more": transport.ErrFrame,
+	} {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", config)
+		require.NoError(t, err)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := secured(config).Dial(t.Context(), l.Addr().String())
+			failed <- err
+		}()
+		c, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, c.(*tls.Conn).Handshake())
+		_, err = c.Write([]byte(sent))
+		require.NoError(t, err)
+		require.NoError(t, c.(*tls.Conn).CloseWrite())
+		require.ErrorIs(t, <-failed, want, "%q", sent)
+		require.NoError(t, l.Close())
+		c.Close()
+	}
+}
