@@ -1,0 +1,222 @@
+package basic_test
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// transports are those that the channel is tested on.
+var transports = []struct {
+	name string
+	mk   func() transport.Transport
+	addr string
+}{
+	{"mem", func() transport.Transport { return mem.New(nil) }, ""},
+	{"uv", func() transport.Transport { return uv.New() }, "127.0.0.1:0"},
+}
+
+func TestParity(t *testing.T) {
+	kind := delayed.New("late", 1)
+	t.Cleanup(kind.Close)
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			channeltest.Run(t, channeltest.Backend{
+				Name:    basic.Name,
+				New:     func(*testing.T) channel.Factory { return basic.New() },
+				Connect: channeltest.Over(tr.mk(), tr.addr),
+				Kinds:   []device.Kind{kind},
+				Hold:    func(s device.Stream) func() { return s.(*delayed.Stream).Hold() },
+			})
+		})
+	}
+}
+
+// open makes one end over conn, and returns what Broken is told.
+func open(t testing.TB, conn transport.Conn) (channel.Channel, <-chan error) {
+	t.Helper()
+	broken := make(chan error, 1)
+	ch, err := basic.New().New(t.Context(), channel.Link{
+		Conns:  []transport.Conn{conn},
+		Peer:   "worker1",
+		Broken: func(err error) { broken <- err },
+		Logger: slog.New(slog.DiscardHandler),
+	}, channel.RoleConnect)
+	require.NoError(t, err)
+	t.Cleanup(func() { ch.Close(nil) })
+	return ch, broken
+}
+
+// result returns a done and where its error arrives.
+func result() (done func(error), err <-chan error) {
+	ch := make(chan error, 1)
+	return func(err error) { ch <- err }, ch
+}
+
+func TestDescriptors(t *testing.T) {
+	require.Equal(t, map[device.Device]string{device.CPU(): "any"}, basic.New().DeviceDescriptors())
+	require.True(t, basic.New().CanCommunicate("any", "any"))
+	require.Equal(t, 1, basic.New().Connections(false))
+	require.Equal(t, 0, basic.New().Connections(true), "the pipe moves host memory by itself")
+}
+
+// The wire form: a raw frame for each tensor that is not empty.
+func TestWireForm(t *testing.T) {
+	near, far := channeltest.Over(mem.New(nil), "")(t)
+	ch, _ := open(t, near)
+	done, err := result()
+	ch.Send(0, device.Host([]byte("he"), nil, []byte("llo")), done)
+	ch.Send(1, device.Bytes(nil), func(error) {})
+	ch.Send(2, device.Bytes([]byte("world")), func(error) {})
+	require.NoError(t, <-err)
+	for _, want := range []string{"hello", "world"} {
+		n, err := far.NextFrame()
+		require.NoError(t, err)
+		got := make([]byte, n)
+		require.NoError(t, far.ReadBody(got))
+		require.Equal(t, want, string(got))
+	}
+	require.NoError(t, far.WriteFrames(transport.Frame{[]byte("back")}))
+	got := make([]byte, 4)
+	ch.Recv(0, device.Bytes(got), done)
+	require.NoError(t, <-err)
+	require.Equal(t, "back", string(got))
+}
+
+func TestErrorsSayWhatHappened(t *testing.T) {
+	near, far := channeltest.Over(mem.New(nil), "")(t)
+	ch, broken := open(t, near)
+	require.NoError(t, far.WriteFrames(transport.Frame{[]byte("back")}))
+	done, err := result()
+	ch.Recv(0, device.Bytes(make([]byte, 5)), done)
+	got := <-err
+	var length *channel.LengthError
+	require.ErrorAs(t, got, &length)
+	require.Equal(t, channel.LengthError{Want: 5, Got: 4}, *length)
+	require.Equal(t, "channel basic to worker1: peer sends 4 bytes where 5 were announced", got.Error())
+	require.Equal(t, got, <-broken)
+}
+
+// Memory that the host cannot address leaves a gap that the peer cannot know
+// of, and so does memory whose device failed.
+func TestMemoryThatCannotBeSent(t *testing.T) {
+	kind := delayed.New("npu", 1)
+	t.Cleanup(kind.Close)
+	stream, err := kind.NewStream(kind.Devices()[0])
+	require.NoError(t, err)
+	far, err := kind.Alloc(kind.Devices()[0], 10, stream)
+	require.NoError(t, err)
+	require.NoError(t, stream.(*delayed.Stream).Launch(func(...[]byte) error { return io.ErrNoProgress }))
+	gone := delayed.New("gone", 1)
+	goneStream, err := gone.NewStream(gone.Devices()[0])
+	require.NoError(t, err)
+	gone.Close()
+	for _, c := range []struct {
+		name string
+		buf  device.Buffer
+		want error
+	}{
+		{"device memory", far, device.ErrMemory},
+		{"spoiled stream", device.Bytes(make([]byte, 10)).WithStream(stream), io.ErrNoProgress},
+		{"closed stream", device.Bytes(make([]byte, 10)).WithStream(goneStream), delayed.ErrClosed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			near, far := channeltest.Over(mem.New(nil), "")(t)
+			sender, broken := open(t, near)
+			done, err := result()
+			sender.Send(0, c.buf, done)
+			require.ErrorIs(t, <-err, c.want)
+			require.ErrorIs(t, <-broken, c.want)
+			_, eof := far.NextFrame()
+			require.Equal(t, io.EOF, eof)
+
+			near, far = channeltest.Over(mem.New(nil), "")(t)
+			receiver, broken := open(t, near)
+			require.NoError(t, far.WriteFrames(transport.Frame{make([]byte, 10)}))
+			receiver.Recv(0, c.buf, done)
+			require.ErrorIs(t, <-err, c.want)
+			require.ErrorIs(t, <-broken, c.want)
+		})
+	}
+}
+
+// gated is a connection whose writes wait for the test.
+type gated struct {
+	transport.Conn
+	writes chan []int // the sizes of the frames of a write
+	open   chan struct{}
+}
+
+func (g *gated) WriteFrames(frames ...transport.Frame) error {
+	var sizes []int
+	for _, f := range frames {
+		n := 0
+		for _, p := range f {
+			n += len(p)
+		}
+		sizes = append(sizes, n)
+	}
+	g.writes <- sizes
+	<-g.open
+	return g.Conn.WriteFrames(frames...)
+}
+
+// Tensors that wait while a write is under way share the next one, as far as
+// they are small.
+func TestSmallTensorsShareAWrite(t *testing.T) {
+	near, far := channeltest.Over(mem.New(nil), "")(t)
+	g := &gated{Conn: near, writes: make(chan []int, 100), open: make(chan struct{})}
+	ch, _ := open(t, g)
+	done, err := result()
+	send := func(size int, done func(error)) { ch.Send(0, device.Bytes(make([]byte, size)), done) }
+	ignore := func(error) {}
+
+	send(1, ignore)
+	require.Equal(t, []int{1}, <-g.writes)
+	for range 70 {
+		send(10, ignore)
+	}
+	send(60<<10, ignore)
+	send(10<<10, ignore)
+	send(1<<20, ignore)
+	send(10, done)
+	go io.Copy(io.Discard, frameReader{far})
+	close(g.open)
+	require.NoError(t, <-err)
+
+	ten := func(n int) []int {
+		s := make([]int, n)
+		for i := range s {
+			s[i] = 10
+		}
+		return s
+	}
+	for _, want := range [][]int{ten(64), append(ten(6), 60<<10), {10 << 10}, {1 << 20}, {10}} {
+		require.Equal(t, want, <-g.writes)
+	}
+}
+
+// frameReader turns frames into a stream, to have them read.
+type frameReader struct{ transport.Conn }
+
+func (r frameReader) Read(p []byte) (int, error) {
+	n, err := r.NextFrame()
+	if err != nil {
+		return 0, err
+	}
+	return len(p), r.ReadBody(make([]byte, n))
+}

@@ -1,0 +1,101 @@
+package channeltest
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+// errTest is a cause given by tests.
+var errTest = errors.New("a cause of the test's own")
+
+var factoryCases = []testCase{
+	{"Viable", func(t *testing.T, b Backend) {
+		f := b.New(t)
+		require.NoError(t, f.Viable())
+		require.NoError(t, f.Viable())
+		require.Positive(t, f.Connections(false))
+		require.GreaterOrEqual(t, f.Connections(true), 0)
+	}},
+
+	{"EachEndCommunicatesWithTheOther", func(t *testing.T, b Backend) {
+		connect, listen := b.New(t), b.New(t)
+		pairs := 0
+		for _, l := range connect.DeviceDescriptors() {
+			for _, r := range listen.DeviceDescriptors() {
+				there := connect.CanCommunicate(l, r)
+				require.Equal(t, there, listen.CanCommunicate(r, l), "both ends decide alike")
+				if there {
+					pairs++
+				}
+			}
+		}
+		require.NotZero(t, pairs)
+	}},
+
+	{"DescriptorsAreACopy", func(t *testing.T, b Backend) {
+		f := b.New(t)
+		want := f.DeviceDescriptors()
+		for d := range f.DeviceDescriptors() {
+			clear(f.DeviceDescriptors())
+			require.Contains(t, f.DeviceDescriptors(), d)
+		}
+		require.Equal(t, want, f.DeviceDescriptors())
+	}},
+
+	{"RemoteTextIsNotTrusted", func(t *testing.T, b Backend) {
+		f := b.New(t)
+		for _, own := range f.DeviceDescriptors() {
+			for _, text := range []string{"", "\x00", own + " ", " " + own, own + own, strings.Repeat("x", 1<<20), "\xff\xfe"} {
+				require.False(t, f.CanCommunicate(own, text), "%.20q", text)
+				require.False(t, f.CanCommunicate(text, own), "%.20q", text)
+			}
+		}
+	}},
+
+	{"WrongNumberOfConnections", func(t *testing.T, b Backend) {
+		for _, extra := range []int{-1, 1} {
+			w, other := connections(t, b)
+			near, far := w.conns, other.conns
+			if extra > 0 {
+				n, f := b.Connect(t)
+				near, far = append(near, n), append(far, f)
+			} else if len(near) > 0 {
+				near[0].Close()
+				near, far = near[1:], far[1:]
+			} else {
+				continue // it needs none
+			}
+			link := channel.Link{
+				Native: b.native,
+				Conns:  near,
+				Peer:   "peer",
+				Broken: func(error) {},
+				Logger: slog.New(slog.DiscardHandler),
+			}
+			if b.native {
+				_, link.Host = w.host(func(error) {})
+			}
+			_, err := b.New(t).New(t.Context(), link, channel.RoleConnect)
+			var fault *channel.LinkError
+			require.ErrorAs(t, err, &fault)
+			require.Equal(t, len(near), fault.Got)
+			if b.native {
+				late := make(chan error, 1)
+				link.Host.Recv(0, device.Bytes(make([]byte, 1)), func(err error) { late <- err })
+				require.ErrorIs(t, patience.Finish(t, late), channel.ErrClosed)
+			}
+			for _, c := range far {
+				ended := patience.Start(func() error { _, err := c.NextFrame(); return err })
+				require.Error(t, patience.Finish(t, ended), "New has closed the connections")
+			}
+		}
+	}},
+}

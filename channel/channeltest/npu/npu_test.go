@@ -1,0 +1,123 @@
+package npu_test
+
+import (
+	"bytes"
+	"go/parser"
+	"go/token"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+func hold(s device.Stream) func() { return s.(*delayed.Stream).Hold() }
+
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		below        channel.Factory
+		connect      channeltest.Connect
+		skipsAborted bool
+	}{
+		{"basic over mem", basic.New(), channeltest.Over(mem.New(nil), ""), false},
+		{"basic over uv", basic.New(), channeltest.Over(uv.New(), "127.0.0.1:0"), false},
+		{"xth over mem", xth.New(), channeltest.Over(mem.New(nil), ""), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			kind := npu.NewKind()
+			t.Cleanup(kind.Close)
+			channeltest.Run(t, channeltest.Backend{
+				Name:         npu.Name,
+				New:          func(*testing.T) channel.Factory { return npu.New(kind, c.below) },
+				Connect:      c.connect,
+				Kinds:        []device.Kind{kind},
+				Hold:         hold,
+				SkipsAborted: c.skipsAborted,
+			})
+		})
+	}
+}
+
+// The promise is that a device kind costs its author less than 150 lines and
+// nothing but public packages.
+func TestSmallAndOutside(t *testing.T) {
+	src, err := os.ReadFile("npu.go")
+	require.NoError(t, err)
+	require.Less(t, bytes.Count(src, []byte("\n")), 150)
+	file, err := parser.ParseFile(token.NewFileSet(), "npu.go", src, parser.ImportsOnly)
+	require.NoError(t, err)
+	for _, imp := range file.Imports {
+		require.False(t, strings.Contains(imp.Path.Value, "/internal/"), imp.Path.Value)
+	}
+}
+
+// ends opens a channel over basic without the suite's checks.
+func ends(t *testing.T, kind *delayed.Kind) (from, to channel.Channel) {
+	t.Helper()
+	near, far := channeltest.Over(mem.New(nil), "")(t)
+	open := func(c transport.Conn) channel.Channel {
+		ch, err := npu.New(kind, basic.New()).New(t.Context(), channel.Link{
+			Conns:  []transport.Conn{c},
+			Peer:   "peer",
+			Broken: func(error) {},
+			Logger: slog.New(slog.DiscardHandler),
+		}, channel.RoleConnect)
+		require.NoError(t, err)
+		t.Cleanup(func() { ch.Close(nil) })
+		return ch
+	}
+	return open(near), open(far)
+}
+
+// Memory of another kind, and work that fails on the device.
+func TestFaultsReachDone(t *testing.T) {
+	kind, other := npu.NewKind(), delayed.New("other", 1)
+	t.Cleanup(kind.Close)
+	t.Cleanup(other.Close)
+	strange, err := other.Alloc(other.Devices()[0], 10, nil)
+	require.NoError(t, err)
+	own, err := kind.Alloc(kind.Devices()[0], 10, nil)
+	require.NoError(t, err)
+	stream, err := kind.NewStream(kind.Devices()[0])
+	require.NoError(t, err)
+	spoiled, err := kind.Alloc(kind.Devices()[0], 10, stream)
+	require.NoError(t, err)
+	require.NoError(t, stream.(*delayed.Stream).Launch(func(...[]byte) error { return io.ErrNoProgress }))
+
+	for _, c := range []struct {
+		name     string
+		src, dst device.Buffer
+		send     error
+		recv     error
+	}{
+		{"foreign source", strange, own, device.ErrMemory, io.EOF},
+		{"foreign target", own, strange, nil, device.ErrMemory},
+		{"spoiled source", spoiled, own, io.ErrNoProgress, io.EOF},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			from, to := ends(t, kind)
+			sent, received := make(chan error, 1), make(chan error, 1)
+			from.Send(0, c.src, func(err error) { sent <- err })
+			to.Recv(0, c.dst, func(err error) { received <- err })
+			require.ErrorIs(t, <-sent, c.send)
+			require.ErrorIs(t, <-received, c.recv)
+		})
+	}
+}

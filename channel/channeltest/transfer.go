@@ -1,0 +1,135 @@
+package channeltest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+var transferCases = []testCase{
+	{"Sizes", func(t *testing.T, b Backend) {
+		sizes := []int{1, 2, 7, 8, 4095, 4096, 65535, 65536, 65537, 1 << 20, 1<<20 + 1, 3<<20 - 1}
+		connect, listen := open(t, b)
+		exchange(t, b, connect, listen, sizes...)
+		for _, n := range sizes {
+			exchange(t, b, listen, connect, n)
+		}
+	}},
+
+	{"Large", func(t *testing.T, b Backend) {
+		connect, listen := open(t, b)
+		there := begin(t, b, connect, listen, 64<<20)
+		back := begin(t, b, listen, connect, 64<<20)
+		there()
+		back()
+	}},
+
+	{"ManyBothWays", func(t *testing.T, b Backend) {
+		connect, listen := open(t, b)
+		sizes := make([]int, 500)
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range sizes {
+			sizes[i] = r.IntN(3000) * r.IntN(2)
+			if i%50 == 0 {
+				sizes[i] = 300_000
+			}
+		}
+		there := begin(t, b, connect, listen, sizes...)
+		back := begin(t, b, listen, connect, sizes...)
+		there()
+		back()
+	}},
+
+	{"RecvBeforeSend", func(t *testing.T, b Backend) {
+		connect, listen := open(t, b)
+		p := usual(t, b)
+		dst := p.alloc(1000)
+		recv := listen.recv(dst)
+		linger()
+		require.False(t, recv.isDone())
+		wantOK(connect.send(p.holding(random(1000, 1))), recv)
+		wantBytes(t, random(1000, 1), p.read(dst), "tensor")
+	}},
+
+	{"OneAtATime", func(t *testing.T, b Backend) {
+		connect, listen := open(t, b)
+		for i := range 50 {
+			exchange(t, b, connect, listen, i)
+			exchange(t, b, listen, connect, 50-i)
+		}
+	}},
+
+	{"MemoryIsFreeAfterDone", memoryIsFreeAfterDone},
+	{"Segments", segments},
+	{"EmptyPutsNothingOnTheWire", emptyPutsNothingOnTheWire},
+}
+
+// The sender overwrites its memory as soon as it may, so that a channel that
+// reads it later delivers the wrong bytes.
+func memoryIsFreeAfterDone(t *testing.T, b Backend) {
+	connect, listen := open(t, b)
+	p := usual(t, b)
+	src, dst := p.alloc(5000), p.alloc(5000)
+	for i := range uint64(50) {
+		p.write(src, random(5000, i))
+		recv := listen.recv(dst)
+		wantOK(connect.send(src))
+		p.scribble(src)
+		wantOK(recv)
+		wantBytes(t, random(5000, i), p.read(dst), "tensor")
+		p.scribble(dst)
+	}
+}
+
+// Host memory in pieces, of other sizes on the two ends.
+func segments(t *testing.T, b Backend) {
+	p := usual(t, b)
+	if p.device != device.CPU() {
+		t.Skip("the channel does not serve host memory")
+	}
+	connect, listen := open(t, b)
+	layouts := [][]int{{}, {0}, {1}, {500, 0, 499}, {1, 2, 3, 0, 4}, {999}, {1000, 0}}
+	for _, from := range layouts {
+		for _, to := range layouts {
+			data := random(1000, uint64(len(from)))
+			src, dst := device.Host(split(data, from)...), device.Host(split(make([]byte, 1000), to)...)
+			wantOK(listen.recv(dst), connect.send(src))
+			wantBytes(t, data, p.read(dst), fmt.Sprint(from, to))
+		}
+	}
+	data := random(300, 1)
+	dst := p.alloc(300)
+	wantOK(connect.send(device.Host(split(data, repeat(299, 1))...)), listen.recv(dst))
+	wantBytes(t, data, p.read(dst), "one byte each")
+}
+
+// split cuts data into pieces of these sizes and the rest.
+func split(data []byte, sizes []int) [][]byte {
+	var out [][]byte
+	for _, n := range sizes {
+		out = append(out, data[:n])
+		data = data[n:]
+	}
+	return append(out, data)
+}
+
+// Peers of another make do not expect anything for an empty tensor.
+func emptyPutsNothingOnTheWire(t *testing.T, b Backend) {
+	written := func(sizes ...int) (frames, bytes int64) {
+		near, far := connections(t, b)
+		c := &counter{}
+		connect, listen := openOn(t, b, c.wrap(near), c.wrap(far))
+		exchange(t, b, connect, listen, sizes...)
+		connect.close(nil)
+		listen.close(nil)
+		return c.frames.Load(), c.bytes.Load()
+	}
+	frames, bytes := written(10, 20)
+	withEmpty, alsoBytes := written(0, 10, 0, 0, 20, 0)
+	require.Equal(t, frames, withEmpty)
+	require.Equal(t, bytes, alsoBytes)
+}

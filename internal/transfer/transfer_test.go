@@ -1,0 +1,260 @@
+package transfer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+func newTransfer(id uint64) transfer.Transfer {
+	t, _ := transfer.New(context.Background(), id, device.Bytes(nil), func(error) {})
+	return t
+}
+
+// A queue does what a plain slice does.
+func TestQueueIsAQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q := transfer.NewQueue()
+		var model []uint64
+		var next uint64
+		for range rapid.IntRange(0, 50).Draw(t, "steps") {
+			for range rapid.IntRange(0, 100).Draw(t, "pushes") {
+				require.True(t, q.Push(newTransfer(next)))
+				model = append(model, next)
+				next++
+			}
+			for range rapid.IntRange(0, len(model)).Draw(t, "pops") {
+				front, err := q.Wait(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, model[0], front.ID)
+				require.Equal(t, model[0], q.Pop().ID)
+				model = model[1:]
+			}
+			i := rapid.IntRange(0, len(model)+1).Draw(t, "place")
+			tr, ok := q.Peek(i)
+			require.Equal(t, i < len(model), ok)
+			if ok {
+				require.Equal(t, model[i], tr.ID)
+				require.True(t, q.Has(tr.ID))
+			}
+			require.False(t, q.Has(next))
+			if len(model) > 0 && model[0] > 0 {
+				require.False(t, q.Has(model[0]-1), "popped")
+			}
+		}
+		rest := q.Close()
+		require.Len(t, rest, len(model))
+		for i, tr := range rest {
+			require.Equal(t, model[i], tr.ID)
+		}
+		require.False(t, q.Push(newTransfer(next)))
+		require.Empty(t, q.Close())
+	})
+}
+
+func TestQueueWait(t *testing.T) {
+	q := transfer.NewQueue()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	got := make(chan uint64)
+	go func() {
+		tr, _ := q.Wait(ctx)
+		got <- tr.ID
+	}()
+	q.Push(newTransfer(7))
+	require.EqualValues(t, 7, <-got)
+	q.Pop()
+
+	cancel(io.ErrUnexpectedEOF)
+	_, err := q.Wait(ctx)
+	require.Equal(t, io.ErrUnexpectedEOF, err)
+	q.Push(newTransfer(8))
+	_, err = q.Wait(ctx)
+	require.Equal(t, io.ErrUnexpectedEOF, err, "the end wins over what is queued")
+}
+
+func TestQueueReusesMemory(t *testing.T) {
+	q := transfer.NewQueue()
+	tr := newTransfer(0)
+	for range 1000 { // never empty, as with a peer that is always behind
+		q.Push(tr)
+	}
+	require.Zero(t, testing.AllocsPerRun(10_000, func() {
+		q.Push(tr)
+		q.Pop()
+	}))
+}
+
+func TestReady(t *testing.T) {
+	k := delayed.New("npu", 1)
+	defer k.Close()
+	s, err := k.NewStream(k.Devices()[0])
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	begin := func(ctx context.Context, s device.Stream) *transfer.Transfer {
+		tr, err := transfer.New(ctx, 1, device.Bytes(nil).WithStream(s), nil)
+		require.NoError(t, err)
+		return &tr
+	}
+	atOnce := begin(ctx, nil)
+	require.True(t, atOnce.Ready())
+	require.NoError(t, atOnce.WaitReady())
+
+	release := s.(*delayed.Stream).Hold()
+	late, cancelled := begin(t.Context(), s), begin(ctx, s)
+	require.False(t, late.Ready())
+	cancel()
+	require.ErrorIs(t, cancelled.WaitReady(), context.Canceled)
+	release()
+	require.NoError(t, late.WaitReady())
+	require.True(t, late.Ready())
+
+	require.NoError(t, s.(*delayed.Stream).Launch(func(...[]byte) error { return io.ErrNoProgress }))
+	failed := begin(t.Context(), s)
+	require.ErrorIs(t, failed.WaitReady(), io.ErrNoProgress)
+	require.False(t, failed.Ready(), "memory that holds nothing is never ready")
+
+	k.Close()
+	_, err = transfer.New(t.Context(), 4, device.Bytes(nil).WithStream(s), nil)
+	require.ErrorIs(t, err, delayed.ErrClosed)
+}
+
+// Taking a transfer leaves its place, ends its wait and happens once.
+func TestTake(t *testing.T) {
+	k := delayed.New("npu", 1)
+	defer k.Close()
+	s, err := k.NewStream(k.Devices()[0])
+	require.NoError(t, err)
+	defer s.(*delayed.Stream).Hold()()
+
+	q := transfer.NewQueue()
+	var got []error
+	for id := range uint64(3) {
+		tr, err := transfer.New(t.Context(), id, device.Bytes(nil).WithStream(s), func(err error) { got = append(got, err) })
+		require.NoError(t, err)
+		q.Push(tr)
+	}
+	done, ok := q.Take(1)
+	require.True(t, ok)
+	done(io.EOF)
+	for _, id := range []uint64{1, 3} {
+		_, ok = q.Take(id)
+		require.False(t, ok)
+	}
+	taken, _ := q.Peek(1)
+	require.Nil(t, taken.Done)
+	require.ErrorIs(t, taken.WaitReady(), context.Canceled)
+
+	l, _, _ := newLife(nil)
+	require.NoError(t, l.Close(io.ErrShortWrite))
+	l.Drain(q)
+	require.Equal(t, []error{io.EOF, io.ErrShortWrite, io.ErrShortWrite}, got)
+}
+
+// newLife returns a life and what it told.
+func newLife(released error) (l *transfer.Life, broken chan error, releases *int) {
+	broken, releases = make(chan error, 2), new(int)
+	return transfer.NewLife(func() error { *releases++; return released }, func(err error) { broken <- err }), broken, releases
+}
+
+func TestLifeEndsByFailure(t *testing.T) {
+	l, broken, releases := newLife(nil)
+	require.NoError(t, l.Err())
+	require.NoError(t, l.Context().Err())
+	l.Fail(io.EOF)
+	l.Fail(io.ErrShortWrite)
+	require.Equal(t, io.EOF, <-broken)
+	require.Equal(t, io.EOF, l.Err())
+	require.Error(t, l.Context().Err())
+	require.NoError(t, l.Close(io.ErrShortBuffer))
+	require.Equal(t, io.EOF, l.Err(), "the first error stays")
+	require.Empty(t, broken)
+	require.Equal(t, 1, *releases)
+}
+
+func TestLifeEndsByClose(t *testing.T) {
+	fault := errors.New("cannot let go")
+	l, broken, releases := newLife(fault)
+	require.Equal(t, fault, l.Close(io.EOF))
+	require.Equal(t, fault, l.Close(nil))
+	l.Fail(io.ErrShortWrite)
+	require.Equal(t, io.EOF, l.Err())
+	require.Empty(t, broken)
+	require.Equal(t, 1, *releases)
+}
+
+func TestLifeWithoutCause(t *testing.T) {
+	l, _, _ := newLife(nil)
+	require.NoError(t, l.Close(nil))
+	require.Equal(t, net.ErrClosed, l.Err())
+
+	l, broken, _ := newLife(nil)
+	l.Fail(nil)
+	require.Equal(t, net.ErrClosed, <-broken)
+}
+
+// Close waits for goroutines, for postponed calls of done, and for a call of
+// Broken under way.
+func TestCloseWaits(t *testing.T) {
+	for name, begin := range map[string]func(l *transfer.Life, f func()){
+		"Go":    func(l *transfer.Life, f func()) { l.Go(f) },
+		"Later": func(l *transfer.Life, f func()) { l.Later(func(error) { f() }, nil) },
+	} {
+		l, _, _ := newLife(nil)
+		running, finish := make(chan struct{}), make(chan struct{})
+		ended := false
+		begin(l, func() { close(running); <-finish; ended = true })
+		<-running
+		go close(finish)
+		require.NoError(t, l.Close(io.EOF))
+		require.True(t, ended, name)
+	}
+
+	told, finish := make(chan struct{}), make(chan struct{})
+	ended := false
+	l := transfer.NewLife(func() error { return nil }, func(error) { close(told); <-finish; ended = true })
+	l.Fail(io.EOF)
+	<-told
+	go close(finish)
+	require.NoError(t, l.Close(nil))
+	require.True(t, ended, "Broken")
+}
+
+// release runs before Close returns, also when Fail came first and is not
+// through.
+func TestCloseWaitsForRelease(t *testing.T) {
+	releasing, finish := make(chan struct{}), make(chan struct{})
+	ended := false
+	l := transfer.NewLife(func() error { close(releasing); <-finish; ended = true; return nil }, func(error) {})
+	go l.Fail(io.EOF)
+	<-releasing
+	go close(finish)
+	require.NoError(t, l.Close(nil))
+	require.True(t, ended)
+}
+
+func TestDrain(t *testing.T) {
+	l, _, _ := newLife(nil)
+	q := transfer.NewQueue()
+	var got []error
+	for i := range uint64(3) {
+		tr, _ := transfer.New(t.Context(), i, device.Bytes(nil), func(err error) { got = append(got, err) })
+		q.Push(tr)
+	}
+	l.Fail(io.EOF)
+	l.Drain(q)
+	require.Equal(t, []error{io.EOF, io.EOF, io.EOF}, got)
+	require.False(t, q.Push(newTransfer(3)))
+	require.NoError(t, l.Close(nil))
+}
