@@ -1,0 +1,137 @@
+package bulk_test
+
+import (
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+// The connection is cut when k bytes of three chunks have come. What came whole
+// has arrived, everything else fails, and a cut within a chunk is told from an
+// end between two.
+func TestCutWhileReceiving(t *testing.T) {
+	sent := append(chunk(0, 1, []byte("hello"), 0, true), chunk(0, 2, []byte("wor"), 0, true)...)
+	ends := map[int]bool{0: true, 29: true, 56: true, 82: true}
+	sent = append(sent, chunk(0, 2, []byte("ld"), 0, true)...)
+	require.Len(t, sent, 82)
+	for k := range len(sent) + 1 {
+		near, far := net.Pipe()
+		e, peer := newEnd(t, plain{near}, bulk.Config{}), raw{t, plain{far}}
+		ch := e.Lane(0)
+		dst := [2][]byte{make([]byte, 5), make([]byte, 5)}
+		outcomes := []<-chan error{recv(ch, 1, dst[0]), recv(ch, 2, dst[1]), recv(ch, 3, make([]byte, 1))}
+		peer.write(sent[:k])
+		require.NoError(t, far.Close())
+		want := io.ErrUnexpectedEOF
+		if ends[k] {
+			want = io.EOF
+		}
+		require.ErrorIs(t, e.wantBroken(t), want, "cut at %d", k)
+		for i, end := range []int{29, 82, 83} {
+			err := patience.Finish(t, outcomes[i])
+			if k < end {
+				require.ErrorIs(t, err, want)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, []string{"hello", "world"}[i], string(dst[i]))
+		}
+		require.ErrorIs(t, patience.Finish(t, recv(ch, 4, make([]byte, 1))), want)
+		require.NoError(t, e.Close(nil))
+	}
+}
+
+// The peer is gone when it has read k bytes.
+func TestCutWhileSending(t *testing.T) {
+	whole := len(chunk(0, 1, []byte("hello"), 0, false))
+	for _, gathers := range []bool{false, true} {
+		for k := range 2*whole + 1 {
+			near, far := net.Pipe()
+			e, peer := newEnd(t, plain{near}, bulk.Config{}), raw{t, plain{far}}
+			if gathers {
+				e = newEnd(t, gathering{plain{near}}, bulk.Config{})
+			}
+			ch := e.Lane(0)
+			outcomes := []<-chan error{send(ch, 1, []byte("hello")), send(ch, 2, []byte("world"))}
+			e.TakeReady(0, 1)
+			e.TakeReady(0, 2)
+			peer.read(k)
+			require.NoError(t, far.Close())
+			require.Error(t, e.wantBroken(t))
+			for i, outcome := range outcomes {
+				err := patience.Finish(t, outcome)
+				require.True(t, err != nil || k >= (i+1)*whole, "sent %d of %d", k, (i+1)*whole)
+			}
+		}
+	}
+}
+
+// mortal is a connection that dies when budget bytes have passed.
+type mortal struct {
+	net.Conn
+	budget *atomic.Int64
+}
+
+func (m mortal) Write(p []byte) (int, error) {
+	for i := range p {
+		if m.budget.Add(-1) < 0 {
+			m.Close()
+		}
+		if _, err := m.Conn.Write(p[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(p), nil
+}
+
+// Two ends, transfers both ways in two lanes, and a connection that dies at the
+// k-th byte: every transfer is over at both ends, and what arrived is right.
+func TestCutAtEveryByte(t *testing.T) {
+	for _, gathers := range []bool{false, true} {
+		for k := int64(0); ; k++ {
+			if !cutAt(t, gathers, k) {
+				break
+			}
+		}
+	}
+}
+
+// cutAt reports whether the connection died.
+func cutAt(t *testing.T, gathers bool, k int64) bool {
+	var budget atomic.Int64
+	budget.Store(k)
+	near, far := net.Pipe()
+	one, other := plain{mortal{near, &budget}}, plain{mortal{far, &budget}}
+	a, b := pair(t, one, other, true)
+	if gathers {
+		a, b = pair(t, gathering{one}, gathering{other}, true)
+	}
+	var outcomes []<-chan error
+	var dsts [][]byte
+	for lane := range uint16(2) {
+		for _, ch := range [][2]channel.Channel{{a.Lane(lane), b.Lane(lane)}} {
+			for id := range uint64(2) {
+				dst := [2][]byte{make([]byte, 9), make([]byte, 9)}
+				outcomes = append(outcomes,
+					send(ch[0], id, numbered(9)), send(ch[1], id, numbered(9)),
+					recv(ch[1], id, dst[0]), recv(ch[0], id, dst[1]))
+				dsts = append(dsts, nil, nil, dst[0], dst[1])
+			}
+		}
+	}
+	for i, outcome := range outcomes {
+		if err := patience.Finish(t, outcome); err == nil && dsts[i] != nil {
+			wantBytes(t, numbered(9), dsts[i])
+		}
+	}
+	require.NoError(t, a.Close(nil))
+	require.NoError(t, b.Close(nil))
+	return budget.Load() < 0
+}

@@ -1,0 +1,100 @@
+package native
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// Decode decodes a MESSAGE from the whole of body. Metadata and Data of m point
+// into it. After an error m has what it had before.
+func (m *Message) Decode(body []byte, limits Limits) error {
+	s := scanner{body: body, limits: limits.WithDefaults()}
+	s.scan()
+	if s.err != nil {
+		return s.err
+	}
+	m.fill(&s)
+	return nil
+}
+
+// fill cuts a body, which has been found to be in order, into its pieces.
+func (m *Message) fill(s *scanner) {
+	kinds, metadata, data := s.sections()
+	m.Deadline = time.Duration(binary.LittleEndian.Uint64(s.body))
+	m.Metadata = cut(&metadata, uint64(binary.LittleEndian.Uint32(s.body[8:])))
+	m.Payloads = slices.Grow(m.Payloads[:0], s.payloads)[:s.payloads]
+	for i := range m.Payloads {
+		m.Payloads[i].decode(s.payload(i), &metadata, &data)
+	}
+	m.Tensors = slices.Grow(m.Tensors[:0], s.tensors)[:s.tensors]
+	for i := range m.Tensors {
+		entry := s.tensor(i)
+		t := &m.Tensors[i]
+		t.decode(entry, &metadata, &data)
+		t.Source.Kind = m.kinds.intern(cut(&kinds, uint64(entry[13])))
+		t.Target.Kind = m.kinds.intern(cut(&kinds, uint64(entry[14])))
+	}
+}
+
+func (p *Payload) decode(entry []byte, metadata, data *[]byte) {
+	*p = Payload{
+		Length:   binary.LittleEndian.Uint64(entry),
+		Inline:   entry[12]&flagInline != 0,
+		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
+	}
+	if p.Inline {
+		p.Data = cut(data, p.Length)
+	}
+}
+
+// decode takes all but the kinds of the devices.
+func (t *Tensor) decode(entry []byte, metadata, data *[]byte) {
+	*t = Tensor{
+		Length:   binary.LittleEndian.Uint64(entry),
+		Inline:   entry[12]&flagInline != 0,
+		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
+		Source:   device.Device{Index: int(binary.LittleEndian.Uint32(entry[16:]))},
+		Target:   device.Device{Index: int(binary.LittleEndian.Uint32(entry[20:]))},
+	}
+	if t.Inline {
+		t.Data = cut(data, t.Length)
+	}
+}
+
+// cut takes n bytes off the front of p. Nothing is nil, and pins nothing.
+func cut(p *[]byte, n uint64) []byte {
+	if n == 0 {
+		return nil
+	}
+	head := (*p)[:n:n]
+	*p = (*p)[n:]
+	return head
+}
+
+// kindCache remembers the device kinds that came last, so that their names are
+// not allocated again for each message.
+type kindCache struct {
+	kinds [8]string
+	next  int // the one to give way
+}
+
+func (c *kindCache) intern(p []byte) string {
+	if len(p) == 0 {
+		return ""
+	}
+	if string(p) == device.KindCPU {
+		return device.KindCPU
+	}
+	for _, k := range c.kinds {
+		if k == string(p) {
+			return k
+		}
+	}
+	k := string(p)
+	c.kinds[c.next] = k
+	c.next = (c.next + 1) % len(c.kinds)
+	return k
+}

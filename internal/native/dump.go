@@ -1,0 +1,157 @@
+package native
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Stream says where bytes were seen, and so how to read them.
+type Stream int
+
+const (
+	// MessageStream is the first stream of a session.
+	MessageStream Stream = iota
+	// ControlStream is the second one.
+	ControlStream
+	// BulkStream is the bulk connection.
+	BulkStream
+)
+
+const (
+	dumpRow  = 8  // bytes shown per line
+	dumpRows = 4  // lines shown per field
+	dumpText = 32 // bytes of a text shown as text
+)
+
+// generous are the limits of those who only look.
+var generous = Limits{Descriptor: 1 << 30, Inline: 1 << 30, Kind: maxKind}
+
+// Dump writes p for people, one field per line: offset, bytes, name, meaning.
+//
+//	0000  08 00 00 00              length                8
+//	0004  06                       kind                  CANCEL
+//	0005  00                       flags                 none
+//	0006  00 00                    reserved              0
+//	0008  0a 00 00 00 00 00 00 00  message               10
+//
+// p starts at a frame or a chunk. What a reader would refuse is followed by his
+// reason. The error is w's.
+func Dump(w io.Writer, s Stream, p []byte) error {
+	d := dumper{p: p, end: len(p)}
+	for d.off < len(p) {
+		switch s {
+		case MessageStream:
+			d.frame(messageKind, d.message, checkMessage)
+		case ControlStream:
+			d.frame(controlKind, d.control, checkControl)
+		default:
+			d.chunk()
+		}
+	}
+	_, err := w.Write(d.out.Bytes())
+	return err
+}
+
+// dumper walks over p and prints each field that it passes. Fields that are
+// not there any more are not printed.
+type dumper struct {
+	p    []byte
+	off  int  // all before has been printed
+	end  int  // of the body, or of p
+	kind byte // of the frame
+	out  bytes.Buffer
+}
+
+// frame prints a frame: its header, the body as one who knows it does, the
+// checksum, and what a decoder says to all that.
+func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []byte) error) {
+	start := d.off
+	length := d.number(4, "length", decimal)
+	d.kind = byte(d.number(1, "kind", func(v uint64) string { return kind(byte(v)) }))
+	flags := d.number(1, "flags", flagNames("checksum"))
+	d.number(2, "reserved", decimal)
+	d.end = d.off + int(min(length, uint64(len(d.p)-d.off)))
+	body()
+	d.bytes(uint64(d.end-d.off), "unknown")
+	missing := length - uint64(max(d.off-start-HeaderSize, 0))
+	d.end = len(d.p)
+	if missing == 0 && flags&flagCRC != 0 {
+		d.number(SumSize, "crc", hexadecimal)
+	}
+	if d.off-start < HeaderSize || missing > 0 {
+		d.note("cut")
+		return
+	}
+	if err := check(d.p[start:d.off]); err != nil {
+		d.note(err.Error())
+	}
+}
+
+// number prints a number of n bytes, if it is there.
+func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 {
+	if n > d.end-d.off {
+		d.bytes(uint64(d.end-d.off), name)
+		return 0
+	}
+	var wide [8]byte
+	copy(wide[:], d.p[d.off:][:n])
+	v := binary.LittleEndian.Uint64(wide[:])
+	d.line(n, name, meaning(v))
+	return v
+}
+
+// bytes prints n bytes, or as many as are there.
+func (d *dumper) bytes(n uint64, name string) {
+	if n = min(n, uint64(d.end-d.off)); n == 0 {
+		return
+	}
+	text := d.p[d.off:][:n]
+	if len(text) > dumpText {
+		d.line(len(text), name, fmt.Sprintf("%d bytes", n))
+		return
+	}
+	d.line(len(text), name, fmt.Sprintf("%q", text))
+}
+
+// line prints n bytes with their meaning in the first row, and moves on.
+func (d *dumper) line(n int, name, meaning string) {
+	p := d.p[d.off:][:n]
+	for at := 0; at < n; at += dumpRow {
+		if at == dumpRow*dumpRows {
+			fmt.Fprintf(&d.out, "      .. and %d more\n", n-at)
+			break
+		}
+		row := fmt.Sprintf("%04x  %-*s  %-20s  %s", d.off+at, 3*dumpRow-1, fmt.Sprintf("% x", p[at:min(at+dumpRow, n)]), name, meaning)
+		fmt.Fprintln(&d.out, strings.TrimRight(row, " "))
+		name, meaning = "", ""
+	}
+	d.off += n
+}
+
+// note prints something that is not among the bytes.
+func (d *dumper) note(text string) { fmt.Fprintf(&d.out, "      !! %s\n", text) }
+
+func decimal(v uint64) string     { return fmt.Sprint(v) }
+func hexadecimal(v uint64) string { return fmt.Sprintf("%08x", v) }
+
+// flagNames returns what bits mean, the lowest first.
+func flagNames(names ...string) func(uint64) string {
+	return func(v uint64) string {
+		var set []string
+		for i, name := range names {
+			if v&(1<<i) != 0 {
+				set = append(set, name)
+			}
+		}
+		if unknown := v >> len(names) << len(names); unknown != 0 {
+			set = append(set, fmt.Sprintf("unknown %#x", unknown))
+		}
+		if len(set) == 0 {
+			return "none"
+		}
+		return strings.Join(set, ", ")
+	}
+}

@@ -1,0 +1,217 @@
+package native
+
+import (
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/nop"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+)
+
+// update writes frames that are missing in testdata, and the dumps in
+// docs/wire.md. Frames that are there never change: ends of that version are
+// out in the world.
+var update = flag.Bool("update", false, "write missing frames of testdata and the dumps of docs/wire.md")
+
+// golden is a frame of testdata.
+type golden struct {
+	encode func() []byte
+	decode func(t *testing.T, p []byte) // compares with what was encoded
+	dump   func(w *strings.Builder, p []byte) error
+}
+
+// goldens lists the frames of version 1 by the names of their files.
+func goldens() map[string]golden {
+	out := map[string]golden{
+		"message-inline-checksum": goldenMessage(messages()["inline"], true),
+		"message-empty-checksum":  goldenMessage(messages()["empty"], true),
+		"control-ready-checksum":  goldenControl(controls["ready"], true),
+		"control-bulk-checksum":   goldenControl(controls["bulk"], true),
+
+		"chunk":               goldenChunk(ChunkHeader{ID: Transfer(7, 1)}, false),
+		"chunk-checksum":      goldenChunk(ChunkHeader{ID: Transfer(7, 1), Lane: 2, CRC: true}, false),
+		"chunk-void":          goldenChunk(ChunkHeader{ID: Transfer(1<<40, 65535), Lane: 65535}, true),
+		"chunk-void-checksum": goldenChunk(ChunkHeader{ID: Transfer(7, 1), CRC: true}, true),
+
+		"handshake-brochure":            goldenBrochure(),
+		"handshake-brochure-compatible": goldenBrochureOf(wire.Marker{Features: wire.FeatureControl}),
+		"handshake-answer":              goldenAnswer(),
+		"handshake-answer-compatible":   goldenCompatibleAnswer(),
+	}
+	for name, m := range messages() {
+		out["message-"+strings.ReplaceAll(name, " ", "-")] = goldenMessage(m, false)
+	}
+	for name, c := range controls {
+		out["control-"+strings.ReplaceAll(name, " ", "-")] = goldenControl(c, false)
+	}
+	return out
+}
+
+func goldenMessage(m *Message, crc bool) golden {
+	return golden{
+		encode: func() []byte { return m.Append(nil, crc) },
+		decode: func(t *testing.T, p []byte) {
+			got, err := decoded(t, p, Limits{})
+			require.NoError(t, err)
+			requireMessage(t, m, got)
+			require.Equal(t, p, got.Append(nil, crc))
+		},
+		dump: func(w *strings.Builder, p []byte) error { return Dump(w, MessageStream, p) },
+	}
+}
+
+func goldenControl(c Control, crc bool) golden {
+	return golden{
+		encode: func() []byte { return c.Append(nil, crc) },
+		decode: func(t *testing.T, p []byte) {
+			got, err := decodedControl(t, p, Limits{})
+			require.NoError(t, err)
+			require.Equal(t, c, got)
+		},
+		dump: func(w *strings.Builder, p []byte) error { return Dump(w, ControlStream, p) },
+	}
+}
+
+func goldenChunk(h ChunkHeader, void bool) golden {
+	const text = "the bytes of a chunk"
+	h.Length = len(text)
+	return golden{
+		encode: func() []byte { return chunk(h, text, void) },
+		decode: func(t *testing.T, p []byte) {
+			got, err := DecodeChunkHeader(p)
+			require.NoError(t, err)
+			require.Equal(t, h, got)
+			front := p[:ChunkHeaderSize+h.Length]
+			require.Equal(t, text, string(front[ChunkHeaderSize:]))
+			trailer, err := DecodeChunkTrailer(p[len(front):])
+			require.NoError(t, err)
+			require.Equal(t, void, trailer.Void)
+			require.NoError(t, trailer.Check(h, Sum(0, front)))
+		},
+		dump: func(w *strings.Builder, p []byte) error { return Dump(w, BulkStream, p) },
+	}
+}
+
+// anyCPU is what the channel basic says of host memory.
+func anyCPU() map[device.Device]string { return map[device.Device]string{device.CPU(): "any"} }
+
+func goldenBrochure() golden {
+	return goldenBrochureOf(wire.Marker{MaxVersion: wire.VersionNative, Features: wire.FeatureControl})
+}
+
+func goldenBrochureOf(marker wire.Marker) golden {
+	m := &wire.Brochure{
+		TransportDomainDescriptors: map[string]string{"uv": "uv:*"},
+		ChannelDeviceDescriptors:   map[string]map[device.Device]string{"basic": anyCPU()},
+	}
+	m.Mark(marker)
+	return golden{
+		encode: func() []byte { return m.Append(nil) },
+		decode: func(t *testing.T, p []byte) {
+			got, err := wire.DecodeBrochure(p, wire.Limits{})
+			require.NoError(t, err)
+			require.Equal(t, m, got)
+			found, ok := got.Marker()
+			require.True(t, ok)
+			require.Equal(t, marker, found)
+		},
+		dump: dumpNop,
+	}
+}
+
+func goldenAnswer() golden {
+	return goldenAnswerOf(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: wire.FeatureControl},
+		map[uint64]uint64{wire.BulkConnection: 41}, nil)
+}
+
+func goldenCompatibleAnswer() golden {
+	return goldenAnswerOf(wire.Marker{Features: wire.FeatureControl},
+		map[uint64]uint64{wire.ReplyConnection: 41, wire.ControlConnection: 42}, []uint64{43})
+}
+
+func goldenAnswerOf(marker wire.Marker, ids map[uint64]uint64, channel []uint64) golden {
+	m := &wire.BrochureAnswer{
+		Transport:                 "uv",
+		Address:                   "127.0.0.1:7000",
+		TransportRegistrationIDs:  ids,
+		TransportDomainDescriptor: "uv:*",
+		ChannelRegistrationIDs:    map[string][]uint64{"basic": channel},
+		ChannelDeviceDescriptors:  map[string]map[device.Device]string{"basic": anyCPU()},
+		ChannelForDevicePair:      map[wire.DevicePair]string{{Server: device.CPU(), Client: device.CPU()}: "basic"},
+	}
+	m.Mark(marker)
+	return golden{
+		encode: func() []byte { return m.Append(nil) },
+		decode: func(t *testing.T, p []byte) {
+			got, err := wire.DecodeBrochureAnswer(p, wire.Limits{})
+			require.NoError(t, err)
+			require.Equal(t, m, got)
+			found, ok := got.Marker()
+			require.True(t, ok)
+			require.Equal(t, marker, found)
+		},
+		dump: dumpNop,
+	}
+}
+
+func dumpNop(w *strings.Builder, p []byte) error { return nop.Dump(w, p) }
+
+const goldenDir = "testdata/v1"
+
+// The bytes of version 1 stay what they are.
+func TestGoldenFrames(t *testing.T) {
+	for name, g := range goldens() {
+		t.Run(name, func(t *testing.T) {
+			if *update {
+				addGolden(t, name, g.encode())
+			}
+			p := readGolden(t, name)
+			g.decode(t, p)
+			require.Equal(t, p, g.encode())
+		})
+	}
+	require.Equal(t, slices.Sorted(maps.Keys(goldens())), goldenFiles(t), "every file has a case, every case a file")
+}
+
+func goldenFiles(t *testing.T) (names []string) {
+	entries, err := os.ReadDir(goldenDir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), ".hex"))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// readGolden reads a frame, in hexadecimal with spaces and lines as one likes.
+func readGolden(t *testing.T, name string) []byte {
+	text, err := os.ReadFile(filepath.Join(goldenDir, name+".hex"))
+	require.NoError(t, err)
+	p, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	require.NoError(t, err)
+	return p
+}
+
+// addGolden writes a frame that is not there yet.
+func addGolden(t *testing.T, name string, p []byte) {
+	path := filepath.Join(goldenDir, name+".hex")
+	if _, err := os.Stat(path); err == nil {
+		return
+	}
+	var text strings.Builder
+	for row := range slices.Chunk(p, 16) {
+		fmt.Fprintf(&text, "% x\n", row)
+	}
+	require.NoError(t, os.MkdirAll(goldenDir, 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
+}

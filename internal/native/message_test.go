@@ -1,0 +1,364 @@
+package native
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+func cuda(i int) device.Device { return device.Device{Kind: "cuda", Index: i} }
+
+// messages are those that have something of their own.
+func messages() map[string]*Message {
+	large := uint64(3 << 30)
+	return map[string]*Message{
+		"empty":         {},
+		"metadata only": {Metadata: []byte("sixteen bytes md")},
+		"deadline":      {Deadline: 1500 * time.Millisecond},
+		"inline": {
+			Metadata: []byte("meta"),
+			Payloads: []Payload{{Length: 8, Inline: true, Metadata: []byte("p"), Data: []byte("payload!")}},
+			Tensors: []Tensor{{
+				Length: 8, Inline: true, Metadata: []byte("t"), Data: []byte("tensor!!"), Source: device.CPU(), Target: device.CPU(),
+			}},
+		},
+		"large": {
+			Payloads: []Payload{{Length: large, Metadata: []byte("p0")}, {Length: 2, Inline: true, Data: []byte("p1")}},
+			Tensors:  []Tensor{{Length: large, Source: device.CPU(), Metadata: []byte("t0")}},
+		},
+		"devices": {
+			Tensors: []Tensor{
+				{Length: large, Source: cuda(3), Target: device.CPU()},
+				{Length: large, Source: device.CPU(), Target: cuda(math.MaxInt32)},
+				{Length: large, Source: device.Device{Kind: "npu", Index: 1}},
+			},
+		},
+		"empty parts": {
+			Payloads: []Payload{{Inline: true}, {Inline: true, Metadata: []byte("of nothing")}},
+			Tensors:  []Tensor{{Inline: true, Source: cuda(1)}, {Inline: true, Source: cuda(0), Target: cuda(2)}},
+		},
+	}
+}
+
+// decoded decodes a whole frame of the message stream.
+func decoded(t testing.TB, frame []byte, limits Limits) (*Message, error) {
+	h, err := DecodeMessageHeader(frame, limits)
+	if err != nil {
+		return nil, err
+	}
+	require.Len(t, frame, HeaderSize+h.Rest())
+	body, err := h.Body(frame[HeaderSize:])
+	if err != nil {
+		return nil, err
+	}
+	m := new(Message)
+	return m, m.Decode(body, limits)
+}
+
+// requireMessage compares what travels.
+func requireMessage(t testing.TB, want, got *Message) {
+	t.Helper()
+	plain := func(m *Message) Message {
+		c := Message{Deadline: m.Deadline, Metadata: m.Metadata}
+		c.Payloads = append(c.Payloads, m.Payloads...) // nil where there are none
+		c.Tensors = append(c.Tensors, m.Tensors...)
+		return c
+	}
+	require.Equal(t, plain(want), plain(got))
+}
+
+func TestMessages(t *testing.T) {
+	for name, m := range messages() {
+		for _, crc := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				require.NoError(t, m.Check(Limits{}))
+				frame := m.Append(nil, crc)
+				if crc {
+					require.Len(t, frame, m.EncodedSize()+SumSize)
+				} else {
+					require.Len(t, frame, m.EncodedSize())
+				}
+				got, err := decoded(t, frame, Limits{})
+				require.NoError(t, err)
+				requireMessage(t, m, got)
+				require.Equal(t, frame, got.Append(nil, crc))
+			})
+		}
+	}
+}
+
+// The caller may append the inline bytes himself.
+func TestAppendHead(t *testing.T) {
+	m := messages()["inline"]
+	frame := append(m.AppendHead([]byte("before"), true), "payload!tensor!!"...)
+	frame = AppendChecksum(frame, len("before"))
+	require.Equal(t, m.Append([]byte("before"), true), frame)
+}
+
+func TestEmptyPartsAreInline(t *testing.T) {
+	m := Message{Payloads: []Payload{{}}, Tensors: []Tensor{{Source: device.CPU()}}}
+	got, err := decoded(t, m.Append(nil, false), Limits{})
+	require.NoError(t, err)
+	require.True(t, got.Payloads[0].Inline)
+	require.True(t, got.Tensors[0].Inline)
+}
+
+func TestPassedDeadlineIsNotNone(t *testing.T) {
+	for deadline, want := range map[time.Duration]time.Duration{0: 0, 1: 1, -time.Hour: 1, math.MaxInt64: math.MaxInt64} {
+		got, err := decoded(t, (&Message{Deadline: deadline}).Append(nil, false), Limits{})
+		require.NoError(t, err)
+		require.Equal(t, want, got.Deadline)
+	}
+}
+
+// A Message is decoded into again and again, with more and with fewer parts.
+func TestReuse(t *testing.T) {
+	var m Message
+	for range 3 {
+		for name, want := range messages() {
+			frame := want.Append(nil, false)
+			require.NoError(t, m.Decode(frame[HeaderSize:], Limits{}), name)
+			requireMessage(t, want, &m)
+		}
+	}
+}
+
+func TestFailedDecodeChangesNothing(t *testing.T) {
+	want := messages()["inline"]
+	var m Message
+	require.NoError(t, m.Decode(want.Append(nil, false)[HeaderSize:], Limits{}))
+	broken := messages()["devices"].Append(nil, false)[HeaderSize:]
+	require.Error(t, m.Decode(broken[:len(broken)-1], Limits{}))
+	requireMessage(t, want, &m)
+}
+
+func TestForget(t *testing.T) {
+	var m Message
+	require.NoError(t, m.Decode(messages()["devices"].Append(nil, false)[HeaderSize:], Limits{}))
+	require.NoError(t, m.Decode(messages()["inline"].Append(nil, false)[HeaderSize:], Limits{}))
+	m.Forget()
+	require.Zero(t, m.Deadline)
+	require.Nil(t, m.Metadata)
+	require.Empty(t, m.Payloads)
+	require.Empty(t, m.Tensors)
+	require.Equal(t, make([]Payload, cap(m.Payloads)), m.Payloads[:cap(m.Payloads)])
+	require.GreaterOrEqual(t, cap(m.Tensors), 3, "a little memory is kept")
+	require.Equal(t, make([]Tensor, cap(m.Tensors)), m.Tensors[:cap(m.Tensors)], "also of what came before")
+
+	m.Payloads = make([]Payload, keptParts+1)
+	m.Tensors = make([]Tensor, keptParts+1)
+	m.Forget()
+	require.Nil(t, m.Payloads)
+	require.Nil(t, m.Tensors)
+}
+
+// Pieces of a frame cannot be appended to over one another.
+func TestPiecesAreClipped(t *testing.T) {
+	got, err := decoded(t, messages()["inline"].Append(nil, false), Limits{})
+	require.NoError(t, err)
+	for _, p := range [][]byte{got.Metadata, got.Payloads[0].Metadata, got.Payloads[0].Data, got.Tensors[0].Metadata, got.Tensors[0].Data} {
+		require.Equal(t, len(p), cap(p))
+	}
+}
+
+func TestKindsAreInterned(t *testing.T) {
+	var c kindCache
+	for range 2 {
+		for i := range 3 * len(c.kinds) {
+			k := strings.Repeat("k", i)
+			require.Equal(t, k, c.intern([]byte(k)))
+		}
+	}
+	known := []byte(strings.Repeat("k", 3*len(c.kinds)-1))
+	require.Zero(t, testing.AllocsPerRun(100, func() { c.intern(known) }))
+}
+
+// malformed lists what is wrong with a body, by the field to blame. Entries of
+// the message: one payload at 24, one tensor at 40, the kinds at 72.
+var malformed = []struct {
+	name, field string
+	change      func(p []byte) []byte
+}{
+	{"cut front", "length", func(p []byte) []byte { return p[:23] }},
+	{"nothing", "length", func(p []byte) []byte { return nil }},
+	{"time beyond all times", "time left", put(7, 0x80)},
+	{"reserved number", "reserved", put(20, 1)},
+	{"more payloads than bytes", "length", put(13, 1)},
+	{"more tensors than bytes", "length", put(16, 3)},
+	{"more payloads than allowed", "payloads", put(15, 1)},
+	{"more tensors than allowed", "tensors", put(19, 1)},
+	{"metadata of another length", "length", put(8, 5)},
+	{"metadata beyond the end", "length", put(11, 0xff)},
+	{"cut", "length", func(p []byte) []byte { return p[:len(p)-1] }},
+	{"too long", "length", func(p []byte) []byte { return append(p, 0) }},
+
+	{"payload of another length", "length", put(24, 9)},
+	{"payload beyond the end", "payload 0 length", put(27, 1)},
+	{"payload beyond all memory", "payload 0 length", put(31, 0x80)},
+	{"payload with other metadata", "length", put(32, 2)},
+	{"payload with an unknown flag", "payload 0 flags", put(36, 3)},
+	{"payload with a far flag", "payload 0 flags", put(39, 1)},
+	{"payload that is inline no more", "length", put(36, 0)},
+	{"empty payload elsewhere", "payload 0 flags", func(p []byte) []byte { return put(24, 0)(put(36, 0)(p)) }},
+
+	{"tensor of another length", "length", put(40, 9)},
+	{"tensor beyond the end", "tensor 0 length", put(43, 1)},
+	{"tensor beyond all memory", "tensor 0 length", put(47, 0x80)},
+	{"tensor with other metadata", "length", put(48, 2)},
+	{"tensor with an unknown flag", "tensor 0 flags", put(52, 7)},
+	{"tensor without source", "tensor 0 source kind", put(53, 0)},
+	{"source of another length", "length", put(53, 4)},
+	{"long source", "tensor 0 device kind", put(53, 65)},
+	{"named target without kind", "tensor 0 target kind", put(54, 0)},
+	{"long target", "tensor 0 device kind", put(54, 255)},
+	{"reserved byte", "tensor 0 reserved", put(55, 1)},
+	{"negative source index", "tensor 0 device index", put(59, 0x80)},
+	{"negative target index", "tensor 0 device index", put(63, 0x80)},
+	{"open target with kind", "tensor 0 target kind", put(52, flagInline)},
+	{"open target with index", "tensor 0 target index", func(p []byte) []byte { return put(52, flagInline)(put(54, 0)(put(60, 1)(p))) }},
+	{"reserved number of a tensor", "tensor 0 reserved", put(64, 1)},
+	{"reserved number of a tensor, far end", "tensor 0 reserved", put(71, 1)},
+	{"empty tensor elsewhere", "tensor 0 flags", func(p []byte) []byte { return put(40, 0)(put(52, flagNamed)(p)) }},
+}
+
+// put returns a change of one byte.
+func put(at int, b byte) func([]byte) []byte {
+	return func(p []byte) []byte {
+		p[at] = b
+		return p
+	}
+}
+
+func TestMalformedMessages(t *testing.T) {
+	good := messages()["inline"].Append(nil, false)[HeaderSize:]
+	for _, c := range malformed {
+		t.Run(c.name, func(t *testing.T) {
+			var m Message
+			requireFault(t, m.Decode(c.change(bytes.Clone(good)), Limits{}), "MESSAGE", c.field)
+			require.Zero(t, m)
+		})
+	}
+}
+
+// Two lengths whose sum is small again.
+func TestLengthsDoNotWrapAround(t *testing.T) {
+	m := Message{Payloads: []Payload{{Length: 1, Inline: true, Data: []byte("x")}, {Length: 1, Inline: true, Data: []byte("y")}}}
+	body := m.Append(nil, false)[HeaderSize:]
+	for i := range 2 {
+		binary.LittleEndian.PutUint64(body[messageFixed+i*payloadEntry:], 1<<62+uint64(i))
+	}
+	requireFault(t, m.Decode(body, Limits{}), "MESSAGE", "payload 0 length")
+
+	body = m.Append(nil, false)[HeaderSize:]
+	for i := range 2 {
+		binary.LittleEndian.PutUint32(body[messageFixed+i*payloadEntry+8:], math.MaxUint32)
+	}
+	requireFault(t, m.Decode(body, Limits{}), "MESSAGE", "length")
+}
+
+func TestMalformedHeaders(t *testing.T) {
+	for _, c := range []struct {
+		name, field string
+		header      []byte
+		limit       bool
+	}{
+		{"largest", "", []byte{0, 0, 0x50, 0, 1, 0, 0, 0}, false},
+		{"checksum", "", []byte{0, 0, 0x50, 0, 1, 1, 0, 0}, false},
+		{"too long", "length", []byte{1, 0, 0x50, 0, 1, 0, 0, 0}, true},
+		{"far too long", "length", []byte{255, 255, 255, 255, 1, 0, 0, 0}, true},
+		{"kind 0", "kind", []byte{0, 0, 0, 0, 0, 0, 0, 0}, false},
+		{"another kind", "kind", []byte{0, 0, 0, 0, 2, 0, 0, 0}, false},
+		{"unknown flag", "flags", []byte{0, 0, 0, 0, 1, 2, 0, 0}, false},
+		{"reserved", "reserved", []byte{0, 0, 0, 0, 1, 0, 1, 0}, false},
+		{"reserved", "reserved", []byte{0, 0, 0, 0, 1, 0, 0, 1}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, err := DecodeMessageHeader(c.header, Limits{})
+			if c.field == "" {
+				require.NoError(t, err)
+				require.Equal(t, c.header, h.Append(nil))
+				return
+			}
+			requireFault(t, err, "MESSAGE", c.field)
+			if c.limit {
+				require.ErrorIs(t, err, ErrLimit)
+			} else {
+				require.NotErrorIs(t, err, ErrLimit)
+			}
+		})
+	}
+}
+
+func TestChecksum(t *testing.T) {
+	frame := messages()["inline"].Append(nil, true)
+	for at := range frame {
+		if at == 5 || at < 4 {
+			continue // the length, and the flag for the checksum
+		}
+		bent := bytes.Clone(frame)
+		bent[at] ^= 0x10
+		h, err := decodeHeader(messageFrame, bent)
+		if err == nil {
+			_, err = h.Body(bent[HeaderSize:])
+			require.ErrorIs(t, err, ErrChecksum, "byte %d", at)
+		}
+	}
+}
+
+// What exceeds limits says so at both ends.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		field  string
+		m      *Message
+		within Limits
+		beyond Limits
+	}{
+		{"payloads", messages()["large"], Limits{Payloads: 2}, Limits{Payloads: 1}},
+		{"tensors", messages()["devices"], Limits{Tensors: 3}, Limits{Tensors: 2}},
+		{"inline bytes", messages()["inline"], Limits{Inline: 16}, Limits{Inline: 15}},
+		{"descriptor", messages()["inline"], Limits{Descriptor: 84}, Limits{Descriptor: 83}},
+		{"tensor 0 device kind", messages()["devices"], Limits{Kind: 4}, Limits{Kind: 3}},
+	} {
+		t.Run(c.field, func(t *testing.T) {
+			body := c.m.Append(nil, false)[HeaderSize:]
+			var m Message
+			require.NoError(t, c.m.Check(c.within))
+			require.NoError(t, m.Decode(body, c.within))
+			for _, err := range []error{c.m.Check(c.beyond), m.Decode(body, c.beyond)} {
+				require.ErrorIs(t, err, ErrLimit)
+				requireFault(t, err, "MESSAGE", c.field)
+			}
+		})
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	require.Equal(t, Limits{4 << 20, 1 << 20, MaxParts, MaxParts, 64}, Limits{}.WithDefaults())
+	most := Limits{math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt}
+	require.Equal(t, Limits{math.MaxInt, math.MaxInt, MaxParts, MaxParts, 255}, most.WithDefaults())
+	few := Limits{1, 2, 3, 4, 5}
+	require.Equal(t, few, few.WithDefaults())
+}
+
+// What cannot be written down is refused before it is.
+func TestCheckDevices(t *testing.T) {
+	for field, c := range map[string]Tensor{
+		"tensor 1 source kind":  {},
+		"tensor 1 target kind":  {Source: device.CPU(), Target: device.Device{Index: 1}},
+		"tensor 1 device kind":  {Source: device.CPU(), Target: device.Device{Kind: strings.Repeat("k", 256)}},
+		"tensor 1 device index": {Source: cuda(-1)},
+	} {
+		m := Message{Tensors: []Tensor{{Source: device.CPU()}, c}}
+		requireFault(t, m.Check(Limits{Kind: 1000}), "MESSAGE", field)
+	}
+	largest := math.MaxInt32
+	m := Message{Tensors: []Tensor{{Source: device.CPU(), Target: cuda(largest + 1)}}}
+	requireFault(t, m.Check(Limits{}), "MESSAGE", "tensor 0 device index")
+}
