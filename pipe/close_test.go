@@ -1,0 +1,198 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// More messages than the peer takes in ahead must survive a graceful close.
+func TestCloseDeliversWhatWasWritten(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		var sent []*pipe.Message
+		var ops []*pipe.WriteOp
+		for i := range 60 {
+			m := message(i, []int{i * 100}, []int{i * 5000}, device.CPU())
+			sent = append(sent, m)
+			ops = append(ops, client.WriteAsync(testContext(t), m))
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- client.Close() }()
+		for _, m := range sent {
+			expect(t, server, m)
+		}
+		_, err := server.Next(testContext(t))
+		require.ErrorIs(t, err, pipe.ErrPeerClosed)
+		require.NoError(t, <-closed)
+		for _, op := range ops {
+			require.NoError(t, op.Wait(testContext(t)))
+		}
+		require.ErrorIs(t, server.Write(testContext(t), &pipe.Message{}), pipe.ErrPeerClosed)
+		require.ErrorIs(t, client.Write(testContext(t), &pipe.Message{}), pipe.ErrClosed)
+		require.NoError(t, server.Close())
+	})
+}
+
+// What an end sent before it closed arrives also while it discards a tensor that
+// the other end is sending.
+func TestCloseDeliversAgainstTraffic(t *testing.T) {
+	for _, path := range paths() {
+		if strings.Contains(path.name, "xth") {
+			continue // its messages have not left before they are read
+		}
+		t.Run(path.name, func(t *testing.T) {
+			client, server := connect(t, path)
+			against := server.WriteAsync(testContext(t), message(1, nil, []int{32 << 20}, device.CPU()))
+			size := 100_000
+			if path.dialect == pipe.DialectNative {
+				size = 10_000 // larger ones have not left before they are read
+			}
+			m := message(2, []int{1000}, []int{size}, device.CPU())
+			write(t, client, m)
+			require.NoError(t, client.Close())
+			expect(t, server, m)
+			require.NoError(t, against.Wait(testContext(t)))
+		})
+	}
+}
+
+// An end that closes without reading must not make the other end's writes
+// hang, nor wait for them for ever.
+func TestCloseDiscardsWhatComes(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		var ops []*pipe.WriteOp
+		for i := range 40 {
+			ops = append(ops, server.WriteAsync(testContext(t), message(i, []int{1 << 20}, []int{1 << 20})))
+		}
+		_, err := client.Next(testContext(t)) // taken, and never read
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+		for _, op := range ops {
+			if err := op.Wait(testContext(t)); err != nil { // in the middle of a message
+				require.True(t, isAny(err, []error{pipe.ErrPeerClosed, pipe.ErrPeerLost}), "%v", err)
+			}
+		}
+	})
+}
+
+func TestCloseFromBothEnds(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		ops := []*pipe.WriteOp{
+			client.WriteAsync(testContext(t), message(1, []int{10}, nil)),
+			server.WriteAsync(testContext(t), message(2, []int{10}, nil)),
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- client.Close() }()
+		require.NoError(t, server.Close())
+		require.NoError(t, <-closed)
+		for _, op := range ops {
+			<-op.Done()
+		}
+		<-client.Done()
+		require.ErrorIs(t, client.Err(), pipe.ErrClosed)
+	})
+}
+
+func TestCloseEndsBlockedCalls(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		in := make(chan error, 1)
+		started := make(chan struct{})
+		go func() {
+			close(started)
+			_, err := client.Next(testContext(t))
+			in <- err
+		}()
+		<-started
+		require.NoError(t, client.Close())
+		require.ErrorIs(t, <-in, pipe.ErrClosed)
+		_, err := server.Next(testContext(t))
+		require.ErrorIs(t, err, pipe.ErrPeerClosed)
+	})
+}
+
+// A peer that neither reads nor closes costs the time allowed and no more.
+func TestCloseTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, memPath())
+		write(t, server, message(1, nil, nil))
+		op := client.WriteAsync(t.Context(), message(2, []int{1 << 20}, nil))
+		_, err := server.Next(t.Context()) // and never reads it
+		require.NoError(t, err)
+		begin := time.Now()
+		err = client.Close()
+		require.ErrorIs(t, err, pipe.ErrCloseTimeout)
+		require.Equal(t, 5*time.Second, time.Since(begin))
+		var timeout interface{ Timeout() bool }
+		require.True(t, errors.As(err, &timeout) && timeout.Timeout())
+		require.ErrorIs(t, op.Wait(t.Context()), pipe.ErrClosed)
+	})
+}
+
+func TestAbortTellsEveryCallTheCause(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		cause := errors.New("the application changed its mind")
+		ops := []*pipe.WriteOp{
+			client.WriteAsync(testContext(t), message(1, []int{8 << 20}, nil)),
+			client.WriteAsync(testContext(t), message(2, nil, []int{8 << 20})),
+		}
+		client.Abort(cause)
+		for _, op := range ops {
+			require.ErrorIs(t, op.Wait(testContext(t)), cause)
+		}
+		require.ErrorIs(t, client.Write(testContext(t), &pipe.Message{}), cause)
+		_, err := client.Next(testContext(t))
+		require.ErrorIs(t, err, cause)
+		<-client.Done()
+		require.ErrorIs(t, client.Err(), cause)
+		require.NoError(t, client.Close())
+	})
+}
+
+func TestContextCloseEndsEverything(t *testing.T) {
+	for _, path := range paths() {
+		t.Run(path.name, func(t *testing.T) {
+			a, b := newContext(t, path), newContext(t, path)
+			client, server := connectContexts(t, a, b, path.url)
+			require.NoError(t, b.Close())
+			_, err := server.Next(testContext(t))
+			require.ErrorIs(t, err, pipe.ErrClosed)
+			_, err = client.Next(testContext(t))
+			require.ErrorIs(t, err, pipe.ErrPeerClosed)
+			_, err = b.Listen(testContext(t), path.url)
+			require.ErrorIs(t, err, pipe.ErrClosed)
+			_, err = b.Dial(testContext(t), path.url)
+			require.Error(t, err)
+			require.Zero(t, b.Stats().PipesOpen)
+			require.Equal(t, uint64(1), b.Stats().PipesOpened)
+		})
+	}
+}
+
+// A pipe whose messages nobody reads must not be taken for one whose peer left
+// a connection open.
+func TestSlowReaderOutlivesClosedPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, memPath())
+		var sent []*pipe.Message
+		for i := range 50 {
+			m := message(i, []int{10}, nil)
+			sent = append(sent, m)
+			write(t, client, m)
+		}
+		client.Close() // times out: the end stands behind messages nobody takes
+		time.Sleep(time.Hour)
+		for _, m := range sent {
+			expect(t, server, m)
+		}
+		_, err := server.Next(context.Background())
+		require.ErrorIs(t, err, pipe.ErrPeerClosed)
+	})
+}

@@ -1,0 +1,151 @@
+package pipe
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+)
+
+// maxWanted bounds the messages that a peer may ask to be told about at once.
+const maxWanted = 1 << 16
+
+// confirmer keeps account of which messages have been read, at both ends: those
+// that this end waits for, and those that the peer asked about.
+type confirmer struct {
+	signal func() // there is something to say
+
+	mu     sync.Mutex
+	asks   fifo.Queue[uint64]       // messages of this end to ask about
+	told   uint64                   // all below have been confirmed to the peer,
+	tell   uint64                   // and all below are to be
+	asked  map[uint64]chan struct{} // what this end waits for; closed when read
+	wanted map[uint64]struct{}      // what the peer waits for
+	read   uint64                   // all messages below were read here
+	early  map[uint64]struct{}      // messages above that were read before others
+}
+
+func (c *confirmer) init(signal func()) {
+	c.signal = signal
+	c.asked = map[uint64]chan struct{}{}
+	c.wanted = map[uint64]struct{}{}
+	c.early = map[uint64]struct{}{}
+}
+
+// want notes that the peer waits for a message to be read.
+func (c *confirmer) want(number uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case number < c.read:
+		c.tell, c.told = c.read, min(c.told, number)
+		c.signal()
+	case len(c.wanted) >= maxWanted:
+		return protocolError("%w", limitError("messages to be told about", maxWanted+1, maxWanted))
+	default:
+		c.wanted[number] = struct{}{}
+	}
+	return nil
+}
+
+// confirm ends the wait for a message of this end and for all before it.
+func (c *confirmer) confirm(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, asked := range c.asked {
+		if n <= number {
+			delete(c.asked, n)
+			close(asked)
+		}
+	}
+}
+
+// noteRead is called when the application has read or discarded a message. The
+// peer is told about messages in order, and only about those it waits for.
+func (c *confirmer) noteRead(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if number != c.read {
+		c.early[number] = struct{}{}
+		return
+	}
+	c.noteNext()
+	for len(c.early) > 0 {
+		if _, ok := c.early[c.read]; !ok {
+			return
+		}
+		delete(c.early, c.read)
+		c.noteNext()
+	}
+}
+
+func (c *confirmer) noteNext() {
+	_, wanted := c.wanted[c.read]
+	delete(c.wanted, c.read)
+	c.read++
+	if wanted {
+		c.tell = c.read
+		c.signal()
+	}
+}
+
+// toTell takes the number of a message that the peer is to be told about, with
+// all before it.
+func (c *confirmer) toTell() (number uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told >= c.tell {
+		return 0, false
+	}
+	c.told = c.tell
+	return c.tell - 1, true
+}
+
+// toAsk takes the number of a message to ask the peer about.
+func (c *confirmer) toAsk() (number uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asks.Len() == 0 {
+		return 0, false
+	}
+	return c.asks.Pop(), true
+}
+
+// await asks the peer about a message of this end, and waits until it has read
+// it. It reports false if the peer has ended or the pipe is down.
+func (c *confirmer) await(ctx context.Context, number uint64, ended, down <-chan struct{}) (bool, error) {
+	asked := make(chan struct{})
+	c.mu.Lock()
+	c.asked[number] = asked
+	c.asks.Push(number)
+	c.mu.Unlock()
+	c.signal()
+	defer c.forget(number)
+	select {
+	case <-asked:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-down:
+	case <-ended:
+	}
+	select {
+	case <-asked: // the last thing that the peer said
+		return true, nil
+	default:
+		return false, nil
+	}
+}
+
+func (c *confirmer) forget(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.asked, number)
+}
+
+// unconfirmed is the error of a message of which it is not known whether the
+// peer read it.
+func (p *Pipe) unconfirmed(conn string, cause error) error {
+	return p.errorFor("write", conn, fmt.Errorf("%w: %w", ErrUnconfirmed, cause))
+}

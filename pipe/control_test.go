@@ -1,0 +1,116 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// WriteConfirmed returns when the peer has read the message and all before it,
+// and not earlier.
+func TestWriteConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, memPath())
+		write(t, client, message(1, []int{10}, nil))
+		var confirmed atomic.Int32
+		confirm := func(m *pipe.Message) {
+			go func() {
+				if client.WriteConfirmed(context.Background(), m) == nil {
+					confirmed.Add(1)
+				}
+			}()
+			synctest.Wait()
+		}
+		confirm(message(2, []int{10}, nil))
+		confirm(message(3, nil, []int{20}, device.CPU()))
+		var in []*pipe.Incoming
+		for range 3 {
+			next, err := server.Next(t.Context())
+			require.NoError(t, err)
+			in = append(in, next)
+		}
+		synctest.Wait()
+		require.Zero(t, confirmed.Load())
+		read(t, in[0])
+		synctest.Wait()
+		require.Zero(t, confirmed.Load())
+		read(t, in[1])
+		synctest.Wait()
+		require.Equal(t, int32(1), confirmed.Load())
+		require.NoError(t, in[2].Discard(t.Context()))
+		synctest.Wait()
+		require.Equal(t, int32(2), confirmed.Load())
+	})
+}
+
+// The peer may have read the message long before it is asked.
+func TestWriteConfirmedLate(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		go func() {
+			for {
+				in, err := server.Next(testContext(t))
+				if err != nil || in.Read(testContext(t), pipe.NewAllocation(in.Descriptor())) != nil {
+					return
+				}
+			}
+		}()
+		for i := range 100 {
+			require.NoError(t, client.WriteConfirmed(testContext(t), message(i, []int{i}, []int{i})))
+		}
+		require.NoError(t, client.Close())
+	})
+}
+
+func TestWriteUnconfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, memPath())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		result := make(chan error, 1)
+		go func() { result <- client.WriteConfirmed(ctx, message(1, []int{10}, nil)) }()
+		synctest.Wait()
+		cancel(errEnough)
+		err := <-result
+		require.ErrorIs(t, err, pipe.ErrUnconfirmed)
+		require.ErrorIs(t, err, errEnough)
+		expect(t, server, message(1, []int{10}, nil)) // the pipe goes on
+
+		go func() { result <- client.WriteConfirmed(t.Context(), message(2, []int{10}, nil)) }()
+		synctest.Wait()
+		server.Abort(errors.New("the disk is full"))
+		err = <-result
+		require.ErrorIs(t, err, pipe.ErrUnconfirmed)
+		require.ErrorContains(t, err, "the disk is full")
+	})
+}
+
+// An end that aborts tells the other why, in whatever call it is.
+func TestPeerLearnsTheReason(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		next := make(chan error, 1)
+		go func() {
+			_, err := client.Next(testContext(t))
+			next <- err
+		}()
+		op, _, _ := clog(t, testContext(t), client, server)
+		server.Abort(errors.New("the disk is full"))
+		for _, err := range []error{<-next, op.Wait(testContext(t)), client.Write(testContext(t), &pipe.Message{})} {
+			require.ErrorContains(t, err, "the disk is full")
+			require.True(t, errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrPeerLost), "%v", err)
+		}
+	})
+}
+
+func TestOrderlyCloseHasNoReason(t *testing.T) {
+	client, server := connect(t, memPath())
+	require.NoError(t, server.Close())
+	_, err := client.Next(testContext(t))
+	require.ErrorIs(t, err, pipe.ErrPeerClosed)
+	require.NotContains(t, err.Error(), "it says")
+}

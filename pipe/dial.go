@@ -1,0 +1,226 @@
+package pipe
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// Dial opens a pipe to url, as in "uv://host:7000". It returns when this end
+// may write. ctx and the HandshakeTimeout bound the call, not the life of the
+// pipe. The error is an [*Error]; it matches ErrHandshakeTimeout, ErrPolicy,
+// ErrProtocol, ErrPeerLost or the transport's own error.
+func (c *Context) Dial(ctx context.Context, url string) (*Pipe, error) {
+	p, err := c.dial(ctx, url)
+	if err != nil {
+		c.counters.handshakesFailed.Add(1)
+		return nil, &Error{Op: "dial", Peer: url, Err: err}
+	}
+	c.counters.handshakesDone.Add(1)
+	return p, nil
+}
+
+func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
+	if err := c.begin(); err != nil {
+		return nil, err
+	}
+	defer c.work.Done()
+	entry, addr, err := c.splitURL(url)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := c.handshakeContext(ctx)
+	defer cancel()
+	d := &dialer{context: c, opening: newOpening(ctx), url: url}
+	defer d.opening.abandon()
+	first, err := d.opening.dial(entry.Transport, addr)
+	if err != nil && ctx.Err() == nil {
+		return nil, err // nobody listens there, or the address is none
+	}
+	var p *Pipe
+	if err == nil {
+		p, err = d.open(entry, first)
+	}
+	if err != nil {
+		return nil, d.opening.explain(err)
+	}
+	return p, nil
+}
+
+// dialer is the client's side of one handshake.
+type dialer struct {
+	context *Context
+	opening *opening
+	url     string
+}
+
+func (d *dialer) open(entry TransportEntry, first transport.Conn) (*Pipe, error) {
+	answer, err := d.exchange(first)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := d.accept(answer, first)
+	if err != nil {
+		return nil, err
+	}
+	spec.remoteAddr = first.RemoteAddr()
+	if err := d.connect(spec, answer, entry.Name, first); err != nil {
+		return nil, err
+	}
+	return d.context.build(d.opening, spec)
+}
+
+// exchange sends what this end offers and reads what the other end chose.
+func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
+	r := d.context.registry
+	hello := wire.SpontaneousConnection{ContextName: d.context.opts.Name}
+	brochure := wire.Brochure{
+		TransportDomainDescriptors: r.domains(),
+		ChannelDeviceDescriptors:   r.offers(),
+	}
+	if !d.context.unmarked {
+		brochure.Mark(d.context.marker())
+	}
+	err := first.WriteFrames(transport.Frame{hello.Append(nil)}, transport.Frame{brochure.Append(nil)})
+	if err != nil {
+		return nil, classify(err)
+	}
+	frame, err := readFrame(first, nil, d.context.limits.HandshakeBytes)
+	if err != nil {
+		return nil, classify(err)
+	}
+	answer, err := wire.DecodeBrochureAnswer(frame, d.context.limits.wire())
+	if err != nil {
+		return nil, protocolError("brochure answer: %w", err)
+	}
+	return answer, nil
+}
+
+// accept checks the other end's choice against what this end can do and wants.
+func (d *dialer) accept(answer *wire.BrochureAnswer, first transport.Conn) (*spec, error) {
+	r := d.context.registry
+	entry, known := r.transport(answer.Transport)
+	if !known {
+		return nil, protocolError("answer chose transport %q, which this end did not offer", clip(answer.Transport))
+	}
+	if !entry.Transport.CanCommunicate(answer.TransportDomainDescriptor) {
+		return nil, protocolError("answer chose transport %s with domain %q, which this end cannot reach",
+			entry.Name, clip(answer.TransportDomainDescriptor))
+	}
+	marker, marked := answer.Marker()
+	native, reason, err := d.context.acceptDialect(marker, marked && !d.context.unmarked, carriesSession(first))
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := r.acceptChannels(answer, native)
+	if err != nil {
+		return nil, err
+	}
+	_, refused := r.chooseChannels(answer.ChannelDeviceDescriptors)
+	plan := r.newPlan(answer.Transport, chosen, d.explainRefused(chosen, refused))
+	plan.noteDialect(native, reason)
+	if err := d.context.opts.Policy.check(plan); err != nil {
+		return nil, err
+	}
+	return &spec{role: channel.RoleConnect, peer: d.url, plan: plan, chosen: chosen, native: native}, nil
+}
+
+// explainRefused keeps the refusals of channels that the other end did not
+// choose. It lists in its answer only the channels it chose, so the reason for
+// the others is known to it alone.
+func (d *dialer) explainRefused(chosen map[devicePair]string, refused []Refusal) []Refusal {
+	used := map[string]bool{}
+	for _, name := range chosen {
+		used[name] = true
+	}
+	var out []Refusal
+	for _, e := range d.context.registry.channels {
+		if used[e.Name] {
+			continue
+		}
+		refusal, found := find(refused, func(r Refusal) bool { return r.Name == e.Name })
+		if !found || refusal.Reason == reasonNotOffered {
+			refusal = Refusal{"channel", e.Name, "the listening end did not choose it"}
+		}
+		out = append(out, refusal)
+	}
+	return out
+}
+
+// connect opens the connections that the answer asks for, in upstream's order.
+func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, firstTransport string, first transport.Conn) error {
+	entry, _ := d.context.registry.transport(answer.Transport)
+	addr := answer.Address
+	if r, ok := entry.Transport.(transport.Reacher); ok && answer.Transport == firstTransport {
+		addr = r.Reach(addr, first)
+	}
+	join := func(id uint64) (transport.Conn, error) {
+		conn, err := d.opening.dial(entry.Transport, addr)
+		if err != nil {
+			return nil, fmt.Errorf("connection %d to %s://%s: %w", id, answer.Transport, clip(addr), err)
+		}
+		packet := wire.RequestedConnection{RegistrationID: id}
+		return conn, conn.WriteFrames(transport.Frame{packet.Append(nil)})
+	}
+	s.desc = first
+	if answer.Transport != firstTransport {
+		var err error
+		if s.desc, err = d.joinKey(answer, wire.DescriptorConnection, join); err != nil {
+			return err
+		}
+		first.Close()
+	}
+	if s.native {
+		return d.planBulk(s, answer, entry.Transport, addr)
+	}
+	var err error
+	if s.reply, err = d.joinKey(answer, wire.ReplyConnection, join); err != nil {
+		return err
+	}
+	if err := d.joinChannels(s, answer, join); err != nil {
+		return err
+	}
+	if id, ok := answer.TransportRegistrationIDs[wire.ControlConnection]; ok && !d.context.unmarked {
+		s.control, err = join(id)
+	}
+	return err
+}
+
+// planBulk prepares the dialling of the bulk connection and lists the channels.
+func (d *dialer) planBulk(s *spec, answer *wire.BrochureAnswer, t transport.Transport, addr string) error {
+	id, ok := answer.TransportRegistrationIDs[wire.BulkConnection]
+	if !ok {
+		return protocolError("answer lacks the registration id of the bulk connection")
+	}
+	s.dialBulk = func(ctx context.Context) (transport.Conn, error) { return joinBulk(ctx, t, addr, id) }
+	for _, e := range d.context.registry.selected(s.chosen) {
+		s.channels = append(s.channels, channelSpec{entry: e})
+	}
+	return nil
+}
+
+func (d *dialer) joinKey(answer *wire.BrochureAnswer, key uint64, join func(uint64) (transport.Conn, error)) (transport.Conn, error) {
+	id, ok := answer.TransportRegistrationIDs[key]
+	if !ok {
+		return nil, protocolError("answer lacks the registration id of connection %d", key)
+	}
+	return join(id)
+}
+
+func (d *dialer) joinChannels(s *spec, answer *wire.BrochureAnswer, join func(uint64) (transport.Conn, error)) error {
+	for _, e := range d.context.registry.selected(s.chosen) {
+		ch := channelSpec{entry: e}
+		for _, id := range answer.ChannelRegistrationIDs[e.Name] {
+			conn, err := join(id)
+			if err != nil {
+				return err
+			}
+			ch.conns = append(ch.conns, conn)
+		}
+		s.channels = append(s.channels, ch)
+	}
+	return nil
+}

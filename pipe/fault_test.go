@@ -1,0 +1,323 @@
+package pipe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// The life of a pipe, with messages of every form both ways, is repeated with a
+// fault at each frame boundary and within each frame of each connection. Where
+// a connection has no frames, each write counts as one.
+func TestFaultAtEveryFrame(t *testing.T) {
+	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+		for name, factory := range map[string]channel.Factory{"basic": basic.New(), "xth": xth.New()} {
+			overMem := func() way { return way{mem.New(mem.NewNetwork()), "faulty", factory, dialect} }
+			overUV := func() way { return way{uv.New(), "127.0.0.1:0", factory, dialect} }
+			with := name + "+" + dialect
+
+			// Every call must end by itself after a cut.
+			t.Run("cut over mem+"+with, func(t *testing.T) {
+				eachPoint(t, overMem, func(t *testing.T, at simnet.Point) {
+					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, nil, simnet.CutAt(at)) })
+				})
+			})
+			t.Run("cut over uv+"+with, func(t *testing.T) {
+				eachPoint(t, overUV, func(t *testing.T, at simnet.Point) {
+					t.Parallel() // where bulk breaks alone, both ends wait a while for the other's reason
+					runLife(t, overUV, nil, simnet.CutAt(at))
+				})
+			})
+			// On a link that swallows everything, calls end when they are cancelled.
+			t.Run("cancelled over mem+"+with, func(t *testing.T) {
+				eachPoint(t, overMem, func(t *testing.T, at simnet.Point) {
+					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, synctest.Wait, simnet.HalfOpenAt(at)) })
+				})
+			})
+		}
+	}
+}
+
+// On slow links a life takes long, and is no other.
+func TestSlowLinks(t *testing.T) {
+	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+		for name, rules := range map[string][]simnet.Rule{
+			"delay":          {simnet.Delay(300 * time.Millisecond)},
+			"rate":           {simnet.Rate(256 << 10)},
+			"delay and rate": {simnet.Delay(40 * time.Millisecond), simnet.Rate(2 << 20), simnet.Jitter(1, 10*time.Millisecond)},
+		} {
+			t.Run(name+" "+dialect, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					over := func() way { return way{mem.New(mem.NewNetwork()), "slow", basic.New(), dialect} }
+					l, _ := live(t, over, nil, rules...)
+					l.check(t, true)
+				})
+			})
+		}
+	}
+}
+
+// way is what a life runs over.
+type way struct {
+	transport transport.Transport
+	addr      string
+	channel   channel.Factory
+	dialect   string
+}
+
+// eachPoint counts the frames of an undisturbed life and calls f for each place
+// in them. Where packets are put together as it happens, no two lives have the
+// same number of them, and a point behind the end is none.
+func eachPoint(t *testing.T, over func() way, f func(t *testing.T, at simnet.Point)) {
+	points := 0
+	for _, l := range runLife(t, over, nil).Links() {
+		for _, end := range []simnet.End{simnet.Dialled, simnet.Accepted} {
+			for n := range l.Sent(end).Frames {
+				for place, at := range map[string]simnet.Point{
+					"before": simnet.AfterFrames(l.Number(), end, n),
+					"within": simnet.WithinFrame(l.Number(), end, n, 3),
+				} {
+					points++
+					t.Run(fmt.Sprintf("link %d end %d %s frame %d", l.Number(), end, place, n), func(t *testing.T) { f(t, at) })
+				}
+			}
+		}
+	}
+	require.Greater(t, points, 30)
+	t.Logf("%d points", points)
+}
+
+// life is one run: two contexts, a pipe between them, and what its calls
+// returned.
+type life struct {
+	ctx            context.Context
+	client, server *pipe.Context
+	mu             sync.Mutex
+	errs           []error
+}
+
+// runLife runs a life to its end on a network with rules, and looks at what its
+// calls returned. With settle, calls are cancelled once everything has come to a
+// halt.
+func runLife(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) *simnet.Network {
+	l, network := live(t, over, settle, rules...)
+	l.check(t, len(rules) == 0)
+	return network
+}
+
+func live(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) (*life, *simnet.Network) {
+	way := over()
+	network := simnet.New(way.transport, rules...)
+	options := pipe.Options{
+		Dialect:    way.dialect,
+		Transports: []pipe.TransportEntry{{Name: "sim", Transport: network}},
+		Channels:   []pipe.ChannelEntry{{Name: "tensors", Factory: way.channel}},
+	}
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	l := &life{ctx: ctx}
+	var err error
+	l.client, err = pipe.New(options)
+	require.NoError(t, err)
+	l.server, err = pipe.New(options)
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.run(t, "sim://"+way.addr)
+	}()
+	if settle != nil {
+		settle()
+		cancel(errEnough)
+	}
+	<-done
+	for _, c := range []*pipe.Context{l.client, l.server} {
+		if err := c.Close(); err != nil {
+			l.ok(err)
+		}
+	}
+	cancel(nil)
+	return l, network
+}
+
+func (l *life) run(t *testing.T, url string) {
+	listener, err := l.server.Listen(l.ctx, url)
+	require.NoError(t, err)
+	ctx, failed := context.WithCancelCause(l.ctx)
+	defer failed(nil)
+	accepted := make(chan struct{})
+	var talk sync.WaitGroup
+	defer talk.Wait()
+	talk.Go(func() {
+		client, err := l.client.Dial(ctx, listener.URLs()[0])
+		if !l.ok(err) {
+			failed(errEnough) // or Accept would wait for a pipe that never comes
+			return
+		}
+		// The other end may yet fail to open the pipe.
+		talk.Go(func() {
+			select {
+			case <-client.Done():
+				failed(errEnough)
+			case <-accepted:
+			}
+		})
+		l.ask(client)
+	})
+	server, err := listener.Accept(ctx)
+	close(accepted)
+	if l.ok(err) {
+		l.answer(t, server)
+	}
+}
+
+// questions have every form of message; the second and the third do not fit
+// what is read ahead.
+func questions() []*pipe.Message {
+	return []*pipe.Message{
+		message(1, []int{100}, []int{1000}),
+		message(2, []int{300_000}, []int{200_000, 10}, device.CPU(), device.Device{}),
+		message(3, nil, []int{70_000, 80_000}, device.Device{}, device.CPU()),
+		message(4, nil, nil),
+	}
+}
+
+func (l *life) ask(client *pipe.Pipe) {
+	var ops []*pipe.WriteOp
+	sent := questions()
+	for _, m := range sent {
+		ops = append(ops, client.WriteAsync(l.ctx, m))
+	}
+	if client.Plan().Dialect == pipe.DialectNative {
+		l.waver(client)
+	}
+	if in, err := client.Next(l.ctx); l.ok(err) {
+		l.ok(in.Read(l.ctx, pipe.NewAllocation(in.Descriptor())))
+	}
+	for i, op := range ops {
+		l.ok(op.Wait(l.ctx))
+		scribble(sent[i]) // nobody may touch it any more
+	}
+}
+
+// waver sends messages that this end or the other gives up, which is nothing to
+// the others, and last one that is wanted.
+func (l *life) waver(client *pipe.Pipe) {
+	ctx, cancel := context.WithCancelCause(l.ctx)
+	regretted, cancelled := message(5, nil, []int{100_000}), message(6, []int{150_000}, nil)
+	op, unread := client.WriteAsync(ctx, regretted), client.WriteAsync(l.ctx, cancelled)
+	cancel(errEnough)
+	l.unless(op.Wait(l.ctx), errEnough)
+	scribble(regretted)
+	l.ok(client.Write(l.ctx, message(7, nil, nil)))
+	l.ok(unread.Wait(l.ctx))
+	scribble(cancelled)
+}
+
+func (l *life) answer(t *testing.T, server *pipe.Pipe) {
+	for _, m := range questions() {
+		in, err := server.Next(l.ctx)
+		if !l.ok(err) {
+			return
+		}
+		a := pipe.NewAllocation(in.Descriptor())
+		if l.ok(in.Read(l.ctx, a)) {
+			same(t, m, in.Descriptor(), a)
+		}
+	}
+	if server.Plan().Dialect == pipe.DialectNative && !l.endure(server) {
+		return
+	}
+	l.ok(server.Write(l.ctx, message(8, []int{50}, []int{60, 90_000})))
+}
+
+// endure takes what the other end sends in waver.
+func (l *life) endure(server *pipe.Pipe) bool {
+	for {
+		in, err := server.Next(l.ctx)
+		if !l.ok(err) {
+			return false
+		}
+		ctx, cancel := context.WithCancelCause(l.ctx)
+		switch a := pipe.NewAllocation(in.Descriptor()); string(in.Descriptor().Metadata) {
+		case "metadata 5":
+			l.unless(in.Read(ctx, a), pipe.ErrAborted)
+		case "metadata 6":
+			var read sync.WaitGroup
+			read.Go(func() { l.unless(in.Read(ctx, a), errEnough) })
+			cancel(errEnough)
+			read.Wait()
+			clear(a.Payloads[0])                             // nobody may touch it any more
+			l.unless(in.Discard(l.ctx), pipe.ErrAlreadyRead) // if Read was too late to begin
+		default:
+			cancel(nil)
+			l.ok(in.Discard(ctx))
+			return true
+		}
+		cancel(nil)
+	}
+}
+
+// unless notes what a call returned that may fail for a reason of its own.
+func (l *life) unless(err, reason error) {
+	if !errors.Is(err, reason) {
+		l.ok(err)
+	}
+}
+
+// ok notes what a call returned.
+func (l *life) ok(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errs = append(l.errs, err)
+	return err == nil
+}
+
+// check looks at what the calls returned: a fault may fail any of them, in a
+// way that programs can tell.
+func (l *life) check(t *testing.T, undisturbed bool) {
+	t.Helper()
+	for _, err := range l.errs {
+		if err == nil {
+			continue
+		}
+		require.False(t, undisturbed, "%v", err)
+		var e *pipe.Error
+		require.ErrorAs(t, err, &e)
+		// ErrClosed: a channel of the compatible dialect may say that its own end
+		// let go of it, rather than why.
+		known := []error{errEnough, pipe.ErrPeerLost, pipe.ErrPeerClosed, pipe.ErrCancelled, pipe.ErrAborted, pipe.ErrClosed, pipe.ErrHandshake, pipe.ErrCloseTimeout}
+		require.True(t, isAny(err, known) || offerGone(err), "%T %v", e.Err, err)
+	}
+}
+
+// offerGone is about an end of xth that opens when the other has already gone,
+// and the process does not know any more what it had on offer.
+func offerGone(err error) bool {
+	return errors.Is(err, pipe.ErrProtocol) && strings.Contains(err.Error(), "nothing is on offer")
+}
+
+func isAny(err error, targets []error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,46 @@
+package hostile_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// fullBacklog is an address that takes no more connections: whoever dials it
+// waits for ever. Linux drops what does not fit; other systems may refuse it.
+func fullBacklog(t testing.TB) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { syscall.Close(fd) })
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	require.NoError(t, syscall.Listen(fd, 0))
+	bound, err := syscall.Getsockname(fd)
+	require.NoError(t, err)
+	addr := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
+	dialRaw(t, addr) // the one that fits
+	return addr
+}
+
+func TestAnswerWithAddressThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	v := newVictim(t, hurried)
+	l := newTrap(t)
+	addr := fullBacklog(t)
+	d := answered(v, l, func(a *wire.BrochureAnswer) { a.Address = addr })
+	requireDialFailed(t, l, d, pipe.ErrHandshakeTimeout)
+	v.quiet(t)
+}
+
+func TestDialAddressThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	v := newVictim(t, hurried)
+	_, err := v.Dial(t.Context(), "uv://"+fullBacklog(t))
+	requireError(t, err, "", pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+	v.quiet(t)
+}

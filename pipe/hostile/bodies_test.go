@@ -1,0 +1,112 @@
+package hostile_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// sizes of payloads: one that is read ahead, one that waits for the
+// application's memory.
+var payloadSizes = []uint64{5, 1 << 20}
+
+// A payload's frame of another length than the descriptor says would, in
+// upstream's release build, be written past the end of the user's memory.
+func TestPayloadFrameOfOtherLength(t *testing.T) {
+	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+		for _, size := range payloadSizes {
+			for _, wrong := range []uint64{0, size - 1, size + 1, 1 << 62, 1<<64 - 1} {
+				t.Run(fmt.Sprintf("%d for %d", wrong, size), func(t *testing.T) {
+					a := open(t)
+					a.desc.frame(payloadDescriptor(size))
+					a.desc.header(wrong)
+					requirePayloadFails(t, a, pipe.ErrProtocol)
+					requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol)
+					v.unharmed(t)
+				})
+			}
+		}
+	})
+}
+
+// requirePayloadFails reads a message and checks what that says. Not a byte
+// beyond the memory given may change.
+func requirePayloadFails(t testing.TB, a *attack, reasons ...error) {
+	t.Helper()
+	in, err := a.pipe.Next(t.Context())
+	require.NoError(t, err)
+	n := in.Descriptor().Payloads[0].Length
+	memory := make([]byte, n+64)
+	err = in.Read(t.Context(), pipe.Allocation{Payloads: [][]byte{memory[:n:n]}})
+	requireError(t, err, "descriptor", reasons...)
+	require.Equal(t, make([]byte, 64), memory[n:])
+}
+
+// The connection closes where a payload, or the rest of one, is due.
+func TestPayloadMissing(t *testing.T) {
+	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+		for _, size := range payloadSizes {
+			for name, last := range map[string]func(*raw){
+				"before its frame":  func(*raw) {},
+				"within its header": func(r *raw) { r.send([]byte{5, 0, 0}) },
+				"within its body":   func(r *raw) { r.header(size); r.send([]byte("abc")) },
+			} {
+				t.Run(fmt.Sprintf("%s of %d", name, size), func(t *testing.T) {
+					a := open(t)
+					a.desc.frame(payloadDescriptor(size))
+					last(a.desc)
+					require.NoError(t, a.desc.CloseWrite())
+					requirePayloadFails(t, a, pipe.ErrPeerLost)
+					requireBroken(t, a.pipe, "descriptor", pipe.ErrPeerLost)
+					v.unharmed(t)
+				})
+			}
+		}
+	})
+}
+
+// The same for tensors and the channel's connection.
+func TestTensorMissing(t *testing.T) {
+	t.Parallel()
+	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+		for name, last := range map[string]func(*raw){
+			"before its frame":  func(*raw) {},
+			"within its header": func(r *raw) { r.send([]byte{8, 0, 0}) },
+			"within its body":   func(r *raw) { r.header(8); r.send([]byte("abc")) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				a := open(t)
+				in := a.announceTensor()
+				last(a.basic)
+				require.NoError(t, a.basic.CloseWrite())
+				requireReadFails(t, in, "channel basic", pipe.ErrPeerLost)
+				requireBroken(t, a.pipe, "channel basic", pipe.ErrPeerLost)
+				v.unharmed(t)
+			})
+		}
+	}, impatient)
+}
+
+// Bytes on a channel that no descriptor announced wait there for a tensor;
+// they neither break the pipe nor take memory.
+func TestUnannouncedTensor(t *testing.T) {
+	t.Parallel()
+	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+		a := open(t)
+		a.basic.frame([]byte("01234567"))
+		a.desc.frame(payloadDescriptor(2))
+		a.desc.frame([]byte("hi"))
+		in, err := a.pipe.Next(t.Context())
+		require.NoError(t, err)
+		alloc := pipe.NewAllocation(in.Descriptor())
+		require.NoError(t, in.Read(t.Context(), alloc))
+		require.Equal(t, "hi", string(alloc.Payloads[0]))
+		a.hangUp()
+		_, err = a.pipe.Next(t.Context())
+		requireError(t, err, "descriptor", pipe.ErrPeerClosed)
+		requireError(t, a.pipe.Close(), "", pipe.ErrCloseTimeout) // the end of the channel lies behind the tensor
+	}, impatient)
+}

@@ -1,0 +1,109 @@
+package hostile_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// Versions that do not meet, and a peer without a marker, leave TensorPipe's own
+// protocol, and the plan says why.
+func TestNativeNotChosen(t *testing.T) {
+	v := newVictim(t)
+	for marker, reason := range map[string]string{
+		"":      "the peer does not know it",
+		"0-0+1": "versions 0-0",
+		"2-9+1": "versions 2-9",
+		"7-7+0": "versions 7-7",
+	} {
+		t.Run("marker "+marker, func(t *testing.T) {
+			b := goodBrochure()
+			if marker != "" {
+				b.TransportDomainDescriptors[wire.MarkerName] = marker
+			}
+			a := dialVictimWith(t, v, b)
+			require.Equal(t, pipe.DialectCompatible, a.pipe.Plan().Dialect)
+			require.Equal(t, "dialect", a.pipe.Plan().Refused[0].What)
+			require.Contains(t, a.pipe.Plan().Refused[0].Reason, reason)
+			a.pipe.Abort(pipe.ErrClosed)
+			a.hangUp()
+		})
+	}
+	v.quiet(t)
+	v.alive(t)
+}
+
+// Features that nobody knows of are left out of the answer, and versions above
+// ours do no harm where ours is among them.
+func TestNativeFromTheFuture(t *testing.T) {
+	v := newVictim(t)
+	b := goodBrochure()
+	b.TransportDomainDescriptors[wire.MarkerName] = "0-12+ffffffff and more"
+	first, answer := v.introduce(t, b)
+	chosen, ok := answer.Marker()
+	require.True(t, ok)
+	require.Equal(t, nativeMarker, chosen)
+	n := newIntruder(t, first)
+	first.send(muxWord(muxCredit, muxSYN, messageStream, 0), muxWord(muxCredit, muxSYN, controlStream, 0))
+	n.listen()
+	var err error
+	n.pipe, err = v.listener.Accept(t.Context())
+	require.NoError(t, err)
+	n.exchange()
+	n.leave()
+	v.quiet(t)
+}
+
+// An end that insists on the native dialect refuses all others, whoever dials.
+func TestNativeRequired(t *testing.T) {
+	v := newVictim(t, func(o *pipe.Options) { o.Dialect = pipe.DialectNative })
+	r := v.visitWith(t, hello(), goodBrochure().Append(nil))
+	v.log.requireRefused(t, r.local(), pipe.ErrDialect)
+	r.ended()
+
+	l := newTrap(t)
+	result := l.lure(v)
+	first := l.prey()
+	first.frame(goodAnswer(l.Addr().String()).Append(nil))
+	requireDialFailed(t, l, <-result, pipe.ErrDialect)
+	first.ended()
+
+	compatible := options("compatible")
+	compatible.Dialect = pipe.DialectCompatible
+	c := newContext(t, compatible)
+	_, err := c.Dial(t.Context(), v.url())
+	require.ErrorIs(t, err, pipe.ErrHandshake)
+	listener, err := c.Listen(t.Context(), "uv://127.0.0.1:0")
+	require.NoError(t, err)
+	_, err = v.Dial(t.Context(), listener.URLs()[0])
+	require.ErrorIs(t, err, pipe.ErrDialect)
+	v.quiet(t)
+	v.alive(t)
+}
+
+// Answers of a listener that chooses what was not on offer.
+func TestNativeBadAnswers(t *testing.T) {
+	v := newVictim(t)
+	for name, change := range map[string]func(a *wire.BrochureAnswer){
+		"no id for bulk": func(a *wire.BrochureAnswer) { delete(a.TransportRegistrationIDs, wire.BulkConnection) },
+		"a later version": func(a *wire.BrochureAnswer) {
+			a.Mark(wire.Marker{MinVersion: 2, MaxVersion: 2})
+			a.TransportRegistrationIDs = nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newTrap(t)
+			result := l.lure(v)
+			first := l.prey()
+			a := nativeAnswer(l.Addr().String())
+			change(a)
+			first.frame(a.Append(nil))
+			requireDialFailed(t, l, <-result, pipe.ErrHandshake, pipe.ErrProtocol)
+			first.ended()
+		})
+	}
+	v.quiet(t)
+}

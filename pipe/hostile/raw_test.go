@@ -1,0 +1,78 @@
+package hostile_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// raw is an attacker's end of one connection.
+type raw struct {
+	*net.TCPConn
+	t testing.TB
+}
+
+func newRaw(t testing.TB, c net.Conn) *raw {
+	t.Helper()
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	t.Cleanup(func() { c.Close() })
+	return &raw{TCPConn: c.(*net.TCPConn), t: t}
+}
+
+// dialRaw connects to an address as in a url of the victim.
+func dialRaw(t testing.TB, addr string) *raw {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	return newRaw(t, c)
+}
+
+// send writes bytes as they are. The victim may have hung up at the first
+// wrong one, so errors say nothing.
+func (r *raw) send(parts ...[]byte) {
+	for _, p := range parts {
+		_, _ = r.Write(p)
+	}
+}
+
+// header announces a frame of any size, without its body.
+func (r *raw) header(size uint64) { r.send(binary.LittleEndian.AppendUint64(nil, size)) }
+
+func (r *raw) frame(body []byte) { r.send(appendFrame(nil, body)) }
+
+func appendFrame(dst, body []byte) []byte {
+	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(body))), body...)
+}
+
+// read takes the victim's next frame.
+func (r *raw) read() []byte {
+	r.t.Helper()
+	var header [8]byte
+	_, err := io.ReadFull(r, header[:])
+	require.NoError(r.t, err)
+	body := make([]byte, binary.LittleEndian.Uint64(header[:]))
+	_, err = io.ReadFull(r, body)
+	require.NoError(r.t, err)
+	return body
+}
+
+// ended waits until the victim hangs up, whatever it says before.
+func (r *raw) ended() {
+	r.t.Helper()
+	_, err := io.Copy(io.Discard, r)
+	require.False(r.t, errors.Is(err, os.ErrDeadlineExceeded), "the victim keeps the connection open")
+}
+
+// reset closes the connection the hard way: the victim gets ECONNRESET.
+func (r *raw) reset() {
+	require.NoError(r.t, r.SetLinger(0))
+	r.Close()
+}
+
+func (r *raw) local() string { return r.LocalAddr().String() }

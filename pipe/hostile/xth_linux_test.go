@@ -1,0 +1,101 @@
+package hostile_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// withXTH is an option for victims that take the attacker for a part of their
+// own process: what it says about itself cannot be checked.
+func withXTH(o *pipe.Options) {
+	o.Channels = append(o.Channels, pipe.ChannelEntry{Name: xth.Name, Priority: 1300, Factory: xth.New()})
+}
+
+// dialWithXTH opens a pipe with both connections of the channel.
+func dialWithXTH(t testing.TB, v *victim) (a *attack, announcements, completions *raw) {
+	t.Helper()
+	b := goodBrochure()
+	b.ChannelDeviceDescriptors = map[string]map[device.Device]string{xth.Name: xth.New().DeviceDescriptors()}
+	first, answer := v.introduce(t, b)
+	a = &attack{desc: first, reply: v.visitWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))}
+	ids := answer.ChannelRegistrationIDs[xth.Name]
+	require.Len(t, ids, 2)
+	announcements, completions = v.visitWith(t, request(ids[0])), v.visitWith(t, request(ids[1]))
+	t.Cleanup(func() { announcements.Close(); completions.Close() })
+	var err error
+	a.pipe, err = v.listener.Accept(t.Context())
+	require.NoError(t, err)
+	return a, announcements, completions
+}
+
+// On this channel a tensor is an address of the peer's memory, which the
+// receiver reads. An attacker that names any address must not be followed.
+func TestForgedAddresses(t *testing.T) {
+	v := newVictim(t, withXTH)
+	secret := []byte("a secret of this process")
+	for name, frame := range map[string][]byte{
+		"nil":              wire.XTHDescriptor{}.Append(nil),
+		"unmapped":         wire.XTHDescriptor{Ptr: 0x1000}.Append(nil),
+		"highest":          wire.XTHDescriptor{Ptr: 1<<64 - 1}.Append(nil),
+		"of the heap":      wire.XTHDescriptor{Ptr: uint64(uintptr(unsafe.Pointer(&secret[0])))}.Append(nil),
+		"no announcement":  []byte("garbage"),
+		"empty":            {},
+		"far too long":     make([]byte, 1000),
+		"two of them":      append(wire.XTHDescriptor{}.Append(nil), wire.XTHDescriptor{}.Append(nil)...),
+		"of another shape": wire.CMADescriptor{PID: 1, Ptr: 1}.Append(nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, announcements, _ := dialWithXTH(t, v)
+			in := a.announceTensor()
+			announcements.frame(frame)
+			requireReadFails(t, in, "channel xth", pipe.ErrProtocol)
+			requireBroken(t, a.pipe, "channel xth", pipe.ErrProtocol)
+			v.unharmed(t)
+		})
+	}
+	v.quiet(t)
+	v.alive(t)
+}
+
+// The completions that a sender waits for, forged or bent.
+func TestForgedCompletions(t *testing.T) {
+	v := newVictim(t, withXTH)
+	for name, frame := range map[string][]byte{
+		"before any tensor":  appendFrame(nil, nil),
+		"with a body":        appendFrame(nil, []byte("done")),
+		"of 2^62 bytes":      binary.LittleEndian.AppendUint64(nil, 1<<62),
+		"of 2^64-1 bytes":    binary.LittleEndian.AppendUint64(nil, 1<<64-1),
+		"and another behind": appendFrame(appendFrame(nil, nil), nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, completions := dialWithXTH(t, v)
+			completions.send(frame)
+			requireBroken(t, a.pipe, "channel xth", pipe.ErrProtocol)
+			v.unharmed(t)
+		})
+	}
+	v.quiet(t)
+	v.alive(t)
+}
+
+// A receiver that never completes holds up the sender, who can give up.
+func TestCompletionWithheld(t *testing.T) {
+	v := newVictim(t, withXTH)
+	a, announcements, _ := dialWithXTH(t, v)
+	op := a.pipe.WriteAsync(t.Context(), &pipe.Message{
+		Tensors: []pipe.Tensor{{Buffer: device.Bytes([]byte("tensor")), TargetDevice: device.CPU()}},
+	})
+	announcements.read()
+	v.unharmed(t)
+	require.ErrorIs(t, op.Wait(cancelled(t)), pipe.ErrCancelled)
+	v.quiet(t)
+	v.alive(t)
+}

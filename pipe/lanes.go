@@ -1,0 +1,95 @@
+package pipe
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// lane is a channel of a pipe.
+type lane struct {
+	name    string
+	channel channel.Channel
+
+	// The numbering of transfers in the compatible dialect.
+	nextSend uint64 // guarded by outbox.mu
+	nextRecv uint64 // belongs to the message whose turn it is to be read
+
+	sent, received traffic
+}
+
+// openChannel makes a channel over link, which lacks what is the same for all.
+func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Link, broken func(*lane, error)) error {
+	l := &lane{name: e.Name}
+	link.Peer = p.peerName()
+	link.Logger = p.context.log
+	link.Broken = func(err error) { broken(l, err) }
+	var err error
+	if l.channel, err = e.Factory.New(ctx, link, p.role); err != nil {
+		return fmt.Errorf("channel %s: %w", e.Name, err)
+	}
+	p.channels = append(p.channels, l)
+	return nil
+}
+
+// assignLanes gives the pairs of devices their channels, once all are open.
+func (p *Pipe) assignLanes(chosen map[devicePair]string) {
+	for pair, name := range chosen {
+		l, _ := find(p.channels, func(l *lane) bool { return l.name == name })
+		p.lanes[pair] = l
+		p.arriving[pair.remote] = pair.local
+		p.leaving[pair.local] = struct{}{}
+	}
+}
+
+func (p *Pipe) closeChannels(cause error) {
+	for _, l := range p.channels {
+		l.channel.Close(cause)
+	}
+}
+
+// lane finds the channel from a local to a remote device.
+func (p *Pipe) lane(local, remote device.Device) (*lane, error) {
+	if l := p.lanes[devicePair{local, remote}]; l != nil {
+		return l, nil
+	}
+	return nil, fmt.Errorf("%w: %s here to %s there; %s", ErrNoChannel, local, remote, p.refusedChannels())
+}
+
+// checkSource reports whether any channel serves a local device.
+func (p *Pipe) checkSource(source device.Device) error {
+	if _, ok := p.leaving[source]; ok {
+		return nil
+	}
+	_, err := p.lane(source, device.Device{})
+	return err
+}
+
+// checkArrival reports whether a channel can deliver a tensor of the peer.
+func (p *Pipe) checkArrival(t *TensorDescriptor) error {
+	if !t.TargetDevice.IsZero() {
+		_, err := p.lane(t.TargetDevice, t.SourceDevice)
+		return err
+	}
+	if _, ok := p.arriving[t.SourceDevice]; ok {
+		return nil
+	}
+	_, err := p.lane(device.Device{}, t.SourceDevice)
+	return err
+}
+
+func (p *Pipe) refusedChannels() string {
+	var reasons []string
+	for _, r := range p.plan.Refused {
+		if r.What == "channel" {
+			reasons = append(reasons, r.String())
+		}
+	}
+	if len(reasons) == 0 {
+		return "no channel serves them"
+	}
+	return strings.Join(reasons, "; ")
+}

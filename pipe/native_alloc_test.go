@@ -1,0 +1,112 @@
+//go:build !race
+
+// The race detector makes memory of its own.
+
+package pipe_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// echoing is a pipe whose other end sends every message back and allocates
+// nothing in doing so.
+type echoing struct {
+	client *pipe.Pipe
+	out    pipe.Message
+	in     pipe.Allocation
+}
+
+func newEchoing(t testing.TB, p path) *echoing {
+	client, server := connect(t, p)
+	e := &echoing{client: client}
+	e.out, e.in = smallMessage()
+	go func() {
+		m, a := smallMessage()
+		for {
+			in, err := server.Next(context.Background())
+			if err != nil {
+				return
+			}
+			if in.Read(context.Background(), a) != nil {
+				return
+			}
+			in.Release()
+			if server.Write(context.Background(), &m) != nil {
+				return
+			}
+		}
+	}()
+	return e
+}
+
+// smallMessage has metadata, a payload and a tensor; the memory for reading one
+// is that of writing it.
+func smallMessage() (pipe.Message, pipe.Allocation) {
+	payload, tensor := []byte("payload."), []byte("a tensor")
+	m := pipe.Message{
+		Metadata: []byte("metadata"),
+		Payloads: []pipe.Payload{{Data: payload, Metadata: []byte("p")}},
+		Tensors:  []pipe.Tensor{{Buffer: device.Bytes(tensor), Metadata: []byte("t")}},
+	}
+	return m, pipe.Allocation{Payloads: [][]byte{payload}, Tensors: []device.Buffer{device.Bytes(tensor)}}
+}
+
+func (e *echoing) roundTrip(ctx context.Context) error {
+	if err := e.client.Write(ctx, &e.out); err != nil {
+		return err
+	}
+	in, err := e.client.Next(ctx)
+	if err != nil {
+		return err
+	}
+	defer in.Release()
+	return in.Read(ctx, e.in)
+}
+
+// Both ends of a round trip together, with the session in between.
+func TestSmallMessagesAllocateNothing(t *testing.T) {
+	long, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	fresh := func(f func(context.Context)) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		f(ctx)
+	}
+	nothing := func(context.Context) {}
+	itself := testing.AllocsPerRun(500, func() { fresh(nothing) })
+	for name, c := range map[string]struct {
+		with func(func(context.Context))
+		most float64
+	}{
+		"background":        {func(f func(context.Context)) { f(context.Background()) }, 0},
+		"long-lived":        {func(f func(context.Context)) { f(long) }, 0},
+		"deadline for each": {fresh, 2 + itself},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEchoing(t, pathNamed("uv+basic+native"))
+			once := func(ctx context.Context) { require.NoError(t, e.roundTrip(ctx)) }
+			allocs := testing.AllocsPerRun(500, func() { c.with(once) })
+			require.LessOrEqual(t, allocs, c.most)
+		})
+	}
+}
+
+// BenchmarkSmallMessage is a round trip of metadata, a payload and a tensor.
+func BenchmarkSmallMessage(b *testing.B) {
+	for _, path := range pathsOf(pipe.DialectNative) {
+		b.Run(path.name, func(b *testing.B) {
+			e := newEchoing(b, path)
+			b.ReportAllocs()
+			for b.Loop() {
+				require.NoError(b, e.roundTrip(context.Background()))
+			}
+		})
+	}
+}

@@ -1,0 +1,315 @@
+package pipe
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// readBuffer is the memory through which messages are read: the header and the
+// body of a small one come together.
+const readBuffer = 8 << 10
+
+// maxEarly bounds the messages that the peer may give up before they come. It
+// is far more than fit between a sender and a receiver.
+const maxEarly = 1 << 16
+
+// nativeInbox is the reading half of a pipe. Its run loop reads messages, with
+// all that travels inside them, ahead of the application as far as the limits
+// go; the window of the stream then stops the sender.
+type nativeInbox struct {
+	pipe   *nativePipe
+	stream transport.Stream
+	src    *bufio.Reader
+	header [native.HeaderSize]byte
+	ready  chan *nativeIncoming // what Next returns; closed at the end
+	held   *budget              // bytes taken in ahead of the application
+	ended  chan struct{}        // closed when the peer has said that no more will come
+
+	recvMu sync.Mutex // one Recv at a time
+
+	mu       sync.Mutex
+	received uint64                     // messages so far
+	reads    int                        // large ones that are being read
+	quiet    chan struct{}              // made by awaitReads, closed when reads is 0
+	open     map[uint64]*nativeIncoming // messages of which parts wait for memory
+	early    map[uint64]error           // given up by the peer before they came
+	end      error                      // why there are no more messages
+
+	traffic traffic
+}
+
+func (i *nativeInbox) init(p *nativePipe) {
+	i.pipe = p
+	i.ready = make(chan *nativeIncoming, p.context.limits.ReadAheadMessages)
+	i.held = newBudget(p.context.limits.ReadAheadBytes)
+	i.ended = make(chan struct{})
+	i.open = map[uint64]*nativeIncoming{}
+	i.early = map[uint64]error{}
+}
+
+func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
+	for {
+		select {
+		case in, ok := <-p.in.ready:
+			if !ok {
+				return nil, p.errorFor("next", "", p.in.endError())
+			}
+			if p.in.deliver(in) {
+				return &in.Incoming, nil
+			}
+		case <-p.closing:
+			return nil, p.errorFor("next", "", ErrClosed)
+		case <-ctx.Done():
+			return nil, p.errorFor("next", "", context.Cause(ctx))
+		}
+	}
+}
+
+// deliver takes a message out of the read-ahead. It reports false for one that
+// the peer has given up meanwhile.
+func (i *nativeInbox) deliver(in *nativeIncoming) bool {
+	i.held.release(in.held)
+	i.mu.Lock()
+	aborted := in.aborted != nil
+	i.mu.Unlock()
+	if aborted {
+		in.drop()
+	}
+	return !aborted
+}
+
+// run reads messages until the stream ends.
+func (i *nativeInbox) run() {
+	i.src = bufio.NewReaderSize(i.stream, readBuffer)
+	i.finish(i.receiveAll())
+	close(i.ready)
+	if i.hasEnded() {
+		i.pipe.answerClose()
+	}
+}
+
+func (i *nativeInbox) receiveAll() error {
+	for {
+		in, err := i.receive()
+		if err == nil {
+			err = i.offer(in)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// receive reads the next message.
+func (i *nativeInbox) receive() (*nativeIncoming, error) {
+	if _, err := io.ReadFull(i.src, i.header[:]); err != nil {
+		return nil, err
+	}
+	h, err := native.DecodeMessageHeader(i.header[:], i.pipe.context.limits.native())
+	if err != nil {
+		return nil, nativeError(err)
+	}
+	in := i.pipe.newIncoming()
+	if in.frame, err = readGrowing(i.src, in.frame, h.Rest()); err != nil {
+		return nil, midMessage(err)
+	}
+	if err := in.decode(h); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// readGrowing reads n bytes into buf's memory, or more of it. Memory runs
+// ahead of what has come by growStep at most, whatever n claims.
+func readGrowing(src io.Reader, buf []byte, n int) ([]byte, error) {
+	buf = buf[:0]
+	for len(buf) < n {
+		step := min(n-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
+		start := len(buf)
+		if cap(buf) < start+step {
+			buf = append(make([]byte, 0, start+step), buf...)
+		}
+		buf = buf[:start+step]
+		if _, err := io.ReadFull(src, buf[start:]); err != nil {
+			return buf[:0], err
+		}
+	}
+	return buf, nil
+}
+
+// nativeError puts an error about a frame of the peer into one of this
+// package's.
+func nativeError(err error) error {
+	if errors.Is(err, native.ErrChecksum) {
+		return errors.Join(ErrChecksum, err)
+	}
+	if errors.Is(err, native.ErrLimit) {
+		return protocolError("%w: %w", ErrLimit, err)
+	}
+	return protocolError("%w", err)
+}
+
+// offer numbers a message and puts it where Next finds it, once the application
+// has caught up far enough.
+func (i *nativeInbox) offer(in *nativeIncoming) error {
+	p := i.pipe
+	in.held = messageOverhead + len(in.frame)
+	if !i.held.acquire(context.Background(), p.down, in.held) {
+		return p.Err()
+	}
+	i.admit(in)
+	select {
+	case i.ready <- in:
+		return nil
+	case <-p.down:
+		return p.Err()
+	}
+}
+
+// admit makes the message known, so that the peer can give it up.
+func (i *nativeInbox) admit(in *nativeIncoming) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	in.number = i.received
+	i.received++
+	if in.large == 0 {
+		return
+	}
+	if len(i.early) > 0 {
+		in.aborted = i.early[in.number]
+		delete(i.early, in.number)
+	}
+	if in.aborted == nil {
+		i.open[in.number] = in
+	}
+}
+
+// abort takes the peer's word that it gives a message up.
+func (i *nativeInbox) abort(number uint64, cause error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if in := i.open[number]; in != nil {
+		in.abort(cause)
+		return nil
+	}
+	if number < i.received {
+		return nil // it was through, or given up here
+	}
+	if len(i.early) >= maxEarly {
+		return protocolError("%w", limitError("messages given up before they came", maxEarly+1, maxEarly))
+	}
+	i.early[number] = cause
+	return nil
+}
+
+// finish notes the end of the message stream: an orderly one leaves the pipe
+// up, so that what has arrived can be read.
+func (i *nativeInbox) finish(err error) {
+	p := i.pipe
+	if err != io.EOF { // not even one that wraps it, for the end of the session
+		i.breakOff(err)
+		return
+	}
+	p.awaitSession()
+	parted, reason := p.control.lastWord()
+	if !parted {
+		p.sessionEnded("message", err)
+		return
+	}
+	end := p.errorFor("next", "message", peerClosed(reason))
+	i.mu.Lock()
+	i.end = end
+	close(i.ended)
+	i.mu.Unlock()
+}
+
+// breakOff takes the pipe down because the message stream ended without an end.
+// A goodbye is no excuse: messages may be missing.
+func (i *nativeInbox) breakOff(err error) {
+	p := i.pipe
+	why := p.explain(err)
+	if parted, reason := p.control.lastWord(); parted && reason == "" && !errors.Is(why, ErrProtocol) {
+		why = fmt.Errorf("%w: it said goodbye, and its messages broke off: %w", ErrPeerLost, err)
+	}
+	p.fail(p.errorFor("connection", "message", why))
+}
+
+// awaitReads waits for the large messages that are being read while the pipe
+// closes: the goodbye would end them.
+func (i *nativeInbox) awaitReads(ctx context.Context) error {
+	i.mu.Lock()
+	quiet := make(chan struct{})
+	i.quiet = quiet
+	i.countReads(0)
+	i.mu.Unlock()
+	select {
+	case <-quiet:
+		return nil
+	case <-i.pipe.down:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: messages are still being read", ErrCloseTimeout)
+	}
+}
+
+// countReads adds n, under mu.
+func (i *nativeInbox) countReads(n int) {
+	i.reads += n
+	if i.reads == 0 && i.quiet != nil {
+		close(i.quiet)
+		i.quiet = nil
+	}
+}
+
+func (i *nativeInbox) hasEnded() bool {
+	select {
+	case <-i.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// endError is why there are no more messages.
+func (i *nativeInbox) endError() error {
+	i.mu.Lock()
+	end := i.end
+	i.mu.Unlock()
+	if end != nil {
+		return end
+	}
+	return i.pipe.Err()
+}
+
+// drain discards what comes while the pipe is closing, so that the peer's
+// writes end well.
+func (i *nativeInbox) drain() {
+	i.mu.Lock()
+	var waiting []*nativeIncoming
+	for _, in := range i.open {
+		waiting = append(waiting, in)
+	}
+	i.mu.Unlock()
+	for _, in := range waiting {
+		in.forgo()
+	}
+	for {
+		select {
+		case in, ok := <-i.ready:
+			if !ok {
+				return
+			}
+			i.held.release(in.held)
+			in.forgo()
+		case <-i.pipe.down:
+			return
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+)
+
+// nativeIncoming is an Incoming of the native dialect. What travels inside the
+// message is in frame from the start.
+type nativeIncoming struct {
+	Incoming
+	in     *nativeInbox
+	number uint64 // its place among all messages, from 0
+	frame  []byte
+	parts  native.Message // decoded, within frame
+	large  int            // parts that wait for memory
+	held   int            // its share of the read-ahead bytes
+	lent   bool           // a device may still read frame
+
+	claimed  atomic.Bool // someone reads or discards it
+	finished atomic.Bool // and has done so
+
+	// The following are guarded by nativeInbox.mu.
+	aborted error           // why the peer gave it up
+	moving  []nativeArrival // parts that a channel has
+	left    int             // of moving, not done
+	err     error           // the first error of a part
+	done    chan struct{}   // closed when left is 0
+}
+
+// nativeArrival is a part on its way into memory.
+type nativeArrival struct {
+	id      uint64
+	channel channel.Channel
+}
+
+// newIncoming returns an empty message, perhaps one that was released.
+func (p *nativePipe) newIncoming() *nativeIncoming {
+	in := p.context.incoming.Get().(*nativeIncoming)
+	in.in, in.Incoming.pipe, in.of = &p.in, p.Pipe, in
+	return in
+}
+
+// decode takes the frame apart and checks it against the limits and the
+// channels of the pipe.
+func (in *nativeIncoming) decode(h native.Header) error {
+	p, limits := in.Incoming.pipe, &in.Incoming.pipe.context.limits
+	body, err := h.Body(in.frame)
+	if err == nil {
+		err = in.parts.Decode(body, limits.native())
+	}
+	if err != nil {
+		return nativeError(err)
+	}
+	d := &in.desc
+	d.Metadata = in.parts.Metadata
+	d.setTimeLeft(in.parts.Deadline)
+	for k := range in.parts.Payloads {
+		part := &in.parts.Payloads[k]
+		if part.Length > uint64(limits.PayloadBytes) {
+			return protocolError("%w", limitError("payload", part.Length, uint64(limits.PayloadBytes)))
+		}
+		d.Payloads = append(d.Payloads, PayloadDescriptor{Length: int(part.Length), Metadata: part.Metadata})
+		in.count(part.Inline)
+	}
+	for k := range in.parts.Tensors {
+		part := &in.parts.Tensors[k]
+		if part.Length > uint64(limits.TensorBytes) {
+			return protocolError("%w", limitError("tensor", part.Length, uint64(limits.TensorBytes)))
+		}
+		d.Tensors = append(d.Tensors, TensorDescriptor{
+			Length: int(part.Length), SourceDevice: part.Source, TargetDevice: part.Target, Metadata: part.Metadata,
+		})
+		if err := p.checkArrival(&d.Tensors[k]); err != nil {
+			return protocolError("tensor %d: %w", k, err)
+		}
+		in.count(part.Inline)
+	}
+	if n := d.Bytes(); n > limits.MessageBytes {
+		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
+	}
+	return nil
+}
+
+func (in *nativeIncoming) count(inline bool) {
+	if !inline {
+		in.large++
+	}
+}
+
+func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
+	if ctx.Err() != nil {
+		return in.errorFor(context.Cause(ctx))
+	}
+	if !in.claimed.CompareAndSwap(false, true) {
+		return in.errorFor(ErrAlreadyRead)
+	}
+	err := in.readAll(ctx, a)
+	in.finish()
+	if err != nil {
+		return in.errorFor(err)
+	}
+	in.in.traffic.add(in.desc.Bytes())
+	return nil
+}
+
+func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
+	if in.large == 0 {
+		return in.unpack(ctx, a)
+	}
+	if err := in.post(a); err != nil {
+		return err
+	}
+	err := in.unpack(ctx, a)
+	if err != nil {
+		in.giveUp(err)
+	}
+	return cmp.Or(in.wait(ctx), err)
+}
+
+// unpack copies what came inside the message.
+func (in *nativeIncoming) unpack(ctx context.Context, a Allocation) error {
+	for k := range in.parts.Payloads {
+		if part := &in.parts.Payloads[k]; part.Inline {
+			copy(a.Payloads[k], part.Data)
+		}
+	}
+	for k := range in.parts.Tensors {
+		if part := &in.parts.Tensors[k]; part.Inline && part.Length > 0 {
+			if err := in.place(ctx, a.Tensors[k], part.Data); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place copies one tensor to where the application wants it, in the order of
+// that memory's stream.
+func (in *nativeIncoming) place(ctx context.Context, dst device.Buffer, data []byte) error {
+	if p, ok := dst.Contiguous(); ok && dst.Stream() == nil {
+		copy(p, data)
+		return nil
+	}
+	if !dst.IsHost() {
+		in.lent = true
+		return in.Incoming.pipe.context.copyTo(dst, device.Bytes(data))
+	}
+	if s := dst.Stream(); s != nil {
+		ready, err := s.Record()
+		if err == nil {
+			err = ready.Synchronize(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return device.CopyHost(dst.WithStream(nil), device.Bytes(data))
+}
+
+// post gives the memory of the large parts to their channels, and tells the
+// peer about the devices that it left open.
+func (in *nativeIncoming) post(a Allocation) error {
+	i := in.in
+	i.mu.Lock()
+	if in.aborted != nil {
+		defer i.mu.Unlock()
+		return in.aborted
+	}
+	in.left, in.done = in.large, make(chan struct{})
+	i.countReads(1)
+	i.mu.Unlock()
+	if open := in.openTargets(a); len(open) > 0 {
+		i.pipe.control.targets(in.number, open)
+	}
+	i.recvMu.Lock()
+	defer i.recvMu.Unlock()
+	for k := range in.parts.Payloads {
+		if part := &in.parts.Payloads[k]; !part.Inline {
+			in.recv(nil, i.pipe.mover.Lane(payloadLane), k, device.Bytes(a.Payloads[k]))
+		}
+	}
+	for k := range in.parts.Tensors {
+		if part := &in.parts.Tensors[k]; !part.Inline {
+			l := i.pipe.lanes[devicePair{a.Tensors[k].Device(), part.Source}]
+			in.recv(l, l.channel, k, a.Tensors[k])
+		}
+	}
+	return nil
+}
+
+func (in *nativeIncoming) openTargets(a Allocation) []device.Device {
+	var open []device.Device
+	for k := range in.parts.Tensors {
+		if part := &in.parts.Tensors[k]; !part.Inline && part.Target.IsZero() {
+			open = append(open, a.Tensors[k].Device())
+		}
+	}
+	return open
+}
+
+func (in *nativeIncoming) recv(l *lane, c channel.Channel, place int, b device.Buffer) {
+	id := transferID(in.Incoming.pipe.peerRole(), in.number, place)
+	in.in.mu.Lock()
+	in.moving = append(in.moving, nativeArrival{id, c})
+	aborted := in.aborted
+	in.in.mu.Unlock()
+	c.Recv(id, b, func(err error) { in.partDone(l, b.Len(), err) })
+	if aborted != nil {
+		c.Abort(id, aborted) // the peer's word came before this part did
+	}
+}
+
+// partDone notes that a channel has let go of a part. That the peer is gone
+// shows at the pipe, which then says why.
+func (in *nativeIncoming) partDone(l *lane, n int, err error) {
+	conn := "bulk"
+	if l != nil {
+		conn = "channel " + l.name
+	}
+	lost := false
+	if err != nil {
+		err = classify(err)
+		lost = isGone(err) || errors.Is(err, ErrClosed)
+		err = in.in.pipe.errorFor("read", conn, err)
+	} else if l != nil {
+		l.received.add(n)
+	}
+	i := in.in
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil && !lost && in.aborted == nil && in.err == nil {
+		defer in.giveUpSoon(err)
+	}
+	in.err = cmp.Or(in.err, err)
+	if in.left--; in.left == 0 {
+		close(in.done)
+	}
+}
+
+// giveUpSoon gives the other parts up, too, when this end's lock is free.
+func (in *nativeIncoming) giveUpSoon(err error) { go in.giveUp(err) }
+
+// giveUp makes the channels let go of all parts and tells the peer.
+func (in *nativeIncoming) giveUp(cause error) {
+	in.in.pipe.control.cancel(in.number)
+	in.in.mu.Lock()
+	defer in.in.mu.Unlock()
+	in.abort(cause)
+}
+
+// abort makes the channels let go of all parts. It needs nativeInbox.mu.
+func (in *nativeIncoming) abort(cause error) {
+	in.aborted = cmp.Or(in.aborted, cause)
+	for _, part := range in.moving {
+		part.channel.Abort(part.id, cause)
+	}
+}
+
+// wait returns when all parts have arrived or failed.
+func (in *nativeIncoming) wait(ctx context.Context) error {
+	select {
+	case <-in.done:
+	case <-ctx.Done():
+		in.giveUp(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
+		<-in.done
+	}
+	in.in.mu.Lock()
+	err, aborted := in.err, in.aborted
+	in.in.mu.Unlock()
+	if err == nil {
+		return nil
+	}
+	if aborted != nil {
+		return aborted
+	}
+	return in.in.pipe.reason(err)
+}
+
+func (in *nativeIncoming) discard(context.Context) error {
+	if !in.forgo() {
+		return in.errorFor(ErrAlreadyRead)
+	}
+	return nil
+}
+
+// forgo lets the message go by, unless someone has claimed it.
+func (in *nativeIncoming) forgo() bool {
+	if !in.claimed.CompareAndSwap(false, true) {
+		return false
+	}
+	if in.large > 0 {
+		in.in.pipe.control.cancel(in.number)
+	}
+	in.finish()
+	return true
+}
+
+// drop ends a message that the peer gave up before anybody saw it.
+func (in *nativeIncoming) drop() {
+	in.claimed.Store(true)
+	in.finish()
+}
+
+// finish notes that nothing more happens to the message.
+func (in *nativeIncoming) finish() {
+	if in.large > 0 {
+		in.in.mu.Lock()
+		delete(in.in.open, in.number)
+		if in.done != nil {
+			in.in.countReads(-1)
+		}
+		in.in.mu.Unlock()
+	}
+	in.in.pipe.control.noteRead(in.number)
+	in.finished.Store(true)
+}
+
+// release empties the message and keeps its memory, unless that is much or a
+// device may still read it.
+func (in *nativeIncoming) release() {
+	if !in.finished.Load() {
+		return
+	}
+	c := in.Incoming.pipe.context
+	in.parts.Forget()
+	*in = nativeIncoming{
+		Incoming: Incoming{desc: in.desc.emptied()},
+		frame:    in.frame[:0],
+		parts:    in.parts,
+	}
+	c.incoming.Put(in)
+}

@@ -1,0 +1,31 @@
+package pipe
+
+import "github.com/tensorpipe-go/tensorpipe/device"
+
+// Parts of a message travel inside it as long as each has at most inlinePart
+// bytes and all together inlineMessage; the others wait for memory.
+const (
+	inlinePart    = 64 << 10
+	inlineMessage = 1 << 20
+)
+
+// inliner decides which parts travel inside a message, one after the other:
+// first the payloads, then the tensors. An empty part always does.
+type inliner struct{ used int }
+
+func (i *inliner) take(n int) bool {
+	if n > inlinePart || n > inlineMessage-i.used {
+		return false
+	}
+	i.used += n
+	return true
+}
+
+// takeTensor decides about a tensor: it must be in host memory, valid now, and
+// free to go to host memory.
+func (i *inliner) takeTensor(t *Tensor) bool {
+	b := &t.Buffer
+	plain := b.IsHost() && b.Stream() == nil && b.Device() == device.CPU() &&
+		(t.TargetDevice.IsZero() || t.TargetDevice == device.CPU())
+	return b.Len() == 0 || plain && i.take(b.Len())
+}

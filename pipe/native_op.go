@@ -1,0 +1,237 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+)
+
+// nativeOp is a message of which parts wait for the peer's memory. All but done
+// is guarded by nativeOutbox.mu; err too, until done is closed.
+type nativeOp struct {
+	WriteOp
+	out    *nativeOutbox
+	msg    *Message
+	number uint64
+	size   sizer
+
+	parts    []nativePart
+	left     int         // parts that are not through
+	unwanted bool        // the peer gave it up
+	ended    bool        // done is closed
+	unwatch  func() bool // ends the watch on the ctx of WriteAsync
+	expiry   *time.Timer // ends the message at its deadline
+}
+
+// nativePart is a payload or tensor that did not travel inside its message.
+type nativePart struct {
+	state   partState
+	place   int
+	id      uint64
+	lane    *lane // nil for a payload
+	channel channel.Channel
+}
+
+type partState int
+
+const (
+	partAsks  partState = iota // for the device to go to
+	partMoves                  // a channel has it
+	partLost                   // with a connection; the pipe is about to say why
+	partEnded
+)
+
+// transferID is the id of the transfer of one part of a message. The ids of a
+// channel are unique for both directions together: those of what the listening
+// end sends have the highest bit.
+func transferID(sender channel.Role, number uint64, place int) uint64 {
+	id := native.Transfer(number, uint16(place))
+	if sender == channel.RoleListen {
+		id |= 1 << 63
+	}
+	return id
+}
+
+// peerRole is the role of the other end.
+func (p *Pipe) peerRole() channel.Role {
+	if p.role == channel.RoleListen {
+		return channel.RoleConnect
+	}
+	return channel.RoleListen
+}
+
+func newNativeOp(o *nativeOutbox, m *Message, number uint64, size sizer, large int) *nativeOp {
+	op := &nativeOp{out: o, msg: m, number: number, size: size, left: large, parts: make([]nativePart, 0, large)}
+	op.of, op.done = op, make(chan struct{})
+	for i := range m.Payloads {
+		if !o.frame.Payloads[i].Inline {
+			op.parts = append(op.parts, nativePart{place: i, state: partMoves, channel: o.pipe.mover.Lane(payloadLane)})
+		}
+	}
+	for i := range m.Tensors {
+		if !o.frame.Tensors[i].Inline {
+			op.parts = append(op.parts, nativePart{place: i})
+		}
+	}
+	for k := range op.parts {
+		op.parts[k].id = transferID(o.pipe.role, number, op.parts[k].place)
+	}
+	return op
+}
+
+// payloadLane is the lane of the mover that carries payloads.
+const payloadLane = 0
+
+// begin gives the channels what need not be asked for.
+func (op *nativeOp) begin() {
+	for k := range op.parts {
+		part := &op.parts[k]
+		if part.state == partMoves {
+			op.send(k, device.Bytes(op.msg.Payloads[part.place].Data))
+		} else if target := op.msg.Tensors[part.place].TargetDevice; !target.IsZero() {
+			op.sendTensor(k, target)
+		}
+	}
+	if at := op.msg.Deadline; !at.IsZero() {
+		op.expiry = time.AfterFunc(time.Until(at), func() { op.cancel(context.DeadlineExceeded) })
+	}
+}
+
+// sendTensor gives a tensor to the channel to a device of the peer; that there
+// is one has been checked.
+func (op *nativeOp) sendTensor(k int, target device.Device) {
+	part := &op.parts[k]
+	b := op.msg.Tensors[part.place].Buffer
+	part.lane = op.out.pipe.lanes[devicePair{b.Device(), target}]
+	part.state, part.channel = partMoves, part.lane.channel
+	part.lane.sent.add(b.Len())
+	op.send(k, b)
+}
+
+func (op *nativeOp) send(k int, b device.Buffer) {
+	part := &op.parts[k]
+	part.channel.Send(part.id, b, func(err error) { op.partDone(k, err) })
+}
+
+// resolve takes the devices that the receiver chose, in order.
+func (op *nativeOp) resolve(chosen []device.Device) error {
+	for k := range op.parts {
+		part := &op.parts[k]
+		if part.state != partAsks {
+			continue
+		}
+		if len(chosen) == 0 {
+			return protocolError("too few devices for message %d", op.number)
+		}
+		if _, err := op.out.pipe.lane(op.msg.Tensors[part.place].Buffer.Device(), chosen[0]); err != nil {
+			return protocolError("device for message %d: %w", op.number, err)
+		}
+		op.sendTensor(k, chosen[0])
+		chosen = chosen[1:]
+	}
+	if len(chosen) > 0 {
+		return protocolError("%d devices too many for message %d", len(chosen), op.number)
+	}
+	return nil
+}
+
+// partDone notes that a channel has let go of a part.
+func (op *nativeOp) partDone(k int, err error) {
+	op.out.mu.Lock()
+	defer op.out.mu.Unlock()
+	part := &op.parts[k]
+	if err != nil && op.err == nil && !op.unwanted {
+		if err = classify(err); isGone(err) || errors.Is(err, ErrClosed) {
+			part.state = partLost
+			return
+		}
+		conn := "bulk"
+		if part.lane != nil {
+			conn = "channel " + part.lane.name
+		}
+		op.giveUp(op.out.pipe.errorFor("write", conn, err))
+	}
+	op.endPart(k)
+	op.settle()
+}
+
+func (op *nativeOp) endPart(k int) {
+	if op.parts[k].state != partEnded {
+		op.parts[k].state = partEnded
+		op.left--
+	}
+}
+
+// giveUp ends the message with err and tells the peer.
+func (op *nativeOp) giveUp(err error) {
+	op.out.pipe.control.abort(op.number, goodbyeText(err))
+	op.fail(err)
+}
+
+// fail ends the message with err.
+func (op *nativeOp) fail(err error) {
+	if op.err == nil {
+		op.err = err
+	}
+	op.abort(err)
+}
+
+// abort takes back what has not moved and makes the channels let go of the rest.
+func (op *nativeOp) abort(cause error) {
+	for k := range op.parts {
+		switch part := &op.parts[k]; part.state {
+		case partMoves:
+			part.channel.Abort(part.id, cause)
+		default:
+			op.endPart(k)
+		}
+	}
+	op.settle()
+}
+
+// settle completes the message when all its parts are through.
+func (op *nativeOp) settle() {
+	if op.left > 0 || op.ended {
+		return
+	}
+	op.ended = true
+	if op.unwatch != nil {
+		op.unwatch()
+	}
+	if op.expiry != nil {
+		op.expiry.Stop()
+	}
+	if op.unwanted {
+		op.err = nil
+	}
+	if op.err == nil {
+		op.out.traffic.add(op.size.data)
+	}
+	op.msg = nil
+	op.out.room.release(op.size.total())
+	delete(op.out.ops, op.number)
+	close(op.done)
+	op.out.settle()
+}
+
+// watch cancels the message when ctx ends.
+func (op *nativeOp) watch(ctx context.Context) {
+	op.out.mu.Lock()
+	defer op.out.mu.Unlock()
+	if ctx.Done() != nil && !op.ended {
+		op.unwatch = context.AfterFunc(ctx, func() { op.cancel(context.Cause(ctx)) })
+	}
+}
+
+func (op *nativeOp) cancel(cause error) {
+	op.out.mu.Lock()
+	defer op.out.mu.Unlock()
+	if !op.ended && op.err == nil && !op.unwanted {
+		op.giveUp(op.out.pipe.errorFor("write", "", fmt.Errorf("%w: %w", ErrCancelled, cause)))
+	}
+}

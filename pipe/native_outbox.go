@@ -1,0 +1,393 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// blockSize is how many bytes of small messages share one write.
+const blockSize = 64 << 10
+
+// block is some messages as they travel, and what they take of the budgets.
+type block struct {
+	data []byte
+	cost int
+}
+
+// nativeOutbox is the writing half of a pipe. What is small is copied into
+// blocks, which the run loop writes to the message stream, so that Write need
+// not wait; for what is large the message gets a nativeOp.
+type nativeOutbox struct {
+	pipe   *nativePipe
+	stream transport.Stream
+	room   room
+	wake   chan struct{} // has a token when there is something to write
+
+	refused chan struct{} // closed with refusal
+	halted  chan struct{} // closed with stopped
+
+	mu      sync.Mutex
+	frame   native.Message // scratch for encoding
+	count   uint64         // messages so far
+	blocks  fifo.Queue[*block]
+	writing bool                 // a block is being written
+	ops     map[uint64]*nativeOp // messages with transfers under way
+	refusal error                // why new messages are refused
+	stopped error                // why messages under way fail
+	flushed chan struct{}        // made by idle, closed when nothing is under way
+
+	copied  *WriteOp // the operation of every message that has been copied
+	traffic traffic
+}
+
+func (o *nativeOutbox) init(p *nativePipe) {
+	o.pipe = p
+	o.room = newRoom(p.context)
+	o.wake = make(chan struct{}, 1)
+	o.refused = make(chan struct{})
+	o.halted = make(chan struct{})
+	o.ops = map[uint64]*nativeOp{}
+	o.copied = failedOp(nil)
+}
+
+func (p *nativePipe) write(ctx context.Context, m *Message) error {
+	_, op, err := p.out.send(ctx, m)
+	if op == nil {
+		return err
+	}
+	return op.Wait(ctx)
+}
+
+func (p *nativePipe) writeConfirmed(ctx context.Context, m *Message) error {
+	number, op, err := p.out.send(ctx, m)
+	if err != nil {
+		return err
+	}
+	if op != nil {
+		if err := op.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return p.control.awaitRead(ctx, number)
+}
+
+func (p *nativePipe) writeAsync(ctx context.Context, m *Message) *WriteOp {
+	_, op, err := p.out.send(ctx, m)
+	if err != nil {
+		return failedOp(err)
+	}
+	if op == nil {
+		return p.out.copied
+	}
+	op.watch(ctx)
+	return &op.WriteOp
+}
+
+// send puts a message in line once there is room for it. Where all of it has
+// been copied there is no operation to wait for.
+func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op *nativeOp, err error) {
+	p := o.pipe
+	if err := p.Err(); err != nil {
+		return 0, nil, p.errorFor("write", "", err)
+	}
+	size, err := p.measure(m)
+	if err == nil {
+		err = m.checkDeadline()
+	}
+	if err != nil {
+		return 0, nil, p.errorFor("write", "", err)
+	}
+	if ctx.Err() != nil || !o.room.acquire(ctx, o.refused, size.total()) {
+		return 0, nil, o.notSent(ctx)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.refusal != nil {
+		o.room.release(size.total())
+		return 0, nil, o.refusal
+	}
+	number, op = o.start(m, size)
+	return number, op, nil
+}
+
+func (o *nativeOutbox) notSent(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.refusal != nil {
+		return o.refusal
+	}
+	return o.pipe.errorFor("write", "", context.Cause(ctx))
+}
+
+// start numbers a message and copies what is small of it. Channels take note of
+// their tensors before the message leaves, and so before the peer can ask for
+// them.
+func (o *nativeOutbox) start(m *Message, size sizer) (uint64, *nativeOp) {
+	number := o.count
+	o.count++
+	large := o.describe(m)
+	cost := size.total()
+	var op *nativeOp
+	if large > 0 {
+		op = newNativeOp(o, m, number, size, large)
+		o.ops[number] = op
+		cost = 0 // it is the operation's
+	} else {
+		o.traffic.add(size.data)
+	}
+	o.encode(m, cost)
+	o.frame.Forget()
+	if op != nil {
+		op.begin()
+	}
+	o.signal()
+	return number, op
+}
+
+// describe fills the scratch frame with all but the bytes, and counts the parts
+// that do not travel inside the message.
+func (o *nativeOutbox) describe(m *Message) (large int) {
+	f := &o.frame
+	f.Metadata, f.Deadline = m.Metadata, m.timeLeft()
+	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
+	var in inliner
+	for i := range m.Payloads {
+		p := &m.Payloads[i]
+		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata, Inline: in.take(len(p.Data))}
+		if !part.Inline {
+			large++
+		}
+		f.Payloads = append(f.Payloads, part)
+	}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		part := native.Tensor{
+			Length: uint64(t.Buffer.Len()), Metadata: t.Metadata, Inline: in.takeTensor(t),
+			Source: t.Buffer.Device(), Target: t.TargetDevice,
+		}
+		if !part.Inline {
+			large++
+		}
+		f.Tensors = append(f.Tensors, part)
+	}
+	return large
+}
+
+// encode appends the described message to the last block, or a new one.
+func (o *nativeOutbox) encode(m *Message, cost int) {
+	b := o.blockFor(o.frame.EncodedSize())
+	b.cost += cost
+	start := len(b.data)
+	b.data = o.frame.AppendHead(b.data, o.pipe.context.opts.Checksum)
+	for i := range m.Payloads {
+		if o.frame.Payloads[i].Inline {
+			b.data = append(b.data, m.Payloads[i].Data...)
+		}
+	}
+	for i := range m.Tensors {
+		if o.frame.Tensors[i].Inline {
+			b.data = appendHost(b.data, &m.Tensors[i])
+		}
+	}
+	if o.pipe.context.opts.Checksum {
+		b.data = native.AppendChecksum(b.data, start)
+	}
+}
+
+// appendHost appends the bytes of a tensor in host memory.
+func appendHost(dst []byte, t *Tensor) []byte {
+	if p, ok := t.Buffer.Contiguous(); ok {
+		return append(dst, p...)
+	}
+	for _, s := range t.Buffer.AppendSegments(nil) {
+		dst = append(dst, s...)
+	}
+	return dst
+}
+
+// blockFor finds room for n bytes behind what waits to be written.
+func (o *nativeOutbox) blockFor(n int) *block {
+	if o.blocks.Len() > 0 {
+		if b := *o.blocks.At(o.blocks.Len() - 1); len(b.data)+n <= blockSize {
+			return b
+		}
+	}
+	b := o.pipe.context.blocks.Get().(*block)
+	o.blocks.Push(b)
+	return b
+}
+
+func (o *nativeOutbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes the blocks, in order.
+func (o *nativeOutbox) run() {
+	for b := o.next(); b != nil; b = o.next() {
+		_, err := o.stream.Write(b.data)
+		o.wrote(b)
+		if err != nil {
+			o.pipe.sessionEnded("message", err)
+			return
+		}
+	}
+}
+
+// next waits for a block. It returns nil when there will be none.
+func (o *nativeOutbox) next() *block {
+	for {
+		if b, stopped := o.take(); b != nil || stopped {
+			return b
+		}
+		select {
+		case <-o.wake:
+		case <-o.halted:
+		}
+	}
+}
+
+func (o *nativeOutbox) take() (b *block, stopped bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopped != nil {
+		return nil, true
+	}
+	if o.blocks.Len() == 0 {
+		return nil, false
+	}
+	o.writing = true
+	return o.blocks.Pop(), false
+}
+
+// wrote gives a block and its share of the budgets back.
+func (o *nativeOutbox) wrote(b *block) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writing = false
+	o.recycle(b)
+	o.settle()
+}
+
+func (o *nativeOutbox) recycle(b *block) {
+	if b.cost > 0 {
+		o.room.release(b.cost)
+	}
+	if cap(b.data) <= 2*blockSize {
+		b.data, b.cost = b.data[:0], 0
+		o.pipe.context.blocks.Put(b)
+	}
+}
+
+// settle wakes who waits for nothing to be under way.
+func (o *nativeOutbox) settle() {
+	idle := !o.writing && o.blocks.Len() == 0 && len(o.ops) == 0
+	if o.flushed != nil && idle {
+		close(o.flushed)
+		o.flushed = nil
+	}
+}
+
+// resolve applies the receiver's choice of devices to a message. One that has
+// been given up meanwhile is not known any more.
+func (o *nativeOutbox) resolve(c *native.Control) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.ops[c.Number]
+	if op == nil && c.Number < o.count {
+		return nil
+	}
+	if op == nil {
+		return protocolError("devices for message %d, which was not sent", c.Number)
+	}
+	if op.err != nil || op.unwanted {
+		return nil // given up, and a channel is not through with it yet
+	}
+	return op.resolve(c.Devices)
+}
+
+// giveUp ends a message that the peer does not want: that is no failure.
+func (o *nativeOutbox) giveUp(number uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.ops[number]; op != nil {
+		op.unwanted = true
+		op.abort(errUnwanted)
+	}
+}
+
+// giveUpAll ends all messages that wait for memory of a peer that closes.
+func (o *nativeOutbox) giveUpAll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range o.ops {
+		op.unwanted = true
+		op.abort(errUnwanted)
+	}
+}
+
+// errUnwanted is what channels are told about transfers that the peer cancels.
+var errUnwanted = errors.New("the peer does not want it")
+
+// refuse makes send return err from now on.
+func (o *nativeOutbox) refuse(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refuseLocked(err)
+}
+
+func (o *nativeOutbox) refuseLocked(err error) {
+	if o.refusal == nil {
+		o.refusal = err
+		close(o.refused)
+	}
+}
+
+// stop ends all writing. What is under way fails with err when its channel has
+// let go of it.
+func (o *nativeOutbox) stop(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopped != nil {
+		return
+	}
+	o.refuseLocked(err)
+	o.stopped = err
+	close(o.halted)
+	for o.blocks.Len() > 0 {
+		o.recycle(o.blocks.Pop())
+	}
+	for _, op := range o.ops {
+		op.fail(err)
+	}
+	o.settle()
+}
+
+// flush waits until everything has left.
+func (o *nativeOutbox) flush(ctx context.Context) error {
+	select {
+	case <-o.idle():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: messages are still leaving", ErrCloseTimeout)
+	}
+}
+
+// idle returns a channel that is closed when nothing is under way.
+func (o *nativeOutbox) idle() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flushed = cmp.Or(o.flushed, make(chan struct{}))
+	flushed := o.flushed
+	o.settle()
+	return flushed
+}

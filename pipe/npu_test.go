@@ -1,0 +1,125 @@
+package pipe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// npuPair is a pipe between two ends with devices of their own, beside the CPU.
+type npuPair struct {
+	client, server *pipe.Pipe
+	near, far      *delayed.Kind
+}
+
+func connectNPUs(t *testing.T, kinds bool) npuPair {
+	p := npuPair{near: npu.NewKind(), far: npu.NewKind()}
+	t.Cleanup(p.near.Close)
+	t.Cleanup(p.far.Close)
+	with := func(kind *delayed.Kind) func(*pipe.Options) {
+		return func(o *pipe.Options) {
+			o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kind, basic.New())})
+			if kinds {
+				o.Kinds = []device.Kind{kind}
+			}
+		}
+	}
+	path := memPath()
+	a, b := newContext(t, path, with(p.near)), newContext(t, path, with(p.far))
+	p.client, p.server = connectContexts(t, a, b, path.url)
+	return p
+}
+
+// alloc makes a buffer on device i of kind, on a stream of its own.
+func alloc(t *testing.T, kind *delayed.Kind, i, n int) (device.Buffer, *delayed.Stream) {
+	s, err := kind.NewStream(kind.Devices()[i])
+	require.NoError(t, err)
+	b, err := kind.Alloc(kind.Devices()[i], n, s)
+	require.NoError(t, err)
+	return b, s.(*delayed.Stream)
+}
+
+// A kind of device that the package has never heard of takes part: source and
+// target devices differ, messages mix kinds, and each tensor obeys its streams.
+func TestUnknownDeviceKind(t *testing.T) {
+	p := connectNPUs(t, false)
+	name, ok := p.client.Plan().Channel(device.Device{Kind: "npu"}, device.Device{Kind: "npu", Index: 1})
+	require.True(t, ok)
+	require.Equal(t, npu.Name, name)
+
+	src, produce := alloc(t, p.near, 0, 1000)
+	release := produce.Hold()
+	want := pattern(1000, 5)
+	require.NoError(t, p.near.Write(src, want)) // has not happened yet
+	m := &pipe.Message{Tensors: []pipe.Tensor{
+		{Buffer: src, TargetDevice: device.Device{Kind: "npu", Index: 1}},
+		{Buffer: device.Bytes(pattern(50, 6))},
+		{Buffer: src},
+	}}
+	op := p.client.WriteAsync(testContext(t), m)
+	in, err := p.server.Next(testContext(t))
+	require.NoError(t, err)
+	first, consume := alloc(t, p.far, 1, 1000)
+	third, _ := alloc(t, p.far, 0, 1000)
+	host := device.Bytes(make([]byte, 50))
+	done := make(chan error, 1)
+	go func() {
+		done <- in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{first, host, third}})
+	}()
+	release() // the producer's work runs, and what was sent is what it wrote
+	require.NoError(t, <-done)
+	require.NoError(t, op.Wait(testContext(t)))
+
+	for _, b := range []device.Buffer{first, third} {
+		got := make([]byte, 1000)
+		require.NoError(t, p.far.Read(got, b))
+		require.NoError(t, b.Stream().Synchronize(testContext(t)))
+		require.Equal(t, want, got)
+	}
+	require.NoError(t, consume.Synchronize(testContext(t)))
+	got, _ := host.Contiguous()
+	require.Equal(t, pattern(50, 6), got)
+}
+
+func TestTargetOfAnotherKind(t *testing.T) {
+	p := connectNPUs(t, false)
+	src, _ := alloc(t, p.near, 0, 10)
+	err := p.client.Write(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: src, TargetDevice: device.CPU()}}})
+	require.ErrorIs(t, err, pipe.ErrNoChannel)
+
+	op := p.client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: src}}})
+	in, err := p.server.Next(testContext(t))
+	require.NoError(t, err)
+	err = in.Read(testContext(t), pipe.NewAllocation(in.Descriptor())) // host memory
+	require.ErrorIs(t, err, pipe.ErrAllocation)
+	require.ErrorIs(t, err, pipe.ErrNoChannel)
+	dst, _ := alloc(t, p.far, 1, 10)
+	require.NoError(t, in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{dst}}))
+	require.NoError(t, op.Wait(testContext(t)))
+}
+
+// Discarding needs memory of the kind, and so the kind among the options.
+func TestDiscardOnUnknownDevice(t *testing.T) {
+	for _, kinds := range []bool{true, false} {
+		p := connectNPUs(t, kinds)
+		src, _ := alloc(t, p.near, 0, 10)
+		op := p.client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: src, TargetDevice: device.Device{Kind: "npu"}}}})
+		in, err := p.server.Next(testContext(t))
+		require.NoError(t, err)
+		if kinds {
+			require.NoError(t, in.Discard(testContext(t)))
+			require.NoError(t, op.Wait(testContext(t)))
+			continue
+		}
+		require.ErrorIs(t, in.Discard(testContext(t)), pipe.ErrAllocation)
+		dst, _ := alloc(t, p.far, 0, 10)
+		require.NoError(t, in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{dst}}))
+		require.NoError(t, op.Wait(testContext(t)))
+	}
+}

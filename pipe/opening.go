@@ -1,0 +1,92 @@
+package pipe
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// opening holds the connections of a pipe while it is being opened, and closes
+// them when the time for that runs out: that is what ends blocked reads and
+// writes of the handshake.
+type opening struct {
+	ctx  context.Context
+	stop func() bool
+
+	mu    sync.Mutex
+	conns []transport.Conn
+	ended bool
+}
+
+func newOpening(ctx context.Context) *opening {
+	o := &opening{ctx: ctx}
+	o.stop = context.AfterFunc(ctx, o.closeAll)
+	return o
+}
+
+// add puts a connection under the opening's care.
+func (o *opening) add(c transport.Conn) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		c.Close()
+		return context.Cause(o.ctx)
+	}
+	o.conns = append(o.conns, c)
+	return nil
+}
+
+// dial opens one more connection of the pipe.
+func (o *opening) dial(t transport.Transport, addr string) (transport.Conn, error) {
+	c, err := t.Dial(o.ctx, addr)
+	if err != nil {
+		if end, ok := o.ctx.Deadline(); ok && !time.Now().Before(end) {
+			<-o.ctx.Done() // transports may notice the deadline before ctx itself does
+		}
+		return nil, err
+	}
+	return c, o.add(c)
+}
+
+// settle ends the opening's care for its connections: they belong to the pipe
+// now. It fails if time ran out.
+func (o *opening) settle() error {
+	o.stop()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return context.Cause(o.ctx)
+	}
+	o.ended = true
+	o.conns = nil
+	return nil
+}
+
+// abandon closes everything. It does nothing after settle.
+func (o *opening) abandon() {
+	o.stop()
+	o.closeAll()
+}
+
+func (o *opening) closeAll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	for _, c := range o.conns {
+		c.Close()
+	}
+	o.conns = nil
+}
+
+// explain turns an error of the handshake into one that says why it failed:
+// where time ran out or the caller gave up, that is the cause, whatever the
+// closed connections say.
+func (o *opening) explain(err error) error {
+	if cause := context.Cause(o.ctx); cause != nil {
+		return fmt.Errorf("%w: %w", ErrHandshake, cause)
+	}
+	return fmt.Errorf("%w: %w", ErrHandshake, err)
+}

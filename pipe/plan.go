@@ -1,0 +1,90 @@
+package pipe
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// The dialects, by which a pipe's ends may talk to each other.
+const (
+	// DialectCompatible is TensorPipe's own wire protocol, which C++ peers
+	// speak.
+	DialectCompatible = "compatible"
+
+	// DialectNative is the one between two ends of this library.
+	DialectNative = "native"
+
+	// DialectAuto, in Options, is the native dialect with a peer that knows it,
+	// and the compatible one with any other.
+	DialectAuto = "auto"
+)
+
+// Plan is the path that the two ends of a pipe agreed on, as plain data: it can
+// be printed, logged and compared.
+type Plan struct {
+	Dialect   string           `json:"dialect"`
+	Transport string           `json:"transport"`
+	Channels  []PlannedChannel `json:"channels"` // ordered by local, then remote device
+	Refused   []Refusal        `json:"refused"`  // what was not chosen, and why, best first
+}
+
+// PlannedChannel names the channel that moves tensors between two devices.
+type PlannedChannel struct {
+	Local   device.Device `json:"local"`
+	Remote  device.Device `json:"remote"`
+	Channel string        `json:"channel"`
+}
+
+// Refusal says why a dialect, transport or channel is not used.
+type Refusal struct {
+	What   string `json:"what"` // "dialect", "transport" or "channel"
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+func (r Refusal) String() string { return r.What + " " + r.Name + ": " + r.Reason }
+
+// Channel returns the name of the channel from the local to the remote device.
+func (p *Plan) Channel(local, remote device.Device) (string, bool) {
+	c, ok := find(p.Channels, func(c PlannedChannel) bool { return c.Local == local && c.Remote == remote })
+	return c.Channel, ok
+}
+
+// Equal reports whether two plans choose and refuse the same.
+func (p *Plan) Equal(q *Plan) bool {
+	return p.Dialect == q.Dialect && p.Transport == q.Transport &&
+		slices.Equal(p.Channels, q.Channels) && slices.Equal(p.Refused, q.Refused)
+}
+
+// String prints the plan as a table of a few lines.
+func (p *Plan) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "dialect\t%s\n", p.Dialect)
+	fmt.Fprintf(w, "transport\t%s\n", p.Transport)
+	for _, c := range p.Channels {
+		fmt.Fprintf(w, "%s to %s\t%s\n", c.Local, c.Remote, c.Channel)
+	}
+	if len(p.Channels) == 0 {
+		fmt.Fprintf(w, "tensors\tno common channel\n")
+	}
+	for _, r := range p.Refused {
+		fmt.Fprintf(w, "not %s %s\t%s\n", r.What, r.Name, r.Reason)
+	}
+	w.Flush()
+	return b.String()
+}
+
+// comparePairs orders device pairs for printing.
+func comparePairs(a, b devicePair) int {
+	return cmp.Or(compareDevices(a.local, b.local), compareDevices(a.remote, b.remote))
+}
+
+func compareDevices(a, b device.Device) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Index, b.Index))
+}

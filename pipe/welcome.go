@@ -1,0 +1,276 @@
+package pipe
+
+import (
+	"context"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// welcome is the listening end's part of the handshake for one accepted
+// connection: the first of a pipe, or a further one that brings an id.
+func (l *Listener) welcome(transportName string, conn transport.Conn) {
+	ctx, cancel := l.context.handshakeContext(l.closing)
+	defer cancel()
+	w := &welcomer{listener: l, opening: newOpening(ctx), transport: transportName}
+	defer w.opening.abandon()
+	if err := w.serve(conn); err != nil && l.closing.Err() == nil {
+		l.context.counters.handshakesFailed.Add(1)
+		l.context.log.Warn("handshake failed", "peer", conn.RemoteAddr(), "error", w.opening.explain(err))
+	}
+}
+
+// welcomer is the state of one such handshake.
+type welcomer struct {
+	listener  *Listener
+	opening   *opening
+	transport string // of the accepted connection
+	chosen    string // transport of those to come
+	tickets   []*ticket
+}
+
+func (w *welcomer) serve(conn transport.Conn) error {
+	if err := w.opening.add(conn); err != nil {
+		w.listener.context.strangers.Add(-1)
+		return err
+	}
+	packet, err := w.readPacket(conn)
+	w.listener.context.strangers.Add(-1)
+	if err != nil {
+		return err
+	}
+	switch packet := packet.(type) {
+	case wire.RequestedConnection:
+		return w.deliver(packet.RegistrationID, conn)
+	case wire.SpontaneousConnection:
+		if !w.listener.context.openings.tryAcquire(1) {
+			w.listener.refused(conn)
+			return nil
+		}
+		defer w.listener.context.openings.release(1)
+		p, err := w.open(packet.ContextName, conn)
+		if err != nil {
+			return err
+		}
+		return w.queue(p)
+	default:
+		return protocolError("first packet is a %T", packet)
+	}
+}
+
+func (w *welcomer) readPacket(conn transport.Conn) (wire.Packet, error) {
+	limits := w.listener.context.limits
+	frame, err := readFrame(conn, nil, limits.HandshakeBytes)
+	if err != nil {
+		return nil, classify(err)
+	}
+	packet, err := wire.DecodePacket(frame, limits.wire())
+	if err != nil {
+		return nil, protocolError("first packet: %w", err)
+	}
+	return packet, nil
+}
+
+// deliver hands a further connection to the pipe that waits for it.
+func (w *welcomer) deliver(id uint64, conn transport.Conn) error {
+	if err := w.opening.settle(); err != nil {
+		return err
+	}
+	if !w.listener.meet.deliver(id, w.transport, conn) {
+		conn.Close()
+		return protocolError("connection with id %d, which no pipe waits for", id)
+	}
+	return nil
+}
+
+// open reads the peer's brochure, answers it and waits for the connections
+// that the answer asks for.
+func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
+	limits := w.listener.context.limits
+	frame, err := readFrame(first, nil, limits.HandshakeBytes)
+	if err != nil {
+		return nil, classify(err)
+	}
+	brochure, err := wire.DecodeBrochure(frame, limits.wire())
+	if err != nil {
+		return nil, protocolError("brochure: %w", err)
+	}
+	s, err := w.choose(brochure, first)
+	if err != nil {
+		return nil, err
+	}
+	s.peer, s.remoteAddr = peer, first.RemoteAddr()
+	defer w.cancelTickets()
+	if err := w.meet(s, first); err != nil {
+		s.abandon()
+		return nil, err
+	}
+	p, err := w.listener.context.build(w.opening, s)
+	if err != nil {
+		s.abandon()
+	}
+	return p, err
+}
+
+func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec, error) {
+	c := w.listener.context
+	name, refused, err := c.registry.chooseTransport(brochure.TransportDomainDescriptors, w.listener.usable)
+	if err != nil {
+		return nil, err
+	}
+	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors)
+	plan := c.registry.newPlan(name, chosen, append(refused, more...))
+	if err := c.opts.Policy.check(plan); err != nil {
+		return nil, err
+	}
+	s := &spec{role: channel.RoleListen, plan: plan, chosen: chosen}
+	marker, marked := brochure.Marker()
+	if marked = marked && !c.unmarked; marked {
+		s.features = marker.Features & c.marker().Features
+	}
+	var reason string
+	s.native, reason, err = c.chooseDialect(marker, marked, carriesSession(first))
+	plan.noteDialect(s.native, reason)
+	return s, err
+}
+
+// meet sends the answer and collects the pipe's connections. They may come in
+// any order.
+func (w *welcomer) meet(s *spec, first transport.Conn) error {
+	answer, desc := w.answer(s, first)
+	reply, control := w.answerConnections(s, &answer)
+	w.answerChannels(s, &answer)
+	if err := first.WriteFrames(transport.Frame{answer.Append(nil)}); err != nil {
+		return classify(err)
+	}
+	s.desc = first
+	var err error
+	if desc != nil {
+		if s.desc, err = w.await(desc); err != nil {
+			return err
+		}
+		first.Close()
+	}
+	if s.native {
+		return nil
+	}
+	if s.reply, err = w.await(reply); err != nil {
+		return err
+	}
+	if control != nil {
+		if s.control, err = w.await(control); err != nil {
+			return err
+		}
+	}
+	return w.meetChannels(s)
+}
+
+// answerConnections adds the connections of the dialect, beside the first. What
+// only an end of ours understands it says only to one.
+func (w *welcomer) answerConnections(s *spec, answer *wire.BrochureAnswer) (reply, control *ticket) {
+	if s.native {
+		// The pipe's own, not this handshake's: it may be used much later.
+		s.bulkTicket = w.listener.meet.expect(w.chosen)
+		answer.TransportRegistrationIDs[wire.BulkConnection] = s.bulkTicket.id
+		answer.Mark(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: s.features})
+		return nil, nil
+	}
+	reply = w.expect()
+	answer.TransportRegistrationIDs[wire.ReplyConnection] = reply.id
+	if s.features&wire.FeatureControl != 0 {
+		control = w.expect()
+		answer.TransportRegistrationIDs[wire.ControlConnection] = control.id
+		answer.Mark(wire.Marker{Features: s.features})
+	}
+	return reply, control
+}
+
+// answer builds the brochure answer; its tickets are the connections to come.
+// desc is nil if the first connection goes on as the descriptor connection.
+func (w *welcomer) answer(s *spec, first transport.Conn) (answer wire.BrochureAnswer, desc *ticket) {
+	r := w.listener.context.registry
+	entry, _ := r.transport(s.plan.Transport)
+	w.chosen = entry.Name
+	answer = wire.BrochureAnswer{
+		Transport:                 entry.Name,
+		Address:                   w.listener.advertise(entry.Name, w.transport, first),
+		TransportRegistrationIDs:  map[uint64]uint64{},
+		TransportDomainDescriptor: entry.Transport.DomainDescriptor(),
+		ChannelRegistrationIDs:    map[string][]uint64{},
+		ChannelDeviceDescriptors:  map[string]deviceDescriptors{},
+		ChannelForDevicePair:      map[wire.DevicePair]string{},
+	}
+	if entry.Name != w.transport {
+		desc = w.expect()
+		answer.TransportRegistrationIDs[wire.DescriptorConnection] = desc.id
+	}
+	return answer, desc
+}
+
+func (w *welcomer) answerChannels(s *spec, answer *wire.BrochureAnswer) {
+	for _, e := range w.listener.context.registry.selected(s.chosen) {
+		ch := channelSpec{entry: e}
+		ids := []uint64{}
+		if !s.native {
+			for range e.Factory.Connections(false) {
+				t := w.expect()
+				ch.tickets = append(ch.tickets, t)
+				ids = append(ids, t.id)
+			}
+		}
+		s.channels = append(s.channels, ch)
+		answer.ChannelRegistrationIDs[e.Name] = ids
+		answer.ChannelDeviceDescriptors[e.Name] = e.Factory.DeviceDescriptors()
+	}
+	for pair, name := range s.chosen {
+		answer.ChannelForDevicePair[wire.DevicePair{Server: pair.local, Client: pair.remote}] = name
+	}
+}
+
+func (w *welcomer) meetChannels(s *spec) error {
+	for i := range s.channels {
+		ch := &s.channels[i]
+		for _, t := range ch.tickets {
+			conn, err := w.await(t)
+			if err != nil {
+				return err
+			}
+			ch.conns = append(ch.conns, conn)
+		}
+	}
+	return nil
+}
+
+func (w *welcomer) expect() *ticket {
+	t := w.listener.meet.expect(w.chosen)
+	w.tickets = append(w.tickets, t)
+	return t
+}
+
+func (w *welcomer) await(t *ticket) (transport.Conn, error) {
+	conn, err := t.wait(w.opening.ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn, w.opening.add(conn)
+}
+
+func (w *welcomer) cancelTickets() {
+	for _, t := range w.tickets {
+		t.cancel()
+	}
+}
+
+// queue puts the open pipe where Accept finds it.
+func (w *welcomer) queue(p *Pipe) error {
+	l := w.listener
+	select {
+	case l.accepted <- p:
+		l.context.counters.handshakesDone.Add(1)
+		return nil
+	case <-w.opening.ctx.Done():
+		p.Abort(ErrClosed)
+		return context.Cause(w.opening.ctx)
+	}
+}

@@ -1,0 +1,91 @@
+// Package tensorpipe is the ready-made set-up of the library: the transports
+// and channels that exist, under the names and in the order of preference that
+// PyTorch gives them. One call makes a context that exchanges tensors with
+// processes like itself and with C++ programs that use TensorPipe.
+//
+//	c, err := tensorpipe.NewContext(pipe.Options{Name: "worker0"})
+//	l, err := c.Listen(ctx, "uv://0.0.0.0:7000") // at one end
+//	p, err := c.Dial(ctx, "uv://node17:7000")    // at the other
+//
+// # The parts
+//
+// A pipe joins two processes. It carries messages both ways, and a message has
+// three parts: metadata, which is small and yours to interpret; payloads, host
+// memory that travels with the message itself; and tensors, memory on any
+// device, each over the best channel that the two ends share for it. Package
+// [github.com/tensorpipe-go/tensorpipe/pipe] is where all of that is: Context,
+// Listener, Pipe, Message, and the receiving side, which sees the description
+// of a message before it chooses the memory to read it into.
+//
+// A transport is how bytes leave the process. There is uv, which is TCP, with
+// TLS if you set it up ([github.com/tensorpipe-go/tensorpipe/uv]), and
+// [github.com/tensorpipe-go/tensorpipe/transport/mem] for tests within one
+// process. A channel is how a tensor moves once both ends know about it:
+// [github.com/tensorpipe-go/tensorpipe/channel/basic] over a connection of the
+// transport, or [github.com/tensorpipe-go/tensorpipe/channel/xth] by one copy
+// where both ends are in one process. You can write your own of both;
+// [github.com/tensorpipe-go/tensorpipe/transport] and
+// [github.com/tensorpipe-go/tensorpipe/channel] are the contracts.
+//
+// Where memory lies, and on which stream it is valid, is said by
+// [github.com/tensorpipe-go/tensorpipe/device]. Shapes and element types are
+// none of the pipe's business: use
+// [github.com/tensorpipe-go/tensorpipe/tensor], or types of your own, and put
+// what the receiver must know into the metadata.
+//
+// # Profiles
+//
+// A [Profile] is a list of transports and channels with their priorities, plain
+// data to be changed before it is used. [DefaultProfile] is what [NewContext]
+// takes. [TorchProfile] is the part of it that PyTorch has too. Both ends of a
+// pipe must use the same names, and the same order of priorities where one end
+// is C++.
+package tensorpipe
+
+import (
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// Profile lists what the pipes of a context may use.
+type Profile struct {
+	Transports []pipe.TransportEntry
+	Channels   []pipe.ChannelEntry
+}
+
+// TorchProfile is what PyTorch's RPC registers, as far as it exists here: the
+// transport uv (priority 0) and the channel basic (1000). Use it to be sure
+// that a pipe between two ends takes the path that it takes to a C++ process.
+func TorchProfile() Profile {
+	return Profile{
+		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: uv.New()}},
+		Channels:   []pipe.ChannelEntry{{Name: basic.Name, Priority: 1000, Factory: basic.New()}},
+	}
+}
+
+// DefaultProfile is everything that works without being set up: what
+// TorchProfile has, and the channel xth (priority 1300) for pipes within one
+// process. C++ peers are not disturbed by it.
+func DefaultProfile() Profile {
+	p := TorchProfile()
+	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: xth.Name, Priority: 1300, Factory: xth.New()})
+	return p
+}
+
+// NewContext makes a context with p's transports and channels where o lists
+// none. A list that is empty but not nil stays empty. It opens nothing.
+func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
+	if o.Transports == nil {
+		o.Transports = p.Transports
+	}
+	if o.Channels == nil {
+		o.Channels = p.Channels
+	}
+	return pipe.New(o)
+}
+
+// NewContext makes a context with the transports and channels of
+// [DefaultProfile] where o lists none of its own. It opens nothing.
+func NewContext(o pipe.Options) (*pipe.Context, error) { return DefaultProfile().NewContext(o) }

@@ -1,0 +1,106 @@
+package tensorpipe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// priorities are what a profile says, for comparison.
+func priorities(p tensorpipe.Profile) map[string]int {
+	out := map[string]int{}
+	for _, e := range p.Transports {
+		out["transport "+e.Name] = e.Priority
+	}
+	for _, e := range p.Channels {
+		out["channel "+e.Name] = e.Priority
+	}
+	return out
+}
+
+// The numbers are PyTorch's: a C++ peer checks the choice against its own.
+func TestTorchProfile(t *testing.T) {
+	require.Equal(t, map[string]int{"transport uv": 0, "channel basic": 1000}, priorities(tensorpipe.TorchProfile()))
+}
+
+func TestDefaultProfile(t *testing.T) {
+	want := priorities(tensorpipe.TorchProfile())
+	want["channel xth"] = 1300
+	require.Equal(t, want, priorities(tensorpipe.DefaultProfile()))
+}
+
+// Within one process tensors are copied once.
+func TestDefaultProfileStaysInside(t *testing.T) {
+	if err := xth.New().Viable(); err != nil {
+		t.Skip(err)
+	}
+	c, err := tensorpipe.NewContext(pipe.Options{})
+	require.NoError(t, err)
+	defer c.Close()
+	l, err := c.Listen(t.Context(), "uv://127.0.0.1:0")
+	require.NoError(t, err)
+	p, err := c.Dial(t.Context(), l.URLs()[0])
+	require.NoError(t, err)
+	name, found := p.Plan().Channel(device.CPU(), device.CPU())
+	require.True(t, found)
+	require.Equal(t, "xth", name)
+}
+
+func TestProfilesAreApart(t *testing.T) {
+	p := tensorpipe.DefaultProfile()
+	p.Transports[0].Name = "changed"
+	require.NotEqual(t, p.Transports[0].Name, tensorpipe.DefaultProfile().Transports[0].Name)
+}
+
+func TestNewContextFillsIn(t *testing.T) {
+	network := mem.New(nil)
+	own := []pipe.TransportEntry{{Name: "mem", Priority: 1, Transport: network}}
+	for what, c := range map[string]struct {
+		options   pipe.Options
+		reachable string // a URL that can be listened on
+		missing   string // one that cannot
+	}{
+		"nothing":        {pipe.Options{}, "uv://127.0.0.1:0", "mem://a"},
+		"own transports": {pipe.Options{Transports: own}, "mem://a", "uv://127.0.0.1:0"},
+		"own channels":   {pipe.Options{Channels: []pipe.ChannelEntry{{Name: "mine", Factory: basic.New()}}}, "uv://127.0.0.1:0", "mem://a"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			ctx, err := tensorpipe.NewContext(c.options)
+			require.NoError(t, err)
+			defer ctx.Close()
+			_, err = ctx.Listen(t.Context(), c.reachable)
+			require.NoError(t, err)
+			_, err = ctx.Listen(t.Context(), c.missing)
+			require.ErrorContains(t, err, "no transport")
+		})
+	}
+}
+
+func TestNewContextKeepsEmptyLists(t *testing.T) {
+	_, err := tensorpipe.NewContext(pipe.Options{Transports: []pipe.TransportEntry{}})
+	require.Error(t, err, "a context needs a transport")
+
+	c, err := tensorpipe.NewContext(pipe.Options{Channels: []pipe.ChannelEntry{}})
+	require.NoError(t, err)
+	defer c.Close()
+	l, err := c.Listen(t.Context(), "uv://127.0.0.1:0")
+	require.NoError(t, err)
+	p, err := c.Dial(t.Context(), l.URLs()[0])
+	require.NoError(t, err)
+	require.Empty(t, p.Plan().Channels)
+}
+
+func TestNewContextRefusesBadOptions(t *testing.T) {
+	_, err := tensorpipe.NewContext(pipe.Options{Channels: []pipe.ChannelEntry{{Name: "", Factory: basic.New()}}})
+	require.Error(t, err)
+}
