@@ -1,0 +1,145 @@
+package interop
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"strconv"
+)
+
+// Shape says what messages to generate. The zero Shape is that of tppeer
+// without flags: everything is left to chance.
+type Shape struct {
+	Seed uint64 // tppeer's default is 1
+
+	// Numbers that are fixed, or nil where chance decides.
+	Size, Payloads, Tensors *int
+
+	Targets Targets
+}
+
+// Targets says which tensors name cpu:0 as the device to arrive on.
+type Targets int
+
+// The values of tppeer's flag --targets.
+const (
+	TargetsMixed Targets = iota
+	TargetsAll
+	TargetsNone
+)
+
+// Message is a generated message.
+type Message struct {
+	Metadata []byte
+	Payloads []Part
+	Tensors  []Part
+}
+
+// Part is a payload or a tensor.
+type Part struct {
+	Metadata []byte
+	Data     []byte
+	Targeted bool // of a tensor: it names cpu:0
+}
+
+// Generate makes message number index of the sequence that tppeer sends when
+// its flags say the same as shape.
+func Generate(shape Shape, index int) Message {
+	r := random(shape.Seed*1000003 + uint64(index))
+	m := Message{Metadata: r.text()}
+	m.Payloads = r.parts(shape.Payloads, shape.Size)
+	m.Tensors = r.parts(shape.Tensors, shape.Size)
+	for i := range m.Tensors {
+		heads := r.next()&1 == 1
+		m.Tensors[i].Targeted = shape.Targets == TargetsAll || shape.Targets == TargetsMixed && heads
+	}
+	return m
+}
+
+// Report is what a sink prints about a message.
+type Report struct {
+	Metadata Digest       `json:"metadata"`
+	Payloads []PartReport `json:"payloads"`
+	Tensors  []PartReport `json:"tensors"`
+}
+
+// PartReport is what a sink prints about a payload or a tensor.
+type PartReport struct {
+	Digest
+	Metadata Digest `json:"metadata"`
+	Targeted bool   `json:"targeted"`
+}
+
+// Digest stands for bytes: their number and their FNV-1a hash of 64 bits.
+type Digest struct {
+	Length int    `json:"length"`
+	FNV1a  string `json:"fnv1a"` // 16 hexadecimal digits
+}
+
+// DigestOf digests p.
+func DigestOf(p []byte) Digest {
+	h := fnv.New64a()
+	h.Write(p)
+	sum := strconv.FormatUint(h.Sum64(), 16)
+	const zeros = "0000000000000000"
+	return Digest{Length: len(p), FNV1a: zeros[len(sum):] + sum}
+}
+
+// Report is what a sink prints about m.
+func (m Message) Report() Report {
+	return Report{Metadata: DigestOf(m.Metadata), Payloads: reports(m.Payloads), Tensors: reports(m.Tensors)}
+}
+
+func reports(parts []Part) []PartReport {
+	out := make([]PartReport, len(parts))
+	for i, p := range parts {
+		out[i] = PartReport{Digest: DigestOf(p.Data), Metadata: DigestOf(p.Metadata), Targeted: p.Targeted}
+	}
+	return out
+}
+
+// random is the state of the generator in peer/random.cc, SplitMix64.
+type random uint64
+
+func (r *random) next() uint64 {
+	*r += 0x9e3779b97f4a7c15
+	z := uint64(*r)
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
+	z = (z ^ (z >> 27)) * 0x94d049bb133111eb
+	return z ^ (z >> 31)
+}
+
+func (r *random) parts(count, size *int) []Part {
+	parts := make([]Part, or(count, int(r.next()%5)))
+	for i := range parts {
+		parts[i].Metadata = r.text()
+		parts[i].Data = r.bytes(or(size, r.size()))
+	}
+	return parts
+}
+
+// or is the fixed number if there is one. The drawn one is drawn either way,
+// so that fixing one number leaves the others as they were.
+func or(fixed *int, drawn int) int {
+	if fixed != nil {
+		return *fixed
+	}
+	return drawn
+}
+
+func (r *random) text() []byte { return r.bytes(int(r.next() % 32)) }
+
+func (r *random) size() int {
+	drawn := r.next() % 16
+	if drawn == 15 {
+		return 1<<20 + int(r.next()%(3<<20))
+	}
+	return [...]int{0, 1, 8, 4096, 65536}[drawn/3]
+}
+
+func (r *random) bytes(n int) []byte {
+	out := make([]byte, n, n+8)
+	for at := 0; at < n; at += 8 {
+		binary.LittleEndian.PutUint64(out[at:at+8], r.next())
+	}
+	return out
+}
