@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// Go is this library. The client runs in the calling process, the server in a
+// child.
+type Go struct {
+	Child Program // must call RunChild
+}
+
+// Name is "tensorpipe-go".
+func (Go) Name() string { return "tensorpipe-go" }
+
+// Measure implements Subject.
+func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	end, err := g.start(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	var r *Result
+	err = withClient(ctx, s, end.url, func(c *client, plan *pipe.Plan) error {
+		samples, err := c.measure()
+		if err == nil {
+			r = newResult(g.Name(), s, plan, samples)
+		}
+		return err
+	})
+	if err := errors.Join(err, end.stop()); err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	return r, nil
+}
+
+// serverEnd is a server, wherever it runs.
+type serverEnd struct {
+	url  string
+	stop func() error // returns what went wrong at that end, if anything
+	proc *process     // nil: it runs in this process
+}
+
+// start starts the server where the spec wants it.
+func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
+	if s.OneProcess {
+		l, err := listen(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		return &serverEnd{url: l.urls()[0], stop: l.close}, nil
+	}
+	p, err := startProcess(ctx, "bench server", g.Child)
+	if err != nil {
+		return nil, err
+	}
+	var hello greeting
+	if err := errors.Join(p.tell(job{Role: roleServer, Spec: s}), p.decode(&hello)); err != nil {
+		return nil, errors.Join(err, p.end())
+	}
+	if len(hello.URLs) == 0 {
+		return nil, errors.Join(ErrProtocol, p.end())
+	}
+	return &serverEnd{url: hello.URLs[0], stop: p.end, proc: p}, nil
+}
+
+// withClient opens a pipe to a server, runs work on it and closes it. The end of
+// ctx breaks the pipe: the loops that are measured look at no ctx.
+func withClient(ctx context.Context, s Spec, url string, work func(*client, *pipe.Plan) error) error {
+	opts, err := s.options("bench client")
+	if err != nil {
+		return err
+	}
+	pc, err := pipe.New(opts)
+	if err != nil {
+		return err
+	}
+	p, err := pc.Dial(ctx, url)
+	if err != nil {
+		return errors.Join(err, pc.Close())
+	}
+	unwatch := context.AfterFunc(ctx, func() { p.Abort(context.Cause(ctx)) })
+	defer unwatch()
+	c, err := newClient(p, s.withDefaults())
+	if err == nil {
+		err = work(c, p.Plan())
+	}
+	if err != nil {
+		p.Abort(err)
+	}
+	return errors.Join(err, pc.Close())
+}
+
+// tripsFor makes round trips until d has passed, and returns the times.
+func (c *client) tripsFor(d time.Duration) ([]time.Duration, error) {
+	const batch = 256
+	var all []time.Duration
+	for start := time.Now(); time.Since(start) < d; {
+		samples, err := c.roundTrips(batch, 0)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, samples...)
+	}
+	return all, nil
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/cxx"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+//go:embed peers/libtensorpipe/*.h peers/libtensorpipe/*.cc
+var peerSources embed.FS
+
+var buildPeer = sync.OnceValues(cxx.Program{Name: "tpbench", Sources: peerSources, Folder: "peers/libtensorpipe"}.Build)
+
+// Libtensorpipe is the C++ library: two processes of the program in
+// peers/libtensorpipe, which is compiled at first use and kept.
+type Libtensorpipe struct{}
+
+// Name is "libtensorpipe".
+func (Libtensorpipe) Name() string { return "libtensorpipe" }
+
+// Build compiles the program, which Measure does too. The error matches
+// [errors.ErrUnsupported] where the machine lacks the compiler or the library.
+func (Libtensorpipe) Build() error {
+	_, err := buildPeer()
+	return err
+}
+
+// Measure implements Subject. The spec must name one transport and one channel.
+func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
+	if err := cmp.Or(s.Check(), l.check(s)); err != nil {
+		return nil, err
+	}
+	path, err := buildPeer()
+	if err != nil {
+		return nil, err
+	}
+	samples, err := l.run(ctx, path, s.withDefaults())
+	if err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	return newResult(l.Name(), s, l.plan(s), samples), nil
+}
+
+func (Libtensorpipe) check(s Spec) error {
+	if len(s.Transports) != 1 || len(s.Channels) != 1 {
+		return specErrorf("libtensorpipe is measured on one transport and one channel")
+	}
+	if s.OneProcess {
+		return specErrorf("libtensorpipe is measured between two processes")
+	}
+	return nil
+}
+
+// plan is the only path there is.
+func (Libtensorpipe) plan(s Spec) *pipe.Plan {
+	return &pipe.Plan{
+		Dialect: pipe.DialectCompatible, Transport: s.Transports[0],
+		Channels: []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: s.Channels[0]}},
+	}
+}
+
+// run starts both processes and collects what the client prints.
+func (Libtensorpipe) run(ctx context.Context, path string, s Spec) (Samples, error) {
+	var samples Samples
+	route := []string{"--transport", s.Transports[0], "--channel", s.Channels[0]}
+	server, err := startProcess(ctx, "tpbench server", Program{Path: path, Args: append([]string{"server", "--listen", anyAddress(s.Transports[0])}, route...)})
+	if err != nil {
+		return samples, err
+	}
+	url, err := server.line()
+	if err != nil {
+		return samples, errors.Join(err, server.end())
+	}
+	client, err := startProcess(ctx, "tpbench client", Program{Path: path, Args: append(append([]string{"client", "--to", url}, route...), peerFlags(s)...)})
+	if err != nil {
+		return samples, errors.Join(err, server.end())
+	}
+	err = client.decode(&samples)
+	if err == nil {
+		err = checkSamples(s, samples)
+	}
+	return samples, errors.Join(err, client.end(), server.end())
+}
+
+func peerFlags(s Spec) []string {
+	flags := []string{
+		"--size", strconv.Itoa(s.Size), "--depth", strconv.Itoa(s.Depth), "--batch", strconv.Itoa(s.batch()),
+		"--round-trips", strconv.Itoa(s.RoundTrips), "--cold-trips", strconv.Itoa(s.ColdTrips),
+		"--idle-us", strconv.FormatInt(s.Idle.Microseconds(), 10), "--one-way", strconv.Itoa(s.OneWay),
+	}
+	if s.Named {
+		flags = append(flags, "--named")
+	}
+	return flags
+}
+
+// checkSamples makes sure that the program measured what it was asked to.
+func checkSamples(s Spec, got Samples) error {
+	if len(got.RoundTrips) != s.RoundTrips || len(got.ColdTrips) != s.ColdTrips || got.Messages != s.OneWay || (got.OneWay <= 0) != (s.OneWay == 0) {
+		return fmt.Errorf("%w: %d warm and %d cold round trips, %d messages in %v; asked for were %d, %d and %d", ErrProtocol,
+			len(got.RoundTrips), len(got.ColdTrips), got.Messages, time.Duration(got.OneWay), s.RoundTrips, s.ColdTrips, s.OneWay)
+	}
+	return nil
+}

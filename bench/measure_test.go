@@ -1,0 +1,227 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/interop"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// small is a spec that is over in no time.
+func small(size int, named bool) Spec {
+	return Spec{
+		Transports: []string{"uv"}, Channels: []string{"basic"},
+		Size: size, Named: named, Depth: 4, RoundTrips: 25, ColdTrips: 3, OneWay: 70, Idle: time.Millisecond,
+	}
+}
+
+// requireSane holds what every measurement must satisfy.
+func requireSane(t *testing.T, s Spec, r *Result) {
+	t.Helper()
+	require.Equal(t, s.Size, r.SizeBytes)
+	require.Equal(t, s.Named, r.Named)
+	require.Equal(t, s.Depth, r.Depth)
+	require.Equal(t, s.OneWay, r.Messages)
+	require.Equal(t, s.RoundTrips, r.RoundTrips)
+	require.Equal(t, "uv", r.Transport)
+	require.Equal(t, r.Path.Dialect, r.Dialect)
+	for _, p := range []*Percentiles{r.RTT, r.Cold} {
+		require.NotNil(t, p)
+		require.Positive(t, p.P50)
+		require.LessOrEqual(t, p.P50, p.P90)
+		require.LessOrEqual(t, p.P90, p.P99)
+	}
+	require.Positive(t, r.MessagesPerSecond)
+	require.Equal(t, s.Size > 0, r.GBps > 0)
+	require.InDelta(t, r.MessagesPerSecond*float64(s.Size)/1e9, r.GBps, r.GBps/1e6)
+	require.GreaterOrEqual(t, r.CPUSeconds, 0.0)
+}
+
+func TestMeasure(t *testing.T) {
+	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+		for _, size := range []int{0, 8, 1001, 200_000} {
+			for _, named := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%d/%t", dialect, size, named), func(t *testing.T) {
+					s := small(size, named)
+					s.Dialect = dialect
+					r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+					require.NoError(t, err)
+					requireSane(t, s, r)
+					require.Equal(t, "tensorpipe-go", r.Subject)
+					require.Equal(t, "basic", r.Channel)
+					require.Equal(t, dialect, r.Dialect)
+					require.Equal(t, 2, r.Processes)
+				})
+			}
+		}
+	}
+}
+
+// Without spinning all is the same but the speed.
+func TestMeasureWithoutSpinning(t *testing.T) {
+	s := small(8, true)
+	s.Dialect, s.NoSpin = pipe.DialectNative, true
+	r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+	require.NoError(t, err)
+	requireSane(t, s, r)
+}
+
+// More messages than fit into a batch.
+func TestMeasureInBatches(t *testing.T) {
+	s := small(8, true)
+	s.RoundTrips, s.OneWay = batchMessages+1, 2*batchMessages+1
+	r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+	require.NoError(t, err)
+	requireSane(t, s, r)
+}
+
+func TestMeasureInOneProcess(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("channel xth is for Linux")
+	}
+	s := small(100_000, true)
+	s.Channels, s.OneProcess = []string{"xth"}, true
+	r, err := Go{}.Measure(t.Context(), s)
+	require.NoError(t, err)
+	requireSane(t, s, r)
+	require.Equal(t, "xth", r.Channel)
+	require.Equal(t, 1, r.Processes)
+}
+
+// requirePeer skips tests of the C++ peer, or fails them, as interop tests do.
+func requirePeer(t *testing.T) {
+	t.Helper()
+	err := Libtensorpipe{}.Build()
+	if errors.Is(err, errors.ErrUnsupported) && os.Getenv(interop.RequireVar) != "1" {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+}
+
+func TestMeasureLibtensorpipe(t *testing.T) {
+	requirePeer(t)
+	for _, size := range []int{0, 8, 1001, 200_000} {
+		for _, named := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d/%t", size, named), func(t *testing.T) {
+				s := small(size, named)
+				r, err := Libtensorpipe{}.Measure(t.Context(), s)
+				require.NoError(t, err)
+				requireSane(t, s, r)
+				require.Equal(t, "libtensorpipe", r.Subject)
+				require.Equal(t, pipe.DialectCompatible, r.Dialect)
+			})
+		}
+	}
+}
+
+// The two programs say and send the same: each end finds the other's bytes right.
+func TestClientOfCxxServer(t *testing.T) {
+	requirePeer(t)
+	path, err := buildPeer()
+	require.NoError(t, err)
+	server, err := startProcess(t.Context(), "tpbench server", Program{Path: path, Args: []string{"server", "--listen", "uv://127.0.0.1:0"}})
+	require.NoError(t, err)
+	url, err := server.line()
+	require.NoError(t, err)
+	s := small(1001, false)
+	require.NoError(t, withClient(t.Context(), s, url, func(c *client, _ *pipe.Plan) error {
+		samples, err := c.measure()
+		require.NoError(t, checkSamples(s, samples))
+		return err
+	}))
+	require.NoError(t, server.end())
+}
+
+// A check that cannot fail proves nothing.
+func TestCorruptionIsFound(t *testing.T) {
+	g := Go{Child: child(t)}
+	s := small(1001, true)
+	for name, run := range map[string]func(*client) error{
+		"one way": func(c *client) error {
+			if err := c.begin(kindSink, 8); err != nil {
+				return err
+			}
+			c.sources.slot(5)[1000] ^= 1
+			if err := c.send(8); err != nil {
+				return err
+			}
+			if _, err := expect(c.pipe, wordDone); err != nil {
+				return err
+			}
+			_, err := expect(c.pipe, wordChecked)
+			return err
+		},
+		"echo": func(c *client) error {
+			if err := c.begin(kindEcho, 8); err != nil {
+				return err
+			}
+			for i := range 8 {
+				if err := c.trip(i); err != nil {
+					return err
+				}
+			}
+			c.echoes.slot(5)[1000] ^= 1
+			return c.endTrips(8)
+		},
+		"messages in the wrong order": func(c *client) error {
+			c.sent[0], c.sent[1] = c.sent[1], c.sent[0]
+			_, _, err := c.flood(8)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			end, err := g.start(t.Context(), s)
+			require.NoError(t, err)
+			err = withClient(t.Context(), s, end.url, func(c *client, _ *pipe.Plan) error { return run(c) })
+			require.ErrorIs(t, err, ErrCorrupt)
+			require.ErrorContains(t, err, "differs in the 8 bytes at")
+			_ = end.stop() // it may have an error of its own about the pipe that was aborted
+		})
+	}
+}
+
+func TestMeasureIsInterrupted(t *testing.T) {
+	for name, subject := range map[string]Subject{"go": Go{Child: child(t)}, "libtensorpipe": Libtensorpipe{}} {
+		t.Run(name, func(t *testing.T) {
+			if name == "libtensorpipe" {
+				requirePeer(t)
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			why := errors.New("enough")
+			s := small(8, true)
+			s.RoundTrips = maxMessages
+			time.AfterFunc(100*time.Millisecond, func() { cancel(why) })
+			_, err := subject.Measure(ctx, s)
+			require.ErrorIs(t, err, why)
+		})
+	}
+}
+
+func TestIdle(t *testing.T) {
+	cost, err := Go{Child: child(t)}.Idle(t.Context(), small(0, true), 20, time.Millisecond)
+	require.NoError(t, err)
+	if runtime.GOOS == "linux" {
+		require.GreaterOrEqual(t, cost.Client.DescriptorsPerPipe, 1.0)
+		require.Equal(t, cost.Client.DescriptorsPerPipe, cost.Server.DescriptorsPerPipe)
+		require.Less(t, cost.Client.BytesPerPipe, 10<<20)
+	}
+	require.GreaterOrEqual(t, cost.Client.Core, 0.0)
+	require.GreaterOrEqual(t, cost.Server.Core, 0.0)
+}
+
+func TestBusy(t *testing.T) {
+	pairs, err := Go{Child: child(t)}.Busy(t.Context(), small(8, true), 2, 10*time.Millisecond)
+	require.NoError(t, err)
+	require.Len(t, pairs, 2)
+	for _, p := range pairs {
+		require.Positive(t, p.P50)
+	}
+}

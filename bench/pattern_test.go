@@ -1,0 +1,52 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPatternFindsDamage(t *testing.T) {
+	for _, size := range []int{0, 1, 7, 8, 9, 64, 1001} {
+		p := make([]byte, size)
+		fill(p, 5)
+		require.Equal(t, -1, difference(p, 5), "size %d", size)
+		for at := range p {
+			p[at] ^= 0x10
+			require.Equal(t, at&^7, difference(p, 5), "size %d, byte %d", size, at)
+			p[at] ^= 0x10
+		}
+		if size > 0 {
+			require.GreaterOrEqual(t, difference(p, 6), 0, "another message of size %d", size)
+		}
+	}
+}
+
+func TestPatternTellsPlacesApart(t *testing.T) {
+	seen := map[uint64]bool{}
+	for number := range uint64(100) {
+		for index := range uint64(100) {
+			w := word(number, index)
+			require.False(t, seen[w])
+			seen[w] = true
+		}
+	}
+}
+
+func TestArenaSlots(t *testing.T) {
+	for _, size := range []int{0, 1, 64, 65, 3 << 20} {
+		var a arena
+		require.NoError(t, a.resize(3, size))
+		a.fill(3, 10)
+		require.NoError(t, a.check(3, 10), "slots lie apart")
+		require.Len(t, a.slot(2), size)
+		if size == 0 {
+			continue
+		}
+		require.ErrorIs(t, a.check(3, 9), ErrCorrupt)
+		a.slot(1)[size-1] ^= 1
+		require.ErrorContains(t, a.check(3, 10), "message 11 differs")
+		a.clear(3)
+		require.ErrorIs(t, a.check(1, 10), ErrCorrupt, "old bytes do not pass for new")
+	}
+}

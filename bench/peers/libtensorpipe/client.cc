@@ -1,0 +1,265 @@
+#include "client.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "node.h"
+
+namespace tp = tensorpipe;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Samples = std::vector<int64_t>;
+
+int64_t nsSince(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+// Says text and waits until it has left.
+void say(tp::Pipe& pipe, const std::string& text) {
+  Outcome outcome;
+  pipe.write(words(text), [outcome](const tp::Error& error) {
+    if (!outcome.failedOn(error)) {
+      outcome.done("");
+    }
+  });
+  outcome.wait();
+}
+
+// Reads a message of words, when its turn comes.
+void hear(tp::Pipe& pipe, const Outcome& outcome, std::function<void()> first = [] {}) {
+  pipe.readDescriptor([&pipe, outcome, first](const tp::Error& error, tp::Descriptor descriptor) {
+    if (outcome.failedOn(error)) {
+      return;
+    }
+    first();
+    if (!descriptor.tensors.empty()) {
+      outcome.fail("unexpected message");
+      return;
+    }
+    std::string text = descriptor.metadata;
+    pipe.read(tp::Allocation(), [outcome, text](const tp::Error& error) {
+      if (!outcome.failedOn(error)) {
+        outcome.done(text);
+      }
+    });
+  });
+}
+
+// Reads a message "VERB NUMBER" and returns the number.
+int64_t expect(const std::string& verb, const std::string& text) {
+  if (text.rfind(verb + " ", 0) != 0) {
+    throw std::runtime_error("the server says: " + text);
+  }
+  return std::stoll(text.substr(verb.size() + 1));
+}
+
+// Batch is a number of messages with memory of their own, and what is measured
+// about them. Callbacks keep it: those of writes may come when all is over.
+class Batch : public std::enable_shared_from_this<Batch> {
+ public:
+  Batch(const Flags& flags, tp::Pipe& pipe, Arena& sources, Arena& echoes, uint64_t messages, uint64_t first)
+      : flags_(flags), pipe_(pipe), sources_(sources), echoes_(echoes), count_(messages), first_(first) {
+    for (uint64_t i = 0; i < count_; ++i) {
+      sources_.fill(i, first_ + i);
+      messages_.push_back(message(sources_, i, flags_.size, flags_.named));
+    }
+    echoes_.clear(count_);
+  }
+
+  void announce(const char* kind) {
+    std::ostringstream order;
+    order << kind << ' ' << count_ << ' ' << first_ << ' ' << flags_.size << ' ' << flags_.depth << ' ' << flags_.named;
+    say(pipe_, order.str());
+    Outcome outcome;
+    hear(pipe_, outcome);
+    std::string answer = outcome.wait();
+    if (answer != "ready") {
+      throw std::runtime_error("the server says: " + answer);
+    }
+  }
+
+  // All round trips in a row, each from the callback of the one before.
+  void roundTrips(Samples& samples) {
+    announce("echo");
+    Outcome outcome;
+    trip(0, count_, samples, outcome);
+    outcome.wait();
+    checkEchoes();
+  }
+
+  // Round trips after a time in which nothing happens.
+  void coldTrips(Samples& samples) {
+    announce("echo");
+    for (uint64_t i = 0; i < count_; ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(flags_.idleUs));
+      Outcome outcome;
+      trip(i, i + 1, samples, outcome);
+      outcome.wait();
+    }
+    checkEchoes();
+  }
+
+  // Messages one way, depth of them in flight. Adds to the two times.
+  void oneWay(int64_t& ns, int64_t& cpu) {
+    announce("sink");
+    Outcome arrived;
+    int64_t before = cpuNs(), took = 0, used = 0;
+    Clock::time_point start = Clock::now();
+    hear(pipe_, arrived, [&] {
+      took = nsSince(start);
+      used = cpuNs() - before;
+    });
+    next_ = 0;
+    for (uint64_t i = 0; i < std::min(flags_.depth, count_); ++i) {
+      send(arrived);
+    }
+    used += expect("done", arrived.wait());
+    ns += took;
+    cpu += used;
+    Outcome checked;
+    hear(pipe_, checked);
+    expect("checked", checked.wait());
+  }
+
+ private:
+  void trip(uint64_t index, uint64_t end, Samples& samples, const Outcome& outcome) {
+    auto self = shared_from_this();
+    Clock::time_point start = Clock::now();
+    pipe_.write(std::move(messages_[index]), [self, outcome](const tp::Error& error) { outcome.failedOn(error); });
+    pipe_.readDescriptor([=, &samples](const tp::Error& error, tp::Descriptor descriptor) {
+      if (outcome.failedOn(error)) {
+        return;
+      }
+      tp::Allocation memory;
+      try {
+        memory = allocation(descriptor, self->echoes_, index, self->flags_.size);
+      } catch (const std::exception& wrong) {
+        outcome.fail(wrong.what());
+        return;
+      }
+      self->pipe_.read(std::move(memory), [=, &samples](const tp::Error& error) {
+        if (outcome.failedOn(error)) {
+          return;
+        }
+        samples.push_back(nsSince(start));
+        if (index + 1 == end) {
+          outcome.done("");
+        } else {
+          self->trip(index + 1, end, samples, outcome);
+        }
+      });
+    });
+  }
+
+  // Writes the next message, and another when it has left.
+  void send(const Outcome& outcome) {
+    uint64_t index = next_++;
+    if (index >= count_) {
+      return;
+    }
+    auto self = shared_from_this();
+    pipe_.write(std::move(messages_[index]), [self, outcome](const tp::Error& error) {
+      if (!outcome.failedOn(error)) {
+        self->send(outcome);
+      }
+    });
+  }
+
+  void checkEchoes() {
+    Outcome outcome;
+    hear(pipe_, outcome);
+    expect("checked", outcome.wait());
+    for (uint64_t i = 0; i < count_; ++i) {
+      std::string wrong = echoes_.difference(i, first_ + i);
+      if (!wrong.empty()) {
+        throw std::runtime_error("echo: " + wrong);
+      }
+    }
+  }
+
+  const Flags& flags_;
+  tp::Pipe& pipe_;
+  Arena& sources_;
+  Arena& echoes_;
+  const uint64_t count_, first_;
+  std::atomic<uint64_t> next_{0};
+  std::vector<tp::Message> messages_;
+};
+
+// Client does one kind of work after the other, each in batches, with a batch
+// before that does not count.
+class Client {
+ public:
+  Client(const Flags& flags, tp::Pipe& pipe) : flags_(flags), pipe_(pipe) {
+    sources_.resize(flags.batch, flags.size);
+    echoes_.resize(flags.batch, flags.size);
+  }
+
+  void run() {
+    Samples unused;
+    int64_t none = 0;
+    if (flags_.roundTrips > 0) {
+      inBatches(warmUp(flags_.roundTrips), [&](Batch& b) { b.roundTrips(unused); });
+      warm_.reserve(flags_.roundTrips);
+      inBatches(flags_.roundTrips, [&](Batch& b) { b.roundTrips(warm_); });
+    }
+    inBatches(flags_.coldTrips, [&](Batch& b) { b.coldTrips(cold_); });
+    if (flags_.oneWay > 0) {
+      inBatches(std::min(flags_.batch, flags_.oneWay), [&](Batch& b) { b.oneWay(none, none); });
+      inBatches(flags_.oneWay, [&](Batch& b) { b.oneWay(oneWayNs_, cpuNs_); });
+    }
+  }
+
+  void print() const {
+    std::cout << "{\"rtt_ns\":" << json(warm_) << ",\"cold_ns\":" << json(cold_) << ",\"one_way_ns\":" << oneWayNs_
+              << ",\"cpu_ns\":" << cpuNs_ << ",\"messages\":" << flags_.oneWay << "}" << std::endl;
+  }
+
+ private:
+  static uint64_t warmUp(uint64_t count) { return std::min<uint64_t>(count / 10 + 1, 1000); }
+
+  void inBatches(uint64_t messages, std::function<void(Batch&)> work) {
+    while (messages > 0) {
+      uint64_t n = std::min(messages, flags_.batch);
+      auto batch = std::make_shared<Batch>(flags_, pipe_, sources_, echoes_, n, number_);
+      work(*batch);
+      number_ += n;
+      messages -= n;
+    }
+  }
+
+  static std::string json(const Samples& samples) {
+    std::ostringstream out;
+    out << '[';
+    for (size_t i = 0; i < samples.size(); ++i) {
+      out << (i > 0 ? "," : "") << samples[i];
+    }
+    out << ']';
+    return out.str();
+  }
+
+  const Flags& flags_;
+  tp::Pipe& pipe_;
+  Arena sources_, echoes_;
+  uint64_t number_ = 0;
+  Samples warm_, cold_;
+  int64_t oneWayNs_ = 0, cpuNs_ = 0;
+};
+
+}  // namespace
+
+void measure(const Flags& flags) {
+  auto context = makeContext(flags);
+  PipePtr pipe = context->connect(flags.to);
+  Client client(flags, *pipe);
+  client.run();
+  client.print();
+  pipe->close();
+  context->join();
+}

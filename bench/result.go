@@ -1,0 +1,85 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// Result is one measurement.
+type Result struct {
+	Subject   string `json:"subject"`
+	Transport string `json:"transport"`
+	Channel   string `json:"channel"` // for tensors from host memory to host memory
+	Dialect   string `json:"dialect"`
+
+	SizeBytes  int  `json:"size_bytes"`
+	Named      bool `json:"named"`
+	Depth      int  `json:"depth"`
+	Messages   int  `json:"messages"`    // one way
+	RoundTrips int  `json:"round_trips"` // warm
+	Processes  int  `json:"processes"`   // 1 or 2
+
+	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
+	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
+
+	// GBps is in 10^9 bytes per second, 0 for empty messages.
+	GBps              float64 `json:"gbytes_per_second"`
+	MessagesPerSecond float64 `json:"messages_per_second"`
+	CPUSeconds        float64 `json:"cpu_seconds"` // of both processes, one way
+	CPUSecondsPerGB   float64 `json:"cpu_seconds_per_gbyte"`
+
+	Path *pipe.Plan `json:"path"`
+}
+
+// Subject is a library that can be measured.
+type Subject interface {
+	// Name is what results call it.
+	Name() string
+
+	// Measure starts what it needs, measures and ends it again. The end of ctx
+	// ends it early, with an error.
+	Measure(ctx context.Context, s Spec) (*Result, error)
+}
+
+// newResult does the sums.
+func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result {
+	s = s.withDefaults()
+	r := &Result{
+		Subject: subject, Transport: plan.Transport, Channel: channelOf(plan), Dialect: plan.Dialect,
+		SizeBytes: s.Size, Named: s.Named, Depth: s.Depth,
+		Messages: samples.Messages, RoundTrips: len(samples.RoundTrips), Processes: 2,
+		RTT: percentiles(samples.RoundTrips), Cold: percentiles(samples.ColdTrips),
+		CPUSeconds: samples.CPU.Seconds(),
+		Path:       plan,
+	}
+	if s.OneProcess {
+		r.Processes = 1
+	}
+	if samples.OneWay > 0 {
+		gb := float64(s.Size) * float64(samples.Messages) / 1e9
+		r.GBps = gb / samples.OneWay.Seconds()
+		r.MessagesPerSecond = float64(samples.Messages) / samples.OneWay.Seconds()
+		if gb > 0 {
+			r.CPUSecondsPerGB = r.CPUSeconds / gb
+		}
+	}
+	return r
+}
+
+// channelOf is the channel for host memory, or what there is instead of one.
+func channelOf(plan *pipe.Plan) string {
+	if name, ok := plan.Channel(device.CPU(), device.CPU()); ok {
+		return name
+	}
+	var names []string
+	for _, c := range plan.Channels {
+		if !slices.Contains(names, c.Channel) {
+			names = append(names, c.Channel)
+		}
+	}
+	return strings.Join(names, ",")
+}

@@ -1,0 +1,129 @@
+package bench
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// Spec says what to measure. A count of 0 leaves that part out.
+type Spec struct {
+	// Transports and Channels are names of entries of
+	// [tensorpipe.DefaultProfile] to offer; none stands for all. Libtensorpipe
+	// needs exactly one of each.
+	Transports []string `json:"transports,omitempty"`
+	Channels   []string `json:"channels,omitempty"`
+
+	// Dialect is that of pipe.Options. Libtensorpipe has its own, which is the
+	// compatible one.
+	Dialect string `json:"dialect,omitempty"`
+
+	// NoSpin makes all who wait for a message over uv go to sleep at once, see
+	// [uv.WithSpin]. It does not concern Libtensorpipe.
+	NoSpin bool `json:"no_spin,omitempty"`
+
+	// Size is that of the one tensor of a message, in bytes. With 0, messages
+	// are empty: no tensor, no payload, no metadata.
+	Size int `json:"size"`
+
+	// Named is whether the sender names the target device; otherwise the
+	// receiver chooses it.
+	Named bool `json:"named"`
+
+	// Depth is the number of messages in flight one way. 0 stands for 8.
+	Depth int `json:"depth"`
+
+	RoundTrips int `json:"round_trips"` // one behind the other
+	ColdTrips  int `json:"cold_trips"`  // each after Idle
+	OneWay     int `json:"one_way"`     // messages, Depth of them in flight
+
+	// Idle is how long nothing happens before a cold trip. 0 stands for 2 ms.
+	Idle time.Duration `json:"idle"`
+
+	// OneProcess puts both ends into the calling process, for channels that
+	// work only there.
+	OneProcess bool `json:"one_process"`
+}
+
+const (
+	batchBytes    = 256 << 20 // memory of a batch, unless Depth needs more
+	batchMessages = 1024
+	maxBatchBytes = 8 << 30
+	maxMessages   = 10_000_000
+)
+
+// DefaultCount is a number of messages of that size that gives steady figures in
+// about a second.
+func DefaultCount(size int) int { return min(max(2<<30/max(size, 1), 20), 10_000) }
+
+func (s Spec) withDefaults() Spec {
+	s.Depth = cmp.Or(s.Depth, 8)
+	s.Idle = cmp.Or(s.Idle, 2*time.Millisecond)
+	return s
+}
+
+// Check returns an error that matches ErrSpec where s cannot be measured.
+func (s Spec) Check() error {
+	s = s.withDefaults()
+	for what, n := range map[string]int{"round trips": s.RoundTrips, "cold trips": s.ColdTrips, "messages one way": s.OneWay} {
+		if n < 0 || n > maxMessages {
+			return specErrorf("%d %s: want 0 to %d", n, what, maxMessages)
+		}
+	}
+	switch {
+	case s.RoundTrips+s.ColdTrips+s.OneWay == 0:
+		return specErrorf("nothing to measure: all counts are 0")
+	case s.Depth < 1 || s.Depth > batchMessages:
+		return specErrorf("depth %d: want 1 to %d", s.Depth, batchMessages)
+	case s.Idle < 0:
+		return specErrorf("idle %v: want more than 0", s.Idle)
+	case s.Size < 0 || s.Size > maxBatchBytes/(2*s.Depth):
+		return specErrorf("size %d: with a depth of %d want 0 to %d bytes", s.Size, s.Depth, maxBatchBytes/(2*s.Depth))
+	}
+	return nil
+}
+
+// batch is the number of messages between two pauses for checking. Each has
+// memory of its own; there are enough to keep Depth of them in flight for a
+// while.
+func (s Spec) batch() int {
+	return max(min(batchBytes/max(s.Size, 1), batchMessages), 2*s.Depth)
+}
+
+// options are those of a context that offers what s says.
+func (s Spec) options(name string) (pipe.Options, error) {
+	profile := tensorpipe.DefaultProfile()
+	transports, err := pick("transport", profile.Transports, s.Transports, func(e pipe.TransportEntry) string { return e.Name })
+	if err != nil {
+		return pipe.Options{}, err
+	}
+	channels, err := pick("channel", profile.Channels, s.Channels, func(e pipe.ChannelEntry) string { return e.Name })
+	if err != nil {
+		return pipe.Options{}, err
+	}
+	if s.NoSpin {
+		for i, e := range transports {
+			if e.Name == "uv" {
+				transports[i].Transport = uv.New(uv.WithSpin(0))
+			}
+		}
+	}
+	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: transports, Channels: channels}, nil
+}
+
+// pick returns the entries with the wanted names, all if none is wanted.
+func pick[E any](what string, entries []E, wanted []string, name func(E) string) ([]E, error) {
+	if len(wanted) == 0 {
+		return entries, nil
+	}
+	for _, w := range wanted {
+		if !slices.ContainsFunc(entries, func(e E) bool { return name(e) == w }) {
+			return nil, specErrorf("there is no %s %q", what, w)
+		}
+	}
+	return slices.DeleteFunc(entries, func(e E) bool { return !slices.Contains(wanted, name(e)) }), nil
+}

@@ -1,0 +1,28 @@
+package bench
+
+import (
+	"runtime"
+	"runtime/debug"
+	"time"
+)
+
+// usage is what a process takes.
+type usage struct {
+	// CPU time before and after the rest was found out, which takes some.
+	Before time.Duration `json:"before_ns"`
+	After  time.Duration `json:"after_ns"`
+
+	Resident    int `json:"resident_bytes"` // 0 where the system does not say
+	Descriptors int `json:"descriptors"`    // likewise
+}
+
+// ownUsage is that of this process, when it has given back to the system what
+// it does not need.
+func ownUsage() usage {
+	u := usage{Before: cpuTime()}
+	runtime.GC()
+	debug.FreeOSMemory()
+	u.Resident, u.Descriptors = residentBytes(), descriptors()
+	u.After = cpuTime()
+	return u
+}
