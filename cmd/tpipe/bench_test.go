@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/bench"
+)
+
+func TestBenchJSON(t *testing.T) {
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -transport uv -channel basic -named -size 0,8,64KiB -depth 3 -count 12")...)
+	require.Zero(t, code, stderr)
+	require.Empty(t, stderr)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 3)
+	for i, size := range []int{0, 8, 64 << 10} {
+		var fields map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(lines[i]), &fields))
+		for _, name := range []string{"transport", "channel", "dialect", "size_bytes", "depth", "messages", "rtt_us", "gbytes_per_second", "cpu_seconds", "path"} {
+			require.Contains(t, fields, name)
+		}
+		var r bench.Result
+		require.NoError(t, json.Unmarshal([]byte(lines[i]), &r))
+		require.Equal(t, []string{"tensorpipe-go", "uv", "basic", "native"}, []string{r.Subject, r.Transport, r.Channel, r.Dialect})
+		require.Equal(t, []int{size, 3, 12, 12, 2}, []int{r.SizeBytes, r.Depth, r.Messages, r.RoundTrips, r.Processes})
+		require.True(t, r.Named)
+		for _, p := range []*bench.Percentiles{r.RTT, r.Cold} {
+			require.Positive(t, p.P50)
+			require.LessOrEqual(t, p.P50, p.P90)
+			require.LessOrEqual(t, p.P90, p.P99)
+		}
+		require.Equal(t, size > 0, r.GBps > 0)
+		require.Equal(t, r.Dialect, r.Path.Dialect)
+	}
+}
+
+func TestBenchTable(t *testing.T) {
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -size 8,1MiB -count 3 -dialect compatible -spin=false")...)
+	require.Zero(t, code, stderr)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 4)
+	require.Equal(t, "transport uv, channel basic, compatible dialect, 8 in flight", lines[0])
+	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 one way CPU"), strings.Fields(lines[1]))
+	require.Contains(t, lines[2], "8 B")
+	require.Contains(t, lines[2], "k/s", "small messages are counted")
+	require.Contains(t, lines[3], "1 MiB")
+	require.Contains(t, lines[3], "GB/s")
+	require.NotContains(t, stdout, "ratio", "there is nothing to compare with")
+}
+
+// Every combination of the lists has a table.
+func TestBenchCombinations(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("channel xth is for Linux")
+	}
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -channel basic,xth -size 100KiB -count 3")...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight\n")
+	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, both ends in one process\n")
+}
+
+func TestBenchPeer(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	args := "bench -peer libtensorpipe -pairs 2 -transport uv -channel basic -count 5 -size 0,1001"
+	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 2, strings.Count(stdout, "libtensorpipe"))
+	require.Equal(t, 2, strings.Count(stdout, "ratio"))
+
+	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
+	require.Zero(t, code, stderr)
+	var subjects []string
+	var last benchRatios
+	for line := range strings.Lines(stdout) {
+		last = benchRatios{}
+		require.NoError(t, json.Unmarshal([]byte(line), &last))
+		subjects = append(subjects, last.Subject)
+	}
+	const here, there = "tensorpipe-go", "libtensorpipe"
+	one := []string{here, there, here, there, here + "/" + there}
+	require.Equal(t, append(one, one...), subjects)
+	require.Equal(t, 1001, last.SizeBytes)
+	require.Equal(t, 2, last.Pairs)
+	for _, ratio := range []*float64{last.RTT, last.Cold, last.Rate} {
+		require.Positive(t, *ratio)
+	}
+}
+
+func TestBenchBadCommandLines(t *testing.T) {
+	for line, want := range map[string]string{
+		"-size 12kB":                         "want a number of bytes such as 4096, 64KiB",
+		"-size 8,,8":                         "want a number of bytes such as 4096, 64KiB",
+		"-size 4GiB":                         "tpipe bench: size 4294967296: with a depth of 8 want 0 to 536870912 bytes",
+		"-depth 0":                           "-depth 0: want 1 or more",
+		"-depth -3":                          "depth -3: want 1 to 1024",
+		"-count -3":                          "-3 ",
+		"-transport pigeon":                  `-transport: there is no transport "pigeon", only uv`,
+		"-channel basic,pigeon":              `-channel: there is no channel "pigeon", only `,
+		"-dialect latin":                     `-dialect "latin": want auto, compatible or native`,
+		"-peer gloo":                         `-peer "gloo": want libtensorpipe`,
+		"-peer libtensorpipe":                "say with -transport and -channel which path to compare",
+		"-peer libtensorpipe -channel basic": "say with -transport and -channel which path to compare",
+		"-peer libtensorpipe -transport uv -channel basic -pairs 0": "-pairs 0: want 1 to 10000000",
+	} {
+		stdout, stderr, code := tpipe(t, append([]string{"bench"}, strings.Fields(line)...)...)
+		require.Equal(t, exitUsage, code, line)
+		require.Empty(t, stdout, line)
+		require.Contains(t, stderr, want, line)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+	}
+}
+
+// childOf finds the second process of p.
+func childOf(t *testing.T, p *process) int {
+	t.Helper()
+	found := 0
+	require.Eventually(t, func() bool {
+		found = firstChild(p.cmd.Process.Pid)
+		return found != 0
+	}, hang, pollInterval)
+	return found
+}
+
+// However a bench ends, its second process ends too.
+func TestBenchChildEnds(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("children are looked for in /proc")
+	}
+	for name, end := range map[string]os.Signal{"interrupted": os.Interrupt, "killed": os.Kill} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "bench", "-count", "10000000", "-size", "8")
+			child := childOf(t, p)
+			p.signal(end)
+			stdout, stderr, code := p.wait()
+			require.Empty(t, stdout)
+			if end == os.Interrupt {
+				require.Equal(t, exitInterrupted, code)
+				require.Equal(t, "tpipe bench: interrupted\n", stderr)
+			}
+			require.Eventually(t, func() bool { return !isRunning(child) }, hang, pollInterval)
+		})
+	}
+}

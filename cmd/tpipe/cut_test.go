@@ -1,0 +1,142 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const largeName = "large.safetensors"
+
+// sendLarge starts to send a file that takes a while, and returns when the
+// receiver is writing it.
+func sendLarge(t *testing.T, recv *process, address string, flags ...string) *process {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), largeName)
+	sparseFile(t, path, 128, 16<<20)
+	send := start(t, append([]string{"send", "-to", address, path}, flags...)...)
+	recv.lineWith("1 file of 2.0 GiB from tpipe send")
+	part := filepath.Join(recv.out(), "."+largeName+".tpipe-part")
+	require.Eventually(t, func() bool {
+		info, err := os.Stat(part)
+		return err == nil && info.Sys().(*syscall.Stat_t).Blocks > 0
+	}, hang, time.Millisecond)
+	return send
+}
+
+// out is the directory of a recv.
+func (p *process) out() string {
+	for i, arg := range p.cmd.Args {
+		if arg == "-out" {
+			return p.cmd.Args[i+1]
+		}
+	}
+	return ""
+}
+
+// A sender that dies, or is interrupted, leaves nothing at the receiver, which
+// goes on.
+func TestSenderCut(t *testing.T) {
+	for what, c := range map[string]struct {
+		signal os.Signal
+		code   int
+		says   string
+		heard  string
+	}{
+		"killed":      {syscall.SIGKILL, -1, "", "lost the peer"},
+		"interrupted": {os.Interrupt, exitInterrupted, "tpipe send: interrupted\n", "interrupt"},
+		"terminated":  {syscall.SIGTERM, exitInterrupted, "tpipe send: interrupted\n", "terminated"},
+	} {
+		for _, dialect := range []string{"native", "compatible"} {
+			t.Run(what+" "+dialect, func(t *testing.T) {
+				recv, address := startRecv(t, t.TempDir(), "-dialect", dialect)
+				send := sendLarge(t, recv, address, "-dialect", dialect)
+				send.signal(c.signal)
+				_, stderr, code := send.wait()
+				require.Equal(t, c.code, code, stderr)
+				require.Equal(t, c.says, stderr)
+
+				_, stderr, code = tpipe(t, "send", "-to", address, "-dialect", dialect, "testdata")
+				require.Zero(t, code, stderr)
+				log := recv.stop()
+				require.Len(t, linesWith(log, "tpipe recv: "), 1, log)
+				require.Contains(t, log, c.heard)
+				require.Len(t, safetensorsIn(t, recv.out()), 1)
+			})
+		}
+	}
+}
+
+// A receiver that is interrupted in the middle tells its senders, and leaves no
+// parts of files.
+func TestReceiverCut(t *testing.T) {
+	for _, flags := range []string{"", "-once"} {
+		for _, dialect := range []string{"native", "compatible"} {
+			t.Run(dialect+flags, func(t *testing.T) {
+				recv, address := startRecv(t, t.TempDir(), append(strings.Fields(flags), "-dialect", dialect)...)
+				send := sendLarge(t, recv, address, "-dialect", dialect)
+				recv.signal(os.Interrupt)
+				_, stderr, code := recv.wait()
+				require.Equal(t, exitInterrupted, code, stderr)
+				require.Contains(t, stderr, "interrupted")
+				require.Empty(t, safetensorsIn(t, recv.out()))
+				_, stderr, code = send.wait()
+				require.Equal(t, exitFailed, code)
+				require.Contains(t, stderr, "the receiver says: interrupt")
+				require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			})
+		}
+	}
+}
+
+func TestReceiverInterruptedIdle(t *testing.T) {
+	recv, _ := startRecv(t, t.TempDir())
+	require.Empty(t, recv.stop())
+	recv, _ = startRecv(t, t.TempDir(), "-once")
+	recv.signal(os.Interrupt)
+	_, stderr, code := recv.wait()
+	require.Equal(t, exitInterrupted, code)
+	require.Equal(t, "tpipe recv: interrupted\n", stderr)
+}
+
+// A receiver that is killed leaves a part, under a name of its own; the next
+// transfer replaces it.
+func TestReceiverKilled(t *testing.T) {
+	recv, address := startRecv(t, t.TempDir())
+	send := sendLarge(t, recv, address)
+	recv.kill()
+	_, stderr, code := send.wait()
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "lost the peer")
+	left, err := os.ReadDir(recv.out())
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, "."+largeName+".tpipe-part", left[0].Name())
+
+	small := filepath.Join(t.TempDir(), largeName)
+	sparseFile(t, small, 1, 10)
+	again, address := startRecv(t, recv.out())
+	_, stderr, code = tpipe(t, "send", "-to", address, small)
+	require.Zero(t, code, stderr)
+	require.Empty(t, again.stop())
+	require.Len(t, safetensorsIn(t, recv.out()), 1)
+}
+
+// limitedShell is tpipe in a shell that lets it write no large files.
+func limitedShell(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skipf("no shell: %v", err)
+	}
+	inner := program(t, args...)
+	cmd := exec.Command(shell, append([]string{"-c", `ulimit -f 2000 && exec "$0" "$@"`, inner.Path}, args...)...)
+	cmd.Env = inner.Env
+	return cmd
+}

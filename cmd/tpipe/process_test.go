@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hang is how long a process may take before a test gives up on it.
+const hang = 2 * time.Minute
+
+// process is a running tpipe.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	lines  *bufio.Reader // stdout
+	stderr shared
+	late   *time.Timer
+	ended  bool
+}
+
+// shared is what a process has printed so far.
+type shared struct {
+	mu   sync.Mutex
+	data bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data.String()
+}
+
+// await waits until text has been printed.
+func (s *shared) await(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, hang, time.Millisecond, text)
+}
+
+// program is tpipe with a command line.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(path, args...)
+	// With the race detector a program would pause for a second before it exits.
+	cmd.Env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0")
+	return cmd
+}
+
+// start runs tpipe as a process. It is killed with the test.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	return startCommand(t, program(t, args...))
+}
+
+// startCommand runs what becomes a tpipe.
+func startCommand(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd}
+	p.cmd.Stderr = &p.stderr
+	stdout, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	p.lines = bufio.NewReader(stdout)
+	require.NoError(t, p.cmd.Start())
+	p.late = time.AfterFunc(hang, func() { _ = p.cmd.Process.Kill() })
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("tpipe %s: %v\n%s", strings.Join(cmd.Args[1:], " "), p.cmd.ProcessState, p.stderr.String())
+		}
+	})
+	return p
+}
+
+// startEcho runs an echo and returns the URL it printed.
+func startEcho(t *testing.T, args ...string) (*process, string) {
+	t.Helper()
+	p := start(t, append([]string{"echo"}, args...)...)
+	url, ok := strings.CutPrefix(p.line(), "listening on ")
+	require.True(t, ok)
+	return p, url
+}
+
+// line is the next line of stdout.
+func (p *process) line() string {
+	p.t.Helper()
+	text, err := p.lines.ReadString('\n')
+	require.NoError(p.t, err)
+	return strings.TrimSuffix(text, "\n")
+}
+
+// lineWith reads stdout up to the next line that contains text.
+func (p *process) lineWith(text string) string {
+	p.t.Helper()
+	for {
+		if line := p.line(); strings.Contains(line, text) {
+			return line
+		}
+	}
+}
+
+func (p *process) signal(s os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(s)) }
+
+// wait returns the rest of stdout, stderr and the exit code, -1 after a signal.
+func (p *process) wait() (stdout, stderr string, code int) {
+	p.t.Helper()
+	rest, err := io.ReadAll(p.lines)
+	require.NoError(p.t, err)
+	err = p.cmd.Wait()
+	p.ended = true
+	require.True(p.t, p.late.Stop(), "tpipe hung")
+	if _, ok := errors.AsType[*exec.ExitError](err); !ok {
+		require.NoError(p.t, err)
+	}
+	return string(rest), p.stderr.String(), p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) kill() {
+	if p.ended {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	_, _ = io.Copy(io.Discard, p.lines)
+	_ = p.cmd.Wait()
+	p.late.Stop()
+	p.ended = true
+}
+
+// stop ends a process as an administrator does, and expects it to end well.
+func (p *process) stop() (stderr string) {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
+	_, stderr, code := p.wait()
+	require.Zero(p.t, code, stderr)
+	return stderr
+}
+
+// tpipe runs a command to its end.
+func tpipe(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return start(t, args...).wait()
+}

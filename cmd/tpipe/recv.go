@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/ferry"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// recv is the command that receives files from sends.
+type recv struct {
+	path      pathFlags
+	tls       tlsFlags
+	listen    string
+	out       string
+	once      bool
+	overwrite bool
+	maxBytes  byteSize
+	limit     byteSize
+	show      showFlags
+}
+
+func recvEntry() entry {
+	return entry{
+		name:    "recv",
+		usage:   "-out DIR [-listen HOST:PORT] [flags]",
+		summary: "receive the files of a send into a directory",
+		help: `Receives what tpipe send sends, from any number of senders at once, until a
+signal ends it; with -once from the first sender only.
+
+A file stands under its name only when it is complete, its CRC32C is right and
+it is on disk; until then it is called .NAME.tpipe-part, and is removed when the
+transfer fails. A receiver that was killed may leave such a file; the next
+transfer of that name replaces it. Nothing can be written outside of DIR,
+whatever a sender says. A file that exists is not replaced without -overwrite;
+the sender hears so before it sends anything.
+
+The first line printed is "listening on" and the URL to dial, with -json on
+stderr; a port of 0 in -listen has become a real one there. Without -tls-cert
+anybody who reaches that address can fill the disk, up to -max-bytes for each
+transfer, and others can read along.
+
+Exit codes: 0 after a signal that cut no transfer short, or with -once when all
+files are in place; 1 if they are not; 130 after a signal that cut a transfer
+short, or that came before the one sender of -once.`,
+		make: func() command { return &recv{maxBytes: 1 << 40, limit: 8 << 30} },
+	}
+}
+
+func (c *recv) flags(fs *flag.FlagSet) {
+	fs.StringVar(&c.listen, "listen", "127.0.0.1:0", "`address` to listen on, HOST:PORT or uv://HOST:PORT")
+	fs.StringVar(&c.out, "out", "", "`directory` to receive into; it must exist")
+	fs.BoolVar(&c.once, "once", false, "end when the first sender has finished, or failed; others are refused")
+	fs.BoolVar(&c.overwrite, "overwrite", false, "replace files that exist")
+	fs.Var(&c.maxBytes, "max-bytes", "most bytes of one transfer, a `size`")
+	fs.Var(&c.limit, "limit", "largest tensor to take, a `size`; each sender may make the receiver use that much memory, or 128 MiB if that is more")
+	c.show.flags(fs)
+	c.tls.listenFlags(fs)
+	c.path.flags(fs)
+}
+
+func (c *recv) run(ctx context.Context, s streams) error {
+	opts, err := c.options()
+	if err != nil {
+		return err
+	}
+	opts.Logger = slog.New(slog.NewTextHandler(s.err, nil))
+	store, err := ferry.OpenStore(c.out, ferry.StoreOptions{Overwrite: c.overwrite, MaxBytes: int(c.maxBytes), MaxTensor: int(c.limit)})
+	if err != nil {
+		return fmt.Errorf("-out: %w", err)
+	}
+	defer store.Close()
+	pipes, err := pipe.New(opts)
+	if err != nil {
+		return err
+	}
+	defer pipes.Close()
+	l, err := pipes.Listen(ctx, withScheme(c.listen))
+	if err != nil {
+		return blame("listen", err)
+	}
+	where := s.out
+	if c.show.json {
+		where = s.err
+	}
+	if _, err := fmt.Fprintln(where, "listening on", strings.Join(l.URLs(), " ")); err != nil {
+		return err // nobody would find it
+	}
+	h := &harbour{recv: c, store: store, out: s.out, screen: newScreen(s, c.show.quiet, c.show.json)}
+	return errors.Join(h.serve(ctx, l), pipes.Close())
+}
+
+// options checks the flags.
+func (c *recv) options() (pipe.Options, error) {
+	opts, err := c.path.options()
+	if err != nil {
+		return opts, err
+	}
+	switch {
+	case c.out == "":
+		return opts, usageErrorf("-out is missing: name the directory to receive into")
+	case c.maxBytes < 1 || c.limit < 1:
+		return opts, usageErrorf("-max-bytes and -limit: want more than 0")
+	}
+	opts.Name = "tpipe recv"
+	opts.Limits = ferry.Limits(int(c.limit))
+	return opts, c.tls.listen(&opts)
+}
