@@ -1,0 +1,81 @@
+package tensorpipe_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The code in the README is code that compiles and runs.
+func TestReadmeShowsTheExample(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	source, err := os.ReadFile("examples/hello/main.go")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		require.Contains(t, string(source), string(block[1]))
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
+
+// Readers who follow a link find something there.
+func TestDocumentsLinkToFiles(t *testing.T) {
+	links := 0
+	for _, page := range documents(t) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, found := range link.FindAllSubmatch(text, -1) {
+			target := string(found[1])
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			_, err := os.Stat(filepath.Join(filepath.Dir(page), target))
+			require.NoError(t, err, "%s has a link to %s", page, target)
+		}
+	}
+	require.Greater(t, links, 5, "the documents do have links")
+}
+
+// documents lists README.md and what is under docs.
+func documents(t *testing.T) []string {
+	pages := []string{"README.md"}
+	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			pages = append(pages, path)
+		}
+		return err
+	}))
+	return pages
+}
+
+var testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
+
+// What docs/faults.md says is shown by a test is shown by a test of that name,
+// or by several that begin so.
+func TestFaultsAreTested(t *testing.T) {
+	page, err := os.ReadFile("docs/faults.md")
+	require.NoError(t, err)
+	var tests strings.Builder
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, "_test.go") {
+			source, err := os.ReadFile(path)
+			tests.Write(source)
+			return err
+		}
+		return err
+	}))
+	names := testName.FindAllString(string(page), -1)
+	require.Greater(t, len(names), 40)
+	for _, name := range names {
+		require.Contains(t, tests.String(), "func "+name, "docs/faults.md")
+	}
+}
