@@ -67,7 +67,7 @@ func ExampleTorchProfile() {
 	check(err)
 	channel, _ := p.Plan().Channel(device.CPU(), device.CPU())
 	fmt.Println(p.Plan().Dialect, channel)
-	// Output: compatible basic
+	// Output: native basic
 }
 
 func check(err error) {

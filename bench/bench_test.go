@@ -162,7 +162,9 @@ func BenchmarkSmallMessage(b *testing.B) {
 	defer cancel()
 	background := func() (context.Context, context.CancelFunc) { return context.Background(), func() {} }
 	cancellable := func() (context.Context, context.CancelFunc) { return long, func() {} }
-	deadline := func() (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), time.Minute) }
+	deadline := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(context.Background(), time.Minute)
+	}
 	for _, path := range pathSpecs() {
 		b.Run("dialect="+path.Dialect+"/ctx=background", func(b *testing.B) { smallMessages(b, path, background) })
 		b.Run("dialect="+path.Dialect+"/ctx=cancellable", func(b *testing.B) { smallMessages(b, path, cancellable) })

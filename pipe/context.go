@@ -32,9 +32,9 @@ type Options struct {
 	Policy Policy
 	Limits Limits
 
-	// Dialect is what pipes may speak: DialectCompatible, the default,
-	// DialectNative, or DialectAuto for the best that the peer knows. An end
-	// that requires the native dialect opens no pipe without it: ErrDialect.
+	// Dialect is what pipes may speak: DialectAuto, the default, is the best
+	// that the peer knows; DialectCompatible and DialectNative are one alone. An
+	// end that requires the native dialect opens no pipe without it: ErrDialect.
 	Dialect string
 
 	// Checksum adds a CRC32C to all that this end sends in the native dialect,

@@ -13,7 +13,7 @@ const reasonNoMarker = "the peer does not know it"
 func (c *Context) marker() wire.Marker {
 	m := wire.Marker{MinVersion: wire.VersionCompatible, MaxVersion: wire.VersionNative, Features: wire.FeatureControl}
 	switch c.opts.Dialect {
-	case "", DialectCompatible:
+	case DialectCompatible:
 		m.MaxVersion = wire.VersionCompatible
 	case DialectNative:
 		m.MinVersion = wire.VersionNative

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,21 +38,23 @@ func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
 		return nil, err
 	}
 	p := newNative(newPipe(c, s), s, session)
-	err = p.openStreams(o.ctx, s)
-	if err == nil {
-		err = o.settle()
-	}
-	if err == nil {
-		err = c.adopt(p.Pipe)
-	}
-	if err != nil {
+	if err := p.openStreams(o.ctx, s); err != nil {
 		p.control.abandon()
 		p.fail(err)
 		close(p.built)
 		<-p.gone
 		return nil, err
 	}
+	err = o.settle()
+	if err == nil {
+		err = c.adopt(p.Pipe)
+	}
 	p.start()
+	if err != nil {
+		p.fail(err) // which the peer hears
+		<-p.gone
+		return nil, err
+	}
 	return p.Pipe, nil
 }
 
@@ -161,7 +164,7 @@ func (p *nativePipe) close() error {
 
 // sayNoMore announces the end of what this end sends, once all of it has left.
 func (p *nativePipe) sayNoMore() {
-	p.control.goodbye(ErrClosed)
+	p.control.goodbye("")
 	p.out.stream.CloseWrite()
 }
 
@@ -187,26 +190,26 @@ func (p *nativePipe) answerClose() {
 	}
 }
 
-// fail takes the pipe down. The first cause stays.
+// fail takes the pipe down and says why to a peer that does not know. The first
+// cause stays.
 func (p *nativePipe) fail(cause error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cause != nil {
-		return
+	first := p.cause == nil
+	p.cause = cmp.Or(p.cause, cause)
+	p.mu.Unlock()
+	if first {
+		p.control.goodbye(abruptText(cause)) // before anything shows at the peer, or counts as flushed here
+		close(p.down)
+		go p.tearDown(cause)
 	}
-	p.cause = cause
-	close(p.down)
-	go p.tearDown(cause)
 }
 
-// tearDown lets go of all memory, says why to a peer that does not know, and
-// closes everything.
+// tearDown lets go of all memory and closes everything.
 func (p *nativePipe) tearDown(cause error) {
 	<-p.built
 	p.out.stop(p.errorFor("write", "", cause))
 	p.mover.Close(cause)
 	p.closeChannels(cause)
-	p.control.goodbye(cause)
 	p.control.part()
 	p.session.Close()
 	p.bulk.cancel()
@@ -214,6 +217,10 @@ func (p *nativePipe) tearDown(cause error) {
 	p.context.forget(p.Pipe)
 	close(p.gone)
 }
+
+// abruptText is what the peer is told of an end that it need not wait behind:
+// never nothing, which promises that all that was written follows.
+func abruptText(cause error) string { return cmp.Or(goodbyeText(cause), "aborted") }
 
 // sessionEnded is what the loops call when a stream of theirs has failed, which
 // is the end of the pipe, unless the two ends have parted as they should.

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 func (b *bulkOpener) await(ctx context.Context) (transport.Stream, error) {
 	select {
 	case conn := <-b.ticket.conn:
-		return rawStream(conn)
+		return welcomeBulk(conn, b.ticket.id)
 	case <-b.stream:
 		return b.pipe.session.Accept(ctx)
 	case <-ctx.Done():
@@ -80,15 +81,47 @@ func rawStream(conn transport.Conn) (transport.Stream, error) {
 	return stream, err
 }
 
-// joinBulk opens a connection that says that it is the bulk connection with id.
+// joinBulk opens a connection that says that it is the bulk connection with id,
+// and waits until the listening end has taken it for that.
 func joinBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	packet := wire.RequestedConnection{RegistrationID: id}
-	if err := conn.WriteFrames(transport.Frame{packet.Append(nil)}); err != nil {
+	unwatch := context.AfterFunc(ctx, func() { conn.Close() })
+	if err = conn.WriteFrames(bulkFrame(id)); err == nil {
+		err = awaitWelcome(conn, id)
+	}
+	if !unwatch() {
+		err = errors.Join(err, context.Cause(ctx))
+	}
+	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// welcomeBulk tells the other end that its connection has come through: one that
+// only looked so can still be refused, or reset with the listener.
+func welcomeBulk(conn transport.Conn, id uint64) (transport.Stream, error) {
+	if err := conn.WriteFrames(bulkFrame(id)); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return rawStream(conn)
+}
+
+func awaitWelcome(conn transport.Conn, id uint64) error {
+	want := bulkFrame(id)[0]
+	frame, err := readFrame(conn, nil, len(want))
+	if err == nil && !bytes.Equal(frame, want) {
+		err = protocolError("the bulk connection is welcomed with other words than its own")
+	}
+	return err
+}
+
+// bulkFrame is what both ends of the bulk connection say first.
+func bulkFrame(id uint64) transport.Frame {
+	packet := wire.RequestedConnection{RegistrationID: id}
+	return transport.Frame{packet.Append(nil)}
 }

@@ -81,24 +81,32 @@ func (c *nativeControl) cancel(number uint64) {
 
 func (c *nativeControl) bulk() { c.say(&native.Control{Kind: native.Bulk}) }
 
-// goodbye says why the pipe ends, behind all else. Only the first one counts.
-func (c *nativeControl) goodbye(cause error) {
-	c.say(&native.Control{Kind: native.Goodbye, Text: goodbyeText(cause)})
+// goodbye says why the pipe ends, behind all else; no reason means that this end
+// has said all it had to say. Only the first one counts.
+func (c *nativeControl) goodbye(reason string) {
+	c.say(&native.Control{Kind: native.Goodbye, Text: reason})
 }
 
 func (c *nativeControl) say(m *native.Control) {
+	if !c.put(m) {
+		c.pipe.fail(c.pipe.errorFor("connection", "control", protocolError("it does not read what it is told")))
+	}
+}
+
+// put reports false if too much waits for a peer that does not read.
+func (c *nativeControl) put(m *native.Control) bool {
 	c.sayMu.Lock()
 	defer c.sayMu.Unlock()
 	if c.leave {
-		return
+		return true
 	}
 	c.leave = m.Kind == native.Goodbye
 	if len(c.unsaid) > maxUnsaid {
-		c.pipe.fail(c.pipe.errorFor("connection", "control", protocolError("it does not read what it is told")))
-		return
+		return false
 	}
 	c.unsaid = m.Append(c.unsaid, c.pipe.context.opts.Checksum)
 	c.poke()
+	return true
 }
 
 // write says what there is to say, until the goodbye or the end of the session.

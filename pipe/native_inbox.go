@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type nativeInbox struct {
 	mu       sync.Mutex
 	received uint64                     // messages so far
 	reads    int                        // large ones that are being read
+	over     bool                       // no other can be
 	quiet    chan struct{}              // made by awaitReads, closed when reads is 0
 	open     map[uint64]*nativeIncoming // messages of which parts wait for memory
 	early    map[uint64]error           // given up by the peer before they came
@@ -92,6 +94,26 @@ func (i *nativeInbox) run() {
 	close(i.ready)
 	if i.hasEnded() {
 		i.pipe.answerClose()
+		i.lastCall()
+	}
+}
+
+// lastCall gives reads under way some time once a peer that closed has ended
+// the session: all they still need is on its way. No other can begin.
+func (i *nativeInbox) lastCall() {
+	p := i.pipe
+	select {
+	case <-p.session.Done():
+	case <-p.down:
+		return
+	}
+	i.mu.Lock()
+	i.over = true
+	i.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.HandshakeTimeout)
+	defer cancel()
+	if i.awaitReads(ctx) != nil {
+		p.fail(p.errorFor("read", "bulk", fmt.Errorf("%w: it closed, and parts of its messages are missing", ErrPeerLost)))
 	}
 }
 
@@ -245,8 +267,8 @@ func (i *nativeInbox) breakOff(err error) {
 // closes: the goodbye would end them.
 func (i *nativeInbox) awaitReads(ctx context.Context) error {
 	i.mu.Lock()
-	quiet := make(chan struct{})
-	i.quiet = quiet
+	i.quiet = cmp.Or(i.quiet, make(chan struct{}))
+	quiet := i.quiet
 	i.countReads(0)
 	i.mu.Unlock()
 	select {

@@ -174,6 +174,10 @@ func (in *nativeIncoming) post(a Allocation) error {
 		defer i.mu.Unlock()
 		return in.aborted
 	}
+	if i.over {
+		defer i.mu.Unlock()
+		return i.end
+	}
 	in.left, in.done = in.large, make(chan struct{})
 	i.countReads(1)
 	i.mu.Unlock()

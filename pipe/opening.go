@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,7 +15,7 @@ import (
 // writes of the handshake.
 type opening struct {
 	ctx  context.Context
-	stop func() bool
+	stop func() // watching ctx
 
 	mu    sync.Mutex
 	conns []transport.Conn
@@ -23,7 +24,8 @@ type opening struct {
 
 func newOpening(ctx context.Context) *opening {
 	o := &opening{ctx: ctx}
-	o.stop = context.AfterFunc(ctx, o.closeAll)
+	stop := context.AfterFunc(ctx, o.closeAll)
+	o.stop = func() { stop() }
 	return o
 }
 
@@ -79,6 +81,35 @@ func (o *opening) closeAll() {
 		c.Close()
 	}
 	o.conns = nil
+}
+
+// linger gives the opening a moment more when this end closes: the peer thinks
+// the pipe open, and would else lose it without a word.
+func (o *opening) linger() {
+	closing := o.ctx
+	o.stop()
+	ctx, end := context.WithCancelCause(context.WithoutCancel(closing))
+	unwatch := context.AfterFunc(closing, func() {
+		cause := context.Cause(closing)
+		if !errors.Is(cause, ErrClosed) {
+			end(cause)
+			return
+		}
+		t := time.NewTimer(goodbyeWait)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			end(cause)
+		case <-ctx.Done():
+		}
+	})
+	unclose := context.AfterFunc(ctx, o.closeAll)
+	o.ctx = ctx
+	o.stop = func() {
+		unwatch()
+		unclose()
+		end(nil)
+	}
 }
 
 // explain turns an error of the handshake into one that says why it failed:

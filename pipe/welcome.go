@@ -15,7 +15,7 @@ func (l *Listener) welcome(transportName string, conn transport.Conn) {
 	defer cancel()
 	w := &welcomer{listener: l, opening: newOpening(ctx), transport: transportName}
 	defer w.opening.abandon()
-	if err := w.serve(conn); err != nil && l.closing.Err() == nil {
+	if err := w.serve(ctx, conn); err != nil && l.closing.Err() == nil {
 		l.context.counters.handshakesFailed.Add(1)
 		l.context.log.Warn("handshake failed", "peer", conn.RemoteAddr(), "error", w.opening.explain(err))
 	}
@@ -30,7 +30,7 @@ type welcomer struct {
 	tickets   []*ticket
 }
 
-func (w *welcomer) serve(conn transport.Conn) error {
+func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 	if err := w.opening.add(conn); err != nil {
 		w.listener.context.strangers.Add(-1)
 		return err
@@ -53,7 +53,7 @@ func (w *welcomer) serve(conn transport.Conn) error {
 		if err != nil {
 			return err
 		}
-		return w.queue(p)
+		return w.queue(ctx, p)
 	default:
 		return protocolError("first packet is a %T", packet)
 	}
@@ -141,6 +141,9 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	answer, desc := w.answer(s, first)
 	reply, control := w.answerConnections(s, &answer)
 	w.answerChannels(s, &answer)
+	if s.native {
+		w.opening.linger()
+	}
 	if err := first.WriteFrames(transport.Frame{answer.Append(nil)}); err != nil {
 		return classify(err)
 	}
@@ -263,14 +266,14 @@ func (w *welcomer) cancelTickets() {
 }
 
 // queue puts the open pipe where Accept finds it.
-func (w *welcomer) queue(p *Pipe) error {
+func (w *welcomer) queue(ctx context.Context, p *Pipe) error {
 	l := w.listener
 	select {
 	case l.accepted <- p:
 		l.context.counters.handshakesDone.Add(1)
 		return nil
-	case <-w.opening.ctx.Done():
+	case <-ctx.Done():
 		p.Abort(ErrClosed)
-		return context.Cause(w.opening.ctx)
+		return context.Cause(ctx)
 	}
 }

@@ -23,7 +23,7 @@ func (f *pathFlags) flags(fs *flag.FlagSet) {
 	profile := tensorpipe.DefaultProfile()
 	fs.StringVar(&f.transports, "transport", strings.Join(transportNames(profile), ","), "`list` of transports to offer, separated by commas")
 	fs.StringVar(&f.channels, "channel", strings.Join(channelNames(profile), ","), "`list` of channels to offer, separated by commas")
-	fs.StringVar(&f.dialect, "dialect", pipe.DialectCompatible, "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
+	fs.StringVar(&f.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
 }
 
 // options are pipe options with the chosen transports and channels.

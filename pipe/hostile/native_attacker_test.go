@@ -121,6 +121,7 @@ func lureNatively(t testing.TB, v *victim) *intruder {
 		packet, err := wire.DecodePacket(r.read(), wire.Limits{})
 		require.NoError(t, err)
 		require.Equal(t, wire.RequestedConnection{RegistrationID: bulkID}, packet)
+		r.frame(packet.(wire.RequestedConnection).Append(nil))
 		return r
 	}
 	n.first.frame(nativeAnswer(l.Addr().String()).Append(nil))

@@ -12,9 +12,27 @@ import (
 )
 
 // chunk is one of n bytes for a transfer on lane 0.
-func chunk(id uint64, n int, crc bool, trailer native.ChunkTrailer) []byte {
-	p := native.ChunkHeader{ID: id, Length: n, CRC: crc}.Append(nil)
-	return trailer.Append(append(p, make([]byte, n)...))
+func (n *intruder) chunk(id uint64, length int, crc bool, trailer native.ChunkTrailer) []byte {
+	p := native.ChunkHeader{ID: n.ours(id), Length: length, CRC: crc}.Append(nil)
+	return trailer.Append(append(p, make([]byte, length)...))
+}
+
+// listensBit is in the ids of what the end that listens sends.
+const listensBit = 1 << 63
+
+// ours is the id of a transfer from the attacker, theirs of one from the victim.
+func (n *intruder) ours(id uint64) uint64 {
+	if n.even {
+		return id | listensBit
+	}
+	return id
+}
+
+func (n *intruder) theirs(id uint64) uint64 {
+	if n.even {
+		return id
+	}
+	return id | listensBit
 }
 
 // reading has the victim read a payload of n bytes, which it waits for on the
@@ -34,27 +52,32 @@ func (n *intruder) reading(size uint64) (bulk *raw, read <-chan error) {
 func TestNativeMalformedChunks(t *testing.T) {
 	t.Parallel()
 	const size = 100_000
-	good := chunk(0, 1000, false, native.ChunkTrailer{})
+	good := func(n *intruder) []byte { return n.chunk(0, 1000, false, native.ChunkTrailer{}) }
+	bend := func(at int, with ...byte) func(*intruder) []byte {
+		return func(n *intruder) []byte { return bent(good(n), at, with...) }
+	}
 	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 		for name, c := range map[string]struct {
-			bytes  []byte
+			bytes  func(*intruder) []byte
 			reason error
 		}{
-			"empty":                {bent(good, 8, 0, 0, 0, 0), pipe.ErrProtocol},
-			"too long":             {bent(good, 8, 1, 0, 16, 0), pipe.ErrProtocol},
-			"unknown flag":         {bent(good, 14, 2), pipe.ErrProtocol},
-			"reserved":             {bent(good, 15, 1), pipe.ErrProtocol},
-			"unknown status":       {bent(good, 1016, 2), pipe.ErrProtocol},
-			"sum without a flag":   {bent(good, 1020, 1), pipe.ErrProtocol},
-			"wrong sum":            {chunk(0, 1000, true, native.ChunkTrailer{Sum: 1}), pipe.ErrChecksum},
-			"beyond the end":       {chunk(0, size+1, false, native.ChunkTrailer{}), pipe.ErrProtocol},
-			"beyond the end later": {slices.Concat(good, chunk(0, size-999, false, native.ChunkTrailer{})), pipe.ErrProtocol},
-			"garbage":              {slices.Repeat([]byte("garbage"), 10), pipe.ErrProtocol},
+			"empty":              {bend(8, 0, 0, 0, 0), pipe.ErrProtocol},
+			"too long":           {bend(8, 1, 0, 16, 0), pipe.ErrProtocol},
+			"unknown flag":       {bend(14, 2), pipe.ErrProtocol},
+			"reserved":           {bend(15, 1), pipe.ErrProtocol},
+			"unknown status":     {bend(1016, 2), pipe.ErrProtocol},
+			"sum without a flag": {bend(1020, 1), pipe.ErrProtocol},
+			"wrong sum":          {func(n *intruder) []byte { return n.chunk(0, 1000, true, native.ChunkTrailer{Sum: 1}) }, pipe.ErrChecksum},
+			"beyond the end":     {func(n *intruder) []byte { return n.chunk(0, size+1, false, native.ChunkTrailer{}) }, pipe.ErrProtocol},
+			"beyond the end later": {func(n *intruder) []byte {
+				return append(good(n), n.chunk(0, size-999, false, native.ChunkTrailer{})...)
+			}, pipe.ErrProtocol},
+			"garbage": {func(*intruder) []byte { return slices.Repeat([]byte("garbage"), 10) }, pipe.ErrProtocol},
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := open(t)
 				bulk, read := n.reading(size)
-				bulk.send(c.bytes)
+				bulk.send(c.bytes(n))
 				requireError(t, <-read, "bulk", c.reason)
 				await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
 				n.first.Close() // the victim would give it a second to do so
@@ -75,9 +98,9 @@ func TestNativeUnwantedChunks(t *testing.T) {
 		n := open(t)
 		bulk, read := n.reading(size)
 		for _, id := range []uint64{1, 1 << 16, 1<<64 - 1} {
-			bulk.send(chunk(id, 1<<20, false, native.ChunkTrailer{}))
+			bulk.send(n.chunk(id, 1<<20, false, native.ChunkTrailer{}))
 		}
-		bulk.send(chunk(0, size, false, native.ChunkTrailer{}), chunk(0, size, false, native.ChunkTrailer{}))
+		bulk.send(n.chunk(0, size, false, native.ChunkTrailer{}), n.chunk(0, size, false, native.ChunkTrailer{}))
 		require.NoError(t, <-read)
 
 		n.message(native.Message{Payloads: []native.Payload{{Length: size}}})
@@ -86,7 +109,7 @@ func TestNativeUnwantedChunks(t *testing.T) {
 		again := make(chan error, 1)
 		go func() { again <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
 		n.await(func() bool { return len(n.heard[controlStream]) >= 2*(native.HeaderSize+16) })
-		bulk.send(chunk(1<<16, 10, false, native.ChunkTrailer{}), chunk(1<<16, 10, false, native.ChunkTrailer{Void: true}))
+		bulk.send(n.chunk(1<<16, 10, false, native.ChunkTrailer{}), n.chunk(1<<16, 10, false, native.ChunkTrailer{Void: true}))
 		requireError(t, <-again, "bulk", pipe.ErrPeerLost) // of a sender that does not say why
 		require.NoError(t, n.pipe.Err(), "the pipe goes on")
 		n.exchange()
@@ -103,7 +126,7 @@ func TestNativeBulkEnds(t *testing.T) {
 			t.Run(how, func(t *testing.T) {
 				n := open(t)
 				bulk, read := n.reading(1 << 20)
-				bulk.send(chunk(0, 1000, false, native.ChunkTrailer{}), chunk(0, 1000, false, native.ChunkTrailer{})[:500])
+				bulk.send(n.chunk(0, 1000, false, native.ChunkTrailer{}), n.chunk(0, 1000, false, native.ChunkTrailer{})[:500])
 				leave(bulk)
 				requireError(t, <-read, "bulk", pipe.ErrPeerLost)
 				await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
@@ -125,7 +148,7 @@ func TestNativeSecondBulkConnection(t *testing.T) {
 	second.ended()
 	stranger := v.visitWith(t, request(12345))
 	stranger.ended()
-	bulk.send(chunk(0, 1000_000, false, native.ChunkTrailer{}))
+	bulk.send(n.chunk(0, 1000_000, false, native.ChunkTrailer{}))
 	require.NoError(t, <-read)
 	n.leave()
 	v.quiet(t)
@@ -141,7 +164,7 @@ func TestNativeBulkNotTakenIn(t *testing.T) {
 		src := make([]byte, much)
 		op := n.pipe.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(src), TargetDevice: device.CPU()}}})
 		n.await(func() bool { return len(n.heard[messageStream]) > 0 })
-		n.control(native.Control{Kind: native.Ready, Lane: 1})
+		n.control(native.Control{Kind: native.Ready, Lane: 1, Number: n.theirs(0)})
 		n.bulk()
 		v.unharmed(t)
 		require.ErrorIs(t, op.Wait(cancelled(t)), pipe.ErrCancelled)
