@@ -35,6 +35,7 @@ func TestParity(t *testing.T) {
 		t.Run("while it sends a tensor", killedSender)
 		t.Run("idle", killedIdle)
 	})
+	parity.Case(t, "interop/libtensorpipe.go_go_upgrade", upgrade)
 }
 
 // shapes are the messages that every exchange is tried with.
