@@ -37,8 +37,10 @@
 //
 // # The wire
 //
-// Pipes speak TensorPipe's own protocol, called the compatible dialect here: the
-// other end may be a C++ process with libtensorpipe. In that dialect messages
-// are read in the order sent, and a message of which a part has left cannot be
-// given up without closing the pipe.
+// Two ends of this library speak their own protocol, the native dialect, on one
+// session and at most one connection more. With a C++ process that uses
+// libtensorpipe a pipe speaks that library's, the compatible dialect, in which
+// messages are read in the order sent, and a message of which a part has left
+// cannot be given up without closing the pipe. Which it is the handshake finds
+// out; Options.Dialect can insist.
 package pipe
