@@ -128,6 +128,13 @@ func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Conte
 
 func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, server *pipe.Pipe) {
 	t.Helper()
+	_, client, server = connectAndKeep(t, a, b, url)
+	return client, server
+}
+
+// connectAndKeep returns the listener, too.
+func connectAndKeep(t testing.TB, a, b *pipe.Context, url string) (l *pipe.Listener, client, server *pipe.Pipe) {
+	t.Helper()
 	ctx := testContext(t)
 	l, err := b.Listen(ctx, url)
 	require.NoError(t, err)
@@ -135,7 +142,7 @@ func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, serv
 	require.NoError(t, err)
 	server, err = l.Accept(ctx)
 	require.NoError(t, err)
-	return client, server
+	return l, client, server
 }
 
 // testContext ends long after any test should have: a hang becomes a failure.

@@ -1,0 +1,57 @@
+package pipe_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// Where the bulk connection cannot be had large tensors take the session.
+func TestBulkWithoutConnection(t *testing.T) {
+	t.Run("the listener is closed", func(t *testing.T) {
+		for _, p := range pathsOf(pipe.DialectNative) {
+			t.Run(p.name, func(t *testing.T) {
+				a, b := newContext(t, p), newContext(t, p)
+				l, client, server := connectAndKeep(t, a, b, p.url)
+				require.NoError(t, l.Close())
+				largeBothWays(t, client, server)
+			})
+		}
+	})
+
+	// The flood takes the place that is kept for the pipe's own connection, too.
+	t.Run("strangers have taken its place", func(t *testing.T) {
+		p := pathNamed("uv+basic+" + pipe.DialectNative)
+		var log bytes.Buffer
+		a := newContext(t, p, func(o *pipe.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		b := newContext(t, p, func(o *pipe.Options) { o.Limits.HandshakesInProgress = 2 })
+		l, client, server := connectAndKeep(t, a, b, p.url)
+		flood(t, l, b)
+		largeBothWays(t, client, server)
+		require.NoError(t, a.Close())
+		require.Contains(t, log.String(), "bulk goes through the session")
+	})
+}
+
+// flood opens connections that say nothing until one is refused.
+func flood(t *testing.T, l *pipe.Listener, b *pipe.Context) {
+	t.Helper()
+	for b.Stats().ConnectionsRefused == 0 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(l.URLs()[0], "uv://"))
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+	}
+}
+
+func largeBothWays(t *testing.T, client, server *pipe.Pipe) {
+	t.Helper()
+	for range 3 {
+		exchange(t, client, server, message(70, []int{1 << 20}, []int{3 << 20, 100_000}))
+	}
+}
