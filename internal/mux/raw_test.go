@@ -214,6 +214,20 @@ func TestPatience(t *testing.T) {
 	})
 }
 
+// The last word on a connection that takes what is written is the farewell,
+// and closing waits for nothing beside it.
+func TestCloseSaysFarewell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := hostile(t, transport.SessionConfig{})
+		began := time.Now()
+		require.NoError(t, s.Close())
+		require.Zero(t, time.Since(began))
+		said, err := io.ReadAll(peer)
+		require.NoError(t, err)
+		require.Equal(t, message(kindFarewell, 0, 0, 0, ""), said)
+	})
+}
+
 // A connection that takes nothing any more is no reason to wait for long.
 func TestCloseWhileTheConnectionStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

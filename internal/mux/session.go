@@ -78,15 +78,15 @@ func (s *session) Err() error {
 }
 
 func (s *session) Close() error {
-	ended := s.Err() != nil
-	s.end(transport.ErrClosed)
 	if s.closing.Swap(true) {
 		<-s.gone
 		return nil
 	}
 	defer close(s.gone)
-	if !ended {
-		s.flush()
+	if s.Err() != nil {
+		s.end(transport.ErrClosed)
+	} else {
+		s.part()
 	}
 	s.link.finish()
 	s.inner.Close()
@@ -94,10 +94,13 @@ func (s *session) Close() error {
 	return nil
 }
 
-// flush lets what was written leave: yamux has a queue, and forgets it when it
-// is closed. Its farewell goes behind all that is in it.
-func (s *session) flush() {
-	s.background(func() { s.inner.GoAway() }) // which waits for room in the queue
+// part ends the session and lets what was written leave: yamux has a queue, and
+// forgets it when it is closed. Its farewell goes behind all that is in it. It
+// waits for room in the queue, and so in the background, where nothing begins
+// any more behind the end.
+func (s *session) part() {
+	s.background(func() { s.inner.GoAway() })
+	s.end(transport.ErrClosed)
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
