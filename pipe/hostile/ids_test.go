@@ -3,6 +3,7 @@ package hostile_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,14 +75,26 @@ func TestIDsDiffer(t *testing.T) {
 	}
 }
 
-// The first connection with an id has it; later ones come too late.
+// Of two connections with the same id one has it, and the other is turned away,
+// as are all that come later.
 func TestIDUsedTwice(t *testing.T) {
 	v := newVictim(t)
 	first, answer := v.introduce(t, goodBrochure())
 	reply := answer.TransportRegistrationIDs[wire.ReplyConnection]
 	channel := answer.ChannelRegistrationIDs[basic.Name][0]
-	a := &attack{desc: first, reply: v.visitWith(t, request(reply))}
-	await(t, func() bool { return v.Stats().HandshakesInProgress == 1 }, "the first one has been taken")
+	rivals := []*raw{v.visitWith(t, request(reply)), v.visitWith(t, request(reply))}
+	var lost []record
+	await(t, func() bool {
+		lost = v.log.find(func(rec record) bool { return rec.peer == rivals[0].local() || rec.peer == rivals[1].local() })
+		return len(lost) > 0
+	}, "one of them is refused")
+	require.Len(t, lost, 1)
+	require.ErrorIs(t, lost[0].err, pipe.ErrProtocol)
+	if lost[0].peer == rivals[0].local() {
+		slices.Reverse(rivals)
+	}
+	rivals[1].ended()
+	a := &attack{desc: first, reply: rivals[0]}
 	requireTurnedAway(t, v, reply)
 
 	a.basic = v.visitWith(t, request(channel))

@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -12,5 +13,20 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv(childPart); part != "" {
 		os.Exit(playChild(part))
 	}
+	waitTogether()
 	leakcheck.Main(m)
+}
+
+// waitTogether lets more parallel tests run at once than there are processors:
+// they wait for time limits, and hardly compute.
+func waitTogether() {
+	flag.Parse()
+	if !given("test.parallel") {
+		_ = flag.Set("test.parallel", "8")
+	}
+}
+
+func given(name string) (yes bool) {
+	flag.Visit(func(f *flag.Flag) { yes = yes || f.Name == name })
+	return yes
 }
