@@ -21,22 +21,33 @@ type arena struct {
 	size, stride int
 }
 
-// resize makes room for slots of size bytes each, all pages touched.
+// resize makes room for slots of size bytes each, all pages touched. No message
+// may use the arena any more.
 func (a *arena) resize(slots, size int) error {
 	a.size = size
 	a.stride = max((size+cacheLine-1)/cacheLine, 1) * cacheLine
 	if need := slots * a.stride; need > len(a.data) {
-		s, err := tensor.NewPool(tensor.PoolOptions{}).Alloc(need)
-		if err != nil {
+		if err := a.grow(need); err != nil {
 			return err
 		}
-		if a.data, err = s.Bytes(); err != nil {
-			return err
-		}
-		a.storage = s
 	}
 	a.clear(slots)
 	return nil
+}
+
+// grow gets memory, in huge pages where the system has them.
+func (a *arena) grow(need int) error {
+	if a.storage != nil {
+		a.storage.Release()
+	}
+	*a = arena{size: a.size, stride: a.stride}
+	s, err := tensor.NewPool(tensor.PoolOptions{}).Alloc(need)
+	if err != nil {
+		return err
+	}
+	a.storage = s
+	a.data, err = s.Bytes()
+	return err
 }
 
 func (a *arena) slot(i int) []byte { return a.data[i*a.stride : i*a.stride+a.size : i*a.stride+a.size] }

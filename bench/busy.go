@@ -7,10 +7,15 @@ import (
 	"time"
 )
 
-// Busy makes round trips on several pairs of processes at once, for a time, and
-// returns what each pair saw: whoever spins must not do so at the expense of the
-// others.
-func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]*Percentiles, error) {
+// BusyPair is what one of several pairs of processes saw.
+type BusyPair struct {
+	RTT            *Percentiles
+	TripsPerSecond float64 // which the slowest trips count in, too
+}
+
+// Busy makes round trips on several pairs of processes at once, for a time:
+// whoever spins must not do so at the expense of the others.
+func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
 	clients := make([]*process, pairs)
 	for i := range pairs {
 		server, err := g.start(ctx, s)
@@ -23,7 +28,7 @@ func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]*Pe
 		}
 		defer clients[i].end()
 		j := job{Role: roleTrips, Spec: s, URL: server.url, For: d}
-		if err := errors.Join(clients[i].tell(j), clients[i].decode(&struct{}{})); err != nil {
+		if err := clients[i].ask(j, &struct{}{}); err != nil {
 			return nil, err
 		}
 	}
@@ -32,15 +37,23 @@ func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]*Pe
 			return nil, err
 		}
 	}
-	out, errs := make([]*Percentiles, pairs), make([]error, pairs)
+	out, errs := make([]BusyPair, pairs), make([]error, pairs)
 	var collecting sync.WaitGroup
 	for i, c := range clients {
 		collecting.Go(func() {
 			var samples Samples
 			errs[i] = c.decode(&samples)
-			out[i] = percentiles(samples.RoundTrips)
+			out[i] = newBusyPair(samples.RoundTrips)
 		})
 	}
 	collecting.Wait()
 	return out, errors.Join(errs...)
+}
+
+func newBusyPair(samples []time.Duration) BusyPair {
+	var total time.Duration
+	for _, d := range samples {
+		total += d
+	}
+	return BusyPair{RTT: percentiles(samples), TripsPerSecond: float64(len(samples)) / max(total, 1).Seconds()}
 }

@@ -104,7 +104,7 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 
 func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	return withClient(ctx, j.Spec, j.URL, func(c *client, _ *pipe.Plan) error {
-		if _, err := c.roundTrips(warmUps(1000), 0); err != nil {
+		if _, _, err := c.roundTrips(warmUps(1000), 0); err != nil {
 			return err
 		}
 		if err := out.Encode(struct{}{}); err != nil {
@@ -130,6 +130,7 @@ type listening struct {
 	listener *pipe.Listener
 	failed   chan error // the first error of a pipe
 	serving  sync.WaitGroup
+	memory   arenas
 }
 
 func listen(ctx context.Context, s Spec) (*listening, error) {
@@ -170,7 +171,7 @@ func (l *listening) accept(ctx context.Context) {
 			return
 		}
 		l.serving.Go(func() {
-			if err := serve(p); err != nil {
+			if err := serve(p, &l.memory); err != nil {
 				p.Abort(err)
 				select {
 				case l.failed <- err:

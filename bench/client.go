@@ -21,27 +21,38 @@ type client struct {
 	number  int             // of the next message
 }
 
-// newClient makes the memory for a batch.
+// newClient makes the messages of a batch.
 func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	c := &client{pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth)}
 	n := s.batch()
 	if err := c.sources.resize(n, s.Size); err != nil {
 		return nil, err
 	}
-	if err := c.echoes.resize(n, s.Size); err != nil {
-		return nil, err
-	}
 	for i := range n {
 		c.sent = append(c.sent, c.sources.message(i, s.Named))
-		c.rooms = append(c.rooms, c.echoes.room(i))
 	}
 	return c, nil
+}
+
+// makeRoom makes memory for the echoes of a batch, and spoils what is there.
+func (c *client) makeRoom() error {
+	if err := c.echoes.resize(len(c.sent), c.spec.Size); err != nil {
+		return err
+	}
+	for i := len(c.rooms); i < len(c.sent); i++ {
+		c.rooms = append(c.rooms, c.echoes.room(i))
+	}
+	return nil
 }
 
 // begin announces a batch of n messages with fresh contents.
 func (c *client) begin(kind string, n int) error {
 	c.sources.fill(n, c.number)
-	c.echoes.clear(n)
+	if kind == kindEcho {
+		if err := c.makeRoom(); err != nil {
+			return err
+		}
+	}
 	o := order{kind, n, c.number, c.spec.Size, c.spec.Depth, c.spec.Named}
 	if err := say(c.pipe, o.String()); err != nil {
 		return err
@@ -65,23 +76,25 @@ func (c *client) trip(i int) error {
 	return take(in, c.rooms[i])
 }
 
-// endTrips compares the n echoes of a batch.
-func (c *client) endTrips(n int) error {
-	if _, err := expect(c.pipe, wordChecked); err != nil {
-		return err
+// endTrips compares the n echoes of a batch, and returns the server's CPU time.
+func (c *client) endTrips(n int) (theirs time.Duration, err error) {
+	if theirs, err = expect(c.pipe, wordChecked); err != nil {
+		return 0, err
 	}
-	err := c.echoes.check(n, c.number)
+	err = c.echoes.check(n, c.number)
 	c.number += n
-	return err
+	return theirs, err
 }
 
-// roundTrips makes n round trips, each after idle, and returns the times.
-func (c *client) roundTrips(n int, idle time.Duration) ([]time.Duration, error) {
-	samples := make([]time.Duration, 0, n)
-	err := c.inBatches(n, func(n int) error {
+// roundTrips makes n round trips, each after idle, and returns the times, and
+// the CPU time of both processes.
+func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration, cpu time.Duration, err error) {
+	samples = make([]time.Duration, 0, n)
+	err = c.inBatches(n, func(n int) error {
 		if err := c.begin(kindEcho, n); err != nil {
 			return err
 		}
+		before := cpuTime()
 		for i := range n {
 			rest(idle)
 			start := time.Now()
@@ -90,9 +103,20 @@ func (c *client) roundTrips(n int, idle time.Duration) ([]time.Duration, error) 
 			}
 			samples = append(samples, time.Since(start))
 		}
-		return c.endTrips(n)
+		used := cpuTime() - before
+		theirs, err := c.endTrips(n)
+		cpu += c.both(used, theirs)
+		return err
 	})
-	return samples, err
+	return samples, cpu, err
+}
+
+// both is the CPU time of two processes, or of the one that both ends are in.
+func (c *client) both(ours, theirs time.Duration) time.Duration {
+	if c.spec.OneProcess {
+		return ours
+	}
+	return ours + theirs
 }
 
 // rest lets time pass in which this process does nothing.
@@ -124,12 +148,10 @@ func (c *client) flood(n int) (took, cpu time.Duration, err error) {
 		return 0, 0, err
 	}
 	theirs, err := expect(c.pipe, wordDone)
-	took, cpu = time.Since(start), cpuTime()-before
+	took = time.Since(start)
+	cpu = c.both(cpuTime()-before, theirs)
 	if err != nil {
 		return 0, 0, err
-	}
-	if !c.spec.OneProcess { // else that is counted already
-		cpu += theirs
 	}
 	_, err = expect(c.pipe, wordChecked)
 	c.number += n

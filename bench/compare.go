@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,8 +24,10 @@ func Compare(ctx context.Context, a, b Subject, s Spec, pairs int) (*Comparison,
 		if i%2 == 1 {
 			slices.Reverse(turn)
 		}
-		if err := cmp.Or(turn[0](), turn[1]()); err != nil {
-			return nil, fmt.Errorf("pair %d of %d: %w", i+1, pairs, err)
+		for _, measure := range turn {
+			if err := measure(); err != nil {
+				return nil, fmt.Errorf("pair %d of %d: %w", i+1, pairs, err)
+			}
 		}
 	}
 	return c, nil
@@ -51,6 +52,10 @@ func RTT(r *Result) float64 { return at50(r.RTT) }
 // ColdRTT is the median round trip after idleness, in microseconds.
 func ColdRTT(r *Result) float64 { return at50(r.Cold) }
 
+// CPUPerTrip is the processor time of both processes for a warm round trip, in
+// microseconds.
+func CPUPerTrip(r *Result) float64 { return r.CPUPerTrip }
+
 // Bandwidth is 10^9 bytes per second, one way.
 func Bandwidth(r *Result) float64 { return r.GBps }
 
@@ -59,6 +64,10 @@ func Rate(r *Result) float64 { return r.MessagesPerSecond }
 
 // CPUPerGB is seconds of CPU time of both processes for 10^9 bytes, one way.
 func CPUPerGB(r *Result) float64 { return r.CPUSecondsPerGB }
+
+// CPUPerMessage is microseconds of CPU time of both processes for a message, one
+// way.
+func CPUPerMessage(r *Result) float64 { return r.CPUSeconds * 1e6 / float64(max(r.Messages, 1)) }
 
 func at50(p *Percentiles) float64 {
 	if p == nil {

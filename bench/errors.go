@@ -25,7 +25,7 @@ type ProcessError struct {
 }
 
 func (e *ProcessError) Error() string {
-	text := fmt.Sprintf("bench: process %s: %v", e.Name, e.Err)
+	text := fmt.Sprintf("process %s: %v", e.Name, e.Err)
 	if e.Stderr != "" {
 		text += ": " + e.Stderr
 	}

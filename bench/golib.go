@@ -35,7 +35,7 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 		}
 		return err
 	})
-	if err := errors.Join(err, end.stop()); err != nil {
+	if err := blame(err, end.stop()); err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	return r, nil
@@ -62,11 +62,12 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 		return nil, err
 	}
 	var hello greeting
-	if err := errors.Join(p.tell(job{Role: roleServer, Spec: s}), p.decode(&hello)); err != nil {
-		return nil, errors.Join(err, p.end())
+	err = p.ask(job{Role: roleServer, Spec: s}, &hello)
+	if err == nil && len(hello.URLs) == 0 {
+		err = ErrProtocol
 	}
-	if len(hello.URLs) == 0 {
-		return nil, errors.Join(ErrProtocol, p.end())
+	if err != nil {
+		return nil, blame(err, p.end())
 	}
 	return &serverEnd{url: hello.URLs[0], stop: p.end, proc: p}, nil
 }
@@ -103,7 +104,7 @@ func (c *client) tripsFor(d time.Duration) ([]time.Duration, error) {
 	const batch = 256
 	var all []time.Duration
 	for start := time.Now(); time.Since(start) < d; {
-		samples, err := c.roundTrips(batch, 0)
+		samples, _, err := c.roundTrips(batch, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -23,15 +22,20 @@ type EndCost struct {
 }
 
 // Idle opens pipes between two processes and looks at both for a time in which
-// nothing is sent.
+// nothing is sent. If s has a size, each pipe carries one such message before:
+// what moves the first large tensor opens what large tensors need.
 func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*IdleCost, error) {
 	s.OneProcess = false
+	s.OneWay = 1
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
 	end, err := g.start(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	cost, err := idle(ctx, s, end, pipes, d)
-	return cost, errors.Join(err, end.stop())
+	cost, err := idle(ctx, s.withDefaults(), end, pipes, d)
+	return cost, blame(err, end.stop())
 }
 
 func idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {
@@ -44,21 +48,20 @@ func idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duratio
 		return nil, err
 	}
 	defer pc.Close()
-	// The first pipe brings what all pipes share.
-	empty, err := open(ctx, pc, end, 1)
+	c, err := newClient(nil, s)
 	if err != nil {
 		return nil, err
 	}
-	full, err := open(ctx, pc, end, pipes)
-	if err != nil {
-		return nil, err
-	}
-	if err := wait(ctx, d); err != nil {
-		return nil, err
-	}
-	later, err := usages(end)
-	if err != nil {
-		return nil, err
+	var empty, full, later [2]usage
+	for _, step := range []func() error{
+		func() (err error) { empty, err = c.open(ctx, pc, end, 1); return }, // which brings what all pipes share
+		func() (err error) { full, err = c.open(ctx, pc, end, pipes); return },
+		func() (err error) { return wait(ctx, d) },
+		func() (err error) { later, err = usages(end); return },
+	} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
 	cost := func(i int) EndCost {
 		return EndCost{
@@ -70,11 +73,18 @@ func idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duratio
 	return &IdleCost{Client: cost(0), Server: cost(1)}, nil
 }
 
-// open opens more pipes and says what both processes take then.
-func open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) ([2]usage, error) {
+// open opens more pipes, sends a message on each if it has a size, and says what
+// both processes take then. All pipes share the memory of c.
+func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) (both [2]usage, err error) {
 	for range more {
-		if _, err := pc.Dial(ctx, end.url); err != nil {
-			return [2]usage{}, err
+		if c.pipe, err = pc.Dial(ctx, end.url); err != nil {
+			return both, err
+		}
+		if c.spec.Size == 0 {
+			continue
+		}
+		if _, _, err = c.flood(1); err != nil {
+			return both, err
 		}
 	}
 	return usages(end)
@@ -82,10 +92,7 @@ func open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) ([2]u
 
 // usages asks this process and the server.
 func usages(end *serverEnd) (both [2]usage, err error) {
-	if err := end.proc.tell("usage"); err != nil {
-		return both, err
-	}
-	if err := end.proc.decode(&both[1]); err != nil {
+	if err := end.proc.ask("usage", &both[1]); err != nil {
 		return both, err
 	}
 	both[0] = ownUsage()

@@ -17,13 +17,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A writer with 10,000 messages for a reader that does not read, 625 MiB under a
+// A writer with 10,000 messages for a reader that does not read, 156 MiB under a
 // budget of 64 MiB, is made to wait. Both ends are in this process: its memory
 // holds whatever either of them has buffered. Then all messages arrive.
 func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 	const (
 		messages = 10_000
-		size     = 64 << 10
+		size     = 16 << 10
 		budget   = 64 << 20
 	)
 	for _, spec := range pathSpecs() {
@@ -32,7 +32,7 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 				opts, err := spec.options("in flight")
 				require.NoError(t, err)
 				opts.Limits = pipe.Limits{PipeBytesInFlight: budget, ContextBytesInFlight: 2 * budget}
-				client, server := joinedBy(t, opts)
+				client, server := joined(t, opts)
 				before := inUse()
 
 				data := make([]byte, size) // one for all, so that it does not count

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -36,7 +35,7 @@ func (Libtensorpipe) Build() error {
 
 // Measure implements Subject. The spec must name one transport and one channel.
 func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
-	if err := cmp.Or(s.Check(), l.check(s)); err != nil {
+	if err := l.Check(s); err != nil {
 		return nil, err
 	}
 	path, err := buildPeer()
@@ -50,7 +49,12 @@ func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	return newResult(l.Name(), s, l.plan(s), samples), nil
 }
 
-func (Libtensorpipe) check(s Spec) error {
+// Check returns an error that matches ErrSpec where s cannot be measured with
+// this library.
+func (Libtensorpipe) Check(s Spec) error {
+	if err := s.Check(); err != nil {
+		return err
+	}
 	if len(s.Transports) != 1 || len(s.Channels) != 1 {
 		return specErrorf("libtensorpipe is measured on one transport and one channel")
 	}
@@ -78,17 +82,17 @@ func (Libtensorpipe) run(ctx context.Context, path string, s Spec) (Samples, err
 	}
 	url, err := server.line()
 	if err != nil {
-		return samples, errors.Join(err, server.end())
+		return samples, blame(err, server.end())
 	}
 	client, err := startProcess(ctx, "tpbench client", Program{Path: path, Args: append(append([]string{"client", "--to", url}, route...), peerFlags(s)...)})
 	if err != nil {
-		return samples, errors.Join(err, server.end())
+		return samples, blame(err, server.end())
 	}
 	err = client.decode(&samples)
 	if err == nil {
 		err = checkSamples(s, samples)
 	}
-	return samples, errors.Join(err, client.end(), server.end())
+	return samples, blame(err, client.end(), server.end())
 }
 
 func peerFlags(s Spec) []string {

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -22,6 +23,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	flag.Parse()
+	if flag.Lookup("test.bench").Value.String() != "" {
+		// As benchstat reads what a run has in common.
+		fmt.Println("tcp-congestion-control:", CongestionControl())
 	}
 	leakcheck.Main(m)
 }

@@ -33,6 +33,22 @@ func TestPatternTellsPlacesApart(t *testing.T) {
 	}
 }
 
+// An arena that is lent again has room for what comes then.
+func TestArenasAreLentAgain(t *testing.T) {
+	var lender arenas
+	a := lender.take()
+	require.NoError(t, a.resize(2, 100))
+	require.NotSame(t, a, lender.take(), "one is lent once")
+	lender.give(a)
+	again := lender.take()
+	require.Same(t, a, again)
+	for _, size := range []int{3 << 20, 8, 5 << 20} {
+		require.NoError(t, again.resize(4, size))
+		again.fill(4, 1)
+		require.NoError(t, again.check(4, 1))
+	}
+}
+
 func TestArenaSlots(t *testing.T) {
 	for _, size := range []int{0, 1, 64, 65, 3 << 20} {
 		var a arena

@@ -3,8 +3,10 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // Program says how to start a program.
@@ -65,11 +69,30 @@ func startProcess(ctx context.Context, name string, program Program) (*process, 
 func (p *process) wait() error {
 	_ = p.stdin.Close()
 	late := time.AfterFunc(farewell, func() { _ = p.cmd.Process.Kill() })
-	defer late.Stop()
-	if err := p.cmd.Wait(); err != nil {
+	err := p.cmd.Wait()
+	if !late.Stop() {
+		err = fmt.Errorf("it did not end in %v", farewell)
+	}
+	if err != nil {
 		return &ProcessError{Name: p.name, Stderr: strings.TrimSpace(p.stderr.String()), Err: err}
 	}
 	return nil
+}
+
+// blame is the error of several that explains the others: what a measurement
+// failed of, then how its processes ended. One that was killed broke the pipe of
+// the other; else what came first counts.
+func blame(failed error, ended ...error) error {
+	for _, err := range ended {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() < 0 {
+			return err
+		}
+	}
+	how := cmp.Or(ended...)
+	if errors.Is(failed, pipe.ErrPeerLost) {
+		return cmp.Or(how, failed)
+	}
+	return cmp.Or(failed, how)
 }
 
 // line waits for the next line.
@@ -80,10 +103,12 @@ func (p *process) line() (string, error) {
 	if err := p.stdout.Err(); err != nil {
 		return "", fmt.Errorf("%w: %s: %w", ErrProtocol, p.name, err)
 	}
-	if err := p.end(); err != nil {
-		return "", err
-	}
-	return "", &ProcessError{Name: p.name, Err: io.ErrUnexpectedEOF}
+	return "", p.gone()
+}
+
+// gone is the error of a process that should go on and does not.
+func (p *process) gone() error {
+	return cmp.Or(p.end(), error(&ProcessError{Name: p.name, Err: io.ErrUnexpectedEOF}))
 }
 
 // decode reads the next line as JSON.
@@ -98,10 +123,18 @@ func (p *process) decode(v any) error {
 	return nil
 }
 
+// ask sends a line and reads the next one.
+func (p *process) ask(line, answer any) error {
+	if err := p.tell(line); err != nil {
+		return err
+	}
+	return p.decode(answer)
+}
+
 // tell sends v as a line of JSON.
 func (p *process) tell(v any) error {
-	if err := json.NewEncoder(p.stdin).Encode(v); err != nil {
-		return fmt.Errorf("process %s: %w", p.name, err)
+	if json.NewEncoder(p.stdin).Encode(v) != nil { // nobody reads
+		return p.gone()
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ func TestProcessErrors(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
 		"no JSON":      {"read job; echo hello; cat", `bench: unexpected answer of the second process: process bench server printed "hello"`},
 		"no URL":       {"read job; echo '{}'; cat", ErrProtocol.Error()},
-		"fails":        {"echo it is broken >&2; exit 3", "bench: process bench server: exit status 3: it is broken"},
-		"says nothing": {"exit 0", "bench: process bench server: unexpected EOF"},
+		"fails":        {"echo it is broken >&2; exit 3", "process bench server: exit status 3: it is broken"},
+		"says nothing": {"exit 0", "process bench server: unexpected EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Go{Child: shell(c.script)}.Measure(t.Context(), small(8, true))
@@ -52,7 +52,19 @@ func TestPeerOutput(t *testing.T) {
 	require.ErrorIs(t, err, ErrProtocol)
 	require.ErrorContains(t, err, "2 warm and 0 cold round trips, 70 messages in 5ns; asked for were 25, 3 and 70")
 	err = run(t, "echo out of luck >&2; exit 1")
-	require.ErrorContains(t, err, "process tpbench client: exit status 1: out of luck")
+	require.EqualError(t, err, "process tpbench client: exit status 1: out of luck")
+	err = run(t, "kill -9 $$")
+	require.EqualError(t, err, "process tpbench client: signal: killed")
+}
+
+// Of two processes of which one was killed and the other lost it, the first is
+// to blame.
+func TestPeerServerIsKilled(t *testing.T) {
+	script := t.TempDir() + "/peer"
+	text := "#!/bin/sh\nif [ $1 = server ]; then echo uv://127.0.0.1:1; kill -9 $$; else echo EOF >&2; exit 1; fi\n"
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
+	_, err := Libtensorpipe{}.run(t.Context(), script, small(8, true))
+	require.EqualError(t, err, "process tpbench server: signal: killed")
 }
 
 // A parent that is killed closes nothing; its child ends all the same. The test

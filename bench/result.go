@@ -26,13 +26,18 @@ type Result struct {
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
 	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
 
+	// CPUPerTrip is microseconds of processor time of both processes for a
+	// warm round trip: whoever spins pays with it for speed.
+	CPUPerTrip float64 `json:"rtt_cpu_us"`
+
 	// GBps is in 10^9 bytes per second, 0 for empty messages.
 	GBps              float64 `json:"gbytes_per_second"`
 	MessagesPerSecond float64 `json:"messages_per_second"`
 	CPUSeconds        float64 `json:"cpu_seconds"` // of both processes, one way
 	CPUSecondsPerGB   float64 `json:"cpu_seconds_per_gbyte"`
 
-	Path *pipe.Plan `json:"path"`
+	Congestion string     `json:"tcp_congestion_control,omitempty"` // see CongestionControl
+	Path       *pipe.Plan `json:"path"`
 }
 
 // Subject is a library that can be measured.
@@ -53,8 +58,12 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 		SizeBytes: s.Size, Named: s.Named, Depth: s.Depth,
 		Messages: samples.Messages, RoundTrips: len(samples.RoundTrips), Processes: 2,
 		RTT: percentiles(samples.RoundTrips), Cold: percentiles(samples.ColdTrips),
+		CPUPerTrip: samples.TripCPU.Seconds() * 1e6 / float64(max(len(samples.RoundTrips), 1)),
 		CPUSeconds: samples.CPU.Seconds(),
 		Path:       plan,
+	}
+	if plan.Transport == "uv" {
+		r.Congestion = CongestionControl()
 	}
 	if s.OneProcess {
 		r.Processes = 1

@@ -9,6 +9,7 @@ import (
 type Samples struct {
 	RoundTrips []time.Duration `json:"rtt_ns"`
 	ColdTrips  []time.Duration `json:"cold_ns"`
+	TripCPU    time.Duration   `json:"rtt_cpu_ns"` // of both processes, for all of RoundTrips
 	OneWay     time.Duration   `json:"one_way_ns"` // for all messages
 	CPU        time.Duration   `json:"cpu_ns"`     // of both processes in that time
 	Messages   int             `json:"messages"`   // one way
@@ -22,12 +23,12 @@ func (c *client) measure() (Samples, error) {
 	s := Samples{Messages: c.spec.OneWay}
 	var err error
 	if n := c.spec.RoundTrips; n > 0 {
-		if _, err = c.roundTrips(warmUps(n), 0); err == nil {
-			s.RoundTrips, err = c.roundTrips(n, 0)
+		if _, _, err = c.roundTrips(warmUps(n), 0); err == nil {
+			s.RoundTrips, s.TripCPU, err = c.roundTrips(n, 0)
 		}
 	}
 	if n := c.spec.ColdTrips; n > 0 && err == nil {
-		s.ColdTrips, err = c.roundTrips(n, c.spec.Idle)
+		s.ColdTrips, _, err = c.roundTrips(n, c.spec.Idle)
 	}
 	if n := c.spec.OneWay; n > 0 && err == nil {
 		if _, _, err = c.oneWay(min(n, len(c.sent))); err == nil {

@@ -9,21 +9,22 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inlineBytes is the size up to which a message that needs no answer comes whole
-// with its description, so that reading it waits for nothing.
+// inlineBytes is the size up to which the native dialect has a tensor in the
+// message itself.
 const inlineBytes = 64 << 10
 
 // server answers on one pipe.
 type server struct {
 	pipe    *pipe.Pipe
-	memory  arena
+	lender  *arenas
+	memory  *arena // while a batch lasts
 	replies []*pipe.Message
 	rooms   []pipe.Allocation
 }
 
 // serve answers until the client closes the pipe.
-func serve(p *pipe.Pipe) error {
-	s := &server{pipe: p}
+func serve(p *pipe.Pipe, lender *arenas) error {
+	s := &server{pipe: p, lender: lender}
 	for {
 		words, err := hear(p)
 		if errors.Is(err, pipe.ErrPeerClosed) {
@@ -42,11 +43,22 @@ func serve(p *pipe.Pipe) error {
 	}
 }
 
-// obey does what a batch needs and reports.
+// obey does what a batch needs and reports. After an error the pipe may still
+// use the arena.
 func (s *server) obey(o order) error {
+	s.memory = s.lender.take()
 	if err := s.prepare(o); err != nil {
 		return err
 	}
+	if err := s.work(o); err != nil {
+		return err
+	}
+	s.lender.give(s.memory)
+	s.memory, s.replies, s.rooms = nil, nil, nil
+	return nil
+}
+
+func (s *server) work(o order) error {
 	before := cpuTime()
 	if err := say(s.pipe, wordReady); err != nil {
 		return err
@@ -75,7 +87,6 @@ func (s *server) prepare(o order) error {
 	if err := s.memory.resize(o.messages, o.size); err != nil {
 		return err
 	}
-	s.replies, s.rooms = s.replies[:0], s.rooms[:0]
 	for i := range o.messages {
 		s.replies = append(s.replies, s.memory.message(i, o.named))
 		s.rooms = append(s.rooms, s.memory.room(i))
@@ -112,10 +123,19 @@ func take(in *pipe.Incoming, room pipe.Allocation) error {
 	return err
 }
 
-// sink reads all messages. Where reading a message means to wait for its bytes,
+// comesUnasked reports whether the bytes of a message come behind its
+// description without an answer of the reader.
+func (s *server) comesUnasked(o order) bool {
+	if s.pipe.Plan().Dialect == pipe.DialectNative {
+		return o.size <= inlineBytes
+	}
+	return o.size == 0 || o.named && o.size <= inlineBytes
+}
+
+// sink reads all messages. Where reading a message means to ask for its bytes,
 // several are read at once, as the C++ server does.
 func (s *server) sink(o order) error {
-	if o.size <= inlineBytes && o.named {
+	if s.comesUnasked(o) {
 		for i := range o.messages {
 			if err := s.read(i); err != nil {
 				return err

@@ -89,9 +89,13 @@ func (s Spec) Check() error {
 
 // batch is the number of messages between two pauses for checking. Each has
 // memory of its own; there are enough to keep Depth of them in flight for a
-// while.
+// while, and no more than are asked for.
 func (s Spec) batch() int {
-	return max(min(batchBytes/max(s.Size, 1), batchMessages), 2*s.Depth)
+	n := max(min(batchBytes/max(s.Size, 1), batchMessages), 2*s.Depth)
+	if longest := max(s.RoundTrips, s.ColdTrips, s.OneWay); longest > 0 {
+		n = min(n, longest)
+	}
+	return n
 }
 
 // options are those of a context that offers what s says.

@@ -68,6 +68,14 @@ func TestBatchesFitIntoOrders(t *testing.T) {
 	}
 }
 
+// A batch has no more memory than the messages that are asked for.
+func TestBatchIsNoLargerThanNeeded(t *testing.T) {
+	require.Equal(t, 256, Spec{Size: 1 << 20, Depth: 8}.batch())
+	require.Equal(t, 16, Spec{Size: 64 << 20, Depth: 8}.batch())
+	require.Equal(t, 7, Spec{Size: 64 << 20, Depth: 8, RoundTrips: 3, ColdTrips: 1, OneWay: 7}.batch())
+	require.Equal(t, batchMessages, Spec{Depth: 8, RoundTrips: maxMessages}.batch())
+}
+
 func TestBadOrders(t *testing.T) {
 	for _, text := range []string{
 		"", "echo", "dance 1 0 8 1 0", "echo 0 0 8 1 0", "echo -1 0 8 1 0", "echo 1 0 -8 1 0", "echo 1 0 8 0 0",
@@ -122,6 +130,7 @@ func TestCompareFails(t *testing.T) {
 	require.Nil(t, c)
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "pair 2 of 3: b: ")
+	require.Equal(t, []string{"a", "b", "b"}, log, "nothing is measured in vain")
 }
 
 func TestMedian(t *testing.T) {

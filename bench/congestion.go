@@ -1,0 +1,17 @@
+package bench
+
+import (
+	"os"
+	"strings"
+)
+
+// CongestionControl is the kernel's algorithm for new TCP connections, on which
+// it depends how fast one connection goes, also within a machine; "" where the
+// system does not say.
+func CongestionControl() string {
+	name, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
+}

@@ -1,0 +1,52 @@
+package bench
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// versusPairs is the number of pairs of runs that a ratio takes at least.
+const versusPairs = 5
+
+// BenchmarkVersusLibtensorpipe measures the native dialect and the C++ library
+// in turn: one operation is five pairs of measurements. Ratios are medians of
+// those of the pairs, this library's figure by the other's.
+func BenchmarkVersusLibtensorpipe(b *testing.B) {
+	err := Libtensorpipe{}.Build()
+	if errors.Is(err, errors.ErrUnsupported) {
+		b.Skip(err)
+	}
+	require.NoError(b, err)
+	forEachSize(b, uvBasic(pipe.DialectNative), func(b *testing.B, s Spec) {
+		s.RoundTrips = min(max(512<<20/max(s.Size, 1), 20), 2000)
+		s.OneWay = DefaultCount(s.Size)
+		if s.Size < bigSize {
+			s.ColdTrips = 100
+		}
+		versus(b, s)
+	})
+}
+
+func versus(b *testing.B, s Spec) {
+	both := &Comparison{}
+	for b.Loop() {
+		c, err := Compare(b.Context(), Go{Child: child(b)}, Libtensorpipe{}, s, versusPairs)
+		require.NoError(b, err)
+		both.A, both.B = append(both.A, c.A...), append(both.B, c.B...)
+	}
+	b.ReportMetric(0, "ns/op")
+	figures := map[string]Figure{"rtt-us": RTT, "rtt-cpu-us": CPUPerTrip, "cold-rtt-us": ColdRTT, "messages/s": Rate}
+	if s.Size >= bigSize {
+		figures = map[string]Figure{"rtt-us": RTT, "rtt-cpu-us": CPUPerTrip, "GB/s": Bandwidth, "cpu-s/GB": CPUPerGB}
+	}
+	for unit, f := range figures {
+		ours, theirs := both.Medians(f)
+		b.ReportMetric(ours, unit)
+		b.ReportMetric(theirs, "libtensorpipe-"+unit)
+		b.ReportMetric(both.Ratio(f), "ratio-"+unit)
+	}
+}
