@@ -19,7 +19,8 @@ type benchmark struct {
 	dialect              string
 	sizes                sizeList
 	depth, count, pairs  int
-	named, spin          bool
+	named                namedFlag
+	spin                 bool
 	peer                 string
 	json                 bool
 }
@@ -30,10 +31,11 @@ func benchEntry() entry {
 		usage:   "[flags]",
 		summary: "measure round trips and bandwidth between two processes",
 		help: `Starts a second process and measures, for each size: round trips, each of which
-carries a tensor there and back into memory of the caller, one behind the other
-and after 2 ms of idleness; then the bandwidth one way, with -depth messages in
-flight, and the processor time of both processes for it. Each message has memory
-of its own at both ends, and every byte is checked while no clock runs.
+carries a tensor there and back into memory of the caller, one behind the other,
+and then cold, after 2 ms of idleness; then the bandwidth one way, with -depth
+messages in flight. CPU is the processor time of both processes, for a warm round
+trip, and one way for a message or for 10^9 bytes. Each message has memory of its
+own at both ends, and every byte is checked while no clock runs.
 
 -transport and -channel are lists, of which every combination is measured, or
 auto, the path that a pipe takes if nothing is said. The channel xth works within
@@ -44,12 +46,17 @@ With -peer libtensorpipe the C++ library is measured in the same way, in turn, i
 medians, and the ratio is the median of those of the pairs. It needs g++ and the
 library (Debian: libtensorpipe-dev).
 
-With -json each run is one line, followed by one with the ratios.`,
-		make: func() command { return &benchmark{sizes: sizeList{0, 8, 64 << 10, 1 << 20, 16 << 20}} },
+With -json each run is one line, and with a peer one more has the ratios.`,
+		make: func() command {
+			return &benchmark{sizes: sizeList{0, 8, 64 << 10, 1 << 20, 16 << 20}, named: namedFlag{false}}
+		},
 	}
 }
 
 const auto = "auto"
+
+// defaultPairs is how many pairs of runs it takes for a median to mean something.
+const defaultPairs = 5
 
 func (b *benchmark) flags(fs *flag.FlagSet) {
 	profile := tensorpipe.DefaultProfile()
@@ -59,10 +66,10 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.Var(&b.sizes, "size", "`list` of sizes of the tensor, 0 for messages without one")
 	fs.IntVar(&b.depth, "depth", 8, "`number` of messages in flight one way")
 	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: what takes about a second)")
-	fs.BoolVar(&b.named, "named", false, "name the device on which tensors shall arrive")
+	fs.Var(&b.named, "named", "name the device on which tensors shall arrive; -named=both measures with and without")
 	fs.BoolVar(&b.spin, "spin", true, "let who waits for a message look for it for a while before going to sleep")
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
-	fs.IntVar(&b.pairs, "pairs", 5, "`number` of pairs of runs, with -peer")
+	fs.IntVar(&b.pairs, "pairs", defaultPairs, "`number` of pairs of runs, with -peer")
 	fs.BoolVar(&b.json, "json", false, "print JSON, an object in each line")
 }
 
@@ -71,7 +78,7 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	peer, err := b.subject()
+	peer, err := b.subject(specs)
 	if err != nil {
 		return err
 	}
@@ -106,21 +113,26 @@ func (b *benchmark) measure(ctx context.Context, self, peer bench.Subject, spec 
 }
 
 // subject is the library to compare with, nil for none.
-func (b *benchmark) subject() (bench.Subject, error) {
-	switch b.peer {
-	case "":
+func (b *benchmark) subject(specs []bench.Spec) (bench.Subject, error) {
+	var peer bench.Libtensorpipe
+	switch {
+	case b.peer == "" && b.pairs != defaultPairs:
+		return nil, usageErrorf("-pairs is for runs with -peer")
+	case b.peer == "":
 		return nil, nil
-	case bench.Libtensorpipe{}.Name():
-	default:
-		return nil, usageErrorf("-peer %q: want libtensorpipe", b.peer)
-	}
-	if b.transports == auto || b.channels == auto {
+	case b.peer != peer.Name():
+		return nil, usageErrorf("-peer %q: want %s", b.peer, peer.Name())
+	case b.transports == auto || b.channels == auto:
 		return nil, usageErrorf("-peer %s: say with -transport and -channel which path to compare, as in -transport uv -channel basic", b.peer)
-	}
-	if b.pairs < 1 || b.pairs > maxCount {
+	case b.pairs < 1 || b.pairs > maxCount:
 		return nil, usageErrorf("-pairs %d: want 1 to %d", b.pairs, maxCount)
 	}
-	return bench.Libtensorpipe{}, bench.Libtensorpipe{}.Build()
+	for _, s := range specs {
+		if err := peer.Check(s); err != nil {
+			return nil, usageErrorf("-peer %s: %w", b.peer, withoutPrefix(err))
+		}
+	}
+	return peer, peer.Build()
 }
 
 // specs are what to measure, in the order in which it is printed.
@@ -144,8 +156,7 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 	var out []bench.Spec
 	for _, t := range transports {
 		for _, c := range channels {
-			for _, size := range b.sizes {
-				s := b.spec(int(size))
+			for _, s := range b.messages() {
 				s.Transports, s.Channels, s.Dialect = t, c, dialect
 				s.OneProcess = slices.Equal(c, []string{xth.Name})
 				if err := s.Check(); err != nil {
@@ -158,6 +169,21 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 	return out, nil
 }
 
+// messages are specs of the messages that each path has to carry.
+func (b *benchmark) messages() (out []bench.Spec) {
+	for _, named := range b.named {
+		for _, size := range b.sizes {
+			if size == 0 && !named && len(b.named) > 1 {
+				continue // without a tensor it is the same again
+			}
+			s := b.spec(int(size))
+			s.Named = named
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // spec is the part that all paths share.
 func (b *benchmark) spec(size int) bench.Spec {
 	count := b.count
@@ -165,7 +191,7 @@ func (b *benchmark) spec(size int) bench.Spec {
 		count = bench.DefaultCount(size)
 	}
 	return bench.Spec{
-		Size: size, Named: b.named, Depth: b.depth, NoSpin: !b.spin,
+		Size: size, Depth: b.depth, NoSpin: !b.spin,
 		RoundTrips: count, ColdTrips: min(count, maxColdTrips), OneWay: count,
 	}
 }

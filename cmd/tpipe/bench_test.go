@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -36,6 +37,7 @@ func TestBenchJSON(t *testing.T) {
 			require.LessOrEqual(t, p.P90, p.P99)
 		}
 		require.Equal(t, size > 0, r.GBps > 0)
+		require.Equal(t, bench.CongestionControl(), r.Congestion)
 		require.Equal(t, r.Dialect, r.Path.Dialect)
 	}
 }
@@ -45,8 +47,8 @@ func TestBenchTable(t *testing.T) {
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 4)
-	require.Equal(t, "transport uv, channel basic, compatible dialect, 8 in flight", lines[0])
-	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 one way CPU"), strings.Fields(lines[1]))
+	require.Regexp(t, "^transport uv, channel basic, compatible dialect, 8 in flight, no spinning(, congestion control [a-z]+)?$", lines[0])
+	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 CPU one way CPU"), strings.Fields(lines[1]))
 	require.Contains(t, lines[2], "8 B")
 	require.Contains(t, lines[2], "k/s", "small messages are counted")
 	require.Contains(t, lines[3], "1 MiB")
@@ -61,8 +63,21 @@ func TestBenchCombinations(t *testing.T) {
 	}
 	stdout, stderr, code := tpipe(t, strings.Fields("bench -channel basic,xth -size 100KiB -count 3")...)
 	require.Zero(t, code, stderr)
-	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight\n")
-	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, both ends in one process\n")
+	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight, congestion")
+	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, both ends in one process, congestion")
+}
+
+// With and without the target device named; without a tensor that is the same.
+func TestBenchNamedBoth(t *testing.T) {
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -named=both -size 0,8 -count 3")...)
+	require.Zero(t, code, stderr)
+	var got []string
+	for line := range strings.Lines(stdout) {
+		var r bench.Result
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		got = append(got, fmt.Sprint(r.SizeBytes, r.Named))
+	}
+	require.Equal(t, []string{"0 true", "8 true", "8 false"}, got)
 }
 
 func TestBenchPeer(t *testing.T) {
@@ -74,6 +89,7 @@ func TestBenchPeer(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Equal(t, 2, strings.Count(stdout, "libtensorpipe"))
 	require.Equal(t, 2, strings.Count(stdout, "ratio"))
+	require.Contains(t, stdout, "medians of 2 pairs\n")
 
 	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
 	require.Zero(t, code, stderr)
@@ -89,7 +105,7 @@ func TestBenchPeer(t *testing.T) {
 	require.Equal(t, append(one, one...), subjects)
 	require.Equal(t, 1001, last.SizeBytes)
 	require.Equal(t, 2, last.Pairs)
-	for _, ratio := range []*float64{last.RTT, last.Cold, last.Rate} {
+	for _, ratio := range []*float64{last.RTT, last.Cold, last.CPUPerTrip, last.Rate} {
 		require.Positive(t, *ratio)
 	}
 }
@@ -109,6 +125,9 @@ func TestBenchBadCommandLines(t *testing.T) {
 		"-peer libtensorpipe":                "say with -transport and -channel which path to compare",
 		"-peer libtensorpipe -channel basic": "say with -transport and -channel which path to compare",
 		"-peer libtensorpipe -transport uv -channel basic -pairs 0": "-pairs 0: want 1 to 10000000",
+		"-peer libtensorpipe -transport uv -channel xth":            "-peer libtensorpipe: libtensorpipe is measured between two processes",
+		"-pairs 3":     "-pairs is for runs with -peer",
+		"-named=maybe": `invalid boolean value "maybe" for -named: want true, false or both`,
 	} {
 		stdout, stderr, code := tpipe(t, append([]string{"bench"}, strings.Fields(line)...)...)
 		require.Equal(t, exitUsage, code, line)
@@ -123,10 +142,25 @@ func childOf(t *testing.T, p *process) int {
 	t.Helper()
 	found := 0
 	require.Eventually(t, func() bool {
-		found = firstChild(p.cmd.Process.Pid)
+		found = benchChildOf(p.cmd.Process.Pid)
 		return found != 0
 	}, hang, pollInterval)
 	return found
+}
+
+// A bench whose second process is killed says so, and prints no figure.
+func TestBenchChildIsKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("children are looked for in /proc")
+	}
+	p := start(t, "bench", "-count", "10000000", "-size", "8")
+	child, err := os.FindProcess(childOf(t, p))
+	require.NoError(t, err)
+	require.NoError(t, child.Kill())
+	stdout, stderr, code := p.wait()
+	require.Equal(t, exitFailed, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "tpipe bench: process bench server: signal: killed\n", stderr)
 }
 
 // However a bench ends, its second process ends too.

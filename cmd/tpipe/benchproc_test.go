@@ -10,8 +10,9 @@ import (
 // pollInterval is how often processes are looked for, which send no event.
 const pollInterval = 5 * time.Millisecond
 
-// firstChild is a process that pid has started, 0 if there is none.
-func firstChild(pid int) int {
+// benchChildOf is the second process of the bench that is pid, 0 if there is
+// none. Programs in Go also have other children, for moments.
+func benchChildOf(pid int) int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0
@@ -21,7 +22,8 @@ func firstChild(pid int) int {
 		if _, err := fmt.Sscan(e.Name(), &id); err != nil {
 			continue
 		}
-		if _, parent := processState(id); parent == pid {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+		if _, parent := processState(id); parent == pid && strings.Contains(string(line), benchChildName) {
 			return id
 		}
 	}

@@ -28,82 +28,53 @@ func (r *benchReport) print(spec bench.Spec, runs *bench.Comparison) error {
 	if r.json != nil {
 		return r.printJSON(runs)
 	}
-	r.printHead(spec, runs.A[0])
 	size := byteSize(runs.A[0].SizeBytes).String()
 	if len(runs.B) == 0 {
-		r.printRow(size, "", runs.A)
-		return nil
+		r.printHead(benchHead(spec, runs), "")
+		return r.printRow(size, "", runs.A)
 	}
-	r.printRow(size, "here", runs.A)
-	r.printRow("", runs.B[0].Subject, runs.B)
-	r.printRatios(runs)
-	return nil
+	r.printHead(benchHead(spec, runs), benchWho)
+	if err := r.printRow(size, fmt.Sprintf(benchWho, "here"), runs.A); err != nil {
+		return err
+	}
+	if err := r.printRow("", fmt.Sprintf(benchWho, runs.B[0].Subject), runs.B); err != nil {
+		return err
+	}
+	return r.printRatios(runs)
 }
 
-// benchRatios is the line behind those of the runs. All are this library's
-// figure by the peer's; null where the peer has none.
-type benchRatios struct {
-	Subject   string   `json:"subject"` // both names
-	Transport string   `json:"transport"`
-	Channel   string   `json:"channel"`
-	Dialect   string   `json:"dialect"`
-	SizeBytes int      `json:"size_bytes"`
-	Pairs     int      `json:"pairs"`
-	RTT       *float64 `json:"rtt_ratio"`
-	Cold      *float64 `json:"rtt_cold_ratio"`
-	Rate      *float64 `json:"rate_ratio"`
-	CPU       *float64 `json:"cpu_ratio"`
-}
+const (
+	// benchRow is a line of the table. The second column is there only where
+	// two libraries are compared.
+	benchRow = "  %-8s%s %9s %9s %9s %9s %9s %11s %10s\n"
+	benchWho = " %-13s"
+)
 
-func (r *benchReport) printJSON(runs *bench.Comparison) error {
-	for i := range runs.A {
-		if err := r.json.Encode(runs.A[i]); err != nil {
-			return err
-		}
-		if len(runs.B) == 0 {
-			continue
-		}
-		if err := r.json.Encode(runs.B[i]); err != nil {
-			return err
-		}
-	}
-	if len(runs.B) == 0 {
-		return nil
-	}
-	a, b := runs.A[0], runs.B[0]
-	return r.json.Encode(benchRatios{
-		Subject: a.Subject + "/" + b.Subject, Transport: a.Transport, Channel: a.Channel, Dialect: a.Dialect,
-		SizeBytes: a.SizeBytes, Pairs: len(runs.A),
-		RTT: some(runs.Ratio(bench.RTT)), Cold: some(runs.Ratio(bench.ColdRTT)),
-		Rate: some(runs.Ratio(bench.Rate)), CPU: some(runs.Ratio(cpuPerMessage)),
-	})
-}
-
-func some(ratio float64) *float64 {
-	if ratio == 0 {
-		return nil
-	}
-	return &ratio
-}
-
-// cpuPerMessage is comparable also where there are no bytes.
-func cpuPerMessage(r *bench.Result) float64 { return r.CPUSeconds / float64(max(r.Messages, 1)) }
-
-func p90(r *bench.Result) float64 { return r.RTT.P90 }
-func p99(r *bench.Result) float64 { return r.RTT.P99 }
-
-// benchRow is a line of the table: the first two columns say what it is about.
-const benchRow = "  %-10s %-14s %10s %10s %10s %10s %14s %14s\n"
-
-// printHead starts a table where the path is not that of the rows before.
-func (r *benchReport) printHead(spec bench.Spec, first *bench.Result) {
+// benchHead says what the rows of a table have in common.
+func benchHead(spec bench.Spec, runs *bench.Comparison) string {
+	first := runs.A[0]
 	head := fmt.Sprintf("transport %s, channel %s, %s dialect, %d in flight", first.Transport, first.Channel, first.Dialect, first.Depth)
 	if spec.Named {
 		head += ", target device named"
 	}
+	if spec.NoSpin {
+		head += ", no spinning"
+	}
 	if spec.OneProcess {
 		head += ", both ends in one process"
 	}
+	if first.Congestion != "" {
+		head += ", congestion control " + first.Congestion
+	}
+	if len(runs.B) > 0 {
+		head += ", medians of " + plural(len(runs.A), "pair")
+	}
+	return head
+}
+
+// printHead starts a table where the rows have something else in common than
+// those before.
+func (r *benchReport) printHead(head, who string) {
 	if head == r.head {
 		return
 	}
@@ -112,37 +83,51 @@ func (r *benchReport) printHead(spec bench.Spec, first *bench.Result) {
 	}
 	r.head = head
 	fmt.Fprintln(r.out, head)
-	fmt.Fprintf(r.out, benchRow, "size", "", "p50", "p90", "p99", "cold p50", "one way", "CPU")
+	if who != "" {
+		who = fmt.Sprintf(who, "")
+	}
+	fmt.Fprintf(r.out, benchRow, "size", who, "p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU")
 }
 
+func p90(r *bench.Result) float64 { return r.RTT.P90 }
+func p99(r *bench.Result) float64 { return r.RTT.P99 }
+
 // printRow prints the medians of one library's runs.
-func (r *benchReport) printRow(size, who string, of []*bench.Result) {
+func (r *benchReport) printRow(size, who string, of []*bench.Result) error {
 	figure := func(f bench.Figure) float64 { return bench.Median(of, f) }
-	fmt.Fprintf(r.out, benchRow, size, who,
-		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)),
+	_, err := fmt.Fprintf(r.out, benchRow, size, who,
+		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
 		oneWayRate(of[0].SizeBytes, figure), oneWayCPU(of[0].SizeBytes, figure))
+	return err
 }
 
 // smallMessage is the size below which messages cost, rather than bytes.
 const smallMessage = 64 << 10
 
 func oneWayRate(size int, figure func(bench.Figure) float64) string {
-	if size < smallMessage {
-		return fmt.Sprintf("%.3g k/s", figure(bench.Rate)/1e3)
+	perSecond := figure(bench.Rate)
+	switch {
+	case size >= smallMessage:
+		return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth))
+	case perSecond >= 1e6:
+		return fmt.Sprintf("%.3g M/s", perSecond/1e6)
+	default:
+		return fmt.Sprintf("%.3g k/s", perSecond/1e3)
 	}
-	return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth))
 }
 
 func oneWayCPU(size int, figure func(bench.Figure) float64) string {
 	if size < smallMessage {
-		return micros(figure(cpuPerMessage) * 1e6)
+		return micros(figure(bench.CPUPerMessage))
 	}
 	return fmt.Sprintf("%.3g s/GB", figure(bench.CPUPerGB))
 }
 
-func (r *benchReport) printRatios(runs *bench.Comparison) {
+func (r *benchReport) printRatios(runs *bench.Comparison) error {
 	ratio := func(f bench.Figure) string { return fmt.Sprintf("%.2f", runs.Ratio(f)) }
-	fmt.Fprintf(r.out, benchRow, "", "ratio", ratio(bench.RTT), ratio(p90), ratio(p99), ratio(bench.ColdRTT), ratio(bench.Rate), ratio(cpuPerMessage))
+	_, err := fmt.Fprintf(r.out, benchRow, "", fmt.Sprintf(benchWho, "ratio"),
+		ratio(bench.RTT), ratio(p90), ratio(p99), ratio(bench.ColdRTT), ratio(bench.CPUPerTrip), ratio(bench.Rate), ratio(bench.CPUPerMessage))
+	return err
 }
 
 func micros(us float64) string { return duration(time.Duration(us * 1e3)) }
