@@ -3,7 +3,6 @@ package uv
 import (
 	"bufio"
 	"crypto/tls"
-	//DEL
 	"sync"
 	"time"
 
@@ -42,7 +41,7 @@ var _ transport.Secured = (*tlsConn)(nil)
 // newTLSConn wraps either end of a socket; the handshake is to follow.
 func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	c := &tlsConn{
-		conn:   newConnFrom(s.TCPConn, decrypted{secure}, spin),
+		conn:   newConnFrom(s.TCPConn, decrypted{secure, s}, spin),
 		tls:    secure,
 		socket: s,
 		ended:  make(chan error, 1),
@@ -102,6 +101,15 @@ func (c *tlsConn) ReadBody(dst ...[]byte) error {
 	return c.conn.ReadBody(dst...)
 }
 
+// writeError tells of what was wrong with the bytes that were read, where that
+// is why nothing can be written.
+func (c *tlsConn) writeError(err error) error {
+	if alertBy(err) == ours {
+		err = forged(err)
+	}
+	return c.conn.writeError(err)
+}
+
 // CloseWrite has something to send, unlike that of TCP. Where there is no room
 // for it the sending goes on alone; Close ends it.
 func (c *tlsConn) CloseWrite() error {
@@ -121,8 +129,8 @@ func (c *tlsConn) CloseWrite() error {
 // endWriting ends a blocked WriteFrames by a deadline. Then the stream ends
 // within a record, to which nothing can be added.
 func (c *tlsConn) endWriting() error {
-	if err := c.usable(); err != nil {
-		return err
+	if c.failed != nil {
+		return c.failed
 	}
 	if !c.writing.TryLock() {
 		c.tcp.SetWriteDeadline(past)
@@ -130,9 +138,6 @@ func (c *tlsConn) endWriting() error {
 		c.tcp.SetWriteDeadline(time.Time{})
 	}
 	defer c.writing.Unlock()
-	if c.closed.Load() {
-		return transport.ErrClosed
-	}
 	if !c.broken {
 		if err := c.tls.CloseWrite(); err != nil {
 			return err
@@ -141,18 +146,14 @@ func (c *tlsConn) endWriting() error {
 	return c.tcp.CloseWrite()
 }
 
+// Close tells the peer first, like CloseWrite, which may be at it already: to
+// close the socket under it would look like a cut to the peer.
 func (c *tlsConn) Close() error {
 	c.finished.Store(true)
 	if c.closed.Swap(true) {
 		return nil
 	}
-	if c.failed == nil && c.writing.TryLock() {
-		if !c.broken {
-			c.tcp.SetWriteDeadline(time.Now().Add(farewell))
-			c.tls.CloseWrite()
-		}
-		c.writing.Unlock()
-	}
+	_ = c.CloseWrite()
 	return c.tcp.Close()
 }
 

@@ -138,6 +138,49 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
+// Bytes behind the handshake that are no TLS, or that the peer has not sealed,
+// break the framing. That the peer complains does not.
+func TestForgedRecords(t *testing.T) {
+	config := newAuthority(t).mutual(t, "127.0.0.1")
+	for name, forged := range map[string]string{
+		"sealed by nobody": "\x17\x03\x03\x00\x20" + string(make([]byte, 32)),
+		"too long":         "\x17\x03\x03\xff\xff" + string(make([]byte, 65535)),
+		"another version":  "\x17\x09\x09\x00\x20" + string(make([]byte, 32)),
+		"another protocol": "GET / HTTP/1.1\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := listen(t, secured(config), "127.0.0.1")
+			peer, err := dialRaw(l.Addr(), config)
+			require.NoError(t, err)
+			defer peer.Close()
+			c, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = peer.NetConn().Write([]byte(forged))
+			require.NoError(t, err)
+			for range 2 {
+				_, err = c.NextFrame()
+				require.ErrorIs(t, err, transport.ErrFrame)
+				require.ErrorIs(t, c.WriteFrames(transport.Frame{}), transport.ErrFrame)
+			}
+
+			c, err = secured(config).Dial(t.Context(), l.Addr())
+			require.NoError(t, err)
+			defer c.Close()
+			accepted, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			defer accepted.Close()
+			_, err = uv.TCPConn(c).Write([]byte(forged))
+			require.NoError(t, err)
+			_, err = accepted.NextFrame()
+			require.ErrorIs(t, err, transport.ErrFrame)
+			_, err = c.NextFrame()
+			require.ErrorContains(t, err, "remote error")
+			require.NotErrorIs(t, err, transport.ErrFrame)
+		})
+	}
+}
+
 // Peers that dawdle in their handshakes hold up nobody, and Close is rid of
 // them.
 func TestSlowHandshake(t *testing.T) {

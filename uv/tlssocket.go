@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 var (
@@ -22,14 +24,21 @@ type socket struct {
 	*net.TCPConn
 	src     io.Reader // of its bytes; of the reading goroutine, as is heard
 	dialled bool
-	heard   int // leading bytes that were looked at
+	heard   int   // leading bytes that were looked at
+	failed  error // of the last Read
 }
 
 func newSocket(tcp *net.TCPConn, dialled bool) *socket {
 	return &socket{TCPConn: tcp, src: tcp, dialled: dialled}
 }
 
-func (s *socket) Read(p []byte) (int, error) {
+func (s *socket) Read(p []byte) (n int, err error) {
+	n, err = s.read(p)
+	s.failed = err
+	return n, err
+}
+
+func (s *socket) read(p []byte) (int, error) {
 	n, err := s.src.Read(p)
 	for _, b := range p[:n] {
 		if s.heard == len(recordStart) {
@@ -63,12 +72,39 @@ func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
 // decrypted reads from TLS. How the end looked below it is a matter for
 // handshakes; here it is just an early end.
-type decrypted struct{ io.Reader }
+type decrypted struct {
+	io.Reader
+	socket *socket // below
+}
 
 func (d decrypted) Read(p []byte) (int, error) {
 	n, err := d.Reader.Read(p)
-	if err == errCutOff {
-		err = io.ErrUnexpectedEOF
+	switch {
+	case err == nil || err == io.EOF:
+		return n, err
+	case err == errCutOff:
+		return n, io.ErrUnexpectedEOF
+	case d.socket.failed == nil && alertBy(err) != theirs:
+		err = forged(err)
 	}
 	return n, err
 }
+
+// Whose alert ended a connection, as crypto/tls has it.
+const (
+	ours   = "local error"
+	theirs = "remote error"
+)
+
+// alertBy is meaningful where an alert ended the connection. Where nothing is
+// wrong with the socket, and the peer does not complain, the error of a read is
+// about bytes that are no TLS, or that the peer did not seal. A write then fails
+// with the alert that was sent about them.
+func alertBy(err error) string {
+	if alert, ok := errors.AsType[*net.OpError](err); ok {
+		return alert.Op
+	}
+	return ""
+}
+
+func forged(err error) error { return fmt.Errorf("%w: %w", transport.ErrFrame, err) }

@@ -39,7 +39,7 @@ func (c *tlsConn) stream() (*tlsStream, error) {
 	}
 	c.out = nil
 	return &tlsStream{
-		end:    end{conn: c.conn, source: source{before: before, socket: decrypted{c.tls}}},
+		end:    end{conn: c.conn, source: source{before: before, socket: decrypted{c.tls, c.socket}}},
 		secure: c,
 	}, nil
 }
