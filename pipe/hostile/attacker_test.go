@@ -71,12 +71,12 @@ var roles = map[string]func(t testing.TB, v *victim) *attack{
 // inBothRoles runs f on victims that were dialled and on victims that dial.
 // One victim serves all calls of f in a role, its healthy pipe open all along.
 func inBothRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
-	asWhom(t, roles, f, adjust...)
+	asWhom(t, overTCP, roles, f, adjust...)
 }
 
 // asOneOfOurs is inBothRoles with attackers that carry the marker.
 func asOneOfOurs(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
-	asWhom(t, map[string]func(t testing.TB, v *victim) *attack{
+	asWhom(t, overTCP, map[string]func(t testing.TB, v *victim) *attack{
 		"attacker dials": func(t testing.TB, v *victim) *attack {
 			b := goodBrochure()
 			b.Mark(marker)
@@ -91,12 +91,13 @@ func asOneOfOurs(t *testing.T, f func(t *testing.T, v *victim, open func(testing
 	}, f, adjust...)
 }
 
-func asWhom(t *testing.T, roles map[string]func(t testing.TB, v *victim) *attack,
-	f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
+// asWhom runs f once for each way to open an attack A.
+func asWhom[A any](t *testing.T, over carrier, roles map[string]func(t testing.TB, v *victim) A,
+	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	for name, open := range roles {
 		t.Run(name, func(t *testing.T) {
-			v := newVictim(t, adjust...)
-			f(t, v, func(t testing.TB) *attack { return open(t, v) })
+			v := over.newVictim(t, adjust...)
+			f(t, v, func(t testing.TB) A { return open(t, v) })
 			v.quiet(t)
 			v.alive(t)
 		})
@@ -106,7 +107,7 @@ func asWhom(t *testing.T, roles map[string]func(t testing.TB, v *victim) *attack
 // visit opens one connection to the victim's listener.
 func (v *victim) visit(t testing.TB) *raw {
 	t.Helper()
-	return dialRaw(t, strings.TrimPrefix(v.url(), "uv://"))
+	return v.over.dial(t, strings.TrimPrefix(v.url(), "uv://"))
 }
 
 // visitWith opens a connection and sends these frames.
@@ -164,7 +165,8 @@ func (a *attack) connectFurther(t testing.TB, v *victim, answer *wire.BrochureAn
 // trap is a listener that plays the part of a pipe's.
 type trap struct {
 	*net.TCPListener
-	t testing.TB
+	t    testing.TB
+	over carrier // that of whom it lures
 }
 
 func newTrap(t testing.TB) *trap {
@@ -181,7 +183,7 @@ func (l *trap) take() *raw {
 	l.t.Helper()
 	c, err := l.Accept()
 	require.NoError(l.t, err)
-	return newRaw(l.t, c)
+	return l.over.receive(l.t, c)
 }
 
 // prey takes a connection with the victim's greeting, ready for an answer.
@@ -204,6 +206,7 @@ type dialled struct {
 
 // lure makes the victim dial the trap.
 func (l *trap) lure(v *victim) <-chan dialled {
+	l.over = v.over
 	out := make(chan dialled, 1)
 	go func() {
 		p, err := v.Dial(l.t.Context(), l.url())

@@ -23,7 +23,7 @@ func fullBacklog(t testing.TB) string {
 	bound, err := syscall.Getsockname(fd)
 	require.NoError(t, err)
 	addr := fmt.Sprintf("127.0.0.1:%d", bound.(*syscall.SockaddrInet4).Port)
-	dialRaw(t, addr) // the one that fits
+	overTCP.dial(t, addr) // the one that fits
 	return addr
 }
 

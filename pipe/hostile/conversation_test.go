@@ -119,7 +119,7 @@ func (m mutation) apply(lines []line) []line {
 	case 8: // say no more
 		l.then = func(r *raw) { _ = r.CloseWrite() }
 	case 9: // hang up
-		l.then = func(r *raw) { _ = r.SetLinger(0); r.Close() }
+		l.then = func(r *raw) { r.reset() }
 	}
 	return lines
 }
@@ -178,7 +178,7 @@ func (p *player) conn(i int) *raw {
 		return r
 	}
 	if c, err := p.open(i); err == nil {
-		p.conns[i] = &raw{TCPConn: c.(*net.TCPConn), t: p.t}
+		p.conns[i] = bare(p.t, c)
 	}
 	return p.conns[i]
 }
@@ -241,7 +241,7 @@ func (v *victim) attackAsListener(p *player, a *application, change func([]line)
 		_ = l.SetDeadline(time.Now().Add(p.wait))
 		c, err := l.Accept()
 		if err == nil {
-			(&raw{TCPConn: c.(*net.TCPConn), t: p.t}).hear(p.wait) // the victim speaks first
+			bare(p.t, c).hear(p.wait) // the victim speaks first
 		}
 		return c, err
 	}

@@ -10,7 +10,9 @@ import (
 
 // More connections than the limit allows are closed at once; when the flood
 // has gone everything is as before.
-func TestConnectionFlood(t *testing.T) {
+func TestConnectionFlood(t *testing.T) { connectionFlood(t, overTCP) }
+
+func connectionFlood(t *testing.T, over carrier) {
 	const limit, visitors = 16, 200
 	for name, c := range map[string]struct {
 		greeting []byte
@@ -24,7 +26,7 @@ func TestConnectionFlood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			greeting, slots := c.greeting, c.slots
-			v := newVictim(t, func(o *pipe.Options) { o.Limits.HandshakesInProgress = limit })
+			v := over.newVictim(t, func(o *pipe.Options) { o.Limits.HandshakesInProgress = limit })
 			var crowd []*raw
 			for range visitors {
 				r := v.visit(t)
@@ -35,7 +37,7 @@ func TestConnectionFlood(t *testing.T) {
 			require.Equal(t, slots, v.Stats().HandshakesInProgress)
 			v.unharmed(t)
 
-			_, err := newContext(t, options("latecomer")).Dial(t.Context(), v.url())
+			_, err := newContext(t, v.over.options("latecomer")).Dial(t.Context(), v.url())
 			requireError(t, err, "", pipe.ErrHandshake)
 			require.Equal(t, visitors-slots+1, int(v.Stats().ConnectionsRefused))
 			require.Equal(t, visitors-slots+1, v.log.count(pipe.ErrLimit))

@@ -90,7 +90,10 @@ func bendDescriptor() map[string][]byte {
 }
 
 func TestGarbageFirstPacket(t *testing.T) {
-	v := newVictim(t)
+	garbageFirstPacket(t, newVictim(t))
+}
+
+func garbageFirstPacket(t *testing.T, v *victim) {
 	for name, bad := range bendPacket() {
 		t.Run(name, func(t *testing.T) {
 			r := v.visitWith(t, bad)
@@ -104,7 +107,10 @@ func TestGarbageFirstPacket(t *testing.T) {
 }
 
 func TestGarbageBrochure(t *testing.T) {
-	v := newVictim(t)
+	garbageBrochure(t, newVictim(t))
+}
+
+func garbageBrochure(t *testing.T, v *victim) {
 	for name, bad := range bend(goodBrochure().Append(nil), 0) {
 		t.Run(name, func(t *testing.T) {
 			r := v.visitWith(t, hello(), bad)
@@ -118,7 +124,10 @@ func TestGarbageBrochure(t *testing.T) {
 }
 
 func TestGarbageAnswer(t *testing.T) {
-	v := newVictim(t)
+	garbageAnswer(t, newVictim(t))
+}
+
+func garbageAnswer(t *testing.T, v *victim) {
 	for name, bad := range bend(goodAnswer("127.0.0.1:1").Append(nil), 0) {
 		t.Run(name, func(t *testing.T) {
 			l := newTrap(t)
@@ -135,31 +144,35 @@ func TestGarbageAnswer(t *testing.T) {
 }
 
 func TestGarbageDescriptor(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for name, bad := range bendDescriptor() {
-			t.Run(name, func(t *testing.T) {
-				a := open(t)
-				a.desc.frame(bad)
-				requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothRoles(t, garbageDescriptor)
+}
+
+func garbageDescriptor(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for name, bad := range bendDescriptor() {
+		t.Run(name, func(t *testing.T) {
+			a := open(t)
+			a.desc.frame(bad)
+			requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol)
+			v.unharmed(t)
+		})
+	}
 }
 
 func TestGarbageReply(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for name, bad := range bend(goodReply(), 0) {
-			t.Run(name, func(t *testing.T) {
-				a := open(t)
-				op := a.pipe.WriteAsync(t.Context(), message(1))
-				a.reply.frame(bad)
-				requireBroken(t, a.pipe, "reply", pipe.ErrProtocol)
-				requireError(t, op.Wait(t.Context()), "reply", pipe.ErrProtocol)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothRoles(t, garbageReply)
+}
+
+func garbageReply(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for name, bad := range bend(goodReply(), 0) {
+		t.Run(name, func(t *testing.T) {
+			a := open(t)
+			op := a.pipe.WriteAsync(t.Context(), message(1))
+			a.reply.frame(bad)
+			requireBroken(t, a.pipe, "reply", pipe.ErrProtocol)
+			requireError(t, op.Wait(t.Context()), "reply", pipe.ErrProtocol)
+			v.unharmed(t)
+		})
+	}
 }
 
 // requireDialFailed checks the error of a Dial to a trap.

@@ -14,7 +14,10 @@ import (
 // that such a client costs it a slot until the time is up.
 func TestClientLeavesHandshake(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, hurried)
+	clientLeavesHandshake(t, newVictim(t, hurried))
+}
+
+func clientLeavesHandshake(t *testing.T, v *victim) {
 	gone := map[string]string{}
 	for name, stall := range stalls {
 		for how, leave := range departures {
@@ -33,98 +36,108 @@ func TestClientLeavesHandshake(t *testing.T) {
 
 // One connection of an open pipe is reset.
 func TestConnectionReset(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for _, conn := range []string{"descriptor", "reply", "channel basic"} {
-			t.Run(conn, func(t *testing.T) {
-				a := open(t)
-				a.conn(conn).reset()
-				requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
-				v.unharmed(t)
-			})
-			t.Run(conn+", with calls under way", func(t *testing.T) {
-				a := open(t)
-				write := a.pipe.WriteAsync(t.Context(), asking())
-				in := a.announceTensor()
-				read := make(chan error, 1)
-				go func() { read <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
-				a.conn(conn).reset()
-				requireError(t, <-read, conn, pipe.ErrPeerLost)
-				requireError(t, write.Wait(t.Context()), conn, pipe.ErrPeerLost)
-				requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothRoles(t, connectionReset)
+}
+
+func connectionReset(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for _, conn := range []string{"descriptor", "reply", "channel basic"} {
+		t.Run(conn, func(t *testing.T) {
+			a := open(t)
+			a.conn(conn).reset()
+			requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
+			v.unharmed(t)
+		})
+		t.Run(conn+", with calls under way", func(t *testing.T) {
+			a := open(t)
+			write := a.pipe.WriteAsync(t.Context(), asking())
+			in := a.announceTensor()
+			read := make(chan error, 1)
+			go func() { read <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
+			a.conn(conn).reset()
+			requireError(t, <-read, conn, pipe.ErrPeerLost)
+			requireError(t, write.Wait(t.Context()), conn, pipe.ErrPeerLost)
+			requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
+			v.unharmed(t)
+		})
+	}
 }
 
 // One connection ends in good order and the others do not: that is a
 // connection lost, not a peer that closes.
 func TestConnectionEndsAlone(t *testing.T) {
 	t.Parallel()
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for how, leave := range departures {
-			if how == "resetting" {
-				continue
-			}
-			for _, conn := range []string{"reply", "channel basic"} {
-				t.Run(conn+", "+how, func(t *testing.T) {
-					a := open(t)
-					leave(a.conn(conn))
-					requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
-					v.unharmed(t)
-				})
-			}
+	inBothRoles(t, connectionEndsAlone, impatient)
+}
+
+func connectionEndsAlone(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for how, leave := range departures {
+		if how == "resetting" {
+			continue
 		}
-	}, impatient)
+		for _, conn := range []string{"reply", "channel basic"} {
+			t.Run(conn+", "+how, func(t *testing.T) {
+				a := open(t)
+				leave(a.conn(conn))
+				requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
+				v.unharmed(t)
+			})
+		}
+	}
 }
 
 // The end of the descriptor connection is the end of messages: both Next and
 // Write say so.
 func TestDescriptorConnectionEnds(t *testing.T) {
 	t.Parallel()
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		a := open(t)
-		exchangePayload(t, a)
-		require.NoError(t, a.desc.CloseWrite())
-		_, err := a.pipe.Next(t.Context())
-		requireError(t, err, "descriptor", pipe.ErrPeerClosed)
-		requireError(t, a.pipe.Write(t.Context(), asking()), "descriptor", pipe.ErrPeerClosed)
-		requireError(t, a.pipe.Close(), "", pipe.ErrCloseTimeout)
-		v.unharmed(t)
-	}, impatient)
+	inBothRoles(t, descriptorConnectionEnds, impatient)
+}
+
+func descriptorConnectionEnds(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	a := open(t)
+	exchangePayload(t, a)
+	require.NoError(t, a.desc.CloseWrite())
+	_, err := a.pipe.Next(t.Context())
+	requireError(t, err, "descriptor", pipe.ErrPeerClosed)
+	requireError(t, a.pipe.Write(t.Context(), asking()), "descriptor", pipe.ErrPeerClosed)
+	requireError(t, a.pipe.Close(), "", pipe.ErrCloseTimeout)
+	v.unharmed(t)
 }
 
 // A peer that closes everything is gone in peace.
 func TestPeerCloses(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		a := open(t)
-		a.hangUp()
-		_, err := a.pipe.Next(t.Context())
-		requireError(t, err, "descriptor", pipe.ErrPeerClosed)
-		require.NoError(t, a.pipe.Close())
-		v.unharmed(t)
-	})
+	inBothRoles(t, peerCloses)
+}
+
+func peerCloses(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	a := open(t)
+	a.hangUp()
+	_, err := a.pipe.Next(t.Context())
+	requireError(t, err, "descriptor", pipe.ErrPeerClosed)
+	require.NoError(t, a.pipe.Close())
+	v.unharmed(t)
 }
 
 // While the victim closes a pipe, the peer goes on as if nothing had happened,
 // and then ends it one way or another.
 func TestFramesAfterClose(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for name, last := range map[string]func(a *attack){
-			"then closes":          func(a *attack) { a.hangUp() },
-			"then resets":          func(a *attack) { a.desc.reset() },
-			"then sends garbage":   func(a *attack) { a.desc.frame([]byte("garbage")) },
-			"then claims too much": func(a *attack) { a.desc.header(1 << 62) },
-			"then replies":         func(a *attack) { a.reply.frame(goodReply()) },
-		} {
-			t.Run(name, func(t *testing.T) {
-				a := open(t)
-				require.NoError(t, <-a.afterClose(last))
-				requireClosed(t, a)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothRoles(t, framesAfterClose)
+}
+
+func framesAfterClose(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for name, last := range map[string]func(a *attack){
+		"then closes":          func(a *attack) { a.hangUp() },
+		"then resets":          func(a *attack) { a.desc.reset() },
+		"then sends garbage":   func(a *attack) { a.desc.frame([]byte("garbage")) },
+		"then claims too much": func(a *attack) { a.desc.header(1 << 62) },
+		"then replies":         func(a *attack) { a.reply.frame(goodReply()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := open(t)
+			require.NoError(t, <-a.afterClose(last))
+			requireClosed(t, a)
+			v.unharmed(t)
+		})
+	}
 }
 
 // The same with a peer that does not come to an end.

@@ -62,43 +62,47 @@ func TestLengthOfHandshakeFrames(t *testing.T) {
 }
 
 func TestLengthOfPipeFrames(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for _, conn := range []string{"descriptor", "reply"} {
-			for size, reason := range tooLong(descriptorLimit) {
-				t.Run(fmt.Sprintf("%s of %d", conn, size), func(t *testing.T) {
-					a := open(t)
-					a.conn(conn).header(size)
-					requireBroken(t, a.pipe, conn, pipe.ErrProtocol, reason)
-					v.unharmed(t)
-				})
-			}
+	inBothRoles(t, lengthOfPipeFrames)
+}
+
+func lengthOfPipeFrames(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for _, conn := range []string{"descriptor", "reply"} {
+		for size, reason := range tooLong(descriptorLimit) {
+			t.Run(fmt.Sprintf("%s of %d", conn, size), func(t *testing.T) {
+				a := open(t)
+				a.conn(conn).header(size)
+				requireBroken(t, a.pipe, conn, pipe.ErrProtocol, reason)
+				v.unharmed(t)
+			})
 		}
-	})
+	}
 }
 
 // A length that no frame can have ends the channel at once. Other lengths are
 // compared with the tensor that is to come, once it has been announced.
 func TestLengthOfChannelFrames(t *testing.T) {
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for _, size := range []uint64{1 << 63, 1<<64 - 1} {
-			t.Run(fmt.Sprintf("%d at once", size), func(t *testing.T) {
-				a := open(t)
-				a.basic.header(size)
-				requireBroken(t, a.pipe, "channel basic", pipe.ErrProtocol, transport.ErrFrame)
-				v.unharmed(t)
-			})
-		}
-		for _, size := range []uint64{0, 7, 9, tensorLimit + 1, 1 << 62, 1<<63 - 1} {
-			t.Run(fmt.Sprintf("%d for a tensor of 8", size), func(t *testing.T) {
-				a := open(t)
-				in := a.announceTensor()
-				a.basic.header(size)
-				requireReadFails(t, in, "channel basic", pipe.ErrProtocol)
-				requireBroken(t, a.pipe, "channel basic", pipe.ErrProtocol)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothRoles(t, lengthOfChannelFrames)
+}
+
+func lengthOfChannelFrames(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	for _, size := range []uint64{1 << 63, 1<<64 - 1} {
+		t.Run(fmt.Sprintf("%d at once", size), func(t *testing.T) {
+			a := open(t)
+			a.basic.header(size)
+			requireBroken(t, a.pipe, "channel basic", pipe.ErrProtocol, transport.ErrFrame)
+			v.unharmed(t)
+		})
+	}
+	for _, size := range []uint64{0, 7, 9, tensorLimit + 1, 1 << 62, 1<<63 - 1} {
+		t.Run(fmt.Sprintf("%d for a tensor of 8", size), func(t *testing.T) {
+			a := open(t)
+			in := a.announceTensor()
+			a.basic.header(size)
+			requireReadFails(t, in, "channel basic", pipe.ErrProtocol)
+			requireBroken(t, a.pipe, "channel basic", pipe.ErrProtocol)
+			v.unharmed(t)
+		})
+	}
 }
 
 // announceTensor makes the victim expect a tensor of 8 bytes.

@@ -51,11 +51,13 @@ func held() uint64 {
 }
 
 // Many clients announce the longest handshake messages and send a byte each.
-func TestMemoryOfHandshakeClaims(t *testing.T) {
+func TestMemoryOfHandshakeClaims(t *testing.T) { memoryOfHandshakeClaims(t, overTCP) }
+
+func memoryOfHandshakeClaims(t *testing.T, over carrier) {
 	const clients = 200
 	for name, before := range map[string][]byte{"packets": nil, "brochures": appendFrame(nil, hello())} {
 		t.Run(name, func(t *testing.T) {
-			v := newVictim(t)
+			v := over.newVictim(t)
 			var crowd []*raw
 			for range clients {
 				r := v.visit(t)
@@ -98,6 +100,10 @@ func TestMemoryOfBrochures(t *testing.T) {
 
 // Peers with open pipes announce what they do not send.
 func TestMemoryOfPipeClaims(t *testing.T) {
+	inBothRoles(t, memoryOfPipeClaims)
+}
+
+func memoryOfPipeClaims(t *testing.T, v *victim, open func(testing.TB) *attack) {
 	const pipes = 20
 	claims := map[string]func(a *attack){
 		"descriptors": func(a *attack) { a.desc.header(descriptorLimit); a.desc.send([]byte{0xb9}) },
@@ -109,34 +115,34 @@ func TestMemoryOfPipeClaims(t *testing.T) {
 			a.desc.header(0)
 		},
 	}
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for name, claim := range claims {
-			t.Run(name, func(t *testing.T) {
-				var attacks []*attack
-				for range pipes {
-					attacks = append(attacks, open(t))
-				}
-				n := allocated(t, func() {
-					for _, a := range attacks {
-						claim(a)
-						a.hangUp()
-					}
-					for _, a := range attacks {
-						_, _ = a.pipe.Next(t.Context()) // a description, or the end
-					}
-				})
-				require.Less(t, n, uint64(pipes*(2*ahead+overhead)))
+	for name, claim := range claims {
+		t.Run(name, func(t *testing.T) {
+			var attacks []*attack
+			for range pipes {
+				attacks = append(attacks, open(t))
+			}
+			n := allocated(t, func() {
 				for _, a := range attacks {
-					a.pipe.Abort(pipe.ErrClosed)
+					claim(a)
+					a.hangUp()
 				}
-				v.unharmed(t)
+				for _, a := range attacks {
+					_, _ = a.pipe.Next(t.Context()) // a description, or the end
+				}
 			})
-		}
-	})
+			require.Less(t, n, uint64(pipes*(2*ahead+overhead)))
+			for _, a := range attacks {
+				a.pipe.Abort(pipe.ErrClosed)
+			}
+			v.unharmed(t)
+		})
+	}
 }
 
 // A peer floods messages that the application does not ask for.
-func TestMemoryOfFlood(t *testing.T) {
+func TestMemoryOfFlood(t *testing.T) { memoryOfFlood(t, newVictim(t)) }
+
+func memoryOfFlood(t *testing.T, v *victim) {
 	const pipes, readAhead = 4, 256 << 10
 	floods := map[string][]byte{
 		"empty messages":   appendFrame(nil, payloadDescriptor()),
@@ -146,7 +152,6 @@ func TestMemoryOfFlood(t *testing.T) {
 		"unasked tensors":  appendFrame(nil, tensorDescriptor(8)),
 		"a crowd of parts": appendFrame(nil, tensorDescriptor(make([]uint64, 500)...)),
 	}
-	v := newVictim(t)
 	for name, message := range floods {
 		t.Run(name, func(t *testing.T) {
 			var attacks []*attack

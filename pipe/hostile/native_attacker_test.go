@@ -74,16 +74,11 @@ func newIntruder(t testing.TB, first *raw) *intruder {
 // inBothNativeRoles runs f on victims that were dialled and on victims that
 // dial. One victim serves all calls of f in a role.
 func inBothNativeRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *intruder), adjust ...func(*pipe.Options)) {
-	for name, open := range map[string]func(testing.TB, *victim) *intruder{
-		"attacker dials": dialNatively, "attacker listens": lureNatively,
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := newVictim(t, adjust...)
-			f(t, v, func(t testing.TB) *intruder { return open(t, v) })
-			v.quiet(t)
-			v.alive(t)
-		})
-	}
+	asWhom(t, overTCP, nativeRoles, f, adjust...)
+}
+
+var nativeRoles = map[string]func(testing.TB, *victim) *intruder{
+	"attacker dials": dialNatively, "attacker listens": lureNatively,
 }
 
 // introduceNatively goes as far as the answer that chooses the native dialect.

@@ -51,91 +51,97 @@ func (n *intruder) reading(size uint64) (bulk *raw, read <-chan error) {
 // Chunks that no peer of ours sends.
 func TestNativeMalformedChunks(t *testing.T) {
 	t.Parallel()
+	inBothNativeRoles(t, malformedChunks)
+}
+
+func malformedChunks(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 	const size = 100_000
 	good := func(n *intruder) []byte { return n.chunk(0, 1000, false, native.ChunkTrailer{}) }
 	bend := func(at int, with ...byte) func(*intruder) []byte {
 		return func(n *intruder) []byte { return bent(good(n), at, with...) }
 	}
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		for name, c := range map[string]struct {
-			bytes  func(*intruder) []byte
-			reason error
-		}{
-			"empty":              {bend(8, 0, 0, 0, 0), pipe.ErrProtocol},
-			"too long":           {bend(8, 1, 0, 16, 0), pipe.ErrProtocol},
-			"unknown flag":       {bend(14, 2), pipe.ErrProtocol},
-			"reserved":           {bend(15, 1), pipe.ErrProtocol},
-			"unknown status":     {bend(1016, 2), pipe.ErrProtocol},
-			"sum without a flag": {bend(1020, 1), pipe.ErrProtocol},
-			"wrong sum":          {func(n *intruder) []byte { return n.chunk(0, 1000, true, native.ChunkTrailer{Sum: 1}) }, pipe.ErrChecksum},
-			"beyond the end":     {func(n *intruder) []byte { return n.chunk(0, size+1, false, native.ChunkTrailer{}) }, pipe.ErrProtocol},
-			"beyond the end later": {func(n *intruder) []byte {
-				return append(good(n), n.chunk(0, size-999, false, native.ChunkTrailer{})...)
-			}, pipe.ErrProtocol},
-			"garbage": {func(*intruder) []byte { return slices.Repeat([]byte("garbage"), 10) }, pipe.ErrProtocol},
-		} {
-			t.Run(name, func(t *testing.T) {
-				n := open(t)
-				bulk, read := n.reading(size)
-				bulk.send(c.bytes(n))
-				requireError(t, <-read, "bulk", c.reason)
-				await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
-				n.first.Close() // the victim would give it a second to do so
-				n.requireDown([]string{"bulk"}, c.reason)
-				bulk.ended()
-				v.unharmed(t)
-			})
-		}
-	})
+	for name, c := range map[string]struct {
+		bytes  func(*intruder) []byte
+		reason error
+	}{
+		"empty":              {bend(8, 0, 0, 0, 0), pipe.ErrProtocol},
+		"too long":           {bend(8, 1, 0, 16, 0), pipe.ErrProtocol},
+		"unknown flag":       {bend(14, 2), pipe.ErrProtocol},
+		"reserved":           {bend(15, 1), pipe.ErrProtocol},
+		"unknown status":     {bend(1016, 2), pipe.ErrProtocol},
+		"sum without a flag": {bend(1020, 1), pipe.ErrProtocol},
+		"wrong sum":          {func(n *intruder) []byte { return n.chunk(0, 1000, true, native.ChunkTrailer{Sum: 1}) }, pipe.ErrChecksum},
+		"beyond the end":     {func(n *intruder) []byte { return n.chunk(0, size+1, false, native.ChunkTrailer{}) }, pipe.ErrProtocol},
+		"beyond the end later": {func(n *intruder) []byte {
+			return append(good(n), n.chunk(0, size-999, false, native.ChunkTrailer{})...)
+		}, pipe.ErrProtocol},
+		"garbage": {func(*intruder) []byte { return slices.Repeat([]byte("garbage"), 10) }, pipe.ErrProtocol},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := open(t)
+			bulk, read := n.reading(size)
+			bulk.send(c.bytes(n))
+			requireError(t, <-read, "bulk", c.reason)
+			await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
+			n.first.Close() // the victim would give it a second to do so
+			n.requireDown([]string{"bulk"}, c.reason)
+			bulk.ended()
+			v.unharmed(t)
+		})
+	}
 }
 
 // Chunks for transfers that nobody waits for are thrown away; a void one ends its
 // transfer alone.
 func TestNativeUnwantedChunks(t *testing.T) {
 	t.Parallel()
-	const size = 100_000
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		n := open(t)
-		bulk, read := n.reading(size)
-		for _, id := range []uint64{1, 1 << 16, 1<<64 - 1} {
-			bulk.send(n.chunk(id, 1<<20, false, native.ChunkTrailer{}))
-		}
-		bulk.send(n.chunk(0, size, false, native.ChunkTrailer{}), n.chunk(0, size, false, native.ChunkTrailer{}))
-		require.NoError(t, <-read)
+	inBothNativeRoles(t, unwantedChunks)
+}
 
-		n.message(native.Message{Payloads: []native.Payload{{Length: size}}})
-		in, err := n.pipe.Next(t.Context())
-		require.NoError(t, err)
-		again := make(chan error, 1)
-		go func() { again <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
-		n.await(func() bool { return len(n.heard[controlStream]) >= 2*(native.HeaderSize+16) })
-		bulk.send(n.chunk(1<<16, 10, false, native.ChunkTrailer{}), n.chunk(1<<16, 10, false, native.ChunkTrailer{Void: true}))
-		requireError(t, <-again, "bulk", pipe.ErrPeerLost) // of a sender that does not say why
-		require.NoError(t, n.pipe.Err(), "the pipe goes on")
-		n.exchange()
-		v.unharmed(t)
-		n.pipe.Abort(pipe.ErrClosed)
-	})
+func unwantedChunks(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	const size = 100_000
+	n := open(t)
+	bulk, read := n.reading(size)
+	for _, id := range []uint64{1, 1 << 16, 1<<64 - 1} {
+		bulk.send(n.chunk(id, 1<<20, false, native.ChunkTrailer{}))
+	}
+	bulk.send(n.chunk(0, size, false, native.ChunkTrailer{}), n.chunk(0, size, false, native.ChunkTrailer{}))
+	require.NoError(t, <-read)
+
+	n.message(native.Message{Payloads: []native.Payload{{Length: size}}})
+	in, err := n.pipe.Next(t.Context())
+	require.NoError(t, err)
+	again := make(chan error, 1)
+	go func() { again <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
+	n.await(func() bool { return len(n.heard[controlStream]) >= 2*(native.HeaderSize+16) })
+	bulk.send(n.chunk(1<<16, 10, false, native.ChunkTrailer{}), n.chunk(1<<16, 10, false, native.ChunkTrailer{Void: true}))
+	requireError(t, <-again, "bulk", pipe.ErrPeerLost) // of a sender that does not say why
+	require.NoError(t, n.pipe.Err(), "the pipe goes on")
+	n.exchange()
+	v.unharmed(t)
+	n.pipe.Abort(pipe.ErrClosed)
 }
 
 // The bulk connection ends, in one way or another, which is the end of the pipe.
 func TestNativeBulkEnds(t *testing.T) {
 	t.Parallel()
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		for how, leave := range departures {
-			t.Run(how, func(t *testing.T) {
-				n := open(t)
-				bulk, read := n.reading(1 << 20)
-				bulk.send(n.chunk(0, 1000, false, native.ChunkTrailer{}), n.chunk(0, 1000, false, native.ChunkTrailer{})[:500])
-				leave(bulk)
-				requireError(t, <-read, "bulk", pipe.ErrPeerLost)
-				await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
-				n.first.Close() // the victim would give it a second to do so
-				n.requireDown([]string{"bulk"}, pipe.ErrPeerLost)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothNativeRoles(t, bulkEnds)
+}
+
+func bulkEnds(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	for how, leave := range departures {
+		t.Run(how, func(t *testing.T) {
+			n := open(t)
+			bulk, read := n.reading(1 << 20)
+			bulk.send(n.chunk(0, 1000, false, native.ChunkTrailer{}), n.chunk(0, 1000, false, native.ChunkTrailer{})[:500])
+			leave(bulk)
+			requireError(t, <-read, "bulk", pipe.ErrPeerLost)
+			await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
+			n.first.Close() // the victim would give it a second to do so
+			n.requireDown([]string{"bulk"}, pipe.ErrPeerLost)
+			v.unharmed(t)
+		})
+	}
 }
 
 // An id is good for one connection; whoever guesses gets nowhere.
@@ -159,18 +165,20 @@ func TestNativeSecondBulkConnection(t *testing.T) {
 // writer alone, who can give up.
 func TestNativeBulkNotTakenIn(t *testing.T) {
 	t.Parallel()
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		n := open(t)
-		src := make([]byte, much)
-		op := n.pipe.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(src), TargetDevice: device.CPU()}}})
-		n.await(func() bool { return len(n.heard[messageStream]) > 0 })
-		n.control(native.Control{Kind: native.Ready, Lane: 1, Number: n.theirs(0)})
-		n.bulk()
-		v.unharmed(t)
-		require.ErrorIs(t, op.Wait(cancelled(t)), pipe.ErrCancelled)
-		clear(src) // nobody touches it any more
-		n.hears(native.Abort)
-		v.unharmed(t)
-		n.pipe.Abort(pipe.ErrClosed)
-	})
+	inBothNativeRoles(t, bulkNotTakenIn)
+}
+
+func bulkNotTakenIn(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	n := open(t)
+	src := make([]byte, much)
+	op := n.pipe.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(src), TargetDevice: device.CPU()}}})
+	n.await(func() bool { return len(n.heard[messageStream]) > 0 })
+	n.control(native.Control{Kind: native.Ready, Lane: 1, Number: n.theirs(0)})
+	n.bulk()
+	v.unharmed(t)
+	require.ErrorIs(t, op.Wait(cancelled(t)), pipe.ErrCancelled)
+	clear(src) // nobody touches it any more
+	n.hears(native.Abort)
+	v.unharmed(t)
+	n.pipe.Abort(pipe.ErrClosed)
 }

@@ -26,43 +26,45 @@ func (n *intruder) other() uint32 { return 7 - n.own() }
 // What breaks the rules of the session ends the pipe.
 func TestNativeSessionBroken(t *testing.T) {
 	t.Parallel()
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		for name, c := range map[string]struct {
-			say    func(n *intruder) []byte
-			reason error
-		}{
-			"another version":    {func(*intruder) []byte { return slices.Concat([]byte{1}, muxWord(muxData, 0, 1, 0)[1:]) }, pipe.ErrProtocol},
-			"unknown kind":       {func(*intruder) []byte { return muxWord(4, 0, 0, 0) }, pipe.ErrProtocol},
-			"another protocol":   {func(*intruder) []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, pipe.ErrProtocol},
-			"huge word":          {func(*intruder) []byte { return muxWord(muxData, 0, 1, 1<<31) }, pipe.ErrProtocol},
-			"farewell in anger":  {func(*intruder) []byte { return muxWord(muxFarewell, 0, 0, 1) }, pipe.ErrProtocol},
-			"stream of this end": {func(n *intruder) []byte { return muxWord(muxCredit, muxSYN, n.other(), 0) }, pipe.ErrProtocol},
-			"stream opened twice": {func(n *intruder) []byte {
-				return slices.Concat(muxWord(muxCredit, muxSYN, n.own(), 0), muxWord(muxCredit, muxSYN, n.own(), 0))
-			}, pipe.ErrProtocol},
-			"more than the window": {func(*intruder) []byte {
-				chunk := slices.Concat(muxWord(muxData, 0, messageStream, 64<<10), make([]byte, 64<<10))
-				return slices.Concat(muxMessages(4<<20), slices.Repeat(chunk, 20))
-			}, pipe.ErrProtocol},
-			"message stream reset": {func(*intruder) []byte { return muxWord(muxCredit, muxRST, messageStream, 0) }, pipe.ErrPeerLost},
-			"control stream reset": {func(*intruder) []byte { return muxWord(muxCredit, muxRST, controlStream, 0) }, pipe.ErrPeerLost},
-			"message stream ends":  {func(*intruder) []byte { return muxWord(muxData, muxFIN, messageStream, 0) }, pipe.ErrPeerLost},
-			"control stream ends":  {func(*intruder) []byte { return muxWord(muxData, muxFIN, controlStream, 0) }, pipe.ErrPeerLost},
-			"farewell":             {func(*intruder) []byte { return muxWord(muxFarewell, 0, 0, 0) }, nil},
-		} {
-			t.Run(name, func(t *testing.T) {
-				n := open(t)
-				n.exchange()
-				n.first.send(c.say(n))
-				if c.reason == nil {
-					n.first.Close()
-					c.reason = pipe.ErrPeerLost
-				}
-				n.requireDown(anywhere, c.reason)
-				v.unharmed(t)
-			})
-		}
-	})
+	inBothNativeRoles(t, sessionBroken)
+}
+
+func sessionBroken(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	for name, c := range map[string]struct {
+		say    func(n *intruder) []byte
+		reason error
+	}{
+		"another version":    {func(*intruder) []byte { return slices.Concat([]byte{1}, muxWord(muxData, 0, 1, 0)[1:]) }, pipe.ErrProtocol},
+		"unknown kind":       {func(*intruder) []byte { return muxWord(4, 0, 0, 0) }, pipe.ErrProtocol},
+		"another protocol":   {func(*intruder) []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, pipe.ErrProtocol},
+		"huge word":          {func(*intruder) []byte { return muxWord(muxData, 0, 1, 1<<31) }, pipe.ErrProtocol},
+		"farewell in anger":  {func(*intruder) []byte { return muxWord(muxFarewell, 0, 0, 1) }, pipe.ErrProtocol},
+		"stream of this end": {func(n *intruder) []byte { return muxWord(muxCredit, muxSYN, n.other(), 0) }, pipe.ErrProtocol},
+		"stream opened twice": {func(n *intruder) []byte {
+			return slices.Concat(muxWord(muxCredit, muxSYN, n.own(), 0), muxWord(muxCredit, muxSYN, n.own(), 0))
+		}, pipe.ErrProtocol},
+		"more than the window": {func(*intruder) []byte {
+			chunk := slices.Concat(muxWord(muxData, 0, messageStream, 64<<10), make([]byte, 64<<10))
+			return slices.Concat(muxMessages(4<<20), slices.Repeat(chunk, 20))
+		}, pipe.ErrProtocol},
+		"message stream reset": {func(*intruder) []byte { return muxWord(muxCredit, muxRST, messageStream, 0) }, pipe.ErrPeerLost},
+		"control stream reset": {func(*intruder) []byte { return muxWord(muxCredit, muxRST, controlStream, 0) }, pipe.ErrPeerLost},
+		"message stream ends":  {func(*intruder) []byte { return muxWord(muxData, muxFIN, messageStream, 0) }, pipe.ErrPeerLost},
+		"control stream ends":  {func(*intruder) []byte { return muxWord(muxData, muxFIN, controlStream, 0) }, pipe.ErrPeerLost},
+		"farewell":             {func(*intruder) []byte { return muxWord(muxFarewell, 0, 0, 0) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := open(t)
+			n.exchange()
+			n.first.send(c.say(n))
+			if c.reason == nil {
+				n.first.Close()
+				c.reason = pipe.ErrPeerLost
+			}
+			n.requireDown(anywhere, c.reason)
+			v.unharmed(t)
+		})
+	}
 }
 
 // muxMessages are empty messages of n bytes or more, which nobody takes.
@@ -79,26 +81,31 @@ func muxMessages(n int) (p []byte) {
 // Streams that nobody asked for are refused, however many, and pings answered;
 // neither is anything to the pipe.
 func TestNativeStreamFlood(t *testing.T) {
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		n := open(t)
-		for i := range uint32(2000) {
-			stream := n.own() + 2*i
-			n.first.send(muxWord(muxCredit, muxSYN, stream, 0), muxWord(muxData, 0, stream, 4), []byte("what"))
-			n.first.send(muxWord(muxPing, muxSYN, 0, i))
-			if i%2 == 1 {
-				n.first.send(muxWord(muxCredit, muxRST, stream, 0))
-			}
+	inBothNativeRoles(t, streamFlood)
+}
+
+func streamFlood(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	n := open(t)
+	for i := range uint32(2000) {
+		stream := n.own() + 2*i
+		n.first.send(muxWord(muxCredit, muxSYN, stream, 0), muxWord(muxData, 0, stream, 4), []byte("what"))
+		n.first.send(muxWord(muxPing, muxSYN, 0, i))
+		if i%2 == 1 {
+			n.first.send(muxWord(muxCredit, muxRST, stream, 0))
 		}
-		n.exchange()
-		v.unharmed(t)
-		n.leave()
-	})
+	}
+	n.exchange()
+	v.unharmed(t)
+	n.leave()
 }
 
 // Handshakes that stop before the session has its streams are given up.
 func TestNativeStreamsNeverOpened(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, hurried)
+	streamsNeverOpened(t, newVictim(t, hurried))
+}
+
+func streamsNeverOpened(t *testing.T, v *victim) {
 	for name, words := range map[string][]byte{
 		"none":               nil,
 		"half a word":        muxWord(muxCredit, muxSYN, messageStream, 0)[:5],
@@ -127,60 +134,62 @@ func TestNativeStreamsNeverOpened(t *testing.T) {
 // messages; what it does beyond that is nothing to anybody else.
 func TestNativeGoodbyes(t *testing.T) {
 	t.Parallel()
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-		bye := native.Control{Kind: native.Goodbye}
-		t.Run("in good order", func(t *testing.T) { open(t).leave() })
-		t.Run("with a reason", func(t *testing.T) {
-			n := open(t)
-			n.control(native.Control{Kind: native.Goodbye, Text: "the disk is full\nlevel=ERROR"})
-			n.requireDown(anywhere, pipe.ErrPeerClosed)
-			require.ErrorContains(t, n.pipe.Err(), `the disk is full\nlevel`)
-		})
-		t.Run("again and again, with all else behind", func(t *testing.T) {
-			n := open(t)
-			for range 5000 {
-				n.control(bye)
-				n.control(native.Control{Kind: native.WantRead, Number: 1 << 40})
-			}
-			n.exchangeInbound(t)
-			n.finish(messageStream)
-			require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerClosed)
-			require.ErrorIs(t, n.pipe.Write(t.Context(), &pipe.Message{}), pipe.ErrPeerClosed)
-			require.NoError(t, n.pipe.Close())
-		})
-		t.Run("and then nothing", func(t *testing.T) {
-			n := open(t)
+	inBothNativeRoles(t, goodbyes, impatient)
+}
+
+func goodbyes(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	bye := native.Control{Kind: native.Goodbye}
+	t.Run("in good order", func(t *testing.T) { open(t).leave() })
+	t.Run("with a reason", func(t *testing.T) {
+		n := open(t)
+		n.control(native.Control{Kind: native.Goodbye, Text: "the disk is full\nlevel=ERROR"})
+		n.requireDown(anywhere, pipe.ErrPeerClosed)
+		require.ErrorContains(t, n.pipe.Err(), `the disk is full\nlevel`)
+	})
+	t.Run("again and again, with all else behind", func(t *testing.T) {
+		n := open(t)
+		for range 5000 {
 			n.control(bye)
-			n.exchangeInbound(t)
-			require.ErrorIs(t, n.pipe.Close(), pipe.ErrCloseTimeout)
-		})
-		t.Run("and then hangs up", func(t *testing.T) {
-			n := open(t)
-			n.control(bye)
-			n.exchangeInbound(t)
-			n.first.reset()
-			err := next(t, n.pipe)
-			require.ErrorIs(t, err, pipe.ErrPeerLost)
-			require.NoError(t, n.pipe.Close())
-		})
-		t.Run("and then closes the connection", func(t *testing.T) {
-			n := open(t)
-			n.control(bye)
-			n.exchangeInbound(t)
-			n.first.Close()
-			require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerLost)
-			require.NoError(t, n.pipe.Close())
-		})
-		t.Run("and then breaks the rules", func(t *testing.T) {
-			n := open(t)
-			n.control(bye)
-			n.exchangeInbound(t)
-			n.say(messageStream, []byte("no message at all"))
-			require.ErrorIs(t, next(t, n.pipe), pipe.ErrProtocol)
-			require.NoError(t, n.pipe.Close())
-		})
-		v.unharmed(t)
-	}, impatient)
+			n.control(native.Control{Kind: native.WantRead, Number: 1 << 40})
+		}
+		n.exchangeInbound(t)
+		n.finish(messageStream)
+		require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerClosed)
+		require.ErrorIs(t, n.pipe.Write(t.Context(), &pipe.Message{}), pipe.ErrPeerClosed)
+		require.NoError(t, n.pipe.Close())
+	})
+	t.Run("and then nothing", func(t *testing.T) {
+		n := open(t)
+		n.control(bye)
+		n.exchangeInbound(t)
+		require.ErrorIs(t, n.pipe.Close(), pipe.ErrCloseTimeout)
+	})
+	t.Run("and then hangs up", func(t *testing.T) {
+		n := open(t)
+		n.control(bye)
+		n.exchangeInbound(t)
+		n.first.reset()
+		err := next(t, n.pipe)
+		require.ErrorIs(t, err, pipe.ErrPeerLost)
+		require.NoError(t, n.pipe.Close())
+	})
+	t.Run("and then closes the connection", func(t *testing.T) {
+		n := open(t)
+		n.control(bye)
+		n.exchangeInbound(t)
+		n.first.Close()
+		require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerLost)
+		require.NoError(t, n.pipe.Close())
+	})
+	t.Run("and then breaks the rules", func(t *testing.T) {
+		n := open(t)
+		n.control(bye)
+		n.exchangeInbound(t)
+		n.say(messageStream, []byte("no message at all"))
+		require.ErrorIs(t, next(t, n.pipe), pipe.ErrProtocol)
+		require.NoError(t, n.pipe.Close())
+	})
+	v.unharmed(t)
 }
 
 // exchangeInbound sends the victim a message.

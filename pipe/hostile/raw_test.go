@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -14,23 +15,31 @@ import (
 
 // raw is an attacker's end of one connection.
 type raw struct {
-	*net.TCPConn
-	t testing.TB
+	net.Conn // TCP, or TLS over it
+	tcp      *net.TCPConn
+	t        testing.TB
 }
 
 func newRaw(t testing.TB, c net.Conn) *raw {
 	t.Helper()
 	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	t.Cleanup(func() { c.Close() })
-	return &raw{TCPConn: c.(*net.TCPConn), t: t}
+	return bare(t, c)
 }
 
-// dialRaw connects to an address as in a url of the victim.
-func dialRaw(t testing.TB, addr string) *raw {
-	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	return newRaw(t, c)
+func bare(t testing.TB, c net.Conn) *raw {
+	r := &raw{Conn: c, t: t}
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	r.tcp = c.(*net.TCPConn)
+	return r
+}
+
+// CloseWrite ends what the attacker says, in good order. TLS has an end of its
+// own; that of TCP then comes with Close.
+func (r *raw) CloseWrite() error {
+	return r.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
 // send writes bytes as they are. The victim may have hung up at the first
@@ -71,8 +80,11 @@ func (r *raw) ended() {
 
 // reset closes the connection the hard way: the victim gets ECONNRESET.
 func (r *raw) reset() {
-	require.NoError(r.t, r.SetLinger(0))
-	r.Close()
+	_ = r.tcp.SetLinger(0) // the victim may have reset it first
+	r.tcp.Close()
 }
+
+// cut ends the connection of TCP in good order, and TLS over it in none.
+func (r *raw) cut() { r.tcp.Close() }
 
 func (r *raw) local() string { return r.LocalAddr().String() }

@@ -70,7 +70,10 @@ func (r *raw) drip(p []byte) {
 // becomes free.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, hurried)
+	slowClient(t, newVictim(t, hurried))
+}
+
+func slowClient(t *testing.T, v *victim) {
 	visitors := map[string]*raw{}
 	for name, stall := range stalls {
 		visitors[name] = stall(t, v)
@@ -89,8 +92,11 @@ func TestSlowClient(t *testing.T) {
 // The same from the other side: the answer does not come, or takes too long.
 func TestSlowListener(t *testing.T) {
 	t.Parallel()
+	slowListener(t, newVictim(t, hurried))
+}
+
+func slowListener(t *testing.T, v *victim) {
 	answer := appendFrame(nil, goodAnswer("127.0.0.1:1").Append(nil))
-	v := newVictim(t, hurried)
 	type visit struct {
 		trap   *trap
 		first  *raw

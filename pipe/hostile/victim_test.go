@@ -12,7 +12,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 // patience ends what hangs. It is no measure of how fast anything should be.
@@ -31,6 +30,7 @@ type victim struct {
 	*pipe.Context
 	listener *pipe.Listener
 	log      *recorder
+	over     carrier    // of this victim and its attackers
 	here     *pipe.Pipe // the healthy pipe, the victim's end
 	there    *pipe.Pipe // and its other end, in another context
 	rounds   int
@@ -40,8 +40,13 @@ type victim struct {
 // are closed with the test.
 func newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
 	t.Helper()
-	v := &victim{log: &recorder{}}
-	o := options("victim")
+	return overTCP.newVictim(t, adjust...)
+}
+
+func (over carrier) newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
+	t.Helper()
+	v := &victim{log: &recorder{}, over: over}
+	o := over.options("victim")
 	o.Logger = v.log.logger()
 	for _, f := range adjust {
 		f(&o)
@@ -50,17 +55,21 @@ func newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
 	var err error
 	v.listener, err = v.Listen(t.Context(), "uv://127.0.0.1:0")
 	require.NoError(t, err)
-	v.there = v.welcome(t, newContext(t, options("bystander")))
+	v.there = v.welcome(t, newContext(t, over.options("bystander")))
 	v.here = v.accept(t)
+	_, secure := v.here.TLS()
+	require.Equal(t, over.config != nil, secure)
 	v.unharmed(t)
 	return v
 }
 
-func options(name string) pipe.Options {
+func options(name string) pipe.Options { return overTCP.options(name) }
+
+func (over carrier) options(name string) pipe.Options {
 	return pipe.Options{
 		Dialect:    pipe.DialectAuto,
 		Name:       name,
-		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: uv.New()}},
+		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: over.transport()}},
 		Channels:   []pipe.ChannelEntry{{Name: basic.Name, Priority: 1000, Factory: basic.New()}},
 	}
 }
@@ -136,7 +145,7 @@ func (v *victim) unharmed(t testing.TB) {
 // alive dials the victim once more, as a newcomer after an attack.
 func (v *victim) alive(t testing.TB) {
 	t.Helper()
-	there := v.welcome(t, newContext(t, options("newcomer")))
+	there := v.welcome(t, newContext(t, v.over.options("newcomer")))
 	here := v.accept(t)
 	closed := make(chan error, 1)
 	go func() { closed <- there.Close() }()

@@ -1,0 +1,105 @@
+package hostile_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// carrier is what attacks travel over: TCP, or TLS with a certificate that the
+// victim accepts.
+type carrier struct{ config *tls.Config }
+
+var overTCP carrier
+
+// overTLS lets both ends prove that they are the same, which they are not.
+func overTLS(t testing.TB) carrier {
+	t.Helper()
+	config, err := identity()
+	require.NoError(t, err)
+	return carrier{config}
+}
+
+// identity is for both roles of both ends.
+var identity = sync.OnceValues(func() (*tls.Config, error) {
+	const name = "anybody"
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: name},
+		DNSNames:              []string{name},
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		RootCAs:      pool,
+		ClientCAs:    pool,
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ServerName:   name,
+	}, nil
+})
+
+func (over carrier) transport() *uv.Transport {
+	if over.config == nil {
+		return uv.New()
+	}
+	return uv.New(uv.WithTLS(over.config, over.config))
+}
+
+// dial connects to an address as in a url of the victim.
+func (over carrier) dial(t testing.TB, addr string) *raw {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	if over.config != nil {
+		c = tls.Client(c, over.config)
+	}
+	return over.ready(t, c)
+}
+
+// receive makes a connection of the victim's an attacker's.
+func (over carrier) receive(t testing.TB, c net.Conn) *raw {
+	t.Helper()
+	if over.config != nil {
+		c = tls.Server(c, over.config)
+	}
+	return over.ready(t, c)
+}
+
+// ready goes through the handshake of TLS. The victim may hang up on visitors,
+// so that it fails says nothing.
+func (over carrier) ready(t testing.TB, c net.Conn) *raw {
+	t.Helper()
+	r := newRaw(t, c)
+	if secure, ok := c.(*tls.Conn); ok {
+		_ = secure.Handshake()
+	}
+	return r
+}
