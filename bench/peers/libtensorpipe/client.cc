@@ -1,7 +1,6 @@
 #include "client.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iostream>
 #include <sstream>
@@ -31,9 +30,14 @@ void say(tp::Pipe& pipe, const std::string& text) {
   outcome.wait();
 }
 
-// Reads a message of words, when its turn comes.
-void hear(tp::Pipe& pipe, const Outcome& outcome, std::function<void()> first = [] {}) {
-  pipe.readDescriptor([&pipe, outcome, first](const tp::Error& error, tp::Descriptor descriptor) {
+// Reads a message of words, when its turn comes. On the library's thread, first
+// runs when it is there, and then when it has been read.
+void hear(
+    tp::Pipe& pipe,
+    const Outcome& outcome,
+    std::function<void()> first = [] {},
+    std::function<void(const std::string&)> then = [](const std::string&) {}) {
+  pipe.readDescriptor([&pipe, outcome, first, then](const tp::Error& error, tp::Descriptor descriptor) {
     if (outcome.failedOn(error)) {
       return;
     }
@@ -43,8 +47,9 @@ void hear(tp::Pipe& pipe, const Outcome& outcome, std::function<void()> first = 
       return;
     }
     std::string text = descriptor.metadata;
-    pipe.read(tp::Allocation(), [outcome, text](const tp::Error& error) {
+    pipe.read(tp::Allocation(), [outcome, text, then](const tp::Error& error) {
       if (!outcome.failedOn(error)) {
+        then(text);
         outcome.done(text);
       }
     });
@@ -72,25 +77,34 @@ class Batch : public std::enable_shared_from_this<Batch> {
     echoes_.clear(count_);
   }
 
-  void announce(const char* kind) {
+  // Says what comes and waits until the server is ready for it; start then runs
+  // on the library's thread.
+  void announce(const char* kind, std::function<void()> start = [] {}) {
     std::ostringstream order;
     order << kind << ' ' << count_ << ' ' << first_ << ' ' << flags_.size << ' ' << flags_.depth << ' ' << flags_.named;
     say(pipe_, order.str());
     Outcome outcome;
-    hear(pipe_, outcome);
+    hear(pipe_, outcome, [] {}, [start](const std::string& answer) {
+      if (answer == "ready") {
+        start();
+      }
+    });
     std::string answer = outcome.wait();
     if (answer != "ready") {
       throw std::runtime_error("the server says: " + answer);
     }
   }
 
-  // All round trips in a row, each from the callback of the one before.
-  void roundTrips(Samples& samples) {
+  // All round trips in a row, each from the callback of the one before. Adds the
+  // CPU time of both processes.
+  void roundTrips(Samples& samples, int64_t& cpu) {
     announce("echo");
     Outcome outcome;
+    int64_t before = cpuNs();
     trip(0, count_, samples, outcome);
     outcome.wait();
-    checkEchoes();
+    int64_t used = cpuNs() - before;
+    cpu += used + checkEchoes();
   }
 
   // Round trips after a time in which nothing happens.
@@ -105,20 +119,23 @@ class Batch : public std::enable_shared_from_this<Batch> {
     checkEchoes();
   }
 
-  // Messages one way, depth of them in flight. Adds to the two times.
+  // Messages one way, depth of them in flight. Adds to the two times. All writes
+  // start on the library's thread: two threads would change their order.
   void oneWay(int64_t& ns, int64_t& cpu) {
-    announce("sink");
     Outcome arrived;
-    int64_t before = cpuNs(), took = 0, used = 0;
-    Clock::time_point start = Clock::now();
-    hear(pipe_, arrived, [&] {
-      took = nsSince(start);
-      used = cpuNs() - before;
+    int64_t before = 0, took = 0, used = 0;
+    Clock::time_point start;
+    announce("sink", [&] {
+      before = cpuNs();
+      start = Clock::now();
+      hear(pipe_, arrived, [&] {
+        took = nsSince(start);
+        used = cpuNs() - before;
+      });
+      for (uint64_t i = 0; i < std::min(flags_.depth, count_); ++i) {
+        send(arrived);
+      }
     });
-    next_ = 0;
-    for (uint64_t i = 0; i < std::min(flags_.depth, count_); ++i) {
-      send(arrived);
-    }
     used += expect("done", arrived.wait());
     ns += took;
     cpu += used;
@@ -171,16 +188,18 @@ class Batch : public std::enable_shared_from_this<Batch> {
     });
   }
 
-  void checkEchoes() {
+  // Returns the CPU time of the server.
+  int64_t checkEchoes() {
     Outcome outcome;
     hear(pipe_, outcome);
-    expect("checked", outcome.wait());
+    int64_t used = expect("checked", outcome.wait());
     for (uint64_t i = 0; i < count_; ++i) {
       std::string wrong = echoes_.difference(i, first_ + i);
       if (!wrong.empty()) {
         throw std::runtime_error("echo: " + wrong);
       }
     }
+    return used;
   }
 
   const Flags& flags_;
@@ -188,7 +207,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   Arena& sources_;
   Arena& echoes_;
   const uint64_t count_, first_;
-  std::atomic<uint64_t> next_{0};
+  uint64_t next_ = 0;  // message to write, of oneWay
   std::vector<tp::Message> messages_;
 };
 
@@ -205,9 +224,9 @@ class Client {
     Samples unused;
     int64_t none = 0;
     if (flags_.roundTrips > 0) {
-      inBatches(warmUp(flags_.roundTrips), [&](Batch& b) { b.roundTrips(unused); });
+      inBatches(warmUp(flags_.roundTrips), [&](Batch& b) { b.roundTrips(unused, none); });
       warm_.reserve(flags_.roundTrips);
-      inBatches(flags_.roundTrips, [&](Batch& b) { b.roundTrips(warm_); });
+      inBatches(flags_.roundTrips, [&](Batch& b) { b.roundTrips(warm_, tripCpuNs_); });
     }
     inBatches(flags_.coldTrips, [&](Batch& b) { b.coldTrips(cold_); });
     if (flags_.oneWay > 0) {
@@ -217,7 +236,8 @@ class Client {
   }
 
   void print() const {
-    std::cout << "{\"rtt_ns\":" << json(warm_) << ",\"cold_ns\":" << json(cold_) << ",\"one_way_ns\":" << oneWayNs_
+    std::cout << "{\"rtt_ns\":" << json(warm_) << ",\"rtt_cpu_ns\":" << tripCpuNs_
+              << ",\"cold_ns\":" << json(cold_) << ",\"one_way_ns\":" << oneWayNs_
               << ",\"cpu_ns\":" << cpuNs_ << ",\"messages\":" << flags_.oneWay << "}" << std::endl;
   }
 
@@ -249,7 +269,7 @@ class Client {
   Arena sources_, echoes_;
   uint64_t number_ = 0;
   Samples warm_, cold_;
-  int64_t oneWayNs_ = 0, cpuNs_ = 0;
+  int64_t tripCpuNs_ = 0, oneWayNs_ = 0, cpuNs_ = 0;
 };
 
 }  // namespace
