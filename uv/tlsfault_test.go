@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -259,6 +261,25 @@ func TestCloseWriteWithoutRoom(t *testing.T) {
 	require.ErrorIs(t, <-written, transport.ErrClosed)
 	require.NoError(t, dialled.CloseWrite(), "it may be called again")
 	require.NoError(t, dialled.Close())
+}
+
+// Close does not cut off what CloseWrite is saying at the same moment.
+func TestCloseDuringCloseWrite(t *testing.T) {
+	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	l := listen(t, tr, "127.0.0.1")
+	for i := range 100 {
+		dialled, accepted := connect(t, tr, l, l.Addr())
+		var ends sync.WaitGroup
+		ends.Go(func() { dialled.CloseWrite() })
+		for range i % 20 {
+			runtime.Gosched()
+		}
+		dialled.Close()
+		_, err := accepted.NextFrame()
+		require.Equal(t, io.EOF, err)
+		ends.Wait()
+		require.NoError(t, accepted.Close())
+	}
 }
 
 // Small frames make one record together, so that one system call has them all.
