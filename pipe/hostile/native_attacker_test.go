@@ -218,26 +218,53 @@ func (n *intruder) finish(streams ...uint32) {
 	}
 }
 
-// hears waits for a control frame of a kind and returns it.
-func (n *intruder) hears(kind native.ControlKind) (found native.Control) {
+// hears waits for a control frame of a kind and returns the first.
+func (n *intruder) hears(kind native.ControlKind) native.Control {
+	n.t.Helper()
+	return n.awaitControl(kind, 1)
+}
+
+// awaitControl waits for the count-th control frame of a kind and returns it.
+func (n *intruder) awaitControl(kind native.ControlKind, count int) (found native.Control) {
 	n.t.Helper()
 	n.await(func() bool {
-		for p := n.heard[controlStream]; len(p) >= native.HeaderSize; {
-			h, err := native.DecodeControlHeader(p, native.Limits{})
-			require.NoError(n.t, err)
-			if len(p) < native.HeaderSize+h.Rest() {
-				return false
-			}
-			if native.ControlKind(h.Kind) == kind {
-				found, err = native.DecodeControl(kind, p[native.HeaderSize:][:h.Rest()], native.Limits{})
-				require.NoError(n.t, err)
-				return true
-			}
-			p = p[native.HeaderSize+h.Rest():]
+		all := n.saidOf(kind)
+		if len(all) >= count {
+			found = all[count-1]
 		}
-		return false
+		return len(all) >= count || n.over || len(n.saidOf(native.Goodbye)) > 0
 	})
+	require.Equal(n.t, kind, found.Kind, "the victim hung up instead")
 	return found
+}
+
+// saidOf returns the control frames of a kind so far. It needs mu.
+func (n *intruder) saidOf(kind native.ControlKind) (out []native.Control) {
+	for p := n.heard[controlStream]; len(p) >= native.HeaderSize; {
+		h, err := native.DecodeControlHeader(p, native.Limits{})
+		require.NoError(n.t, err)
+		if len(p) < native.HeaderSize+h.Rest() {
+			break
+		}
+		if native.ControlKind(h.Kind) == kind {
+			c, err := native.DecodeControl(kind, p[native.HeaderSize:][:h.Rest()], native.Limits{})
+			require.NoError(n.t, err)
+			out = append(out, c)
+		}
+		p = p[native.HeaderSize+h.Rest():]
+	}
+	return out
+}
+
+// obeyed returns when the victim has dealt with all control frames so far. It has
+// read the first message.
+func (n *intruder) obeyed() {
+	n.t.Helper()
+	n.mu.Lock()
+	before := len(n.saidOf(native.HaveRead))
+	n.mu.Unlock()
+	n.control(native.Control{Kind: native.WantRead})
+	n.awaitControl(native.HaveRead, before+1)
 }
 
 // exchange shows that the attacker's pipe still works, both ways.

@@ -48,6 +48,7 @@ func TestTLSNativePipes(t *testing.T) {
 		"bad targets":        badTargets,
 		"bulk ends":          bulkEnds,
 		"bulk not taken in":  bulkNotTakenIn,
+		"targets too late":   targetsCrossAbort,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
