@@ -55,9 +55,26 @@ type SessionConfig struct {
 	Streams int
 
 	// Window bounds the bytes of one stream that may be on their way or
-	// unread, and so the memory that a stream takes at the reading end. 0
+	// unread, and so the memory that a stream takes at the reading end. A
+	// stream begins with less, and gets more as it turns out to need it. 0
 	// leaves it to the transport.
 	Window int
+
+	// Budget, if it is not nil, is asked before a stream may have more than
+	// 256 KiB on their way or unread, and is given back what it gave when the
+	// stream or the session is closed.
+	Budget Budget
+}
+
+// Budget is a number of bytes that sessions share. Its methods are called
+// concurrently, wait for nothing and call no session.
+type Budget interface {
+	// Acquire takes n bytes, or nothing where they are not free. It does not
+	// wait for them.
+	Acquire(n int) bool
+
+	// Release gives n bytes back that were acquired.
+	Release(n int)
 }
 
 // Session is a connection that carries streams. All methods may be called

@@ -170,7 +170,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-func exchangeWord(b *testing.B, from, to transport.Stream) {
+func exchangeWord(b testing.TB, from, to transport.Stream) {
 	_, err := from.Write(make([]byte, block))
 	require.NoError(b, err)
 	_, err = io.ReadFull(to, make([]byte, block))

@@ -12,6 +12,9 @@ import (
 // make no sense.
 var ErrConfig = errors.New("mux: bad configuration")
 
+// errGaveUp is the end of a session of which yamux thinks otherwise than we do.
+var errGaveUp = errors.New("mux: yamux gave the session up")
+
 // EndError is what calls on a stream return whose session has ended. It matches
 // the session's Err, also where that is io.EOF, but never equals io.EOF: a
 // stream that was not finished by its writer must not look like one that was.

@@ -1,7 +1,7 @@
 package mux
 
 // judge holds the messages of the peer against the rules, one after the other.
-// What a window allows is left to yamux, which knows the windows.
+// What a window allows is not its business.
 type judge struct {
 	client bool   // this end is
 	newest uint32 // the last stream that the peer opened

@@ -39,6 +39,7 @@ type watcher interface {
 type link struct {
 	transport.Stream
 	watcher watcher
+	windows *windows
 	judge   judge
 
 	// Of the reading goroutine.
@@ -48,19 +49,20 @@ type link struct {
 	left   uint32 // bytes of the body that it has not
 
 	writing  turn.Turn             // for each message
+	own      header                // one that is not yamux's
 	silent   bool                  // nothing is written any more
 	failure  atomic.Pointer[error] // of a write, once
 	released chan struct{}         // closed by Close
 	release  func()
-	wanted   atomic.Bool   // Close is to be called
 	parted   chan struct{} // closed when yamux's farewell has left, or cannot
 	part     func()
 }
 
-func newLink(conn transport.Stream, client bool, w watcher) *link {
+func newLink(conn transport.Stream, client bool, w watcher, ws *windows) *link {
 	l := &link{
 		Stream:   conn,
 		watcher:  w,
+		windows:  ws,
 		judge:    judge{client: client},
 		src:      bufio.NewReaderSize(conn, readAhead),
 		served:   headerSize,
@@ -91,24 +93,64 @@ func (l *link) Read(p []byte) (int, error) {
 	if n > 0 || err == nil {
 		return n, nil
 	}
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return l.hold(err)
+	return l.hold(whole(err))
 }
 
-// next reads the header of the next message and judges it.
+// whole is the error where a connection ends within a message.
+func whole(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// next reads the header of the next message that is for yamux, and judges all
+// that come by. Answers are not for yamux, which has no question out.
 func (l *link) next() error {
-	if _, err := io.ReadFull(l.src, l.header[:]); err != nil {
+	h := &l.header
+	for {
+		if _, err := io.ReadFull(l.src, h[:]); err != nil {
+			return err
+		}
+		if err := l.judge.admit(h); err != nil {
+			return err
+		}
+		if !h.isAnswer() {
+			break
+		}
+		l.windows.answered(h.length())
+	}
+	if h.opens() {
+		l.windows.enter(h.stream())
+		l.watcher.arrived(h.stream())
+	}
+	if err := l.account(h); err != nil {
 		return err
 	}
-	if err := l.judge.admit(&l.header); err != nil {
-		return err
+	l.served, l.left = 0, h.body()
+	return nil
+}
+
+// account holds a message against the window of its stream, before yamux takes
+// memory for it. What is for nobody does not reach yamux, whose windows have no
+// bounds.
+func (l *link) account(h *header) error {
+	n := h.body()
+	if n > 0 {
+		wanted, err := l.windows.arrive(h.stream(), n)
+		if err != nil {
+			return err
+		}
+		if !wanted {
+			h.setLength(0)
+			if _, err := l.src.Discard(int(n)); err != nil {
+				return whole(err)
+			}
+		}
 	}
-	if l.header.opens() {
-		l.watcher.arrived(l.header.stream())
+	if h.ends() {
+		l.windows.finish(h.stream())
 	}
-	l.served, l.left = 0, l.header.body()
 	return nil
 }
 
@@ -116,7 +158,6 @@ func (l *link) next() error {
 // Only where this process closed the connection there is nothing to wait for.
 func (l *link) hold(err error) (int, error) {
 	if errors.Is(err, transport.ErrClosed) {
-		l.wanted.Store(true)
 		l.watcher.end(transport.ErrClosed)
 		return 0, transport.ErrClosed
 	}
@@ -128,21 +169,56 @@ func (l *link) hold(err error) (int, error) {
 	return 0, transport.ErrClosed
 }
 
-// Write writes one message. After a failure it takes messages and drops them:
-// the reading side finds out how the connection ended, and is given a moment to
-// do so. Questions for the round trip are dropped too, nobody wants to know.
+// Write writes one message of yamux. The credit that it grants, and its
+// questions for the round trip, are dropped: see windows. A new stream has its
+// window before it leaves, as the peer may answer before Open has returned.
 func (l *link) Write(message []byte) (int, error) {
 	l.writing.Take()
 	defer l.writing.Give()
 	h := (*header)(message)
-	if h.isFarewell() {
+	switch {
+	case h.isFarewell():
 		defer l.part()
-	}
-	if h.resets() {
+	case h.resets():
+		l.windows.leave(h.stream())
 		l.watcher.refused(h.stream())
+	case h.opens():
+		l.windows.enter(h.stream())
 	}
-	if l.silent || h.isQuestion() {
-		return len(message), nil
+	switch {
+	case h.isQuestion() || h.isCredit() && h.flags() == 0:
+	case h.isCredit():
+		l.own = *h
+		l.own.setLength(0)
+		l.put(l.own[:])
+	default:
+		l.put(message)
+	}
+	return len(message), nil
+}
+
+// tell writes what the windows have to say.
+func (l *link) tell() {
+	for l.tellOne() {
+	}
+}
+
+// tellOne waits for its turn first, and so learns of what came up meanwhile.
+func (l *link) tellOne() (ok bool) {
+	l.writing.Take()
+	defer l.writing.Give()
+	if l.own, ok = l.windows.next(); ok {
+		l.put(l.own[:])
+	}
+	return ok
+}
+
+// put writes a message, in the turn of the caller. After a failure it takes
+// messages and drops them: the reading side finds out how the connection ended,
+// and is given a moment to do so.
+func (l *link) put(message []byte) {
+	if l.silent {
+		return
 	}
 	if _, err := l.Stream.Write(message); err != nil {
 		failure := err // err itself would live on the heap, for each message
@@ -150,7 +226,6 @@ func (l *link) Write(message []byte) (int, error) {
 		l.failure.Store(&failure)
 		l.SetReadDeadline(time.Now().Add(linger))
 	}
-	return len(message), nil
 }
 
 // SetWriteDeadline does nothing: yamux sets deadlines to end sessions whose
@@ -160,7 +235,6 @@ func (l *link) SetWriteDeadline(time.Time) error { return nil }
 // finish ends writing behind a whole message, if the connection takes it
 // within moments. It comes before Close.
 func (l *link) finish() {
-	l.wanted.Store(true)
 	l.Stream.SetWriteDeadline(time.Now().Add(patience))
 	l.writing.Take()
 	defer l.writing.Give()
@@ -170,12 +244,10 @@ func (l *link) finish() {
 	}
 }
 
-// Close lets go of yamux. Without finish it is yamux that gave up, which it
-// does for one reason alone: everything else is judged before.
+// Close lets go of yamux. Yamux has no reason to call it while the session
+// lives, as all that could make it give up is judged before.
 func (l *link) Close() error {
-	if !l.wanted.Load() {
-		l.watcher.end(violation("more bytes on stream %d than its window allows", l.header.stream()))
-	}
+	l.watcher.end(errGaveUp)
 	err := l.Stream.Close()
 	l.release()
 	return err

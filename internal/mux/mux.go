@@ -5,8 +5,9 @@
 // A session is a stack of three:
 //
 //	stream   takes turns, keeps deadlines, knows why a call failed
-//	yamux    queues, windows, one goroutine that reads and one that writes
-//	link     looks at every message on its way between yamux and the connection
+//	yamux    queues, one goroutine that reads and one that writes
+//	link     looks at every message on its way between yamux and the connection,
+//	         and keeps the windows
 //
 // The link is what makes an end harmless. Were yamux told that the connection
 // has ended, it would throw away what nobody has read yet. So the link judges
@@ -16,12 +17,21 @@
 //
 // # Windows
 //
-// A stream's window is what the caller allows, from the first moment on. Memory
-// is taken as bytes arrive, so a window that is never filled costs nothing, and
-// one that follows the round trip would have to be guessed for the streams that
-// matter, which are opened before anything could be measured. The growth that
-// yamux has of its own is off: each step of it forgets to grant what was read
-// since the last one, and so it can starve a stream.
+// A window bounds what the peer may have on its way to a stream or unread at it.
+// It begins with the 256 KiB that the protocol fixes. The bytes that were read
+// are granted again once they are half of it; where that took no more than four
+// round trips, the window was what the writer waited for, and doubles, up to
+// SessionConfig.Window and as far as SessionConfig.Budget has room. It never
+// shrinks: what was granted cannot be taken back. The round trip is measured by
+// a ping, at most once in a second, and only while some window wants to grow. A
+// peer that lies about it gets what the budget allows, as others do.
+//
+// The windows of yamux are open to the full, because its own way of granting is
+// of no use: where a deadline comes in between it counts bytes as granted and
+// never says so to the peer, and each step of growth forgets those that were
+// read before. So the link strips the credit off what yamux writes, writes what
+// the streams' readers have earned, and ends the session of a peer that sends
+// more before yamux takes memory for it.
 package mux
 
 import (
@@ -67,7 +77,7 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 	if cfg.Streams < 0 || cfg.Window < 0 || cfg.Streams > math.MaxInt32 || cfg.Window > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: %d streams with windows of %d bytes", ErrConfig, cfg.Streams, cfg.Window)
 	}
-	s := newSession(conn, cfg.Client, window(cfg))
+	s := newSession(conn, cfg)
 	role := yamux.Server
 	if cfg.Client {
 		role = yamux.Client
@@ -79,15 +89,16 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 	return s, nil
 }
 
-func window(cfg transport.SessionConfig) uint32 {
+// largest is what one window may grow to.
+func largest(cfg transport.SessionConfig) uint32 {
 	if cfg.Window == 0 {
 		return defaultWindow
 	}
 	return uint32(max(cfg.Window, minWindow))
 }
 
-// settings has the two windows equal, which keeps yamux from growing one into
-// the other. The link reads ahead, so that yamux need not.
+// settings has windows without bounds, which leaves them to the link. The link
+// reads ahead, so that yamux need not.
 func settings(cfg transport.SessionConfig) *yamux.Config {
 	return &yamux.Config{
 		AcceptBacklog:           cfg.Streams + spare,
@@ -95,8 +106,8 @@ func settings(cfg transport.SessionConfig) *yamux.Config {
 		MeasureRTTInterval:      never,
 		ConnectionWriteTimeout:  never,
 		MaxIncomingStreams:      uint32(cfg.Streams),
-		InitialStreamWindowSize: window(cfg),
-		MaxStreamWindowSize:     window(cfg),
+		InitialStreamWindowSize: math.MaxUint32,
+		MaxStreamWindowSize:     math.MaxUint32,
 		MaxMessageSize:          messageSize,
 		LogOutput:               io.Discard,
 	}

@@ -129,19 +129,6 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-func TestWindowExceeded(t *testing.T) {
-	s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(1<<20))
-	_, err := peer.Write(message(kindCredit, flagSyn, 1, 0, ""))
-	require.NoError(t, err)
-	_, err = peer.Write(dataOf(0, 1, string(make([]byte, 200<<10))))
-	require.NoError(t, err)
-	_, err = peer.Write(dataOf(0, 1, string(make([]byte, 200<<10))))
-	require.NoError(t, err)
-	require.ErrorIs(t, ended(t, s), transport.ErrFrame)
-	require.ErrorContains(t, s.Err(), "stream 1")
-	require.NoError(t, s.Close())
-}
-
 func TestReset(t *testing.T) {
 	s, peer := hostile(t, transport.SessionConfig{Streams: 1})
 	_, err := peer.Write(append(dataOf(flagSyn, 1, "x"), message(kindCredit, flagRst, 1, 0, "")...))

@@ -16,12 +16,12 @@ import (
 
 // session implements transport.Session.
 type session struct {
-	link   *link
-	inner  *yamux.Session
-	window uint32
-	done   chan struct{}
-	life   context.Context // ends with done
-	expire context.CancelFunc
+	link    *link
+	inner   *yamux.Session
+	windows *windows
+	done    chan struct{}
+	life    context.Context // ends with done
+	expire  context.CancelFunc
 
 	closing atomic.Bool   // Close was called
 	gone    chan struct{} // closed when it has done its work
@@ -40,9 +40,8 @@ type session struct {
 	waiting map[uint32]struct{} // arrived, and neither accepted nor refused
 }
 
-func newSession(conn transport.Stream, client bool, window uint32) *session {
+func newSession(conn transport.Stream, cfg transport.SessionConfig) *session {
 	s := &session{
-		window:   window,
 		done:     make(chan struct{}),
 		gone:     make(chan struct{}),
 		opening:  turn.New(),
@@ -52,7 +51,8 @@ func newSession(conn transport.Stream, client bool, window uint32) *session {
 		waiting:  make(map[uint32]struct{}),
 	}
 	s.life, s.expire = context.WithCancel(context.Background())
-	s.link = newLink(conn, client, s)
+	s.windows = newWindows(largest(cfg), cfg.Budget, func() { s.background(s.link.tell) })
+	s.link = newLink(conn, cfg.Client, s, s.windows)
 	s.serve = sync.OnceFunc(func() { s.background(s.serveAccept) })
 	return s
 }
@@ -91,6 +91,7 @@ func (s *session) Close() error {
 	s.link.finish()
 	s.inner.Close()
 	s.running.Wait()
+	s.windows.close()
 	return nil
 }
 
@@ -112,6 +113,7 @@ func (s *session) part() {
 // end is the end of the session for all who use it. Unless it is this process
 // that closed it, yamux lives on with what the streams hold.
 func (s *session) end(err error) {
+	s.windows.finishAll()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = s.closed || err == transport.ErrClosed
@@ -150,6 +152,7 @@ func (s *session) adopt(inner *yamux.Stream) *stream {
 }
 
 func (s *session) forget(st *stream) {
+	s.windows.leave(st.StreamID())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st)

@@ -19,8 +19,9 @@ type stream struct {
 	*yamux.Stream
 	session *session
 
+	window *window
+
 	reading turn.Turn
-	budget  budget // of the reader
 	writing turn.Turn
 
 	mu       sync.Mutex
@@ -33,8 +34,8 @@ func newStream(s *session, inner *yamux.Stream) *stream {
 	return &stream{
 		Stream:  inner,
 		session: s,
+		window:  s.windows.enter(inner.StreamID()),
 		reading: turn.New(),
-		budget:  newBudget(s.window),
 		writing: turn.New(),
 	}
 }
@@ -56,9 +57,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	if n == 0 {
 		return 0, s.cause(err)
 	}
-	if lost := s.budget.spend(uint32(n)); lost > 0 && err != nil {
-		s.session.grant(s.StreamID(), lost)
-	}
+	s.session.windows.consume(s.window, uint32(n))
 	return n, nil
 }
 

@@ -23,6 +23,7 @@ var sessionCases = []testCase{
 	{"ManyStreams", sessionManyStreams},
 	{"Limit", sessionLimit},
 	{"Window", sessionWindow},
+	{"Budget", sessionBudget},
 	{"AcceptWaits", sessionAcceptWaits},
 	{"CloseWriteThenReadOn", onStreams(closeWriteThenRead)},
 	{"CloseStreamUnderRead", onStreams(func(t *testing.T, one, _ transport.Stream) { closeUnderRead(t, one) })},
@@ -234,6 +235,68 @@ func sessionWindow(t *testing.T, b Backend) {
 	require.NoError(t, err)
 	require.EqualValues(t, 64*len(chunk), n)
 	require.NoError(t, patience.Finish(t, written))
+}
+
+// What the streams of a session may have unread, all together, stays within its
+// budget, to which everything goes back in the end; and they all come through.
+func sessionBudget(t *testing.T, b Backend) {
+	const streams, rounds = 5, 100
+	p := &purse{size: 1 << 20}
+	client, server := b.sessions(t, transport.SessionConfig{Streams: streams, Budget: p})
+	var opened, accepted []transport.Stream
+	var written []<-chan error
+	for range streams {
+		o, a := open(t, client, server)
+		opened, accepted = append(opened, o), append(accepted, a)
+		written = append(written, patience.Start(func() error {
+			for range rounds {
+				if _, err := o.Write(chunk); err != nil {
+					return err
+				}
+			}
+			return o.CloseWrite()
+		}))
+	}
+	for i, a := range accepted {
+		n, err := io.Copy(io.Discard, a)
+		require.NoError(t, err)
+		require.EqualValues(t, rounds*len(chunk), n)
+		require.NoError(t, patience.Finish(t, written[i]))
+		if i%2 == 0 {
+			require.NoError(t, a.Close())
+			require.NoError(t, opened[i].Close())
+		}
+	}
+	require.NoError(t, client.Close())
+	require.NoError(t, server.Close())
+	require.Zero(t, p.out)
+	require.False(t, p.wrong, "more came back than was taken")
+}
+
+// purse is a budget that is told all there is to test.
+type purse struct {
+	size int
+
+	mu    sync.Mutex
+	out   int
+	wrong bool
+}
+
+func (p *purse) Acquire(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n > p.size-p.out {
+		return false
+	}
+	p.out += n
+	return true
+}
+
+func (p *purse) Release(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out -= n
+	p.wrong = p.wrong || n <= 0 || p.out < 0
 }
 
 func sessionAcceptWaits(t *testing.T, b Backend) {

@@ -1,0 +1,11 @@
+package mux
+
+import "github.com/tensorpipe-go/tensorpipe/transport"
+
+// Windows is the number of windows that a session keeps.
+func Windows(s transport.Session) int {
+	ws := s.(*session).windows
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return len(ws.streams)
+}

@@ -1,0 +1,266 @@
+package mux_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/mux"
+	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// far returns the two ends of a session over a link with rules.
+func far(t *testing.T, client, server transport.SessionConfig, rules ...simnet.Rule) (c, s transport.Session, link *simnet.Link) {
+	t.Helper()
+	network := simnet.New(mem.New(nil, mem.WithBuffer(64<<20)), rules...)
+	l, err := network.Listen(t.Context(), "")
+	require.NoError(t, err)
+	defer l.Close()
+	d, err := network.Dial(t.Context(), l.Addr())
+	require.NoError(t, err)
+	a, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	client.Client = true
+	c, err = d.(transport.Multiplexer).Multiplex(client)
+	require.NoError(t, err)
+	s, err = a.(transport.Multiplexer).Multiplex(server)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close(); s.Close() })
+	return c, s, network.Links()[0]
+}
+
+// feed writes n bytes to a stream, and its end.
+func feed(to transport.Stream, n int) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		p := make([]byte, 1<<20)
+		var err error
+		for n > 0 && err == nil {
+			var k int
+			k, err = to.Write(p[:min(n, len(p))])
+			n -= k
+		}
+		done <- errors.Join(err, to.CloseWrite())
+	}()
+	return done
+}
+
+// consume reads n bytes from a stream, and its end.
+func consume(from transport.Stream, n int64) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		got, err := io.Copy(io.Discard, from)
+		if err == nil && got != n {
+			err = fmt.Errorf("%d bytes came, not %d", got, n)
+		}
+		done <- err
+	}()
+	return done
+}
+
+// Over a long way a stream moves what its largest window allows, after a few
+// round trips, and not only what the protocol starts it with.
+func TestThroughputOverALongWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay, size, window = 30 * time.Millisecond, 64 << 20, 4 << 20
+		p := &purse{size: window}
+		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
+		o, a := streams(t, c, s)
+		began := time.Now()
+		written := feed(o, size)
+		n, err := io.Copy(io.Discard, a)
+		require.NoError(t, err)
+		require.EqualValues(t, size, n)
+		require.NoError(t, <-written)
+		require.Equal(t, window-first, p.most)
+
+		trips := int(time.Since(began) / (2 * delay)) // of virtual time
+		const full, ramp = size / window, 8
+		require.LessOrEqual(t, trips, full+ramp)
+		require.GreaterOrEqual(t, trips, full-1, "the window holds")
+	})
+}
+
+// A reader that is slow has its writer wait, at the window that it began with.
+func TestSlowReaderOverALongWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = 30 * time.Millisecond
+		p := &purse{size: 1 << 30}
+		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
+		o, a := streams(t, c, s)
+		pass(10 * delay)
+		written := feed(o, 4<<20)
+		for range 64 {
+			pass(5 * delay)
+			_, err := io.ReadFull(a, make([]byte, 64<<10))
+			require.NoError(t, err)
+		}
+		require.NoError(t, <-written)
+		require.Zero(t, p.most)
+	})
+}
+
+// scene is a session that reads a stream, whose window has grown.
+type scene struct {
+	session transport.Session
+	read    transport.Stream
+	peer    transport.Stream // that writes it
+	link    *simnet.Link
+}
+
+// ends are how a stream, or all of a session, comes to its end.
+var ends = map[string]func(t *testing.T, s scene){
+	"closed": func(t *testing.T, s scene) {
+		require.NoError(t, s.read.Close())
+		require.NoError(t, s.read.Close())
+	},
+	"closed behind the end of the peer": func(t *testing.T, s scene) {
+		require.NoError(t, s.peer.CloseWrite())
+		synctest.Wait()
+		require.NoError(t, s.read.CloseWrite())
+		require.NoError(t, s.read.Close())
+	},
+	"reset by the peer": func(t *testing.T, s scene) {
+		require.NoError(t, s.peer.Close())
+		synctest.Wait()
+		require.NoError(t, s.read.Close())
+	},
+	"session closed": func(t *testing.T, s scene) {
+		require.NoError(t, s.session.Close())
+		require.NoError(t, s.read.Close())
+	},
+	"session closed behind the stream": func(t *testing.T, s scene) {
+		require.NoError(t, s.read.Close())
+		require.NoError(t, s.session.Close())
+	},
+	"connection cut": func(t *testing.T, s scene) {
+		s.link.Cut()
+		<-s.session.Done()
+		require.NoError(t, s.session.Close())
+	},
+}
+
+// All that was taken from the budget goes back to it, once.
+func TestBudgetIsGivenBack(t *testing.T) {
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &purse{size: 1 << 30}
+				c, s, link := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p})
+				o, a := streams(t, c, s)
+				written := make(chan error, 1)
+				go func() { _, err := o.Write(make([]byte, 20<<20)); written <- err }()
+				_, err := io.CopyN(io.Discard, a, 7<<20)
+				require.NoError(t, err)
+				synctest.Wait()
+				require.NotZero(t, p.lent())
+				end(t, scene{session: s, read: a, peer: o, link: link})
+				synctest.Wait()
+				p.requireWhole(t)
+				require.Zero(t, mux.Windows(s))
+				c.Close()
+				require.Error(t, <-written)
+			})
+		})
+	}
+}
+
+// Streams that compete for a budget share it as they come, and those that get
+// nothing come through, too.
+func TestStreamsCompete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, size = 30, 3 << 20
+		p := &purse{size: 3 << 20}
+		cfg := transport.SessionConfig{Streams: many, Budget: p}
+		c, s, _ := far(t, cfg, cfg, simnet.Delay(time.Millisecond))
+		var written, read []<-chan error
+		for range many {
+			o, a := streams(t, c, s)
+			written = append(written, feed(o, size), feed(a, size))
+			read = append(read, consume(a, size), consume(o, size))
+		}
+		for i := range read {
+			require.NoError(t, <-read[i])
+			require.NoError(t, <-written[i])
+		}
+		require.LessOrEqual(t, p.most, p.size)
+		require.Greater(t, p.most, p.size-first)
+		require.NotZero(t, p.refused)
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		p.requireWhole(t)
+	})
+}
+
+// However a stream is read, its writer comes to the end. In a bubble all time
+// stands still where it does not, and the test fails.
+func TestNobodyStarves(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 0))
+			p := &purse{size: r.IntN(8 << 20)}
+			cfg := transport.SessionConfig{Streams: 1, Window: r.IntN(8 << 20), Budget: p}
+			c, s, _ := far(t, transport.SessionConfig{}, cfg, simnet.Delay(time.Duration(r.IntN(3))*time.Millisecond))
+			o, a := streams(t, c, s)
+			size := 1<<20 + r.IntN(8<<20)
+			written := feed(o, size)
+			require.Equal(t, size, readSomehow(t, a, r))
+			require.NoError(t, <-written)
+			require.NoError(t, a.Close())
+			synctest.Wait()
+			require.LessOrEqual(t, p.most, p.size)
+			p.requireWhole(t)
+		})
+	}
+}
+
+// readSomehow reads a stream to its end: a few bytes or many at a time, at
+// once or after a while, with deadlines that have passed and such that will.
+func readSomehow(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
+	buf := make([]byte, 1<<20)
+	for {
+		switch r.IntN(4) {
+		case 0:
+			st.SetReadDeadline(time.Unix(1, 0))
+		case 1:
+			st.SetReadDeadline(time.Now().Add(time.Duration(r.IntN(3000)) * time.Microsecond))
+		case 2:
+			pass(time.Duration(r.IntN(5000)) * time.Microsecond)
+		}
+		n, err := st.Read(buf[:1+r.IntN(1<<r.IntN(21))])
+		sum += n
+		if err == io.EOF {
+			return sum
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			st.SetReadDeadline(time.Time{})
+			continue
+		}
+		require.NoError(t, err)
+	}
+}
+
+// Windows are for streams that are in use.
+func TestWindowsComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		for range 100 {
+			o, a := streams(t, c, s)
+			exchangeWord(t, o, a)
+			require.NoError(t, a.Close())
+			require.NoError(t, o.Close())
+			synctest.Wait()
+			require.Zero(t, mux.Windows(c))
+			require.Zero(t, mux.Windows(s))
+		}
+	})
+}
