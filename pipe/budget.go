@@ -87,6 +87,16 @@ func (b *budget) inUse() int {
 
 func (b *budget) fits(n int) bool { return b.out == 0 || n <= b.size-b.out }
 
+// windowBudget is a budget for the windows of sessions, which go on without what
+// they do not get: not even the first has more than there is.
+type windowBudget struct{ *budget }
+
+// Acquire implements [transport.Budget].
+func (b windowBudget) Acquire(n int) bool { return n <= b.size && b.tryAcquire(n) }
+
+// Release implements [transport.Budget].
+func (b windowBudget) Release(n int) { b.release(n) }
+
 // grant serves the line from its front as far as the free bytes go.
 func (b *budget) grant() {
 	for el := b.waiters.Front(); el != nil; el = b.waiters.Front() {

@@ -65,6 +65,7 @@ type Context struct {
 	log      *slog.Logger
 	registry *registry
 	inFlight *budget
+	windows  *budget // of the sessions
 	// Accepted connections that have not said what they are for, pipes that are
 	// being opened, and connections that those still expect. Each of the latter
 	// makes room for one more stranger: a pipe must not lack a place for its own.
@@ -122,6 +123,7 @@ func New(o Options) (*Context, error) {
 	c.blocks.New = func() any { return new(block) }
 	c.incoming.New = func() any { return new(nativeIncoming) }
 	c.inFlight = newBudget(c.limits.ContextBytesInFlight)
+	c.windows = newBudget(c.limits.ContextWindowBytes)
 	c.openings = newBudget(c.limits.HandshakesInProgress)
 	c.closing, c.stop = context.WithCancelCause(context.Background())
 	return c, nil

@@ -46,6 +46,12 @@ type Limits struct {
 	ReadAheadMessages int
 	ReadAheadBytes    int
 
+	// ContextWindowBytes bounds what peers may have on their way to, or unread
+	// at, all native pipes of the context together, beyond 256 KiB per stream:
+	// what the windows of their sessions may grow by. A pipe that gets nothing
+	// of it still works, at 256 KiB per round trip. Default 256 MiB.
+	ContextWindowBytes int
+
 	// HandshakesInProgress bounds the accepted connections of a context that
 	// have not said yet what they are for, and as many pipes that are being
 	// opened; further ones are closed at once, but for those that the pipes
@@ -75,6 +81,7 @@ func (l Limits) check() error {
 		"ContextBytesInFlight": l.ContextBytesInFlight,
 		"ReadAheadMessages":    l.ReadAheadMessages,
 		"ReadAheadBytes":       l.ReadAheadBytes,
+		"ContextWindowBytes":   l.ContextWindowBytes,
 		"HandshakesInProgress": l.HandshakesInProgress,
 		"HandshakeBytes":       l.HandshakeBytes,
 		"AcceptBacklog":        l.AcceptBacklog,
@@ -97,6 +104,7 @@ func (l Limits) withDefaults() Limits {
 	l.ContextBytesInFlight = cmp.Or(l.ContextBytesInFlight, maxInt(4<<30))
 	l.ReadAheadMessages = cmp.Or(l.ReadAheadMessages, 16)
 	l.ReadAheadBytes = cmp.Or(l.ReadAheadBytes, 256<<10)
+	l.ContextWindowBytes = cmp.Or(l.ContextWindowBytes, 256<<20)
 	l.HandshakesInProgress = cmp.Or(l.HandshakesInProgress, 1024)
 	l.HandshakeBytes = cmp.Or(l.HandshakeBytes, 256<<10)
 	l.AcceptBacklog = cmp.Or(l.AcceptBacklog, 128)

@@ -33,7 +33,7 @@ type nativePipe struct {
 
 // buildNative makes a pipe that speaks the native dialect.
 func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
-	session, err := multiplex(s)
+	session, err := c.multiplex(s)
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +60,16 @@ func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
 
 // multiplex turns the first connection into a session. The peer may open as
 // many streams as the two agreed on, and one for bulk.
-func multiplex(s *spec) (transport.Session, error) {
+func (c *Context) multiplex(s *spec) (transport.Session, error) {
 	m, ok := s.desc.(transport.Multiplexer)
 	if !ok {
 		return nil, fmt.Errorf("connection of transport %s: %w", s.plan.Transport, transport.ErrNotSupported)
 	}
-	return m.Multiplex(transport.SessionConfig{Client: s.role == channel.RoleConnect, Streams: s.streams() + 1})
+	return m.Multiplex(transport.SessionConfig{
+		Client:  s.role == channel.RoleConnect,
+		Streams: s.streams() + 1,
+		Budget:  windowBudget{c.windows},
+	})
 }
 
 func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {

@@ -1,0 +1,119 @@
+package pipe
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// windowContext makes a context whose pipes are native.
+func windowContext(t *testing.T, network *mem.Network, windowBytes int) *Context {
+	t.Helper()
+	c, err := New(Options{
+		Dialect:    DialectNative,
+		Transports: []TransportEntry{{Name: "mem", Transport: mem.New(network, mem.WithBuffer(4<<20))}},
+		Channels:   []ChannelEntry{{Name: "basic", Factory: basic.New()}},
+		Limits:     Limits{ContextWindowBytes: windowBytes, PipeBytesInFlight: 16 << 20},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// windowPipes opens pipes between two contexts.
+func windowPipes(t *testing.T, from, to *Context, count int) (clients, servers []*Pipe) {
+	t.Helper()
+	l, err := to.Listen(t.Context(), "mem://")
+	require.NoError(t, err)
+	for range count {
+		p, err := from.Dial(t.Context(), l.URLs()[0])
+		require.NoError(t, err)
+		clients = append(clients, p)
+		p, err = l.Accept(t.Context())
+		require.NoError(t, err)
+		servers = append(servers, p)
+	}
+	return clients, servers
+}
+
+// windowMessage travels in one frame of the message stream.
+func windowMessage() *Message {
+	return &Message{Payloads: []Payload{{Data: bytes.Repeat([]byte("m"), 50_000)}}}
+}
+
+// take reads messages.
+func take(t *testing.T, p *Pipe, count int) {
+	t.Helper()
+	for range count {
+		in, err := p.Next(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, in.Read(t.Context(), Allocation{Payloads: [][]byte{make([]byte, 50_000)}}))
+		in.Release()
+	}
+}
+
+// unread is how many bytes have left one end and not been read at the other.
+func unread(from, to []*Pipe) (sum int) {
+	for i := range from {
+		s := from[i].Stats()
+		sum += int(s.Sent.Bytes-to[i].Stats().Received.Bytes) - s.BytesInFlight
+	}
+	return sum
+}
+
+// However many peers write to readers that pause, what they may have under way
+// or unread stays under the bound of the context; and it is all given back.
+func TestWindowsOfAllPipesShareABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pipes, bound, each = 50, 5 << 20, 150
+		network := mem.NewNetwork()
+		a, b := windowContext(t, network, 0), windowContext(t, network, bound)
+		clients, servers := windowPipes(t, a, b, pipes)
+		for _, p := range clients {
+			for range each {
+				p.WriteAsync(context.Background(), windowMessage())
+			}
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, b.windows.inUse(), bound)
+
+		for _, p := range servers {
+			take(t, p, each/2)
+			require.LessOrEqual(t, b.windows.inUse(), bound)
+		}
+		synctest.Wait()
+		require.Greater(t, b.windows.inUse(), bound-256<<10, "and the readers pause")
+		require.LessOrEqual(t, b.windows.inUse(), bound)
+		perPipe := 256<<10 + b.limits.ReadAheadBytes + 2*len(windowMessage().Payloads[0].Data)
+		require.LessOrEqual(t, unread(clients, servers), bound+pipes*perPipe)
+
+		for _, p := range servers {
+			take(t, p, each-each/2)
+		}
+		require.LessOrEqual(t, b.windows.inUse(), bound)
+		for i, p := range servers {
+			if i%2 == 0 {
+				p.Abort(nil)
+			} else {
+				clients[i].Abort(nil)
+			}
+		}
+		b.Close()
+		require.Zero(t, b.windows.inUse())
+	})
+}
+
+func TestWindowBudgetIsNeverExceeded(t *testing.T) {
+	b := windowBudget{newBudget(10)}
+	require.False(t, b.Acquire(11), "not even alone")
+	require.True(t, b.Acquire(10))
+	require.False(t, b.Acquire(1))
+	b.Release(10)
+	require.True(t, b.Acquire(1))
+}
