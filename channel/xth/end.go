@@ -13,9 +13,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// end is this process's end of a channel in the compatible dialect; its peer is another one in the same
-// process. Three goroutines serve it: one announces, one copies, and one takes
-// in completions.
+// end is this process's end of a channel in the compatible dialect; its peer is
+// another one in the same process. Three goroutines serve it: one announces, one
+// copies, and one takes in completions.
 type end struct {
 	announcements transport.Conn // both ways
 	completions   transport.Conn // both ways
@@ -46,8 +46,8 @@ func newEnd(link channel.Link) *end {
 		announced:     make(chan struct{}),
 	}
 	here, there := link.Conns[0].LocalAddr(), link.Conns[0].RemoteAddr()
-	e.announcer.route = routes.join(ends{from: here, to: there})
-	e.copier.route = routes.join(ends{from: there, to: here})
+	e.announcer.route = routes.joinSender(ends{from: here, to: there})
+	e.copier.route = routes.joinReceiver(ends{from: there, to: here})
 	e.life.Go(e.serveSends)
 	e.life.Go(e.serveRecvs)
 	e.life.Go(e.serveCompletions)
@@ -63,14 +63,14 @@ func (e *end) serveSends() {
 func (e *end) serveRecvs() {
 	e.fail(e.receive())
 	e.life.Drain(e.recvs)
-	routes.leave(e.copier.route)
+	routes.leaveReceiver(e.copier.route)
 }
 
 func (e *end) serveCompletions() {
 	e.fail(e.complete())
 	<-e.announced
 	e.withdrawAll()
-	routes.leave(e.announcer.route)
+	routes.leaveSender(e.announcer.route)
 }
 
 func (e *end) Send(id uint64, src device.Buffer, done func(error)) { e.begin(e.sends, id, src, done) }

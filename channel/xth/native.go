@@ -37,8 +37,8 @@ func newNativeEnd(link channel.Link) *nativeEnd {
 		announcements: link.Conns[0],
 		completions:   link.Conns[1],
 		peer:          link.Peer,
-		here:          routes.join(ends{from: from, to: to}),
-		there:         routes.join(ends{from: to, to: from}),
+		here:          routes.joinSender(ends{from: from, to: to}),
+		there:         routes.joinReceiver(ends{from: to, to: from}),
 		sends:         make(map[uint64]*sending),
 		recvs:         make(map[uint64]*receiving),
 		offers:        make(map[uint64]*offer),
@@ -91,7 +91,7 @@ func (e *nativeEnd) release(link channel.Link) error {
 	for _, r := range recvs {
 		r.Done(e.life.Err())
 	}
-	routes.leave(e.here)
+	routes.leaveSender(e.here)
 	return err
 }
 

@@ -77,7 +77,7 @@ func (e *nativeEnd) abortRecv(r *receiving, cause error) {
 
 // takeAnnouncements takes in what the peer has on offer.
 func (e *nativeEnd) takeAnnouncements() error {
-	defer routes.leave(e.there)
+	defer routes.leaveReceiver(e.there)
 	var text [announcementSize]byte
 	for {
 		if err := readFrame(e.announcements, text[:], "announcement"); err != nil {
@@ -99,9 +99,9 @@ func (e *nativeEnd) announced(w word) error {
 		delete(e.offers, w.id)
 		return nil
 	}
-	o := e.there.claim(w.address)
-	if o == nil {
-		return protocolError("nothing is on offer at %#x", w.address)
+	o, err := e.there.claim(w.address)
+	if err != nil {
+		return err
 	}
 	if e.ended {
 		return e.life.Err()

@@ -3,6 +3,7 @@ package xth
 import (
 	"bytes"
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,7 +41,13 @@ func connect(t *testing.T, n int) (near, far []transport.Conn) {
 
 func open(t *testing.T, conns ...transport.Conn) channel.Channel {
 	t.Helper()
-	ch, err := New().New(t.Context(), channel.Link{Conns: conns, Peer: "peer", Broken: func(error) {}}, channel.RoleConnect)
+	return openAs(t, false, func(error) {}, conns...)
+}
+
+func openAs(t *testing.T, native bool, broken func(error), conns ...transport.Conn) channel.Channel {
+	t.Helper()
+	link := channel.Link{Native: native, Conns: conns, Peer: "peer", Broken: broken}
+	ch, err := New().New(t.Context(), link, channel.RoleConnect)
 	require.NoError(t, err)
 	return ch
 }
@@ -57,6 +64,76 @@ func TestRoutesLiveAsLongAsTheirEnds(t *testing.T) {
 	require.NoError(t, from.Close(nil))
 	require.NoError(t, to.Close(nil))
 	require.Equal(t, before, openRoutes())
+}
+
+// A sender that has gone before its peer even made its end has not lied either.
+func TestSenderGoesBeforeItsPeerComes(t *testing.T) {
+	before := openRoutes()
+	for name, native := range map[string]bool{"compatible": false, "native": true} {
+		t.Run(name, func(t *testing.T) {
+			near, far := connect(t, connections+1)
+			leaveEarly(t, native, near[:connections])
+			require.Equal(t, before+1, openRoutes(), "the peer may yet come")
+
+			broken := make(chan error, 1)
+			to := openAs(t, native, func(err error) { broken <- err }, far[0], far[2]) // does not notice the end of the other connection
+			received := make(chan error, 1)
+			to.Recv(0, device.Bytes(make([]byte, 10)), func(err error) { received <- err })
+			for _, err := range []error{<-received, <-broken} {
+				require.ErrorIs(t, err, channel.ErrAborted)
+				require.NotErrorIs(t, err, channel.ErrProtocol)
+			}
+			require.NoError(t, to.Close(nil))
+			require.Equal(t, before, openRoutes())
+		})
+	}
+}
+
+// leaveEarly makes an end that announces a tensor, which nobody takes, and closes
+// it.
+func leaveEarly(t *testing.T, native bool, conns []transport.Conn) {
+	t.Helper()
+	written := make(chan int, 1)
+	from := openAs(t, native, func(error) {}, &observed{conns[0], written}, conns[1])
+	from.Send(0, device.Bytes(make([]byte, 10)), func(error) {})
+	require.Equal(t, 1, <-written)
+	require.NoError(t, from.Close(nil))
+}
+
+// The peers of those that left may never come: only so many are waited for. One
+// that comes too late for that is told what it has always been.
+func TestFewOrphansAreKept(t *testing.T) {
+	r := registry{open: make(map[ends]*route)}
+	of := func(i int) ends { return ends{from: strconv.Itoa(i)} }
+	for i := range maxOrphans + 10 {
+		rt := r.joinSender(of(i))
+		rt.add(newOffer())
+		r.leaveSender(rt)
+	}
+	require.Len(t, r.open, maxOrphans)
+	_, err := r.joinReceiver(of(9)).claim(1)
+	require.ErrorIs(t, err, channel.ErrProtocol)
+	_, err = r.joinReceiver(of(10)).claim(1)
+	require.ErrorIs(t, err, channel.ErrAborted)
+}
+
+// A connection may have the addresses of one long past.
+func TestAddressesComeBack(t *testing.T) {
+	r := registry{open: make(map[ends]*route)}
+	rt := r.joinSender(ends{})
+	rt.add(newOffer())
+	r.leaveSender(rt)
+
+	o := newOffer()
+	again := r.joinSender(ends{})
+	again.add(o)
+	got, err := r.joinReceiver(ends{}).claim(o.address())
+	require.NoError(t, err)
+	require.Equal(t, o, got)
+	r.leaveSender(again)
+	require.Len(t, r.open, 1)
+	r.leaveReceiver(again)
+	require.Empty(t, r.open)
 }
 
 // observed tells how many frames were written.

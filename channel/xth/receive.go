@@ -74,9 +74,9 @@ func (e *end) serve(address uint64) error {
 	if err := e.life.Err(); err != nil {
 		return err
 	}
-	o := e.copier.route.claim(address)
-	if o == nil {
-		return protocolError("nothing is on offer at %#x", address)
+	o, err := e.copier.route.claim(address)
+	if err != nil {
+		return err
 	}
 	if want, got := t.Buf.Len(), o.size(); want != got {
 		return &channel.LengthError{Want: int64(want), Got: int64(got)}
