@@ -207,7 +207,7 @@ func (c *nativeControl) take(m *native.Control) error {
 	case native.Targets:
 		return p.out.resolve(m)
 	case native.Abort:
-		return p.in.abort(m.Number, abortedError(m.Text))
+		return p.in.abort(m.Number, m.Text)
 	case native.Cancel:
 		p.out.giveUp(m.Number)
 	case native.Ready:

@@ -17,10 +17,6 @@ import (
 // body of a small one come together.
 const readBuffer = 8 << 10
 
-// maxEarly bounds the messages that the peer may give up before they come. It
-// is far more than fit between a sender and a receiver.
-const maxEarly = 1 << 16
-
 // nativeInbox is the reading half of a pipe. Its run loop reads messages, with
 // all that travels inside them, ahead of the application as far as the limits
 // go; the window of the stream then stops the sender.
@@ -41,8 +37,8 @@ type nativeInbox struct {
 	over     bool                       // no other can be
 	quiet    chan struct{}              // made by awaitReads, closed when reads is 0
 	open     map[uint64]*nativeIncoming // messages of which parts wait for memory
-	early    map[uint64]error           // given up by the peer before they came
-	end      error                      // why there are no more messages
+	early    earlyAborts
+	end      error // why there are no more messages
 
 	traffic traffic
 }
@@ -53,7 +49,6 @@ func (i *nativeInbox) init(p *nativePipe) {
 	i.held = newBudget(p.context.limits.ReadAheadBytes)
 	i.ended = make(chan struct{})
 	i.open = map[uint64]*nativeIncoming{}
-	i.early = map[uint64]error{}
 }
 
 func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
@@ -129,7 +124,9 @@ func (i *nativeInbox) receiveAll() error {
 	}
 }
 
-// receive reads the next message.
+// receive reads the next message. It is taken apart once the application has
+// caught up far enough: what was read takes little more than its bytes, what was
+// taken apart a multiple of them.
 func (i *nativeInbox) receive() (*nativeIncoming, error) {
 	if _, err := io.ReadFull(i.src, i.header[:]); err != nil {
 		return nil, err
@@ -142,7 +139,15 @@ func (i *nativeInbox) receive() (*nativeIncoming, error) {
 	if in.frame, err = readGrowing(i.src, in.frame, h.Rest()); err != nil {
 		return nil, midMessage(err)
 	}
-	if err := in.decode(h); err != nil {
+	body, err := h.Body(in.frame)
+	if err != nil {
+		return nil, nativeError(err)
+	}
+	in.held = in.cost(body)
+	if !i.held.acquire(context.Background(), i.pipe.down, in.held) {
+		return nil, i.pipe.Err()
+	}
+	if err := in.decode(body); err != nil {
 		return nil, err
 	}
 	return in, nil
@@ -178,20 +183,14 @@ func nativeError(err error) error {
 	return protocolError("%w", err)
 }
 
-// offer numbers a message and puts it where Next finds it, once the application
-// has caught up far enough.
+// offer numbers a message and puts it where Next finds it.
 func (i *nativeInbox) offer(in *nativeIncoming) error {
-	p := i.pipe
-	in.held = messageOverhead + len(in.frame)
-	if !i.held.acquire(context.Background(), p.down, in.held) {
-		return p.Err()
-	}
 	i.admit(in)
 	select {
 	case i.ready <- in:
 		return nil
-	case <-p.down:
-		return p.Err()
+	case <-i.pipe.down:
+		return i.pipe.Err()
 	}
 }
 
@@ -201,34 +200,28 @@ func (i *nativeInbox) admit(in *nativeIncoming) {
 	defer i.mu.Unlock()
 	in.number = i.received
 	i.received++
-	if in.large == 0 {
-		return
-	}
-	if len(i.early) > 0 {
-		in.aborted = i.early[in.number]
-		delete(i.early, in.number)
-	}
-	if in.aborted == nil {
+	aborted := i.early.take(in.number)
+	switch {
+	case in.large == 0: // all of it is here, whatever became of it there
+	case aborted != nil:
+		in.aborted = aborted
+	default:
 		i.open[in.number] = in
 	}
 }
 
 // abort takes the peer's word that it gives a message up.
-func (i *nativeInbox) abort(number uint64, cause error) error {
+func (i *nativeInbox) abort(number uint64, reason string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if in := i.open[number]; in != nil {
-		in.abort(cause)
+		in.abort(abortedError(reason))
 		return nil
 	}
 	if number < i.received {
 		return nil // it was through, or given up here
 	}
-	if len(i.early) >= maxEarly {
-		return protocolError("%w", limitError("messages given up before they came", maxEarly+1, maxEarly))
-	}
-	i.early[number] = cause
-	return nil
+	return i.early.add(number, reason)
 }
 
 // finish notes the end of the message stream: an orderly one leaves the pipe

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -48,18 +49,28 @@ func (p *nativePipe) newIncoming() *nativeIncoming {
 	return in
 }
 
-// decode takes the frame apart and checks it against the limits and the
-// channels of the pipe.
-func (in *nativeIncoming) decode(h native.Header) error {
+// What a part takes beside its bytes of the frame, once that was taken apart.
+const (
+	payloadHeld = 96
+	tensorHeld  = 192
+)
+
+// cost is the memory that a message takes.
+func (in *nativeIncoming) cost(body []byte) int {
+	payloads, tensors := native.CountParts(body)
+	return messageOverhead + len(in.frame) + payloads*payloadHeld + tensors*tensorHeld
+}
+
+// decode takes the body of the frame apart and checks it against the limits and
+// the channels of the pipe.
+func (in *nativeIncoming) decode(body []byte) error {
 	p, limits := in.Incoming.pipe, &in.Incoming.pipe.context.limits
-	body, err := h.Body(in.frame)
-	if err == nil {
-		err = in.parts.Decode(body, limits.native())
-	}
-	if err != nil {
+	if err := in.parts.Decode(body, limits.native()); err != nil {
 		return nativeError(err)
 	}
 	d := &in.desc
+	d.Payloads = slices.Grow(d.Payloads, len(in.parts.Payloads))
+	d.Tensors = slices.Grow(d.Tensors, len(in.parts.Tensors))
 	d.Metadata = in.parts.Metadata
 	d.setTimeLeft(in.parts.Deadline)
 	for k := range in.parts.Payloads {
@@ -327,6 +338,13 @@ func (in *nativeIncoming) finish() {
 	in.finished.Store(true)
 }
 
+// Memory of a released message that is kept for another: for so many bytes, and
+// so many parts.
+const (
+	keptFrame = 2 * growStep
+	keptParts = 64
+)
+
 // release empties the message and keeps its memory, unless that is much or a
 // device may still read it.
 func (in *nativeIncoming) release() {
@@ -336,9 +354,23 @@ func (in *nativeIncoming) release() {
 	c := in.Incoming.pipe.context
 	in.parts.Forget()
 	*in = nativeIncoming{
-		Incoming: Incoming{desc: in.desc.emptied()},
-		frame:    in.frame[:0],
+		Incoming: Incoming{desc: in.keptDescriptor()},
+		frame:    in.keptFrame(),
 		parts:    in.parts,
 	}
 	c.incoming.Put(in)
+}
+
+func (in *nativeIncoming) keptFrame() []byte {
+	if cap(in.frame) > keptFrame || in.lent {
+		return nil
+	}
+	return in.frame[:0]
+}
+
+func (in *nativeIncoming) keptDescriptor() Descriptor {
+	if max(cap(in.desc.Payloads), cap(in.desc.Tensors)) > keptParts {
+		return Descriptor{}
+	}
+	return in.desc.emptied()
 }

@@ -34,6 +34,8 @@ func FuzzMessage(f *testing.F) {
 			require.Zero(t, m)
 			return
 		}
+		payloads, tensors := CountParts(body)
+		require.Equal(t, []int{len(m.Payloads), len(m.Tensors)}, []int{payloads, tensors})
 		require.NoError(t, m.Check(Limits{}))
 		require.Equal(t, body, m.Append(nil, false)[HeaderSize:])
 	})

@@ -95,6 +95,18 @@ func TestMessages(t *testing.T) {
 }
 
 // The caller may append the inline bytes himself.
+// What a body announces counts as far as there is room for it.
+func TestCountParts(t *testing.T) {
+	body := messages()["large"].Append(nil, false)[HeaderSize:]
+	payloads, tensors := CountParts(body)
+	require.Equal(t, [2]int{2, 1}, [2]int{payloads, tensors})
+	binary.LittleEndian.PutUint64(body[12:], math.MaxUint64)
+	payloads, tensors = CountParts(body)
+	require.Equal(t, [2]int{len(body) / 16, len(body) / 32}, [2]int{payloads, tensors})
+	payloads, tensors = CountParts(body[:23])
+	require.Equal(t, [2]int{}, [2]int{payloads, tensors})
+}
+
 func TestAppendHead(t *testing.T) {
 	m := messages()["inline"]
 	frame := append(m.AppendHead([]byte("before"), true), "payload!tensor!!"...)

@@ -30,6 +30,19 @@ func (s *scanner) scan() {
 	}
 }
 
+// CountParts is how many payloads and tensors the body of a MESSAGE announces,
+// as far as it has room for them: of one that turns out to be wrong, anything up
+// to that.
+func CountParts(body []byte) (payloads, tensors int) {
+	if len(body) < messageFixed {
+		return 0, 0
+	}
+	count := func(at, size int) int {
+		return int(min(uint64(binary.LittleEndian.Uint32(body[at:])), uint64(len(body)/size)))
+	}
+	return count(12, payloadEntry), count(16, tensorEntry)
+}
+
 // fixed takes the front of the body and makes sure that the tables behind it
 // are there.
 func (s *scanner) fixed() {
