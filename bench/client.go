@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -57,11 +56,7 @@ func (c *client) begin(kind string, n int) error {
 	if err := say(c.pipe, o.String()); err != nil {
 		return err
 	}
-	words, err := hear(c.pipe)
-	if err == nil && words != wordReady {
-		err = fmt.Errorf("%w: %q where %q should be", ErrProtocol, words, wordReady)
-	}
-	return err
+	return expect(c.pipe, wordReady)
 }
 
 // trip sends message i of the batch and reads its echo.
@@ -78,7 +73,7 @@ func (c *client) trip(i int) error {
 
 // endTrips compares the n echoes of a batch, and returns the server's CPU time.
 func (c *client) endTrips(n int) (theirs time.Duration, err error) {
-	if theirs, err = expect(c.pipe, wordChecked); err != nil {
+	if theirs, err = expectDone(c.pipe); err != nil {
 		return 0, err
 	}
 	err = c.echoes.check(n, c.number)
@@ -147,15 +142,23 @@ func (c *client) flood(n int) (took, cpu time.Duration, err error) {
 	if err := c.send(n); err != nil {
 		return 0, 0, err
 	}
-	theirs, err := expect(c.pipe, wordDone)
+	theirs, err := expectDone(c.pipe)
 	took = time.Since(start)
 	cpu = c.both(cpuTime()-before, theirs)
 	if err != nil {
 		return 0, 0, err
 	}
-	_, err = expect(c.pipe, wordChecked)
+	err = c.endFlood()
 	c.number += n
 	return took, cpu, err
+}
+
+// endFlood has the server look at what came.
+func (c *client) endFlood() error {
+	if err := say(c.pipe, wordCheck); err != nil {
+		return err
+	}
+	return expect(c.pipe, wordChecked)
 }
 
 // send writes n messages, Depth of them at a time, and returns when all have

@@ -12,17 +12,19 @@ import (
 
 // The two ends agree in words, messages of metadata only, on what comes next.
 // The client announces a batch with an order; the server answers "ready". To
-// echo is to send each message back from the memory that it was read into; then
-// comes "checked CPU_NS". A sink says "done CPU_NS" when all has arrived, which
-// ends the client's clock, and then, when it has looked at every byte, "checked
-// CPU_NS" or "error TEXT". CPU_NS is what the server used from "ready" until the
-// last message. The C++ server speaks the same way (server.cc).
+// echo is to send each message back from the memory that it was read into; a sink
+// only reads. Behind the last message comes "done CPU_NS", which ends the clock
+// of a client that sends to a sink. CPU_NS is what the server used from "ready"
+// until then. When its clock stands the client says "check", and a sink looks at
+// every byte and says "checked" or "error TEXT". The C++ server speaks the same
+// way (server.cc).
 const (
 	kindEcho = "echo"
 	kindSink = "sink"
 
 	wordReady   = "ready"
 	wordDone    = "done"
+	wordCheck   = "check"
 	wordChecked = "checked"
 	wordError   = "error"
 )
@@ -79,19 +81,28 @@ func hear(p *pipe.Pipe) (string, error) {
 	return words, in.Read(context.Background(), pipe.Allocation{})
 }
 
-// expect reads "VERB CPU_NS" and returns the time.
-func expect(p *pipe.Pipe, verb string) (time.Duration, error) {
+// expect reads a word.
+func expect(p *pipe.Pipe, word string) error {
+	words, err := hear(p)
+	if err != nil || words == word {
+		return err
+	}
+	if text, found := strings.CutPrefix(words, wordError+" "); found {
+		return fmt.Errorf("%w: the server says: %s", ErrCorrupt, text)
+	}
+	return fmt.Errorf("%w: %q where %q should be", ErrProtocol, words, word)
+}
+
+// expectDone reads "done CPU_NS" and returns the time.
+func expectDone(p *pipe.Pipe) (time.Duration, error) {
 	words, err := hear(p)
 	if err != nil {
 		return 0, err
 	}
-	first, rest, _ := strings.Cut(words, " ")
-	if first == wordError {
-		return 0, fmt.Errorf("%w: the server says: %s", ErrCorrupt, rest)
-	}
-	ns, err := strconv.ParseInt(rest, 10, 64)
-	if first != verb || err != nil {
-		return 0, fmt.Errorf("%w: %q where %q should be", ErrProtocol, words, verb)
+	text, found := strings.CutPrefix(words, wordDone+" ")
+	ns, err := strconv.ParseInt(text, 10, 64)
+	if !found || err != nil {
+		return 0, fmt.Errorf("%w: %q where %q should be", ErrProtocol, words, wordDone)
 	}
 	return time.Duration(ns), nil
 }

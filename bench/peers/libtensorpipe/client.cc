@@ -56,12 +56,13 @@ void hear(
   });
 }
 
-// Reads a message "VERB NUMBER" and returns the number.
-int64_t expect(const std::string& verb, const std::string& text) {
-  if (text.rfind(verb + " ", 0) != 0) {
+// Reads the number in "done NUMBER".
+int64_t expectDone(const std::string& text) {
+  const std::string verb = "done ";
+  if (text.rfind(verb, 0) != 0) {
     throw std::runtime_error("the server says: " + text);
   }
-  return std::stoll(text.substr(verb.size() + 1));
+  return std::stoll(text.substr(verb.size()));
 }
 
 // Batch is a number of messages with memory of their own, and what is measured
@@ -83,15 +84,20 @@ class Batch : public std::enable_shared_from_this<Batch> {
     std::ostringstream order;
     order << kind << ' ' << count_ << ' ' << first_ << ' ' << flags_.size << ' ' << flags_.depth << ' ' << flags_.named;
     say(pipe_, order.str());
+    expect("ready", start);
+  }
+
+  // Waits for a word; then runs on the library's thread when it has come.
+  void expect(const std::string& word, std::function<void()> then = [] {}) {
     Outcome outcome;
-    hear(pipe_, outcome, [] {}, [start](const std::string& answer) {
-      if (answer == "ready") {
-        start();
+    hear(pipe_, outcome, [] {}, [word, then](const std::string& text) {
+      if (text == word) {
+        then();
       }
     });
-    std::string answer = outcome.wait();
-    if (answer != "ready") {
-      throw std::runtime_error("the server says: " + answer);
+    std::string text = outcome.wait();
+    if (text != word) {
+      throw std::runtime_error("the server says: " + text);
     }
   }
 
@@ -136,12 +142,11 @@ class Batch : public std::enable_shared_from_this<Batch> {
         send(arrived);
       }
     });
-    used += expect("done", arrived.wait());
+    used += expectDone(arrived.wait());
     ns += took;
     cpu += used;
-    Outcome checked;
-    hear(pipe_, checked);
-    expect("checked", checked.wait());
+    say(pipe_, "check");
+    expect("checked");
   }
 
  private:
@@ -192,7 +197,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   int64_t checkEchoes() {
     Outcome outcome;
     hear(pipe_, outcome);
-    int64_t used = expect("checked", outcome.wait());
+    int64_t used = expectDone(outcome.wait());
     for (uint64_t i = 0; i < count_; ++i) {
       std::string wrong = echoes_.difference(i, first_ + i);
       if (!wrong.empty()) {

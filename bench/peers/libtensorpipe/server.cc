@@ -15,11 +15,12 @@ namespace {
 //
 // where FIRST is the number of the first message. The session makes room and
 // says "ready". To echo is to send each message back from the memory that it was
-// read into; then comes "checked CPU_NS". A sink says "done CPU_NS" when all has
-// arrived, which ends the client's clock, and then, when it has looked at every
-// byte, "checked CPU_NS" or "error TEXT". CPU_NS is what this process used from
-// "ready" until the last message. All of it happens in callbacks on the threads
-// of the library, as in its own benchmark.
+// read into; a sink only reads. Behind the last message comes "done CPU_NS", which
+// ends the clock of a client that sends to a sink. CPU_NS is what this process
+// used from "ready" until then. When its clock stands the client says "check", and
+// the session looks at every byte and says "checked" or "error TEXT". It must not
+// look before it is asked: all of it happens in callbacks on the thread of the
+// library that would have to send "done", as in its own benchmark.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(PipePtr pipe, Outcome outcome) : pipe_(std::move(pipe)), outcome_(std::move(outcome)) {}
@@ -35,7 +36,13 @@ class Session : public std::enable_shared_from_this<Session> {
       }
       std::string order = descriptor.metadata;
       pipe_->read(tp::Allocation(), [this, self, order](const tp::Error& error) {
-        if (!failed(error)) {
+        if (failed(error)) {
+          return;
+        }
+        if (order == "check") {
+          std::string wrong = check();
+          say(wrong.empty() ? "checked" : "error " + wrong, [this, self] { listen(); });
+        } else {
           begin(order);
         }
       });
@@ -109,16 +116,8 @@ class Session : public std::enable_shared_from_this<Session> {
     if (++finished_ < messages_) {
       return;
     }
-    std::string used = std::to_string(cpuNs() - cpu_);
     auto self = shared_from_this();
-    if (kind_ == "echo") {
-      say("checked " + used, [this, self] { listen(); });
-      return;
-    }
-    say("done " + used, [this, self, used] {
-      std::string wrong = check();
-      say(wrong.empty() ? "checked " + used : "error " + wrong, [this, self] { listen(); });
-    });
+    say("done " + std::to_string(cpuNs() - cpu_), [this, self] { listen(); });
   }
 
   std::string check() const {
