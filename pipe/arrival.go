@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
-	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // arrival is an Incoming of the compatible dialect.
@@ -144,14 +143,14 @@ func (in *arrival) sendReply(a Allocation) error {
 	if len(reply.TargetDevices) == 0 {
 		return nil
 	}
-	return in.inbox.pipe.reply.WriteFrames(transport.Frame{reply.Append(nil)})
+	return in.inbox.pipe.reply.write(reply.Append(nil))
 }
 
 func (in *arrival) tensorDone(l *lane, n int, err error) {
 	if err == nil {
 		l.received.add(n)
 	} else {
-		failed := in.inbox.pipe.transferFailed("read", l, midMessage(err))
+		failed := in.inbox.pipe.transferFailed("read", l, err)
 		in.mu.Lock()
 		in.err = cmp.Or(in.err, failed)
 		in.mu.Unlock()

@@ -109,7 +109,7 @@ func newCompat(front *Pipe, s *spec) *compat {
 	p := &compat{
 		Pipe:     front,
 		desc:     link{s.desc, "descriptor"},
-		reply:    link{s.reply, "reply"},
+		reply:    replies{link: link{s.reply, "reply"}},
 		ends:     2 + len(s.channels),
 		built:    make(chan struct{}),
 		allEnded: make(chan struct{}),

@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,8 +11,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 // More messages than the peer takes in ahead must survive a graceful close.
@@ -98,6 +104,89 @@ func TestCloseFromBothEnds(t *testing.T) {
 		}
 		<-client.Done()
 		require.ErrorIs(t, client.Err(), pipe.ErrClosed)
+	})
+}
+
+// Ends that close at the same moment take each other for closed, not for cut
+// off.
+func TestCloseAtOnce(t *testing.T) {
+	for _, path := range paths() {
+		t.Run(path.name, func(t *testing.T) {
+			a, b := newContext(t, path), newContext(t, path)
+			l, err := b.Listen(testContext(t), path.url)
+			require.NoError(t, err)
+			for range 20 {
+				client, err := a.Dial(testContext(t), l.URLs()[0])
+				require.NoError(t, err)
+				server, err := l.Accept(testContext(t))
+				require.NoError(t, err)
+				closeBoth(t, client, server)
+				require.ErrorIs(t, client.Err(), pipe.ErrClosed)
+				require.ErrorIs(t, server.Err(), pipe.ErrClosed)
+			}
+		})
+	}
+}
+
+// The connections of a pipe have paces of their own. Whichever lags behind, a
+// tensor whose target was chosen before the end closed still comes.
+func TestCloseWithOneSlowConnection(t *testing.T) {
+	for _, factory := range []channel.Factory{basic.New(), xth.New()} {
+		links := 3 + factory.Connections(false)
+		for slow := range links {
+			t.Run(fmt.Sprintf("%T link %d", factory, slow), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					network := simnet.New(mem.New(mem.NewNetwork()), simnet.OnLink(slow, simnet.Delay(time.Second)))
+					client, server := connect(t, simulated(network, factory))
+					closeWhileReading(t, client, server)
+					require.Len(t, network.Links(), links)
+				})
+			})
+		}
+	}
+}
+
+// simulated is the path over a network, in the compatible dialect.
+func simulated(network *simnet.Network, factory channel.Factory) path {
+	return path{url: "sim://net", opts: func() pipe.Options {
+		return pipe.Options{
+			Dialect:    pipe.DialectCompatible,
+			Transports: []pipe.TransportEntry{{Name: "sim", Transport: network}},
+			Channels:   []pipe.ChannelEntry{{Name: "tensors", Factory: factory}},
+		}
+	}}
+}
+
+func closeWhileReading(t *testing.T, client, server *pipe.Pipe) {
+	m := message(1, []int{1000}, []int{70_000})
+	op := client.WriteAsync(t.Context(), m)
+	in, err := server.Next(t.Context())
+	require.NoError(t, err)
+	a := pipe.NewAllocation(in.Descriptor())
+	read := make(chan error, 1)
+	go func() { read <- in.Read(t.Context(), a) }()
+	synctest.Wait()
+	require.NoError(t, server.Close())
+	require.NoError(t, <-read)
+	same(t, m, in.Descriptor(), a)
+	require.NoError(t, op.Wait(t.Context()))
+	_, err = client.Next(t.Context())
+	require.ErrorIs(t, err, pipe.ErrPeerClosed)
+}
+
+// A peer that closes and never ends its replies, in which targets were to come, is
+// not waited for.
+func TestCloseWithoutAnEndOfReplies(t *testing.T) {
+	const replies = 1 // the second link
+	synctest.Test(t, func(t *testing.T) {
+		silent := simnet.HalfOpenAt(simnet.AfterFrames(replies, simnet.Dialled, 1)) // once it is open
+		client, server := connect(t, simulated(simnet.New(mem.New(mem.NewNetwork()), silent), basic.New()))
+		op := client.WriteAsync(t.Context(), message(1, nil, []int{10}))
+		_, err := server.Next(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, server.Close(), pipe.ErrCloseTimeout)
+		require.ErrorIs(t, op.Wait(t.Context()), pipe.ErrPeerClosed)
+		client.Abort(nil)
 	})
 }
 

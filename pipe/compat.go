@@ -14,7 +14,8 @@ import (
 type compat struct {
 	*Pipe
 
-	desc, reply  link
+	desc         link
+	reply        replies
 	control      control
 	channelConns []link
 
@@ -39,7 +40,7 @@ func (p *compat) close() error {
 	drain.Go(p.in.drain)
 	err := p.out.flush(ctx)
 	p.control.goodbye(ErrClosed)
-	p.closeWrite()
+	p.endMessages()
 	if err == nil {
 		err = p.awaitPeer(ctx)
 	}
@@ -100,10 +101,16 @@ func (p *compat) closeConns() {
 	}
 }
 
-// closeWrite tells the peer that nothing more will come.
-func (p *compat) closeWrite() {
+// endMessages tells the peer that neither messages nor replies will come any
+// more. The channels stay open: on some of them this end answers the tensors
+// that the peer is still sending.
+func (p *compat) endMessages() {
 	p.desc.CloseWrite()
-	p.reply.CloseWrite()
+	p.reply.end()
+}
+
+// endTensors tells the peer that no tensors will come either, nor answers.
+func (p *compat) endTensors() {
 	for _, l := range p.channelConns {
 		l.CloseWrite()
 	}
@@ -128,14 +135,23 @@ func (p *compat) connEnded(conn string, err error) {
 }
 
 // channelEnded is what a channel calls when it breaks on its own.
-func (p *compat) channelEnded(l *lane, err error) { p.connEnded(p.connName(l), err) }
+func (p *compat) channelEnded(l *lane, err error) { p.connEnded(p.connName(l), p.lastWord(err)) }
+
+// lastWord is about a channel that still had something to say after endTensors.
+// That was in answer to the peer's end, and so that is what ended the channel.
+func (p *compat) lastWord(err error) error {
+	if errors.Is(err, ErrClosed) && p.Err() == nil {
+		return io.EOF
+	}
+	return err
+}
 
 // transferFailed puts the error of one tensor into an *Error. Its message cannot
 // be completed, nor, in the compatible dialect, left out: that is the end of
 // the pipe, also where the channel could go on. That a peer is gone shows at the
 // connections, after what it sent before.
 func (p *compat) transferFailed(op string, l *lane, err error) error {
-	failed := p.errorFor(op, p.connName(l), classify(err))
+	failed := p.errorFor(op, p.connName(l), classify(midMessage(p.lastWord(err))))
 	if !isGone(failed) && !errors.Is(failed, ErrClosed) {
 		p.fail(failed)
 	}
@@ -174,6 +190,7 @@ func (p *compat) graceOver(conn string, before progress) {
 	now := p.in.progress()
 	switch {
 	case now.ended: // the peer closed the pipe; what is left is to be read
+		p.out.noMoreReplies()
 		if lost := p.out.lost(); lost != nil {
 			p.fail(lost) // or not: a write took the error that a read would have seen
 		}
@@ -192,14 +209,16 @@ func (p *compat) startGrace(conn string, now progress) {
 	}
 }
 
-// answerClose tells a peer that closed that this end has nothing more to write
-// either. Messages under way are let finish, which the closing end discards: to
-// cut them off would end their connections for both directions, and what the
-// peer sent before it closed could be lost.
+// answerClose tells a peer that has ended its messages that this end has nothing
+// more to write either. Messages under way are let finish, which the closing end
+// discards: to cut them off would end their connections for both directions, and
+// what the peer sent before it closed could be lost. A peer that closed first
+// answers in its turn; by then its own tensors are through.
 func (p *compat) answerClose() {
 	select {
 	case <-p.out.idle():
-		p.closeWrite()
+		p.endMessages()
+		p.endTensors()
 	case <-p.down:
 	}
 }

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,8 +66,14 @@ func (c *control) run() {
 	if !c.exists() {
 		return
 	}
-	defer close(c.ended)
-	defer c.goodbye(ErrClosed) // a peer that is done need not wait for more
+	c.listen()
+	c.goodbye(cmp.Or(c.pipe.Err(), ErrClosed)) // a peer that is done need not wait for more
+	close(c.ended)
+	c.NextFrame() // the end: a connection closed with bytes unread, of TLS perhaps, takes back what it was to say
+}
+
+// listen returns when the peer says no more.
+func (c *control) listen() {
 	var buf []byte
 	for {
 		frame, err := readFrame(c, buf, wire.MaxControl)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -127,6 +129,45 @@ func TestUnconfirmedAtTheEndOfAPipe(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A channel that has something to say after this end has said its last to a peer
+// that closed, breaks. That is the peer's end, and Close need not wait for another.
+func TestChannelIsTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := memPath()
+		client, server := connect(t, path, func(o *pipe.Options) { o.Channels[0].Factory = late{basic.New()} })
+		op := client.WriteAsync(t.Context(), message(1, nil, []int{10}, device.CPU()))
+		in, err := server.Next(t.Context())
+		require.NoError(t, err)
+		err = in.Read(t.Context(), pipe.NewAllocation(in.Descriptor()))
+		require.ErrorIs(t, err, pipe.ErrPeerLost)
+		require.NotErrorIs(t, err, pipe.ErrClosed)
+		<-op.Done()
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+	})
+}
+
+// late makes channels that find their connection closed when they receive.
+type late struct{ channel.Factory }
+
+func (f late) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
+	ch, err := f.Factory.New(ctx, link, role)
+	return lateChannel{ch, link.Broken}, err
+}
+
+type lateChannel struct {
+	channel.Channel
+	broken func(error)
+}
+
+func (c lateChannel) Recv(_ uint64, _ device.Buffer, done func(error)) {
+	go func() {
+		c.Close(nil)
+		done(channel.ErrClosed)
+		c.broken(channel.ErrClosed)
+	}()
 }
 
 // A message that only leaves the devices of empty tensors open has left before

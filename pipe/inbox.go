@@ -191,7 +191,7 @@ func (i *inbox) finish(err error) {
 	i.at.ended = orderly
 	i.mu.Unlock()
 	if orderly {
-		p.out.stop(p.errorFor("write", p.desc.name, end))
+		p.out.finishUp(p.errorFor("write", p.desc.name, end))
 		p.peerEnded(p.desc.name)
 	} else {
 		p.fail(end)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -32,6 +33,7 @@ type outbox struct {
 	asking  fifo.Queue[*outgoing] // those of unsent that wait for a reply
 	refusal error                 // why new messages are refused
 	stopped error                 // why messages under way fail
+	silent  bool                  // the peer chooses no more targets
 	loss    error                 // of the first message that the peer's loss failed
 	flushed chan struct{}         // made by idle, closed when all are complete
 
@@ -162,7 +164,7 @@ func (o *outbox) finish(op *outgoing, l *lane, err error) {
 	defer o.mu.Unlock()
 	op.parts--
 	if err != nil {
-		o.spoil(op, o.pipe.transferFailed("write", l, midMessage(err)))
+		o.spoil(op, o.pipe.transferFailed("write", l, err))
 	}
 	o.settle()
 }
@@ -241,88 +243,17 @@ func (o *outbox) cancel(op *outgoing, cause error) {
 	}
 }
 
-// refuse makes enqueue return err from now on.
-func (o *outbox) refuse(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.refuseLocked(err)
-}
-
-func (o *outbox) refuseLocked(err error) {
-	if o.refusal == nil {
-		o.refusal = err
-		close(o.refused)
-	}
-}
-
-// stop ends all writing: messages that have not started fail at once, the
-// others when their connections let go of them.
-func (o *outbox) stop(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.stopped != nil {
-		return
-	}
-	o.refuseLocked(err)
-	o.stopped = err
-	close(o.halted)
-	for o.queue.Len() > 0 {
-		op := o.queue.Pop()
-		op.state = opStarted
-		op.parts = 0
-		o.spoil(op, err)
-		o.started.Push(op)
-	}
-	for o.unsent.Len() > 0 {
-		op := o.unsent.Pop()
-		if op.state == opComplete {
-			continue // only the targets of empty tensors were still open
-		}
-		op.parts -= op.msg.tensorParts()
-		o.spoil(op, err)
-	}
-	o.asking = fifo.Queue[*outgoing]{}
-	o.settle()
-}
-
-// lost is the error of a message that failed because the peer was lost, nil if
-// there is none.
-func (o *outbox) lost() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.loss
-}
-
-// flush waits until all messages are complete.
-func (o *outbox) flush(ctx context.Context) error {
-	select {
-	case <-o.idle():
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: messages are still leaving", ErrCloseTimeout)
-	}
-}
-
-// idle returns a channel that is closed when no message is on its way.
-func (o *outbox) idle() <-chan struct{} {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.flushed == nil {
-		o.flushed = make(chan struct{})
-	}
-	flushed := o.flushed
-	o.settle()
-	return flushed
-}
-
 // readReplies takes the receiver's choices of target devices.
 func (o *outbox) readReplies() {
 	p := o.pipe
 	var buf []byte
 	var reply wire.DescriptorReply
 	for {
-		frame, err := readFrame(p.reply, buf, p.context.limits.DescriptorBytes)
+		frame, err := readFrame(p.reply.link, buf, p.context.limits.DescriptorBytes)
 		if err != nil {
+			if errors.Is(err, io.EOF) {
+				o.noMoreReplies()
+			}
 			p.connEnded(p.reply.name, err)
 			return
 		}
@@ -343,7 +274,7 @@ func (o *outbox) readReplies() {
 func (o *outbox) resolve(chosen []device.Device) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.stopped != nil {
+	if o.silent {
 		return nil
 	}
 	if o.asking.Len() == 0 {
