@@ -193,3 +193,26 @@ func TestStatsCount(t *testing.T) {
 	require.Equal(t, []pipe.ChannelStats{{Name: "basic", Received: pipe.Traffic{Messages: 2, Bytes: 4300}}}, server.Stats().Channels)
 	require.Zero(t, client.Stats().Received)
 }
+
+// The dialects differ in how many parts a message can have. What is refused is
+// refused before anything leaves.
+func TestMorePartsThanHaveNumbers(t *testing.T) {
+	many := func(o *pipe.Options) { o.Limits.Payloads = 1 << 17 }
+	for _, p := range []path{memPath(), nativePath()} {
+		t.Run(p.name, func(t *testing.T) {
+			client, server := connect(t, p, many)
+			m := &pipe.Message{Payloads: make([]pipe.Payload, 1<<16+1)}
+			op := client.WriteAsync(testContext(t), m)
+			if p.dialect == pipe.DialectNative {
+				require.ErrorIs(t, op.Err(), pipe.ErrLimit)
+			} else {
+				in, err := server.Next(testContext(t))
+				require.NoError(t, err)
+				require.Len(t, in.Descriptor().Payloads, len(m.Payloads))
+				require.NoError(t, in.Discard(testContext(t)))
+				require.NoError(t, op.Wait(testContext(t)))
+			}
+			exchange(t, client, server, message(1, []int{1}, []int{1}))
+		})
+	}
+}

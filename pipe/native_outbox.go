@@ -99,7 +99,7 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 	}
 	size, err := p.measure(m)
 	if err == nil {
-		err = m.checkDeadline()
+		err = cmp.Or(m.checkParts(), m.checkDeadline())
 	}
 	if err != nil {
 		return 0, nil, p.errorFor("write", "", err)
@@ -115,6 +115,14 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 	}
 	number, op = o.start(m, size)
 	return number, op, nil
+}
+
+// checkParts refuses what has no number in this dialect, whatever the limits.
+func (m *Message) checkParts() error {
+	if n := max(len(m.Payloads), len(m.Tensors)); n > native.MaxParts {
+		return messageError("%w", limitError("parts of a kind in the native dialect", uint64(n), native.MaxParts))
+	}
+	return nil
 }
 
 func (o *nativeOutbox) notSent(ctx context.Context) error {
