@@ -56,9 +56,13 @@ const (
 	maxMessages   = 10_000_000
 )
 
-// DefaultCount is a number of messages of that size that gives steady figures in
-// about a second.
-func DefaultCount(size int) int { return min(max(2<<30/max(size, 1), 20), 10_000) }
+// DefaultTrips and DefaultMessages are numbers of round trips, and of messages one
+// way, of that size that give steady figures. One round trip of a large message
+// says as much as many messages one way.
+func DefaultTrips(size int) int { return min(max(256<<20/max(size, 1), 20), 5000) }
+
+// DefaultMessages is described at DefaultTrips.
+func DefaultMessages(size int) int { return min(max(2<<30/max(size, 1), 32), 20_000) }
 
 func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)

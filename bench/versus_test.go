@@ -22,8 +22,7 @@ func BenchmarkVersusLibtensorpipe(b *testing.B) {
 	}
 	require.NoError(b, err)
 	forEachSize(b, uvBasic(pipe.DialectNative), func(b *testing.B, s Spec) {
-		s.RoundTrips = min(max(512<<20/max(s.Size, 1), 20), 2000)
-		s.OneWay = DefaultCount(s.Size)
+		s.RoundTrips, s.OneWay = min(DefaultTrips(s.Size), 2000), DefaultMessages(s.Size)
 		if s.Size < bigSize {
 			s.ColdTrips = 100
 		}

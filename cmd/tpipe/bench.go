@@ -65,7 +65,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.StringVar(&b.dialect, "dialect", auto, "`dialect` to speak: compatible, native, or auto, which is native")
 	fs.Var(&b.sizes, "size", "`list` of sizes of the tensor, 0 for messages without one")
 	fs.IntVar(&b.depth, "depth", 8, "`number` of messages in flight one way")
-	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: what takes about a second)")
+	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: what gives steady figures, by size)")
 	fs.Var(&b.named, "named", "name the device on which tensors shall arrive; -named=both measures with and without")
 	fs.BoolVar(&b.spin, "spin", true, "let who waits for a message look for it for a while before going to sleep")
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
@@ -186,13 +186,13 @@ func (b *benchmark) messages() (out []bench.Spec) {
 
 // spec is the part that all paths share.
 func (b *benchmark) spec(size int) bench.Spec {
-	count := b.count
-	if count == 0 {
-		count = bench.DefaultCount(size)
+	trips, messages := b.count, b.count
+	if b.count == 0 {
+		trips, messages = bench.DefaultTrips(size), bench.DefaultMessages(size)
 	}
 	return bench.Spec{
 		Size: size, Depth: b.depth, NoSpin: !b.spin,
-		RoundTrips: count, ColdTrips: min(count, maxColdTrips), OneWay: count,
+		RoundTrips: trips, ColdTrips: min(trips, maxColdTrips), OneWay: messages,
 	}
 }
 

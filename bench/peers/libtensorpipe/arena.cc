@@ -52,21 +52,30 @@ void Arena::resize(size_t slots, size_t size) {
 
 void Arena::fill(size_t index, uint64_t number) {
   uint8_t* p = slot(index);
-  for (size_t at = 0; at < size_; at += 8) {
-    uint64_t w = word(number, at / 8);
-    std::memcpy(p + at, &w, std::min<size_t>(8, size_ - at));
+  const size_t words = size_ / 8;
+  for (size_t i = 0; i < words; ++i) {
+    uint64_t w = word(number, i);
+    std::memcpy(p + 8 * i, &w, 8);
   }
+  uint64_t last = word(number, words);
+  std::memcpy(p + 8 * words, &last, size_ % 8);
 }
 
 std::string Arena::difference(size_t index, uint64_t number) const {
   const uint8_t* p = slot(index);
-  for (size_t at = 0; at < size_; at += 8) {
-    uint64_t w = word(number, at / 8);
-    if (std::memcmp(p + at, &w, std::min<size_t>(8, size_ - at)) != 0) {
-      return "message " + std::to_string(number) + " differs in the 8 bytes at " + std::to_string(at);
+  const size_t words = size_ / 8;
+  auto at = [number](size_t offset) {
+    return "message " + std::to_string(number) + " differs in the 8 bytes at " + std::to_string(offset);
+  };
+  for (size_t i = 0; i < words; ++i) {
+    uint64_t got;
+    std::memcpy(&got, p + 8 * i, 8);
+    if (got != word(number, i)) {
+      return at(8 * i);
     }
   }
-  return "";
+  uint64_t last = word(number, words);
+  return std::memcmp(p + 8 * words, &last, size_ % 8) == 0 ? "" : at(8 * words);
 }
 
 void Arena::clear(size_t slots) { std::memset(data_, 0, slots * stride_); }
