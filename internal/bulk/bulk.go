@@ -84,6 +84,8 @@ type Mover struct {
 	lanes   map[uint16]*lane
 	out, in side
 	turns   fifo.Queue[*job] // of out: those that may move
+	endings []ending         // to be told by finishAll
+	ending  bool             // it runs
 	work    sync.Cond        // turns has grown, or the end has come
 	settled sync.Cond        // a done has returned
 }

@@ -55,9 +55,42 @@ func (m *Mover) finish(j *job, err error) {
 	m.settled.Broadcast()
 }
 
-// later is finish when the caller has moved on.
+// ending is a job of which done is to be called.
+type ending struct {
+	job *job
+	err error
+}
+
+// later is finish when the caller, which holds mu, has moved on. One goroutine
+// does it for all: a message that is given up may have thousands of transfers.
 func (m *Mover) later(j *job, err error) {
-	m.life.Go(func() { m.finish(j, err) })
+	m.endings = append(m.endings, ending{j, err})
+	if !m.ending {
+		m.ending = true
+		m.life.Go(m.finishAll)
+	}
+}
+
+func (m *Mover) finishAll() {
+	for {
+		batch := m.takeEndings()
+		if len(batch) == 0 {
+			return
+		}
+		for _, e := range batch {
+			m.finish(e.job, e.err)
+		}
+	}
+}
+
+// takeEndings returns nothing at the end of finishAll.
+func (m *Mover) takeEndings() []ending {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	batch := m.endings
+	m.endings = nil
+	m.ending = len(batch) > 0
+	return batch
 }
 
 // explain puts a name to an error.
