@@ -18,8 +18,12 @@ const (
 	controlBuffer = 512
 
 	// maxUnsaid bounds the control frames that wait for a peer that does not
-	// read them, in bytes.
+	// read them, in bytes, but for those about memory: a Read waits before it
+	// says more.
 	maxUnsaid = 4 << 20
+
+	// muchUnsaid is how much makes a Read wait, and drops the reasons of ABORTs.
+	muchUnsaid = 256 << 10
 )
 
 // nativeControl is the control stream: what is said about messages. What is to
@@ -35,8 +39,10 @@ type nativeControl struct {
 	sayMu  sync.Mutex
 	unsaid []byte
 	spare  []byte
-	leave  bool // the goodbye is among what was said or is to be
-	parted bool // the peer said goodbye
+	memory int           // bytes of unsaid that are about memory
+	room   chan struct{} // made by awaitRoom, closed when unsaid is being said
+	leave  bool          // the goodbye is among what was said or is to be
+	parted bool          // the peer said goodbye
 	reason string
 }
 
@@ -101,12 +107,50 @@ func (c *nativeControl) put(m *native.Control) bool {
 		return true
 	}
 	c.leave = m.Kind == native.Goodbye
-	if len(c.unsaid) > maxUnsaid {
+	before := len(c.unsaid)
+	if before-c.memory > maxUnsaid {
 		return false
 	}
+	if m.Kind == native.Abort && before > muchUnsaid {
+		m = &native.Control{Kind: native.Abort, Number: m.Number}
+	}
 	c.unsaid = m.Append(c.unsaid, c.pipe.context.opts.Checksum)
+	if m.Kind == native.Targets || m.Kind == native.Ready {
+		c.memory += len(c.unsaid) - before
+	}
 	c.poke()
 	return true
+}
+
+// awaitRoom waits for the peer to hear what it was told. It comes before saying
+// much about memory.
+func (c *nativeControl) awaitRoom(ctx context.Context) error {
+	for {
+		room := c.noRoom()
+		if room == nil {
+			return nil
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.pipe.down:
+			return c.pipe.Err()
+		}
+	}
+}
+
+// noRoom returns nil if there is room, else what is closed when there may be.
+func (c *nativeControl) noRoom() <-chan struct{} {
+	c.sayMu.Lock()
+	defer c.sayMu.Unlock()
+	if len(c.unsaid) <= muchUnsaid {
+		return nil
+	}
+	if c.room == nil {
+		c.room = make(chan struct{})
+	}
+	return c.room
 }
 
 // write says what there is to say, until the goodbye or the end of the session.
@@ -128,15 +172,26 @@ func (c *nativeControl) write() {
 func (c *nativeControl) next() (text []byte, last bool) {
 	for {
 		c.sayConfirmations()
-		c.sayMu.Lock()
-		if len(c.unsaid) > 0 {
-			c.unsaid, c.spare = c.spare[:0], c.unsaid
-			defer c.sayMu.Unlock()
-			return c.spare, c.leave
+		if text, last = c.take(); len(text) > 0 {
+			return text, last
 		}
-		c.sayMu.Unlock()
 		<-c.wake
 	}
+}
+
+// take returns what there is to say, in memory that is used again when it was
+// said, unless that is much.
+func (c *nativeControl) take() (text []byte, last bool) {
+	c.sayMu.Lock()
+	defer c.sayMu.Unlock()
+	text = c.unsaid
+	c.unsaid, c.spare, c.memory = c.spare[:0], text, 0
+	c.spare = kept(c.spare)
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
+	}
+	return text, c.leave
 }
 
 // sayConfirmations puts what is known of messages into words.
@@ -163,9 +218,10 @@ func (c *nativeControl) read() {
 	for {
 		err := c.readFrame(src, header[:], &body, &m)
 		if err == nil {
-			err = c.take(&m)
+			err = c.obey(&m)
 		}
 		if err == nil {
+			body, m = kept(body), native.Control{}
 			continue
 		}
 		if parted, _ := c.lastWord(); !parted {
@@ -197,7 +253,7 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	return nil
 }
 
-func (c *nativeControl) take(m *native.Control) error {
+func (c *nativeControl) obey(m *native.Control) error {
 	p := c.pipe
 	switch m.Kind {
 	case native.WantRead:

@@ -110,6 +110,11 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 	if ctx.Err() != nil {
 		return in.errorFor(context.Cause(ctx))
 	}
+	if in.large > 0 {
+		if err := in.in.pipe.control.awaitRoom(ctx); err != nil {
+			return in.errorFor(err)
+		}
+	}
 	if !in.claimed.CompareAndSwap(false, true) {
 		return in.errorFor(ErrAlreadyRead)
 	}
@@ -338,10 +343,9 @@ func (in *nativeIncoming) finish() {
 	in.finished.Store(true)
 }
 
-// Memory of a released message that is kept for another: for so many bytes, and
-// so many parts.
+// Memory that is kept for another frame: of so many bytes, and so many parts.
 const (
-	keptFrame = 2 * growStep
+	keptBytes = 2 * growStep
 	keptParts = 64
 )
 
@@ -362,10 +366,18 @@ func (in *nativeIncoming) release() {
 }
 
 func (in *nativeIncoming) keptFrame() []byte {
-	if cap(in.frame) > keptFrame || in.lent {
+	if in.lent {
 		return nil
 	}
-	return in.frame[:0]
+	return kept(in.frame)
+}
+
+// kept is the memory of buf, unless it is much.
+func kept(buf []byte) []byte {
+	if cap(buf) > keptBytes {
+		return nil
+	}
+	return buf[:0]
 }
 
 func (in *nativeIncoming) keptDescriptor() Descriptor {

@@ -18,7 +18,8 @@ type nativeOp struct {
 	out    *nativeOutbox
 	msg    *Message
 	number uint64
-	size   sizer
+	data   int // bytes of payloads and tensors
+	room   share
 
 	parts    []nativePart
 	left     int         // parts that are not through
@@ -65,8 +66,8 @@ func (p *Pipe) peerRole() channel.Role {
 	return channel.RoleListen
 }
 
-func newNativeOp(o *nativeOutbox, m *Message, number uint64, size sizer, large int) *nativeOp {
-	op := &nativeOp{out: o, msg: m, number: number, size: size, left: large, parts: make([]nativePart, 0, large)}
+func newNativeOp(o *nativeOutbox, m *Message, number uint64, large int) *nativeOp {
+	op := &nativeOp{out: o, msg: m, number: number, left: large, parts: make([]nativePart, 0, large)}
 	op.of, op.done = op, make(chan struct{})
 	for i := range m.Payloads {
 		if !o.frame.Payloads[i].Inline {
@@ -210,10 +211,10 @@ func (op *nativeOp) settle() {
 		op.err = nil
 	}
 	if op.err == nil {
-		op.out.traffic.add(op.size.data)
+		op.out.traffic.add(op.data)
 	}
 	op.msg = nil
-	op.out.room.release(op.size.total())
+	op.out.room.giveBack(op.room)
 	delete(op.out.ops, op.number)
 	close(op.done)
 	op.out.settle()

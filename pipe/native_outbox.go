@@ -18,7 +18,7 @@ const blockSize = 64 << 10
 // block is some messages as they travel, and what they take of the budgets.
 type block struct {
 	data []byte
-	cost int
+	room share
 }
 
 // nativeOutbox is the writing half of a pipe. What is small is copied into
@@ -141,16 +141,17 @@ func (o *nativeOutbox) start(m *Message, size sizer) (uint64, *nativeOp) {
 	number := o.count
 	o.count++
 	large := o.describe(m)
-	cost := size.total()
+	room := o.room.shareOf(size.total())
 	var op *nativeOp
 	if large > 0 {
-		op = newNativeOp(o, m, number, size, large)
+		op = newNativeOp(o, m, number, large)
 		o.ops[number] = op
-		cost = 0 // it is the operation's
+		op.data = size.data
+		room, op.room = room.split(o.frame.EncodedSize())
 	} else {
 		o.traffic.add(size.data)
 	}
-	o.encode(m, cost)
+	o.encode(m, room)
 	o.frame.Forget()
 	if op != nil {
 		op.begin()
@@ -189,9 +190,9 @@ func (o *nativeOutbox) describe(m *Message) (large int) {
 }
 
 // encode appends the described message to the last block, or a new one.
-func (o *nativeOutbox) encode(m *Message, cost int) {
+func (o *nativeOutbox) encode(m *Message, room share) {
 	b := o.blockFor(o.frame.EncodedSize())
-	b.cost += cost
+	b.room.add(room)
 	start := len(b.data)
 	b.data = o.frame.AppendHead(b.data, o.pipe.context.opts.Checksum)
 	for i := range m.Payloads {
@@ -287,11 +288,9 @@ func (o *nativeOutbox) wrote(b *block) {
 }
 
 func (o *nativeOutbox) recycle(b *block) {
-	if b.cost > 0 {
-		o.room.release(b.cost)
-	}
+	o.room.giveBack(b.room)
 	if cap(b.data) <= 2*blockSize {
-		b.data, b.cost = b.data[:0], 0
+		b.data, b.room = b.data[:0], share{}
 		o.pipe.context.blocks.Put(b)
 	}
 }

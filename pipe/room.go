@@ -26,9 +26,31 @@ func (r *room) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
 	return true
 }
 
-func (r *room) release(n int) {
-	r.shared.release(r.sharedCost(n))
-	r.own.release(n)
+func (r *room) release(n int) { r.giveBack(r.shareOf(n)) }
+
+// share is what a message, or several, or a part of one, has of the budgets.
+type share struct{ own, shared int }
+
+// shareOf is what acquire takes for n bytes.
+func (r *room) shareOf(n int) share { return share{n, r.sharedCost(n)} }
+
+func (r *room) giveBack(s share) {
+	if s == (share{}) {
+		return
+	}
+	r.shared.release(s.shared)
+	r.own.release(s.own)
+}
+
+func (s *share) add(other share) {
+	s.own += other.own
+	s.shared += other.shared
+}
+
+// split is what n bytes of s have, and the rest.
+func (s share) split(n int) (part, rest share) {
+	part = share{min(n, s.own), min(n, s.shared)}
+	return part, share{s.own - part.own, s.shared - part.shared}
 }
 
 // sharedCost is what a message takes of the context's budget. A very large one
