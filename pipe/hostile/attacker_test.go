@@ -76,32 +76,49 @@ func inBothRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing
 
 // asOneOfOurs is inBothRoles with attackers that carry the marker.
 func asOneOfOurs(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
-	asWhom(t, overTCP, map[string]func(t testing.TB, v *victim) *attack{
-		"attacker dials": func(t testing.TB, v *victim) *attack {
-			b := goodBrochure()
-			b.Mark(marker)
-			return dialVictimWith(t, v, b)
-		},
-		"attacker listens": func(t testing.TB, v *victim) *attack {
-			return lureVictimWith(t, v, func(a *wire.BrochureAnswer) {
-				a.Mark(marker)
-				a.TransportRegistrationIDs[wire.ControlConnection] = controlID
-			})
-		},
-	}, f, adjust...)
+	asWhom(t, overTCP, markedRoles, f, adjust...)
 }
 
-// asWhom runs f once for each way to open an attack A.
+var markedRoles = map[string]func(t testing.TB, v *victim) *attack{
+	"attacker dials": func(t testing.TB, v *victim) *attack {
+		b := goodBrochure()
+		b.Mark(marker)
+		return dialVictimWith(t, v, b)
+	},
+	"attacker listens": func(t testing.TB, v *victim) *attack {
+		return lureVictimWith(t, v, func(a *wire.BrochureAnswer) {
+			a.Mark(marker)
+			a.TransportRegistrationIDs[wire.ControlConnection] = controlID
+		})
+	},
+}
+
+// asWhom runs f for each way to open an attack A, at the same time. It comes last
+// in a test.
 func asWhom[A any](t *testing.T, over carrier, roles map[string]func(t testing.TB, v *victim) A,
 	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	for name, open := range roles {
 		t.Run(name, func(t *testing.T) {
-			v := over.newVictim(t, adjust...)
-			f(t, v, func(t testing.TB) A { return open(t, v) })
-			v.quiet(t)
-			v.alive(t)
+			t.Parallel()
+			inRole(t, over, open, f, adjust...)
 		})
 	}
+}
+
+// byTurns is asWhom for what measures this process: nothing else runs meanwhile.
+func byTurns[A any](t *testing.T, over carrier, roles map[string]func(t testing.TB, v *victim) A,
+	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
+	for name, open := range roles {
+		t.Run(name, func(t *testing.T) { inRole(t, over, open, f, adjust...) })
+	}
+}
+
+func inRole[A any](t *testing.T, over carrier, open func(t testing.TB, v *victim) A,
+	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
+	v := over.newVictim(t, adjust...)
+	f(t, v, func(t testing.TB) A { return open(t, v) })
+	v.quiet(t)
+	v.alive(t)
 }
 
 // visit opens one connection to the victim's listener.

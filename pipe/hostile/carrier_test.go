@@ -66,6 +66,14 @@ var identity = sync.OnceValues(func() (*tls.Config, error) {
 	}, nil
 })
 
+// many is fewer where each connection costs a handshake more.
+func (over carrier) many(n int) int {
+	if over.config == nil {
+		return n
+	}
+	return n / 4
+}
+
 func (over carrier) transport() *uv.Transport {
 	if over.config == nil {
 		return uv.New()

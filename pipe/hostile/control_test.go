@@ -76,7 +76,7 @@ func TestControlFlood(t *testing.T) {
 // A peer asks on and on about what was read and never takes the answers: they
 // are one number at most, and wait for nobody.
 func TestControlAnswersNotTaken(t *testing.T) {
-	asOneOfOurs(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	byTurns(t, overTCP, markedRoles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
 		exchangePayload(t, a)
 		before := held()

@@ -13,7 +13,8 @@ import (
 func TestConnectionFlood(t *testing.T) { connectionFlood(t, overTCP) }
 
 func connectionFlood(t *testing.T, over carrier) {
-	const limit, visitors = 16, 200
+	const limit = 16
+	visitors := over.many(200)
 	for name, c := range map[string]struct {
 		greeting []byte
 		slots    int

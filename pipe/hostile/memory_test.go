@@ -54,7 +54,7 @@ func held() uint64 {
 func TestMemoryOfHandshakeClaims(t *testing.T) { memoryOfHandshakeClaims(t, overTCP) }
 
 func memoryOfHandshakeClaims(t *testing.T, over carrier) {
-	const clients = 200
+	clients := over.many(200)
 	for name, before := range map[string][]byte{"packets": nil, "brochures": appendFrame(nil, hello())} {
 		t.Run(name, func(t *testing.T) {
 			v := over.newVictim(t)
@@ -71,7 +71,7 @@ func memoryOfHandshakeClaims(t *testing.T, over carrier) {
 					r.send([]byte{0xb9})
 					require.NoError(t, r.CloseWrite())
 				}
-				await(t, func() bool { return v.Stats().HandshakesFailed == clients }, "all claims have been read")
+				await(t, func() bool { return v.Stats().HandshakesFailed == uint64(clients) }, "all claims have been read")
 			})
 			require.Less(t, n, uint64(clients*(ahead+overhead)))
 			v.quiet(t)
@@ -100,11 +100,11 @@ func TestMemoryOfBrochures(t *testing.T) {
 
 // Peers with open pipes announce what they do not send.
 func TestMemoryOfPipeClaims(t *testing.T) {
-	inBothRoles(t, memoryOfPipeClaims)
+	byTurns(t, overTCP, roles, memoryOfPipeClaims)
 }
 
 func memoryOfPipeClaims(t *testing.T, v *victim, open func(testing.TB) *attack) {
-	const pipes = 20
+	pipes := v.over.many(20)
 	claims := map[string]func(a *attack){
 		"descriptors": func(a *attack) { a.desc.header(descriptorLimit); a.desc.send([]byte{0xb9}) },
 		"replies":     func(a *attack) { a.reply.header(descriptorLimit); a.reply.send([]byte{0xb9}) },
@@ -208,7 +208,7 @@ func TestMemoryOfDiscarding(t *testing.T) {
 		"a payload":                    payloadDescriptor(payloadLimit),
 		"thousands of payloads":        payloadDescriptor(repeat(64<<10, 8192)...),
 	}
-	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	byTurns(t, overTCP, roles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for name, claim := range claims {
 			t.Run(name+", discarded", func(t *testing.T) {
 				a := open(t)

@@ -210,6 +210,11 @@ func (n *intruder) say(stream uint32, p []byte) {
 	}
 }
 
+// grant lets the victim say so much more on a stream.
+func (n *intruder) grant(stream uint32, bytes int) {
+	n.first.send(muxWord(muxCredit, 0, stream, uint32(bytes)))
+}
+
 func (n *intruder) message(m native.Message) { n.say(messageStream, m.Append(nil, false)) }
 func (n *intruder) control(c native.Control) { n.say(controlStream, c.Append(nil, false)) }
 func (n *intruder) finish(streams ...uint32) {

@@ -149,6 +149,7 @@ func TestNativeSecondBulkConnection(t *testing.T) {
 	v := newVictim(t)
 	n := dialNatively(t, v)
 	bulk, read := n.reading(1000_000)
+	bulk.read() // it is welcome
 	second := n.bulk()
 	v.log.requireRefused(t, second.local(), pipe.ErrProtocol)
 	second.ended()

@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -259,5 +260,34 @@ func TestNativeMemoryOfReleasedCrowds(t *testing.T) {
 	}), 4<<20)
 	n.pipe.Abort(pipe.ErrClosed)
 	n.first.Close()
+	v.quiet(t)
+}
+
+// What is told about many transfers at once, that the peer gives them up, does
+// not take a goroutine each.
+func TestNativeMemoryOfAbortedCrowd(t *testing.T) {
+	v := newVictim(t)
+	n := dialNatively(t, v)
+	n.grant(controlStream, 64<<20)
+	const parts = native.MaxParts / 4
+	n.message(crowd(parts))
+	in, err := n.pipe.Next(t.Context())
+	require.NoError(t, err)
+	a := pipe.NewAllocation(in.Descriptor())
+	read := make(chan error, 1)
+	go func() { read <- in.Read(t.Context(), a) }()
+	n.hearsBytes(controlStream, readying(parts))
+	n.control(native.Control{Kind: native.Abort, Text: "never mind"})
+	most := 0
+	for err = nil; err == nil; most = max(most, runtime.NumGoroutine()) {
+		select {
+		case err = <-read:
+		default:
+			runtime.Gosched()
+		}
+	}
+	require.ErrorIs(t, err, pipe.ErrAborted)
+	require.Less(t, most, 1000)
+	n.leave()
 	v.quiet(t)
 }

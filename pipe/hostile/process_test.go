@@ -19,6 +19,7 @@ import (
 func inBothDialects(t *testing.T, f func(t *testing.T, v *victim, spawn func(part string) *child)) {
 	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
 		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
 			v := newVictim(t)
 			sibling := v.spawn(t, dialect, "echo")
 			f(t, v, func(part string) *child { return v.spawn(t, dialect, part) })
@@ -117,7 +118,7 @@ func TestIdlePeerKilled(t *testing.T) {
 // is lost or changed.
 func TestPeerStopped(t *testing.T) {
 	t.Parallel()
-	const messages, pause = 40, 3 * time.Second
+	const messages, pause = 40, 2 * time.Second
 	inBothDialects(t, func(t *testing.T, v *victim, spawn func(string) *child) {
 		c := spawn("echo")
 		c.unharmed(t)

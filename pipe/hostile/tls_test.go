@@ -89,7 +89,7 @@ func TestTLSConnectionFlood(t *testing.T) {
 func TestTLSMemory(t *testing.T) {
 	over := overTLS(t)
 	t.Run("handshake claims", func(t *testing.T) { memoryOfHandshakeClaims(t, over) })
-	t.Run("pipe claims", func(t *testing.T) { asWhom(t, over, roles, memoryOfPipeClaims) })
+	t.Run("pipe claims", func(t *testing.T) { byTurns(t, over, roles, memoryOfPipeClaims) })
 	t.Run("flood", func(t *testing.T) { memoryOfFlood(t, over.newVictim(t)) })
 	t.Run("control never read", func(t *testing.T) { controlNeverRead(t, over.newVictim(t)) })
 }
