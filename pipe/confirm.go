@@ -23,14 +23,13 @@ type confirmer struct {
 	asked  map[uint64]chan struct{} // what this end waits for; closed when read
 	wanted map[uint64]struct{}      // what the peer waits for
 	read   uint64                   // all messages below were read here
-	early  map[uint64]struct{}      // messages above that were read before others
+	early  runs                     // messages above that were read before others
 }
 
 func (c *confirmer) init(signal func()) {
 	c.signal = signal
 	c.asked = map[uint64]chan struct{}{}
 	c.wanted = map[uint64]struct{}{}
-	c.early = map[uint64]struct{}{}
 }
 
 // want notes that the peer waits for a message to be read.
@@ -67,15 +66,11 @@ func (c *confirmer) noteRead(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number != c.read {
-		c.early[number] = struct{}{}
+		c.early.add(number)
 		return
 	}
 	c.noteNext()
-	for len(c.early) > 0 {
-		if _, ok := c.early[c.read]; !ok {
-			return
-		}
-		delete(c.early, c.read)
+	for end := c.early.take(c.read); c.read < end; {
 		c.noteNext()
 	}
 }

@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -39,11 +40,16 @@ func (n *intruder) theirs(id uint64) uint64 {
 // bulk connection.
 func (n *intruder) reading(size uint64) (bulk *raw, read <-chan error) {
 	n.t.Helper()
+	return n.readingUnder(n.t.Context(), size)
+}
+
+func (n *intruder) readingUnder(ctx context.Context, size uint64) (bulk *raw, read <-chan error) {
+	n.t.Helper()
 	n.message(native.Message{Payloads: []native.Payload{{Length: size}}})
 	in, err := n.pipe.Next(n.t.Context())
 	require.NoError(n.t, err)
 	result := make(chan error, 1)
-	go func() { result <- in.Read(n.t.Context(), pipe.NewAllocation(in.Descriptor())) }()
+	go func() { result <- in.Read(ctx, pipe.NewAllocation(in.Descriptor())) }()
 	n.hears(native.Ready)
 	return n.bulk(), result
 }

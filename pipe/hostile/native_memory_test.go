@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"context"
 	"runtime"
 	"slices"
 	"strings"
@@ -288,6 +289,33 @@ func TestNativeMemoryOfAbortedCrowd(t *testing.T) {
 	}
 	require.ErrorIs(t, err, pipe.ErrAborted)
 	require.Less(t, most, 1000)
+	n.leave()
+	v.quiet(t)
+}
+
+// A message that never comes to its end is being read, and others without end
+// are read meanwhile.
+func TestNativeMemoryOfOvertaking(t *testing.T) {
+	v := newVictim(t)
+	n := dialNatively(t, v)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, stuck := n.readingUnder(ctx, 1<<20)
+	batch := []byte(strings.Repeat(string(text(inlineMessage("x"))), 1000))
+	require.Less(t, grown(t, func() {
+		for range 200 {
+			n.say(messageStream, batch)
+			for range 1000 {
+				in, err := n.pipe.Next(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, in.Discard(t.Context()))
+				in.Release()
+			}
+		}
+	}), 1<<20)
+	n.control(native.Control{Kind: native.WantRead, Number: 200_000})
+	cancel()
+	require.ErrorIs(t, <-stuck, context.Canceled)
+	require.EqualValues(t, 200_000, n.hears(native.HaveRead).Number, "all have been read")
 	n.leave()
 	v.quiet(t)
 }
