@@ -217,7 +217,7 @@ func cutNatively(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 			bulk.cut()
 			requireError(t, <-read, "bulk", pipe.ErrPeerLost)
 			n.first.Close()
-			n.requireDown([]string{"bulk", "message", "control"}, pipe.ErrPeerLost)
+			n.requireDown([]string{"bulk", "message", "control"}, pipe.ErrPeerLost) // whichever is first
 			v.unharmed(t)
 		})
 	}
@@ -255,7 +255,8 @@ func TestTLSForgedRecords(t *testing.T) {
 					bulk, read := n.reading(1 << 20)
 					_, _ = bulk.tcp.Write(forged)
 					requireError(t, <-read, "bulk", pipe.ErrProtocol)
-					n.first.Close()
+					await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
+					n.first.Close() // the victim would give it a second to do so
 					n.requireDown([]string{"bulk"}, pipe.ErrProtocol)
 				})
 			})
