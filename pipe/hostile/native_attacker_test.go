@@ -97,10 +97,7 @@ func dialNatively(t testing.TB, v *victim) *intruder {
 	t.Helper()
 	first, answer := v.introduceNatively(t)
 	n := newIntruder(t, first)
-	n.bulk = func() *raw {
-		bulk := request(answer.TransportRegistrationIDs[wire.BulkConnection])
-		return v.visitWith(t, bulk, bulk) // the second as if the welcome had come
-	}
+	n.bulk = func() *raw { return v.visitWith(t, request(answer.TransportRegistrationIDs[wire.BulkConnection])) }
 	n.first.send(muxWord(muxCredit, muxSYN, messageStream, 0), muxWord(muxCredit, muxSYN, controlStream, 0))
 	n.listen()
 	var err error
