@@ -47,10 +47,7 @@ func TestNativeTooManyQuestions(t *testing.T) {
 // A peer makes this end discard many messages, and never reads that it did: what
 // is left unsaid is bounded, and then the pipe ends.
 func TestNativeControlNeverRead(t *testing.T) {
-	controlNeverRead(t, newVictim(t))
-}
-
-func controlNeverRead(t *testing.T, v *victim) {
+	v := newVictim(t)
 	n := dialNatively(t, v)
 	before := held()
 	large := text(largeMessage(1 << 20))

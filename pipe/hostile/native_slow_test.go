@@ -38,7 +38,7 @@ func (n *intruder) hearsBytes(stream uint32, size int) {
 func TestNativeSlowToHear(t *testing.T) {
 	v := newVictim(t)
 	n := dialNatively(t, v)
-	const messages, parts, pause = 4, native.MaxParts / 2, time.Second / 2
+	const messages, parts, pause = 3, native.MaxParts / 2, time.Second / 2
 	reads, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	read := make(chan error, messages)

@@ -177,9 +177,9 @@ func TestTLSCut(t *testing.T) {
 					})
 				}
 			}
-		}, impatient)
+		})
 	})
-	t.Run("native", func(t *testing.T) { asWhom(t, overTLS(t), nativeRoles, cutNatively, impatient) })
+	t.Run("native", func(t *testing.T) { asWhom(t, overTLS(t), nativeRoles, cutNatively) })
 }
 
 // spoilers are what may come before a cut.

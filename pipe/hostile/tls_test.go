@@ -91,5 +91,5 @@ func TestTLSMemory(t *testing.T) {
 	t.Run("handshake claims", func(t *testing.T) { memoryOfHandshakeClaims(t, over) })
 	t.Run("pipe claims", func(t *testing.T) { byTurns(t, over, roles, memoryOfPipeClaims) })
 	t.Run("flood", func(t *testing.T) { memoryOfFlood(t, over.newVictim(t)) })
-	t.Run("control never read", func(t *testing.T) { controlNeverRead(t, over.newVictim(t)) })
+	t.Run("native flood", func(t *testing.T) { nativeMemoryOfFlood(t, over.newVictim(t)) })
 }

@@ -149,6 +149,8 @@ func (v *victim) alive(t testing.TB) {
 	here := v.accept(t)
 	closed := make(chan error, 1)
 	go func() { closed <- there.Close() }()
+	_, err := here.Next(t.Context()) // an impatient victim would not wait for it
+	require.ErrorIs(t, err, pipe.ErrPeerClosed)
 	require.NoError(t, here.Close())
 	require.NoError(t, <-closed)
 	v.unharmed(t)
