@@ -31,9 +31,22 @@ type arrival struct {
 	err     error // the first error of a tensor
 }
 
-func (in *arrival) read(ctx context.Context, a Allocation) error { return in.receive(ctx, a) }
+func (in *arrival) read(ctx context.Context, a Allocation) error {
+	return in.noted(in.receive(ctx, a))
+}
 
-func (in *arrival) discard(ctx context.Context) error {
+func (in *arrival) discard(ctx context.Context) error { return in.noted(in.forgo(ctx)) }
+
+// noted counts a message as read by the application, unless that failed.
+func (in *arrival) noted(err error) error {
+	if err == nil {
+		in.inbox.pipe.noteRead(in.number)
+	}
+	return err
+}
+
+// forgo lets the message go by, which does not count as read.
+func (in *arrival) forgo(ctx context.Context) error {
 	a, err := in.scratch()
 	if err != nil {
 		return in.errorFor(err)
@@ -58,9 +71,6 @@ func (in *arrival) receive(ctx context.Context, a Allocation) error {
 	stop := in.failAtEndOf(ctx)
 	in.start(a)
 	err := in.wait()
-	if err == nil {
-		in.inbox.pipe.noteRead(in.number)
-	}
 	if !stop() && errors.Is(err, ErrCancelled) {
 		err = fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
 	}

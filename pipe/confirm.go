@@ -21,6 +21,7 @@ type confirmer struct {
 	told   uint64                   // all below have been confirmed to the peer,
 	tell   uint64                   // and all below are to be
 	asked  map[uint64]chan struct{} // what this end waits for; closed when read
+	known  uint64                   // all of this end's below were read by the peer
 	wanted map[uint64]struct{}      // what the peer waits for
 	read   uint64                   // all messages below were read here
 	early  runs                     // messages above that were read before others
@@ -52,6 +53,7 @@ func (c *confirmer) want(number uint64) error {
 func (c *confirmer) confirm(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.known = max(c.known, number, number+1) // the highest number has no successor
 	for n, asked := range c.asked {
 		if n <= number {
 			delete(c.asked, n)
@@ -85,6 +87,14 @@ func (c *confirmer) noteNext() {
 	}
 }
 
+// tellAll has the peer told about all that was read, also what it has not asked
+// about: its question may be under way when this end says its last word.
+func (c *confirmer) tellAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tell = c.read
+}
+
 // toTell takes the number of a message that the peer is to be told about, with
 // all before it.
 func (c *confirmer) toTell() (number uint64, ok bool) {
@@ -110,11 +120,10 @@ func (c *confirmer) toAsk() (number uint64, ok bool) {
 // await asks the peer about a message of this end, and waits until it has read
 // it. It reports false if the peer has ended or the pipe is down.
 func (c *confirmer) await(ctx context.Context, number uint64, ended, down <-chan struct{}) (bool, error) {
-	asked := make(chan struct{})
-	c.mu.Lock()
-	c.asked[number] = asked
-	c.asks.Push(number)
-	c.mu.Unlock()
+	asked, known := c.ask(number)
+	if known {
+		return true, nil
+	}
 	c.signal()
 	defer c.forget(number)
 	select {
@@ -131,6 +140,18 @@ func (c *confirmer) await(ctx context.Context, number uint64, ended, down <-chan
 	default:
 		return false, nil
 	}
+}
+
+func (c *confirmer) ask(number uint64) (asked chan struct{}, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if number < c.known {
+		return nil, true
+	}
+	asked = make(chan struct{})
+	c.asked[number] = asked
+	c.asks.Push(number)
+	return asked, false
 }
 
 func (c *confirmer) forget(number uint64) {

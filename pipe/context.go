@@ -43,12 +43,13 @@ type Options struct {
 	// ErrChecksum.
 	Checksum bool
 
-	// HandshakeTimeout bounds the opening of a pipe, at both ends. Default
-	// 10 s.
+	// HandshakeTimeout bounds the opening of a pipe, and of its bulk connection,
+	// at both ends. Default 10 s.
 	HandshakeTimeout time.Duration
 
 	// CloseTimeout bounds how long Close waits for writes to leave and for
-	// the peer to close its end. Default 5 s.
+	// the peer to close its end, and how long reads under way go on when the
+	// peer has closed and gone. Default 5 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what no call can return: refused connections, failed

@@ -123,6 +123,7 @@ func (c *control) goodbye(cause error) {
 	if !c.exists() {
 		return
 	}
+	c.tellAll()
 	c.byeMu.Lock()
 	if c.bye == nil {
 		c.bye = &wire.Control{Kind: wire.Goodbye, Reason: goodbyeText(cause)}

@@ -114,3 +114,40 @@ func TestOrderlyCloseHasNoReason(t *testing.T) {
 	require.ErrorIs(t, err, pipe.ErrPeerClosed)
 	require.NotContains(t, err.Error(), "it says")
 }
+
+// A message that was read counts as read, even if the reader closes right away.
+func TestConfirmedBeforeClose(t *testing.T) {
+	for _, size := range []int{10, 1 << 20} {
+		onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+			confirmed := make(chan error, 1)
+			go func() { confirmed <- client.WriteConfirmed(testContext(t), message(1, nil, []int{size})) }()
+			in, err := server.Next(testContext(t))
+			require.NoError(t, err)
+			require.NoError(t, in.Read(testContext(t), pipe.NewAllocation(in.Descriptor())))
+			closed := make(chan error, 1)
+			go func() { closed <- server.Close() }()
+			require.NoError(t, <-confirmed)
+			require.NoError(t, client.Close())
+			require.NoError(t, <-closed)
+		})
+	}
+}
+
+// What the closing end leaves unread is not confirmed.
+func TestUnreadIsNotConfirmed(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		op := client.WriteAsync(testContext(t), message(1, []int{10}, nil))
+		confirmed := make(chan error, 1)
+		go func() { confirmed <- client.WriteConfirmed(testContext(t), message(2, []int{10}, nil)) }()
+		for range 2 {
+			_, err := server.Next(testContext(t))
+			require.NoError(t, err)
+		}
+		require.NoError(t, op.Wait(testContext(t)))
+		closed := make(chan error, 1)
+		go func() { closed <- server.Close() }()
+		require.ErrorIs(t, <-confirmed, pipe.ErrUnconfirmed)
+		require.NoError(t, client.Close())
+		require.NoError(t, <-closed)
+	})
+}

@@ -299,7 +299,7 @@ func (i *inbox) drain() {
 func (i *inbox) drainOldest() bool {
 	for in := i.oldest(); in != nil; in = i.oldest() {
 		i.makeRoom() // or the run loop would wait with this very message in hand
-		err := in.discard(context.Background())
+		err := in.forgo(context.Background())
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrAlreadyRead):

@@ -223,8 +223,14 @@ func (p *nativePipe) tearDown(cause error) {
 }
 
 // abruptText is what the peer is told of an end that it need not wait behind:
-// never nothing, which promises that all that was written follows.
-func abruptText(cause error) string { return cmp.Or(goodbyeText(cause), "aborted") }
+// never nothing, which promises that all that was written follows, and not what
+// it said itself.
+func abruptText(cause error) string {
+	if errors.Is(cause, ErrPeerClosed) {
+		return "aborted"
+	}
+	return cmp.Or(goodbyeText(cause), "aborted")
+}
 
 // sessionEnded is what the loops call when a stream of theirs has failed, which
 // is the end of the pipe, unless the two ends have parted as they should.
@@ -255,18 +261,10 @@ func (p *nativePipe) explain(err error) error {
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("%w: it ended without a goodbye", ErrPeerLost)
 	case errors.Is(err, ErrClosed):
-		return p.cmpErr(err)
+		return cmp.Or(p.Err(), err) // this end closed the session, and may know why
 	default:
 		return classify(err)
 	}
-}
-
-// cmpErr is why this end closed the session, where it did.
-func (p *nativePipe) cmpErr(err error) error {
-	if cause := p.Err(); cause != nil {
-		return cause
-	}
-	return err
 }
 
 // awaitSession waits for the end of a session of which one stream has failed:

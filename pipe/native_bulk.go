@@ -3,9 +3,9 @@ package pipe
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
@@ -36,23 +36,50 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	if b.pipe.role == channel.RoleListen {
 		return b.await(ctx)
 	}
-	ctx, cancel := b.pipe.context.handshakeContext(ctx)
-	defer cancel()
-	conn, err := b.dial(ctx)
+	conn, err := b.reach(ctx)
 	if err == nil {
 		return rawStream(conn)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	b.pipe.context.log.Info("bulk goes through the session", "peer", b.pipe.peerName(), "error", err)
 	b.pipe.control.bulk()
 	return b.pipe.session.Open()
 }
 
+func (b *bulkOpener) reach(ctx context.Context) (transport.Conn, error) {
+	ctx, cancel := b.pipe.context.handshakeContext(ctx)
+	defer cancel()
+	return b.dial(ctx)
+}
+
+// await waits for the peer's connection, or for its word that it has none.
 func (b *bulkOpener) await(ctx context.Context) (transport.Stream, error) {
 	select {
 	case conn := <-b.ticket.conn:
-		return welcomeBulk(conn, b.ticket.id)
+		err := welcomeBulk(ctx, conn, b.ticket.id)
+		if err == nil {
+			return rawStream(conn)
+		}
+		return b.awaitStream(ctx, err)
 	case <-b.stream:
 		return b.pipe.session.Accept(ctx)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// awaitStream waits for the word of a peer whose connection came to nothing, for
+// as long as its opening may take.
+func (b *bulkOpener) awaitStream(ctx context.Context, fault error) (transport.Stream, error) {
+	t := time.NewTimer(b.pipe.context.opts.HandshakeTimeout)
+	defer t.Stop()
+	select {
+	case <-b.stream:
+		return b.pipe.session.Accept(ctx)
+	case <-t.C:
+		return nil, fault
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -81,47 +108,64 @@ func rawStream(conn transport.Conn) (transport.Stream, error) {
 	return stream, err
 }
 
-// joinBulk opens a connection that says that it is the bulk connection with id,
-// and waits until the listening end has taken it for that.
+// joinBulk opens a connection that says that it is the bulk connection with id.
+// The listening end says so too when it has taken it, and the client once more
+// that it still wants it: neither counts on a connection that was refused, was
+// reset with the listener, or comes too late for the other.
 func joinBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
+	return conn, agree(ctx, conn, func() error {
+		if err := sayBulk(conn, id); err != nil {
+			return err
+		}
+		if err := hearBulk(conn, id); err != nil {
+			return err
+		}
+		return sayBulk(conn, id)
+	})
+}
+
+// welcomeBulk is the listening end's part of that.
+func welcomeBulk(ctx context.Context, conn transport.Conn, id uint64) error {
+	return agree(ctx, conn, func() error {
+		if err := sayBulk(conn, id); err != nil {
+			return err
+		}
+		return hearBulk(conn, id)
+	})
+}
+
+// agree runs f, which talks on conn, until ctx ends. Where it fails conn is
+// closed.
+func agree(ctx context.Context, conn transport.Conn, f func() error) error {
 	unwatch := context.AfterFunc(ctx, func() { conn.Close() })
-	if err = conn.WriteFrames(bulkFrame(id)); err == nil {
-		err = awaitWelcome(conn, id)
-	}
+	err := f()
 	if !unwatch() {
-		err = errors.Join(err, context.Cause(ctx))
+		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
-
-// welcomeBulk tells the other end that its connection has come through: one that
-// only looked so can still be refused, or reset with the listener.
-func welcomeBulk(conn transport.Conn, id uint64) (transport.Stream, error) {
-	if err := conn.WriteFrames(bulkFrame(id)); err != nil {
 		conn.Close()
-		return nil, err
-	}
-	return rawStream(conn)
-}
-
-func awaitWelcome(conn transport.Conn, id uint64) error {
-	want := bulkFrame(id)[0]
-	frame, err := readFrame(conn, nil, len(want))
-	if err == nil && !bytes.Equal(frame, want) {
-		err = protocolError("the bulk connection is welcomed with other words than its own")
 	}
 	return err
 }
 
-// bulkFrame is what both ends of the bulk connection say first.
-func bulkFrame(id uint64) transport.Frame {
+func sayBulk(conn transport.Conn, id uint64) error {
+	return conn.WriteFrames(transport.Frame{bulkPacket(id)})
+}
+
+func hearBulk(conn transport.Conn, id uint64) error {
+	want := bulkPacket(id)
+	frame, err := readFrame(conn, nil, len(want))
+	if err == nil && !bytes.Equal(frame, want) {
+		err = protocolError("the bulk connection begins with words of another")
+	}
+	return err
+}
+
+func bulkPacket(id uint64) []byte {
 	packet := wire.RequestedConnection{RegistrationID: id}
-	return transport.Frame{packet.Append(nil)}
+	return packet.Append(nil)
 }

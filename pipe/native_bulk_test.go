@@ -6,10 +6,14 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 // Where the bulk connection cannot be had large tensors take the session.
@@ -36,6 +40,24 @@ func TestBulkWithoutConnection(t *testing.T) {
 		largeBothWays(t, client, server)
 		require.NoError(t, a.Close())
 		require.Contains(t, log.String(), "bulk goes through the session")
+	})
+}
+
+// The client has given up when the listening end welcomes its connection.
+func TestBulkWelcomedTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := simnet.New(mem.New(mem.NewNetwork()), simnet.OnLink(1, simnet.Delay(2*time.Second)))
+		p := nativePath()
+		over := func(o *pipe.Options) {
+			o.Transports[0].Transport = network
+			o.HandshakeTimeout = time.Second
+		}
+		client, server := connect(t, p, over)
+		largeBothWays(t, client, server)
+		<-time.NewTimer(time.Hour).C // what is late has come by then
+		largeBothWays(t, client, server)
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
 	})
 }
 

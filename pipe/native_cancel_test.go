@@ -2,9 +2,11 @@ package pipe_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -152,4 +154,21 @@ func readInto(t *testing.T, in *pipe.Incoming, a pipe.Allocation) pipe.Allocatio
 	t.Helper()
 	require.NoError(t, in.Read(testContext(t), a))
 	return a
+}
+
+// What the peer says of its reasons cannot pass for anything else in a log.
+func TestReasonOfThePeerIsQuoted(t *testing.T) {
+	client, server := connect(t, nativePath())
+	ctx, cancel := context.WithCancelCause(testContext(t))
+	op := client.WriteAsync(ctx, message(1, nil, []int{1 << 20}))
+	in, err := server.Next(testContext(t))
+	require.NoError(t, err)
+	cancel(errors.New("x\nlevel=ERROR msg=\"all is lost\"\r\x1b[2J"))
+	require.ErrorIs(t, op.Wait(testContext(t)), pipe.ErrCancelled)
+	err = in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
+	require.ErrorIs(t, err, pipe.ErrAborted)
+	require.ErrorContains(t, err, "all is lost")
+	for _, r := range err.Error() {
+		require.True(t, unicode.IsPrint(r), "%q in %q", r, err)
+	}
 }

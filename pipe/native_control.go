@@ -3,7 +3,7 @@ package pipe
 import (
 	"bufio"
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -39,10 +39,11 @@ type nativeControl struct {
 	sayMu  sync.Mutex
 	unsaid []byte
 	spare  []byte
-	memory int           // bytes of unsaid that are about memory
-	room   chan struct{} // made by awaitRoom, closed when unsaid is being said
-	leave  bool          // the goodbye is among what was said or is to be
-	parted bool          // the peer said goodbye
+	memory int             // bytes of unsaid that are about memory
+	room   chan struct{}   // made by awaitRoom, closed when unsaid is being said
+	bye    *native.Control // to be said behind all else; nothing new is said
+	said   bool            // it has been
+	parted bool            // the peer said goodbye
 	reason string
 }
 
@@ -87,10 +88,17 @@ func (c *nativeControl) cancel(number uint64) {
 
 func (c *nativeControl) bulk() { c.say(&native.Control{Kind: native.Bulk}) }
 
-// goodbye says why the pipe ends, behind all else; no reason means that this end
-// has said all it had to say. Only the first one counts.
+// goodbye says why the pipe ends, behind all else and behind the confirmations
+// that are due; no reason means that this end has said all it had to say. Only
+// the first one counts.
 func (c *nativeControl) goodbye(reason string) {
-	c.say(&native.Control{Kind: native.Goodbye, Text: reason})
+	c.tellAll()
+	c.sayMu.Lock()
+	defer c.sayMu.Unlock()
+	if c.bye == nil {
+		c.bye = &native.Control{Kind: native.Goodbye, Text: reason}
+		c.poke()
+	}
 }
 
 func (c *nativeControl) say(m *native.Control) {
@@ -103,10 +111,9 @@ func (c *nativeControl) say(m *native.Control) {
 func (c *nativeControl) put(m *native.Control) bool {
 	c.sayMu.Lock()
 	defer c.sayMu.Unlock()
-	if c.leave {
+	if c.said || c.bye != nil && m.Kind != native.HaveRead {
 		return true
 	}
-	c.leave = m.Kind == native.Goodbye
 	before := len(c.unsaid)
 	if before-c.memory > maxUnsaid {
 		return false
@@ -184,6 +191,10 @@ func (c *nativeControl) next() (text []byte, last bool) {
 func (c *nativeControl) take() (text []byte, last bool) {
 	c.sayMu.Lock()
 	defer c.sayMu.Unlock()
+	if c.bye != nil && !c.said {
+		c.said = true
+		c.unsaid = c.bye.Append(c.unsaid, c.pipe.context.opts.Checksum)
+	}
 	text = c.unsaid
 	c.unsaid, c.spare, c.memory = c.spare[:0], text, 0
 	c.spare = kept(c.spare)
@@ -191,7 +202,7 @@ func (c *nativeControl) take() (text []byte, last bool) {
 		close(c.room)
 		c.room = nil
 	}
-	return text, c.leave
+	return text, c.said
 }
 
 // sayConfirmations puts what is known of messages into words.
@@ -339,5 +350,5 @@ func abortedError(reason string) error {
 	if reason == "" {
 		return ErrAborted
 	}
-	return errors.Join(ErrAborted, errors.New(reason))
+	return fmt.Errorf("%w: it says: %q", ErrAborted, reason)
 }

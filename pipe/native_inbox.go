@@ -105,7 +105,7 @@ func (i *nativeInbox) lastCall() {
 	i.mu.Lock()
 	i.over = true
 	i.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
 	defer cancel()
 	if i.awaitReads(ctx) != nil {
 		p.fail(p.errorFor("read", "bulk", fmt.Errorf("%w: it closed, and parts of its messages are missing", ErrPeerLost)))

@@ -119,6 +119,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 		return in.errorFor(ErrAlreadyRead)
 	}
 	err := in.readAll(ctx, a)
+	in.in.pipe.control.noteRead(in.number)
 	in.finish()
 	if err != nil {
 		return in.errorFor(err)
@@ -308,10 +309,12 @@ func (in *nativeIncoming) discard(context.Context) error {
 	if !in.forgo() {
 		return in.errorFor(ErrAlreadyRead)
 	}
+	in.in.pipe.control.noteRead(in.number)
 	return nil
 }
 
-// forgo lets the message go by, unless someone has claimed it.
+// forgo lets the message go by, unless someone has claimed it. It does not count
+// as read.
 func (in *nativeIncoming) forgo() bool {
 	if !in.claimed.CompareAndSwap(false, true) {
 		return false
@@ -326,10 +329,12 @@ func (in *nativeIncoming) forgo() bool {
 // drop ends a message that the peer gave up before anybody saw it.
 func (in *nativeIncoming) drop() {
 	in.claimed.Store(true)
+	in.in.pipe.control.noteRead(in.number)
 	in.finish()
 }
 
-// finish notes that nothing more happens to the message.
+// finish notes that nothing more happens to the message. It comes behind
+// noteRead: a pipe that waits for reads to close then says all that was read.
 func (in *nativeIncoming) finish() {
 	if in.large > 0 {
 		in.in.mu.Lock()
@@ -339,7 +344,6 @@ func (in *nativeIncoming) finish() {
 		}
 		in.in.mu.Unlock()
 	}
-	in.in.pipe.control.noteRead(in.number)
 	in.finished.Store(true)
 }
 

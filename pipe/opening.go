@@ -15,7 +15,7 @@ import (
 // writes of the handshake.
 type opening struct {
 	ctx  context.Context
-	stop func() // watching ctx
+	stop func() bool // watching ctx; false if ctx has ended
 
 	mu    sync.Mutex
 	conns []transport.Conn
@@ -24,8 +24,7 @@ type opening struct {
 
 func newOpening(ctx context.Context) *opening {
 	o := &opening{ctx: ctx}
-	stop := context.AfterFunc(ctx, o.closeAll)
-	o.stop = func() { stop() }
+	o.stop = context.AfterFunc(ctx, o.closeAll)
 	return o
 }
 
@@ -86,29 +85,35 @@ func (o *opening) closeAll() {
 // linger gives the opening a moment more when this end closes: the peer thinks
 // the pipe open, and would else lose it without a word.
 func (o *opening) linger() {
-	closing := o.ctx
-	o.stop()
+	if !o.stop() {
+		return
+	}
+	closing, settled := o.ctx, make(chan struct{})
 	ctx, end := context.WithCancelCause(context.WithoutCancel(closing))
 	unwatch := context.AfterFunc(closing, func() {
 		cause := context.Cause(closing)
-		if !errors.Is(cause, ErrClosed) {
-			end(cause)
-			return
+		if errors.Is(cause, ErrClosed) {
+			wait(settled, goodbyeWait)
 		}
-		t := time.NewTimer(goodbyeWait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-			end(cause)
-		case <-ctx.Done():
-		}
+		end(cause)
 	})
 	unclose := context.AfterFunc(ctx, o.closeAll)
+	settle := sync.OnceFunc(func() { close(settled) })
 	o.ctx = ctx
-	o.stop = func() {
+	o.stop = func() bool {
 		unwatch()
-		unclose()
-		end(nil)
+		settle()
+		return unclose()
+	}
+}
+
+// wait waits for done to be closed, and not longer than d.
+func wait(done <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-done:
 	}
 }
 

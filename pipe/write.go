@@ -15,15 +15,18 @@ import (
 // each other must not both wait in Write before they read.
 //
 // It waits while the limits on bytes in flight are exceeded. A cancelled ctx
-// withdraws a message of which nothing has left; later than that it closes the
-// pipe, since the compatible dialect cannot give up half a message. Either way
-// nobody touches m any more when Write returns.
+// withdraws a message of which nothing has left; later than that it gives the
+// message up, and in the compatible dialect, which cannot give up half a message,
+// the pipe. Either way nobody touches m any more when Write returns. In the native
+// dialect small parts in host memory are copied: a message of nothing else has
+// left when that is done.
 func (p *Pipe) Write(ctx context.Context, m *Message) error { return p.dialect.write(ctx, m) }
 
 // WriteConfirmed is Write that returns when the peer has read the message, and
-// all before it, or discarded them. It fails with ErrNoControl, and sends
-// nothing, if the peer is not one of ours. If ctx ends after the message has
-// left, the error matches ErrUnconfirmed and the pipe goes on.
+// all before it, or discarded them; what a peer that closes leaves unread does
+// not count. It fails with ErrNoControl, and sends nothing, if the peer is not
+// one of ours. If ctx ends after the message has left, the error matches
+// ErrUnconfirmed and the pipe goes on.
 func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
 	return p.dialect.writeConfirmed(ctx, m)
 }

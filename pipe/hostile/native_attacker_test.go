@@ -55,8 +55,11 @@ type intruder struct {
 	t     testing.TB
 	pipe  *pipe.Pipe // the victim's end
 	first *raw
-	bulk  func() *raw // opens the bulk connection, or takes the victim's
-	even  bool        // the attacker's new streams have even numbers
+	even  bool // the attacker's new streams have even numbers
+
+	// These open the bulk connection, or take the victim's. One that dials can
+	// also ask for it and not wait to be welcome.
+	bulk, askForBulk func() *raw
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -97,7 +100,14 @@ func dialNatively(t testing.TB, v *victim) *intruder {
 	t.Helper()
 	first, answer := v.introduceNatively(t)
 	n := newIntruder(t, first)
-	n.bulk = func() *raw { return v.visitWith(t, request(answer.TransportRegistrationIDs[wire.BulkConnection])) }
+	mine := request(answer.TransportRegistrationIDs[wire.BulkConnection])
+	n.askForBulk = func() *raw { return v.visitWith(t, mine) }
+	n.bulk = func() *raw {
+		r := n.askForBulk()
+		require.Equal(t, mine, r.read(), "the welcome")
+		r.frame(mine)
+		return r
+	}
 	n.first.send(muxWord(muxCredit, muxSYN, messageStream, 0), muxWord(muxCredit, muxSYN, controlStream, 0))
 	n.listen()
 	var err error
@@ -113,10 +123,9 @@ func lureNatively(t testing.TB, v *victim) *intruder {
 	n := newIntruder(t, l.prey())
 	n.even, n.bulk = true, func() *raw {
 		r := l.take()
-		packet, err := wire.DecodePacket(r.read(), wire.Limits{})
-		require.NoError(t, err)
-		require.Equal(t, wire.RequestedConnection{RegistrationID: bulkID}, packet)
-		r.frame(packet.(wire.RequestedConnection).Append(nil))
+		require.Equal(t, request(bulkID), r.read())
+		r.frame(request(bulkID))
+		require.Equal(t, request(bulkID), r.read(), "the victim still wants it")
 		return r
 	}
 	n.first.frame(nativeAnswer(l.Addr().String()).Append(nil))

@@ -155,8 +155,7 @@ func TestNativeSecondBulkConnection(t *testing.T) {
 	v := newVictim(t)
 	n := dialNatively(t, v)
 	bulk, read := n.reading(1000_000)
-	bulk.read() // it is welcome
-	second := n.bulk()
+	second := n.askForBulk()
 	v.log.requireRefused(t, second.local(), pipe.ErrProtocol)
 	second.ended()
 	stranger := v.visitWith(t, request(12345))
