@@ -71,7 +71,7 @@ func (h *harbour) receiveFrom(ctx context.Context, p *pipe.Pipe) {
 func (h *harbour) receive(ctx context.Context, p *pipe.Pipe) error {
 	t := newTransfer(p, "from", h.screen, h.show.verbose)
 	err := h.store.Receive(ctx, p, t)
-	if err != nil && ctx.Err() != nil {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) { // and not what had failed before
 		h.mu.Lock()
 		h.cut = true
 		h.mu.Unlock()
