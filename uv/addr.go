@@ -82,10 +82,11 @@ func splitBrackets(s, inner string) (host string, port *string, err error) {
 	return host, &digits, nil
 }
 
-// ipv6 checks a numeric address and brings it into its usual form.
+// ipv6 checks a numeric address and brings it into its usual form. No scope has
+// brackets, which end an address.
 func ipv6(s string) (string, bool) {
 	ip, err := netip.ParseAddr(s)
-	return ip.String(), err == nil && ip.Is6()
+	return ip.String(), err == nil && ip.Is6() && !strings.ContainsAny(ip.Zone(), "[]")
 }
 
 func ipv4(s string) bool {
