@@ -30,6 +30,11 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
+// channelOver is what a case may meet that finds its channel closed: the cause
+// at the end that closed it, and at the other one what its next read or write
+// gives, whichever comes first.
+const channelOver = "a cause of the test's own|EOF|broken pipe"
+
 // faults are ways to break a channel that works, each with a case of the suite
 // that must find it and what that may say.
 var faults = map[string]struct {
@@ -89,7 +94,7 @@ var faults = map[string]struct {
 		},
 	},
 	"aborts what is done": {
-		finds: "Abort/UnknownAndDoneIdsAreIgnored", says: "a cause of the test's own|EOF",
+		finds: "Abort/UnknownAndDoneIdsAreIgnored", says: channelOver,
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, abort: func(_ uint64, cause error) { go c.Close(cause) }}
 		},
@@ -131,7 +136,7 @@ var faults = map[string]struct {
 		},
 	},
 	"aborts all for one": {
-		finds: "Native/Ids/AbortAtEveryStage", says: "a cause of the test's own|EOF",
+		finds: "Native/Ids/AbortAtEveryStage", says: channelOver,
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, abort: func(_ uint64, cause error) { go c.Close(cause) }}
 		},
