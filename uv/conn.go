@@ -32,6 +32,7 @@ func newConn(tcp *net.TCPConn, spin time.Duration) *conn { return newConnFrom(tc
 
 // newConnFrom reads frames from bytes, which come through tcp.
 func newConnFrom(tcp *net.TCPConn, bytes io.Reader, spin time.Duration) *conn {
+	unpace(tcp)
 	src := bufio.NewReaderSize(bytes, readAhead)
 	return &conn{
 		tcp:    tcp,

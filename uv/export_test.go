@@ -21,3 +21,6 @@ const Protocol = protocol
 // WithPatience sets how long a TLS listener gives those who dial. It goes
 // behind WithTLS.
 func WithPatience(d time.Duration) Option { return func(t *Transport) { t.tls.patience = d } }
+
+// WithinMachine decides about congestion control.
+var WithinMachine = withinMachine
