@@ -17,7 +17,7 @@ const maxReturning = 64
 // reads on, so that several are in flight.
 type returner struct {
 	pipe  *pipe.Pipe
-	pool  *tensor.Pool
+	pool  tensor.Allocator
 	limit int // bytes of one message
 	sent  []returning
 }
@@ -43,7 +43,8 @@ func (r *returner) run() error {
 	}
 }
 
-// next takes one message and starts it on its way back.
+// next takes one message and starts it on its way back. One that its sender
+// gives up in the middle goes nowhere; the pipe and the others go on.
 func (r *returner) next() error {
 	ctx := context.Background() // closing the context of the pipe ends all of this
 	in, err := r.pipe.Next(ctx)
@@ -61,6 +62,10 @@ func (r *returner) next() error {
 		return err
 	}
 	if err := in.Read(ctx, p.memory); err != nil {
+		p.release()
+		if errors.Is(err, pipe.ErrAborted) {
+			return nil
+		}
 		return err
 	}
 	op := r.pipe.WriteAsync(ctx, p.message)

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// atAlloc is an allocator that does something first: for an echo that is
+// between having heard of a message and reading it.
+type atAlloc struct {
+	tensor.Allocator
+	first func(n int)
+}
+
+func (a atAlloc) Alloc(n int) (*tensor.Storage, error) {
+	a.first(n)
+	return a.Allocator.Alloc(n)
+}
+
+// A sender that gives up one message gets all others back.
+func TestEchoLeavesOutWhatIsGivenUp(t *testing.T) {
+	const large, doomed = 3 << 20, 4 << 20 // neither travels inside its message
+	giveUp, gone := make(chan struct{}), make(chan struct{})
+	pool := tensor.NewPool(tensor.PoolOptions{})
+	p, echo := joined(t)
+	echoed := make(chan error, 1)
+	go func() {
+		r := returner{pipe: echo, limit: int(defaultLimit), pool: atAlloc{pool, func(n int) {
+			if n == doomed {
+				close(giveUp)
+				<-gone
+			}
+		}}}
+		echoed <- r.run()
+	}()
+
+	doomedCtx, cancel := context.WithCancel(t.Context())
+	var ops []*pipe.WriteOp
+	for i, n := range []int{large, doomed, large} {
+		ctx := t.Context()
+		if n == doomed {
+			ctx = doomedCtx
+		}
+		ops = append(ops, p.WriteAsync(ctx, &pipe.Message{
+			Metadata: []byte{byte(i)},
+			Payloads: []pipe.Payload{{Data: make([]byte, n)}},
+		}))
+	}
+	go func() {
+		<-giveUp
+		cancel()
+		<-ops[1].Done()
+		close(gone)
+	}()
+	for _, want := range []byte{0, 2} {
+		in, err := p.Next(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []byte{want}, in.Descriptor().Metadata)
+		require.NoError(t, in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())))
+	}
+	require.NoError(t, ops[0].Wait(t.Context()))
+	require.ErrorIs(t, ops[1].Wait(t.Context()), pipe.ErrCancelled)
+	require.NoError(t, ops[2].Wait(t.Context()))
+	require.NoError(t, p.Close())
+	require.NoError(t, <-echoed)
+	require.Zero(t, pool.Stats().InUse, "memory of the message given up")
+}
+
+// joined returns the two ends of a pipe in the native dialect.
+func joined(t *testing.T) (client, server *pipe.Pipe) {
+	t.Helper()
+	c, err := tensorpipe.NewContext(pipe.Options{Name: "echo"})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	l, err := c.Listen(t.Context(), "uv://127.0.0.1:0")
+	require.NoError(t, err)
+	client = dial(t, l.URLs()[0])
+	server, err = l.Accept(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, pipe.DialectNative, client.Plan().Dialect)
+	return client, server
+}
