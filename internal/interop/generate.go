@@ -12,7 +12,11 @@ type Shape struct {
 	Seed uint64 // tppeer's default is 1
 
 	// Numbers that are fixed, or nil where chance decides.
-	Size, Payloads, Tensors *int
+	Payloads, Tensors *int
+
+	// Bytes of every part, or nil where chance decides. Of several sizes each
+	// message has the next one, in turn.
+	Sizes []int
 
 	Targets Targets
 }
@@ -45,9 +49,13 @@ type Part struct {
 // its flags say the same as shape.
 func Generate(shape Shape, index int) Message {
 	r := random(shape.Seed*1000003 + uint64(index))
+	var size *int
+	if n := len(shape.Sizes); n > 0 {
+		size = &shape.Sizes[index%n]
+	}
 	m := Message{Metadata: r.text()}
-	m.Payloads = r.parts(shape.Payloads, shape.Size)
-	m.Tensors = r.parts(shape.Tensors, shape.Size)
+	m.Payloads = r.parts(shape.Payloads, size)
+	m.Tensors = r.parts(shape.Tensors, size)
 	for i := range m.Tensors {
 		heads := r.next()&1 == 1
 		m.Tensors[i].Targeted = shape.Targets == TargetsAll || shape.Targets == TargetsMixed && heads

@@ -30,12 +30,20 @@ func TestPeersAgree(t *testing.T) {
 		"metadata only":       "--count 5 --payloads 0 --tensors 0",
 		"64 MiB tensor":       "--count 2 --size 67108864 --payloads 0 --tensors 1",
 		"64 MiB payload":      "--count 2 --size 67108864 --payloads 1 --tensors 0",
+		"sizes in turn":       "--count 4 --size 0,13,1048576",
 		"lanes":               "--count 20 --seed 6 --channel mpt_uv --lanes 3",
+		"direct":              "--count 20 --seed 7 --channel basic,cma",
+		"shared":              "--count 20 --seed 8 --transport uv,shm",
+		"shared and direct":   "--count 20 --seed 9 --transport uv,shm --channel cma --both",
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := strings.Fields(flags)
-			echo := Start(t, append([]string{"echo", "--listen", "uv://127.0.0.1:0"}, args...)...)
-			check := Start(t, append([]string{"check", "--to", echo.URL()}, args...)...)
+			listen := "uv://127.0.0.1:0"
+			if strings.Contains(flags, "shm") {
+				listen += ",shm://"
+			}
+			echo := Start(t, append([]string{"echo", "--listen", listen}, args...)...)
+			check := Start(t, append([]string{"check", "--to", strings.Fields(echo.URL())[0]}, args...)...)
 			require.NoError(t, check.Wait())
 			var sums totals
 			check.Next(&sums)
@@ -68,7 +76,7 @@ func TestCheckListens(t *testing.T) {
 // What a sink reports about a source's messages is what Go makes of the same
 // seed: checksums, lengths, targets and generator agree across languages.
 func TestGenerateMatchesPeer(t *testing.T) {
-	size, one, three := 100, 1, 3
+	one, three := 1, 3
 	for name, c := range map[string]struct {
 		flags string
 		shape Shape
@@ -77,7 +85,8 @@ func TestGenerateMatchesPeer(t *testing.T) {
 		"big seed":      {"--seed 18446744073709551615", Shape{Seed: 1<<64 - 1}},
 		"all targets":   {"--targets all", Shape{Seed: 1, Targets: TargetsAll}},
 		"no targets":    {"--targets none", Shape{Seed: 1, Targets: TargetsNone}},
-		"fixed":         {"--size 100 --payloads 1 --tensors 3", Shape{Seed: 1, Size: &size, Payloads: &one, Tensors: &three}},
+		"fixed":         {"--size 100 --payloads 1 --tensors 3", Shape{Seed: 1, Sizes: []int{100}, Payloads: &one, Tensors: &three}},
+		"sizes in turn": {"--size 0,13,4096", Shape{Seed: 1, Sizes: []int{0, 13, 4096}}},
 		"fixed tensors": {"--tensors 3 --both", Shape{Seed: 1, Tensors: &three}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -146,13 +155,16 @@ func TestEndings(t *testing.T) {
 
 func TestUsageErrors(t *testing.T) {
 	for flags, want := range map[string]string{
-		"dance --to uv://127.0.0.1:1":              "unknown role dance",
-		"echo":                                     "need one of --listen and --to",
-		"check --to uv://127.0.0.1:1 --count 0":    "--count must be at least 1",
-		"check --to uv://127.0.0.1:1 --size 12kB":  "not a number: 12kB",
-		"check --to uv://127.0.0.1:1 --targets x":  "not one of mixed, all, none: x",
-		"check --to uv://127.0.0.1:1 --seed":       "no value for it: --seed",
-		"check --to uv://127.0.0.1:1 --channel ib": "unknown channel ib",
+		"dance --to uv://127.0.0.1:1":                 "unknown role dance",
+		"echo":                                        "need one of --listen and --to",
+		"check --to uv://127.0.0.1:1 --count 0":       "--count must be at least 1",
+		"check --to uv://127.0.0.1:1 --size 12kB":     "not a number: 12kB",
+		"check --to uv://127.0.0.1:1 --targets x":     "not one of mixed, all, none: x",
+		"check --to uv://127.0.0.1:1 --size 1,x":      "not a number: x",
+		"check --to uv://127.0.0.1:1 --lanes 0":       "--lanes must be at least 1",
+		"check --to uv://127.0.0.1:1 --transport udp": "unknown transport udp",
+		"check --to uv://127.0.0.1:1 --seed":          "no value for it: --seed",
+		"check --to uv://127.0.0.1:1 --channel ib":    "unknown channel ib",
 	} {
 		err := Start(t, strings.Fields(flags)...).Wait()
 		require.ErrorContains(t, err, "exit status 2", flags)
@@ -164,7 +176,7 @@ func TestUsageErrors(t *testing.T) {
 // the report.
 func TestReportTellsMessagesApart(t *testing.T) {
 	make := func() Message {
-		m := Generate(Shape{Seed: 3, Payloads: ptr(1), Tensors: ptr(1), Size: ptr(9)}, 0)
+		m := Generate(Shape{Seed: 3, Payloads: ptr(1), Tensors: ptr(1), Sizes: []int{9}}, 0)
 		m.Tensors[0].Metadata = []byte("m")
 		return m
 	}

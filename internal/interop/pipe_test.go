@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,10 +47,10 @@ var shapes = map[string]struct {
 	"random":         {Shape{Seed: 11}, 40},
 	"all targets":    {Shape{Seed: 12, Targets: TargetsAll}, 20},
 	"no targets":     {Shape{Seed: 13, Targets: TargetsNone}, 20},
-	"empty parts":    {Shape{Seed: 14, Size: ptr(0), Payloads: ptr(2), Tensors: ptr(2)}, 4},
+	"empty parts":    {Shape{Seed: 14, Sizes: []int{0}, Payloads: ptr(2), Tensors: ptr(2)}, 4},
 	"metadata only":  {Shape{Seed: 15, Payloads: ptr(0), Tensors: ptr(0)}, 4},
-	"64 MiB tensor":  {Shape{Seed: 16, Size: ptr(64 << 20), Payloads: ptr(0), Tensors: ptr(1)}, 2},
-	"64 MiB payload": {Shape{Seed: 17, Size: ptr(64 << 20), Payloads: ptr(1), Tensors: ptr(0)}, 1},
+	"64 MiB tensor":  {Shape{Seed: 16, Sizes: []int{64 << 20}, Payloads: ptr(0), Tensors: ptr(1)}, 2},
+	"64 MiB payload": {Shape{Seed: 17, Sizes: []int{64 << 20}, Payloads: ptr(1), Tensors: ptr(0)}, 1},
 }
 
 func eachShape(t *testing.T, f func(t *testing.T, s Shape, count int)) {
@@ -62,10 +63,13 @@ func eachShape(t *testing.T, f func(t *testing.T, s Shape, count int)) {
 func (s Shape) flags(count int) []string {
 	names := map[Targets]string{TargetsMixed: "mixed", TargetsAll: "all", TargetsNone: "none"}
 	args := []string{"--count", strconv.Itoa(count), "--seed", fmt.Sprint(s.Seed), "--targets", names[s.Targets]}
-	for name, n := range map[string]*int{"--size": s.Size, "--payloads": s.Payloads, "--tensors": s.Tensors} {
+	for name, n := range map[string]*int{"--payloads": s.Payloads, "--tensors": s.Tensors} {
 		if n != nil {
 			args = append(args, name, strconv.Itoa(*n))
 		}
+	}
+	if len(s.Sizes) > 0 {
+		args = append(args, "--size", strings.Trim(strings.Join(strings.Fields(fmt.Sprint(s.Sizes)), ","), "[]"))
 	}
 	return args
 }
@@ -174,7 +178,7 @@ func serverAgainstSource(t *testing.T, s Shape, count int) {
 }
 
 // big is a tensor that no socket buffer holds.
-var big = Shape{Seed: 20, Size: ptr(256 << 20), Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}
+var big = Shape{Seed: 20, Sizes: []int{256 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}
 
 func killedReceiver(t *testing.T) {
 	peer := Start(t, "stall", "--listen", "uv://127.0.0.1:0")

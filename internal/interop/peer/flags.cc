@@ -31,7 +31,8 @@ const char* const kUsage =
     "  --name NAME                     of the context, default tppeer\n"
     "  --count N                       messages, default 1 to send, no end to read\n"
     "  --seed S                        of the messages, default 1\n"
-    "  --size BYTES                    of every payload and tensor, default random\n"
+    "  --size BYTES[,BYTES]            of every payload and tensor, default random; with\n"
+    "                                  several, messages take turns\n"
     "  --payloads N, --tensors N       in each message, default random 0..4\n"
     "  --targets mixed|all|none        which tensors name cpu:0, default mixed\n"
     "  --both                          write all messages without waiting\n";
@@ -60,6 +61,14 @@ uint64_t number(const std::string& text) {
   return value;
 }
 
+std::vector<uint64_t> numbers(const std::string& text) {
+  std::vector<uint64_t> out;
+  for (const auto& part : split(text)) {
+    out.push_back(number(part));
+  }
+  return out;
+}
+
 Targets targets(const std::string& text) {
   static const std::map<std::string, Targets> kNames{
       {"mixed", Targets::kMixed}, {"all", Targets::kAll}, {"none", Targets::kNone}};
@@ -84,7 +93,7 @@ const std::map<std::string, Setter>& setters() {
       {"--lanes", [](F f, S v) { f.lanes = number(v); }},
       {"--count", [](F f, S v) { f.count = number(v); }},
       {"--seed", [](F f, S v) { f.seed = number(v); }},
-      {"--size", [](F f, S v) { f.size = number(v); }},
+      {"--size", [](F f, S v) { f.sizes = numbers(v); }},
       {"--payloads", [](F f, S v) { f.payloads = number(v); }},
       {"--tensors", [](F f, S v) { f.tensors = number(v); }},
       {"--targets", [](F f, S v) { f.targets = targets(v); }},
@@ -118,6 +127,9 @@ Flags parseFlags(int argc, char** argv) {
   }
   if (flags.count == 0) {
     throw UsageError("--count must be at least 1");
+  }
+  if (flags.lanes < 1) {
+    throw UsageError("--lanes must be at least 1");
   }
   if (flags.listen.empty() == flags.to.empty()) {
     throw UsageError("need one of --listen and --to");

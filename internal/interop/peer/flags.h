@@ -28,7 +28,7 @@ struct Flags {
 
   Fixed count = -1;
   uint64_t seed = 1;
-  Fixed size = -1;
+  std::vector<uint64_t> sizes;  // of the parts of each message, in turn, or empty
   Fixed payloads = -1;
   Fixed tensors = -1;
   Targets targets = Targets::kMixed;

@@ -4,11 +4,23 @@ namespace tp = tensorpipe;
 
 namespace {
 
+// The library leaves out silently what does not work here. A test must know.
+template <class T>
+std::shared_ptr<T> viable(std::shared_ptr<T> context, const std::string& name) {
+  if (!context->isViable()) {
+    throw std::runtime_error(name + " does not work on this machine");
+  }
+  return context;
+}
+
 void addTransport(tp::Context& context, const std::string& name) {
+  auto add = [&](int64_t priority, std::shared_ptr<tp::transport::Context> transport) {
+    context.registerTransport(priority, name, viable(std::move(transport), name));
+  };
   if (name == "uv") {
-    context.registerTransport(0, name, tp::transport::uv::create());
+    add(0, tp::transport::uv::create());
   } else if (name == "shm") {
-    context.registerTransport(200, name, tp::transport::shm::create());
+    add(200, tp::transport::shm::create());
   } else {
     throw UsageError("unknown transport " + name);
   }
@@ -24,24 +36,18 @@ std::shared_ptr<tp::channel::Context> createLanes(int lanes) {
   return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
 }
 
-// The library leaves out silently what does not work here. A test must know.
-void addChannel(tp::Context& context, const std::string& name, int64_t priority,
-                std::shared_ptr<tp::channel::Context> channel) {
-  if (!channel->isViable()) {
-    throw std::runtime_error("channel " + name + " does not work on this machine");
-  }
-  context.registerChannel(priority, name, std::move(channel));
-}
-
 void addChannel(tp::Context& context, const std::string& name, int lanes) {
+  auto add = [&](int64_t priority, std::shared_ptr<tp::channel::Context> channel) {
+    context.registerChannel(priority, name, viable(std::move(channel), name));
+  };
   if (name == "basic") {
-    addChannel(context, name, 1000, tp::channel::basic::create());
+    add(1000, tp::channel::basic::create());
   } else if (name == "mpt_uv") {
-    addChannel(context, name, 1100, createLanes(lanes));
+    add(1100, createLanes(lanes));
   } else if (name == "cma") {
-    addChannel(context, name, 1200, tp::channel::cma::create());
+    add(1200, tp::channel::cma::create());
   } else if (name == "xth") {
-    addChannel(context, name, 1150, tp::channel::xth::create());
+    add(1150, tp::channel::xth::create());
   } else {
     throw UsageError("unknown channel " + name);
   }

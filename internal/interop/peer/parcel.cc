@@ -132,11 +132,12 @@ std::string Parcel::difference(const Parcel& other) const {
 
 ParcelPtr generate(const Flags& flags, uint64_t index) {
   Random random(flags.seed, index);
+  Fixed size = flags.sizes.empty() ? -1 : Fixed(flags.sizes[index % flags.sizes.size()]);
   auto parcel = std::make_shared<Parcel>();
   auto parts = [&](Fixed count, std::vector<Part>& out) {
     for (uint64_t n = random.count(count); n > 0; --n) {
       std::string metadata = random.text();
-      out.push_back({std::move(metadata), random.blob(flags.size)});
+      out.push_back({std::move(metadata), random.blob(size)});
     }
   };
   parcel->metadata = random.text();
