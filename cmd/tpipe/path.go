@@ -5,10 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
-	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -16,13 +14,16 @@ import (
 // pathFlags choose what a pipe may use. Every command that opens pipes has
 // them.
 type pathFlags struct {
-	transports, channels, dialect string
+	transports, channels nameList
+	dialect              string
 }
 
 func (f *pathFlags) flags(fs *flag.FlagSet) {
-	profile := tensorpipe.DefaultProfile()
-	fs.StringVar(&f.transports, "transport", strings.Join(transportNames(profile), ","), "`list` of transports to offer, separated by commas")
-	fs.StringVar(&f.channels, "channel", strings.Join(channelNames(profile), ","), "`list` of channels to offer, separated by commas")
+	all := catalog()
+	f.transports.names = transportNames(all)
+	f.channels.names = channelNames(all)
+	fs.Var(&f.transports, "transport", "`list` of transports to offer, separated by commas")
+	fs.Var(&f.channels, "channel", "`list` of channels to offer, separated by commas")
 	fs.StringVar(&f.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
 }
 
@@ -32,20 +33,18 @@ func (f *pathFlags) options() (pipe.Options, error) {
 	if err != nil {
 		return pipe.Options{}, err
 	}
-	profile := tensorpipe.DefaultProfile()
-	transports, err := pick("transport", f.transports, transportNames(profile))
+	all := catalog()
+	transports, err := choose("transport", f.transports, all.Transports, transportName,
+		func(e pipe.TransportEntry) error { return e.Transport.Viable() })
 	if err != nil {
 		return pipe.Options{}, err
 	}
-	channels, err := pick("channel", f.channels, channelNames(profile))
+	channels, err := choose("channel", f.channels, all.Channels, channelName,
+		func(e pipe.ChannelEntry) error { return e.Factory.Viable() })
 	if err != nil {
 		return pipe.Options{}, err
 	}
-	return pipe.Options{
-		Dialect:    dialect,
-		Transports: slices.DeleteFunc(profile.Transports, func(e pipe.TransportEntry) bool { return !slices.Contains(transports, e.Name) }),
-		Channels:   slices.DeleteFunc(profile.Channels, func(e pipe.ChannelEntry) bool { return !slices.Contains(channels, e.Name) }),
-	}, nil
+	return pipe.Options{Dialect: dialect, Transports: transports, Channels: channels}, nil
 }
 
 // chosenDialect is the dialect as pipe.Options have it.
@@ -56,33 +55,6 @@ func (f *pathFlags) chosenDialect() (string, error) {
 	default:
 		return "", usageErrorf("-dialect %q: want auto, compatible or native", f.dialect)
 	}
-}
-
-// pick cuts a list and checks that all in it exist.
-func pick(what, list string, known []string) ([]string, error) {
-	names := strings.Split(list, ",")
-	for _, n := range names {
-		if !slices.Contains(known, n) {
-			return nil, usageErrorf("-%s: there is no %s %q, only %s", what, what, n, strings.Join(known, ", "))
-		}
-	}
-	return names, nil
-}
-
-func transportNames(p tensorpipe.Profile) []string {
-	return names(p.Transports, func(e pipe.TransportEntry) string { return e.Name })
-}
-
-func channelNames(p tensorpipe.Profile) []string {
-	return names(p.Channels, func(e pipe.ChannelEntry) string { return e.Name })
-}
-
-func names[E any](entries []E, name func(E) string) []string {
-	out := make([]string, len(entries))
-	for i, e := range entries {
-		out[i] = name(e)
-	}
-	return out
 }
 
 // verboseFlag declares the flag of commands that print a plan.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -63,7 +62,7 @@ func (p *probe) run(_ context.Context, s streams) error {
 
 func look() findings {
 	var f findings
-	profile := tensorpipe.DefaultProfile()
+	profile := catalog()
 	for _, e := range profile.Transports {
 		f.Transports = append(f.Transports, judge(e.Name, e.Transport.Viable(), "priority %d", e.Priority))
 	}
