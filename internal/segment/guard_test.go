@@ -1,0 +1,50 @@
+package segment_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+)
+
+func TestGuardReturnsTheError(t *testing.T) {
+	require.NoError(t, segment.Guard(func() error { return nil }))
+	own := errors.New("own")
+	require.Equal(t, own, segment.Guard(func() error { return own }))
+}
+
+// What is no fault of shared memory is a mistake of ours, and shows as such.
+func TestGuardLetsPanicsThrough(t *testing.T) {
+	require.PanicsWithValue(t, "mistake", func() {
+		segment.Guard(func() error { panic("mistake") })
+	})
+	var nowhere *int
+	require.Panics(t, func() {
+		segment.Guard(func() error { *nowhere = 1; return nil })
+	})
+	require.Panics(t, func() {
+		segment.Guard(func() error { _ = []int{}[len(t.Name())]; return nil })
+	})
+}
+
+func TestGuardAllocatesNothing(t *testing.T) {
+	n := 0
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		err := segment.Guard(func() error { n++; return nil })
+		if err != nil {
+			t.Error(err)
+		}
+	}))
+	require.Equal(t, 101, n)
+}
+
+func BenchmarkGuard(b *testing.B) {
+	n := 0
+	for b.Loop() {
+		if err := segment.Guard(func() error { n++; return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
