@@ -3,7 +3,6 @@ package interop
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,30 +11,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 // TestParity exchanges messages between a pipe of ours and libtensorpipe.
 func TestParity(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_client", func(t *testing.T) {
-		t.Run("echo", func(t *testing.T) { eachShape(t, clientAgainstEcho) })
-		t.Run("sink", func(t *testing.T) { eachShape(t, clientAgainstSink) })
-		t.Run("both ways at once", clientBothWays)
+		t.Run("echo", func(t *testing.T) { eachShape(t, plain.clientAgainstEcho) })
+		t.Run("sink", func(t *testing.T) { eachShape(t, plain.clientAgainstSink) })
+		t.Run("both ways at once", func(t *testing.T) { plain.clientBothWays(t, Shape{Seed: 18}, 40) })
 	})
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_server", func(t *testing.T) {
-		t.Run("echo", func(t *testing.T) { eachShape(t, serverEchoes) })
-		t.Run("source", func(t *testing.T) { eachShape(t, serverAgainstSource) })
-		t.Run("all at once", serverEchoesAllAtOnce)
+		t.Run("echo", func(t *testing.T) { eachShape(t, plain.serverEchoes) })
+		t.Run("source", func(t *testing.T) { eachShape(t, plain.serverAgainstSource) })
+		t.Run("all at once", func(t *testing.T) { plain.serverEchoesAllAtOnce(t, Shape{Seed: 19}, 40) })
 	})
-	parity.Case(t, "interop/libtensorpipe.peer_killed", func(t *testing.T) {
-		t.Run("while it receives a tensor", killedReceiver)
-		t.Run("while it sends a tensor", killedSender)
-		t.Run("idle", killedIdle)
-	})
+	parity.Case(t, "interop/libtensorpipe.peer_killed", plain.killed)
 	parity.Case(t, "interop/libtensorpipe.go_go_upgrade", upgrade)
 }
 
@@ -74,9 +67,9 @@ func (s Shape) flags(count int) []string {
 	return args
 }
 
-func clientAgainstEcho(t *testing.T, s Shape, count int) {
-	peer := Start(t, "echo", "--listen", "uv://127.0.0.1:0")
-	p := dial(t, peer)
+func (r route) clientAgainstEcho(t *testing.T, s Shape, count int) {
+	peer := r.start(t, "echo")
+	p := r.dial(t, peer)
 	ctx := testContext(t)
 	for i := range count {
 		sent := Generate(s, i)
@@ -84,14 +77,15 @@ func clientAgainstEcho(t *testing.T, s Shape, count int) {
 		requireMessage(t, sent, p)
 		require.NoError(t, op.Wait(ctx))
 	}
+	r.requireCarried(t, p, s, count, sent, received)
 	require.ErrorIs(t, p.WriteConfirmed(ctx, &pipe.Message{}), pipe.ErrNoControl)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Stop())
 }
 
-func clientAgainstSink(t *testing.T, s Shape, count int) {
-	peer := Start(t, "sink", "--listen", "uv://127.0.0.1:0")
-	p := dial(t, peer)
+func (r route) clientAgainstSink(t *testing.T, s Shape, count int) {
+	peer := r.start(t, "sink")
+	p := r.dial(t, peer)
 	ctx := testContext(t)
 	var ops []*pipe.WriteOp
 	for i := range count {
@@ -105,45 +99,46 @@ func clientAgainstSink(t *testing.T, s Shape, count int) {
 	for _, op := range ops {
 		require.NoError(t, op.Wait(ctx))
 	}
+	r.requireCarried(t, p, s, count, sent)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Stop())
 }
 
 // clientBothWays queues everything before it reads anything.
-func clientBothWays(t *testing.T) {
-	peer := Start(t, "echo", "--listen", "uv://127.0.0.1:0")
-	p := dial(t, peer)
+func (r route) clientBothWays(t *testing.T, s Shape, count int) {
+	peer := r.start(t, "echo")
+	p := r.dial(t, peer)
 	ctx := testContext(t)
-	s := Shape{Seed: 18}
 	var ops []*pipe.WriteOp
-	for i := range 40 {
+	for i := range count {
 		ops = append(ops, p.WriteAsync(ctx, Generate(s, i).pipe()))
 	}
-	for i := range 40 {
+	for i := range count {
 		requireMessage(t, Generate(s, i), p)
 	}
 	for _, op := range ops {
 		require.NoError(t, op.Wait(ctx))
 	}
+	r.requireCarried(t, p, s, count, sent, received)
 }
 
-func serverEchoes(t *testing.T, s Shape, count int) { echoTo(t, s.flags(count)...) }
+func (r route) serverEchoes(t *testing.T, s Shape, count int) { r.echoTo(t, s, count) }
 
-func serverEchoesAllAtOnce(t *testing.T) {
-	echoTo(t, append(Shape{Seed: 19}.flags(40), "--both")...)
+func (r route) serverEchoesAllAtOnce(t *testing.T, s Shape, count int) {
+	r.echoTo(t, s, count, "--both")
 }
 
 // echoTo lets a checking C++ client talk to an echo of ours.
-func echoTo(t *testing.T, flags ...string) {
-	l := listen(t)
-	peer := Start(t, append([]string{"check", "--to", l.URLs()[0]}, flags...)...)
-	p, err := l.Accept(testContext(t))
-	require.NoError(t, err)
+func (r route) echoTo(t *testing.T, s Shape, count int, more ...string) {
+	l := r.listen(t)
+	peer := r.startTo(t, l, "check", append(s.flags(count), more...)...)
+	p := r.accept(t, l)
 	echoAll(t, p)
 	require.NoError(t, peer.Wait())
 	var sums totals
 	peer.Next(&sums)
-	require.Equal(t, flags[1], strconv.Itoa(sums.Messages))
+	require.Equal(t, count, sums.Messages)
+	r.requireCarried(t, p, s, count, sent, received)
 }
 
 // echoAll sends everything back until the peer closes.
@@ -165,100 +160,16 @@ func echoAll(t *testing.T, p *pipe.Pipe) {
 	}
 }
 
-func serverAgainstSource(t *testing.T, s Shape, count int) {
-	l := listen(t)
-	peer := Start(t, append([]string{"source", "--to", l.URLs()[0]}, s.flags(count)...)...)
-	p, err := l.Accept(testContext(t))
-	require.NoError(t, err)
+func (r route) serverAgainstSource(t *testing.T, s Shape, count int) {
+	l := r.listen(t)
+	peer := r.startTo(t, l, "source", s.flags(count)...)
+	p := r.accept(t, l)
 	for i := range count {
 		requireMessage(t, Generate(s, i), p)
 	}
+	r.requireCarried(t, p, s, count, received)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Wait())
-}
-
-// big is a tensor that no socket buffer holds.
-var big = Shape{Seed: 20, Sizes: []int{256 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}
-
-func killedReceiver(t *testing.T) {
-	peer := Start(t, "stall", "--listen", "uv://127.0.0.1:0")
-	p := dial(t, peer)
-	op := p.WriteAsync(testContext(t), Generate(big, 0).pipe())
-	var described struct{ Payloads, Tensors int }
-	peer.Next(&described)
-	require.Equal(t, 1, described.Tensors)
-	peer.Kill()
-	_, err := p.Next(testContext(t))
-	for _, err := range []error{err, op.Wait(testContext(t)), p.Write(testContext(t), &pipe.Message{})} {
-		require.ErrorIs(t, err, pipe.ErrPeerLost)
-		requireNamed(t, err)
-	}
-}
-
-func killedSender(t *testing.T) {
-	l := listen(t)
-	peer := Start(t, append([]string{"source", "--to", l.URLs()[0]}, big.flags(1)...)...)
-	p, err := l.Accept(testContext(t))
-	require.NoError(t, err)
-	in, err := p.Next(testContext(t))
-	require.NoError(t, err)
-	peer.Kill()
-	err = in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
-	require.ErrorIs(t, err, pipe.ErrPeerLost)
-	requireNamed(t, err)
-}
-
-// killedIdle is about a pipe on which nothing is going on: libtensorpipe itself
-// would not notice.
-func killedIdle(t *testing.T) {
-	peer := Start(t, "echo", "--listen", "uv://127.0.0.1:0")
-	p := dial(t, peer)
-	next := make(chan error, 1)
-	go func() {
-		_, err := p.Next(testContext(t))
-		next <- err
-	}()
-	peer.Kill()
-	for _, err := range []error{<-next, p.Write(testContext(t), &pipe.Message{})} {
-		// Whether it looks like a close is up to what the peer had not read yet.
-		require.True(t, errors.Is(err, pipe.ErrPeerLost) || errors.Is(err, pipe.ErrPeerClosed), "%v", err)
-		requireNamed(t, err)
-	}
-}
-
-func requireNamed(t *testing.T, err error) {
-	t.Helper()
-	var e *pipe.Error
-	require.ErrorAs(t, err, &e)
-	require.Contains(t, e.Peer, "127.0.0.1:")
-	require.NotEmpty(t, e.Conn)
-}
-
-func dial(t *testing.T, peer *Peer) *pipe.Pipe {
-	p, err := newContext(t).Dial(testContext(t), peer.URL())
-	require.NoError(t, err)
-	require.Equal(t, "uv", p.Plan().Transport)
-	name, ok := p.Plan().Channel(device.CPU(), device.CPU())
-	require.True(t, ok)
-	require.Equal(t, "basic", name)
-	return p
-}
-
-func listen(t *testing.T) *pipe.Listener {
-	l, err := newContext(t).Listen(testContext(t), "uv://127.0.0.1:0")
-	require.NoError(t, err)
-	return l
-}
-
-func newContext(t *testing.T) *pipe.Context {
-	c, err := pipe.New(pipe.Options{
-		Name:       "go",
-		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: uv.New()}},
-		Channels:   []pipe.ChannelEntry{{Name: "basic", Priority: 1000, Factory: basic.New()}},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	return c
 }
 
 func testContext(t *testing.T) context.Context {

@@ -26,7 +26,7 @@ func upgrade(t *testing.T) {
 	t.Run("a Go client is upgraded", func(t *testing.T) { upgraded(t, url) })
 	t.Run("a C++ client is not", func(t *testing.T) { notUpgraded(t, url) })
 	t.Run("a C++ server does not upgrade", func(t *testing.T) {
-		p := dial(t, Start(t, "echo", "--listen", "uv://127.0.0.1:0"))
+		p := plain.dial(t, Start(t, "echo", "--listen", "uv://127.0.0.1:0"))
 		require.Equal(t, pipe.DialectCompatible, p.Plan().Dialect)
 		require.Contains(t, p.Plan().Refused, pipe.Refusal{What: "dialect", Name: pipe.DialectNative, Reason: "the peer does not know it"})
 		echoes(t, p)
@@ -53,7 +53,7 @@ func startTpipeEcho(t *testing.T) (echo *exec.Cmd, url string) {
 // upgraded looks at what two ends of ours say to each other.
 func upgraded(t *testing.T, url string) {
 	tap := newTap(t, strings.TrimPrefix(url, "uv://"))
-	p, err := newContext(t).Dial(testContext(t), "uv://"+tap.Addr().String())
+	p, err := plain.context(t).Dial(testContext(t), "uv://"+tap.Addr().String())
 	require.NoError(t, err)
 	require.Equal(t, pipe.DialectNative, p.Plan().Dialect)
 	echoes(t, p)

@@ -1,0 +1,118 @@
+package interop
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// killed is what a pipe makes of a peer that dies as by kill -9.
+func (r route) killed(t *testing.T) {
+	t.Run("while it receives a tensor", r.killedReceiver)
+	t.Run("while it sends a tensor", r.killedSender)
+	t.Run("while a tensor leaves", r.killedWhileWriting)
+	t.Run("while a tensor comes", r.killedWhileReading)
+	t.Run("idle", r.killedIdle)
+}
+
+// big is a tensor that no socket buffer holds.
+var big = Shape{Seed: 20, Sizes: []int{256 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}
+
+func (r route) killedReceiver(t *testing.T) {
+	peer := r.start(t, "stall")
+	p := r.dial(t, peer)
+	op := p.WriteAsync(testContext(t), Generate(big, 0).pipe())
+	var described struct{ Payloads, Tensors int }
+	peer.Next(&described)
+	require.Equal(t, 1, described.Tensors)
+	peer.Kill()
+	_, err := p.Next(testContext(t))
+	for _, err := range []error{err, op.Wait(testContext(t)), p.Write(testContext(t), &pipe.Message{})} {
+		require.ErrorIs(t, err, pipe.ErrPeerLost)
+		requireNamed(t, err)
+	}
+}
+
+func (r route) killedSender(t *testing.T) {
+	l := r.listen(t)
+	peer := r.startTo(t, l, "source", big.flags(1)...)
+	p := r.accept(t, l)
+	in, err := p.Next(testContext(t))
+	require.NoError(t, err)
+	peer.Kill()
+	err = in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
+	require.ErrorIs(t, err, pipe.ErrPeerLost)
+	requireNamed(t, err)
+}
+
+// killedWhileWriting kills a peer that has just begun to receive. The message
+// may be through all the same, the pipe is lost.
+func (r route) killedWhileWriting(t *testing.T) {
+	peer := r.start(t, "sink")
+	p := r.dial(t, peer)
+	op := p.WriteAsync(testContext(t), Generate(big, 0).pipe())
+	peer.Kill()
+	if err := op.Wait(testContext(t)); err != nil {
+		requireGone(t, err)
+	}
+	_, err := p.Next(testContext(t))
+	requireGone(t, err)
+}
+
+// killedWhileReading kills a peer when reading from it has just begun. What is
+// read is right or an error.
+func (r route) killedWhileReading(t *testing.T) {
+	l := r.listen(t)
+	peer := r.startTo(t, l, "source", big.flags(1)...)
+	p := r.accept(t, l)
+	in, err := p.Next(testContext(t))
+	require.NoError(t, err)
+	a := pipe.NewAllocation(in.Descriptor())
+	read := make(chan error, 1)
+	go func() { read <- in.Read(testContext(t), a) }()
+	peer.Kill()
+	if err := <-read; err == nil {
+		got, _ := a.Tensors[0].Contiguous()
+		require.True(t, bytes.Equal(Generate(big, 0).Tensors[0].Data, got))
+	} else {
+		requireGone(t, err)
+	}
+	_, err = p.Next(testContext(t))
+	requireGone(t, err)
+}
+
+// killedIdle is about a pipe on which nothing is going on: libtensorpipe itself
+// would not notice.
+func (r route) killedIdle(t *testing.T) {
+	peer := r.start(t, "echo")
+	p := r.dial(t, peer)
+	next := make(chan error, 1)
+	go func() {
+		_, err := p.Next(testContext(t))
+		next <- err
+	}()
+	peer.Kill()
+	for _, err := range []error{<-next, p.Write(testContext(t), &pipe.Message{})} {
+		requireGone(t, err)
+	}
+}
+
+// requireGone looks at an error about a peer that died. Whether that looks like
+// a close is up to what the peer had not read yet.
+func requireGone(t *testing.T, err error) {
+	t.Helper()
+	require.True(t, errors.Is(err, pipe.ErrPeerLost) || errors.Is(err, pipe.ErrPeerClosed), "%v", err)
+	requireNamed(t, err)
+}
+
+func requireNamed(t *testing.T, err error) {
+	t.Helper()
+	var e *pipe.Error
+	require.ErrorAs(t, err, &e)
+	require.NotEmpty(t, e.Peer)
+	require.NotEmpty(t, e.Conn)
+}

@@ -1,0 +1,143 @@
+package interop
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// route is the path that a pipe to libtensorpipe shall take. Both ends have
+// uv and basic besides, so that a pipe that cannot take the path opens
+// nevertheless, and its plan says so.
+type route struct {
+	transport, channel string
+	lanes              int // of the channel mpt_uv
+}
+
+var plain = route{transport: "uv", channel: "basic"}
+
+// flags says to tppeer what options says to a context of ours.
+func (r route) flags() []string {
+	out := []string{"--transport", oneOrTwo("uv", r.transport), "--channel", oneOrTwo("basic", r.channel)}
+	if r.lanes > 0 {
+		out = append(out, "--lanes", strconv.Itoa(r.lanes))
+	}
+	return out
+}
+
+func oneOrTwo(fallback, name string) string {
+	if name == fallback {
+		return name
+	}
+	return fallback + "," + name
+}
+
+// options has PyTorch's priorities, as tppeer does.
+func (r route) options() pipe.Options {
+	return pipe.Options{
+		Name:       "go",
+		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: uv.New()}},
+		Channels:   []pipe.ChannelEntry{{Name: "basic", Priority: 1000, Factory: basic.New()}},
+	}
+}
+
+func (r route) context(t *testing.T) *pipe.Context {
+	c, err := pipe.New(r.options())
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// urls are those to listen on; dialling takes the first one.
+func (r route) urls() []string {
+	if r.transport == "uv" {
+		return []string{"uv://127.0.0.1:0"}
+	}
+	return []string{"uv://127.0.0.1:0", r.transport + "://"}
+}
+
+// start runs a tppeer that listens.
+func (r route) start(t *testing.T, role string) *Peer {
+	t.Helper()
+	return Start(t, append([]string{role, "--listen", strings.Join(r.urls(), ",")}, r.flags()...)...)
+}
+
+// startTo runs a tppeer that dials l.
+func (r route) startTo(t *testing.T, l *pipe.Listener, role string, flags ...string) *Peer {
+	t.Helper()
+	args := append([]string{role, "--to", l.URLs()[0]}, r.flags()...)
+	return Start(t, append(args, flags...)...)
+}
+
+func (r route) dial(t *testing.T, peer *Peer) *pipe.Pipe {
+	t.Helper()
+	p, err := r.context(t).Dial(testContext(t), strings.Fields(peer.URL())[0])
+	require.NoError(t, err)
+	r.requireTaken(t, p)
+	return p
+}
+
+func (r route) listen(t *testing.T) *pipe.Listener {
+	t.Helper()
+	l, err := r.context(t).Listen(testContext(t), r.urls()...)
+	require.NoError(t, err)
+	return l
+}
+
+func (r route) accept(t *testing.T, l *pipe.Listener) *pipe.Pipe {
+	t.Helper()
+	p, err := l.Accept(testContext(t))
+	require.NoError(t, err)
+	r.requireTaken(t, p)
+	return p
+}
+
+// requireTaken looks at the plan of a pipe. A pipe on another path proves
+// nothing, even if all that it carries arrives.
+func (r route) requireTaken(t *testing.T, p *pipe.Pipe) {
+	t.Helper()
+	plan := p.Plan()
+	require.Equal(t, pipe.DialectCompatible, plan.Dialect)
+	require.Equal(t, r.transport, plan.Transport, plan)
+	name, ok := plan.Channel(device.CPU(), device.CPU())
+	require.True(t, ok, plan)
+	require.Equal(t, r.channel, name, plan)
+}
+
+// sent and received are the directions of requireCarried.
+func sent(s pipe.ChannelStats) pipe.Traffic     { return s.Sent }
+func received(s pipe.ChannelStats) pipe.Traffic { return s.Received }
+
+// requireCarried looks at what the channels of a pipe have moved: the route's
+// all tensors of count messages, others none. Empty tensors take no channel.
+func (r route) requireCarried(t *testing.T, p *pipe.Pipe, s Shape, count int, directions ...func(pipe.ChannelStats) pipe.Traffic) {
+	t.Helper()
+	var all pipe.Traffic
+	for i := range count {
+		for _, tensor := range Generate(s, i).Tensors {
+			if n := len(tensor.Data); n > 0 {
+				all.Messages++
+				all.Bytes += uint64(n)
+			}
+		}
+	}
+	channels := p.Stats().Channels
+	require.True(t, slices.ContainsFunc(channels, func(c pipe.ChannelStats) bool { return c.Name == r.channel }))
+	for _, c := range channels {
+		want := all
+		if c.Name != r.channel {
+			want = pipe.Traffic{}
+		}
+		for _, way := range directions {
+			require.Equal(t, want, way(c), c.Name)
+		}
+	}
+}
