@@ -3,6 +3,7 @@ module github.com/tensorpipe-go/tensorpipe
 go 1.26.0
 
 require (
+	github.com/klauspost/compress v1.18.0
 	github.com/stretchr/testify v1.12.1
 	github.com/x448/float16 v0.8.4
 	go.uber.org/goleak v1.3.0

@@ -11,7 +11,7 @@ import (
 
 // welcome lists the modules that product code may import beside the standard
 // library and this one. Each is a burden for every user.
-var welcome = []string{"golang.org/x/sys", "github.com/libp2p/go-yamux/v4"}
+var welcome = []string{"golang.org/x/sys", "github.com/libp2p/go-yamux/v4", "github.com/klauspost/compress"}
 
 // support lists the packages that no program links, because they are what tests
 // are written with, and the modules that each may import for that.

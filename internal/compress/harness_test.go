@@ -1,0 +1,99 @@
+package compress
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var bothCodecs = []Codec{S2, Zstd}
+
+// sizes are those of parts, around the sizes of blocks and slabs.
+var sizes = []int{1, 3, 40, 100, 4096, 65_537, BlockSize - 1, BlockSize, BlockSize + 1, 3*BlockSize + 12_345}
+
+// contents are kinds of data, of any size.
+var contents = map[string]func(n int) []byte{
+	"zeros": func(n int) []byte { return make([]byte, n) },
+	"text": func(n int) []byte {
+		return []byte(strings.Repeat("the bytes of a tensor, and others; ", n/35+1)[:n])
+	},
+	"random": random,
+	"half":   func(n int) []byte { return append(make([]byte, n/2), random(n-n/2)...) },
+	"other half": func(n int) []byte {
+		return append(random(n-n/2), make([]byte, n/2)...)
+	},
+	"every other block": func(n int) []byte {
+		p := random(n)
+		for at := 0; at < n; at += 2 * BlockSize {
+			clear(p[at:min(n, at+BlockSize)])
+		}
+		return p
+	},
+	"weights": weights,
+	"normals": normals,
+}
+
+// normals are float32 from a normal distribution, as weights are at first.
+func normals(n int) []byte {
+	r := rand.New(rand.NewPCG(1, 2))
+	p := make([]byte, 0, n+4)
+	for len(p) < n {
+		p = binary.LittleEndian.AppendUint32(p, math.Float32bits(float32(r.NormFloat64()*0.02)))
+	}
+	return p[:n]
+}
+
+func random(n int) []byte {
+	p := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n)}).Read(p)
+	return p
+}
+
+// weights are those of a trained network, again and again where more are asked for.
+func weights(n int) []byte {
+	file, err := os.ReadFile("../../tensor/safetensors/testdata/digits_split_mlp_final.safetensors")
+	if err != nil {
+		panic(err)
+	}
+	return bytes.Repeat(file, n/len(file)+1)[:n]
+}
+
+func always() error { return nil }
+
+// cuts lays p out in pieces of other sizes.
+func cuts(p []byte) map[string][][]byte {
+	third := len(p) / 3
+	next := third + min(third, 7)
+	return map[string][][]byte{
+		"one piece":    {p},
+		"three pieces": {p[:third], nil, p[third:next], p[next:]},
+	}
+}
+
+// pack returns the form of data in one piece, nil if it gains nothing.
+func pack(t testing.TB, c *Coders, codec Codec, segments [][]byte) []byte {
+	t.Helper()
+	p := c.NewPacking()
+	defer p.Release()
+	form, err := p.Add(codec, segments, always)
+	require.NoError(t, err)
+	if form == nil {
+		return nil
+	}
+	return bytes.Join(form, nil)
+}
+
+// formOf writes down blocks with the lengths that table says.
+func formOf(table []uint32, blocks ...[]byte) []byte {
+	var form []byte
+	for _, n := range table {
+		form = binary.LittleEndian.AppendUint32(form, n)
+	}
+	return append(form, bytes.Join(blocks, nil)...)
+}
