@@ -55,11 +55,3 @@ func advice(err error) string {
 	}
 	return ""
 }
-
-// failed wraps the error of a system call, if there is one.
-func failed(call string, size int64, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &Error{Call: call, Size: size, Err: err}
-}

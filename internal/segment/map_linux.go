@@ -80,3 +80,11 @@ func control(file *os.File, f func(fd int)) error {
 	}
 	return failed("descriptor", 0, err)
 }
+
+// failed wraps the error of a system call, if there is one.
+func failed(call string, size int64, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Call: call, Size: size, Err: err}
+}

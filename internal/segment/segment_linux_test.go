@@ -140,7 +140,6 @@ func TestForeignDescriptors(t *testing.T) {
 		"directory":          {opened(t, "/dev/shm", os.O_RDONLY), segment.ErrFile},
 		"device":             {opened(t, "/dev/null", os.O_RDWR), segment.ErrFile},
 		"file of the kernel": {opened(t, "/proc/self/maps", os.O_RDONLY), segment.ErrFile},
-		"program":            {opened(t, os.Args[0], os.O_RDONLY), segment.ErrFile},
 		"read only":          {reopened(t, unix.O_RDONLY), syscall.EACCES},
 		"write only":         {reopened(t, unix.O_WRONLY), syscall.EACCES},
 		"path only":          {reopened(t, unix.O_PATH), syscall.EBADF},

@@ -1,0 +1,136 @@
+package segment_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+)
+
+func TestParity(t *testing.T) {
+	parity.Case(t, "tensorpipe/common.ShmSegment", func(t *testing.T) {
+		t.Run("SameProducerConsumer_Scalar", testScalar)
+		t.Run("SingleProducer_SingleConsumer_Array", testArray)
+	})
+}
+
+// A number goes from one mapping to another, the descriptor over a socket.
+func testScalar(t *testing.T) {
+	s := created(t, segment.Create, 4)
+	floats(s)[0] = 0.25
+	f := passed(t, s.File())
+	other, err := segment.Map(f, 4)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, s.CloseFile())
+	require.Equal(t, []float32{0.25}, floats(other))
+	floats(other)[0] = 4
+	require.Equal(t, []float32{4}, floats(s))
+	require.NoError(t, other.Close())
+}
+
+// Another process maps 330,000 numbers and doubles them.
+func testArray(t *testing.T) {
+	for name, maker := range makers {
+		t.Run(name, func(t *testing.T) {
+			s := created(t, maker, 330_000*4)
+			for i := range floats(s) {
+				floats(s)[i] = float32(i)
+			}
+			require.NoError(t, peer(t, "doubler", s.File()).Run())
+			for i, v := range floats(s) {
+				if v != 2*float32(i) {
+					t.Fatalf("number %d is %v", i, v)
+				}
+			}
+		})
+	}
+}
+
+// passed is a descriptor after its way through a Unix socket.
+func passed(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	require.NoError(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0))
+
+	rights := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(pair[1], make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
+	require.NoError(t, err)
+	messages, err := unix.ParseSocketControlMessage(rights[:n])
+	require.NoError(t, err)
+	fds, err := unix.ParseUnixRights(&messages[0])
+	require.NoError(t, err)
+	return os.NewFile(uintptr(fds[0]), "passed")
+}
+
+// Another process shrinks the segment while this one copies out of it, or into
+// it: the first page is copied, then comes the fault. The process goes on.
+func TestPeerShrinksDuringCopies(t *testing.T) {
+	for name, direction := range map[string]func(shared, own []byte){
+		"read":  func(shared, own []byte) { copy(own, shared) },
+		"write": func(shared, own []byte) { copy(shared, own) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := created(t, segment.Create, 16<<20)
+			own := bytes.Repeat([]byte{7}, len(s.Bytes()))
+			copyOnce := func() error { return segment.Guard(func() error { direction(s.Bytes(), own); return nil }) }
+			require.NoError(t, copyOnce())
+
+			cmd := peer(t, "shrinker", s.File())
+			order, err := cmd.StdinPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			_, err = order.Write([]byte{0})
+			require.NoError(t, err)
+			fault := patience.Start(func() error { return untilError(copyOnce) })
+			require.ErrorIs(t, patience.Finish(t, fault), segment.ErrFault)
+			require.NoError(t, cmd.Wait())
+
+			require.ErrorIs(t, copyOnce(), segment.ErrFault)
+			require.Equal(t, own[0], s.Bytes()[0])
+			require.NoError(t, segment.Guard(func() error { direction(s.Bytes()[:1], own); return nil }))
+		})
+	}
+}
+
+func untilError(f func() error) error {
+	for {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+}
+
+// Without the guard the same fault ends a process.
+func TestUnguardedFaultIsFatal(t *testing.T) {
+	s := created(t, segment.Create, 4096)
+	cmd := peer(t, "unguarded", s.File())
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	require.Error(t, cmd.Run())
+	require.Contains(t, said.String(), "unexpected fault address")
+}
+
+// The guard is for the goroutine that has it: faults elsewhere stay fatal, and
+// the setting is as before when the guard ends, also by a fault.
+func TestGuardsNest(t *testing.T) {
+	s := created(t, segment.Create, 4096)
+	require.NoError(t, s.File().Truncate(0))
+	touch := func() error { s.Bytes()[0]++; return nil }
+	var inner error
+	outer := segment.Guard(func() error {
+		inner = segment.Guard(touch)
+		return touch()
+	})
+	require.ErrorIs(t, inner, segment.ErrFault)
+	require.ErrorIs(t, outer, segment.ErrFault)
+}
