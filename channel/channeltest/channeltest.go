@@ -64,6 +64,11 @@ type Backend struct {
 	// out a transfer, so that aborting one does not close the channel.
 	SkipsAborted bool
 
+	// TrustsCompletions says that in the compatible dialect an empty frame on the
+	// second connection is the peer's word that it has taken a tensor, which the
+	// sender has no means to check.
+	TrustsCompletions bool
+
 	// Patience bounds each test; zero stands for one minute.
 	Patience time.Duration
 

@@ -1,0 +1,45 @@
+package cma_test
+
+import (
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// transports are those that the channel is tested on.
+var transports = []struct {
+	name string
+	mk   func() transport.Transport
+	addr string
+}{
+	{"mem", func() transport.Transport { return mem.New(nil) }, ""},
+	{"uv", func() transport.Transport { return uv.New() }, "127.0.0.1:0"},
+}
+
+// A process can read itself as it reads another one.
+func TestParity(t *testing.T) {
+	kind := delayed.New("late", 1)
+	t.Cleanup(kind.Close)
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			channeltest.Run(t, channeltest.Backend{
+				Name:              cma.Name,
+				New:               func(*testing.T) channel.Factory { return cma.New(cma.Options{}) },
+				Connect:           channeltest.Over(tr.mk(), tr.addr),
+				Kinds:             []device.Kind{kind},
+				Hold:              func(s device.Stream) func() { return s.(*delayed.Stream).Hold() },
+				TrustsCompletions: true,
+			})
+		})
+	}
+}

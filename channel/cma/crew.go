@@ -1,0 +1,142 @@
+package cma
+
+import (
+	"cmp"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+)
+
+// Sizes of copies in bytes. A small tensor is copied by the goroutine that
+// learns of it: handing it over takes as long. Larger ones are cut into chunks,
+// which is also how long somebody waits who wants the copying to end.
+const (
+	smallCopy = 128 << 10
+	chunk     = 1 << 20
+)
+
+// job is a tensor that a crew copies.
+type job struct {
+	pid      int
+	dst      device.Buffer
+	src      []segment
+	finished func(error) // called once, by a worker, unless stop returned true
+
+	// Guarded by the crew:
+	next    int // of dst, what nobody has begun
+	running int // chunks under way
+	err     error
+}
+
+// crew is the workers of one end of a channel. They take turns with the jobs, a
+// chunk at a time: several work on one that is alone, and a small one does not
+// wait for large ones.
+type crew struct {
+	slots chan struct{} // shared by all crews of a factory
+	spawn func(func())
+
+	mu      sync.Mutex
+	work    sync.Cond // jobs have come, or the end
+	jobs    fifo.Queue[*job]
+	workers int
+	idle    int
+	closed  bool
+}
+
+func newCrew(slots chan struct{}, spawn func(func())) *crew {
+	c := &crew{slots: slots, spawn: spawn}
+	c.work.L = &c.mu
+	return c
+}
+
+// start begins a job, of which the fields above next are set.
+func (c *crew) start(j *job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j.next, j.running, j.err = 0, 0, nil
+	c.jobs.Push(j)
+	chunks := (j.dst.Len() + chunk - 1) / chunk
+	for range min(chunks-c.idle, cap(c.slots)-c.workers) {
+		c.workers++
+		c.spawn(c.serve)
+	}
+	c.work.Broadcast()
+}
+
+// stop ends a job early because of cause. It returns true if that was all there
+// was to do: the job's memory is left alone. Else finished will be called, or
+// has been.
+func (c *crew) stop(j *job, cause error) (idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j.err = cmp.Or(j.err, cause)
+	return c.drop(j) && j.running == 0
+}
+
+// drop lets no more chunks of a job begin, and reports whether there were any
+// left. The caller holds mu.
+func (c *crew) drop(j *job) bool {
+	j.next = j.dst.Len()
+	return c.jobs.Remove(func(other *job) bool { return other == j })
+}
+
+// close lets the workers go when there are no jobs any more.
+func (c *crew) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.work.Broadcast()
+}
+
+// serve is a worker.
+func (c *crew) serve() {
+	var r reader
+	for {
+		j, off, n := c.take()
+		if j == nil {
+			return
+		}
+		c.slots <- struct{}{}
+		err := r.read(j.pid, j.dst, j.src, off, n)
+		<-c.slots
+		if outcome, over := c.settle(j, err); over {
+			j.finished(outcome)
+		}
+	}
+}
+
+// take waits for a chunk to copy. It returns nil at the end.
+func (c *crew) take() (j *job, off, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle++
+	for c.jobs.Len() == 0 && !c.closed {
+		c.work.Wait()
+	}
+	c.idle--
+	if c.jobs.Len() == 0 {
+		return nil, 0, 0
+	}
+	j = c.jobs.Pop()
+	off, n = j.next, min(chunk, j.dst.Len()-j.next)
+	j.next += n
+	j.running++
+	if j.next < j.dst.Len() {
+		c.jobs.Push(j)
+	}
+	return j, off, n
+}
+
+// settle notes that a chunk is through, and reports whether the job is, and how
+// it went. The rest of a job that has failed is not copied.
+func (c *crew) settle(j *job, err error) (outcome error, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	j.running--
+	j.err = cmp.Or(j.err, err)
+	if j.err != nil {
+		c.drop(j)
+	}
+	return j.err, j.running == 0 && j.next == j.dst.Len()
+}
