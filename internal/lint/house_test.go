@@ -16,7 +16,7 @@ const implementations = 2
 // in numbers. Some names are of packages still to be written.
 var house = [][]string{
 	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "internal/*", "internal/wire/capture"},
-	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/simnet", "internal/mux"},
+	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/simnet", "internal/mux", "internal/ringnet"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
 	3: {".", "pipe", "pipe/hostile"},
 	4: {"agent", "agent/*"},

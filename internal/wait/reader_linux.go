@@ -12,10 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is the room of this process. It holds nothing that two users of the
-// process could want to be different.
-var process room
-
 // Reader reads from a socket on behalf of somebody who waits for an answer.
 type Reader struct {
 	socket  Socket

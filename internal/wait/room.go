@@ -8,11 +8,15 @@ type room struct {
 	last  atomic.Uint64 // the seat for which something came last
 }
 
+// process is the room of this process. It holds nothing that two users of the
+// process could want to be different.
+var process room
+
 // seat is the place of one Reader in a room.
 type seat struct {
 	room   *room
 	number uint64
-	run    int // times in a row that something came for this one alone
+	run    atomic.Int32 // times in a row that something came for this one alone, up to quiet
 }
 
 // quiet is how long that run has to be before a Reader takes a processor for
@@ -24,13 +28,13 @@ func (r *room) enter() *seat { return &seat{room: r, number: r.seats.Add(1)} }
 // came notes that there was something for this seat. The room is written to
 // only where that changes it, since others may be looking at it all the time.
 func (s *seat) came() {
-	if s.room.last.Load() == s.number {
-		s.run++
-		return
+	if s.room.last.Load() != s.number {
+		s.room.last.Store(s.number)
+		s.run.Store(0)
+	} else if s.run.Load() < quiet {
+		s.run.Add(1)
 	}
-	s.room.last.Store(s.number)
-	s.run = 0
 }
 
 // alone reports whether nothing came for others lately.
-func (s *seat) alone() bool { return s.run >= quiet && s.room.last.Load() == s.number }
+func (s *seat) alone() bool { return s.run.Load() >= quiet && s.room.last.Load() == s.number }

@@ -1,0 +1,179 @@
+package ringnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// A bell is two bytes, little-endian: what happened, to which place, and whether
+// the place is one of the sender's own segment.
+type bell uint16
+
+const (
+	bellReadable bell = iota // there are bytes, or the end of them
+	bellWritable             // there is room, or nobody who reads
+	bellOpened               // a stream was opened at the place
+	bellSegment              // the sender's segment comes with this bell
+
+	bellKind  bell = 3
+	bellOwn   bell = 1 << 15
+	bellPlace      = 2 // shift
+
+	bellSize = 2
+)
+
+// maxPlaces is what a bell can tell apart.
+const maxPlaces = int(bellOwn>>bellPlace) - 1
+
+func (b bell) kind() bell { return b & bellKind }
+func (b bell) place() int { return int(b&^bellOwn) >> bellPlace }
+func (b bell) own() bool  { return b&bellOwn != 0 }
+
+// bond is the socket between two processes.
+type bond struct {
+	sock *net.UnixConn
+	raw  syscall.RawConn
+	done chan struct{} // closed at the end
+
+	mu  sync.Mutex
+	err error // why
+
+	ringing sync.Mutex
+	out     [bellSize]byte
+	send    func(fd uintptr) bool // a method of it
+	sent    error
+}
+
+// listener is told what comes through a bond, by one goroutine. An error ends the
+// bond.
+type listener interface {
+	rang(bell) error
+	arrived(*os.File) error // is the owner of the file
+}
+
+func (b *bond) init(sock *net.UnixConn) (err error) {
+	b.sock = sock
+	b.raw, err = sock.SyscallConn()
+	b.done = make(chan struct{})
+	b.send = b.write
+	return err
+}
+
+// ring tells the peer. It does not wait: only a peer that does not listen to its
+// bells lets so many come together that they do not fit.
+func (b *bond) ring(what bell) {
+	b.ringing.Lock()
+	binary.LittleEndian.PutUint16(b.out[:], uint16(what))
+	err := b.raw.Write(b.send)
+	if err == nil {
+		err = b.sent
+	}
+	b.ringing.Unlock()
+	if errors.Is(err, unix.EAGAIN) {
+		b.end(fmt.Errorf("%w: it does not listen to its bells", ErrCorrupt))
+	} // who is gone is noticed by listen
+}
+
+func (b *bond) write(fd uintptr) bool {
+	_, b.sent = unix.Write(int(fd), b.out[:])
+	for b.sent == unix.EINTR {
+		_, b.sent = unix.Write(int(fd), b.out[:])
+	}
+	return true
+}
+
+// hand gives the peer this end's segment.
+func (b *bond) hand(f *os.File) error {
+	b.ringing.Lock()
+	defer b.ringing.Unlock()
+	binary.LittleEndian.PutUint16(b.out[:], uint16(bellSegment))
+	_, _, err := b.sock.WriteMsgUnix(b.out[:], unix.UnixRights(int(f.Fd())), nil)
+	return err
+}
+
+// listen tells l what comes until the bond ends, and says why it did.
+func (b *bond) listen(l listener) {
+	var bytes [64]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	have := 0
+	for {
+		n, oobn, flags, _, err := b.sock.ReadMsgUnix(bytes[have:], oob)
+		if n == 0 && err == nil {
+			err = io.EOF
+		}
+		if err == nil {
+			err = take(oob[:oobn], flags, l)
+		}
+		for have += n; err == nil && have >= bellSize; have -= bellSize {
+			err = l.rang(bell(binary.LittleEndian.Uint16(bytes[:])))
+			copy(bytes[:], bytes[bellSize:have])
+		}
+		if err != nil {
+			b.end(cause(err))
+			return
+		}
+	}
+}
+
+// take gives l the file that came along with bells.
+func take(oob []byte, flags int, l listener) error {
+	if len(oob) == 0 && flags&unix.MSG_CTRUNC == 0 {
+		return nil
+	}
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	var fds []int
+	for i := range messages {
+		if got, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	if len(fds) != 1 || flags&unix.MSG_CTRUNC != 0 {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return fmt.Errorf("%w: %d files where one was due", ErrCorrupt, len(fds))
+	}
+	return l.arrived(os.NewFile(uintptr(fds[0]), "segment"))
+}
+
+// cause is what the end of a socket means: a peer that is gone, however, wrote
+// nothing more.
+func cause(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return io.EOF
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return transport.ErrClosed
+	}
+	return err
+}
+
+// end makes err why the bond has ended, unless it has.
+func (b *bond) end(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.err = err
+		close(b.done)
+		b.sock.Close()
+	}
+}
+
+func (b *bond) failure() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}

@@ -1,0 +1,180 @@
+package ringnet_test
+
+import (
+	"encoding/binary"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// ring writes a bell, with files.
+func ring(t *testing.T, sock *net.UnixConn, bell uint16, files ...*os.File) {
+	t.Helper()
+	var oob []byte
+	if len(files) > 0 {
+		var fds []int
+		for _, f := range files {
+			fds = append(fds, int(f.Fd()))
+		}
+		oob = unix.UnixRights(fds...)
+	}
+	_, _, err := sock.WriteMsgUnix(binary.LittleEndian.AppendUint16(nil, bell), oob, nil)
+	require.NoError(t, err)
+}
+
+// sealed makes a segment as an honest peer does.
+func sealed(t *testing.T, size int) *segment.Segment {
+	t.Helper()
+	s, err := segment.CreateSealed(size)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// hostile are peers of a session that break the protocol.
+var hostile = map[string]func(*testing.T, *net.UnixConn){
+	"a stream without a segment": func(t *testing.T, sock *net.UnixConn) { ring(t, sock, ringnet.Opened) },
+	"a stream beyond the places": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+		ring(t, sock, ringnet.Opened|2<<ringnet.PlaceShift)
+	},
+	"a stream at a place of this end": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+		ring(t, sock, ringnet.Opened&^(1<<15))
+	},
+	"a stream twice": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+		ring(t, sock, ringnet.Opened)
+		ring(t, sock, ringnet.Opened)
+	},
+	"a segment that is not sealed": func(t *testing.T, sock *net.UnixConn) {
+		s, err := segment.Create(ringnet.FirstSegment)
+		require.NoError(t, err)
+		defer s.Close()
+		ring(t, sock, ringnet.Segment, s.File())
+	},
+	"a segment that is too small": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, 4096).File())
+	},
+	"a segment that is too large": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, 2*ringnet.FirstSegment).File())
+	},
+	"two files": func(t *testing.T, sock *net.UnixConn) {
+		f := sealed(t, ringnet.FirstSegment).File()
+		ring(t, sock, ringnet.Segment, f, f)
+	},
+	"a file that is no memory": func(t *testing.T, sock *net.UnixConn) {
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		defer r.Close()
+		defer w.Close()
+		ring(t, sock, ringnet.Segment, r)
+	},
+	"segments without end": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+		later := sealed(t, ringnet.LaterSegment)
+		for range 2*places - 1 {
+			ring(t, sock, ringnet.Segment, later.File())
+		}
+	},
+	"more bytes than fit": func(t *testing.T, sock *net.UnixConn) {
+		s := sealed(t, ringnet.FirstSegment)
+		binary.LittleEndian.PutUint64(s.Bytes()[ringnet.FirstHead:], 1<<40)
+		ring(t, sock, ringnet.Segment, s.File())
+		ring(t, sock, ringnet.Opened)
+	},
+}
+
+// places is how many streams the sessions allow.
+const places = 3
+
+func TestHostilePeerOfSession(t *testing.T) {
+	for name, attack := range hostile {
+		t.Run(name, func(t *testing.T) {
+			near, far := sockets(t)
+			defer far.Close()
+			s, err := ringnet.NewSession(near, transport.SessionConfig{Streams: places}, wait.Spin, addresses())
+			require.NoError(t, err)
+			defer s.Close()
+			mine, err := s.Open()
+			require.NoError(t, err)
+			reading := patience.Start(func() error { _, err := mine.Read(make([]byte, 1)); return err })
+			attack(t, far)
+
+			accepted := patience.Start(func() error {
+				for {
+					st, err := s.Accept(t.Context())
+					if err == nil {
+						_, err = st.Read(make([]byte, 1))
+					}
+					if err != nil {
+						return err
+					}
+				}
+			})
+			require.ErrorIs(t, patience.Finish(t, accepted), ringnet.ErrCorrupt)
+			require.ErrorIs(t, patience.Finish(t, reading), ringnet.ErrCorrupt)
+			require.ErrorIs(t, s.Err(), ringnet.ErrCorrupt)
+		})
+	}
+}
+
+// A reader that claims to have read more than was written.
+func TestHostileReader(t *testing.T) {
+	near, far := sockets(t)
+	defer far.Close()
+	s, err := ringnet.NewRaw(near, nil, wait.Spin, addresses())
+	require.NoError(t, err)
+	defer s.Close()
+	_, err = s.Write(make([]byte, 100))
+	require.NoError(t, err)
+	theirs := receive(t, far)
+	binary.LittleEndian.PutUint64(theirs.Bytes()[ringnet.RawTail:], 1<<40)
+	_, err = s.Write(make([]byte, 2<<20))
+	require.ErrorIs(t, err, ringnet.ErrCorrupt)
+}
+
+// receive maps the segment that comes next.
+func receive(t *testing.T, sock *net.UnixConn) *segment.Segment {
+	t.Helper()
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := sock.ReadMsgUnix(make([]byte, 2), oob)
+	require.NoError(t, err)
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	require.NoError(t, err)
+	fds, err := unix.ParseUnixRights(&messages[0])
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fds[0]), "segment")
+	defer f.Close()
+	s, err := segment.Map(f, 1<<30)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// A peer that does not listen to its bells is given up, not waited for.
+func TestDeafPeer(t *testing.T) {
+	near, far := sockets(t)
+	defer far.Close()
+	s, err := ringnet.NewRaw(near, nil, wait.Spin, addresses())
+	require.NoError(t, err)
+	defer s.Close()
+	_, err = s.Write([]byte("x"))
+	require.NoError(t, err)
+	theirs := receive(t, far)
+	for err == nil { // a reader that says again and again that it sleeps
+		theirs.Bytes()[ringnet.RawReader] = 1
+		binary.LittleEndian.PutUint64(theirs.Bytes()[ringnet.RawTail:], binary.LittleEndian.Uint64(theirs.Bytes()[ringnet.RawHead:]))
+		_, err = s.Write([]byte("x"))
+	}
+	require.ErrorIs(t, err, ringnet.ErrCorrupt)
+}

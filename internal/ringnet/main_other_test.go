@@ -1,0 +1,11 @@
+//go:build !linux
+
+package ringnet_test
+
+import (
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }

@@ -1,0 +1,143 @@
+package ringnet
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A ring begins with a header, in which what the two ends write stands on
+// different cache lines.
+const (
+	headerSize = 256
+
+	atHead     = 0   // bytes written so far, by the writer
+	atFinished = 8   // how the writer ended, by the writer
+	atTail     = 64  // bytes read so far, by the reader
+	atGone     = 72  // the reader reads no more, by the reader
+	atReader   = 128 // the reader sleeps, by both
+	atWriter   = 192 // the writer sleeps, by both
+)
+
+// How a writer ends.
+const (
+	running  = iota
+	finished // all was written
+	reset    // the stream was given up
+)
+
+// piece is how much is copied before the other end hears of it, so that both copy
+// at once.
+const piece = 64 << 10
+
+// words are the header of a ring.
+type words struct {
+	head, tail     *atomic.Uint64
+	finished, gone *atomic.Uint32
+	reader, writer *atomic.Uint32
+}
+
+func wordsIn(mem []byte) words {
+	u64 := func(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&mem[at])) }
+	u32 := func(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
+	return words{u64(atHead), u64(atTail), u32(atFinished), u32(atGone), u32(atReader), u32(atWriter)}
+}
+
+// clear makes the header that of a new ring.
+func (w words) clear() {
+	w.head.Store(0)
+	w.tail.Store(0)
+	for _, flag := range []*atomic.Uint32{w.finished, w.gone, w.reader, w.writer} {
+		flag.Store(0)
+	}
+}
+
+// writerEnd is the writer's end of a ring.
+type writerEnd struct {
+	words
+	data       []byte // its length is a power of two
+	head, seen uint64 // bytes written; bytes read, as far as is known
+}
+
+// readerEnd is the reader's end of a ring.
+type readerEnd struct {
+	words
+	data       []byte
+	tail, seen uint64 // bytes read; bytes written, as far as is known
+}
+
+// split returns the header and the bytes of the ring that is all of mem.
+func split(mem []byte) (words, []byte) { return wordsIn(mem), mem[headerSize:] }
+
+func newWriterEnd(mem []byte) *writerEnd {
+	w, data := split(mem)
+	return &writerEnd{words: w, data: data}
+}
+
+func newReaderEnd(mem []byte) *readerEnd {
+	w, data := split(mem)
+	return &readerEnd{words: w, data: data}
+}
+
+// room is how many bytes can be written now.
+func (w *writerEnd) room(want int) (int, error) {
+	if n := w.free(); n >= want {
+		return n, nil
+	}
+	tail := w.words.tail.Load()
+	if tail-w.seen > w.head-w.seen {
+		return 0, fmt.Errorf("%w: read %d bytes of %d", ErrCorrupt, tail, w.head)
+	}
+	w.seen = tail
+	return w.free(), nil
+}
+
+func (w *writerEnd) free() int { return len(w.data) - int(w.head-w.seen) }
+
+// put writes what there is room for, a piece at most.
+func (w *writerEnd) put(p []byte) (int, error) {
+	n := min(len(p), piece)
+	room, err := w.room(n)
+	if err != nil {
+		return 0, err
+	}
+	n = min(n, room)
+	at := int(w.head & uint64(len(w.data)-1))
+	k := copy(w.data[at:], p[:n])
+	copy(w.data, p[k:n])
+	w.head += uint64(n)
+	if n > 0 {
+		w.words.head.Store(w.head)
+	}
+	return n, nil
+}
+
+// there is how many bytes can be read now.
+func (r *readerEnd) there() (int, error) {
+	if n := r.seen - r.tail; n > 0 {
+		return int(n), nil
+	}
+	head := r.words.head.Load()
+	if head-r.tail > uint64(len(r.data)) {
+		return 0, fmt.Errorf("%w: wrote %d bytes where %d were read", ErrCorrupt, head, r.tail)
+	}
+	r.seen = head
+	return int(r.seen - r.tail), nil
+}
+
+// take reads what is there, a piece at most.
+func (r *readerEnd) take(p []byte) (int, error) {
+	there, err := r.there()
+	if err != nil {
+		return 0, err
+	}
+	n := min(len(p), there, piece)
+	at := int(r.tail & uint64(len(r.data)-1))
+	k := copy(p[:n], r.data[at:])
+	copy(p[k:n], r.data)
+	r.tail += uint64(n)
+	if n > 0 {
+		r.words.tail.Store(r.tail)
+	}
+	return n, nil
+}

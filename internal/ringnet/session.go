@@ -1,0 +1,291 @@
+package ringnet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// Addresses are what streams call their ends.
+type Addresses struct{ Local, Remote net.Addr }
+
+// Session is streams between two processes. It implements [transport.Session].
+type Session struct {
+	bond      bond
+	addresses Addresses
+	seat      *wait.Memory
+	limit     int          // of streams that the peer has open
+	accepted  chan *stream // opened by the peer
+	listening sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	segments []*segment.Segment
+	mine     []*place // for streams that this end opens
+	theirs   []*place
+	streams  map[*stream]*place // open ones
+	taken    int                // of theirs
+}
+
+var _ transport.Session = (*Session)(nil)
+
+// NewSession makes the socket a session; it is its owner. The peer does the same,
+// at the same point of their conversation on it. spin is how long at most who
+// waits looks before it sleeps. Windows are what the rings hold: 256 KiB for the
+// first stream that an end opens, 64 KiB for others; the budget is not asked.
+func NewSession(sock *net.UnixConn, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
+	s := &Session{
+		addresses: a,
+		seat:      wait.NewMemory(spin),
+		limit:     min(cfg.Streams, maxPlaces/2),
+		streams:   make(map[*stream]*place),
+	}
+	s.accepted = make(chan *stream, s.limit)
+	if err := s.bond.init(sock); err != nil {
+		return nil, err
+	}
+	s.listening.Go(s.listen)
+	return s, nil
+}
+
+func (s *Session) listen() {
+	s.bond.listen(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		st.poke()
+	}
+}
+
+// Open implements [transport.Session].
+func (s *Session) Open() (transport.Stream, error) {
+	if err := s.bond.failure(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, transport.ErrClosed
+	}
+	k, err := s.free()
+	if err != nil {
+		return nil, err
+	}
+	if k < 0 {
+		return refused{s.addresses}, nil
+	}
+	p := s.mine[k]
+	p.used = true
+	p.left.Store(0)
+	w, _ := split(p.here)
+	w.clear()
+	w, _ = split(p.there)
+	w.clear()
+	at := bell(k<<bellPlace) | bellOwn
+	st := s.add(at, p, ends{in: newReaderEnd(p.there), out: newWriterEnd(p.here)})
+	s.bond.ring(at | bellOpened)
+	return st, nil
+}
+
+// add makes a stream at a place. The caller holds mu.
+func (s *Session) add(at bell, p *place, e ends) *stream {
+	st := newStream(&s.bond, at, e, s.addresses, s.seat)
+	st.onClose = s.leave
+	s.streams[st] = p
+	return st
+}
+
+// free returns a place that nobody uses, which may be a new one; -1 where there
+// are too many. The caller holds mu.
+func (s *Session) free() (int, error) {
+	for k, p := range s.mine {
+		if !p.used && p.left.Load() != 0 {
+			return k, nil
+		}
+	}
+	k := len(s.mine)
+	if k >= 2*s.limit {
+		return -1, nil
+	}
+	seg, err := segment.CreateSealed(segmentSize(k))
+	if err != nil {
+		return 0, err
+	}
+	if err := s.bond.hand(seg.File()); err != nil {
+		seg.Close()
+		return 0, cause(err)
+	}
+	_ = seg.CloseFile()
+	s.segments = append(s.segments, seg)
+	added := places(seg.Bytes(), k)
+	for _, p := range added {
+		p.left.Store(1)
+	}
+	s.mine = append(s.mine, added...)
+	return k, nil
+}
+
+// arrived implements listener: the peer's next segment.
+func (s *Session) arrived(f *os.File) error {
+	defer f.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := len(s.theirs)
+	if k >= 2*s.limit {
+		return fmt.Errorf("%w: more than %d places", ErrCorrupt, k)
+	}
+	seg, err := mapPeers(f, segmentSize(k))
+	if err != nil {
+		return err
+	}
+	s.segments = append(s.segments, seg)
+	s.theirs = append(s.theirs, places(seg.Bytes(), k)...)
+	return nil
+}
+
+// rang implements listener.
+func (s *Session) rang(b bell) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case b.kind() == bellSegment:
+		return nil // it has arrived
+	case b.kind() == bellOpened:
+		return s.opened(b)
+	}
+	s.rouse(b)
+	return nil
+}
+
+// rouse wakes the stream that a bell is about; if it is closed nobody waits. The
+// caller holds mu.
+func (s *Session) rouse(b bell) {
+	at := b&^bellKind ^ bellOwn
+	for st := range s.streams {
+		if st.place == at && b.kind() == bellReadable {
+			st.read.poke()
+		} else if st.place == at {
+			st.write.poke()
+		}
+	}
+}
+
+// opened takes a stream of the peer, or refuses it. The caller holds mu.
+func (s *Session) opened(b bell) error {
+	k := b.place()
+	if !b.own() || k >= len(s.theirs) || s.theirs[k].used {
+		return fmt.Errorf("%w: a stream at place %d", ErrCorrupt, k)
+	}
+	p := s.theirs[k]
+	st := s.add(bell(k<<bellPlace), p, ends{in: newReaderEnd(p.here), out: newWriterEnd(p.there)})
+	p.used = true
+	s.taken++
+	if s.taken <= s.limit && !s.closed {
+		s.accepted <- st // has room: those that are in it are open
+		return nil
+	}
+	st.write.turn.Lock()
+	st.finish(reset)
+	st.write.turn.Unlock()
+	s.mu.Unlock() // which Close takes
+	_ = st.Close()
+	s.mu.Lock()
+	return nil
+}
+
+// leave is the end of a stream, whose turns its caller holds.
+func (s *Session) leave(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.streams[st]
+	delete(s.streams, st)
+	p.used = false
+	if !st.place.own() {
+		s.taken--
+		p.left.Store(1) // the peer may use the place again from here on
+	}
+}
+
+// Accept implements [transport.Session].
+func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case st := <-s.accepted:
+		return s.take(st)
+	default:
+	}
+	select {
+	case st := <-s.accepted:
+		return s.take(st)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.bond.done:
+	}
+	select {
+	case st := <-s.accepted:
+		return s.take(st)
+	default:
+		return nil, s.bond.failure()
+	}
+}
+
+// take gives a stream to a caller of Accept, unless this end has closed.
+func (s *Session) take(st *stream) (transport.Stream, error) {
+	if st.closed.Load() {
+		return nil, transport.ErrClosed
+	}
+	return st, nil
+}
+
+// Done implements [transport.Session].
+func (s *Session) Done() <-chan struct{} { return s.bond.done }
+
+// Err implements [transport.Session].
+func (s *Session) Err() error { return s.bond.failure() }
+
+// Close implements [transport.Session].
+func (s *Session) Close() error {
+	s.bond.end(transport.ErrClosed)
+	s.listening.Wait()
+	for _, st := range s.finish() {
+		st.detach()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.segments {
+		_ = seg.Close()
+	}
+	return nil
+}
+
+// finish lets no stream begin any more and returns those there are.
+func (s *Session) finish() []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return slices.Collect(maps.Keys(s.streams))
+}
+
+// refused is a stream for which there is no place.
+type refused struct{ addresses Addresses }
+
+func (refused) Read([]byte) (int, error)         { return 0, errReset }
+func (refused) Write([]byte) (int, error)        { return 0, errReset }
+func (refused) CloseWrite() error                { return nil }
+func (refused) Close() error                     { return nil }
+func (refused) SetDeadline(time.Time) error      { return nil }
+func (refused) SetReadDeadline(time.Time) error  { return nil }
+func (refused) SetWriteDeadline(time.Time) error { return nil }
+func (r refused) LocalAddr() net.Addr            { return r.addresses.Local }
+func (r refused) RemoteAddr() net.Addr           { return r.addresses.Remote }

@@ -1,0 +1,289 @@
+package ringnet
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// errReset is the error of a stream that the peer gave up, or refused.
+var errReset = os.NewSyscallError("ring", syscall.ECONNRESET)
+
+// stream implements transport.Stream on two rings.
+type stream struct {
+	bond      *bond
+	place     bell // and whose, as the peer is told
+	ends      ends
+	late      *late         // nil where the rings were there from the beginning
+	onClose   func(*stream) // nil, or to be called once, with both turns held
+	closed    atomic.Bool
+	finished  atomic.Bool // CloseWrite
+	closing   sync.Once
+	read      side
+	write     side
+	addresses Addresses
+}
+
+// ends are the rings of a stream. Each is nil while it does not exist, and again
+// after Close; it is used by who has the turn of its side.
+type ends struct {
+	in  *readerEnd
+	out *writerEnd
+}
+
+var _ transport.Gatherer = (*stream)(nil)
+
+func newStream(b *bond, place bell, e ends, a Addresses, seat *wait.Memory) *stream {
+	s := &stream{bond: b, place: place, ends: e, addresses: a}
+	s.read.init(seat.Sibling(), s.readChanged)
+	s.write.init(seat.Sibling(), s.writeChanged)
+	return s
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	s.read.turn.Lock()
+	defer s.read.turn.Unlock()
+	for {
+		n, err := s.tryRead(p)
+		if n > 0 || err != nil || len(p) == 0 {
+			return n, err
+		}
+		s.read.await(s.readerSleeps())
+	}
+}
+
+// tryRead reads what is there. What the ends of the writer and of the bond mean
+// is decided by what was there when they were seen.
+func (s *stream) tryRead(p []byte) (int, error) {
+	if err := s.refused(&s.read); err != nil {
+		return 0, err
+	}
+	gone := s.bond.failure()
+	if n := s.readBefore(p, gone != nil); n > 0 {
+		return n, nil
+	}
+	in := s.ends.in
+	if in == nil {
+		return 0, gone
+	}
+	end := in.finished.Load()
+	n, err := in.take(p)
+	switch {
+	case err != nil:
+		s.bond.end(err)
+		return 0, err
+	case n > 0:
+		s.read.looker.Came()
+		s.rouse(in.writer, bellWritable)
+		return n, nil
+	case end == finished:
+		return 0, io.EOF
+	case end != running:
+		return 0, errReset
+	}
+	return 0, gone
+}
+
+// refused is why no call can do anything, whatever there is.
+func (s *stream) refused(d *side) error {
+	switch {
+	case s.closed.Load():
+		return transport.ErrClosed
+	case d.deadline.passed.Load():
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func (s *stream) readChanged() bool {
+	if s.refused(&s.read) != nil || s.bond.failure() != nil {
+		return true
+	}
+	in := s.ends.in
+	if in == nil {
+		return s.late.in.Load() != nil
+	}
+	n, err := in.there()
+	return n > 0 || err != nil || in.finished.Load() != running
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.write.turn.Lock()
+	defer s.write.turn.Unlock()
+	return s.writeAll(p)
+}
+
+// writeAll is Write for who has the turn.
+func (s *stream) writeAll(p []byte) (n int, err error) {
+	for {
+		k, err := s.tryWrite(p[n:])
+		n += k
+		if err != nil || n == len(p) {
+			return n, err
+		}
+		if k == 0 {
+			s.write.await(s.ends.out.writer)
+		}
+	}
+}
+
+func (s *stream) tryWrite(p []byte) (int, error) {
+	if s.finished.Load() {
+		return 0, transport.ErrClosed
+	}
+	if err := s.refused(&s.write); err != nil {
+		return 0, err
+	}
+	if err := s.bond.failure(); err != nil {
+		return 0, err
+	}
+	out, err := s.outgoing()
+	if err != nil {
+		return 0, err
+	}
+	if out.gone.Load() != 0 {
+		return 0, os.NewSyscallError("ring", syscall.EPIPE)
+	}
+	n, err := out.put(p)
+	if err != nil {
+		s.bond.end(err)
+		return 0, err
+	}
+	if n > 0 {
+		s.rouse(out.reader, bellReadable)
+	}
+	return n, nil
+}
+
+func (s *stream) writeChanged() bool {
+	if s.finished.Load() || s.refused(&s.write) != nil || s.ends.out.gone.Load() != 0 || s.bond.failure() != nil {
+		return true
+	}
+	n, err := s.ends.out.room(1)
+	return n > 0 || err != nil
+}
+
+// rouse rings for a peer that sleeps.
+func (s *stream) rouse(asleep *atomic.Uint32, what bell) {
+	if asleep.Load() != 0 && asleep.CompareAndSwap(1, 0) {
+		s.bond.ring(s.place | what)
+	}
+}
+
+// WriteBuffers implements transport.Gatherer.
+func (s *stream) WriteBuffers(pieces *net.Buffers) (total int64, err error) {
+	s.write.turn.Lock()
+	defer s.write.turn.Unlock()
+	for len(*pieces) > 0 {
+		p := (*pieces)[0]
+		n, err := s.writeAll(p)
+		total += int64(n)
+		if err != nil {
+			(*pieces)[0] = p[n:]
+			return total, err
+		}
+		(*pieces)[0] = nil
+		*pieces = (*pieces)[1:]
+	}
+	return total, nil
+}
+
+// CloseWrite implements transport.Stream.
+func (s *stream) CloseWrite() error {
+	s.finished.Store(true)
+	s.write.poke()
+	s.write.turn.Lock()
+	defer s.write.turn.Unlock()
+	if s.closed.Load() || s.bond.failure() != nil {
+		return nil
+	}
+	if _, err := s.outgoing(); err != nil {
+		return err
+	}
+	s.finish(finished)
+	return nil
+}
+
+// finish says how writing ended. The caller has the turn.
+func (s *stream) finish(how uint32) {
+	out := s.ends.out
+	if out.finished.Load() == running {
+		out.finished.Store(how)
+		s.rouse(out.reader, bellReadable)
+	}
+}
+
+// Close implements transport.Stream. Blocked calls have returned when it does.
+func (s *stream) Close() error {
+	s.closing.Do(func() {
+		s.stop()
+		defer s.read.turn.Unlock()
+		defer s.write.turn.Unlock()
+		if s.ends.out != nil {
+			s.finish(finished)
+		}
+		if in := s.ends.in; in != nil {
+			in.gone.Store(1)
+			s.rouse(in.writer, bellWritable)
+		}
+		if s.onClose != nil {
+			s.onClose(s)
+		}
+		s.ends = ends{}
+	})
+	return nil
+}
+
+// detach is Close without a word to the peer, for the end of all.
+func (s *stream) detach() {
+	s.closing.Do(func() {
+		s.stop()
+		s.ends = ends{}
+		s.write.turn.Unlock()
+		s.read.turn.Unlock()
+	})
+}
+
+// stop ends all calls and takes both turns. No call touches the rings from then
+// on.
+func (s *stream) stop() {
+	s.closed.Store(true)
+	s.poke()
+	s.read.turn.Lock()
+	s.write.turn.Lock()
+	s.read.deadline.stop()
+	s.write.deadline.stop()
+}
+
+// poke wakes all calls.
+func (s *stream) poke() {
+	s.read.poke()
+	s.write.poke()
+}
+
+func (s *stream) LocalAddr() net.Addr  { return s.addresses.Local }
+func (s *stream) RemoteAddr() net.Addr { return s.addresses.Remote }
+
+func (s *stream) SetDeadline(t time.Time) error {
+	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
+}
+
+func (s *stream) SetReadDeadline(t time.Time) error { return s.setDeadline(&s.read, t) }
+
+func (s *stream) SetWriteDeadline(t time.Time) error { return s.setDeadline(&s.write, t) }
+
+func (s *stream) setDeadline(d *side, t time.Time) error {
+	if s.closed.Load() {
+		return transport.ErrClosed
+	}
+	d.deadline.set(t)
+	return nil
+}

@@ -1,0 +1,9 @@
+package wait
+
+// Sibling returns another Memory for the same source, with a user of its own: what
+// comes for one of them has come for the other.
+func (m *Memory) Sibling() *Memory {
+	s := m.spinner
+	s.shy = shyness{}
+	return &Memory{s}
+}
