@@ -18,6 +18,7 @@ type spec struct {
 	plan        *Plan
 	chosen      map[devicePair]string
 	features    wire.Features // that both ends have
+	probing     wire.Probing  // what the answer says, at the listening end
 	native      bool          // the dialect
 	desc, reply transport.Conn
 	control     transport.Conn // nil unless both ends are ours

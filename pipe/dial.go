@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -34,7 +35,27 @@ func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
 	}
 	ctx, cancel := c.handshakeContext(ctx)
 	defer cancel()
-	d := &dialer{context: c, opening: newOpening(ctx), url: url}
+	excluded := map[string]string{}
+	for {
+		d := &dialer{context: c, opening: newOpening(ctx), url: url, excluded: excluded}
+		p, err := d.dial(ctx, entry, addr)
+		var refused *refusedChannel
+		if !errors.As(err, &refused) {
+			return p, err
+		}
+		excluded[refused.name] = refused.reason
+	}
+}
+
+// dialer is the client's side of one handshake.
+type dialer struct {
+	context  *Context
+	opening  *opening
+	url      string
+	excluded map[string]string // channels that do not work with this peer, and why
+}
+
+func (d *dialer) dial(ctx context.Context, entry TransportEntry, addr string) (*Pipe, error) {
 	defer d.opening.abandon()
 	first, err := d.opening.dial(entry.Transport, addr)
 	if err != nil && ctx.Err() == nil {
@@ -50,13 +71,6 @@ func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
 	return p, nil
 }
 
-// dialer is the client's side of one handshake.
-type dialer struct {
-	context *Context
-	opening *opening
-	url     string
-}
-
 func (d *dialer) open(entry TransportEntry, first transport.Conn) (*Pipe, error) {
 	answer, err := d.exchange(first)
 	if err != nil {
@@ -67,6 +81,9 @@ func (d *dialer) open(entry TransportEntry, first transport.Conn) (*Pipe, error)
 		return nil, err
 	}
 	spec.remoteAddr = first.RemoteAddr()
+	if err := d.probe(spec, answer.Probing(), first); err != nil {
+		return nil, err
+	}
 	if err := d.connect(spec, answer, entry.Name, first); err != nil {
 		return nil, err
 	}
@@ -81,8 +98,12 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 		TransportDomainDescriptors: r.domains(),
 		ChannelDeviceDescriptors:   r.offers(),
 	}
+	for name := range d.excluded {
+		delete(brochure.ChannelDeviceDescriptors, name)
+	}
 	if !d.context.unmarked {
 		brochure.Mark(d.context.marker())
+		brochure.AddProbing(wire.Probing{Offers: r.probeOffers(d.excluded), Refused: d.excluded})
 	}
 	err := first.WriteFrames(transport.Frame{hello.Append(nil)}, transport.Frame{brochure.Append(nil)})
 	if err != nil {
@@ -116,16 +137,23 @@ func (d *dialer) accept(answer *wire.BrochureAnswer, first transport.Conn) (*spe
 		return nil, err
 	}
 	chosen, err := r.acceptChannels(answer, native)
+	if err == nil {
+		err = d.mayUse(chosen)
+	}
 	if err != nil {
 		return nil, err
 	}
-	_, refused := r.chooseChannels(answer.ChannelDeviceDescriptors)
-	plan := r.newPlan(answer.Transport, chosen, d.explainRefused(chosen, refused))
+	_, refused := r.chooseChannels(answer.ChannelDeviceDescriptors, d.excluded)
+	refused = overrule(d.explainRefused(chosen, refused), "the listening end", answer.Probing().Refused)
+	plan := r.newPlan(answer.Transport, chosen, overrule(refused, "", d.excluded))
 	plan.noteDialect(native, reason)
 	if err := d.context.opts.Policy.check(plan); err != nil {
 		return nil, err
 	}
-	return &spec{role: channel.RoleConnect, peer: d.url, plan: plan, chosen: chosen, native: native}, nil
+	return &spec{
+		role: channel.RoleConnect, peer: d.url, plan: plan, chosen: chosen,
+		native: native, features: marker.Features & d.context.marker().Features,
+	}, nil
 }
 
 // explainRefused keeps the refusals of channels that the other end did not

@@ -11,10 +11,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// The choice of a path is a pure function of what both ends announce. The end
-// that listens decides; the end that dialled checks that it can do what was
-// decided. TensorPipe's rule: the first common transport by priority, and for
-// each pair of devices the first common channel by priority.
+// The choice of a path is a pure function of what both ends announce, and of what
+// was found by trying, see probing.go. The end that listens decides; the end that
+// dialled checks that it can do what was decided. TensorPipe's rule: the first
+// common transport by priority, and for each pair of devices the first common
+// channel by priority.
 
 // reasonNotOffered is the reason for what only this end has.
 const reasonNotOffered = "the peer does not offer it"
@@ -57,14 +58,18 @@ func (r *registry) chooseTransport(remote map[string]string, usable func(name st
 }
 
 // chooseChannels gives each pair of devices the first channel that both ends
-// have and that can serve the pair.
-func (r *registry) chooseChannels(remote map[string]deviceDescriptors) (map[devicePair]string, []Refusal) {
+// have and that can serve the pair. Those in except were tried and do not work.
+func (r *registry) chooseChannels(remote map[string]deviceDescriptors, except map[string]string) (map[devicePair]string, []Refusal) {
 	chosen := map[devicePair]string{}
 	var refused []Refusal
 	for _, e := range r.channels {
 		theirs, offered := remote[e.Name]
 		if !offered {
 			refused = append(refused, Refusal{"channel", e.Name, reasonNotOffered})
+			continue
+		}
+		if reason, tried := except[e.Name]; tried {
+			refused = append(refused, Refusal{"channel", e.Name, reason})
 			continue
 		}
 		if reason := e.claimPairs(theirs, chosen); reason != "" {

@@ -127,7 +127,7 @@ func TestChoiceFollowsTheProtocol(t *testing.T) {
 			require.Equal(t, wantTransport, gotTransport)
 		}
 
-		got, refused := server.chooseChannels(client.offers())
+		got, refused := server.chooseChannels(client.offers(), nil)
 		require.Equal(t, modelChannels(server, client), got)
 		requireExplained(t, server, got, refused)
 
@@ -299,7 +299,7 @@ func TestPolicyPrefersAndRequires(t *testing.T) {
 	pair := devicePair{device.CPU(), device.CPU()}
 	r, err := newRegistry(nil, entries, Policy{Channels: Rule{Prefer: []string{"slow"}}})
 	require.NoError(t, err)
-	chosen, refused := r.chooseChannels(r.offers())
+	chosen, refused := r.chooseChannels(r.offers(), nil)
 	require.Equal(t, map[devicePair]string{pair: "slow"}, chosen)
 	plan := r.newPlan("uv", chosen, refused)
 
@@ -337,7 +337,7 @@ func TestPlanInWords(t *testing.T) {
 	}
 	name, refused, err := server.chooseTransport(map[string]string{"uv": "uv:*", "shm": "shm:2"}, func(string) bool { return true })
 	require.NoError(t, err)
-	chosen, more := server.chooseChannels(client)
+	chosen, more := server.chooseChannels(client, nil)
 	plan := server.newPlan(name, chosen, append(refused, more...))
 	golden, err := os.ReadFile("testdata/plan.golden")
 	require.NoError(t, err)

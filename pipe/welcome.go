@@ -119,18 +119,28 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	if err != nil {
 		return nil, err
 	}
-	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors)
+	marker, marked := brochure.Marker()
+	marked = marked && !c.unmarked
+	var theirs wire.Probing
+	if marked {
+		theirs = brochure.Probing()
+	}
+	tried := c.registry.probeAll(brochure.ChannelDeviceDescriptors, theirs.Offers)
+	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
+	more = overrule(more, "the dialling end", theirs.Refused)
 	plan := c.registry.newPlan(name, chosen, append(refused, more...))
 	if err := c.opts.Policy.check(plan); err != nil {
 		return nil, err
 	}
 	s := &spec{role: channel.RoleListen, plan: plan, chosen: chosen}
-	marker, marked := brochure.Marker()
-	if marked = marked && !c.unmarked; marked {
+	if marked {
 		s.features = marker.Features & c.marker().Features
 	}
 	var reason string
 	s.native, reason, err = c.chooseDialect(marker, marked, carriesSession(first))
+	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
+		s.probing = wire.Probing{Offers: c.registry.answerOffers(chosen, theirs.Offers), Refused: tried}
+	}
 	plan.noteDialect(s.native, reason)
 	return s, err
 }
@@ -141,14 +151,20 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	answer, desc := w.answer(s, first)
 	reply, control := w.answerConnections(s, &answer)
 	w.answerChannels(s, &answer)
+	answer.AddProbing(s.probing)
 	if s.native {
 		w.opening.linger()
 	}
 	if err := first.WriteFrames(transport.Frame{answer.Append(nil)}); err != nil {
 		return classify(err)
 	}
-	s.desc = first
 	var err error
+	if len(s.probing.Offers) > 0 {
+		if err = w.verdict(first); err != nil {
+			return err
+		}
+	}
+	s.desc = first
 	if desc != nil {
 		if s.desc, err = w.await(desc); err != nil {
 			return err

@@ -1,0 +1,138 @@
+package pipe
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// Some channels have to be tried with the actual peer (channel.Prober). The
+// listening end tries them when it has read what the dialling end offers, and
+// passes over those that do not work. For those it chooses the dialling end tries
+// them too, and answers with a verdict; where one does not work it dials again
+// without it.
+
+// refusedChannel is the error of a handshake that is to begin anew, because a
+// channel that the listening end chose does not work.
+type refusedChannel struct{ name, reason string }
+
+func (e *refusedChannel) Error() string { return "channel " + e.name + ": " + e.reason }
+
+// probeOffers is what this end shows of the channels that it has, but for those
+// in except.
+func (r *registry) probeOffers(except map[string]string) map[string][]byte {
+	out := map[string][]byte{}
+	for _, e := range r.channels {
+		_, excluded := except[e.Name]
+		if p, ok := e.Factory.(channel.Prober); ok && !excluded {
+			out[e.Name] = p.Offer()
+		}
+	}
+	return out
+}
+
+// probe tries a channel with what the peer shows of it. Where the peer shows
+// nothing there is nothing to try.
+func (e ChannelEntry) probe(offers map[string][]byte) error {
+	p, ok := e.Factory.(channel.Prober)
+	offer, offered := offers[e.Name]
+	if !ok || !offered {
+		return nil
+	}
+	return p.Probe(offer)
+}
+
+// probeAll tries the channels that could serve a pair of devices, and says of
+// which it turned out that they cannot.
+func (r *registry) probeAll(remote map[string]deviceDescriptors, offers map[string][]byte) map[string]string {
+	refused := map[string]string{}
+	for _, e := range r.channels {
+		if e.claimPairs(remote[e.Name], map[devicePair]string{}) != "" {
+			continue
+		}
+		if err := e.probe(offers); err != nil {
+			refused[e.Name] = err.Error()
+		}
+	}
+	return refused
+}
+
+// probe tries what the listening end chose, and tells it what came of that if it
+// waits for it.
+func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
+	if len(p.Offers) == 0 || d.context.unmarked {
+		return nil
+	}
+	var refused error
+	verdict := transport.Frame{}
+	for _, e := range d.context.registry.selected(s.chosen) {
+		if err := e.probe(p.Offers); err != nil {
+			refused = &refusedChannel{e.Name, err.Error()}
+			verdict = transport.Frame{cut([]byte(refused.Error()), wire.MaxVerdict)}
+			break
+		}
+	}
+	if err := first.WriteFrames(verdict); err != nil && refused == nil {
+		return classify(err)
+	}
+	return refused
+}
+
+func cut(p []byte, n int) []byte { return p[:min(len(p), n)] }
+
+// answerOffers is what the listening end shows of the channels that it chose, if
+// the other end showed something too.
+func (r *registry) answerOffers(chosen map[devicePair]string, theirs map[string][]byte) map[string][]byte {
+	out := map[string][]byte{}
+	ours := r.probeOffers(nil)
+	for _, e := range r.selected(chosen) {
+		offer, ok := ours[e.Name]
+		if _, both := theirs[e.Name]; ok && both {
+			out[e.Name] = offer
+		}
+	}
+	return out
+}
+
+// verdict waits for what the dialling end says of the channels it was to try.
+func (w *welcomer) verdict(first transport.Conn) error {
+	frame, err := readFrame(first, nil, wire.MaxVerdict)
+	if err != nil {
+		return classify(err)
+	}
+	if len(frame) > 0 {
+		return fmt.Errorf("the dialling end begins anew without a channel: %s", clip(string(frame)))
+	}
+	return nil
+}
+
+// overrule puts the reasons that are known from trying in place of those that the
+// choice found. With who they are the peer's words.
+func overrule(refused []Refusal, who string, reasons map[string]string) []Refusal {
+	out := slices.Clone(refused)
+	for i, r := range out {
+		reason, tried := reasons[r.Name]
+		switch {
+		case !tried || r.What != "channel":
+		case who == "":
+			out[i].Reason = reason
+		default:
+			out[i].Reason = who + ": " + clip(reason)
+		}
+	}
+	return out
+}
+
+// mayUse checks that the listening end did not choose a channel that this one
+// does without.
+func (d *dialer) mayUse(chosen map[devicePair]string) error {
+	for pair, name := range chosen {
+		if _, excluded := d.excluded[name]; excluded {
+			return protocolError("answer chose channel %q for %s, which this end did not offer", name, pair)
+		}
+	}
+	return nil
+}
