@@ -1,0 +1,178 @@
+package ring_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+)
+
+// inbox is the size of TensorPipe's rings between two processes.
+const inbox = 2 << 20
+
+// last is how the last message of a benchmark begins.
+const last = 0xff
+
+// mover returns what one end does with a message: transactions within a guard
+// until all of it has been moved.
+func mover(side *ring.Side, move func([]byte) (int, error)) func(p []byte) error {
+	return func(p []byte) error {
+		for len(p) > 0 {
+			n := 0
+			err := segment.Guard(func() (err error) {
+				if err := side.Begin(); err != nil {
+					return err
+				}
+				n, err = move(p)
+				return errors.Join(err, side.Commit())
+			})
+			if err != nil {
+				return err
+			}
+			p = p[n:]
+			if n == 0 {
+				rest()
+			}
+		}
+		return nil
+	}
+}
+
+func writer(r *ring.Ring) func([]byte) error { p := r.Producer(); return mover(&p.Side, p.Write) }
+
+func reader(r *ring.Ring) func([]byte) error { c := r.Consumer(); return mover(&c.Side, c.Read) }
+
+// echo sends messages of a size back, through the second ring, until the last one.
+func echo(size uint64) error {
+	in, err := mapped(received)
+	if err != nil {
+		return err
+	}
+	out, err := mapped(received + 2)
+	if err != nil {
+		return err
+	}
+	read, write := reader(in.Ring), writer(out.Ring)
+	for p := make([]byte, size); ; {
+		if err := read(p); err != nil || p[0] == last {
+			return err
+		}
+		if err := write(p); err != nil {
+			return err
+		}
+	}
+}
+
+// sink takes messages of a size out until the last one.
+func sink(size uint64) error {
+	in, err := mapped(received)
+	if err != nil {
+		return err
+	}
+	read := reader(in.Ring)
+	for p := make([]byte, size); p[0] != last; {
+		if err := read(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// running starts a peer that ends with the benchmark, after a message to it that
+// begins with last.
+func running(b *testing.B, name string, size int, rings ...*shared) (write func([]byte) error) {
+	cmd := peer(b, name, uint64(size), rings...)
+	require.NoError(b, cmd.Start())
+	write = writer(rings[0].Ring)
+	b.Cleanup(func() {
+		end := make([]byte, size)
+		end[0] = last
+		require.NoError(b, write(end))
+		require.NoError(b, cmd.Wait())
+	})
+	return write
+}
+
+// BenchmarkRoundTrip has another process send messages back. Both spin.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, size := range []int{8, 4096} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			there, back := newShared(b, inbox), newShared(b, inbox)
+			write, read := running(b, "echo", size, there, back), reader(back.Ring)
+			p := make([]byte, size)
+			for b.Loop() {
+				if err := errors.Join(write(p), read(p)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkOneWay has another process take messages out, and measures a copy
+// within this one beside it. The messages are no larger than what a cache holds.
+func BenchmarkOneWay(b *testing.B) {
+	for _, size := range []int{64 << 10, 1 << 20} {
+		p, q := make([]byte, size), make([]byte, size)
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			write := running(b, "sink", size, newShared(b, inbox))
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				if err := write(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprint(size, " memcpy"), func(b *testing.B) {
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				copy(q, p)
+			}
+		})
+	}
+}
+
+// BenchmarkTransactions puts a token in and takes it out, in one process.
+func BenchmarkTransactions(b *testing.B) {
+	for name, call := range map[string]func(func() error) error{"bare": nil, "guarded": segment.Guard} {
+		b.Run(name, func(b *testing.B) {
+			exchange := exchanger(newShared(b, inbox).Ring)
+			b.ReportAllocs()
+			for b.Loop() {
+				var err error
+				if call == nil {
+					err = exchange()
+				} else {
+					err = call(exchange)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// exchanger returns a call that moves 8 bytes through a ring.
+func exchanger(r *ring.Ring) func() error {
+	p, c := r.Producer(), r.Consumer()
+	var token [8]byte
+	return func() error {
+		return errors.Join(
+			p.Begin(), p.WriteAll(token[:]), p.Commit(),
+			c.Begin(), c.ReadAll(token[:]), c.Commit())
+	}
+}
+
+func TestMovesAllocateNothing(t *testing.T) {
+	exchange := exchanger(newShared(t, 64).Ring)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if err := segment.Guard(exchange); err != nil {
+			t.Error(err)
+		}
+	}))
+}

@@ -1,0 +1,105 @@
+package ring_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+)
+
+// peerVar tells a process which peer of a test it is, and argVar tells that peer
+// what to do.
+const (
+	peerVar = "RING_TEST_PEER"
+	argVar  = "RING_TEST_ARG"
+)
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(peerVar)
+	if name == "" {
+		leakcheck.Main(m)
+	}
+	if err := runPeer(name); err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(1)
+	}
+}
+
+// received is where a peer has the first file that it was given. Each ring is two
+// files.
+const received = 3
+
+func runPeer(name string) error {
+	arg, err := strconv.ParseUint(os.Getenv(argVar), 10, 64)
+	if err != nil {
+		return err
+	}
+	return peers[name](arg)
+}
+
+// peer prepares this test binary as another process that runs the named peer on
+// rings. The test waits for its end; where it does not, the process is killed.
+func peer(t testing.TB, name string, arg uint64, rings ...*shared) *exec.Cmd {
+	t.Helper()
+	require.Contains(t, peers, name)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), peerVar+"="+name, fmt.Sprintf("%s=%d", argVar, arg), "GORACE=atexit_sleep_ms=0")
+	for _, s := range rings {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, s.header.File(), s.data.File())
+	}
+	cmd.Stderr = os.Stderr
+	t.Cleanup(func() {
+		if cmd.Process != nil && cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd
+}
+
+// shared is a ring in shared memory.
+type shared struct {
+	*ring.Ring
+	header, data *segment.Segment
+}
+
+// newShared makes a ring that the test closes.
+func newShared(t testing.TB, size int) *shared {
+	t.Helper()
+	header, err := segment.Create(ring.HeaderSize)
+	require.NoError(t, err)
+	data, err := segment.Create(size)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, errors.Join(header.Close(), data.Close())) })
+	require.NoError(t, ring.Init(header.Bytes(), size))
+	r, err := ring.Open(header.Bytes(), data.Bytes())
+	require.NoError(t, err)
+	return &shared{Ring: r, header: header, data: data}
+}
+
+// mapped is the ring whose header is in file fd, and whose data is in the one
+// after it.
+func mapped(fd uintptr) (*shared, error) {
+	header, err := segment.Map(os.NewFile(fd, "header"), ring.HeaderSize)
+	if err != nil {
+		return nil, err
+	}
+	data, err := segment.Map(os.NewFile(fd+1, "data"), ring.MaxSize)
+	if err != nil {
+		return nil, err
+	}
+	r, err := ring.Open(header.Bytes(), data.Bytes())
+	return &shared{Ring: r, header: header, data: data}, err
+}
+
+// rest lets another process run.
+func rest() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
