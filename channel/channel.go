@@ -125,6 +125,16 @@ type Link struct {
 	// has been read from or written to them.
 	Conns []transport.Conn
 
+	// First is the connection over which the pipe was opened, for a channel
+	// that opens further ones: its addresses, and what it knows of the peer if
+	// it is a [transport.Secured]. The channel does not read from it, write to it
+	// or close it. It may be nil where all Conns are such connections too.
+	First transport.Conn
+
+	// Checksum: what the channel moves over connections of its own in the native
+	// dialect is to carry a CRC32C.
+	Checksum bool
+
 	// Peer names the other end, for errors and logs.
 	Peer string
 

@@ -25,6 +25,8 @@ type lane struct {
 func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Link, broken func(*lane, error)) error {
 	l := &lane{name: e.Name}
 	link.Peer = p.peerName()
+	link.First = p.first
+	link.Checksum = p.context.opts.Checksum
 	link.Logger = p.context.log
 	link.Broken = func(err error) { broken(l, err) }
 	var err error

@@ -114,7 +114,7 @@ func (e *end) noteBroken(err error) {
 func (e *end) wantBroken() error {
 	e.t.Helper()
 	err := patience.Finish(e.t, e.broken)
-	e.broken <- err
+	e.noteBroken(err) // unless another reason has come meanwhile
 	return err
 }
 

@@ -1,0 +1,19 @@
+package mpt
+
+// NewWithStripe returns a factory whose tensors are cut in slices of stripe bytes
+// or more, so that tests need no large ones. Both ends must agree on it.
+func NewWithStripe(stripe int, groups ...Lanes) *Factory {
+	f := New(groups...)
+	f.stripe = stripe
+	return f
+}
+
+// Bound is the offset at which a lane begins.
+var Bound = bound
+
+// Ports is the number of ports that are open.
+func (f *Factory) Ports() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.ports)
+}
