@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -22,32 +23,49 @@ uint64_t word(uint64_t number, uint64_t index) {
 
 }  // namespace
 
-Arena::~Arena() {
-  if (data_ != nullptr) {
-    munmap(data_, mapped_);
+void Arena::resize(size_t slots, size_t size) {
+  if (slots <= slots_.size() && size == size_) {
+    return;
+  }
+  release();
+  size_ = size;
+  blocks_ ? allocateBlocks(slots) : map(slots);
+  clear(slots);
+}
+
+void Arena::allocateBlocks(size_t slots) {
+  for (size_t i = 0; i < slots; ++i) {
+    void* p = std::malloc(std::max<size_t>(size_, 1));
+    if (p == nullptr) {
+      throw std::bad_alloc();
+    }
+    slots_.push_back(static_cast<uint8_t*>(p));
   }
 }
 
-void Arena::resize(size_t slots, size_t size) {
-  size_ = size;
-  stride_ = std::max(roundUp(size, kLine), kLine);
-  size_t wanted = roundUp(slots * stride_, kHugePage);
-  if (wanted <= mapped_) {
-    return;
-  }
-  if (data_ != nullptr) {
-    munmap(data_, mapped_);
-  }
+void Arena::map(size_t slots) {
+  const size_t stride = std::max(roundUp(size_, kLine), kLine);
+  const size_t wanted = roundUp(slots * stride, kHugePage);
   void* p = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
-    data_ = nullptr;
-    mapped_ = 0;
     throw std::bad_alloc();
   }
-  data_ = static_cast<uint8_t*>(p);
+  data_ = p;
   mapped_ = wanted;
   madvise(data_, mapped_, MADV_HUGEPAGE);
-  std::memset(data_, 0, mapped_);
+  for (size_t i = 0; i < slots; ++i) {
+    slots_.push_back(static_cast<uint8_t*>(data_) + i * stride);
+  }
+}
+
+void Arena::release() {
+  if (blocks_) {
+    std::for_each(slots_.begin(), slots_.end(), std::free);
+  } else if (data_ != nullptr) {
+    munmap(data_, mapped_);
+  }
+  slots_.clear();
+  data_ = nullptr;
 }
 
 void Arena::fill(size_t index, uint64_t number) {
@@ -78,4 +96,8 @@ std::string Arena::difference(size_t index, uint64_t number) const {
   return std::memcmp(p + 8 * words, &last, size_ % 8) == 0 ? "" : at(8 * words);
 }
 
-void Arena::clear(size_t slots) { std::memset(data_, 0, slots * stride_); }
+void Arena::clear(size_t slots) {
+  for (size_t i = 0; i < slots; ++i) {
+    std::memset(slots_[i], 0, size_);
+  }
+}

@@ -4,21 +4,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-// Slots of equal size, in one mapping of huge pages where the system has them:
-// a message is sent from one slot and read into another, so no message of a
-// batch shares memory with the one before.
+// Slots of equal size, all in one mapping of huge pages where the system has
+// them, or each a block of malloc: a message is sent from one slot and read into
+// another, so no message of a batch shares memory with the one before.
 class Arena {
  public:
-  Arena() = default;
-  ~Arena();
+  // buffers as in Flags.
+  explicit Arena(const std::string& buffers) : blocks_(buffers == "malloc") {}
+  ~Arena() { release(); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // Makes room for slots of size bytes each, all pages touched.
   void resize(size_t slots, size_t size);
 
-  uint8_t* slot(size_t index) const { return data_ + index * stride_; }
+  uint8_t* slot(size_t index) const { return slots_[index]; }
 
   // Writes what message number has to say into a slot.
   void fill(size_t index, uint64_t number);
@@ -30,6 +32,12 @@ class Arena {
   void clear(size_t slots);
 
  private:
-  uint8_t* data_ = nullptr;
-  size_t mapped_ = 0, stride_ = 0, size_ = 0;
+  void allocateBlocks(size_t slots);
+  void map(size_t slots);
+  void release();
+
+  const bool blocks_;
+  std::vector<uint8_t*> slots_;
+  void* data_ = nullptr;  // the mapping
+  size_t mapped_ = 0, size_ = 0;
 };

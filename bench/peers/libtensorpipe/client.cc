@@ -220,7 +220,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
 // before that does not count.
 class Client {
  public:
-  Client(const Flags& flags, tp::Pipe& pipe) : flags_(flags), pipe_(pipe) {
+  Client(const Flags& flags, tp::Pipe& pipe)
+      : flags_(flags), pipe_(pipe), sources_(flags.buffers), echoes_(flags.buffers) {
     sources_.resize(flags.batch, flags.size);
     echoes_.resize(flags.batch, flags.size);
   }

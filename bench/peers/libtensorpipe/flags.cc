@@ -4,11 +4,19 @@
 #include <map>
 
 const char* const kUsage =
-    "usage: tpbench server --listen URL [--transport T] [--channel C]\n"
-    "       tpbench client --to URL [--transport T] [--channel C] [flags]\n"
+    "usage: tpbench server --listen URL [path] [--buffers B]\n"
+    "       tpbench client --to URL [path] [--buffers B] [flags]\n"
     "\n"
     "The server prints the URL to dial and serves one pipe. The client prints one\n"
-    "JSON line with its samples. Both end when stdin does.\n"
+    "JSON line with its samples. Both end when stdin does. The exit status is 3\n"
+    "where the path does not work on this machine.\n"
+    "\n"
+    "path:\n"
+    "  --transport T     uv or shm, default uv\n"
+    "  --channel C       basic, mpt_uv or cma, default basic\n"
+    "  --lanes N         connections of mpt_uv, default 16\n"
+    "\n"
+    "  --buffers B       memory of the messages: huge (pages) or malloc, default huge\n"
     "\n"
     "flags of the client:\n"
     "  --size BYTES      of the tensor, 0 for messages without one; default 8\n"
@@ -45,6 +53,8 @@ const std::map<std::string, Setter>& setters() {
       {"--to", [](F f, S v) { f.to = v; }},
       {"--transport", [](F f, S v) { f.transport = v; }},
       {"--channel", [](F f, S v) { f.channel = v; }},
+      {"--lanes", [](F f, S v) { f.lanes = number(v); }},
+      {"--buffers", [](F f, S v) { f.buffers = v; }},
       {"--size", [](F f, S v) { f.size = number(v); }},
       {"--depth", [](F f, S v) { f.depth = number(v); }},
       {"--batch", [](F f, S v) { f.batch = number(v); }},
@@ -65,6 +75,12 @@ void check(const Flags& flags) {
   }
   if (flags.depth == 0 || flags.batch == 0) {
     throw UsageError("--depth and --batch must be at least 1");
+  }
+  if (flags.lanes == 0 || flags.lanes > 128) {
+    throw UsageError("--lanes must be 1 to 128");
+  }
+  if (flags.buffers != "huge" && flags.buffers != "malloc") {
+    throw UsageError("unknown buffers " + flags.buffers);
   }
 }
 

@@ -9,12 +9,22 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What the flags name exists, but does not work on this machine.
+struct UnviableError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 struct Flags {
   std::string role;    // server or client
   std::string listen;  // URL, of a server
   std::string to;      // URL, of a client
   std::string transport = "uv";
   std::string channel = "basic";
+  uint64_t lanes = 16;  // connections of mpt_uv, as PyTorch has them
+
+  // Memory of the messages: "huge", one mapping of huge pages where the system
+  // has them, or "malloc", one block for each message.
+  std::string buffers = "huge";
 
   uint64_t size = 8;        // bytes of the one tensor; 0: messages without any
   uint64_t depth = 8;       // messages in flight one way

@@ -40,6 +40,9 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     std::cerr << "tpbench: " << error.what() << "\n" << kUsage;
     _exit(2);
+  } catch (const UnviableError& error) {
+    std::cerr << error.what() << std::endl;
+    _exit(3);
   } catch (const std::exception& error) {
     std::cerr << "tpbench: " << error.what() << std::endl;
     _exit(1);

@@ -8,22 +8,22 @@ namespace {
 
 const tp::Device kCpu(tp::kCpuDeviceType, 0);
 
-std::shared_ptr<tp::channel::Context> createLanes(int lanes) {
+std::shared_ptr<tp::channel::Context> createLanes(uint64_t lanes) {
   std::vector<std::shared_ptr<tp::transport::Context>> contexts;
   std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
-  for (int i = 0; i < lanes; ++i) {
+  for (uint64_t i = 0; i < lanes; ++i) {
     contexts.push_back(tp::transport::uv::create());
     listeners.push_back(contexts.back()->listen("127.0.0.1:0"));
   }
   return tp::channel::mpt::create(std::move(contexts), std::move(listeners));
 }
 
-std::shared_ptr<tp::channel::Context> createChannel(const std::string& name) {
+std::shared_ptr<tp::channel::Context> createChannel(const std::string& name, uint64_t lanes) {
   if (name == "basic") {
     return tp::channel::basic::create();
   }
-  if (name == "mpt_uv" || name == "mpt") {
-    return createLanes(4);
+  if (name == "mpt_uv") {
+    return createLanes(lanes);
   }
   if (name == "cma") {
     return tp::channel::cma::create();
@@ -45,10 +45,10 @@ std::shared_ptr<tp::transport::Context> createTransport(const std::string& name)
 
 std::unique_ptr<tp::Context> makeContext(const Flags& flags) {
   auto transport = createTransport(flags.transport);
-  auto channel = createChannel(flags.channel);
+  auto channel = createChannel(flags.channel, flags.lanes);
   // The library would leave out silently what does not work here.
   if (!transport->isViable() || !channel->isViable()) {
-    throw std::runtime_error(flags.transport + " with " + flags.channel + " does not work on this machine");
+    throw UnviableError(flags.transport + " with " + flags.channel + " does not work on this machine");
   }
   auto context = std::make_unique<tp::Context>(tp::ContextOptions().name("tpbench"));
   context->registerTransport(0, flags.transport, std::move(transport));

@@ -14,7 +14,7 @@
 
 using PipePtr = std::shared_ptr<tensorpipe::Pipe>;
 
-// Makes a context as the flags say; throws UsageError.
+// Makes a context as the flags say; throws UsageError or UnviableError.
 std::unique_ptr<tensorpipe::Context> makeContext(const Flags& flags);
 
 // A message of words and nothing else.

@@ -23,7 +23,8 @@ namespace {
 // library that would have to send "done", as in its own benchmark.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(PipePtr pipe, Outcome outcome) : pipe_(std::move(pipe)), outcome_(std::move(outcome)) {}
+  Session(PipePtr pipe, Outcome outcome, const std::string& buffers)
+      : pipe_(std::move(pipe)), outcome_(std::move(outcome)), arena_(buffers) {}
 
   // Waits for the next batch. Here the client may end the pipe.
   void listen() {
@@ -164,9 +165,9 @@ void serve(const Flags& flags) {
   Outcome outcome;
   auto context = makeContext(flags);
   auto listener = context->listen({flags.listen});
-  listener->accept([outcome](const tp::Error& error, PipePtr pipe) {
+  listener->accept([outcome, buffers = flags.buffers](const tp::Error& error, PipePtr pipe) {
     if (!outcome.failedOn(error)) {
-      std::make_shared<Session>(std::move(pipe), outcome)->listen();
+      std::make_shared<Session>(std::move(pipe), outcome, buffers)->listen();
     }
   });
   std::cout << listener->url(flags.transport) << std::endl;
