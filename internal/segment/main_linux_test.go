@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,16 +46,23 @@ func peer(t testing.TB, name string, files ...*os.File) *exec.Cmd {
 }
 
 // alone reports whether this process runs the calling test and nothing else, so
-// that the test may spoil the process. If not, it runs the test in one that does.
-func alone(t *testing.T) bool {
+// that the test may spoil the process. If not, it runs the test in one that does,
+// set up by the given functions.
+func alone(t *testing.T, setUp ...func(*testing.T, *exec.Cmd)) bool {
 	t.Helper()
 	if os.Getenv(aloneVar) == t.Name() {
 		return true
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), aloneVar+"="+t.Name(), prompt)
+	for _, f := range setUp {
+		f(t, cmd)
+	}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
+	if strings.Contains(string(out), "--- SKIP: "+t.Name()) {
+		t.Skip(string(out))
+	}
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 	return false
 }
