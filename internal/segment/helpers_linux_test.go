@@ -32,3 +32,10 @@ func writeSealed(t *testing.T) *os.File {
 	require.NoError(t, err)
 	return f
 }
+
+func socket(t *testing.T) *os.File {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	return os.NewFile(uintptr(fd), "socket")
+}

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -16,17 +17,14 @@ func open(f *os.File, limit int64) (s *Segment, err error) {
 }
 
 func openFD(fd int, limit int64) (*Segment, error) {
-	if err := checkKind(fd); err != nil {
+	// Seals first: they stay, so a size that is read after them stays as well.
+	sealed, err := checkKind(fd)
+	if err != nil {
 		return nil, err
 	}
-	// Seals first: they stay, so a size that is read after them stays as well.
-	sealed := cannotShrink(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, failed("fstat", 0, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("%w: a file of mode %#o", ErrFile, st.Mode)
 	}
 	limit = min(limit, math.MaxInt)
 	if st.Size < 1 || st.Size > limit {
@@ -35,25 +33,28 @@ func openFD(fd int, limit int64) (*Segment, error) {
 	return mapFile(fd, st.Size, sealed)
 }
 
-// checkKind refuses what is no memory. A page of any other file may take as long
-// to come as the peer wants, if it is the peer that serves the file system. Huge
-// pages of a memfd can run out, which a seal does not prevent.
-func checkKind(fd int) error {
+// checkKind refuses what is no memory, and reports whether its size is sealed.
+//
+// The peer may itself serve the file system that a file is on, and take as long as
+// it wants with a page of it, or with anything else that the file is asked. The
+// question for seals the kernel answers itself, for memory only.
+func checkKind(fd int) (sealed bool, err error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return false, fmt.Errorf("%w: it cannot be sealed", ErrFile)
+	}
+	if err != nil {
+		return false, failed("fcntl F_GET_SEALS", 0, err)
+	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return failed("fstatfs", 0, err)
+		return false, failed("fstatfs", 0, err)
 	}
+	// Huge pages, set aside for all processes, can run out in spite of seals.
 	if fs.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("%w: a file system of type %#x", ErrFile, fs.Type)
+		return false, fmt.Errorf("%w: a file system of type %#x", ErrFile, fs.Type)
 	}
-	return nil
-}
-
-// cannotShrink reports whether the size of a file is sealed. Files without seals
-// say EINVAL.
-func cannotShrink(fd int) bool {
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	return err == nil && seals&unix.F_SEAL_SHRINK != 0
+	return seals&unix.F_SEAL_SHRINK != 0, nil
 }
 
 func mapFile(fd int, size int64, sealed bool) (*Segment, error) {

@@ -143,6 +143,7 @@ func TestForeignDescriptors(t *testing.T) {
 		"read only":          {reopened(t, unix.O_RDONLY), syscall.EACCES},
 		"write only":         {reopened(t, unix.O_WRONLY), syscall.EACCES},
 		"path only":          {reopened(t, unix.O_PATH), syscall.EBADF},
+		"socket":             {socket(t), segment.ErrFile},
 		"sealed for writes":  {writeSealed(t), syscall.EPERM},
 		"closed":             {closed, os.ErrClosed},
 	} {
@@ -154,4 +155,17 @@ func TestForeignDescriptors(t *testing.T) {
 	}
 	_, err = segment.Map(nil, 1)
 	require.ErrorIs(t, err, os.ErrInvalid)
+}
+
+// Huge pages can run out at a touch even where the size is sealed.
+func TestHugePages(t *testing.T) {
+	fd, err := unix.MemfdCreate("test", unix.MFD_HUGETLB|unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Skip("no files of huge pages on this machine: ", err)
+	}
+	f := os.NewFile(uintptr(fd), "test")
+	defer f.Close()
+	require.NoError(t, f.Truncate(1<<30))
+	_, err = segment.Map(f, math.MaxInt64)
+	require.ErrorIs(t, err, segment.ErrFile)
 }
