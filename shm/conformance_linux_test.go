@@ -1,0 +1,63 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
+)
+
+// tokens makes ends that know no doorbells, as C++ ones.
+func tokens(t *Transport) { t.tokensOnly = true }
+
+func TestConformance(t *testing.T) {
+	transporttest.Run(t, backend("shm"))
+}
+
+func TestConformanceWithTokens(t *testing.T) {
+	transporttest.Run(t, backend("shm_tokens", tokens))
+}
+
+func TestConformanceWithoutSpin(t *testing.T) {
+	transporttest.Run(t, backend("shm_still", WithSpin(0)))
+}
+
+func backend(name string, opts ...Option) transporttest.Backend {
+	return transporttest.Backend{
+		Name:    name,
+		New:     func(*testing.T) transport.Transport { return New(opts...) },
+		DialRaw: func(addr string) (io.WriteCloser, error) { return dialRaw(addr, opts...) },
+		AppendHeader: func(dst []byte, size int) []byte {
+			return binary.LittleEndian.AppendUint32(dst, uint32(size))
+		},
+	}
+}
+
+// dialRaw returns a peer whose bytes go into the ring as they are.
+func dialRaw(addr string, opts ...Option) (io.WriteCloser, error) {
+	c, err := New(opts...).Dial(context.Background(), addr)
+	if err != nil {
+		return nil, err
+	}
+	return c.(transport.Streamer).Stream()
+}
+
+// connect returns the two ends of a connection, which are closed with the test.
+func connect(t testing.TB, tr *Transport) (dialled, accepted *conn) {
+	t.Helper()
+	l, err := tr.Listen(t.Context(), "")
+	require.NoError(t, err)
+	defer l.Close()
+	d, err := tr.Dial(t.Context(), l.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { d.Close() })
+	a, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { a.Close() })
+	return d.(*conn), a.(*conn)
+}

@@ -1,0 +1,92 @@
+package shm
+
+import (
+	"context"
+	"net"
+	"os"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// tryMachine takes memory and a socket, and gives them back.
+func tryMachine() error {
+	s, err := segment.CreateSealed(1)
+	if err != nil {
+		return err
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	l, err := net.ListenUnix("unix", socketAddr(""))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// Dial connects to the listener with that name. When it returns the two ends
+// share memory.
+func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	if name == "" {
+		return nil, &AddrError{Addr: name, Reason: "no name to dial"}
+	}
+	if err := viable(); err != nil {
+		return nil, &DialError{Addr: name, Err: err}
+	}
+	c, err := t.dial(ctx, name)
+	if err != nil {
+		return nil, &DialError{Addr: name, Err: err}
+	}
+	return c, nil
+}
+
+func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, error) {
+	var d net.Dialer
+	socket, err := d.DialUnix(ctx, "unix", nil, socketAddr(name))
+	if err != nil {
+		return nil, err
+	}
+	h := newHandshake(t, socket)
+	c, err := h.dial(ctx, name)
+	if err != nil {
+		h.undo()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, &HandshakeError{Peer: name, Err: err}
+	}
+	return c, nil
+}
+
+// dial does the handshake of the end that dialled, until ctx ends.
+func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
+	interrupted := make(chan struct{})
+	interrupt := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		h.socket.SetDeadline(past)
+	})
+	err := h.identify()
+	if err == nil {
+		err = h.share()
+	}
+	if err == nil {
+		err = h.take()
+	}
+	if !interrupt() {
+		<-interrupted
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	h.socket.SetDeadline(time.Time{})
+	return newConn(h, processName(os.Getpid()), name)
+}

@@ -1,0 +1,80 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+)
+
+// tokenSize is the length of a token in a reactor's ring.
+const tokenSize = 4
+
+// letterbox is the reactor of a peer, where others leave tokens too.
+type letterbox struct {
+	memory memory
+
+	mu     sync.Mutex
+	posts  *ring.Producer
+	letter [tokenSize]byte
+	put    func() error
+	alone  func() bool // nobody would read it
+	inbox  uint32      // the tokens of the peer
+	outbox uint32
+}
+
+func newLetterbox(m memory, tokens [2]uint32, alone func() bool) *letterbox {
+	l := &letterbox{memory: m, posts: m.ring.Producer(), alone: alone, inbox: tokens[0], outbox: tokens[1]}
+	l.put = l.offer
+	return l
+}
+
+// attempts is how often a token is offered before the ring is left alone for a
+// while.
+const attempts = 1000
+
+// leave leaves a token. Where the ring is full, as with a peer that was stopped,
+// or others are at it, it waits. They send no signal: it looks again.
+func (l *letterbox) leave(token uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	binary.NativeEndian.PutUint32(l.letter[:], token)
+	for try := 1; ; try++ {
+		err := segment.Guard(l.put)
+		if !errors.Is(err, ring.ErrBusy) && !errors.Is(err, ring.ErrShort) {
+			return err
+		}
+		if l.alone() {
+			return nil
+		}
+		if try%attempts != 0 {
+			runtime.Gosched()
+		} else {
+			pause()
+		}
+	}
+}
+
+// offer leaves the letter if there is room.
+func (l *letterbox) offer() error {
+	if err := l.posts.Begin(); err != nil {
+		return err
+	}
+	if err := l.posts.WriteAll(l.letter[:]); err != nil {
+		l.posts.Cancel()
+		return err
+	}
+	return l.posts.Commit()
+}
+
+func pause() {
+	t := time.NewTimer(lastPause)
+	defer t.Stop()
+	<-t.C
+}
+
+func (l *letterbox) close() { l.memory.close() }

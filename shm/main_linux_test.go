@@ -1,0 +1,74 @@
+package shm
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+)
+
+// peerVar tells a process which peer of a test it is, addrVar whom to dial.
+const (
+	peerVar = "SHM_TEST_PEER"
+	addrVar = "SHM_TEST_ADDR"
+)
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(peerVar)
+	if name == "" {
+		leakcheck.Main(m)
+	}
+	if err := peers[name](os.Getenv(addrVar)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// process is another process that runs this test binary.
+type process struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+// start starts a peer. It has the files as its descriptors from 3 on, is told to
+// end by the end of its input, and is killed with the test at the latest.
+func start(t testing.TB, name, addr string, files ...*os.File) *process {
+	t.Helper()
+	require.Contains(t, peers, name)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), peerVar+"="+name, addrVar+"="+addr, "GORACE=atexit_sleep_ms=0")
+	cmd.ExtraFiles = files
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return &process{cmd, in, bufio.NewScanner(out)}
+}
+
+// line waits for a line that the peer prints.
+func (p *process) line(t testing.TB) string {
+	t.Helper()
+	require.True(t, p.out.Scan(), "the peer ended early: %v", p.out.Err())
+	return p.out.Text()
+}
+
+// finish waits for a peer that ends by itself.
+func (p *process) finish(t testing.TB) {
+	t.Helper()
+	require.NoError(t, p.in.Close())
+	require.NoError(t, p.Wait())
+}

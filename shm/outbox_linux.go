@@ -1,0 +1,192 @@
+package shm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/frame"
+	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// headerSize is the length of what precedes a frame.
+const headerSize = 4
+
+// outbox is the writing half of a connection.
+type outbox struct {
+	waiter
+	conn     *conn
+	to       *ring.Producer
+	guarded  bool // the peer can take the memory away
+	deadline deadline
+
+	mu     sync.Mutex // held by a writer
+	handed bool       // to a stream
+	hidden int        // bytes that the peer has not been told of
+
+	// Of the call under way.
+	frames []transport.Frame
+	bytes  []byte
+	sent   int          // of bytes
+	pass   func() error // is passFrames
+	raw    func() error // is passBytes
+	header [headerSize]byte
+}
+
+// ready reports whether there is room.
+func (o *outbox) ready() bool {
+	n, err := o.to.Free()
+	return n > 0 || err != nil
+}
+
+func (o *outbox) writeFrames(frames []transport.Frame) error {
+	if err := o.stopped(); err != nil {
+		return err
+	}
+	for _, f := range frames {
+		if n := frame.Size(f); n > math.MaxUint32 {
+			return fmt.Errorf("%w: one of %d bytes; shared memory takes less than 4 GiB", transport.ErrFrame, n)
+		}
+	}
+	o.frames = frames
+	err := o.guard(o.pass)
+	o.frames = nil
+	return err
+}
+
+// guard runs f, which touches the memory of the peer.
+func (o *outbox) guard(f func() error) error {
+	if o.guarded {
+		return segment.Guard(f)
+	}
+	return f()
+}
+
+func (o *outbox) passFrames() error {
+	for _, f := range o.frames {
+		binary.LittleEndian.PutUint32(o.header[:], uint32(frame.Size(f)))
+		if _, err := o.put(o.header[:]); err != nil {
+			return err
+		}
+		for _, part := range f {
+			if _, err := o.put(part); err != nil {
+				return err
+			}
+		}
+	}
+	return o.show()
+}
+
+// writeBytes writes p without a frame around it. What it moved the peer has been
+// told of, also where it fails.
+func (o *outbox) writeBytes(p []byte) (int, error) {
+	if err := o.stopped(); err != nil {
+		return 0, err
+	}
+	o.bytes, o.sent = p, 0
+	err := o.guard(o.raw)
+	o.bytes = nil
+	return o.sent, err
+}
+
+func (o *outbox) passBytes() (err error) {
+	o.sent, err = o.put(o.bytes)
+	if showErr := o.show(); err == nil {
+		err = showErr
+	}
+	return err
+}
+
+// put moves all of p into the ring, and waits for room as needed. It returns how
+// much it moved.
+func (o *outbox) put(p []byte) (n int, err error) {
+	for n < len(p) {
+		if err := o.stopped(); err != nil {
+			return n, err
+		}
+		m, err := o.to.Write(p[n:min(n+piece-o.hidden, len(p))])
+		if err != nil {
+			return n, err
+		}
+		n += m
+		o.hidden += m
+		if m == 0 || o.hidden == piece {
+			err = o.show()
+		}
+		if err == nil && m == 0 {
+			o.wait()
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// stopped is the reason to write no more.
+func (o *outbox) stopped() error {
+	switch {
+	case o.conn.finished.Load():
+		return transport.ErrClosed
+	case o.conn.gone.Load():
+		return syscall.EPIPE
+	case o.deadline.expired():
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// show tells the peer of the bytes in the ring.
+func (o *outbox) show() error {
+	if o.hidden == 0 {
+		return nil
+	}
+	o.hidden = 0
+	if err := o.to.Publish(); err != nil {
+		return err
+	}
+	if o.conn.rings {
+		o.conn.wake(o.word, readerSleeps)
+		return nil
+	}
+	o.conn.reactor.hurry()
+	return o.conn.letters.leave(o.conn.letters.inbox)
+}
+
+// end tells a peer that rings that there will be no more, when the last writer
+// has left.
+func (o *outbox) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.conn.closed.Load() {
+		o.word.Or(writerEnded)
+		o.conn.ringDoorbell()
+	}
+}
+
+// linger ends the socket when the peer has taken all that was written.
+func (o *outbox) linger() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.conn.alone() && !o.taken() {
+		<-o.bell
+	}
+	if !o.conn.closed.Load() {
+		_ = o.conn.socket.CloseWrite() // it fails where the peer was faster
+	}
+}
+
+// taken reports whether the peer has all that was written, or never will.
+func (o *outbox) taken() bool {
+	var free int
+	err := o.guard(func() (err error) {
+		free, err = o.to.Free()
+		return err
+	})
+	return err != nil || free == o.conn.theirs.ring.Size()
+}

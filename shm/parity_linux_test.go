@@ -1,0 +1,208 @@
+package shm
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/nop"
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+func TestParity(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"ShmChunking":                   chunking,
+		"ShmChunkingImplicitRead":       chunkingImplicitRead,
+		"ShmQueueWrites":                queueWrites,
+		"ShmNopWriteWrapAround":         nopWrapAround,
+		"ShmExplicitAbstractSocketName": explicitName,
+		"ShmAutobindAbstractSocketName": autobind,
+		"ShmReactor": func(t *testing.T) {
+			t.Run("another process", wokenByProcess)
+			t.Run("token reuse", tokenReuse)
+		},
+		"ShmSockaddrFromToString": namesRoundTrip,
+	} {
+		parity.Case(t, "tensorpipe/transport."+name, test)
+	}
+}
+
+// random returns n bytes that do not repeat.
+func random(seed byte, n int) []byte {
+	p := make([]byte, n)
+	rand.NewChaCha8([32]byte{seed}).Read(p)
+	return p
+}
+
+func write(c *conn, p []byte) <-chan error {
+	return patience.Start(func() error { return c.WriteFrames(transport.Frame{p}) })
+}
+
+func readFrame(c transport.Conn) ([]byte, error) {
+	n, err := c.NextFrame()
+	if err != nil {
+		return nil, err
+	}
+	p := make([]byte, n)
+	return p, c.ReadBody(p)
+}
+
+func wantFrame(t testing.TB, c transport.Conn, want []byte) {
+	t.Helper()
+	got, err := readFrame(c)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got), "other bytes")
+}
+
+// both runs a test with peers that ring doorbells and with such as leave tokens.
+func both(t *testing.T, test func(t *testing.T, tr *Transport)) {
+	t.Run("doorbells", func(t *testing.T) { test(t, New()) })
+	t.Run("tokens", func(t *testing.T) { test(t, New(tokens)) })
+}
+
+func chunking(t *testing.T) {
+	both(t, func(t *testing.T, tr *Transport) {
+		dialled, accepted := connect(t, tr)
+		want, got := random(1, 5*inboxSize), make([]byte, 5*inboxSize)
+		written := write(dialled, want)
+		n, err := accepted.NextFrame()
+		require.NoError(t, err)
+		require.EqualValues(t, len(got), n)
+		require.NoError(t, accepted.ReadBody(got))
+		require.True(t, bytes.Equal(want, got))
+		require.NoError(t, patience.Finish(t, written))
+	})
+}
+
+func chunkingImplicitRead(t *testing.T) {
+	both(t, func(t *testing.T, tr *Transport) {
+		dialled, accepted := connect(t, tr)
+		want := random(2, 5*inboxSize)
+		written := write(dialled, want)
+		wantFrame(t, accepted, want)
+		require.NoError(t, patience.Finish(t, written))
+	})
+}
+
+func queueWrites(t *testing.T) {
+	both(t, func(t *testing.T, tr *Transport) {
+		dialled, accepted := connect(t, tr)
+		want := random(3, inboxSize-headerSize)
+		require.NoError(t, dialled.WriteFrames(transport.Frame{want}), "it fits")
+		written := write(dialled, want)
+		wantFrame(t, accepted, want)
+		wantFrame(t, accepted, want)
+		require.NoError(t, patience.Finish(t, written))
+	})
+}
+
+func nopWrapAround(t *testing.T) {
+	both(t, func(t *testing.T, tr *Transport) {
+		dialled, accepted := connect(t, tr)
+		text := string(random(4, inboxSize*3/4))
+		for range 4 {
+			p := nop.AppendString(nop.AppendStructHeader(nil, 1), text)
+			require.NoError(t, dialled.WriteFrames(transport.Frame{p}))
+			got, err := readFrame(accepted)
+			require.NoError(t, err)
+			d := nop.NewDecoder(got)
+			d.Struct(1)
+			require.True(t, text == string(d.Bytes()))
+			require.NoError(t, d.Finish())
+		}
+	})
+}
+
+func explicitName(t *testing.T) {
+	name := fmt.Sprintf("tensorpipe-go shm test %d", os.Getpid())
+	l, err := New().Listen(t.Context(), name)
+	require.NoError(t, err)
+	defer l.Close()
+	require.Equal(t, name, l.Addr())
+	c, err := New().Dial(t.Context(), name)
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, name, c.RemoteAddr())
+	_, err = New().Listen(t.Context(), name)
+	require.ErrorContains(t, err, "address already in use")
+}
+
+func autobind(t *testing.T) {
+	first, err := New().Listen(t.Context(), "")
+	require.NoError(t, err)
+	defer first.Close()
+	second, err := New().Listen(t.Context(), "")
+	require.NoError(t, err)
+	defer second.Close()
+	require.Regexp(t, "^[0-9a-f]{5}$", first.Addr())
+	require.NotEqual(t, first.Addr(), second.Addr())
+}
+
+func namesRoundTrip(t *testing.T) {
+	for _, name := range []string{"a", "@", "with space", "\xff\xfe", "päth/like", strings.Repeat("x", maxName)} {
+		if pid := fmt.Sprint(os.Getpid()); len(name)+len(pid) <= maxName {
+			name += pid
+		}
+		l, err := New().Listen(t.Context(), name)
+		require.NoError(t, err, name)
+		require.Equal(t, name, l.Addr())
+		c, err := New().Dial(t.Context(), name)
+		require.NoError(t, err, name)
+		require.NoError(t, c.Close())
+		require.NoError(t, l.Close())
+	}
+	for _, name := range []string{strings.Repeat("x", maxName+1), "a\x00b"} {
+		var bad *AddrError
+		_, err := New().Listen(t.Context(), name)
+		require.ErrorAs(t, err, &bad)
+		_, err = New().Dial(t.Context(), name)
+		require.ErrorAs(t, err, &bad)
+		require.Equal(t, name, bad.Addr)
+	}
+	_, err := New().Dial(t.Context(), "")
+	require.ErrorContains(t, err, "no name")
+}
+
+// reactorFor returns a reactor in use, which is released with the test.
+func reactorFor(t *testing.T) *reactor {
+	t.Helper()
+	var all reactors
+	r, err := all.acquire()
+	require.NoError(t, err)
+	t.Cleanup(func() { all.release(r) })
+	return r
+}
+
+func wokenByProcess(t *testing.T) {
+	r := reactorFor(t)
+	bells := []bell{newBell(), newBell(), newBell()}
+	for token, b := range bells {
+		require.EqualValues(t, token, r.register(b))
+	}
+	r.watch(0)
+	defer r.unwatch()
+	peer := start(t, "tokens", "", r.memory.header.File(), r.memory.data.File())
+	patience.Finish(t, bells[0])
+	patience.Finish(t, bells[2])
+	peer.finish(t)
+	require.Empty(t, bells[1], "woken without a token")
+}
+
+func tokenReuse(t *testing.T) {
+	r := reactorFor(t)
+	for token := range uint32(4) {
+		require.Equal(t, token, r.register(newBell()))
+	}
+	r.unregister(2)
+	r.unregister(1)
+	for _, token := range []uint32{1, 2, 4} {
+		require.Equal(t, token, r.register(newBell()))
+	}
+}
