@@ -18,7 +18,7 @@ var house = [][]string{
 	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "internal/*", "internal/wire/capture"},
 	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/simnet", "internal/mux", "internal/ringnet"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
-	3: {".", "pipe", "pipe/hostile"},
+	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
 	4: {"agent", "agent/*"},
 	5: {"rref"},
 	6: {"autograd", "autograd/dist"},

@@ -1,0 +1,190 @@
+package samehost_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// inBoth runs f for each dialect and each end that may listen.
+func inBoth(t *testing.T, f func(t *testing.T, m meeting)) {
+	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+		for name, listens := range map[string]bool{"child dials": false, "child listens": true} {
+			t.Run(dialect+"/"+name, func(t *testing.T) {
+				f(t, meeting{dialect: dialect, listens: listens, spoil: "nothing", role: "echo"})
+			})
+		}
+	}
+}
+
+// requireChannel checks which channel a pipe uses, and that it works.
+func requireChannel(t *testing.T, p *pipe.Pipe, want string) {
+	t.Helper()
+	got, _ := p.Plan().Channel(device.CPU(), device.CPU())
+	require.Equal(t, want, got, p.Plan().String())
+	for seed, size := range []int{100, 100_000, 3<<20 + 1} {
+		roundTrip(t, p, bytes.Repeat([]byte{byte(seed + 1), 2, 3}, size)[:size])
+	}
+}
+
+func roundTrip(t *testing.T, p *pipe.Pipe, data []byte) {
+	t.Helper()
+	require.NoError(t, p.Write(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}}))
+	in, err := p.Next(t.Context())
+	require.NoError(t, err)
+	a := pipe.NewAllocation(in.Descriptor())
+	require.NoError(t, in.Read(t.Context(), a))
+	got, _ := a.Tensors[0].Contiguous()
+	require.True(t, bytes.Equal(data, got))
+}
+
+// Two processes copy out of each other's memory.
+func TestDirectCopy(t *testing.T) {
+	inBoth(t, func(t *testing.T, m meeting) {
+		kid, p := mustMeet(t, m)
+		requireChannel(t, p, cma.Name)
+		require.Regexp(t, "cpu:0 to cpu:0 +cma\n", kid.plan())
+	})
+}
+
+// requireRefused checks that the next channel is used, and that somebody's plan
+// says why.
+func requireRefused(t *testing.T, m meeting, why string) {
+	t.Helper()
+	kid, p := mustMeet(t, m)
+	requireChannel(t, p, "basic")
+	require.Contains(t, p.Plan().String()+kid.plan(), why)
+
+	m.policy.Channels.Require = []string{cma.Name}
+	if m.listens {
+		_, _, err := meet(t, m)
+		require.ErrorIs(t, err, pipe.ErrPolicy)
+		require.ErrorContains(t, err, "channel cma: ")
+	}
+}
+
+// A process that is not dumpable is not read, by users without rights. It says so
+// itself, or is found out, whichever end it is.
+func TestNotDumpable(t *testing.T) {
+	if !withoutRights(t) {
+		return
+	}
+	inBoth(t, func(t *testing.T, m meeting) {
+		m.spoil = "dumpable"
+		requireRefused(t, m, "the process is not dumpable")
+		m.spoil = "late-dumpable"
+		requireRefused(t, m, "operation not permitted")
+	})
+}
+
+// A filter forbids the system call.
+func TestFilteredCall(t *testing.T) {
+	inBoth(t, func(t *testing.T, m meeting) {
+		m.spoil = "readv"
+		requireRefused(t, m, "process_vm_readv does not work, even on the own process")
+		m.spoil = "late-readv"
+		requireRefused(t, m, "operation not permitted")
+	})
+}
+
+// Processes of different users do not try: their descriptors differ.
+func TestOtherUser(t *testing.T) {
+	if syscall.Geteuid() != 0 {
+		t.Skip("only root can start a process as another user")
+	}
+	inBoth(t, func(t *testing.T, m meeting) {
+		m.attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		requireRefused(t, m, "does not go with our")
+	})
+}
+
+// In another pid namespace the same number is another process.
+func TestOtherNamespace(t *testing.T) {
+	if syscall.Geteuid() != 0 {
+		t.Skip("only root can start a process in another pid namespace")
+	}
+	inBoth(t, func(t *testing.T, m meeting) {
+		m.attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		requireRefused(t, m, "does not go with our")
+	})
+}
+
+// The process that is being read is killed, time after time.
+func TestSenderKilled(t *testing.T) {
+	inBoth(t, func(t *testing.T, m meeting) {
+		m.role = "source"
+		dst := pipe.Allocation{Tensors: []device.Buffer{device.Bytes(make([]byte, much))}}
+		for tensors := range 3 {
+			kid, p := mustMeet(t, m)
+			var err error
+			for n := 0; err == nil; n++ {
+				var in *pipe.Incoming
+				if in, err = p.Next(t.Context()); err != nil {
+					break
+				}
+				if n == tensors {
+					go kid.kill()
+				}
+				err = in.Read(t.Context(), dst)
+			}
+			require.ErrorIs(t, err, pipe.ErrPeerLost)
+			p.Abort(nil)
+		}
+	})
+}
+
+// The process that reads is killed: what it was reading is free again.
+func TestReceiverKilled(t *testing.T) {
+	inBoth(t, func(t *testing.T, m meeting) {
+		m.role = "sink"
+		for tensors := range 3 {
+			kid, p := mustMeet(t, m)
+			msg := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, much))}}}
+			var err error
+			for n := 0; err == nil; n++ {
+				if n == tensors {
+					go kid.kill()
+				}
+				err = p.Write(t.Context(), msg)
+			}
+			require.True(t, strings.Contains(err.Error(), "lost the peer"), "%v", err)
+			require.ErrorIs(t, err, pipe.ErrPeerLost)
+			p.Abort(nil)
+		}
+	})
+}
+
+// A sender that gives up has its memory back at once, and a receiver in another
+// process does not take what it finds there for the tensor.
+func TestGivenUpWhileBeingRead(t *testing.T) {
+	_, p := mustMeet(t, meeting{dialect: pipe.DialectNative, spoil: "nothing", role: "echo"})
+	src := make([]byte, much)
+	for round := range byte(20) {
+		for i := range src {
+			src[i] = round
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		op := p.WriteAsync(ctx, &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(src)}}})
+		go cancel()
+		delivered := op.Wait(t.Context()) == nil
+		clear(src[1:]) // the first byte says what all were
+		if !delivered {
+			continue
+		}
+		in, err := p.Next(t.Context())
+		require.NoError(t, err)
+		a := pipe.NewAllocation(in.Descriptor())
+		require.NoError(t, in.Read(t.Context(), a))
+		got, _ := a.Tensors[0].Contiguous()
+		require.Equal(t, much, bytes.Count(got, []byte{round}))
+	}
+	roundTrip(t, p, src)
+}
