@@ -8,7 +8,7 @@
 //	 8  8  mask     size - 1
 //	16  1  flag     1 while a consumer is at work
 //	17  1  flag     1 while a producer is at work
-//	18  6           unused
+//	18  6           free: zero at first, and left alone
 //	24  8  tail     bytes taken out since the beginning
 //	32  8  head     bytes put in since the beginning
 //

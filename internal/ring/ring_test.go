@@ -229,5 +229,9 @@ func TestHeader(t *testing.T) {
 	require.NoError(t, p.Begin())
 	require.Equal(t, []byte{1, 1, 0, 0, 0, 0, 0, 0}, header[16:24])
 	require.NoError(t, c.Cancel())
-	require.Equal(t, []byte{0, 1, 0, 0, 0, 0, 0, 0}, header[16:24])
+	copy(header[18:], "beside")
+	require.NoError(t, p.Commit())
+	require.NoError(t, c.Begin())
+	require.NoError(t, c.Commit())
+	require.Equal(t, "\x00\x00beside", string(header[16:24]))
 }

@@ -33,16 +33,15 @@ type Segment struct {
 	file *os.File // nil when closed, and for a segment from the peer
 }
 
-// Create makes a segment of size bytes, all zero, whose pages are set aside. Its
-// form is that of TensorPipe in C++, whose peers take no seals: whoever gets the
-// descriptor can shrink it.
+// Create makes a segment of size bytes, all zero, whose pages are set aside. It is
+// what TensorPipe in C++ makes: whoever gets the descriptor can shrink it. It is for
+// those who stand in for such a peer; a peer accepts a sealed one as well.
 //
 // A size below 1 gives a *SizeError, and what the system refuses an *Error with
 // its reason in it.
 func Create(size int) (*Segment, error) { return create(size, false) }
 
-// CreateSealed is Create for peers of our own: the size of the segment is fixed
-// for good.
+// CreateSealed is Create with a size that nobody can change.
 func CreateSealed(size int) (*Segment, error) { return create(size, true) }
 
 // Map maps a descriptor that came from a peer, as long as the file is. It accepts
