@@ -1,60 +1,53 @@
 package main
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// catalog is all that -transport and -channel can name.
-func catalog() tensorpipe.Profile { return tensorpipe.DefaultProfile() }
+// uvName is the name of the transport over TCP, the only one that has TLS.
+const uvName = "uv"
 
-// nameList is the value of a flag that lists names of the catalog.
-type nameList struct {
-	names []string
-	given bool // by the user, who is told where one of them does not work
+// torchLanes is how many lanes PyTorch gives to mpt_uv. A C++ peer must have as
+// many.
+const torchLanes = 16
+
+// maxLanes bounds -lanes: each costs a connection.
+const maxLanes = 128
+
+// catalog is all that -transport and -channel can name: the default profile,
+// and what has to be asked for. TCP connections, those of the lanes among them,
+// are made with the options.
+func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
+	p := tensorpipe.DefaultProfile()
+	p.Transports = put(p.Transports, transportName,
+		pipe.TransportEntry{Name: uvName, Priority: 0, Transport: uv.New(with...)},
+		pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()},
+	)
+	p.Channels = put(p.Channels, channelName,
+		pipe.ChannelEntry{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)})},
+		pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(cma.Options{})},
+	)
+	return p
 }
 
-// String implements flag.Value.
-func (l *nameList) String() string { return strings.Join(l.names, ",") }
-
-// Set implements flag.Value.
-func (l *nameList) Set(text string) error {
-	*l = nameList{strings.Split(text, ","), true}
-	return nil
-}
-
-// choose returns the entries that a list names. What nobody asked for by name
-// may be unable to work here: the plan of a pipe says so.
-func choose[E any](what string, list nameList, all []E, name func(E) string, viable func(E) error) ([]E, error) {
-	if err := allKnown(what, list.names, names(all, name)); err != nil {
-		return nil, err
-	}
-	chosen := slices.DeleteFunc(all, func(e E) bool { return !slices.Contains(list.names, name(e)) })
-	for _, e := range chosen {
-		if err := viable(e); err != nil && list.given {
-			return nil, fmt.Errorf("-%s: %s does not work on this machine: %w", what, name(e), err)
+// put adds entries, or sets them in the place of those with the same name.
+func put[E any](to []E, name func(E) string, entries ...E) []E {
+	for _, e := range entries {
+		at := slices.IndexFunc(to, func(other E) bool { return name(other) == name(e) })
+		if at < 0 {
+			to = append(to, e)
+		} else {
+			to[at] = e
 		}
 	}
-	return chosen, nil
-}
-
-// pick cuts a list and checks that all in it exist.
-func pick(what, list string, known []string) ([]string, error) {
-	names := strings.Split(list, ",")
-	return names, allKnown(what, names, known)
-}
-
-func allKnown(what string, names, known []string) error {
-	for _, n := range names {
-		if !slices.Contains(known, n) {
-			return usageErrorf("-%s: there is no %s %q, only %s", what, what, n, strings.Join(known, ", "))
-		}
-	}
-	return nil
+	return to
 }
 
 func transportNames(p tensorpipe.Profile) []string { return names(p.Transports, transportName) }

@@ -49,11 +49,12 @@ func (e *echo) flags(fs *flag.FlagSet) {
 }
 
 func (e *echo) run(ctx context.Context, s streams) error {
-	opts, err := e.path.options()
+	tls, err := e.tls.listen()
 	if err != nil {
 		return err
 	}
-	if err := e.tls.listen(&opts); err != nil {
+	opts, err := e.path.options(tls...)
+	if err != nil {
 		return err
 	}
 	opts.Name = "tpipe echo"
@@ -63,11 +64,11 @@ func (e *echo) run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer c.Close()
-	l, err := c.Listen(ctx, strings.Split(e.listen, ",")...)
+	l, urls, err := listen(ctx, c, opts, strings.Split(e.listen, ","))
 	if err != nil {
 		return blame("listen", err)
 	}
-	if _, err := fmt.Fprintln(s.out, "listening on", strings.Join(l.URLs(), " ")); err != nil {
+	if _, err := fmt.Fprintln(s.out, "listening on", strings.Join(urls, " ")); err != nil {
 		return err // nobody would find it
 	}
 	return e.serve(ctx, c, l, opts.Logger)

@@ -5,8 +5,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -14,37 +16,33 @@ import (
 // pathFlags choose what a pipe may use. Every command that opens pipes has
 // them.
 type pathFlags struct {
-	transports, channels nameList
-	dialect              string
+	offer   offerFlags
+	dialect string
 }
 
 func (f *pathFlags) flags(fs *flag.FlagSet) {
-	all := catalog()
-	f.transports.names = transportNames(all)
-	f.channels.names = channelNames(all)
-	fs.Var(&f.transports, "transport", "`list` of transports to offer, separated by commas")
-	fs.Var(&f.channels, "channel", "`list` of channels to offer, separated by commas")
+	f.offer.flags(fs, tensorpipe.DefaultProfile())
 	fs.StringVar(&f.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
 }
 
-// options are pipe options with the chosen transports and channels.
-func (f *pathFlags) options() (pipe.Options, error) {
+// options are pipe options with the chosen transports and channels. With TLS,
+// which only TCP has, other transports are left out.
+func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 	dialect, err := f.chosenDialect()
 	if err != nil {
 		return pipe.Options{}, err
 	}
-	all := catalog()
-	transports, err := choose("transport", f.transports, all.Transports, transportName,
-		func(e pipe.TransportEntry) error { return e.Transport.Viable() })
+	p, err := f.offer.working(tls...)
 	if err != nil {
 		return pipe.Options{}, err
 	}
-	channels, err := choose("channel", f.channels, all.Channels, channelName,
-		func(e pipe.ChannelEntry) error { return e.Factory.Viable() })
-	if err != nil {
-		return pipe.Options{}, err
+	if len(tls) > 0 {
+		p.Transports = slices.DeleteFunc(p.Transports, func(e pipe.TransportEntry) bool { return e.Name != uvName })
+		if len(p.Transports) == 0 {
+			return pipe.Options{}, usageErrorf("-transport: only %s has TLS", uvName)
+		}
 	}
-	return pipe.Options{Dialect: dialect, Transports: transports, Channels: channels}, nil
+	return pipe.Options{Dialect: dialect, Transports: p.Transports, Channels: p.Channels}, nil
 }
 
 // chosenDialect is the dialect as pipe.Options have it.

@@ -52,11 +52,12 @@ func (p *ping) run(ctx context.Context, s streams) error {
 	if err := p.validate(); err != nil {
 		return err
 	}
-	opts, err := p.path.options()
+	tls, err := p.tls.dial()
 	if err != nil {
 		return err
 	}
-	if err := p.tls.dial(&opts); err != nil {
+	opts, err := p.path.options(tls...)
+	if err != nil {
 		return err
 	}
 	opts.Name = "tpipe ping"

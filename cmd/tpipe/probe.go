@@ -13,18 +13,22 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 // probe is the command that says what works on this machine.
-type probe struct{ json bool }
+type probe struct {
+	offer offerFlags
+	json  bool
+}
 
 func probeEntry() entry {
 	return entry{
 		name:    "probe",
-		usage:   "[-json]",
+		usage:   "[flags]",
 		summary: "say what works on this machine, and why the rest does not",
 		help: `Lists the transports, channels and dialects that pipes can use on this machine,
 with the reason where one does not work, and facts about the machine that decide
@@ -33,7 +37,10 @@ which paths two processes have in common.`,
 	}
 }
 
-func (p *probe) flags(fs *flag.FlagSet) { fs.BoolVar(&p.json, "json", false, "print JSON") }
+func (p *probe) flags(fs *flag.FlagSet) {
+	p.offer.flags(fs, catalog(torchLanes))
+	fs.BoolVar(&p.json, "json", false, "print JSON")
+}
 
 // finding is one line of a probe: something that works or does not.
 type finding struct {
@@ -51,7 +58,11 @@ type findings struct {
 }
 
 func (p *probe) run(_ context.Context, s streams) error {
-	f := look()
+	offered, err := p.offer.profile()
+	if err != nil {
+		return err
+	}
+	f := look(offered)
 	if !p.json {
 		return f.print(s.out)
 	}
@@ -60,9 +71,8 @@ func (p *probe) run(_ context.Context, s streams) error {
 	return enc.Encode(f)
 }
 
-func look() findings {
+func look(profile tensorpipe.Profile) findings {
 	var f findings
-	profile := catalog()
 	for _, e := range profile.Transports {
 		f.Transports = append(f.Transports, judge(e.Name, e.Transport.Viable(), "priority %d", e.Priority))
 	}

@@ -80,7 +80,7 @@ func (c *recv) run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer pipes.Close()
-	l, err := pipes.Listen(ctx, withScheme(c.listen))
+	l, urls, err := listen(ctx, pipes, opts, []string{withScheme(c.listen)})
 	if err != nil {
 		return blame("listen", err)
 	}
@@ -88,7 +88,7 @@ func (c *recv) run(ctx context.Context, s streams) error {
 	if c.show.json {
 		where = s.err
 	}
-	if _, err := fmt.Fprintln(where, "listening on", strings.Join(l.URLs(), " ")); err != nil {
+	if _, err := fmt.Fprintln(where, "listening on", strings.Join(urls, " ")); err != nil {
 		return err // nobody would find it
 	}
 	h := &harbour{recv: c, store: store, out: s.out, screen: newScreen(s, c.show.quiet, c.show.json)}
@@ -97,7 +97,11 @@ func (c *recv) run(ctx context.Context, s streams) error {
 
 // options checks the flags.
 func (c *recv) options() (pipe.Options, error) {
-	opts, err := c.path.options()
+	tls, err := c.tls.listen()
+	if err != nil {
+		return pipe.Options{}, err
+	}
+	opts, err := c.path.options(tls...)
 	if err != nil {
 		return opts, err
 	}
@@ -109,5 +113,5 @@ func (c *recv) options() (pipe.Options, error) {
 	}
 	opts.Name = "tpipe recv"
 	opts.Limits = ferry.Limits(int(c.limit))
-	return opts, c.tls.listen(&opts)
+	return opts, nil
 }

@@ -67,11 +67,12 @@ func (c *send) take(operands []string) error {
 }
 
 func (c *send) run(ctx context.Context, s streams) error {
-	opts, err := c.path.options()
+	tls, err := c.tls.dial()
 	if err != nil {
 		return err
 	}
-	if err := c.tls.dial(&opts); err != nil {
+	opts, err := c.path.options(tls...)
+	if err != nil {
 		return err
 	}
 	cargo, err := ferry.Gather(c.paths, c.follow)

@@ -165,3 +165,19 @@ func TestPingOverTLS(t *testing.T) {
 	echo.stderr.await(t, "handshake failed")
 	require.Contains(t, echo.stop(), "CN=me (me.example)")
 }
+
+// The lanes of a channel are TLS where the pipe is.
+func TestLanesOverTLS(t *testing.T) {
+	a := newAuthority(t)
+	cert, key := a.member(t, "echo", true)
+	mine, myKey := a.member(t, "me", false)
+	_, url := startEcho(t, "-channel", "mpt_uv", "-lanes", "2", "-tls-cert", cert, "-tls-key", key, "-tls-ca", a.file)
+	for _, dialect := range []string{"native", "compatible"} {
+		stdout, stderr, code := tpipe(t, "ping", "-to", url, "-channel", "mpt_uv", "-lanes", "2", "-dialect", dialect,
+			"-check", "-size", "4MiB", "-seed", "1", "-count", "10", "-tls-ca", a.file, "-tls-cert", mine, "-tls-key", myKey)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "TLS 1.3 with CN=echo")
+		require.Contains(t, stdout, "cpu:0 to cpu:0  mpt_uv")
+		require.Contains(t, stdout, "10 of 10 messages came back unchanged")
+	}
+}

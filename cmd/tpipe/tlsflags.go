@@ -7,9 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 
-	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
@@ -36,35 +34,37 @@ func (f *tlsFlags) listenFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.ca, "tls-ca", "", "PEM `file` of authorities; whoever dials needs a certificate that one of them signed")
 }
 
-// dial makes all pipes of a context that dials TLS, if that is wanted.
-func (f *tlsFlags) dial(o *pipe.Options) error {
+// dial returns what makes the connections of an end that dials TLS, nothing if
+// that is not wanted.
+func (f *tlsFlags) dial() ([]uv.Option, error) {
 	if !f.on && *f == (tlsFlags{}) {
-		return nil
+		return nil, nil
 	}
 	config, authorities, err := f.load()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	config.RootCAs, config.ServerName = authorities, f.name
-	return secure(o, uv.WithTLS(config, nil))
+	return []uv.Option{uv.WithTLS(config, nil)}, nil
 }
 
-// listen makes all pipes of a context that listens TLS, if that is wanted.
-func (f *tlsFlags) listen(o *pipe.Options) error {
+// listen returns what makes the connections of an end that listens TLS, nothing
+// if that is not wanted.
+func (f *tlsFlags) listen() ([]uv.Option, error) {
 	if *f == (tlsFlags{}) {
-		return nil
+		return nil, nil
 	}
 	if f.cert == "" && f.key == "" {
-		return usageErrorf("-tls-ca: a listener with TLS needs -tls-cert and -tls-key too")
+		return nil, usageErrorf("-tls-ca: a listener with TLS needs -tls-cert and -tls-key too")
 	}
 	config, authorities, err := f.load()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if authorities != nil {
 		config.ClientCAs, config.ClientAuth = authorities, tls.RequireAndVerifyClientCert
 	}
-	return secure(o, uv.WithTLS(nil, config))
+	return []uv.Option{uv.WithTLS(nil, config)}, nil
 }
 
 // load reads the files.
@@ -92,16 +92,4 @@ func (f *tlsFlags) load() (*tls.Config, *x509.CertPool, error) {
 		return nil, nil, fmt.Errorf("-tls-ca %s: %w", f.ca, errors.New("no certificate in PEM form"))
 	}
 	return config, authorities, nil
-}
-
-// secure leaves only the transport that has TLS.
-func secure(o *pipe.Options, with uv.Option) error {
-	at := slices.IndexFunc(o.Transports, func(e pipe.TransportEntry) bool { return e.Name == "uv" })
-	if at < 0 {
-		return usageErrorf("-transport: only uv has TLS")
-	}
-	entry := o.Transports[at]
-	entry.Transport = uv.New(with)
-	o.Transports = []pipe.TransportEntry{entry}
-	return nil
 }
