@@ -5,6 +5,8 @@ import "sync"
 // arenas lends an arena to a pipe while a batch lasts: what the pipes of a
 // process cost shall not depend on what they once carried.
 type arenas struct {
+	buffers string // as in Spec
+
 	mu   sync.Mutex
 	free []*arena
 }
@@ -14,7 +16,7 @@ func (a *arenas) take() *arena {
 	defer a.mu.Unlock()
 	n := len(a.free)
 	if n == 0 {
-		return &arena{}
+		return &arena{buffers: a.buffers}
 	}
 	last := a.free[n-1]
 	a.free = a.free[:n-1]

@@ -20,6 +20,8 @@ type job struct {
 	URL  string `json:"url"` // to dial, for roleTrips
 
 	For time.Duration `json:"for"` // how long to make round trips
+
+	catalog Catalog
 }
 
 const (
@@ -40,14 +42,14 @@ type greeting struct {
 
 // RunChild is the whole life of a second process: it reads what to do from in,
 // answers on out and returns when in ends, or ctx.
-func RunChild(ctx context.Context, in io.Reader, out io.Writer) error {
+func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lines := bufio.NewScanner(in)
 	if !lines.Scan() {
 		return lines.Err() // the parent went before it said anything
 	}
-	var j job
+	j := job{catalog: catalog}
 	if err := json.Unmarshal(lines.Bytes(), &j); err != nil {
 		return fmt.Errorf("%w: job %.80q: %w", ErrProtocol, lines.Text(), err)
 	}
@@ -80,7 +82,7 @@ func (j job) run(ctx context.Context, requests <-chan struct{}, out *json.Encode
 }
 
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
-	l, err := listen(ctx, j.Spec)
+	l, err := listen(ctx, j.Spec, j.catalog)
 	if err != nil {
 		return err
 	}
@@ -103,7 +105,11 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 }
 
 func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
-	return withClient(ctx, j.Spec, j.URL, func(c *client, _ *pipe.Plan) error {
+	opts, err := j.Spec.options("bench client", j.catalog)
+	if err != nil {
+		return err
+	}
+	return withClient(ctx, j.Spec, opts, j.URL, func(c *client, _ *pipe.Plan) error {
 		if _, _, err := c.roundTrips(warmUps(1000), 0); err != nil {
 			return err
 		}
@@ -133,12 +139,12 @@ type listening struct {
 	memory   arenas
 }
 
-func listen(ctx context.Context, s Spec) (*listening, error) {
-	opts, err := s.options("bench server")
+func listen(ctx context.Context, s Spec, from Catalog) (*listening, error) {
+	opts, err := s.options("bench server", from)
 	if err != nil {
 		return nil, err
 	}
-	l := &listening{failed: make(chan error, 1)}
+	l := &listening{failed: make(chan error, 1), memory: arenas{buffers: s.Buffers}}
 	if l.context, err = pipe.New(opts); err != nil {
 		return nil, err
 	}
@@ -155,7 +161,7 @@ func listen(ctx context.Context, s Spec) (*listening, error) {
 
 // anyAddress is where to listen so that no other program is in the way.
 func anyAddress(transport string) string {
-	if transport == "uv" {
+	if transport == tcpTransport {
 		return "uv://127.0.0.1:0"
 	}
 	return transport + "://"

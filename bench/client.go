@@ -22,7 +22,10 @@ type client struct {
 
 // newClient makes the messages of a batch.
 func newClient(p *pipe.Pipe, s Spec) (*client, error) {
-	c := &client{pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth)}
+	c := &client{
+		pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth),
+		sources: arena{buffers: s.Buffers}, echoes: arena{buffers: s.Buffers},
+	}
 	n := s.batch()
 	if err := c.sources.resize(n, s.Size); err != nil {
 		return nil, err

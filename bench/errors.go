@@ -8,6 +8,21 @@ import (
 // ErrSpec matches errors about a Spec that cannot be measured: change it.
 var ErrSpec = errors.New("bench: bad spec")
 
+// ErrPath matches errors about a path that does not exist on this machine, or
+// not between these two ends: see PathError.
+var ErrPath = errors.New("bench: no such path here")
+
+// PathError says why a path cannot be measured. It matches ErrPath.
+type PathError struct {
+	What string // "transport shm", say
+	Err  error  // why not
+}
+
+func (e *PathError) Error() string { return e.What + ": " + e.Err.Error() }
+
+// Unwrap returns the reason, too.
+func (e *PathError) Unwrap() []error { return []error{ErrPath, e.Err} }
+
 // ErrCorrupt matches errors about bytes that did not arrive as they were sent.
 // A figure with such an error does not exist: the library is wrong.
 var ErrCorrupt = errors.New("bench: corrupted bytes")

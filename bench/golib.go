@@ -12,7 +12,8 @@ import (
 // Go is this library. The client runs in the calling process, the server in a
 // child.
 type Go struct {
-	Child Program // must call RunChild
+	Child   Program // must call RunChild, with the same Catalog
+	Catalog Catalog
 }
 
 // Name is "tensorpipe-go".
@@ -23,15 +24,26 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
+	opts, err := s.options("bench client", g.Catalog)
+	if err == nil {
+		err = findPath(s, opts)
+	}
+	if err != nil {
+		return nil, err
+	}
 	end, err := g.start(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	var r *Result
-	err = withClient(ctx, s, end.url, func(c *client, plan *pipe.Plan) error {
+	err = withClient(ctx, s, opts, end.url, func(c *client, plan *pipe.Plan) error {
+		if err := checkPath(s, plan); err != nil {
+			return err
+		}
 		samples, err := c.measure()
 		if err == nil {
 			r = newResult(g.Name(), s, plan, samples)
+			r.Route = route(s, c.pipe.Stats())
 		}
 		return err
 	})
@@ -51,7 +63,7 @@ type serverEnd struct {
 // start starts the server where the spec wants it.
 func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	if s.OneProcess {
-		l, err := listen(ctx, s)
+		l, err := listen(ctx, s, g.Catalog)
 		if err != nil {
 			return nil, err
 		}
@@ -74,11 +86,7 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 
 // withClient opens a pipe to a server, runs work on it and closes it. The end of
 // ctx breaks the pipe: the loops that are measured look at no ctx.
-func withClient(ctx context.Context, s Spec, url string, work func(*client, *pipe.Plan) error) error {
-	opts, err := s.options("bench client")
-	if err != nil {
-		return err
-	}
+func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work func(*client, *pipe.Plan) error) error {
 	pc, err := pipe.New(opts)
 	if err != nil {
 		return err

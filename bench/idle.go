@@ -34,12 +34,12 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	if err != nil {
 		return nil, err
 	}
-	cost, err := idle(ctx, s.withDefaults(), end, pipes, d)
+	cost, err := g.idle(ctx, s.withDefaults(), end, pipes, d)
 	return cost, blame(err, end.stop())
 }
 
-func idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {
-	opts, err := s.options("bench client")
+func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {
+	opts, err := s.options("bench client", g.Catalog)
 	if err != nil {
 		return nil, err
 	}

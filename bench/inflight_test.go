@@ -29,7 +29,7 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 	for _, spec := range pathSpecs() {
 		for _, named := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/named=%t", spec.Dialect, named), func(t *testing.T) {
-				opts, err := spec.options("in flight")
+				opts, err := spec.options("in flight", nil)
 				require.NoError(t, err)
 				opts.Limits = pipe.Limits{PipeBytesInFlight: budget, ContextBytesInFlight: 2 * budget}
 				client, server := joined(t, opts)

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
+	"os/exec"
 	"strconv"
 	"sync"
 	"time"
@@ -44,9 +46,23 @@ func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	}
 	samples, err := l.run(ctx, path, s.withDefaults())
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), err)
+		return nil, cmp.Or(context.Cause(ctx), unviable(s, err))
 	}
-	return newResult(l.Name(), s, l.plan(s), samples), nil
+	r := newResult(l.Name(), s, l.plan(s), samples)
+	if s.Size > 0 {
+		r.Route = s.Channels[0] // this protocol knows no other
+	}
+	return r, nil
+}
+
+// exitUnviable is how the program ends where the path does not work here.
+const exitUnviable = 3
+
+func unviable(s Spec, err error) error {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == exitUnviable {
+		return &PathError{s.Transports[0] + " with " + s.Channels[0], err}
+	}
+	return err
 }
 
 // Check returns an error that matches ErrSpec where s cannot be measured with
@@ -75,7 +91,10 @@ func (Libtensorpipe) plan(s Spec) *pipe.Plan {
 // run starts both processes and collects what the client prints.
 func (Libtensorpipe) run(ctx context.Context, path string, s Spec) (Samples, error) {
 	var samples Samples
-	route := []string{"--transport", s.Transports[0], "--channel", s.Channels[0]}
+	route := []string{
+		"--transport", s.Transports[0], "--channel", s.Channels[0],
+		"--lanes", strconv.Itoa(s.Lanes), "--buffers", peerBuffers(s.Buffers),
+	}
 	server, err := startProcess(ctx, "tpbench server", Program{Path: path, Args: append([]string{"server", "--listen", anyAddress(s.Transports[0])}, route...)})
 	if err != nil {
 		return samples, err
@@ -105,6 +124,14 @@ func peerFlags(s Spec) []string {
 		flags = append(flags, "--named")
 	}
 	return flags
+}
+
+// peerBuffers is what the program calls them.
+func peerBuffers(buffers string) string {
+	if buffers == BuffersHuge {
+		return "huge"
+	}
+	return "malloc"
 }
 
 // checkSamples makes sure that the program measured what it was asked to.

@@ -18,7 +18,7 @@ const asChild = "TENSORPIPE_BENCH_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asChild) != "" {
-		if err := RunChild(context.Background(), os.Stdin, os.Stdout); err != nil {
+		if err := RunChild(context.Background(), os.Stdin, os.Stdout, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

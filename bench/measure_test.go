@@ -134,7 +134,7 @@ func TestClientOfCxxServer(t *testing.T) {
 	url, err := server.line()
 	require.NoError(t, err)
 	s := small(1001, false)
-	require.NoError(t, withClient(t.Context(), s, url, func(c *client, _ *pipe.Plan) error {
+	require.NoError(t, dialed(t, s, url, func(c *client, _ *pipe.Plan) error {
 		samples, err := c.measure()
 		require.NoError(t, checkSamples(s, samples))
 		return err
@@ -182,7 +182,7 @@ func TestCorruptionIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			end, err := g.start(t.Context(), s)
 			require.NoError(t, err)
-			err = withClient(t.Context(), s, end.url, func(c *client, _ *pipe.Plan) error { return run(c) })
+			err = dialed(t, s, end.url, func(c *client, _ *pipe.Plan) error { return run(c) })
 			require.ErrorIs(t, err, ErrCorrupt)
 			require.ErrorContains(t, err, "differs in the 8 bytes at")
 			_ = end.stop() // it may have an error of its own about the pipe that was aborted
@@ -197,7 +197,7 @@ func TestServerIsKilled(t *testing.T) {
 	s := small(8, true)
 	end, err := g.start(t.Context(), s)
 	require.NoError(t, err)
-	err = withClient(t.Context(), s, end.url, func(c *client, _ *pipe.Plan) error {
+	err = dialed(t, s, end.url, func(c *client, _ *pipe.Plan) error {
 		if err := c.begin(kindEcho, 8); err != nil {
 			return err
 		}

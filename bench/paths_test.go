@@ -50,8 +50,15 @@ func connected(t testing.TB, s Spec, work func(*client)) {
 	end, err := Go{Child: child(t)}.start(t.Context(), s)
 	require.NoError(t, err)
 	defer end.stop()
-	require.NoError(t, withClient(t.Context(), s, end.url, func(c *client, _ *pipe.Plan) error {
+	require.NoError(t, dialed(t, s, end.url, func(c *client, _ *pipe.Plan) error {
 		work(c)
 		return nil
 	}))
+}
+
+// dialed runs work on a client of the server at url.
+func dialed(t testing.TB, s Spec, url string, work func(*client, *pipe.Plan) error) error {
+	opts, err := s.options("test", nil)
+	require.NoError(t, err)
+	return withClient(t.Context(), s, opts, url, work)
 }

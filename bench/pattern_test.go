@@ -35,7 +35,7 @@ func TestPatternTellsPlacesApart(t *testing.T) {
 
 // An arena that is lent again has room for what comes then.
 func TestArenasAreLentAgain(t *testing.T) {
-	var lender arenas
+	lender := arenas{buffers: BuffersDefault}
 	a := lender.take()
 	require.NoError(t, a.resize(2, 100))
 	require.NotSame(t, a, lender.take(), "one is lent once")
@@ -50,8 +50,14 @@ func TestArenasAreLentAgain(t *testing.T) {
 }
 
 func TestArenaSlots(t *testing.T) {
+	for _, buffers := range AllBuffers() {
+		t.Run(buffers, func(t *testing.T) { testArenaSlots(t, buffers) })
+	}
+}
+
+func testArenaSlots(t *testing.T, buffers string) {
 	for _, size := range []int{0, 1, 64, 65, 3 << 20} {
-		var a arena
+		a := arena{buffers: buffers}
 		require.NoError(t, a.resize(3, size))
 		a.fill(3, 10)
 		require.NoError(t, a.check(3, 10), "slots lie apart")

@@ -53,7 +53,11 @@ func TestPeerOutput(t *testing.T) {
 	require.ErrorContains(t, err, "2 warm and 0 cold round trips, 70 messages in 5ns; asked for were 25, 3 and 70")
 	err = run(t, "echo out of luck >&2; exit 1")
 	require.EqualError(t, err, "process tpbench client: exit status 1: out of luck")
+	err = run(t, "echo no shared memory >&2; exit 3")
+	require.ErrorIs(t, unviable(s, err), ErrPath)
+	require.EqualError(t, unviable(s, err), "uv with basic: process tpbench client: exit status 3: no shared memory")
 	err = run(t, "kill -9 $$")
+	require.NotErrorIs(t, unviable(s, err), ErrPath)
 	require.EqualError(t, err, "process tpbench client: signal: killed")
 }
 
@@ -109,10 +113,10 @@ func TestRunChildRefusesOtherJobs(t *testing.T) {
 	} {
 		in, feed := io.Pipe()
 		go io.Copy(feed, strings.NewReader(text))
-		err := RunChild(context.Background(), in, io.Discard)
+		err := RunChild(context.Background(), in, io.Discard, nil)
 		require.ErrorIs(t, err, ErrProtocol)
 		require.ErrorContains(t, err, want)
 		feed.Close()
 	}
-	require.NoError(t, RunChild(context.Background(), strings.NewReader(""), io.Discard), "a parent that is gone is no error")
+	require.NoError(t, RunChild(context.Background(), strings.NewReader(""), io.Discard, nil), "a parent that is gone is no error")
 }

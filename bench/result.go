@@ -15,13 +15,15 @@ type Result struct {
 	Transport string `json:"transport"`
 	Channel   string `json:"channel"` // for tensors from host memory to host memory
 	Dialect   string `json:"dialect"`
+	Route     string `json:"route"` // which the tensors took: a channel, or Inline; empty if there were none
 
-	SizeBytes  int  `json:"size_bytes"`
-	Named      bool `json:"named"`
-	Depth      int  `json:"depth"`
-	Messages   int  `json:"messages"`    // one way
-	RoundTrips int  `json:"round_trips"` // warm
-	Processes  int  `json:"processes"`   // 1 or 2
+	SizeBytes  int    `json:"size_bytes"`
+	Named      bool   `json:"named"`
+	Buffers    string `json:"buffers"`
+	Depth      int    `json:"depth"`
+	Messages   int    `json:"messages"`    // one way
+	RoundTrips int    `json:"round_trips"` // warm
+	Processes  int    `json:"processes"`   // 1 or 2
 
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
 	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
@@ -55,14 +57,14 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	s = s.withDefaults()
 	r := &Result{
 		Subject: subject, Transport: plan.Transport, Channel: channelOf(plan), Dialect: plan.Dialect,
-		SizeBytes: s.Size, Named: s.Named, Depth: s.Depth,
+		SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
 		Messages: samples.Messages, RoundTrips: len(samples.RoundTrips), Processes: 2,
 		RTT: percentiles(samples.RoundTrips), Cold: percentiles(samples.ColdTrips),
 		CPUPerTrip: samples.TripCPU.Seconds() * 1e6 / float64(max(len(samples.RoundTrips), 1)),
 		CPUSeconds: samples.CPU.Seconds(),
 		Path:       plan,
 	}
-	if plan.Transport == "uv" {
+	if plan.Transport == tcpTransport {
 		r.Congestion = CongestionControl()
 	}
 	if s.OneProcess {

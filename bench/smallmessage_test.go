@@ -30,7 +30,7 @@ func BenchmarkSmallMessage(b *testing.B) {
 }
 
 func smallMessages(b *testing.B, path Spec, fresh func() (context.Context, context.CancelFunc)) {
-	opts, err := path.options("bench")
+	opts, err := path.options("bench", nil)
 	require.NoError(b, err)
 	client, server := joined(b, opts)
 	m := &pipe.Message{

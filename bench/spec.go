@@ -3,27 +3,30 @@ package bench
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 // Spec says what to measure. A count of 0 leaves that part out.
 type Spec struct {
-	// Transports and Channels are names of entries of
-	// [tensorpipe.DefaultProfile] to offer; none stands for all. Libtensorpipe
-	// needs exactly one of each.
+	// Transports and Channels are names of entries of the Catalog to offer; none
+	// stands for those of [tensorpipe.DefaultProfile]. Libtensorpipe needs
+	// exactly one of each.
 	Transports []string `json:"transports,omitempty"`
 	Channels   []string `json:"channels,omitempty"`
+
+	// Lanes is the number of connections of the channel mpt_uv. 0 stands for 16,
+	// which is what PyTorch has.
+	Lanes int `json:"lanes,omitempty"`
 
 	// Dialect is that of pipe.Options. Libtensorpipe has its own, which is the
 	// compatible one.
 	Dialect string `json:"dialect,omitempty"`
 
 	// NoSpin makes all who wait for a message over uv go to sleep at once, see
-	// [uv.WithSpin]. It does not concern Libtensorpipe.
+	// WithSpin there. It does not concern Libtensorpipe.
 	NoSpin bool `json:"no_spin,omitempty"`
 
 	// Size is that of the one tensor of a message, in bytes. With 0, messages
@@ -33,6 +36,9 @@ type Spec struct {
 	// Named is whether the sender names the target device; otherwise the
 	// receiver chooses it.
 	Named bool `json:"named"`
+
+	// Buffers is the memory of the messages, BuffersDefault if empty.
+	Buffers string `json:"buffers"`
 
 	// Depth is the number of messages in flight one way. 0 stands for 8.
 	Depth int `json:"depth"`
@@ -54,6 +60,7 @@ const (
 	batchMessages = 1024
 	maxBatchBytes = 8 << 30
 	maxMessages   = 10_000_000
+	maxLanes      = 128
 )
 
 // DefaultTrips and DefaultMessages are numbers of round trips, and of messages one
@@ -66,6 +73,8 @@ func DefaultMessages(size int) int { return min(max(2<<30/max(size, 1), 32), 20_
 
 func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)
+	s.Lanes = cmp.Or(s.Lanes, 16)
+	s.Buffers = cmp.Or(s.Buffers, BuffersDefault)
 	s.Idle = cmp.Or(s.Idle, 2*time.Millisecond)
 	return s
 }
@@ -83,6 +92,10 @@ func (s Spec) Check() error {
 		return specErrorf("nothing to measure: all counts are 0")
 	case s.Depth < 1 || s.Depth > batchMessages:
 		return specErrorf("depth %d: want 1 to %d", s.Depth, batchMessages)
+	case s.Lanes < 1 || s.Lanes > maxLanes:
+		return specErrorf("%d lanes: want 1 to %d", s.Lanes, maxLanes)
+	case !slices.Contains(AllBuffers(), s.Buffers):
+		return specErrorf("buffers %q: want %s", s.Buffers, strings.Join(AllBuffers(), ", "))
 	case s.Idle < 0:
 		return specErrorf("idle %v: want more than 0", s.Idle)
 	case s.Size < 0 || s.Size > maxBatchBytes/(2*s.Depth):
@@ -103,35 +116,7 @@ func (s Spec) batch() int {
 }
 
 // options are those of a context that offers what s says.
-func (s Spec) options(name string) (pipe.Options, error) {
-	profile := tensorpipe.DefaultProfile()
-	transports, err := pick("transport", profile.Transports, s.Transports, func(e pipe.TransportEntry) string { return e.Name })
-	if err != nil {
-		return pipe.Options{}, err
-	}
-	channels, err := pick("channel", profile.Channels, s.Channels, func(e pipe.ChannelEntry) string { return e.Name })
-	if err != nil {
-		return pipe.Options{}, err
-	}
-	if s.NoSpin {
-		for i, e := range transports {
-			if e.Name == "uv" {
-				transports[i].Transport = uv.New(uv.WithSpin(0))
-			}
-		}
-	}
-	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: transports, Channels: channels}, nil
-}
-
-// pick returns the entries with the wanted names, all if none is wanted.
-func pick[E any](what string, entries []E, wanted []string, name func(E) string) ([]E, error) {
-	if len(wanted) == 0 {
-		return entries, nil
-	}
-	for _, w := range wanted {
-		if !slices.ContainsFunc(entries, func(e E) bool { return name(e) == w }) {
-			return nil, specErrorf("there is no %s %q", what, w)
-		}
-	}
-	return slices.DeleteFunc(entries, func(e E) bool { return !slices.Contains(wanted, name(e)) }), nil
+func (s Spec) options(name string, from Catalog) (pipe.Options, error) {
+	p, err := from.profile(s)
+	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: p.Transports, Channels: p.Channels}, err
 }

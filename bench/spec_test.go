@@ -19,6 +19,9 @@ func TestSpecCheck(t *testing.T) {
 		"depth 1025":                func(s *Spec) { s.Depth = 1025 },
 		"size -1":                   func(s *Spec) { s.Size = -1 },
 		"size 2147483648: with a depth of 4 want 0 to 1073741824 bytes": func(s *Spec) { s.Size = 2 << 30 },
+		"-1 lanes: want 1 to 128":                   func(s *Spec) { s.Lanes = -1 },
+		"129 lanes: want 1 to 128":                  func(s *Spec) { s.Lanes = 129 },
+		`buffers "stack": want default, huge, heap`: func(s *Spec) { s.Buffers = "stack" },
 		"idle -1s": func(s *Spec) { s.Idle = -time.Second },
 	} {
 		s := small(8, true)
@@ -30,11 +33,11 @@ func TestSpecCheck(t *testing.T) {
 
 func TestSpecNamesWhatExists(t *testing.T) {
 	for _, s := range []Spec{{Transports: []string{"pigeon"}}, {Channels: []string{"pigeon"}}} {
-		_, err := s.options("test")
+		_, err := s.options("test", nil)
 		require.ErrorIs(t, err, ErrSpec)
 		require.ErrorContains(t, err, `"pigeon"`)
 	}
-	opts, err := Spec{}.options("test")
+	opts, err := Spec{}.options("test", nil)
 	require.NoError(t, err)
 	require.NotEmpty(t, opts.Transports)
 	require.NotEmpty(t, opts.Channels)

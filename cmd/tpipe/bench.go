@@ -86,7 +86,7 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	self := bench.Go{Child: bench.Program{Path: program, Args: []string{benchChildName}}}
+	self := bench.Go{Child: bench.Program{Path: program, Args: []string{benchChildName}}, Catalog: catalog}
 	show := newBenchReport(s.out, b.json)
 	for _, spec := range specs {
 		runs, err := b.measure(ctx, self, peer, spec)

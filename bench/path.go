@@ -1,0 +1,59 @@
+package bench
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// findPath returns an error that matches ErrPath where an entry that s names
+// cannot be used on this machine.
+func findPath(s Spec, o pipe.Options) error {
+	for _, e := range o.Transports {
+		if err := e.Transport.Viable(); err != nil && len(s.Transports) > 0 {
+			return &PathError{"transport " + e.Name, err}
+		}
+	}
+	for _, e := range o.Channels {
+		if err := e.Factory.Viable(); err != nil && len(s.Channels) > 0 {
+			return &PathError{"channel " + e.Name, err}
+		}
+	}
+	return nil
+}
+
+// checkPath returns an error that matches ErrPath where a pipe cannot carry the
+// messages.
+func checkPath(s Spec, plan *pipe.Plan) error {
+	if _, found := plan.Channel(device.CPU(), device.CPU()); found {
+		return nil
+	}
+	var why []string
+	for _, r := range plan.Refused {
+		if r.What == "channel" {
+			why = append(why, r.Name+": "+r.Reason)
+		}
+	}
+	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), "it is not for host memory"))}
+}
+
+// route says which way the tensors went: the channel, or "inline" for those that
+// were within their messages; "" where there were none.
+func route(s Spec, stats pipe.PipeStats) string {
+	var names []string
+	for _, c := range stats.Channels {
+		if c.Sent.Messages > 0 {
+			names = append(names, c.Name)
+		}
+	}
+	if len(names) == 0 && s.Size > 0 {
+		return Inline
+	}
+	return strings.Join(names, ",")
+}
+
+// Inline is the route of tensors that travel within their messages.
+const Inline = "inline"

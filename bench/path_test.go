@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+var errBroken = errors.New("it is broken")
+
+type brokenTransport struct{ transport.Transport }
+
+func (brokenTransport) Viable() error { return errBroken }
+
+type brokenChannel struct{ channel.Factory }
+
+func (brokenChannel) Viable() error { return errBroken }
+
+// withBroken is the usual catalog, and a transport and a channel that work
+// nowhere.
+func withBroken(lanes int, tcp ...uv.Option) tensorpipe.Profile {
+	p := usual(lanes, tcp...)
+	p.Transports = append(p.Transports, pipe.TransportEntry{Name: "pigeon", Transport: brokenTransport{}})
+	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: "smoke", Factory: brokenChannel{}})
+	return p
+}
+
+// What does not work here is told apart from what goes wrong.
+func TestUnviablePath(t *testing.T) {
+	g := Go{Child: child(t), Catalog: withBroken}
+	for want, spoil := range map[string]func(*Spec){
+		"transport pigeon: it is broken": func(s *Spec) { s.Transports = []string{"pigeon"} },
+		"channel smoke: it is broken":    func(s *Spec) { s.Channels = []string{"smoke"} },
+	} {
+		s := small(8, true)
+		spoil(&s)
+		_, err := g.Measure(t.Context(), s)
+		require.EqualError(t, err, want)
+		require.ErrorIs(t, err, ErrPath)
+		require.ErrorIs(t, err, errBroken)
+	}
+	// Who names nothing does without.
+	p, err := Catalog(withBroken).profile(Spec{})
+	require.NoError(t, err)
+	require.Equal(t, transportNames(tensorpipe.DefaultProfile()), transportNames(p))
+}
+
+func transportNames(p tensorpipe.Profile) (names []string) {
+	for _, e := range p.Transports {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+func TestPathWithoutChannel(t *testing.T) {
+	s := Spec{Channels: []string{"cma"}}
+	plan := &pipe.Plan{Refused: []pipe.Refusal{{What: "transport", Name: "shm", Reason: "far"}, {What: "channel", Name: "cma", Reason: "forbidden"}}}
+	require.EqualError(t, checkPath(s, plan), "channel cma: cma: forbidden")
+	require.ErrorIs(t, checkPath(s, plan), ErrPath)
+	require.EqualError(t, checkPath(s, &pipe.Plan{}), "channel cma: it is not for host memory")
+	plan.Channels = []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: "cma"}}
+	require.NoError(t, checkPath(s, plan))
+}
+
+// The channel of the other end alone is no path.
+func TestPathThatOneEndLacks(t *testing.T) {
+	s := small(8, true)
+	s.Channels = []string{"smoke"}
+	g := Go{Child: child(t), Catalog: func(lanes int, tcp ...uv.Option) tensorpipe.Profile {
+		p := usual(lanes, tcp...)
+		p.Channels[0].Name = "smoke" // which the child does not know
+		return p
+	}}
+	_, err := g.Measure(t.Context(), s)
+	require.ErrorContains(t, err, `there is no channel "smoke"`)
+}
+
+// The path that was really used is that of the tensors, not that of the plan.
+func TestRoute(t *testing.T) {
+	for _, c := range []struct {
+		dialect string
+		size    int
+		want    string
+	}{
+		{pipe.DialectNative, 0, ""}, {pipe.DialectNative, 8, Inline}, {pipe.DialectNative, 200_000, "basic"},
+		{pipe.DialectCompatible, 8, "basic"},
+	} {
+		s := small(c.size, true)
+		s.Dialect = c.dialect
+		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, c.want, r.Route, "%s, %d bytes", c.dialect, c.size)
+	}
+}
+
+func TestMeasureOnAllBuffers(t *testing.T) {
+	for _, buffers := range AllBuffers() {
+		s := small(3<<20, true)
+		s.Buffers, s.RoundTrips, s.OneWay = buffers, 5, 9
+		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+		require.NoError(t, err)
+		requireSane(t, s, r)
+		require.Equal(t, buffers, r.Buffers)
+	}
+}
+
+// The peer finds on all its paths what it should, on both kinds of memory.
+func TestMeasureLibtensorpipePaths(t *testing.T) {
+	requirePeer(t)
+	for _, transport := range []string{"uv", "shm"} {
+		for _, channel := range []string{"basic", "mpt_uv", "cma"} {
+			for _, buffers := range []string{BuffersDefault, BuffersHuge} {
+				t.Run(transport+"/"+channel+"/"+buffers, func(t *testing.T) {
+					s := small(200_000, false)
+					s.Transports, s.Channels, s.Lanes, s.Buffers = []string{transport}, []string{channel}, 2, buffers
+					r, err := Libtensorpipe{}.Measure(t.Context(), s)
+					if errors.Is(err, ErrPath) {
+						t.Skip(err)
+					}
+					require.NoError(t, err)
+					require.Equal(t, []string{transport, channel, channel}, []string{r.Transport, r.Channel, r.Route})
+					require.Positive(t, r.GBps)
+				})
+			}
+		}
+	}
+}
