@@ -24,4 +24,6 @@ func benchChildEntry() entry {
 
 func (benchChild) flags(*flag.FlagSet) {}
 
-func (benchChild) run(ctx context.Context, s streams) error { return bench.RunChild(ctx, s.in, s.out, catalog) }
+func (benchChild) run(ctx context.Context, s streams) error {
+	return bench.RunChild(ctx, s.in, s.out, catalog)
+}
