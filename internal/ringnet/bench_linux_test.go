@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkRaw: round trips with another process, and one way to it.
-func BenchmarkRaw(b *testing.B) {
+// BenchmarkStream: round trips with another process, and one way to it.
+func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{8, 4 << 10, 64 << 10} {
 		b.Run(fmt.Sprintf("trip/%dB", size), func(b *testing.B) {
 			s, _ := startPeer(b, fmt.Sprint("echo ", size))

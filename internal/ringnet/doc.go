@@ -1,4 +1,4 @@
-// Package ringnet carries streams of bytes between two processes of one machine
+// Package ringnet is a session of streams between two processes of one machine,
 // through memory that both have mapped. A Unix socket between the two is the way
 // by which the memory comes, the doorbell, and what tells that the peer is gone.
 //

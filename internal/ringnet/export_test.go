@@ -1,16 +1,18 @@
 package ringnet
 
-// FirstSegment is the size of an end's first segment, RawSegment that of a Raw.
+// FirstSegment is the size of an end's first segment, LaterSegment that of each
+// further one.
 var (
 	FirstSegment = segmentSize(0)
-	RawSegment   = headerSize + rawRing
+	LaterSegment = segmentSize(firstPlaces)
 )
 
-// Where the counters of the first ring of a segment are, and of that of a Raw.
+// Words of the ring to which the end that opens the first stream of a segment
+// writes.
 const (
-	FirstHead = placeHeader + atHead
-	RawHead   = atHead
-	RawTail   = atTail
+	FirstHead   = placeHeader + atHead
+	FirstTail   = placeHeader + atTail
+	FirstReader = placeHeader + atReader
 )
 
 // Bells that a peer may ring.
@@ -21,9 +23,3 @@ const (
 
 // PlaceShift is where a bell has its place.
 const PlaceShift = bellPlace
-
-// LaterSegment is the size of an end's further segments, and RawReader where a
-// reader says that it sleeps.
-var LaterSegment = segmentSize(firstPlaces)
-
-const RawReader = atReader

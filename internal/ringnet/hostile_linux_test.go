@@ -102,7 +102,7 @@ func TestHostilePeerOfSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			near, far := sockets(t)
 			defer far.Close()
-			s, err := ringnet.NewSession(near, transport.SessionConfig{Streams: places}, wait.Spin, addresses())
+			s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: places}, wait.Spin, addresses())
 			require.NoError(t, err)
 			defer s.Close()
 			mine, err := s.Open()
@@ -128,18 +128,36 @@ func TestHostilePeerOfSession(t *testing.T) {
 	}
 }
 
+// victim is a session with a stream, and its segment.
+func victim(t *testing.T) (transport.Stream, []byte) {
+	t.Helper()
+	near, far := sockets(t)
+	t.Cleanup(func() { far.Close() })
+	s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: 1}, wait.Spin, addresses())
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	st, err := s.Open()
+	require.NoError(t, err)
+	return st, receive(t, far).Bytes()
+}
+
 // A reader that claims to have read more than was written.
 func TestHostileReader(t *testing.T) {
-	near, far := sockets(t)
-	defer far.Close()
-	s, err := ringnet.NewRaw(near, nil, wait.Spin, addresses())
-	require.NoError(t, err)
-	defer s.Close()
-	_, err = s.Write(make([]byte, 100))
-	require.NoError(t, err)
-	theirs := receive(t, far)
-	binary.LittleEndian.PutUint64(theirs.Bytes()[ringnet.RawTail:], 1<<40)
-	_, err = s.Write(make([]byte, 2<<20))
+	st, theirs := victim(t)
+	binary.LittleEndian.PutUint64(theirs[ringnet.FirstTail:], 1<<40)
+	_, err := st.Write(make([]byte, 2<<20))
+	require.ErrorIs(t, err, ringnet.ErrCorrupt)
+}
+
+// A peer that does not listen to its bells is given up, not waited for.
+func TestDeafPeer(t *testing.T) {
+	st, theirs := victim(t)
+	var err error
+	for err == nil { // a reader that says again and again that it sleeps
+		theirs[ringnet.FirstReader] = 1
+		copy(theirs[ringnet.FirstTail:][:8], theirs[ringnet.FirstHead:])
+		_, err = st.Write([]byte("x"))
+	}
 	require.ErrorIs(t, err, ringnet.ErrCorrupt)
 }
 
@@ -159,22 +177,4 @@ func receive(t *testing.T, sock *net.UnixConn) *segment.Segment {
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
-}
-
-// A peer that does not listen to its bells is given up, not waited for.
-func TestDeafPeer(t *testing.T) {
-	near, far := sockets(t)
-	defer far.Close()
-	s, err := ringnet.NewRaw(near, nil, wait.Spin, addresses())
-	require.NoError(t, err)
-	defer s.Close()
-	_, err = s.Write([]byte("x"))
-	require.NoError(t, err)
-	theirs := receive(t, far)
-	for err == nil { // a reader that says again and again that it sleeps
-		theirs.Bytes()[ringnet.RawReader] = 1
-		binary.LittleEndian.PutUint64(theirs.Bytes()[ringnet.RawTail:], binary.LittleEndian.Uint64(theirs.Bytes()[ringnet.RawHead:]))
-		_, err = s.Write([]byte("x"))
-	}
-	require.ErrorIs(t, err, ringnet.ErrCorrupt)
 }

@@ -1,6 +1,7 @@
 package ringnet_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // peerVar tells a child process what to do with the socket that is its third
@@ -21,7 +23,7 @@ const peerVar = "RINGNET_PEER"
 
 // startPeer starts the other process and returns the stream to it. It ends when
 // the stream does.
-func startPeer(b testing.TB, order string) (*ringnet.Raw, *exec.Cmd) {
+func startPeer(b testing.TB, order string) (transport.Stream, *exec.Cmd) {
 	b.Helper()
 	near, far := sockets(b)
 	f, err := far.File()
@@ -33,12 +35,14 @@ func startPeer(b testing.TB, order string) (*ringnet.Raw, *exec.Cmd) {
 	require.NoError(b, cmd.Start())
 	require.NoError(b, f.Close())
 	require.NoError(b, far.Close())
-	s, err := ringnet.NewRaw(near, nil, wait.Spin, addresses())
+	session, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: 1, Client: true}, wait.Spin, addresses())
 	require.NoError(b, err)
 	b.Cleanup(func() {
-		s.Close()
+		session.Close()
 		_ = cmd.Wait()
 	})
+	s, err := session.Open()
+	require.NoError(b, err)
 	return s, cmd
 }
 
@@ -51,11 +55,15 @@ func peer(order string) {
 	if err != nil {
 		panic(err)
 	}
-	s, err := ringnet.NewRaw(c.(*net.UnixConn), nil, wait.Spin, addresses())
+	session, err := ringnet.NewSession(c.(*net.UnixConn), now(), transport.SessionConfig{Streams: 1}, wait.Spin, addresses())
 	if err != nil {
 		panic(err)
 	}
-	defer s.Close()
+	defer session.Close()
+	s, err := session.Accept(context.Background())
+	if err != nil {
+		panic(err)
+	}
 	p := make([]byte, size)
 	for err == nil {
 		if what != "source" {
@@ -70,9 +78,9 @@ func peer(order string) {
 // A process that is killed ends its streams, after what it had written, while
 // the other end reads and while it writes.
 func TestKilledPeer(t *testing.T) {
-	for what, call := range map[string]func(*ringnet.Raw) error{
-		"source": func(s *ringnet.Raw) error { _, err := io.Copy(io.Discard, s); return err },
-		"sink": func(s *ringnet.Raw) error {
+	for what, call := range map[string]func(transport.Stream) error{
+		"source": func(s transport.Stream) error { _, err := io.Copy(io.Discard, s); return err },
+		"sink": func(s transport.Stream) error {
 			for p := make([]byte, 100_000); ; {
 				if _, err := s.Write(p); err != nil {
 					return err

@@ -41,27 +41,22 @@ func addresses() ringnet.Addresses {
 	return ringnet.Addresses{Local: a, Remote: a}
 }
 
-func raws(t testing.TB) (one, other *ringnet.Raw) {
-	t.Helper()
-	a, b := sockets(t)
-	one, err := ringnet.NewRaw(a, nil, wait.Spin, addresses())
-	require.NoError(t, err)
-	t.Cleanup(func() { one.Close() })
-	other, err = ringnet.NewRaw(b, nil, wait.Spin, addresses())
-	require.NoError(t, err)
-	t.Cleanup(func() { other.Close() })
-	return one, other
+// now is a channel that is closed.
+func now() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
 }
 
 func sessions(t testing.TB, streams int) (client, server *ringnet.Session) {
 	t.Helper()
 	a, b := sockets(t)
 	cfg := transport.SessionConfig{Streams: streams}
-	server, err := ringnet.NewSession(b, cfg, wait.Spin, addresses())
+	server, err := ringnet.NewSession(b, now(), cfg, wait.Spin, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	cfg.Client = true
-	client, err = ringnet.NewSession(a, cfg, wait.Spin, addresses())
+	client, err = ringnet.NewSession(a, now(), cfg, wait.Spin, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client, server
@@ -75,13 +70,6 @@ func open(t testing.TB, from, to transport.Session) (opened, accepted transport.
 	accepted, err = to.Accept(t.Context())
 	require.NoError(t, err)
 	return opened, accepted
-}
-
-func TestRawIsNetConn(t *testing.T) {
-	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-		one, other := raws(t)
-		return one, other, func() { one.Close(); other.Close() }, nil
-	})
 }
 
 func TestStreamIsNetConn(t *testing.T) {
@@ -107,7 +95,8 @@ func random(size int) []byte {
 }
 
 func TestManyBytesBothWays(t *testing.T) {
-	one, other := raws(t)
+	client, server := sessions(t, 1)
+	one, other := open(t, client, server)
 	want := random(20<<20 + 7)
 	var sent []<-chan error
 	for _, s := range []transport.Stream{one, other} {

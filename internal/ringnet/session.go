@@ -38,11 +38,12 @@ type Session struct {
 
 var _ transport.Session = (*Session)(nil)
 
-// NewSession makes the socket a session; it is its owner. The peer does the same,
-// at the same point of their conversation on it. spin is how long at most who
+// NewSession makes the socket a session; it is its owner. The peer does the same.
+// What is written to the socket belongs to the session at once; it reads from it,
+// where the peer's first bell is next, when ready is closed. spin is how long at most who
 // waits looks before it sleeps. Windows are what the rings hold: 256 KiB for the
 // first stream that an end opens, 64 KiB for others; the budget is not asked.
-func NewSession(sock *net.UnixConn, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
+func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	s := &Session{
 		addresses: a,
 		seat:      wait.NewMemory(spin),
@@ -53,7 +54,10 @@ func NewSession(sock *net.UnixConn, cfg transport.SessionConfig, spin time.Durat
 	if err := s.bond.init(sock); err != nil {
 		return nil, err
 	}
-	s.listening.Go(s.listen)
+	s.listening.Go(func() {
+		<-ready
+		s.listen()
+	})
 	return s, nil
 }
 

@@ -22,8 +22,7 @@ type stream struct {
 	bond      *bond
 	place     bell // and whose, as the peer is told
 	ends      ends
-	late      *late         // nil where the rings were there from the beginning
-	onClose   func(*stream) // nil, or to be called once, with both turns held
+	onClose   func(*stream) // called once, with both turns held
 	closed    atomic.Bool
 	finished  atomic.Bool // CloseWrite
 	closing   sync.Once
@@ -32,8 +31,8 @@ type stream struct {
 	addresses Addresses
 }
 
-// ends are the rings of a stream. Each is nil while it does not exist, and again
-// after Close; it is used by who has the turn of its side.
+// ends are the rings of a stream, nil after Close. Each is used by who has the
+// turn of its side.
 type ends struct {
 	in  *readerEnd
 	out *writerEnd
@@ -56,7 +55,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, err
 		}
-		s.read.await(s.readerSleeps())
+		s.read.await(s.ends.in.reader)
 	}
 }
 
@@ -67,13 +66,7 @@ func (s *stream) tryRead(p []byte) (int, error) {
 		return 0, err
 	}
 	gone := s.bond.failure()
-	if n := s.readBefore(p, gone != nil); n > 0 {
-		return n, nil
-	}
 	in := s.ends.in
-	if in == nil {
-		return 0, gone
-	}
 	end := in.finished.Load()
 	n, err := in.take(p)
 	switch {
@@ -108,9 +101,6 @@ func (s *stream) readChanged() bool {
 		return true
 	}
 	in := s.ends.in
-	if in == nil {
-		return s.late.in.Load() != nil
-	}
 	n, err := in.there()
 	return n > 0 || err != nil || in.finished.Load() != running
 }
@@ -145,10 +135,7 @@ func (s *stream) tryWrite(p []byte) (int, error) {
 	if err := s.bond.failure(); err != nil {
 		return 0, err
 	}
-	out, err := s.outgoing()
-	if err != nil {
-		return 0, err
-	}
+	out := s.ends.out
 	if out.gone.Load() != 0 {
 		return 0, os.NewSyscallError("ring", syscall.EPIPE)
 	}
@@ -202,13 +189,9 @@ func (s *stream) CloseWrite() error {
 	s.write.poke()
 	s.write.turn.Lock()
 	defer s.write.turn.Unlock()
-	if s.closed.Load() || s.bond.failure() != nil {
-		return nil
+	if !s.closed.Load() {
+		s.finish(finished)
 	}
-	if _, err := s.outgoing(); err != nil {
-		return err
-	}
-	s.finish(finished)
 	return nil
 }
 
@@ -227,16 +210,10 @@ func (s *stream) Close() error {
 		s.stop()
 		defer s.read.turn.Unlock()
 		defer s.write.turn.Unlock()
-		if s.ends.out != nil {
-			s.finish(finished)
-		}
-		if in := s.ends.in; in != nil {
-			in.gone.Store(1)
-			s.rouse(in.writer, bellWritable)
-		}
-		if s.onClose != nil {
-			s.onClose(s)
-		}
+		s.finish(finished)
+		s.ends.in.gone.Store(1)
+		s.rouse(s.ends.in.writer, bellWritable)
+		s.onClose(s)
 		s.ends = ends{}
 	})
 	return nil
