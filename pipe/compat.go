@@ -240,6 +240,7 @@ func (p *compat) stats() PipeStats {
 		Received:       p.in.traffic.snapshot(),
 		BytesInFlight:  p.out.room.own.inUse(),
 		BytesReadAhead: p.in.held.inUse(),
+		Compression:    CompressionStats{Refused: "the pipe speaks the compatible dialect"},
 	}
 }
 

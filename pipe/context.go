@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 // Options configure a Context.
@@ -76,7 +78,10 @@ type Context struct {
 	blocks, incoming sync.Pool // memory of native pipes, to be used again
 
 	counters counters
-	unmarked bool // tests: pass for an end that is not ours
+	coders   *compress.Coders
+
+	unmarked     bool // tests: pass for an end that is not ours
+	uncompressed bool // tests: pass for one that knows no compression
 
 	closing context.Context // ends when Close is called
 	stop    context.CancelCauseFunc
@@ -123,6 +128,7 @@ func New(o Options) (*Context, error) {
 	}
 	c.blocks.New = func() any { return new(block) }
 	c.incoming.New = func() any { return new(nativeIncoming) }
+	c.coders = compress.New(runtime.GOMAXPROCS(0))
 	c.inFlight = newBudget(c.limits.ContextBytesInFlight)
 	c.windows = newBudget(c.limits.ContextWindowBytes)
 	c.openings = newBudget(c.limits.HandshakesInProgress)

@@ -12,6 +12,9 @@ const reasonNoMarker = "the peer does not know it"
 // marker is what an end says of itself to others of ours.
 func (c *Context) marker() wire.Marker {
 	m := wire.Marker{MinVersion: wire.VersionCompatible, MaxVersion: wire.VersionNative, Features: wire.FeatureControl}
+	if !c.uncompressed {
+		m.Features |= wire.FeatureCompression
+	}
 	switch c.opts.Dialect {
 	case DialectCompatible:
 		m.MaxVersion = wire.VersionCompatible

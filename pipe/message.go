@@ -40,6 +40,9 @@ func (m *Message) timeLeft() time.Duration {
 type Payload struct {
 	Data     []byte
 	Metadata []byte
+
+	// Compression is how to compress Data on its way, where that can be had.
+	Compression Compression
 }
 
 // Tensor is a buffer that travels over the channel chosen for its device and
@@ -54,6 +57,11 @@ type Tensor struct {
 	TargetDevice device.Device
 
 	Metadata []byte
+
+	// Compression is how to compress the tensor on its way, where that can be
+	// had: it must be in host memory without a stream, and unable to go anywhere
+	// but to cpu:0.
+	Compression Compression
 }
 
 // Descriptor describes an incoming message before its bytes have arrived, so

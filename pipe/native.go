@@ -27,6 +27,8 @@ type nativePipe struct {
 	mover   *bulk.Mover
 	bulk    bulkOpener
 
+	compresses bool // both ends know how to
+
 	built chan struct{} // closed when the loops run, or will not
 	loops sync.WaitGroup
 }
@@ -73,7 +75,7 @@ func (c *Context) multiplex(s *spec) (transport.Session, error) {
 }
 
 func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
-	p := &nativePipe{Pipe: front, session: session, built: make(chan struct{})}
+	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), built: make(chan struct{})}
 	front.dialect = p
 	p.bulk.init(p, s)
 	p.mover = bulk.New(bulk.Config{
@@ -135,7 +137,12 @@ func (p *nativePipe) start() {
 func (p *nativePipe) confirms() bool { return true }
 
 func (p *nativePipe) stats() PipeStats {
+	compression := CompressionStats{Sent: p.out.saved.snapshot(), Received: p.in.saved.snapshot()}
+	if !p.compresses {
+		compression.Refused = "the peer does not know how to"
+	}
 	return PipeStats{
+		Compression:    compression,
 		Sent:           p.out.traffic.snapshot(),
 		Received:       p.in.traffic.snapshot(),
 		BytesInFlight:  p.out.room.own.inUse(),

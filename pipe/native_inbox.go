@@ -41,6 +41,7 @@ type nativeInbox struct {
 	end      error // why there are no more messages
 
 	traffic traffic
+	saved   savings
 }
 
 func (i *nativeInbox) init(p *nativePipe) {

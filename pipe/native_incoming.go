@@ -10,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
@@ -22,6 +23,7 @@ type nativeIncoming struct {
 	frame  []byte
 	parts  native.Message // decoded, within frame
 	large  int            // parts that wait for memory
+	packed int            // parts that are compressed
 	held   int            // its share of the read-ahead bytes
 	lent   bool           // a device may still read frame
 
@@ -51,8 +53,8 @@ func (p *nativePipe) newIncoming() *nativeIncoming {
 
 // What a part takes beside its bytes of the frame, once that was taken apart.
 const (
-	payloadHeld = 96
-	tensorHeld  = 192
+	payloadHeld = 104
+	tensorHeld  = 200
 )
 
 // cost is the memory that a message takes.
@@ -78,6 +80,9 @@ func (in *nativeIncoming) decode(body []byte) error {
 		if part.Length > uint64(limits.PayloadBytes) {
 			return protocolError("%w", limitError("payload", part.Length, uint64(limits.PayloadBytes)))
 		}
+		if err := in.checkCodec(part.Codec); err != nil {
+			return protocolError("payload %d: %w", k, err)
+		}
 		d.Payloads = append(d.Payloads, PayloadDescriptor{Length: int(part.Length), Metadata: part.Metadata})
 		in.count(part.Inline)
 	}
@@ -90,6 +95,9 @@ func (in *nativeIncoming) decode(body []byte) error {
 			Length: int(part.Length), SourceDevice: part.Source, TargetDevice: part.Target, Metadata: part.Metadata,
 		})
 		if err := p.checkArrival(&d.Tensors[k]); err != nil {
+			return protocolError("tensor %d: %w", k, err)
+		}
+		if err := in.checkTensorCodec(part); err != nil {
 			return protocolError("tensor %d: %w", k, err)
 		}
 		in.count(part.Inline)
@@ -115,6 +123,9 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 			return in.errorFor(err)
 		}
 	}
+	if err := in.checkMemory(a); err != nil {
+		return in.errorFor(err)
+	}
 	if !in.claimed.CompareAndSwap(false, true) {
 		return in.errorFor(ErrAlreadyRead)
 	}
@@ -125,6 +136,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 		return in.errorFor(err)
 	}
 	in.in.traffic.add(in.desc.Bytes())
+	in.countSavings()
 	return nil
 }
 
@@ -139,21 +151,37 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	if err != nil {
 		in.giveUp(err)
 	}
-	return cmp.Or(in.wait(ctx), err)
+	if err := cmp.Or(in.wait(ctx), err); err != nil {
+		return err
+	}
+	return in.unpackLarge(ctx, a)
 }
 
 // unpack copies what came inside the message.
 func (in *nativeIncoming) unpack(ctx context.Context, a Allocation) error {
 	for k := range in.parts.Payloads {
-		if part := &in.parts.Payloads[k]; part.Inline {
+		part := &in.parts.Payloads[k]
+		if part.Inline && part.Codec != compress.None {
+			if err := in.decompress(ctx, part.Codec, device.Bytes(a.Payloads[k]), part.Data); err != nil {
+				return err
+			}
+		} else if part.Inline {
 			copy(a.Payloads[k], part.Data)
 		}
 	}
 	for k := range in.parts.Tensors {
-		if part := &in.parts.Tensors[k]; part.Inline && part.Length > 0 {
-			if err := in.place(ctx, a.Tensors[k], part.Data); err != nil {
-				return err
-			}
+		part := &in.parts.Tensors[k]
+		if !part.Inline || part.Length == 0 {
+			continue
+		}
+		var err error
+		if part.Codec != compress.None {
+			err = in.decompress(ctx, part.Codec, a.Tensors[k], part.Data)
+		} else {
+			err = in.place(ctx, a.Tensors[k], part.Data)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -170,16 +198,23 @@ func (in *nativeIncoming) place(ctx context.Context, dst device.Buffer, data []b
 		in.lent = true
 		return in.Incoming.pipe.context.copyTo(dst, device.Bytes(data))
 	}
-	if s := dst.Stream(); s != nil {
-		ready, err := s.Record()
-		if err == nil {
-			err = ready.Synchronize(ctx)
-		}
-		if err != nil {
-			return err
-		}
+	if err := awaitStream(ctx, dst); err != nil {
+		return err
 	}
 	return device.CopyHost(dst.WithStream(nil), device.Bytes(data))
+}
+
+// awaitStream waits until the host may write to b.
+func awaitStream(ctx context.Context, b device.Buffer) error {
+	s := b.Stream()
+	if s == nil {
+		return nil
+	}
+	ready, err := s.Record()
+	if err != nil {
+		return err
+	}
+	return ready.Synchronize(ctx)
 }
 
 // post gives the memory of the large parts to their channels, and tells the
@@ -205,13 +240,13 @@ func (in *nativeIncoming) post(a Allocation) error {
 	defer i.recvMu.Unlock()
 	for k := range in.parts.Payloads {
 		if part := &in.parts.Payloads[k]; !part.Inline {
-			in.recv(nil, i.pipe.mover.Lane(payloadLane), k, device.Bytes(a.Payloads[k]))
+			in.recv(nil, i.pipe.mover.Lane(payloadLane), k, tail(device.Bytes(a.Payloads[k]), part.Carried()))
 		}
 	}
 	for k := range in.parts.Tensors {
 		if part := &in.parts.Tensors[k]; !part.Inline {
 			l := i.pipe.lanes[devicePair{a.Tensors[k].Device(), part.Source}]
-			in.recv(l, l.channel, k, a.Tensors[k])
+			in.recv(l, l.channel, k, tail(a.Tensors[k], part.Carried()))
 		}
 	}
 	return nil

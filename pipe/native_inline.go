@@ -21,11 +21,11 @@ func (i *inliner) take(n int) bool {
 	return true
 }
 
-// takeTensor decides about a tensor: it must be in host memory, valid now, and
-// free to go to host memory.
-func (i *inliner) takeTensor(t *Tensor) bool {
+// takeTensor decides about a tensor of which n bytes travel: it must be in host
+// memory, valid now, and free to go to host memory.
+func (i *inliner) takeTensor(t *Tensor, n int) bool {
 	b := &t.Buffer
 	plain := b.IsHost() && b.Stream() == nil && b.Device() == device.CPU() &&
 		(t.TargetDevice.IsZero() || t.TargetDevice == device.CPU())
-	return b.Len() == 0 || plain && i.take(b.Len())
+	return n == 0 || plain && i.take(n)
 }

@@ -20,6 +20,7 @@ type nativeOp struct {
 	number uint64
 	data   int // bytes of payloads and tensors
 	room   share
+	packed *packing
 
 	parts    []nativePart
 	left     int         // parts that are not through
@@ -93,7 +94,11 @@ func (op *nativeOp) begin() {
 	for k := range op.parts {
 		part := &op.parts[k]
 		if part.state == partMoves {
-			op.send(k, device.Bytes(op.msg.Payloads[part.place].Data))
+			b := device.Bytes(op.msg.Payloads[part.place].Data)
+			if form := op.packed.payload(part.place); form != nil {
+				b = formBuffer(form, b)
+			}
+			op.send(k, b)
 		} else if target := op.msg.Tensors[part.place].TargetDevice; !target.IsZero() {
 			op.sendTensor(k, target)
 		}
@@ -110,6 +115,9 @@ func (op *nativeOp) sendTensor(k int, target device.Device) {
 	b := op.msg.Tensors[part.place].Buffer
 	part.lane = op.out.pipe.lanes[devicePair{b.Device(), target}]
 	part.state, part.channel = partMoves, part.lane.channel
+	if form := op.packed.tensor(part.place); form != nil {
+		b = formBuffer(form, b)
+	}
 	part.lane.sent.add(b.Len())
 	op.send(k, b)
 }
@@ -213,7 +221,8 @@ func (op *nativeOp) settle() {
 	if op.err == nil {
 		op.out.traffic.add(op.data)
 	}
-	op.msg = nil
+	op.packed.release()
+	op.msg, op.packed = nil, nil
 	op.out.room.giveBack(op.room)
 	delete(op.out.ops, op.number)
 	close(op.done)

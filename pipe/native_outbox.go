@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -45,6 +47,7 @@ type nativeOutbox struct {
 
 	copied  *WriteOp // the operation of every message that has been copied
 	traffic traffic
+	saved   savings
 }
 
 func (o *nativeOutbox) init(p *nativePipe) {
@@ -104,16 +107,23 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 	if err != nil {
 		return 0, nil, p.errorFor("write", "", err)
 	}
-	if ctx.Err() != nil || !o.room.acquire(ctx, o.refused, size.total()) {
+	cost := o.cost(&size)
+	if ctx.Err() != nil || !o.room.acquire(ctx, o.refused, cost) {
 		return 0, nil, o.notSent(ctx)
+	}
+	packed, err := o.pack(ctx, m, &size)
+	if err != nil {
+		o.room.release(cost)
+		return 0, nil, o.notPacked(err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.refusal != nil {
-		o.room.release(size.total())
+		packed.release()
+		o.room.release(cost)
 		return 0, nil, o.refusal
 	}
-	number, op = o.start(m, size)
+	number, op = o.start(m, &size, packed)
 	return number, op, nil
 }
 
@@ -137,24 +147,28 @@ func (o *nativeOutbox) notSent(ctx context.Context) error {
 // start numbers a message and copies what is small of it. Channels take note of
 // their tensors before the message leaves, and so before the peer can ask for
 // them.
-func (o *nativeOutbox) start(m *Message, size sizer) (uint64, *nativeOp) {
+func (o *nativeOutbox) start(m *Message, size *sizer, packed *packing) (uint64, *nativeOp) {
 	number := o.count
 	o.count++
-	large := o.describe(m)
-	room := o.room.shareOf(size.total())
+	large := o.describe(m, packed)
+	o.countPacking(size, packed)
+	room := o.settleCost(size, packed)
 	var op *nativeOp
 	if large > 0 {
 		op = newNativeOp(o, m, number, large)
+		op.packed = packed
 		o.ops[number] = op
 		op.data = size.data
 		room, op.room = room.split(o.frame.EncodedSize())
 	} else {
 		o.traffic.add(size.data)
 	}
-	o.encode(m, room)
+	o.encode(m, packed, room)
 	o.frame.Forget()
 	if op != nil {
 		op.begin()
+	} else {
+		packed.release()
 	}
 	o.signal()
 	return number, op
@@ -162,15 +176,18 @@ func (o *nativeOutbox) start(m *Message, size sizer) (uint64, *nativeOp) {
 
 // describe fills the scratch frame with all but the bytes, and counts the parts
 // that do not travel inside the message.
-func (o *nativeOutbox) describe(m *Message) (large int) {
+func (o *nativeOutbox) describe(m *Message, packed *packing) (large int) {
 	f := &o.frame
 	f.Metadata, f.Deadline = m.Metadata, m.timeLeft()
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
 	var in inliner
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
-		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata, Inline: in.take(len(p.Data))}
-		if !part.Inline {
+		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}
+		if form := packed.payload(i); form != nil {
+			part.Codec, part.Form = compress.Codec(p.Compression), formLength(form)
+		}
+		if part.Inline = in.take(int(part.Carried())); !part.Inline {
 			large++
 		}
 		f.Payloads = append(f.Payloads, part)
@@ -178,10 +195,13 @@ func (o *nativeOutbox) describe(m *Message) (large int) {
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
 		part := native.Tensor{
-			Length: uint64(t.Buffer.Len()), Metadata: t.Metadata, Inline: in.takeTensor(t),
+			Length: uint64(t.Buffer.Len()), Metadata: t.Metadata,
 			Source: t.Buffer.Device(), Target: t.TargetDevice,
 		}
-		if !part.Inline {
+		if form := packed.tensor(i); form != nil {
+			part.Codec, part.Form = compress.Codec(t.Compression), formLength(form)
+		}
+		if part.Inline = in.takeTensor(t, int(part.Carried())); !part.Inline {
 			large++
 		}
 		f.Tensors = append(f.Tensors, part)
@@ -190,19 +210,19 @@ func (o *nativeOutbox) describe(m *Message) (large int) {
 }
 
 // encode appends the described message to the last block, or a new one.
-func (o *nativeOutbox) encode(m *Message, room share) {
+func (o *nativeOutbox) encode(m *Message, packed *packing, room share) {
 	b := o.blockFor(o.frame.EncodedSize())
 	b.room.add(room)
 	start := len(b.data)
 	b.data = o.frame.AppendHead(b.data, o.pipe.context.opts.Checksum)
 	for i := range m.Payloads {
 		if o.frame.Payloads[i].Inline {
-			b.data = append(b.data, m.Payloads[i].Data...)
+			b.data = appendPart(b.data, device.Bytes(m.Payloads[i].Data), packed.payload(i))
 		}
 	}
 	for i := range m.Tensors {
 		if o.frame.Tensors[i].Inline {
-			b.data = appendHost(b.data, &m.Tensors[i])
+			b.data = appendPart(b.data, m.Tensors[i].Buffer, packed.tensor(i))
 		}
 	}
 	if o.pipe.context.opts.Checksum {
@@ -210,13 +230,17 @@ func (o *nativeOutbox) encode(m *Message, room share) {
 	}
 }
 
-// appendHost appends the bytes of a tensor in host memory.
-func appendHost(dst []byte, t *Tensor) []byte {
-	if p, ok := t.Buffer.Contiguous(); ok {
+// appendPart appends a part that is in host memory, or its compressed form if it
+// has one.
+func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
+	if p, ok := b.Contiguous(); ok && form == nil {
 		return append(dst, p...)
 	}
-	for _, s := range t.Buffer.AppendSegments(nil) {
-		dst = append(dst, s...)
+	if form == nil {
+		form = b.AppendSegments(nil)
+	}
+	for _, p := range form {
+		dst = append(dst, p...)
 	}
 	return dst
 }

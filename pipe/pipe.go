@@ -29,6 +29,7 @@ type Pipe struct {
 	lanes    map[devicePair]*lane
 	arriving map[device.Device]device.Device // for each device of the peer, one here that it reaches
 	leaving  map[device.Device]struct{}      // the devices here that reach one of the peer
+	plain    traffic                         // parts that were to be compressed and are not
 
 	closeCalled atomic.Bool
 	closing     chan struct{} // closed when Close begins

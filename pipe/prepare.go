@@ -26,6 +26,7 @@ func (o *outbox) prepare(m *Message) (*outgoing, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.pipe.plain.addMany(size.asked)
 	op := &outgoing{out: o, msg: m, parts: 1 + m.tensorParts(), data: size.data, cost: size.total()}
 	op.of, op.done = op, make(chan struct{})
 	for i := range m.Tensors {
@@ -53,6 +54,9 @@ func (p *Pipe) measure(m *Message) (size sizer, err error) {
 	for i := range m.Payloads {
 		payload := &m.Payloads[i]
 		size.add(payloadOverhead, payload.Metadata, len(payload.Data))
+		if err := size.ask(payload.Compression, len(payload.Data)); err != nil {
+			return size, messageError("payload %d: %w", i, err)
+		}
 		if len(payload.Data) > l.PayloadBytes {
 			return size, messageError("%w", limitError("payload", uint64(len(payload.Data)), uint64(l.PayloadBytes)))
 		}
@@ -63,6 +67,9 @@ func (p *Pipe) measure(m *Message) (size sizer, err error) {
 			return size, messageError("tensor %d: %w", i, err)
 		}
 		size.add(tensorOverhead+len(t.Buffer.Device().Kind)+len(t.TargetDevice.Kind), t.Metadata, t.Buffer.Len())
+		if err := size.ask(t.Compression, t.Buffer.Len()); err != nil {
+			return size, messageError("tensor %d: %w", i, err)
+		}
 	}
 	return size, size.check(l)
 }
@@ -109,7 +116,10 @@ func (m *Message) tensorParts() int {
 
 // sizer adds up what a message takes. Sums stay at the largest int rather than
 // wrap around.
-type sizer struct{ descriptor, data int }
+type sizer struct {
+	descriptor, data int
+	asked            Traffic // parts that are to be compressed
+}
 
 func (s *sizer) add(overhead int, metadata []byte, data int) {
 	s.descriptor = addSizes(s.descriptor, overhead+len(metadata))

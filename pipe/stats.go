@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // Traffic counts what went one way.
 type Traffic struct {
-	Messages uint64 // or tensors, for a channel
+	Messages uint64 // or tensors, for a channel; or parts, for compression
 	Bytes    uint64
 }
 
@@ -14,6 +14,13 @@ type traffic struct{ messages, bytes atomic.Uint64 }
 func (t *traffic) add(n int) {
 	t.messages.Add(1)
 	t.bytes.Add(uint64(n))
+}
+
+func (t *traffic) addMany(n Traffic) {
+	if n.Messages > 0 {
+		t.messages.Add(n.Messages)
+		t.bytes.Add(n.Bytes)
+	}
 }
 
 func (t *traffic) snapshot() Traffic {
@@ -26,9 +33,11 @@ type PipeStats struct {
 	BytesInFlight  int            // given to Write and not through yet
 	BytesReadAhead int            // taken in and not asked for yet
 	Channels       []ChannelStats // in the order of the registry
+	Compression    CompressionStats
 }
 
-// ChannelStats are the counters of one channel of a pipe.
+// ChannelStats are the counters of one channel of a pipe, in bytes as they
+// travel.
 type ChannelStats struct {
 	Name           string
 	Sent, Received Traffic // tensors; empty ones take no channel
@@ -38,6 +47,7 @@ type ChannelStats struct {
 // what happens meanwhile.
 func (p *Pipe) Stats() PipeStats {
 	s := p.dialect.stats()
+	s.Compression.Plain = p.plain.snapshot()
 	for _, l := range p.channels {
 		s.Channels = append(s.Channels, ChannelStats{l.name, l.sent.snapshot(), l.received.snapshot()})
 	}

@@ -66,12 +66,12 @@ func upgraded(t *testing.T, url string) {
 	frame(t, ours) // the context's name
 	brochure, err := wire.DecodeBrochure(frame(t, ours), wire.Limits{})
 	require.NoError(t, err)
-	require.Equal(t, "0-1+1", brochure.TransportDomainDescriptors[wire.MarkerName])
+	require.Equal(t, "0-1+3", brochure.TransportDomainDescriptors[wire.MarkerName])
 	answer, err := wire.DecodeBrochureAnswer(frame(t, theirs), wire.Limits{})
 	require.NoError(t, err)
 	chosen, ok := answer.Marker()
 	require.True(t, ok)
-	require.Equal(t, wire.Marker{MinVersion: 1, MaxVersion: 1, Features: wire.FeatureControl}, chosen)
+	require.Equal(t, wire.Marker{MinVersion: 1, MaxVersion: 1, Features: wire.FeatureControl | wire.FeatureCompression}, chosen)
 	for _, rest := range []*bytes.Buffer{ours, theirs} {
 		require.Equal(t, []byte{0, 1}, rest.Bytes()[:2], "right behind comes yamux, with the opening of a stream")
 		require.Contains(t, rest.String(), string(hello.AppendHead(nil, false)), "and in it messages of ours")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 // Decode decodes a MESSAGE from the whole of body. Metadata and Data of m point
@@ -22,45 +23,53 @@ func (m *Message) Decode(body []byte, limits Limits) error {
 
 // fill cuts a body, which has been found to be in order, into its pieces.
 func (m *Message) fill(s *scanner) {
-	kinds, metadata, data := s.sections()
+	forms, kinds, metadata, data := s.sections()
 	m.Deadline = time.Duration(binary.LittleEndian.Uint64(s.body))
 	m.Metadata = cut(&metadata, uint64(binary.LittleEndian.Uint32(s.body[8:])))
 	m.Payloads = slices.Grow(m.Payloads[:0], s.payloads)[:s.payloads]
 	for i := range m.Payloads {
-		m.Payloads[i].decode(s.payload(i), &metadata, &data)
+		m.Payloads[i].decode(s.payload(i), &forms, &metadata, &data)
 	}
 	m.Tensors = slices.Grow(m.Tensors[:0], s.tensors)[:s.tensors]
 	for i := range m.Tensors {
 		entry := s.tensor(i)
 		t := &m.Tensors[i]
-		t.decode(entry, &metadata, &data)
+		t.decode(entry, &forms, &metadata, &data)
 		t.Source.Kind = m.kinds.intern(cut(&kinds, uint64(entry[13])))
 		t.Target.Kind = m.kinds.intern(cut(&kinds, uint64(entry[14])))
 	}
 }
 
-func (p *Payload) decode(entry []byte, metadata, data *[]byte) {
+func (p *Payload) decode(entry []byte, forms, metadata, data *[]byte) {
 	*p = Payload{
 		Length:   binary.LittleEndian.Uint64(entry),
 		Inline:   entry[12]&flagInline != 0,
+		Codec:    compress.Codec(entry[13]),
 		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
 	}
+	if p.Codec != compress.None {
+		p.Form = binary.LittleEndian.Uint64(cut(forms, formEntry))
+	}
 	if p.Inline {
-		p.Data = cut(data, p.Length)
+		p.Data = cut(data, p.Carried())
 	}
 }
 
 // decode takes all but the kinds of the devices.
-func (t *Tensor) decode(entry []byte, metadata, data *[]byte) {
+func (t *Tensor) decode(entry []byte, forms, metadata, data *[]byte) {
 	*t = Tensor{
 		Length:   binary.LittleEndian.Uint64(entry),
 		Inline:   entry[12]&flagInline != 0,
+		Codec:    compress.Codec(entry[15]),
 		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
 		Source:   device.Device{Index: int(binary.LittleEndian.Uint32(entry[16:]))},
 		Target:   device.Device{Index: int(binary.LittleEndian.Uint32(entry[20:]))},
 	}
+	if t.Codec != compress.None {
+		t.Form = binary.LittleEndian.Uint64(cut(forms, formEntry))
+	}
 	if t.Inline {
-		t.Data = cut(data, t.Length)
+		t.Data = cut(data, t.Carried())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 func messageKind(kind byte) string {
@@ -40,7 +41,8 @@ func bodyOf(h Header, frame []byte) ([]byte, error) {
 type dumpedPart struct {
 	name                     string
 	source, target, metadata uint64
-	inline                   uint64
+	compressed, isInline     bool
+	length                   uint64 // of what travels
 }
 
 // message prints the body of a MESSAGE.
@@ -57,6 +59,11 @@ func (d *dumper) message() {
 	for i := uint64(0); i < tensors && d.off < d.end; i++ {
 		parts = append(parts, d.tensor(fmt.Sprintf("tensor %d", i)))
 	}
+	for i := range parts {
+		if p := &parts[i]; p.compressed {
+			p.length = d.number(8, p.name+" compressed", sizeText)
+		}
+	}
 	for _, p := range parts {
 		d.bytes(p.source, p.name+" source")
 		d.bytes(p.target, p.name+" target")
@@ -66,35 +73,37 @@ func (d *dumper) message() {
 		d.bytes(p.metadata, p.name+" metadata")
 	}
 	for _, p := range parts {
-		d.bytes(p.inline, p.name)
+		if p.isInline {
+			d.bytes(p.length, p.name)
+		}
 	}
 }
 
 func (d *dumper) payload(name string) dumpedPart {
 	part := dumpedPart{name: name}
-	length := d.number(8, name+" length", sizeText)
+	part.length = d.number(8, name+" length", sizeText)
 	part.metadata = d.number(4, name+" metadata", sizeText)
-	if d.number(4, name+" flags", flagNames("inline"))&flagInline != 0 {
-		part.inline = length
-	}
+	part.isInline = d.number(1, name+" flags", flagNames("inline"))&flagInline != 0
+	part.compressed = d.number(1, name+" codec", codecName) != 0
+	d.number(2, "reserved", decimal)
 	return part
 }
 
 func (d *dumper) tensor(name string) dumpedPart {
 	part := dumpedPart{name: name}
-	length := d.number(8, name+" length", sizeText)
+	part.length = d.number(8, name+" length", sizeText)
 	part.metadata = d.number(4, name+" metadata", sizeText)
-	if d.number(1, name+" flags", flagNames("inline", "target named"))&flagInline != 0 {
-		part.inline = length
-	}
+	part.isInline = d.number(1, name+" flags", flagNames("inline", "target named"))&flagInline != 0
 	part.source = d.number(1, "source kind", sizeText)
 	part.target = d.number(1, "target kind", sizeText)
-	d.number(1, "reserved", decimal)
+	part.compressed = d.number(1, name+" codec", codecName) != 0
 	d.number(4, "source index", decimal)
 	d.number(4, "target index", decimal)
 	d.number(8, "reserved", decimal)
 	return part
 }
+
+func codecName(v uint64) string { return compress.Codec(v).String() }
 
 func timeLeft(v uint64) string {
 	if v == 0 {

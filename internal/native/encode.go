@@ -2,6 +2,8 @@ package native
 
 import (
 	"encoding/binary"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 // EncodedSize is the size of the frame in bytes, inline bytes included but not
@@ -16,23 +18,31 @@ func (m *Message) sizes() (descriptor, inline uint64) {
 	descriptor = messageFixed + uint64(len(m.Metadata))
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
-		descriptor += payloadEntry + uint64(len(p.Metadata))
+		descriptor += payloadEntry + formSize(p.Codec) + uint64(len(p.Metadata))
 		if p.Inline {
-			inline += p.Length
+			inline += p.Carried()
 		}
 	}
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
-		descriptor += tensorEntry + uint64(len(t.Metadata)+len(t.Source.Kind)+len(t.Target.Kind))
+		descriptor += tensorEntry + formSize(t.Codec) + uint64(len(t.Metadata)+len(t.Source.Kind)+len(t.Target.Kind))
 		if t.Inline {
-			inline += t.Length
+			inline += t.Carried()
 		}
 	}
 	return descriptor, inline
 }
 
+// formSize is what the length of a form takes, where there is one.
+func formSize(codec compress.Codec) uint64 {
+	if codec != compress.None {
+		return formEntry
+	}
+	return 0
+}
+
 // Append appends the whole frame, with a checksum if crc is set. The Data of
-// inline parts must have their Length.
+// inline parts must have what they carry.
 func (m *Message) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = m.AppendHead(dst, crc)
@@ -53,8 +63,8 @@ func (m *Message) Append(dst []byte, crc bool) []byte {
 }
 
 // AppendHead appends the frame up to its inline bytes. The caller appends
-// those: of the payloads, then of the tensors, in order and as many as their
-// Length says; Data is not looked at. If crc is set he closes the frame with
+// those: of the payloads, then of the tensors, in order and as many as they
+// carry; Data is not looked at. If crc is set he closes the frame with
 // [AppendChecksum]. A message that [Message.Check] would refuse must not get
 // here.
 func (m *Message) AppendHead(dst []byte, crc bool) []byte {
@@ -71,6 +81,7 @@ func (m *Message) AppendHead(dst []byte, crc bool) []byte {
 	for i := range m.Tensors {
 		dst = m.Tensors[i].appendEntry(dst)
 	}
+	dst = m.appendForms(dst)
 	for i := range m.Tensors {
 		dst = append(append(dst, m.Tensors[i].Source.Kind...), m.Tensors[i].Target.Kind...)
 	}
@@ -83,6 +94,21 @@ func (m *Message) nanoseconds() uint64 {
 		return 0
 	}
 	return uint64(max(m.Deadline, 1))
+}
+
+// appendForms appends the lengths of the compressed forms.
+func (m *Message) appendForms(dst []byte) []byte {
+	for i := range m.Payloads {
+		if m.Payloads[i].Codec != compress.None {
+			dst = binary.LittleEndian.AppendUint64(dst, m.Payloads[i].Form)
+		}
+	}
+	for i := range m.Tensors {
+		if m.Tensors[i].Codec != compress.None {
+			dst = binary.LittleEndian.AppendUint64(dst, m.Tensors[i].Form)
+		}
+	}
+	return dst
 }
 
 func (m *Message) appendMetadata(dst []byte) []byte {
@@ -99,7 +125,7 @@ func (m *Message) appendMetadata(dst []byte) []byte {
 func (p *Payload) appendEntry(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, p.Length)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(p.Metadata)))
-	return binary.LittleEndian.AppendUint32(dst, uint32(inlineFlag(p.Inline, p.Length)))
+	return append(dst, inlineFlag(p.Inline, p.Length), byte(p.Codec), 0, 0)
 }
 
 func (t *Tensor) appendEntry(dst []byte) []byte {
@@ -109,7 +135,7 @@ func (t *Tensor) appendEntry(dst []byte) []byte {
 	}
 	dst = binary.LittleEndian.AppendUint64(dst, t.Length)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(t.Metadata)))
-	dst = append(dst, flags, byte(len(t.Source.Kind)), byte(len(t.Target.Kind)), 0)
+	dst = append(dst, flags, byte(len(t.Source.Kind)), byte(len(t.Target.Kind)), byte(t.Codec))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.Source.Index))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.Target.Index))
 	return binary.LittleEndian.AppendUint64(dst, 0)

@@ -22,6 +22,7 @@ func FuzzMessage(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(m.Append(nil, false)[HeaderSize:])
 	}
+	f.Add(messages()["compressed"].Append(nil, false)[HeaderSize : HeaderSize+100])
 	good := messages()["inline"].Append(nil, false)[HeaderSize:]
 	for _, c := range malformed {
 		f.Add(c.change(append([]byte(nil), good...)))

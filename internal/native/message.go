@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 // KindMessage is the only kind of frame on the message stream.
@@ -18,6 +19,7 @@ const (
 	messageFixed = 24
 	payloadEntry = 16
 	tensorEntry  = 32
+	formEntry    = 8 // the length of a compressed form
 )
 
 // Flags of payloads and tensors.
@@ -45,18 +47,35 @@ type Message struct {
 type Payload struct {
 	Length   uint64 // in bytes, at most MaxInt64
 	Inline   bool   // the bytes are in the frame, as they always are if there are none
+	Codec    compress.Codec
+	Form     uint64 // bytes of the compressed form, which travels instead; 0 without a Codec
 	Metadata []byte
-	Data     []byte // Length bytes if Inline
+	Data     []byte // what travels, if Inline
 }
+
+// Carried is the number of bytes that travel.
+func (p *Payload) Carried() uint64 { return carried(p.Length, p.Codec, p.Form) }
 
 // Tensor is a tensor of a message.
 type Tensor struct {
 	Length   uint64 // in bytes, at most MaxInt64
 	Inline   bool   // the bytes are in the frame, as they always are if there are none
+	Codec    compress.Codec
+	Form     uint64 // bytes of the compressed form, which travels instead; 0 without a Codec
 	Metadata []byte
-	Data     []byte        // Length bytes if Inline
+	Data     []byte        // what travels, if Inline
 	Source   device.Device // where the sender has it
 	Target   device.Device // where it is to go; if zero the receiver chooses
+}
+
+// Carried is the number of bytes that travel.
+func (t *Tensor) Carried() uint64 { return carried(t.Length, t.Codec, t.Form) }
+
+func carried(length uint64, codec compress.Codec, form uint64) uint64 {
+	if codec != compress.None {
+		return form
+	}
+	return length
 }
 
 // keptParts is for how many parts a Message keeps memory over Forget.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 func cuda(i int) device.Device { return device.Device{Kind: "cuda", Index: i} }
@@ -39,6 +40,14 @@ func messages() map[string]*Message {
 				{Length: large, Source: device.CPU(), Target: cuda(math.MaxInt32)},
 				{Length: large, Source: device.Device{Kind: "npu", Index: 1}},
 			},
+		},
+		"compressed": {
+			Metadata: []byte("meta"),
+			Payloads: []Payload{
+				{Length: 1000, Inline: true, Codec: compress.S2, Form: 20, Data: []byte("\x10\x00\x00\x00\xe8\a\x18tensor \x11\a\x19\x00\xd5\x02")},
+				{Length: 2, Inline: true, Data: []byte("p1")},
+			},
+			Tensors: []Tensor{{Length: large, Codec: compress.Zstd, Form: 1 << 30, Source: device.CPU(), Target: device.CPU()}},
 		},
 		"empty parts": {
 			Payloads: []Payload{{Inline: true}, {Inline: true, Metadata: []byte("of nothing")}},
@@ -216,7 +225,10 @@ var malformed = []struct {
 	{"payload beyond all memory", "payload 0 length", put(31, 0x80)},
 	{"payload with other metadata", "length", put(32, 2)},
 	{"payload with an unknown flag", "payload 0 flags", put(36, 3)},
-	{"payload with a far flag", "payload 0 flags", put(39, 1)},
+	{"reserved byte of a payload", "payload 0 reserved", put(38, 1)},
+	{"reserved byte of a payload, far end", "payload 0 reserved", put(39, 1)},
+	{"payload of an unknown codec", "payload 0 codec", put(37, 3)},
+	{"payload shorter than its form", "payload 0 compressed length", put(37, 1)},
 	{"payload that is inline no more", "length", put(36, 0)},
 	{"empty payload elsewhere", "payload 0 flags", func(p []byte) []byte { return put(24, 0)(put(36, 0)(p)) }},
 
@@ -230,7 +242,8 @@ var malformed = []struct {
 	{"long source", "tensor 0 device kind", put(53, 65)},
 	{"named target without kind", "tensor 0 target kind", put(54, 0)},
 	{"long target", "tensor 0 device kind", put(54, 255)},
-	{"reserved byte", "tensor 0 reserved", put(55, 1)},
+	{"tensor of an unknown codec", "tensor 0 codec", put(55, 255)},
+	{"tensor shorter than its form", "tensor 0 compressed length", put(55, 2)},
 	{"negative source index", "tensor 0 device index", put(59, 0x80)},
 	{"negative target index", "tensor 0 device index", put(63, 0x80)},
 	{"open target with kind", "tensor 0 target kind", put(52, flagInline)},
@@ -238,6 +251,41 @@ var malformed = []struct {
 	{"reserved number of a tensor", "tensor 0 reserved", put(64, 1)},
 	{"reserved number of a tensor, far end", "tensor 0 reserved", put(71, 1)},
 	{"empty tensor elsewhere", "tensor 0 flags", func(p []byte) []byte { return put(40, 0)(put(52, flagNamed)(p)) }},
+}
+
+// The form in testdata is one that others can decode.
+func TestFormOfTheGoldenMessage(t *testing.T) {
+	part := make([]byte, 1000)
+	form := messages()["compressed"].Payloads[0]
+	require.NoError(t, compress.New(1).Unpack(form.Codec, [][]byte{part}, form.Data, func() error { return nil }))
+	require.Equal(t, strings.Repeat("tensor ", 143)[:1000], string(part))
+}
+
+// The lengths of the two forms of the compressed message are at 24+2*16+32.
+func TestMalformedForms(t *testing.T) {
+	const forms = 88
+	good := messages()["compressed"].Append(nil, false)[HeaderSize:]
+	for _, c := range []struct {
+		name, field string
+		change      func(p []byte) []byte
+	}{
+		{"another length", "length", put(forms, 19)},
+		{"nothing", "payload 0 compressed length", put(forms, 0)},
+		{"as long as the part", "payload 0 compressed length", func(p []byte) []byte { return put(forms, 0xe8)(put(forms+1, 3)(p)) }},
+		{"beyond all memory", "payload 0 compressed length", put(forms+7, 0xff)},
+		{"longer than the frame", "payload 0 length", func(p []byte) []byte { return put(24, 0xff)(put(forms, 0xe8)(p)) }},
+		{"longer than the tensor", "tensor 0 compressed length", put(forms+11, 0xc0)},
+		{"of one part less", "payload 0 length", put(37, 0)},
+		{"of one part more", "payload 1 compressed length", put(53, 1)},
+		{"missing", "tensor 0 compressed length", func(p []byte) []byte { return p[:forms+15] }},
+		{"of an empty part", "payload 0 compressed length", func(p []byte) []byte { return put(24, 0)(put(25, 0)(p)) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var m Message
+			requireFault(t, m.Decode(c.change(bytes.Clone(good)), Limits{}), "MESSAGE", c.field)
+			require.Zero(t, m)
+		})
+	}
 }
 
 // put returns a change of one byte.

@@ -3,6 +3,8 @@ package native
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
 // scanner walks over the body of a MESSAGE once, to find out whether it is in
@@ -14,6 +16,7 @@ type scanner struct {
 	err    error
 
 	payloads, tensors       int    // how many
+	forms                   int    // how many of them are compressed
 	kinds, metadata, inline uint64 // bytes of these sections
 }
 
@@ -84,18 +87,30 @@ func (s *scanner) tensor(i int) []byte {
 }
 
 // sections cuts what follows the entries.
-func (s *scanner) sections() (kinds, metadata, data []byte) {
-	rest := s.body[messageFixed+s.payloads*payloadEntry+s.tensors*tensorEntry:]
-	return rest[:s.kinds], rest[s.kinds:][:s.metadata], rest[s.kinds+s.metadata:]
+func (s *scanner) sections() (forms, kinds, metadata, data []byte) {
+	rest := s.body[s.entriesEnd():]
+	forms = cut(&rest, uint64(s.forms)*formEntry)
+	kinds = cut(&rest, s.kinds)
+	metadata = cut(&rest, s.metadata)
+	return forms, kinds, metadata, rest
+}
+
+// entriesEnd is where the entries end.
+func (s *scanner) entriesEnd() int {
+	return messageFixed + s.payloads*payloadEntry + s.tensors*tensorEntry
 }
 
 func (s *scanner) scanPayload(i int, entry []byte) {
-	flags := binary.LittleEndian.Uint32(entry[12:])
+	flags, codec := entry[12], compress.Codec(entry[13])
 	if flags&^flagInline != 0 {
-		s.err = faultAt("payload", i, "flags", "unknown bits in %#08x", flags)
+		s.err = faultAt("payload", i, "flags", "unknown bits in %#02x", flags)
 		return
 	}
-	s.part("payload", i, entry)
+	if entry[14] != 0 || entry[15] != 0 {
+		s.err = faultAt("payload", i, "reserved", "not 0")
+		return
+	}
+	s.part("payload", i, entry, codec)
 }
 
 func (s *scanner) scanTensor(i int, entry []byte) {
@@ -118,37 +133,60 @@ func (s *scanner) scanTensor(i int, entry []byte) {
 		bad("device kind", "%w: %d bytes, at most %d", ErrLimit, max(source, target), s.limits.Kind)
 	case max(sourceIndex, targetIndex) > math.MaxInt32:
 		bad("device index", "%d, want 0..%d", max(sourceIndex, targetIndex), math.MaxInt32)
-	case entry[15] != 0 || binary.LittleEndian.Uint64(entry[24:]) != 0:
+	case binary.LittleEndian.Uint64(entry[24:]) != 0:
 		bad("reserved", "not 0")
 	default:
 		s.kinds += uint64(source) + uint64(target)
-		s.part("tensor", i, entry)
+		s.part("tensor", i, entry, compress.Codec(entry[15]))
 	}
 }
 
 // part counts what payloads and tensors have in common.
-func (s *scanner) part(what string, i int, entry []byte) {
+func (s *scanner) part(what string, i int, entry []byte, codec compress.Codec) {
 	length := binary.LittleEndian.Uint64(entry)
 	inline := entry[12]&flagInline != 0
+	travels := length
+	if codec != compress.None {
+		travels = s.form(what, i, length, codec)
+	}
 	switch {
+	case s.err != nil:
 	case length > math.MaxInt64:
 		s.err = faultAt(what, i, "length", "%d", length)
 	case length == 0 && !inline:
 		s.err = faultAt(what, i, "flags", "empty, yet not inline")
-	case inline && length > uint64(len(s.body))-s.inline:
-		s.err = faultAt(what, i, "length", "%d inline bytes in a body of %d", length, len(s.body))
+	case inline && travels > uint64(len(s.body))-s.inline:
+		s.err = faultAt(what, i, "length", "%d inline bytes in a body of %d", travels, len(s.body))
 	default:
 		s.metadata += uint64(binary.LittleEndian.Uint32(entry[8:]))
 		if inline {
-			s.inline += length
+			s.inline += travels
 		}
 	}
 }
 
+// form is the length of the compressed form of a part of so many bytes.
+func (s *scanner) form(what string, i int, length uint64, codec compress.Codec) uint64 {
+	at := s.entriesEnd() + s.forms*formEntry
+	if !codec.Known() {
+		s.err = faultAt(what, i, "codec", "%d is not known", codec)
+		return 0
+	}
+	if len(s.body) < at+formEntry {
+		s.err = faultAt(what, i, "compressed length", "missing")
+		return 0
+	}
+	form := binary.LittleEndian.Uint64(s.body[at:])
+	if form == 0 || form >= length {
+		s.err = faultAt(what, i, "compressed length", "%d, of a part of %d", form, length)
+	}
+	s.forms++
+	return form
+}
+
 // checkSize compares what was announced with what is there.
 func (s *scanner) checkSize() {
-	tables := uint64(s.payloads*payloadEntry + s.tensors*tensorEntry)
-	descriptor := messageFixed + tables + s.kinds + s.metadata
+	descriptor := uint64(s.entriesEnd()+s.forms*formEntry) + s.kinds + s.metadata
 	switch whole := descriptor + s.inline; {
 	case whole != uint64(len(s.body)):
 		s.err = fault(messageFrame, "length", "%d, the parts make %d", len(s.body), whole)

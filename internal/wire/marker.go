@@ -37,6 +37,10 @@ const (
 	// FeatureControl: the end can have a control connection in the compatible
 	// dialect. The native one always has a stream for that.
 	FeatureControl Features = 1 << iota
+
+	// FeatureCompression: the end understands compressed parts of messages, in
+	// the native dialect.
+	FeatureCompression
 )
 
 // Marker says which dialects of ours an end speaks, from MinVersion to

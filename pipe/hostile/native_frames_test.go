@@ -64,7 +64,11 @@ func malformedMessages(t *testing.T, v *victim, open func(testing.TB) *intruder)
 		"tensor from nowhere":        {bent(tensor, 45, 0, 6), nil},
 		"device kind beyond limits":  {bent(tensor, 45, 255), []error{pipe.ErrLimit}},
 		"negative device index":      {bent(tensor, 48, 255, 255, 255, 255), nil},
-		"reserved in a tensor":       {bent(tensor, 47, 1), nil},
+		"unknown codec of a tensor":  {bent(tensor, 47, 3), nil},
+		"unknown codec":              {bent(inline, 45, 3), nil},
+		"reserved in a payload":      {bent(inline, 47, 1), nil},
+		"reserved in a tensor":       {bent(tensor, 63, 1), nil},
+		"compressed without consent": {text(squeezed(1000, []byte("does not matter"))), nil},
 		"tensor for unknown device":  {text(native.Message{Tensors: []native.Tensor{{Length: 1 << 20, Source: device.CPU(), Target: gpu}}}), []error{pipe.ErrNoChannel}},
 		"tensor from unknown device": {text(native.Message{Tensors: []native.Tensor{{Length: 1 << 20, Source: gpu}}}), []error{pipe.ErrNoChannel}},
 	} {

@@ -1,0 +1,383 @@
+package pipe_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+var codecs = []pipe.Compression{pipe.CompressionS2, pipe.CompressionZstd}
+
+// contents are kinds of data.
+var contents = map[string]func(n int) []byte{
+	"zeros":   func(n int) []byte { return make([]byte, n) },
+	"text":    func(n int) []byte { return []byte(strings.Repeat("tensors and text; ", n/18+1)[:n]) },
+	"garbage": garbage,
+	"float32": func(n int) []byte {
+		r := rand.New(rand.NewPCG(3, 4))
+		p := make([]byte, 0, n+4)
+		for len(p) < n {
+			p = binary.LittleEndian.AppendUint32(p, math.Float32bits(float32(r.NormFloat64())))
+		}
+		return p[:n]
+	},
+	"int64": func(n int) []byte {
+		p := make([]byte, 0, n+8)
+		for i := uint64(0); len(p) < n; i++ {
+			p = binary.LittleEndian.AppendUint64(p, i*i)
+		}
+		return p[:n]
+	},
+	"weights": func(n int) []byte {
+		file, err := os.ReadFile("../tensor/safetensors/testdata/digits_split_mlp_final.safetensors")
+		if err != nil {
+			panic(err)
+		}
+		return bytes.Repeat(file, n/len(file)+1)[:n]
+	},
+}
+
+func garbage(n int) []byte {
+	p := make([]byte, n)
+	rand.NewChaCha8([32]byte{1}).Read(p)
+	return p
+}
+
+// squeeze asks for compression of all of a message.
+func squeeze(m *pipe.Message, c pipe.Compression) *pipe.Message {
+	for i := range m.Payloads {
+		m.Payloads[i].Compression = c
+	}
+	for i := range m.Tensors {
+		m.Tensors[i].Compression = c
+	}
+	return m
+}
+
+// ofData is a message with data as a payload and as a tensor.
+func ofData(data []byte, c pipe.Compression, target device.Device) *pipe.Message {
+	return squeeze(&pipe.Message{
+		Payloads: []pipe.Payload{{Data: data}},
+		Tensors:  []pipe.Tensor{{Buffer: device.Bytes(data), TargetDevice: target}},
+	}, c)
+}
+
+// Whatever is compressed arrives as it was, on every path; where it cannot be
+// compressed it arrives too.
+func TestCompressedMessagesArrive(t *testing.T) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
+		for _, content := range contents {
+			for i, n := range []int{0, 1, 500, 65_536, 65_537, 300_000} {
+				m := ofData(content(n), codecs[i%2], []device.Device{{}, device.CPU()}[i%2])
+				op := client.WriteAsync(testContext(t), m)
+				expect(t, server, m)
+				require.NoError(t, op.Wait(testContext(t)))
+			}
+		}
+	})
+}
+
+// Parts that are compressed, with either codec, and parts that are not, small
+// and large, in one message.
+func TestMixedMessage(t *testing.T) {
+	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
+		m := message(1, []int{10, large, 1000, large}, []int{large, 70_000, 0, 3})
+		for i, c := range []pipe.Compression{pipe.CompressionZstd, pipe.CompressionS2, pipe.CompressionNone, pipe.CompressionNone} {
+			m.Payloads[i].Compression, m.Tensors[3-i].Compression = c, c
+		}
+		m.Payloads[1].Data = contents["weights"](large)
+		m.Tensors[1].Buffer = device.Bytes(garbage(70_000))
+		for range 3 {
+			op := client.WriteAsync(testContext(t), m)
+			expect(t, server, m)
+			require.NoError(t, op.Wait(testContext(t)))
+		}
+		require.Zero(t, client.Stats().BytesInFlight)
+	})
+}
+
+// Segments of a tensor are compressed and filled as one piece.
+func TestCompressedSegments(t *testing.T) {
+	client, server := connect(t, nativePath())
+	data := contents["text"](700_000)
+	m := &pipe.Message{Tensors: []pipe.Tensor{{
+		Buffer: device.Host(data[:5], data[5:300_000], data[300_000:]), Compression: pipe.CompressionZstd,
+	}}}
+	got := make([]byte, len(data))
+	op := client.WriteAsync(testContext(t), m)
+	in := next(t, server)
+	readInto(t, in, pipe.Allocation{Tensors: []device.Buffer{device.Host(got[:400_000], got[400_000:400_001], got[400_001:])}})
+	require.NoError(t, op.Wait(testContext(t)))
+	require.True(t, bytes.Equal(data, got))
+	require.EqualValues(t, 1, server.Stats().Compression.Received.Parts)
+}
+
+// What was gained, and what not, shows in the statistics of both ends; what
+// travelled in those of the channel.
+func TestCompressionStats(t *testing.T) {
+	for _, codec := range codecs {
+		client, server := connect(t, nativePath())
+		const n = 1 << 20
+		write(t, client, ofData(make([]byte, n), codec, device.CPU()))
+		m := ofData(garbage(n), codec, device.CPU())
+		op := client.WriteAsync(testContext(t), m)
+		for range 2 {
+			receive(t, server)
+		}
+		require.NoError(t, op.Wait(testContext(t)))
+		sent := client.Stats()
+		got := sent.Compression.Sent
+		require.EqualValues(t, 2, got.Parts)
+		require.EqualValues(t, 2*n, got.Bytes)
+		require.Less(t, got.WireBytes, uint64(n/50))
+		require.Equal(t, pipe.Traffic{Messages: 2, Bytes: 2 * n}, sent.Compression.Plain)
+		require.Equal(t, pipe.Traffic{Messages: 2, Bytes: 4 * n}, sent.Sent)
+		require.Equal(t, got, server.Stats().Compression.Received)
+		require.Zero(t, server.Stats().Compression.Sent)
+		require.Zero(t, server.Stats().Compression.Plain)
+		require.Equal(t, uint64(n), sent.Channels[0].Sent.Bytes, "the zeros went inside their message")
+	}
+}
+
+// In the compatible dialect nothing is compressed, and the statistics say so.
+func TestCompressionInTheCompatibleDialect(t *testing.T) {
+	client, server := connect(t, memPath())
+	m := ofData(make([]byte, 1000), pipe.CompressionS2, device.CPU())
+	write(t, client, m)
+	expect(t, server, m)
+	stats := client.Stats().Compression
+	require.Equal(t, pipe.CompressionStats{
+		Plain:   pipe.Traffic{Messages: 2, Bytes: 2000},
+		Refused: "the pipe speaks the compatible dialect",
+	}, stats)
+}
+
+// A tensor that may end up on a device travels as it is.
+func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
+	kind := npu.NewKind()
+	t.Cleanup(kind.Close)
+	client, server := connect(t, nativePath(), func(o *pipe.Options) {
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: fromHost{npu.New(kind, basic.New())}})
+		o.Kinds = []device.Kind{kind}
+	})
+	for i, c := range []struct {
+		target device.Device
+		saved  int
+	}{{device.Device{}, 0}, {device.CPU(), 1}} {
+		m := &pipe.Message{Tensors: []pipe.Tensor{{
+			Buffer: device.Bytes(make([]byte, large)), TargetDevice: c.target, Compression: pipe.CompressionS2,
+		}}}
+		op := client.WriteAsync(testContext(t), m)
+		expect(t, server, m)
+		require.NoError(t, op.Wait(testContext(t)))
+		require.EqualValues(t, c.saved, client.Stats().Compression.Sent.Parts, i)
+		require.EqualValues(t, 1, client.Stats().Compression.Plain.Messages, i)
+	}
+}
+
+// Host memory with a stream is decompressed into when the stream has come to it.
+func TestDecompressionAwaitsTheStream(t *testing.T) {
+	for _, n := range []int{1000, large} {
+		kind := npu.NewKind()
+		t.Cleanup(kind.Close)
+		client, server := connect(t, nativePath())
+		_, stream := alloc(t, kind, 0, 1)
+		release := stream.Hold()
+		data := contents["text"](n)
+		memory := make([]byte, n)
+		op := client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{
+			Buffer: device.Bytes(data), Compression: pipe.CompressionZstd,
+		}}})
+		in := next(t, server)
+		done := make(chan error, 1)
+		go func() {
+			done <- in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(memory).WithStream(stream)}})
+		}()
+		copy(memory, "the stream") // whose turn it still is
+		require.Equal(t, "the stream", string(memory[:10]))
+		release()
+		require.NoError(t, <-done)
+		require.NoError(t, op.Wait(testContext(t)))
+		require.True(t, bytes.Equal(data, memory))
+	}
+}
+
+// fading is a context that ends at the n-th look at it.
+type fading struct {
+	context.Context
+	looks atomic.Int64
+	done  chan struct{}
+}
+
+func endAfter(looks int) *fading {
+	f := &fading{Context: context.Background(), done: make(chan struct{})}
+	f.looks.Store(int64(looks))
+	return f
+}
+
+func (f *fading) look() {
+	if f.looks.Add(-1) == 0 {
+		close(f.done)
+	}
+}
+
+func (f *fading) Done() <-chan struct{} {
+	f.look()
+	return f.done
+}
+
+func (f *fading) Err() error {
+	f.look()
+	select {
+	case <-f.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// A writer that gives up while it compresses has sent nothing, and its memory
+// is free; what others write goes on.
+func TestWriteGivenUpWhileItCompresses(t *testing.T) {
+	client, server := connect(t, nativePath())
+	m := ofData(contents["text"](large), pipe.CompressionS2, device.CPU())
+	withdrawn := 0
+	for looks := 1; ; looks++ {
+		ctx := endAfter(looks)
+		op := client.WriteAsync(ctx, m)
+		if err := op.Err(); err == nil {
+			expect(t, server, m)
+			require.NoError(t, op.Wait(testContext(t)))
+			break
+		}
+		require.ErrorIs(t, op.Err(), context.Canceled)
+		require.NotErrorIs(t, op.Err(), pipe.ErrCancelled, "nothing has left")
+		require.Zero(t, client.Stats().BytesInFlight)
+		withdrawn++
+	}
+	require.GreaterOrEqual(t, withdrawn, 2*large/(256<<10), "once in each block")
+}
+
+// A reader that gives up while it decompresses ends its message alone.
+func TestReadGivenUpWhileItDecompresses(t *testing.T) {
+	client, server := connect(t, nativePath())
+	for i, n := range []int{700_000, 64 << 10} {
+		m := ofData(contents[[]string{"float32", "text"}[i]](n), pipe.CompressionZstd, device.CPU())
+		cancelled := 0
+		for looks := 1; ; looks++ {
+			op := client.WriteAsync(testContext(t), m)
+			in := next(t, server)
+			a := pipe.NewAllocation(in.Descriptor())
+			err := in.Read(endAfter(looks), a)
+			if err == nil {
+				same(t, m, in.Descriptor(), a)
+				require.NoError(t, op.Wait(testContext(t)))
+				break
+			}
+			require.ErrorIs(t, err, context.Canceled)
+			if errors.Is(err, pipe.ErrCancelled) {
+				cancelled++
+			} else {
+				same(t, m, in.Descriptor(), readInto(t, in, a)) // it had not begun
+			}
+			require.NoError(t, op.Wait(testContext(t)))
+		}
+		require.GreaterOrEqual(t, cancelled, 2*((n-1)/(256<<10)+1), "once in each block")
+	}
+	write(t, client, message(7, []int{5}, nil))
+	expect(t, server, message(7, []int{5}, nil))
+}
+
+// A message in compressed form is given up like any other.
+func TestCompressedWriteIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, nativePath())
+		ctx, cancel := cancelled(t)
+		m := ofData(contents["float32"](large), pipe.CompressionZstd, device.CPU())
+		op := client.WriteAsync(ctx, m)
+		in := next(t, server)
+		synctest.Wait()
+		require.Positive(t, client.Stats().BytesInFlight)
+		cancel()
+		require.ErrorIs(t, op.Wait(t.Context()), pipe.ErrCancelled)
+		require.ErrorIs(t, in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())), pipe.ErrAborted)
+		require.Zero(t, client.Stats().BytesInFlight)
+
+		m.Deadline = time.Now().Add(time.Minute)
+		op = client.WriteAsync(t.Context(), m)
+		require.NoError(t, next(t, server).Discard(t.Context()))
+		require.NoError(t, op.Wait(t.Context()))
+		require.Zero(t, client.Stats().BytesInFlight)
+	})
+}
+
+// What compression may take counts among the bytes in flight: a second writer
+// waits for the first although their parts alone would fit.
+func TestCompressionCountsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.PipeBytesInFlight = 5 * large })
+		m := &pipe.Message{Payloads: []pipe.Payload{{Data: contents["float32"](large), Compression: pipe.CompressionZstd}}}
+		first := client.WriteAsync(t.Context(), m)
+		second := client.WriteAsync(t.Context(), m)
+		require.Greater(t, client.Stats().BytesInFlight, 3*large, "twice the payload and its form")
+		third := make(chan *pipe.WriteOp, 1)
+		go func() { third <- client.WriteAsync(t.Context(), m) }()
+		synctest.Wait()
+		require.Empty(t, third)
+		for range 3 {
+			expect(t, server, m)
+		}
+		for _, op := range []*pipe.WriteOp{first, second, <-third} {
+			require.NoError(t, op.Wait(t.Context()))
+		}
+		require.Zero(t, client.Stats().BytesInFlight)
+	})
+}
+
+func TestChecksumOfCompressedMessages(t *testing.T) {
+	client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Checksum = true })
+	for _, n := range []int{1000, large} {
+		m := ofData(contents["text"](n), pipe.CompressionZstd, device.CPU())
+		op := client.WriteAsync(testContext(t), m)
+		expect(t, server, m)
+		require.NoError(t, op.Wait(testContext(t)))
+	}
+	require.EqualValues(t, 4, client.Stats().Compression.Sent.Parts)
+}
+
+func TestUnknownCompression(t *testing.T) {
+	onPaths(t, []path{memPath(), nativePath()}, func(t *testing.T, client, _ *pipe.Pipe) {
+		for _, m := range []*pipe.Message{message(1, []int{3}, nil), message(1, nil, []int{3})} {
+			require.ErrorIs(t, client.Write(testContext(t), squeeze(m, 9)), pipe.ErrMessage)
+		}
+	})
+}
+
+func TestNamesOfCompressions(t *testing.T) {
+	for _, c := range append(codecs, pipe.CompressionNone) {
+		text, err := c.MarshalText()
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint(c), string(text))
+		var back pipe.Compression
+		require.NoError(t, back.UnmarshalText(text))
+		require.Equal(t, c, back)
+	}
+	require.Error(t, new(pipe.Compression).UnmarshalText([]byte("gzip")))
+}
