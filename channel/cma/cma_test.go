@@ -8,13 +8,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
-
-func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 // transports are those that the channel is tested on.
 var transports = []struct {

@@ -1,0 +1,112 @@
+package cma_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+func TestSteadyFlowAllocatesNothing(t *testing.T) {
+	move := channeltest.NewMover(t, func() channel.Factory { return cma.New(cma.Options{}) }, channeltest.Over(mem.New(nil), ""), 8)
+	for range 100 {
+		move() // memory of queues and scratch comes in the beginning
+	}
+	require.Zero(t, testing.AllocsPerRun(1000, move))
+}
+
+// receiver takes tensors from a source into a few pieces of memory in turn.
+type receiver struct {
+	ch   channel.Channel
+	dst  [inFlight][]byte
+	done [inFlight]chan error
+	next uint64
+}
+
+func newReceiver(t testing.TB, native bool, size int, pages string) *receiver {
+	r := &receiver{ch: fromSource(t, native, size, pages)}
+	for i := range r.dst {
+		var err error
+		r.dst[i], err = allocate(size, "heap")
+		require.NoError(t, err)
+		r.done[i] = make(chan error, 1)
+		r.recv()
+	}
+	return r
+}
+
+func (r *receiver) recv() {
+	i := r.next % inFlight
+	r.ch.Recv(r.next, device.Bytes(r.dst[i]), func(err error) { r.done[i] <- err })
+	r.next++
+}
+
+// take waits for the oldest tensor, and asks for another in its place.
+func (r *receiver) take(t testing.TB) {
+	if err := <-r.done[r.next%inFlight]; err != nil {
+		t.Fatal(err)
+	}
+	r.recv()
+}
+
+// Another process sends tensors that are small, large and larger.
+func TestSecondProcess(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		for _, size := range []int{1, 100_000, 5<<20 + 1} {
+			r := newReceiver(t, native, size, "heap")
+			want, err := allocate(size, "heap")
+			require.NoError(t, err)
+			for range 3 * inFlight {
+				i := r.next % inFlight
+				require.NoError(t, <-r.done[i])
+				require.Equal(t, want, r.dst[i])
+				clear(r.dst[i])
+				r.recv()
+			}
+		}
+	}
+}
+
+// BenchmarkOneWay moves tensors from another process, eight in flight, beside
+// plain copies of as many bytes in this one.
+func BenchmarkOneWay(b *testing.B) {
+	for _, size := range []int{64 << 10, 1 << 20, 16 << 20, 64 << 20} {
+		b.Run(fmt.Sprintf("memcpy/%dKiB", size>>10), func(b *testing.B) { benchmarkMemcpy(b, size) })
+		for _, pages := range []string{"heap", "huge"} {
+			for _, native := range []bool{false, true} {
+				b.Run(fmt.Sprintf("native=%v/%s/%dKiB", native, pages, size>>10), func(b *testing.B) {
+					r := newReceiver(b, native, size, pages)
+					for range inFlight {
+						r.take(b)
+					}
+					b.SetBytes(int64(size))
+					for b.Loop() {
+						r.take(b)
+					}
+				})
+			}
+		}
+	}
+}
+
+func benchmarkMemcpy(b *testing.B, size int) {
+	src, err := allocate(size, "heap")
+	require.NoError(b, err)
+	var dst [inFlight][]byte
+	for i := range dst {
+		dst[i], err = allocate(size, "heap")
+		require.NoError(b, err)
+	}
+	b.SetBytes(int64(size))
+	i := 0
+	for b.Loop() {
+		copy(dst[i%inFlight], src)
+		i++
+	}
+}

@@ -1,0 +1,102 @@
+package cma_test
+
+import (
+	"encoding/binary"
+	"log/slog"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// open makes one end over conns, and returns what Broken is told. One connection
+// means the native dialect.
+func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
+	t.Helper()
+	broken := make(chan error, 1)
+	ch, err := cma.New(cma.Options{}).New(t.Context(), channel.Link{
+		Native: len(conns) == 1,
+		Conns:  conns,
+		Peer:   "worker1",
+		Broken: func(err error) { broken <- err },
+		Logger: slog.New(slog.DiscardHandler),
+	}, channel.RoleConnect)
+	require.NoError(t, err)
+	t.Cleanup(func() { ch.Close(nil) })
+	return ch, broken
+}
+
+func connections(t *testing.T, native bool) (near, far []transport.Conn) {
+	t.Helper()
+	connect := channeltest.Over(mem.New(nil), "")
+	for range cma.New(cma.Options{}).Connections(native) {
+		n, f := connect(t)
+		near, far = append(near, n), append(far, f)
+	}
+	return near, far
+}
+
+// alone makes one end whose peer is the test.
+func alone(t *testing.T, native bool) (ch channel.Channel, broken <-chan error, far []transport.Conn) {
+	t.Helper()
+	near, far := connections(t, native)
+	ch, broken = open(t, near)
+	return ch, broken, far
+}
+
+// pair makes both ends of a channel.
+func pair(t *testing.T, native bool) (from, to channel.Channel, fromBroken, toBroken <-chan error) {
+	t.Helper()
+	near, far := connections(t, native)
+	from, fromBroken = open(t, near)
+	to, toBroken = open(t, far)
+	return from, to, fromBroken, toBroken
+}
+
+// result returns a done and where its error arrives.
+func result() (done func(error), err <-chan error) {
+	ch := make(chan error, 1)
+	return func(err error) { ch <- err }, ch
+}
+
+func readFrame(t *testing.T, c transport.Conn) []byte {
+	t.Helper()
+	n, err := c.NextFrame()
+	require.NoError(t, err)
+	p := make([]byte, n)
+	require.NoError(t, c.ReadBody(p))
+	return p
+}
+
+func write(t *testing.T, c transport.Conn, frame []byte) {
+	t.Helper()
+	require.NoError(t, c.WriteFrames(transport.Frame{frame}))
+}
+
+func address(p []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&p[0]))) }
+
+// announcement is what an end of the compatible dialect writes.
+func announcement(pid int, address uint64) []byte {
+	text := binary.LittleEndian.AppendUint32([]byte{0xb9, 2, 0x82}, uint32(pid))
+	return binary.LittleEndian.AppendUint64(append(text, 0x83), address)
+}
+
+// head and offer are frames of the native dialect.
+func head(kind byte, pid int, id uint64) []byte {
+	text := binary.LittleEndian.AppendUint32([]byte{kind, 0, 0, 0}, uint32(pid))
+	return binary.LittleEndian.AppendUint64(text, id)
+}
+
+func offer(pid int, id uint64, numbers ...uint64) []byte {
+	text := head(1, pid, id)
+	for _, n := range numbers {
+		text = binary.LittleEndian.AppendUint64(text, n)
+	}
+	return text
+}

@@ -1,0 +1,126 @@
+package cma_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// sourceVar tells a process that it is a source, and how.
+const sourceVar = "CMA_TEST_SOURCE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(sourceVar) == "" {
+		leakcheck.Main(m)
+	}
+	if err := source(os.Getenv(sourceVar)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// inFlight is the number of tensors that a source has on offer at the same time.
+const inFlight = 8
+
+// source sends the same tensor again and again, to the listener at an address,
+// until nobody wants it any more.
+func source(how string) error {
+	var addr, pages string
+	var native bool
+	var size int
+	if _, err := fmt.Sscan(how, &addr, &native, &size, &pages); err != nil {
+		return err
+	}
+	memory, err := allocate(size, pages)
+	if err != nil {
+		return err
+	}
+	broken := make(chan error, 1)
+	link := channel.Link{Native: native, Peer: "sink", Broken: func(err error) { broken <- err }, Logger: slog.New(slog.DiscardHandler)}
+	f := cma.New(cma.Options{})
+	for range f.Connections(native) {
+		c, err := uv.New().Dial(context.Background(), addr)
+		if err != nil {
+			return err
+		}
+		link.Conns = append(link.Conns, c)
+	}
+	ch, err := f.New(context.Background(), link, channel.RoleConnect)
+	if err != nil {
+		return err
+	}
+	free := make(chan error, inFlight)
+	for range inFlight {
+		free <- nil
+	}
+	for id := uint64(0); <-free == nil; id++ {
+		ch.Send(id, device.Bytes(memory), func(err error) { free <- err })
+	}
+	<-broken
+	return ch.Close(nil)
+}
+
+// allocate returns memory that has been written to: from the heap, or made of
+// huge pages.
+func allocate(size int, pages string) ([]byte, error) {
+	memory := make([]byte, size)
+	if pages == "huge" {
+		var err error
+		memory, err = unix.Mmap(-1, 0, size+2<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Madvise(memory, unix.MADV_HUGEPAGE); err != nil {
+			return nil, err
+		}
+		memory = memory[:size]
+	}
+	for i := range memory {
+		memory[i] = byte(i % 251)
+	}
+	return memory, nil
+}
+
+// fromSource starts a source in a process of its own and returns the end that
+// receives from it.
+func fromSource(t testing.TB, native bool, size int, pages string) channel.Channel {
+	t.Helper()
+	l, err := uv.New().Listen(t.Context(), "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	cmd := exec.Command(os.Args[0]) // ends when this end closes
+	cmd.Env = append(os.Environ(), sourceVar+"="+fmt.Sprint(l.Addr(), " ", native, " ", size, " ", pages), "GORACE=atexit_sleep_ms=0")
+	var said strings.Builder
+	cmd.Stderr = &said
+	require.NoError(t, cmd.Start())
+	f := cma.New(cma.Options{})
+	var conns []transport.Conn
+	for range f.Connections(native) {
+		c, err := l.Accept(t.Context())
+		require.NoError(t, err)
+		conns = append(conns, c)
+	}
+	ch, err := f.New(t.Context(), channel.Link{
+		Native: native, Conns: conns, Peer: "source", Broken: func(error) {}, Logger: slog.New(slog.DiscardHandler),
+	}, channel.RoleListen)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, ch.Close(nil))
+		require.NoError(t, cmd.Wait(), said.String())
+	})
+	return ch
+}
