@@ -1,0 +1,149 @@
+package mpt_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// errTest is a cause given by tests.
+var errTest = errors.New("a cause of the test's own")
+
+// end is one end of a channel.
+type end struct {
+	channel.Channel
+	host   *bulk.Mover
+	hosted hosted // what host was given
+	broken chan error
+}
+
+// hosted counts the tensors that take the pipe's own way.
+type hosted struct {
+	channel.Channel
+	mu    sync.Mutex
+	sends int
+}
+
+func (h *hosted) Send(id uint64, src device.Buffer, done func(error)) {
+	h.Channel.Send(id, src, done)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sends++
+}
+
+func (e *end) hostedSends() int {
+	e.hosted.mu.Lock()
+	defer e.hosted.mu.Unlock()
+	return e.hosted.sends
+}
+
+// openEnd makes an end over conn. In the native dialect host moves what is small.
+func openEnd(t testing.TB, f *mpt.Factory, role channel.Role, conn transport.Conn, host *bulk.Mover) *end {
+	t.Helper()
+	e := &end{host: host, broken: make(chan error, 1)}
+	link := channel.Link{
+		Conns:  []transport.Conn{conn},
+		Peer:   "worker1",
+		Broken: func(err error) { e.broken <- err },
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	if host != nil {
+		e.hosted.Channel = host.Lane(1)
+		link.Native, link.Host = true, &e.hosted
+	}
+	ch, err := f.New(t.Context(), link, role)
+	require.NoError(t, err)
+	e.Channel = ch
+	t.Cleanup(func() {
+		ch.Close(nil)
+		if host != nil {
+			host.Close(nil)
+		}
+	})
+	return e
+}
+
+// compatPair opens both ends of a channel in the compatible dialect.
+func compatPair(t testing.TB, one, other *mpt.Factory, connect channeltest.Connect) (connected, listening *end) {
+	t.Helper()
+	c, l := connect(t)
+	return openEnd(t, one, channel.RoleConnect, c, nil), openEnd(t, other, channel.RoleListen, l, nil)
+}
+
+// nativePair opens both ends in the native dialect.
+func nativePair(t testing.TB, one, other *mpt.Factory, connect channeltest.Connect) (connected, listening *end) {
+	t.Helper()
+	c, l := connect(t)
+	m, n := hosts(t, connect)
+	return openEnd(t, one, channel.RoleConnect, c, m), openEnd(t, other, channel.RoleListen, l, n)
+}
+
+// hosts returns two movers that tell each other what is ready. Tests send before
+// they receive, as pipes do.
+func hosts(t testing.TB, connect channeltest.Connect) (one, other *bulk.Mover) {
+	t.Helper()
+	c, l := connect(t)
+	mover := func(conn transport.Conn, peer **bulk.Mover) *bulk.Mover {
+		return bulk.New(bulk.Config{
+			Open:   func(context.Context) (transport.Stream, error) { return conn.(transport.Streamer).Stream() },
+			Ready:  func(lane uint16, id uint64) { (*peer).TakeReady(lane, id) },
+			Broken: func(error) {},
+		})
+	}
+	one, other = mover(c, &other), mover(l, &one)
+	return one, other
+}
+
+// overMem connects within this process.
+func overMem() channeltest.Connect { return channeltest.Over(mem.New(nil), "") }
+
+// move sends data from one end to the other and checks it.
+func move(t testing.TB, id uint64, from, to *end, data []byte) {
+	t.Helper()
+	got := make([]byte, len(data))
+	sent, received := send(from, id, data), recv(to, id, got)
+	require.NoError(t, patience.Finish(t, sent))
+	require.NoError(t, patience.Finish(t, received))
+	require.True(t, bytes.Equal(data, got), "wrong bytes")
+}
+
+// send and recv begin a transfer and return where its outcome comes.
+func send(e *end, id uint64, src []byte) <-chan error {
+	done, err := result()
+	e.Send(id, device.Bytes(src), done)
+	return err
+}
+
+func recv(e *end, id uint64, dst []byte) <-chan error {
+	done, err := result()
+	e.Recv(id, device.Bytes(dst), done)
+	return err
+}
+
+func result() (done func(error), err <-chan error) {
+	ch := make(chan error, 2)
+	return func(err error) { ch <- err }, ch
+}
+
+// numbered returns n bytes that differ from their neighbours.
+func numbered(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i%251) + 1
+	}
+	return p
+}

@@ -1,0 +1,274 @@
+package mpt_test
+
+import (
+	"encoding/binary"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// listening opens the listening end of a compatible channel of one lane, and
+// returns what it announces.
+func listening(t *testing.T, over transport.Transport) (e *end, f *mpt.Factory, lane wire.MPTLane) {
+	t.Helper()
+	f = mpt.New(lanes(1, over))
+	far, control := overMem()(t)
+	e = openEnd(t, f, channel.RoleListen, control, nil)
+	hello, err := wire.DecodeMPTHello(readFrame(t, far), wire.Limits{})
+	require.NoError(t, err)
+	return e, f, hello.(wire.MPTServerHello).Lanes[0]
+}
+
+// What comes to the port and is no lane that is expected is closed, and harms
+// nobody.
+func TestStrangersAreClosed(t *testing.T) {
+	over := mem.New(nil)
+	e, f, lane := listening(t, over)
+	server := wire.MPTServerHello{Lanes: []wire.MPTLane{lane}}
+	for name, first := range map[string][]byte{
+		"unknown id":     wire.MPTClientHello{RegistrationID: lane.RegistrationID + 1}.Append(nil),
+		"server's hello": server.Append(nil),
+		"nothing":        {},
+		"garbage":        {0xff, 0, 1},
+		"long":           make([]byte, 1<<20),
+		"trailing byte":  append(wire.MPTClientHello{RegistrationID: lane.RegistrationID}.Append(nil), 0),
+	} {
+		conn, err := over.Dial(t.Context(), lane.Address)
+		require.NoError(t, err)
+		written := patience.Start(func() error { return conn.WriteFrames(transport.Frame{first}) })
+		_, err = conn.NextFrame()
+		require.Error(t, err, name)
+		_ = patience.Finish(t, written)
+		conn.Close()
+	}
+	honest, second := dialLane(t, over, lane), dialLane(t, over, lane)
+	sent := send(e, 0, []byte("hello"))
+	kept, refused := honest, second
+	if _, err := second.NextFrame(); err == nil { // either may have been first
+		kept, refused = second, honest
+		require.NoError(t, kept.ReadBody(make([]byte, 5)))
+	} else {
+		wantFrame(t, kept, []byte("hello"))
+	}
+	require.NoError(t, patience.Finish(t, sent))
+	_, err := refused.NextFrame()
+	require.Error(t, err, "an id is good for one lane")
+	require.Zero(t, f.Ports())
+}
+
+// Connections that say nothing are closed in time, and there are not many.
+func TestSilentStrangers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := mem.New(nil)
+		_, _, lane := listening(t, over)
+		begun := time.Now()
+		const most = 64 + 1 // and one for the lane that is expected
+		ended := make(chan time.Duration, 2*most)
+		for range 2 * most {
+			conn, err := over.Dial(t.Context(), lane.Address)
+			require.NoError(t, err)
+			go func() {
+				_, err := conn.NextFrame()
+				if err == nil {
+					t.Error("a stranger was spoken to")
+				}
+				conn.Close()
+				ended <- time.Since(begun)
+			}()
+		}
+		synctest.Wait()
+		require.Len(t, ended, most, "as many are closed at once")
+		for range 2 * most {
+			require.LessOrEqual(t, <-ended, 10*time.Second)
+		}
+	})
+}
+
+// What a listening end may say to who dials.
+func TestHostileServerHello(t *testing.T) {
+	one := wire.MPTLane{Address: "nowhere", RegistrationID: 1}
+	for name, c := range map[string]struct {
+		hello []byte
+		want  error
+	}{
+		"too few":          {wire.MPTServerHello{Lanes: []wire.MPTLane{one}}.Append(nil), channel.ErrProtocol},
+		"too many":         {wire.MPTServerHello{Lanes: []wire.MPTLane{one, one, one}}.Append(nil), channel.ErrProtocol},
+		"a client's hello": {wire.MPTClientHello{RegistrationID: 1}.Append(nil), channel.ErrProtocol},
+		"garbage":          {[]byte{1, 2, 3}, channel.ErrProtocol},
+		"long":             {make([]byte, 1<<20), channel.ErrProtocol},
+		"nobody there":     {wire.MPTServerHello{Lanes: []wire.MPTLane{one, one}}.Append(nil), nil},
+	} {
+		control, far := overMem()(t)
+		e := openEnd(t, mpt.New(lanes(2, mem.New(nil))), channel.RoleConnect, control, nil)
+		received := recv(e, 0, make([]byte, 10))
+		written := patience.Start(func() error { return far.WriteFrames(transport.Frame{c.hello}) })
+		err := patience.Finish(t, e.broken)
+		require.Error(t, err)
+		if c.want != nil {
+			require.ErrorIs(t, err, c.want, name)
+		}
+		require.Equal(t, err, patience.Finish(t, received), name)
+		_ = patience.Finish(t, written)
+	}
+}
+
+// word is a word of the native dialect, written without help of the package.
+func word(kind byte, numbers ...any) []byte {
+	p := []byte{kind}
+	for _, n := range numbers {
+		p, _ = binary.Append(p, binary.LittleEndian, n)
+	}
+	return p
+}
+
+// Words of the native dialect that no honest end says. This end has sent one
+// tensor with the id 5.
+func TestHostileWords(t *testing.T) {
+	const size = 2 << 20
+	lane, id := uint16(0), uint64(5)
+	lanesOf := func(n int) []byte {
+		return append([]byte{2}, wire.MPTServerHello{Lanes: make([]wire.MPTLane, n)}.Append(nil)...)
+	}
+	for name, c := range map[string]struct {
+		role  channel.Role
+		words [][]byte
+	}{
+		"empty":                    {channel.RoleListen, [][]byte{{}}},
+		"unknown kind":             {channel.RoleListen, [][]byte{{7}}},
+		"short":                    {channel.RoleListen, [][]byte{word(5, uint32(1))}},
+		"long":                     {channel.RoleListen, [][]byte{word(5, id, lane)}},
+		"very long":                {channel.RoleListen, [][]byte{make([]byte, 1<<20)}},
+		"unknown way":              {channel.RoleListen, [][]byte{word(4, id, byte(2))}},
+		"lanes that there are not": {channel.RoleListen, [][]byte{word(4, id+1, byte(1))}},
+		"offered twice":            {channel.RoleListen, [][]byte{word(4, id+1, byte(0)), word(4, id+1, byte(0))}},
+		"order without lanes":      {channel.RoleListen, [][]byte{word(6, id, uint64(0), uint64(size), lane)}},
+		"open no lanes":            {channel.RoleListen, [][]byte{word(1, uint16(0))}},
+		"open twice":               {channel.RoleListen, [][]byte{word(1, uint16(1)), word(1, uint16(1))}},
+		"opened before":            {channel.RoleListen, [][]byte{word(3, uint16(1))}},
+		"opened without coming":    {channel.RoleListen, [][]byte{word(1, uint16(1)), word(3, uint16(1))}},
+		"lanes from the client":    {channel.RoleListen, [][]byte{lanesOf(1)}},
+		"open from the server":     {channel.RoleConnect, [][]byte{word(1, uint16(1))}},
+		"opened from the server":   {channel.RoleConnect, [][]byte{word(3, uint16(1))}},
+		"too many lanes":           {channel.RoleConnect, [][]byte{lanesOf(3)}},
+		"lanes twice":              {channel.RoleConnect, [][]byte{lanesOf(0), lanesOf(0)}},
+		"garbage for lanes":        {channel.RoleConnect, [][]byte{{2, 1, 2, 3}}},
+		"client's hello for lanes": {channel.RoleConnect, [][]byte{append([]byte{2}, wire.MPTClientHello{}.Append(nil)...)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			control, far := overMem()(t)
+			go func() { _, _ = io.Copy(io.Discard, frames{far}) }()
+			host, _ := hosts(t, overMem())
+			e := openEnd(t, mpt.New(lanes(2, mem.New(nil))), c.role, control, host)
+			sent := send(e, id, make([]byte, size))
+			for _, w := range c.words {
+				if far.WriteFrames(transport.Frame{w}) != nil {
+					break // it has hung up already
+				}
+			}
+			require.ErrorIs(t, patience.Finish(t, e.broken), channel.ErrProtocol)
+			require.ErrorIs(t, patience.Finish(t, sent), channel.ErrProtocol)
+		})
+	}
+}
+
+// frames turns frames into a stream, to have them read.
+type frames struct{ transport.Conn }
+
+func (f frames) Read(p []byte) (int, error) {
+	n, err := f.NextFrame()
+	if err != nil {
+		return 0, err
+	}
+	return 0, f.ReadBody(make([]byte, n))
+}
+
+// openedClient is a listening end whose lanes a test has opened by itself, and
+// which has sent the tensor 5.
+func openedClient(t *testing.T, size int) (e *end, far transport.Conn, sent <-chan error) {
+	t.Helper()
+	over := mem.New(nil)
+	far, control := overMem()(t)
+	host, _ := hosts(t, overMem())
+	e = openEnd(t, mpt.New(lanes(2, over)), channel.RoleListen, control, host)
+	require.NoError(t, far.WriteFrames(transport.Frame{word(1, uint16(2))}))
+	text := readFrame(t, far)
+	require.Equal(t, byte(2), text[0])
+	hello, err := wire.DecodeMPTHello(text[1:], wire.Limits{})
+	require.NoError(t, err)
+	for _, lane := range hello.(wire.MPTServerHello).Lanes {
+		conn := dialLane(t, over, lane)
+		wantFrame(t, conn, wire.MPTClientHello{RegistrationID: lane.RegistrationID}.Append(nil))
+	}
+	recv(e, 9, make([]byte, size))
+	require.NoError(t, far.WriteFrames(transport.Frame{word(3, uint16(2))}, transport.Frame{word(4, uint64(9), byte(1))}))
+	for at := uint64(0); at < uint64(size); at += 512 << 10 { // it knows of its lanes
+		w := readFrame(t, far)
+		require.Equal(t, word(6, uint64(9), at, uint64(512<<10)), w[:25])
+	}
+	sent = send(e, 5, make([]byte, size))
+	wantFrame(t, far, word(4, uint64(5), byte(1)))
+	return e, far, sent
+}
+
+// Orders that no honest receiver gives.
+func TestHostileOrders(t *testing.T) {
+	const size, min = 2 << 20, 512 << 10
+	for name, order := range map[string][]any{
+		"of nothing":     {uint64(5), uint64(0), uint64(0), uint16(0)},
+		"beyond the end": {uint64(5), uint64(0), uint64(size + 1), uint16(0)},
+		"absurd length":  {uint64(5), uint64(0), ^uint64(0), uint16(0)},
+		"not the next":   {uint64(5), uint64(min), uint64(min), uint16(0)},
+		"absurd offset":  {uint64(5), ^uint64(0), uint64(min), uint16(0)},
+		"too little":     {uint64(5), uint64(0), uint64(min - 1), uint16(0)},
+		"unknown lane":   {uint64(5), uint64(0), uint64(min), uint16(2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, far, sent := openedClient(t, size)
+			require.NoError(t, far.WriteFrames(transport.Frame{word(6, order...)}))
+			require.ErrorIs(t, patience.Finish(t, e.broken), channel.ErrProtocol)
+			require.ErrorIs(t, patience.Finish(t, sent), channel.ErrProtocol)
+		})
+	}
+}
+
+// An order of a tensor that was given up is for nobody.
+func TestOrderOfATensorThatWasGivenUp(t *testing.T) {
+	const size = 2 << 20
+	e, far, sent := openedClient(t, size)
+	e.Abort(5, errTest)
+	require.ErrorIs(t, patience.Finish(t, sent), errTest)
+	wantFrame(t, far, word(5, uint64(5)))
+	require.NoError(t, far.WriteFrames(transport.Frame{word(6, uint64(5), uint64(0), uint64(size), uint16(0))}))
+	again := send(e, 6, make([]byte, size))
+	wantFrame(t, far, word(4, uint64(6), byte(1)))
+	require.Empty(t, e.broken)
+	require.NoError(t, e.Close(errTest))
+	require.ErrorIs(t, patience.Finish(t, again), errTest)
+}
+
+func FuzzHear(f *testing.F) {
+	f.Add(word(1, uint16(1)))
+	f.Add(word(4, uint64(5), byte(0)))
+	f.Add(word(6, uint64(5), uint64(0), uint64(1<<20), uint16(0)))
+	f.Add(append([]byte{2}, wire.MPTServerHello{Lanes: make([]wire.MPTLane, 1)}.Append(nil)...))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		control, far := overMem()(t)
+		host, _ := hosts(t, overMem())
+		e := openEnd(t, mpt.New(lanes(1, mem.New(nil))), channel.RoleListen, control, host)
+		sent := send(e, 5, make([]byte, 1<<20))
+		_ = far.WriteFrames(transport.Frame{text})
+		require.NoError(t, far.Close())
+		require.Error(t, patience.Finish(t, e.broken))
+		require.Error(t, patience.Finish(t, sent))
+	})
+}
