@@ -44,9 +44,11 @@ func goldens() map[string]golden {
 		"chunk-void-checksum": goldenChunk(ChunkHeader{ID: Transfer(7, 1), CRC: true}, true),
 
 		"handshake-brochure":            goldenBrochure(),
-		"handshake-brochure-compatible": goldenBrochureOf(wire.Marker{Features: wire.FeatureControl}),
+		"handshake-brochure-compatible": goldenBrochureOf(wire.Marker{Features: wire.FeatureControl}, wire.Probing{}),
 		"handshake-answer":              goldenAnswer(),
 		"handshake-answer-compatible":   goldenCompatibleAnswer(),
+		"handshake-brochure-probe":      goldenBrochureProbe(),
+		"handshake-answer-probe":        goldenAnswerProbe(),
 	}
 	for name, m := range messages() {
 		out["message-"+strings.ReplaceAll(name, " ", "-")] = goldenMessage(m, false)
@@ -106,15 +108,49 @@ func goldenChunk(h ChunkHeader, void bool) golden {
 func anyCPU() map[device.Device]string { return map[device.Device]string{device.CPU(): "any"} }
 
 func goldenBrochure() golden {
-	return goldenBrochureOf(wire.Marker{MaxVersion: wire.VersionNative, Features: wire.FeatureControl})
+	return goldenBrochureOf(wire.Marker{MaxVersion: wire.VersionNative, Features: wire.FeatureControl}, wire.Probing{})
 }
 
-func goldenBrochureOf(marker wire.Marker) golden {
+// shownByCMA is what the channel cma shows: process 42 holds these bytes at that
+// address.
+var shownByCMA = map[string][]byte{"cma": []byte("\x2a\x00\x00\x00" + "\x00\x00\x01\x00\xc0\x00\x00\x00" + "16 random bytes!")}
+
+func goldenBrochureProbe() golden {
+	return goldenBrochureOf(wire.Marker{MaxVersion: wire.VersionNative, Features: wire.FeatureControl},
+		wire.Probing{Offers: shownByCMA})
+}
+
+func goldenAnswerProbe() golden {
+	return goldenAnswerOf(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: wire.FeatureControl},
+		wire.Probing{Offers: shownByCMA, Refused: map[string]string{"warp": "no drive"}}, map[uint64]uint64{wire.BulkConnection: 41}, nil)
+}
+
+func requireProbing(t *testing.T, want, got wire.Probing) {
+	t.Helper()
+	require.Len(t, got.Offers, len(want.Offers))
+	for name, offer := range want.Offers {
+		require.Equal(t, offer, got.Offers[name])
+	}
+	require.Len(t, got.Refused, len(want.Refused))
+	for name, reason := range want.Refused {
+		require.Equal(t, reason, got.Refused[name])
+	}
+}
+
+func requireAnswerProbing(t *testing.T, want wire.Probing, p []byte) {
+	t.Helper()
+	got, err := wire.DecodeBrochureAnswer(p, wire.Limits{})
+	require.NoError(t, err)
+	requireProbing(t, want, got.Probing())
+}
+
+func goldenBrochureOf(marker wire.Marker, probing wire.Probing) golden {
 	m := &wire.Brochure{
 		TransportDomainDescriptors: map[string]string{"uv": "uv:*"},
 		ChannelDeviceDescriptors:   map[string]map[device.Device]string{"basic": anyCPU()},
 	}
 	m.Mark(marker)
+	m.AddProbing(probing)
 	return golden{
 		encode: func() []byte { return m.Append(nil) },
 		decode: func(t *testing.T, p []byte) {
@@ -124,6 +160,7 @@ func goldenBrochureOf(marker wire.Marker) golden {
 			found, ok := got.Marker()
 			require.True(t, ok)
 			require.Equal(t, marker, found)
+			requireProbing(t, probing, got.Probing())
 		},
 		dump: dumpNop,
 	}
@@ -131,15 +168,15 @@ func goldenBrochureOf(marker wire.Marker) golden {
 
 func goldenAnswer() golden {
 	return goldenAnswerOf(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: wire.FeatureControl},
-		map[uint64]uint64{wire.BulkConnection: 41}, nil)
+		wire.Probing{}, map[uint64]uint64{wire.BulkConnection: 41}, nil)
 }
 
 func goldenCompatibleAnswer() golden {
-	return goldenAnswerOf(wire.Marker{Features: wire.FeatureControl},
+	return goldenAnswerOf(wire.Marker{Features: wire.FeatureControl}, wire.Probing{},
 		map[uint64]uint64{wire.ReplyConnection: 41, wire.ControlConnection: 42}, []uint64{43})
 }
 
-func goldenAnswerOf(marker wire.Marker, ids map[uint64]uint64, channel []uint64) golden {
+func goldenAnswerOf(marker wire.Marker, probing wire.Probing, ids map[uint64]uint64, channel []uint64) golden {
 	m := &wire.BrochureAnswer{
 		Transport:                 "uv",
 		Address:                   "127.0.0.1:7000",
@@ -150,9 +187,11 @@ func goldenAnswerOf(marker wire.Marker, ids map[uint64]uint64, channel []uint64)
 		ChannelForDevicePair:      map[wire.DevicePair]string{{Server: device.CPU(), Client: device.CPU()}: "basic"},
 	}
 	m.Mark(marker)
+	m.AddProbing(probing)
 	return golden{
 		encode: func() []byte { return m.Append(nil) },
 		decode: func(t *testing.T, p []byte) {
+			requireAnswerProbing(t, probing, p)
 			got, err := wire.DecodeBrochureAnswer(p, wire.Limits{})
 			require.NoError(t, err)
 			require.Equal(t, m, got)
