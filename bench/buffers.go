@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -31,12 +32,13 @@ const (
 
 // allocate gets memory for slots of a.size bytes.
 func (a *arena) allocate(slots int) error {
+	a.pool = cmp.Or(a.pool, tensor.NewPool(tensor.PoolOptions{}))
 	if a.buffers == BuffersHuge {
 		return a.allocateMapping(slots)
 	}
-	var source tensor.Allocator = tensor.Heap{}
-	if a.buffers != BuffersHeap {
-		source = tensor.NewPool(tensor.PoolOptions{})
+	var source tensor.Allocator = a.pool
+	if a.buffers == BuffersHeap {
+		source = tensor.Heap{}
 	}
 	for range slots {
 		s, err := source.Alloc(a.size)
@@ -55,7 +57,7 @@ func (a *arena) allocate(slots int) error {
 // allocateMapping gets whole huge pages, all at once.
 func (a *arena) allocateMapping(slots int) error {
 	stride := max(roundUp(a.size, cacheLine), cacheLine)
-	s, err := tensor.NewPool(tensor.PoolOptions{}).Alloc(roundUp(slots*stride, hugePage))
+	s, err := a.pool.Alloc(roundUp(slots*stride, hugePage))
 	if err != nil {
 		return err
 	}

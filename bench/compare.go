@@ -2,43 +2,99 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
 
-// Comparison is two subjects measured in turn. A ratio is the first one's figure
-// by the second one's of the same pair of runs, and of these the median.
+// Comparison is two subjects measured in turn, and yardsticks beside them. A
+// ratio is the first figure by the second one of the same pair of runs, and of
+// these the median.
 type Comparison struct {
-	A, B []*Result // one for each pair
+	A, B       []*Result // one for each pair; none of a subject that has no such path
+	WhyA, WhyB error     // why there are none
+
+	Yardsticks map[string][]*Result // by name, one for each pair
 }
 
 // Compare measures a and b in turn: a b, b a, a b and so on, so that neither
-// always comes first.
-func Compare(ctx context.Context, a, b Subject, s Spec, pairs int) (*Comparison, error) {
-	c := &Comparison{}
+// always comes first, and behind each pair the yardsticks. b may be nil. Where one
+// of the two has no such path the other one is measured alone; where neither has
+// the error matches ErrPath.
+func Compare(ctx context.Context, a, b Subject, s Spec, pairs int, yardsticks ...Yardstick) (*Comparison, error) {
+	c := &Comparison{Yardsticks: map[string][]*Result{}}
 	for i := range pairs {
-		turn := []func() error{
-			func() error { return measureInto(ctx, &c.A, a, s) },
-			func() error { return measureInto(ctx, &c.B, b, s) },
+		err := c.measurePair(ctx, a, b, s, i%2 == 1)
+		if err == nil {
+			err = c.measureYardsticks(ctx, s, yardsticks)
 		}
-		if i%2 == 1 {
-			slices.Reverse(turn)
+		if err != nil && b != nil {
+			err = fmt.Errorf("pair %d of %d: %w", i+1, pairs, err)
 		}
-		for _, measure := range turn {
-			if err := measure(); err != nil {
-				return nil, fmt.Errorf("pair %d of %d: %w", i+1, pairs, err)
-			}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
 }
 
-func measureInto(ctx context.Context, results *[]*Result, subject Subject, s Spec) error {
-	r, err := subject.Measure(ctx, s)
-	if err != nil {
-		return fmt.Errorf("%s: %w", subject.Name(), err)
+// side is one of the two of a Comparison.
+type side struct {
+	subject Subject
+	results *[]*Result
+	why     *error
+}
+
+func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFirst bool) error {
+	turn := []side{{a, &c.A, &c.WhyA}}
+	if b != nil {
+		turn = append(turn, side{b, &c.B, &c.WhyB})
 	}
-	*results = append(*results, r)
+	if bFirst {
+		slices.Reverse(turn)
+	}
+	for _, side := range turn {
+		err := side.measure(ctx, s)
+		if err != nil && b != nil {
+			err = fmt.Errorf("%s: %w", side.subject.Name(), err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(c.A)+len(c.B) == 0 {
+		return errors.Join(c.WhyA, c.WhyB)
+	}
+	return nil
+}
+
+// measure adds a result, unless it is known why there cannot be one.
+func (d side) measure(ctx context.Context, s Spec) error {
+	if *d.why != nil {
+		return nil
+	}
+	r, err := d.subject.Measure(ctx, s)
+	if errors.Is(err, ErrPath) && len(*d.results) == 0 {
+		*d.why = err
+		return nil
+	}
+	if err == nil {
+		*d.results = append(*d.results, r)
+	}
+	return err
+}
+
+func (c *Comparison) measureYardsticks(ctx context.Context, s Spec, yardsticks []Yardstick) error {
+	pair := append(slices.Clone(c.A), c.B...)
+	for _, y := range yardsticks {
+		r, err := y.Measure(ctx, s, pair[0])
+		if err != nil {
+			return fmt.Errorf("%s: %w", y.Name(), err)
+		}
+		if r != nil {
+			c.Yardsticks[y.Name()] = append(c.Yardsticks[y.Name()], r)
+		}
+	}
 	return nil
 }
 
@@ -76,12 +132,21 @@ func at50(p *Percentiles) float64 {
 	return p.P50
 }
 
-// Ratio is the median of A's figure by B's, over the pairs; 0 if B's is 0.
-func (c *Comparison) Ratio(f Figure) float64 {
+// Ratio is the median of A's figure by B's, over the pairs; 0 if B's is 0, or one
+// of the two was not measured.
+func (c *Comparison) Ratio(f Figure) float64 { return ratio(c.A, c.B, f) }
+
+// Share is the bandwidth of one side, c.A or c.B, by that of a yardstick; 0 if one
+// of the two was not measured.
+func (c *Comparison) Share(side []*Result, yardstick string) float64 {
+	return ratio(side, c.Yardsticks[yardstick], Bandwidth)
+}
+
+func ratio(a, b []*Result, f Figure) float64 {
 	var ratios []float64
-	for i := range c.A {
-		if of := f(c.B[i]); of > 0 {
-			ratios = append(ratios, f(c.A[i])/of)
+	for i := range min(len(a), len(b)) {
+		if of := f(b[i]); of > 0 {
+			ratios = append(ratios, f(a[i])/of)
 		}
 	}
 	return median(ratios)

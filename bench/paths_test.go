@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +62,16 @@ func dialed(t testing.TB, s Spec, url string, work func(*client, *pipe.Plan) err
 	opts, err := s.options("test", nil)
 	require.NoError(t, err)
 	return withClient(t.Context(), s, opts, url, work)
+}
+
+// connectedTCP are both ends of a connection.
+func connectedTCP(t testing.TB) (dialed, accepted net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	dialed, err = net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	accepted, err = l.Accept()
+	require.NoError(t, err)
+	return dialed, accepted
 }

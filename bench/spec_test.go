@@ -151,3 +151,47 @@ func TestPercentiles(t *testing.T) {
 	require.Equal(t, &Percentiles{P50: 100, P90: 180, P99: 198}, percentiles(samples))
 	require.Equal(t, &Percentiles{P50: 0.007, P90: 0.007, P99: 0.007}, percentiles([]time.Duration{7}))
 }
+
+// A path that one of the two lacks is measured on the other.
+func TestCompareWithoutOne(t *testing.T) {
+	var log []string
+	none := &PathError{"channel cma", errBroken}
+	have := func() *recorder { return &recorder{name: "have", log: &log, figures: []float64{1, 2, 3}} }
+	lack := &recorder{name: "lack", log: &log, err: none}
+	stick := &ruler{figures: []float64{2, 8, 3}}
+
+	c, err := Compare(t.Context(), have(), lack, Spec{}, 3, stick)
+	require.NoError(t, err)
+	require.Len(t, c.A, 3)
+	require.Empty(t, c.B)
+	require.NoError(t, c.WhyA)
+	require.EqualError(t, c.WhyB, "channel cma: it is broken")
+	require.Zero(t, c.Ratio(Bandwidth))
+	require.Equal(t, 0.5, c.Share(c.A, "ruler"), "the median of 1/2, 2/8 and 3/3")
+	require.Zero(t, c.Share(c.B, "ruler"))
+	require.Zero(t, c.Share(c.A, "tape"))
+
+	stick.figures = []float64{2, 8, 3}
+	c, err = Compare(t.Context(), lack, have(), Spec{}, 3, stick)
+	require.NoError(t, err)
+	require.Empty(t, c.A)
+	require.Len(t, c.B, 3)
+	require.Equal(t, 0.5, c.Share(c.B, "ruler"))
+
+	_, err = Compare(t.Context(), lack, nil, Spec{}, 3)
+	require.ErrorIs(t, err, ErrPath)
+	_, err = Compare(t.Context(), lack, lack, Spec{}, 3)
+	require.ErrorIs(t, err, ErrPath)
+	require.Equal(t, []string{"have", "lack", "have", "have"}, log[:4], "it is not tried again")
+}
+
+// ruler is a yardstick that gives the figures it is told to.
+type ruler struct{ figures []float64 }
+
+func (*ruler) Name() string { return "ruler" }
+
+func (r *ruler) Measure(context.Context, Spec, *Result) (*Result, error) {
+	f := r.figures[0]
+	r.figures = r.figures[1:]
+	return &Result{GBps: f}, nil
+}

@@ -1,0 +1,121 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// heavy is a spec with bytes enough for yardsticks.
+func heavy() Spec {
+	s := small(100_001, true).withDefaults()
+	s.OneWay, s.Lanes = 150, 3
+	return s
+}
+
+// on is what a pipe with that path would have as its result.
+func on(transport, route string) *Result { return &Result{Transport: transport, Route: route} }
+
+func requireYardstick(t *testing.T, s Spec, r *Result) {
+	t.Helper()
+	require.NotNil(t, r)
+	require.Positive(t, r.GBps)
+	require.InDelta(t, r.MessagesPerSecond*float64(s.Size)/1e9, r.GBps, r.GBps/1e6)
+	require.Equal(t, []int{s.Size, s.OneWay}, []int{r.SizeBytes, r.Messages})
+	require.Equal(t, s.Buffers, r.Buffers)
+}
+
+func TestMemcpy(t *testing.T) {
+	for _, buffers := range AllBuffers() {
+		s := heavy()
+		s.Buffers = buffers
+		r, err := Memcpy{}.Measure(t.Context(), s, on("shm", "cma"))
+		require.NoError(t, err)
+		requireYardstick(t, s, r)
+		require.Equal(t, []any{"memcpy", 1, 0}, []any{r.Subject, r.Processes, r.Connections})
+	}
+}
+
+func TestTCP(t *testing.T) {
+	for _, c := range []struct {
+		transport, route string
+		connections      int
+	}{{"uv", "basic", 1}, {"uv", Inline, 1}, {"uv", "mpt_uv", 3}, {"shm", "mpt_uv", 3}} {
+		s := heavy()
+		r, err := TCP{child(t)}.Measure(t.Context(), s, on(c.transport, c.route))
+		require.NoError(t, err)
+		requireYardstick(t, s, r)
+		require.Equal(t, []any{"tcp", 2, c.connections}, []any{r.Subject, r.Processes, r.Connections})
+	}
+}
+
+// What arrives is what was sent, in each share of each message.
+func TestTCPCarriesTheBytes(t *testing.T) {
+	s := heavy()
+	s.OneWay = 7
+	a, err := newBundle(s)
+	require.NoError(t, err)
+	defer a.close()
+	b, err := newBundle(s)
+	require.NoError(t, err)
+	defer b.close()
+	for range 3 {
+		ours, theirs := connectedTCP(t)
+		a.add(ours)
+		b.add(theirs)
+	}
+	for k, c := range a.conns {
+		_, err := c.Write([]byte{byte(k)})
+		require.NoError(t, err)
+	}
+	reading := make(chan error, 1)
+	go func() { reading <- b.each(b.read) }()
+	_, _, err = a.sendAll()
+	require.NoError(t, err)
+	require.NoError(t, <-reading)
+	require.NoError(t, b.memory.check(7, 1), "the batch that counts")
+}
+
+// No yardstick is better than one that says nothing.
+func TestYardsticksThatDoNotApply(t *testing.T) {
+	for _, y := range Yardsticks(shell("exit 1")) {
+		for _, spoil := range []func(*Spec){
+			func(s *Spec) { s.Size = yardstickSize - 1 },
+			func(s *Spec) { s.OneWay = 0 },
+		} {
+			s := heavy()
+			spoil(&s)
+			r, err := y.Measure(t.Context(), s, on("uv", "basic"))
+			require.NoError(t, err)
+			require.Nil(t, r)
+		}
+	}
+	for _, r := range []*Result{on("shm", "basic"), on("uv", "cma"), on("uv", "xth")} {
+		r, err := TCP{shell("exit 1")}.Measure(t.Context(), heavy(), r)
+		require.NoError(t, err)
+		require.Nil(t, r, "no tensor goes over TCP")
+	}
+}
+
+func TestYardsticksFail(t *testing.T) {
+	_, err := TCP{shell("echo no sockets >&2; exit 1")}.Measure(t.Context(), heavy(), on("uv", "basic"))
+	require.EqualError(t, err, "process bench tcp server: exit status 1: no sockets")
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	cancel(why)
+	for _, y := range Yardsticks(child(t)) {
+		_, err := y.Measure(ctx, heavy(), on("uv", "basic"))
+		require.ErrorIs(t, err, why)
+	}
+}
+
+func TestFloods(t *testing.T) {
+	s := Spec{Size: 64 << 20, Depth: 8}
+	for n, want := range map[int][]int{1: {1, 1}, 16: {16, 16}, 17: {16, 16, 1}, 40: {16, 16, 16, 8}} {
+		s.OneWay = n
+		require.Equal(t, want, s.floods())
+	}
+}
