@@ -6,8 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -38,6 +40,11 @@ type conn struct {
 	hush     sync.Once      // of CloseWrite
 	work     sync.WaitGroup // goroutines
 
+	spin    time.Duration
+	parted  bool          // attend has heard that the peer changed over to a session
+	left    chan struct{} // closed when attend is over
+	session atomic.Pointer[ringnet.Session]
+
 	in    inbox
 	out   outbox
 	press func(fd uintptr) // rings the peer's doorbell
@@ -51,6 +58,8 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		mine: h.mine, theirs: h.theirs, rings: h.rings(),
 		inToken: h.greeting.inToken, outToken: h.greeting.outToken,
 		press: pressDoorbell,
+		spin:  h.transport.spin,
+		left:  make(chan struct{}),
 	}
 	var err error
 	if c.raw, err = h.socket.SyscallConn(); err != nil {
@@ -167,6 +176,9 @@ func (c *conn) Close() error {
 	c.out.mu.Unlock()
 	err := c.socket.Close()
 	c.work.Wait()
+	if s := c.session.Load(); s != nil {
+		err = s.Close()
+	}
 	c.release()
 	return err
 }

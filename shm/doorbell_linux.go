@@ -1,38 +1,75 @@
 package shm
 
 import (
+	"errors"
+	"os"
+	"time"
+
 	"golang.org/x/sys/unix"
 )
 
-var doorbell = []byte{1}
+// What ends of ours say on the socket, in one byte.
+const (
+	somethingNew = 1 // in one of the rings
+	changeOver   = 2 // what follows is a session's
+)
 
-// pressDoorbell sends one byte. Where the socket is full the peer has been rung
-// for already.
+// send sends one byte. Where the socket is full the peer has been rung for
+// already. Where the peer is gone attend hears of it.
+func (c *conn) send(what byte) {
+	_ = c.raw.Control(func(fd uintptr) {
+		_ = unix.Send(int(fd), []byte{what}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	})
+}
+
+// pressDoorbell is send(somethingNew) for one descriptor.
 func pressDoorbell(fd uintptr) {
 	_ = unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// attend hears what comes over the socket, until there is no more to come.
+var doorbell = []byte{somethingNew}
+
+// attend hears what comes over the socket, until there is no more to come for the
+// connection.
 func (c *conn) attend() {
-	_ = c.raw.Read(c.hear) // it fails when this end closes
+	defer close(c.left)
+	for !c.parted && !c.closed.Load() {
+		err := c.raw.Read(c.hear)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		_ = c.socket.SetReadDeadline(time.Time{}) // this end changed over, the peer has not
+	}
+	if c.parted {
+		_ = c.raw.Read(c.awaitSession)
+		_ = c.socket.SetReadDeadline(time.Time{})
+	}
+	if c.session.Load() != nil {
+		c.mine.close()
+		c.theirs.close()
+	}
 }
 
-// hear takes what is there, and reports whether nothing will follow.
+// hear takes what is there, and reports whether nothing will follow. It takes a
+// byte at a time: what follows a change-over is not its own.
 func (c *conn) hear(fd uintptr) bool {
-	var rung [64]byte
+	var heard [1]byte
 	for {
-		n, err := unix.Read(int(fd), rung[:])
+		n, err := unix.Read(int(fd), heard[:])
 		switch {
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			return false
-		case n > 0 && c.rings:
+		case n == 0 || err != nil:
+			return c.hearEnd(int(fd), err)
+		case !c.rings:
+			c.in.blame(protocolError("bytes on the socket behind the greeting"))
+		case heard[0] == changeOver:
+			c.parted = true
+			return true
+		default:
 			c.in.bell.ring()
 			c.out.bell.ring()
-		case n > 0:
-			c.in.blame(protocolError("bytes on the socket behind the greeting"))
-		default:
-			return c.hearEnd(int(fd), err)
 		}
 	}
 }

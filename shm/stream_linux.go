@@ -4,21 +4,11 @@ import (
 	"net"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/mux"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // Stream implements [transport.Streamer]. Nothing is read ahead.
 func (c *conn) Stream() (transport.Stream, error) { return c.handOver() }
-
-// Multiplex implements [transport.Multiplexer].
-func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	s, err := c.handOver()
-	if err != nil {
-		return nil, err
-	}
-	return mux.New(s, cfg)
-}
 
 func (c *conn) handOver() (*stream, error) {
 	if c.closed.Load() {

@@ -75,6 +75,9 @@ func (s *Session) Open() (transport.Stream, error) {
 	if err := s.bond.failure(); err != nil {
 		return nil, err
 	}
+	for _, st := range s.resetByPeer() {
+		st.lapse()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -98,6 +101,18 @@ func (s *Session) Open() (transport.Stream, error) {
 	st := s.add(at, p, ends{in: newReaderEnd(p.there), out: newWriterEnd(p.here)})
 	s.bond.ring(at | bellOpened)
 	return st, nil
+}
+
+// resetByPeer lists this end's streams that the peer has refused.
+func (s *Session) resetByPeer() (all []*stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st, p := range s.streams {
+		if w, _ := split(p.there); st.place.own() && p.left.Load() != 0 && w.finished.Load() == reset {
+			all = append(all, st)
+		}
+	}
+	return all
 }
 
 // add makes a stream at a place. The caller holds mu.
@@ -246,8 +261,8 @@ func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
 
 // take gives a stream to a caller of Accept, unless this end has closed.
 func (s *Session) take(st *stream) (transport.Stream, error) {
-	if st.closed.Load() {
-		return nil, transport.ErrClosed
+	if over := st.over.Load(); over != nil {
+		return nil, *over
 	}
 	return st, nil
 }

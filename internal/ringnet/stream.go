@@ -2,6 +2,7 @@ package ringnet
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -22,9 +23,9 @@ type stream struct {
 	bond      *bond
 	place     bell // and whose, as the peer is told
 	ends      ends
-	onClose   func(*stream) // called once, with both turns held
-	closed    atomic.Bool
-	finished  atomic.Bool // CloseWrite
+	onClose   func(*stream)         // called once, with both turns held
+	over      atomic.Pointer[error] // why no call does anything any more
+	finished  atomic.Bool           // CloseWrite
 	closing   sync.Once
 	read      side
 	write     side
@@ -82,14 +83,22 @@ func (s *stream) tryRead(p []byte) (int, error) {
 	case end != running:
 		return 0, errReset
 	}
-	return 0, gone
+	return 0, cutOff(gone)
+}
+
+// cutOff is the error of a stream that did not end before its session did.
+func cutOff(gone error) error {
+	if gone == nil {
+		return nil
+	}
+	return fmt.Errorf("session: %w", gone)
 }
 
 // refused is why no call can do anything, whatever there is.
 func (s *stream) refused(d *side) error {
 	switch {
-	case s.closed.Load():
-		return transport.ErrClosed
+	case s.over.Load() != nil:
+		return *s.over.Load()
 	case d.deadline.passed.Load():
 		return os.ErrDeadlineExceeded
 	}
@@ -132,8 +141,8 @@ func (s *stream) tryWrite(p []byte) (int, error) {
 	if err := s.refused(&s.write); err != nil {
 		return 0, err
 	}
-	if err := s.bond.failure(); err != nil {
-		return 0, err
+	if gone := s.bond.failure(); gone != nil {
+		return 0, cutOff(gone)
 	}
 	out := s.ends.out
 	if out.gone.Load() != 0 {
@@ -189,7 +198,7 @@ func (s *stream) CloseWrite() error {
 	s.write.poke()
 	s.write.turn.Lock()
 	defer s.write.turn.Unlock()
-	if !s.closed.Load() {
+	if s.over.Load() == nil {
 		s.finish(finished)
 	}
 	return nil
@@ -206,38 +215,37 @@ func (s *stream) finish(how uint32) {
 
 // Close implements transport.Stream. Blocked calls have returned when it does.
 func (s *stream) Close() error {
-	s.closing.Do(func() {
-		s.stop()
-		defer s.read.turn.Unlock()
-		defer s.write.turn.Unlock()
+	s.end(transport.ErrClosed, func() {
 		s.finish(finished)
 		s.ends.in.gone.Store(1)
 		s.rouse(s.ends.in.writer, bellWritable)
 		s.onClose(s)
-		s.ends = ends{}
 	})
 	return nil
 }
 
-// detach is Close without a word to the peer, for the end of all.
-func (s *stream) detach() {
-	s.closing.Do(func() {
-		s.stop()
-		s.ends = ends{}
-		s.write.turn.Unlock()
-		s.read.turn.Unlock()
-	})
-}
+// lapse is Close for a stream that the peer gave up, and whose place can be used
+// again.
+func (s *stream) lapse() { s.end(errReset, func() { s.onClose(s) }) }
 
-// stop ends all calls and takes both turns. No call touches the rings from then
-// on.
-func (s *stream) stop() {
-	s.closed.Store(true)
-	s.poke()
-	s.read.turn.Lock()
-	s.write.turn.Lock()
-	s.read.deadline.stop()
-	s.write.deadline.stop()
+// detach is Close without a word to the peer, for the end of all.
+func (s *stream) detach() { s.end(transport.ErrClosed, func() {}) }
+
+// end ends all calls with err, unless that was done, and lets last touch the rings
+// for the last time, with both turns.
+func (s *stream) end(err error, last func()) {
+	s.closing.Do(func() {
+		s.over.Store(&err)
+		s.poke()
+		s.read.turn.Lock()
+		defer s.read.turn.Unlock()
+		s.write.turn.Lock()
+		defer s.write.turn.Unlock()
+		s.read.deadline.stop()
+		s.write.deadline.stop()
+		last()
+		s.ends = ends{}
+	})
 }
 
 // poke wakes all calls.
@@ -258,8 +266,8 @@ func (s *stream) SetReadDeadline(t time.Time) error { return s.setDeadline(&s.re
 func (s *stream) SetWriteDeadline(t time.Time) error { return s.setDeadline(&s.write, t) }
 
 func (s *stream) setDeadline(d *side, t time.Time) error {
-	if s.closed.Load() {
-		return transport.ErrClosed
+	if over := s.over.Load(); over != nil {
+		return *over
 	}
 	d.deadline.set(t)
 	return nil
