@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +23,15 @@ func (r route) killed(t *testing.T) {
 // big is a tensor that no socket buffer holds.
 var big = Shape{Seed: 20, Sizes: []int{256 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}
 
+// kill ends a peer as kill -9 does. How long all the errors took that follow is
+// logged, not tested: a busy machine is no fault of the pipe.
+func kill(t *testing.T, peer *Peer) {
+	t.Helper()
+	peer.Kill()
+	dead := time.Now()
+	t.Cleanup(func() { t.Logf("all calls had ended %v after the kill", time.Since(dead)) })
+}
+
 func (r route) killedReceiver(t *testing.T) {
 	peer := r.start(t, "stall")
 	p := r.dial(t, peer)
@@ -29,7 +39,7 @@ func (r route) killedReceiver(t *testing.T) {
 	var described struct{ Payloads, Tensors int }
 	peer.Next(&described)
 	require.Equal(t, 1, described.Tensors)
-	peer.Kill()
+	kill(t, peer)
 	_, err := p.Next(testContext(t))
 	for _, err := range []error{err, op.Wait(testContext(t)), p.Write(testContext(t), &pipe.Message{})} {
 		require.ErrorIs(t, err, pipe.ErrPeerLost)
@@ -43,7 +53,7 @@ func (r route) killedSender(t *testing.T) {
 	p := r.accept(t, l)
 	in, err := p.Next(testContext(t))
 	require.NoError(t, err)
-	peer.Kill()
+	kill(t, peer)
 	err = in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
 	require.ErrorIs(t, err, pipe.ErrPeerLost)
 	requireNamed(t, err)
@@ -55,7 +65,7 @@ func (r route) killedWhileWriting(t *testing.T) {
 	peer := r.start(t, "sink")
 	p := r.dial(t, peer)
 	op := p.WriteAsync(testContext(t), Generate(big, 0).pipe())
-	peer.Kill()
+	kill(t, peer)
 	if err := op.Wait(testContext(t)); err != nil {
 		requireGone(t, err)
 	}
@@ -74,7 +84,7 @@ func (r route) killedWhileReading(t *testing.T) {
 	a := pipe.NewAllocation(in.Descriptor())
 	read := make(chan error, 1)
 	go func() { read <- in.Read(testContext(t), a) }()
-	peer.Kill()
+	kill(t, peer)
 	if err := <-read; err == nil {
 		got, _ := a.Tensors[0].Contiguous()
 		require.True(t, bytes.Equal(Generate(big, 0).Tensors[0].Data, got))
@@ -95,7 +105,7 @@ func (r route) killedIdle(t *testing.T) {
 		_, err := p.Next(testContext(t))
 		next <- err
 	}()
-	peer.Kill()
+	kill(t, peer)
 	for _, err := range []error{<-next, p.Write(testContext(t), &pipe.Message{})} {
 		requireGone(t, err)
 	}

@@ -9,8 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
@@ -42,10 +45,41 @@ func oneOrTwo(fallback, name string) string {
 
 // options has PyTorch's priorities, as tppeer does.
 func (r route) options() pipe.Options {
-	return pipe.Options{
+	o := pipe.Options{
 		Name:       "go",
 		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: uv.New()}},
 		Channels:   []pipe.ChannelEntry{{Name: "basic", Priority: 1000, Factory: basic.New()}},
+	}
+	if r.transport == "shm" {
+		o.Transports = append(o.Transports, pipe.TransportEntry{Name: "shm", Priority: 200, Transport: shm.New()})
+	}
+	switch r.channel {
+	case "mpt_uv":
+		lanes := mpt.Lanes{Count: r.lanes, Transport: uv.New()}
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: "mpt_uv", Priority: 1100, Factory: mpt.New(lanes)})
+	case "cma":
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: "cma", Priority: 1200, Factory: cma.New(cma.Options{})})
+	}
+	return o
+}
+
+// requireViable skips the test where this machine cannot take the route, for the
+// reason that the transport or the channel gives.
+func (r route) requireViable(t *testing.T) {
+	t.Helper()
+	o := r.options()
+	for _, e := range o.Transports {
+		skipWithout(t, e.Name, e.Transport.Viable())
+	}
+	for _, e := range o.Channels {
+		skipWithout(t, e.Name, e.Factory.Viable())
+	}
+}
+
+func skipWithout(t *testing.T, name string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Skipf("%s does not work on this machine: %v", name, err)
 	}
 }
 
@@ -56,12 +90,21 @@ func (r route) context(t *testing.T) *pipe.Context {
 	return c
 }
 
-// urls are those to listen on; dialling takes the first one.
+// urls are those to listen on.
 func (r route) urls() []string {
 	if r.transport == "uv" {
 		return []string{"uv://127.0.0.1:0"}
 	}
 	return []string{"uv://127.0.0.1:0", r.transport + "://"}
+}
+
+// urlOf picks the URL of a transport. Dialling begins with that of TCP: the pipe
+// is to find a better transport by itself.
+func urlOf(t *testing.T, transport string, urls []string) string {
+	t.Helper()
+	at := slices.IndexFunc(urls, func(u string) bool { return strings.HasPrefix(u, transport+"://") })
+	require.NotEqual(t, -1, at, urls)
+	return urls[at]
 }
 
 // start runs a tppeer that listens.
@@ -73,13 +116,13 @@ func (r route) start(t *testing.T, role string) *Peer {
 // startTo runs a tppeer that dials l.
 func (r route) startTo(t *testing.T, l *pipe.Listener, role string, flags ...string) *Peer {
 	t.Helper()
-	args := append([]string{role, "--to", l.URLs()[0]}, r.flags()...)
+	args := append([]string{role, "--to", urlOf(t, "uv", l.URLs())}, r.flags()...)
 	return Start(t, append(args, flags...)...)
 }
 
 func (r route) dial(t *testing.T, peer *Peer) *pipe.Pipe {
 	t.Helper()
-	p, err := r.context(t).Dial(testContext(t), strings.Fields(peer.URL())[0])
+	p, err := r.context(t).Dial(testContext(t), urlOf(t, "uv", strings.Fields(peer.URL())))
 	require.NoError(t, err)
 	r.requireTaken(t, p)
 	return p
@@ -104,7 +147,11 @@ func (r route) accept(t *testing.T, l *pipe.Listener) *pipe.Pipe {
 // nothing, even if all that it carries arrives.
 func (r route) requireTaken(t *testing.T, p *pipe.Pipe) {
 	t.Helper()
-	plan := p.Plan()
+	r.requirePlan(t, p.Plan())
+}
+
+func (r route) requirePlan(t *testing.T, plan *pipe.Plan) {
+	t.Helper()
 	require.Equal(t, pipe.DialectCompatible, plan.Dialect)
 	require.Equal(t, r.transport, plan.Transport, plan)
 	name, ok := plan.Channel(device.CPU(), device.CPU())

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // tpipeProgram builds the command that users have.
@@ -84,6 +86,63 @@ func TestPeerChecksEcho(t *testing.T) {
 	echo.stop(t)
 }
 
+// tpipeRoutes are those that the command line can name.
+var tpipeRoutes = map[string]route{
+	"shm":       {transport: "shm", channel: "basic"},
+	"shm, cma":  {transport: "shm", channel: "cma"},
+	"cma":       {transport: "uv", channel: "cma"},
+	"mpt_uv, 5": {transport: "uv", channel: "mpt_uv", lanes: 5},
+}
+
+// forTpipe turns flags for tppeer into those that say the same to tpipe.
+func forTpipe(flags []string) []string {
+	var out []string
+	for _, f := range flags {
+		out = append(out, strings.Replace(f, "--", "-", 1))
+	}
+	return out
+}
+
+func TestPingTakesRoute(t *testing.T) {
+	program := tpipeProgram(t)
+	for name, r := range tpipeRoutes {
+		t.Run(name, func(t *testing.T) {
+			r.requireViable(t)
+			echo := r.start(t, "echo")
+			args := []string{"ping", "-json", "-to", urlOf(t, "uv", strings.Fields(echo.URL())), "-check", "-count", "40", "-size", "3MiB", "-seed", "1"}
+			out, err := exec.Command(program, append(args, forTpipe(r.flags())...)...).Output()
+			require.NoError(t, err, "%s", out)
+			var got struct {
+				Made int
+				Plan pipe.Plan
+			}
+			require.NoError(t, json.Unmarshal(out, &got))
+			require.Equal(t, 40, got.Made)
+			r.requirePlan(t, &got.Plan)
+			require.NoError(t, echo.Stop())
+		})
+	}
+}
+
+// The two ends have nothing but the route, so that it is this one or none.
+func TestEchoTakesRoute(t *testing.T) {
+	program := tpipeProgram(t)
+	for name, r := range tpipeRoutes {
+		t.Run(name, func(t *testing.T) {
+			r.requireViable(t)
+			only := append(r.flags(), "--transport", r.transport, "--channel", r.channel)
+			listen := r.urls()[len(r.urls())-1]
+			echo := startEcho(t, program, append(forTpipe(only), "-listen", listen)...)
+			check := Start(t, slices.Concat([]string{"check", "--to", echo.url}, only, Shape{Seed: 24}.flags(40))...)
+			require.NoError(t, check.Wait())
+			for line := range strings.Lines(echo.end(t)) {
+				require.Contains(t, line, pipe.ErrPeerLost.Error())
+				require.Equal(t, "cma", r.channel, "as requireClosed tells: %s", line)
+			}
+		})
+	}
+}
+
 // goEcho is a running tpipe echo.
 type goEcho struct {
 	cmd    *exec.Cmd
@@ -91,9 +150,9 @@ type goEcho struct {
 	stderr *lines
 }
 
-func startEcho(t testing.TB, program string) *goEcho {
+func startEcho(t testing.TB, program string, flags ...string) *goEcho {
 	t.Helper()
-	e := &goEcho{cmd: exec.Command(program, "echo"), stderr: newLines()}
+	e := &goEcho{cmd: exec.Command(program, append([]string{"echo"}, flags...)...), stderr: newLines()}
 	e.cmd.Stderr = e.stderr
 	stdout, err := e.cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -117,9 +176,15 @@ func startEcho(t testing.TB, program string) *goEcho {
 // stop ends the echo and expects that it had nothing to complain about.
 func (e *goEcho) stop(t *testing.T) {
 	t.Helper()
+	require.Empty(t, e.end(t))
+}
+
+// end ends the echo and returns what it had to complain about.
+func (e *goEcho) end(t *testing.T) string {
+	t.Helper()
 	require.NoError(t, e.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, e.cmd.Wait())
-	require.Empty(t, e.stderr.rest())
+	return e.stderr.rest()
 }
 
 // BenchmarkPing measures round trips of tpipe ping against tpipe echo and
