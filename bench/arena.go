@@ -13,10 +13,10 @@ import (
 // sent from one slot and read into another.
 type arena struct {
 	buffers string // as in Spec
-	pool    *tensor.Pool
-	size    int
-	owners  []*tensor.Storage // of each slot
-	slots   [][]byte
+	contents
+	size   int
+	owners []*tensor.Storage // of each slot
+	slots  [][]byte
 }
 
 // resize makes room for slots of size bytes each, all pages touched. No message
@@ -33,8 +33,6 @@ func (a *arena) resize(slots, size int) error {
 	return nil
 }
 
-// release gives the pages back to the system: the next measurement may need as
-// many. No message may use the arena any more.
 func (a *arena) release() {
 	for i, s := range a.owners {
 		if i == 0 || s != a.owners[i-1] {
@@ -42,9 +40,6 @@ func (a *arena) release() {
 		}
 	}
 	a.owners, a.slots = nil, nil
-	if a.pool != nil {
-		a.pool.Trim()
-	}
 }
 
 func (a *arena) slot(i int) []byte { return a.slots[i] }
@@ -64,7 +59,7 @@ func (a *arena) message(i int, named bool) *pipe.Message {
 	if a.size == 0 {
 		return m
 	}
-	t := pipe.Tensor{Buffer: device.Bytes(a.slots[i]).WithOwner(a.owners[i])}
+	t := pipe.Tensor{Buffer: device.Bytes(a.slots[i]).WithOwner(a.owners[i]), Compression: a.compression}
 	if named {
 		t.TargetDevice = device.CPU()
 	}
@@ -82,8 +77,9 @@ func (a *arena) room(i int) pipe.Allocation {
 
 // fill writes into the slots what messages first, first+1 and so on have to say.
 func (a *arena) fill(slots, first int) {
+	w := a.words()
 	for i, s := range a.slots[:slots] {
-		fill(s, first+i)
+		w.fill(s, first+i)
 	}
 	runtime.KeepAlive(a.owners)
 }
@@ -91,8 +87,9 @@ func (a *arena) fill(slots, first int) {
 // check compares the slots with what fill writes.
 func (a *arena) check(slots, first int) error {
 	defer runtime.KeepAlive(a.owners)
+	w := a.words()
 	for i, s := range a.slots[:slots] {
-		if at := difference(s, first+i); at >= 0 {
+		if at := w.difference(s, first+i); at >= 0 {
 			return fmt.Errorf("%w: message %d differs in the 8 bytes at %d", ErrCorrupt, first+i, at)
 		}
 	}

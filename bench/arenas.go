@@ -6,6 +6,7 @@ import "sync"
 // process cost shall not depend on what they once carried.
 type arenas struct {
 	buffers string // as in Spec
+	contents
 
 	mu   sync.Mutex
 	free []*arena
@@ -16,7 +17,7 @@ func (a *arenas) take() *arena {
 	defer a.mu.Unlock()
 	n := len(a.free)
 	if n == 0 {
-		return &arena{buffers: a.buffers}
+		return &arena{buffers: a.buffers, contents: a.contents}
 	}
 	last := a.free[n-1]
 	a.free = a.free[:n-1]

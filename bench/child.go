@@ -21,8 +21,6 @@ type job struct {
 
 	For time.Duration `json:"for"` // how long to make round trips
 
-	Connections int `json:"connections"` // to accept, for roleTCP
-
 	catalog Catalog
 }
 
@@ -35,10 +33,6 @@ const (
 	// empty line, waits for a further line, makes round trips for a time, and
 	// prints its samples.
 	roleTrips = "trips"
-
-	// roleTCP listens on TCP, prints its greeting, takes connections and reads
-	// what goes one way.
-	roleTCP = "tcp"
 )
 
 // greeting is what a server prints first.
@@ -82,8 +76,6 @@ func (j job) run(ctx context.Context, requests <-chan struct{}, out *json.Encode
 		return j.serve(ctx, requests, out)
 	case roleTrips:
 		return j.trips(ctx, requests, out)
-	case roleTCP:
-		return j.receive(ctx, out)
 	default:
 		return fmt.Errorf("%w: role %q", ErrProtocol, j.Role)
 	}
@@ -152,7 +144,7 @@ func listen(ctx context.Context, s Spec, from Catalog) (*listening, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &listening{failed: make(chan error, 1), memory: arenas{buffers: s.Buffers}}
+	l := &listening{failed: make(chan error, 1), memory: arenas{buffers: s.Buffers, contents: s.contents()}}
 	if l.context, err = pipe.New(opts); err != nil {
 		return nil, err
 	}

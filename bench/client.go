@@ -24,7 +24,8 @@ type client struct {
 func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	c := &client{
 		pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth),
-		sources: arena{buffers: s.Buffers}, echoes: arena{buffers: s.Buffers},
+		sources: arena{buffers: s.Buffers, contents: s.contents()},
+		echoes:  arena{buffers: s.Buffers, contents: s.contents()},
 	}
 	n := s.batch()
 	if err := c.sources.resize(n, s.Size); err != nil {
@@ -34,12 +35,6 @@ func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 		c.sent = append(c.sent, c.sources.message(i, s.Named))
 	}
 	return c, nil
-}
-
-// release gives the memory back, when the pipe has let go of it.
-func (c *client) release() {
-	c.sources.release()
-	c.echoes.release()
 }
 
 // makeRoom makes memory for the echoes of a batch, and spoils what is there.

@@ -44,6 +44,7 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 		if err == nil {
 			r = newResult(g.Name(), s, plan, samples)
 			r.Route = route(s, c.pipe.Stats())
+			r.WireShare = wireShare(c.pipe.Stats().Compression)
 		}
 		return err
 	})
@@ -104,11 +105,7 @@ func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work
 	if err != nil {
 		p.Abort(err)
 	}
-	err = errors.Join(err, pc.Close())
-	if c != nil {
-		c.release()
-	}
-	return err
+	return errors.Join(err, pc.Close())
 }
 
 // tripsFor makes round trips until d has passed, and returns the times.

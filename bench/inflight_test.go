@@ -36,7 +36,7 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 				before := inUse()
 
 				data := make([]byte, size) // one for all, so that it does not count
-				fill(data, 0)
+				words(word).fill(data, 0)
 				var taken atomic.Int64
 				ops := make([]*pipe.WriteOp, messages)
 				var writing sync.WaitGroup

@@ -71,6 +71,9 @@ func (Libtensorpipe) Check(s Spec) error {
 	if err := s.Check(); err != nil {
 		return err
 	}
+	if s.Compression != pipe.CompressionNone || s.withDefaults().Data != DataPattern {
+		return specErrorf("libtensorpipe compresses nothing, and knows no data but %s", DataPattern)
+	}
 	if len(s.Transports) != 1 || len(s.Channels) != 1 {
 		return specErrorf("libtensorpipe is measured on one transport and one channel")
 	}

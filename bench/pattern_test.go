@@ -9,15 +9,15 @@ import (
 func TestPatternFindsDamage(t *testing.T) {
 	for _, size := range []int{0, 1, 7, 8, 9, 64, 1001} {
 		p := make([]byte, size)
-		fill(p, 5)
-		require.Equal(t, -1, difference(p, 5), "size %d", size)
+		words(word).fill(p, 5)
+		require.Equal(t, -1, words(word).difference(p, 5), "size %d", size)
 		for at := range p {
 			p[at] ^= 0x10
-			require.Equal(t, at&^7, difference(p, 5), "size %d, byte %d", size, at)
+			require.Equal(t, at&^7, words(word).difference(p, 5), "size %d, byte %d", size, at)
 			p[at] ^= 0x10
 		}
 		if size > 0 {
-			require.GreaterOrEqual(t, difference(p, 6), 0, "another message of size %d", size)
+			require.GreaterOrEqual(t, words(word).difference(p, 6), 0, "another message of size %d", size)
 		}
 	}
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -23,13 +21,10 @@ type Result struct {
 	Named      bool   `json:"named"`
 	Buffers    string `json:"buffers"`
 	Depth      int    `json:"depth"`
+	Data       string `json:"data"`
 	Messages   int    `json:"messages"`    // one way
 	RoundTrips int    `json:"round_trips"` // warm
 	Processes  int    `json:"processes"`   // 1 or 2
-
-	// Connections is the number of lanes that mpt_uv may have, or of plain TCP
-	// connections; 0 for all else.
-	Connections int `json:"connections,omitempty"`
 
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
 	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
@@ -43,6 +38,9 @@ type Result struct {
 	MessagesPerSecond float64 `json:"messages_per_second"`
 	CPUSeconds        float64 `json:"cpu_seconds"` // of both processes, one way
 	CPUSecondsPerGB   float64 `json:"cpu_seconds_per_gbyte"`
+
+	Compression pipe.Compression `json:"compression"`
+	WireShare   float64          `json:"wire_bytes_per_byte"` // what of the tensors travelled, over all messages
 
 	Congestion string     `json:"tcp_congestion_control,omitempty"` // see CongestionControl
 	Path       *pipe.Plan `json:"path"`
@@ -64,6 +62,7 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	r := &Result{
 		Subject: subject, Transport: plan.Transport, Channel: channelOf(plan), Dialect: plan.Dialect,
 		SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
+		Data: s.Data, Compression: s.Compression, WireShare: 1,
 		Messages: samples.Messages, RoundTrips: len(samples.RoundTrips), Processes: 2,
 		RTT: percentiles(samples.RoundTrips), Cold: percentiles(samples.ColdTrips),
 		CPUPerTrip: samples.TripCPU.Seconds() * 1e6 / float64(max(len(samples.RoundTrips), 1)),
@@ -76,24 +75,15 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	if s.OneProcess {
 		r.Processes = 1
 	}
-	if r.Channel == mpt.UVName {
-		r.Connections = s.Lanes
+	if samples.OneWay > 0 {
+		gb := float64(s.Size) * float64(samples.Messages) / 1e9
+		r.GBps = gb / samples.OneWay.Seconds()
+		r.MessagesPerSecond = float64(samples.Messages) / samples.OneWay.Seconds()
+		if gb > 0 {
+			r.CPUSecondsPerGB = r.CPUSeconds / gb
+		}
 	}
-	r.setRate(samples.OneWay)
 	return r
-}
-
-// setRate does the sums about what went one way, in that time.
-func (r *Result) setRate(took time.Duration) {
-	if took <= 0 {
-		return
-	}
-	gb := float64(r.SizeBytes) * float64(r.Messages) / 1e9
-	r.GBps = gb / took.Seconds()
-	r.MessagesPerSecond = float64(r.Messages) / took.Seconds()
-	if gb > 0 {
-		r.CPUSecondsPerGB = r.CPUSeconds / gb
-	}
 }
 
 // channelOf is the channel for host memory, or what there is instead of one.

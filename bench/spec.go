@@ -40,6 +40,12 @@ type Spec struct {
 	// Buffers is the memory of the messages, BuffersDefault if empty.
 	Buffers string `json:"buffers"`
 
+	// Data is what the tensors hold, DataPattern if empty.
+	Data string `json:"data,omitempty"`
+
+	// Compression is asked for with each tensor, both ways.
+	Compression pipe.Compression `json:"compression,omitempty"`
+
 	// Depth is the number of messages in flight one way. 0 stands for 8.
 	Depth int `json:"depth"`
 
@@ -75,6 +81,7 @@ func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)
 	s.Lanes = cmp.Or(s.Lanes, 16)
 	s.Buffers = cmp.Or(s.Buffers, BuffersDefault)
+	s.Data = cmp.Or(s.Data, DataPattern)
 	s.Idle = cmp.Or(s.Idle, 2*time.Millisecond)
 	return s
 }
@@ -96,6 +103,10 @@ func (s Spec) Check() error {
 		return specErrorf("%d lanes: want 1 to %d", s.Lanes, maxLanes)
 	case !slices.Contains(AllBuffers(), s.Buffers):
 		return specErrorf("buffers %q: want %s", s.Buffers, strings.Join(AllBuffers(), ", "))
+	case !slices.Contains(AllData(), s.Data):
+		return specErrorf("data %q: want %s", s.Data, strings.Join(AllData(), ", "))
+	case s.Compression != pipe.CompressionNone && s.Dialect == pipe.DialectCompatible:
+		return specErrorf("compression %s: the compatible dialect has none", s.Compression)
 	case s.Idle < 0:
 		return specErrorf("idle %v: want more than 0", s.Idle)
 	case s.Size < 0 || s.Size > maxBatchBytes/(2*s.Depth):

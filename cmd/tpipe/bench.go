@@ -11,12 +11,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/bench"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // benchmark is the command that measures paths between two processes.
 type benchmark struct {
 	transports, channels string
 	dialect              string
+	compression          pipe.Compression
+	data                 string
 	sizes                sizeList
 	depth, count, pairs  int
 	named                namedFlag
@@ -41,6 +44,11 @@ own at both ends, and every byte is checked while no clock runs.
 auto, the path that a pipe takes if nothing is said. The channel xth works within
 one process only: for it both ends are in one.
 
+With -compress the tensors are compressed on their way, and a column more says
+what part of their bytes travels. What that gains is a matter of what they hold,
+-data: pattern, which is what the other figures are of; zeros; weights, float32 of
+a normal distribution; or random bytes. GB/s and CPU count the tensors' own bytes.
+
 With -peer libtensorpipe the C++ library is measured in the same way, in turn, in
 -pairs pairs of runs, on the same transport and channel. The figures are then
 medians, and the ratio is the median of those of the pairs. It needs g++ and the
@@ -63,6 +71,8 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.StringVar(&b.transports, "transport", auto, "`list` of transports, of "+strings.Join(transportNames(profile), ","))
 	fs.StringVar(&b.channels, "channel", auto, "`list` of channels, of "+strings.Join(channelNames(profile), ","))
 	fs.StringVar(&b.dialect, "dialect", auto, "`dialect` to speak: compatible, native, or auto, which is native")
+	fs.TextVar(&b.compression, "compress", pipe.CompressionNone, "`codec` to compress tensors with: s2 or zstd")
+	fs.StringVar(&b.data, "data", bench.DataPattern, "what tensors `hold`: "+strings.Join(bench.AllData(), ", "))
 	fs.Var(&b.sizes, "size", "`list` of sizes of the tensor, 0 for messages without one")
 	fs.IntVar(&b.depth, "depth", 8, "`number` of messages in flight one way")
 	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: what gives steady figures, by size)")
@@ -191,7 +201,7 @@ func (b *benchmark) spec(size int) bench.Spec {
 		trips, messages = bench.DefaultTrips(size), bench.DefaultMessages(size)
 	}
 	return bench.Spec{
-		Size: size, Depth: b.depth, NoSpin: !b.spin,
+		Size: size, Depth: b.depth, NoSpin: !b.spin, Data: b.data, Compression: b.compression,
 		RoundTrips: trips, ColdTrips: min(trips, maxColdTrips), OneWay: messages,
 	}
 }

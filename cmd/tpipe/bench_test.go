@@ -56,6 +56,29 @@ func TestBenchTable(t *testing.T) {
 	require.NotContains(t, stdout, "ratio", "there is nothing to compare with")
 }
 
+// What compression gains shows in a column more, and in JSON.
+func TestBenchCompress(t *testing.T) {
+	args := "bench -size 100KiB,1MiB -count 3 -compress zstd -data "
+	for data, want := range map[string]string{"zeros": " 0.0", "weights": " 9", "random": " 100 %"} {
+		stdout, stderr, code := tpipe(t, strings.Fields(args+data)...)
+		require.Zero(t, code, stderr)
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		require.Len(t, lines, 4)
+		require.Contains(t, lines[0], "tensors of "+data+", compressed by zstd")
+		require.Regexp(t, "wire$", lines[1])
+		require.Contains(t, lines[3], want)
+		require.Regexp(t, "%$", lines[3])
+	}
+	stdout, stderr, code := tpipe(t, strings.Fields(args+"weights -json")...)
+	require.Zero(t, code, stderr)
+	for line := range strings.Lines(stdout) {
+		var r bench.Result
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Equal(t, "zstd weights", r.Compression.String()+" "+r.Data)
+		require.InDelta(t, 0.93, r.WireShare, 0.03)
+	}
+}
+
 // Every combination of the lists has a table.
 func TestBenchCombinations(t *testing.T) {
 	if runtime.GOOS != "linux" {
@@ -112,15 +135,19 @@ func TestBenchPeer(t *testing.T) {
 
 func TestBenchBadCommandLines(t *testing.T) {
 	for line, want := range map[string]string{
-		"-size 12kB":                         "want a number of bytes such as 4096, 64KiB",
-		"-size 8,,8":                         "want a number of bytes such as 4096, 64KiB",
-		"-size 4GiB":                         "tpipe bench: size 4294967296: with a depth of 8 want 0 to 536870912 bytes",
-		"-depth 0":                           "-depth 0: want 1 or more",
-		"-depth -3":                          "depth -3: want 1 to 1024",
-		"-count -3":                          "-3 ",
-		"-transport pigeon":                  `-transport: there is no transport "pigeon", only uv`,
-		"-channel basic,pigeon":              `-channel: there is no channel "pigeon", only `,
-		"-dialect latin":                     `-dialect "latin": want auto, compatible or native`,
+		"-size 12kB":                       "want a number of bytes such as 4096, 64KiB",
+		"-size 8,,8":                       "want a number of bytes such as 4096, 64KiB",
+		"-size 4GiB":                       "tpipe bench: size 4294967296: with a depth of 8 want 0 to 536870912 bytes",
+		"-depth 0":                         "-depth 0: want 1 or more",
+		"-depth -3":                        "depth -3: want 1 to 1024",
+		"-count -3":                        "-3 ",
+		"-transport pigeon":                `-transport: there is no transport "pigeon", only uv`,
+		"-channel basic,pigeon":            `-channel: there is no channel "pigeon", only `,
+		"-dialect latin":                   `-dialect "latin": want auto, compatible or native`,
+		"-compress gzip":                   `compression "gzip" is not known: none, s2 or zstd`,
+		"-compress s2 -dialect compatible": "compression s2: the compatible dialect has none",
+		"-data stars":                      `data "stars": want pattern, zeros, weights, random`,
+		"-peer libtensorpipe -transport uv -channel basic -compress s2": "libtensorpipe compresses nothing",
 		"-peer gloo":                         `-peer "gloo": want libtensorpipe`,
 		"-peer libtensorpipe":                "say with -transport and -channel which path to compare",
 		"-peer libtensorpipe -channel basic": "say with -transport and -channel which path to compare",
