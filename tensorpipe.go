@@ -18,9 +18,16 @@
 // of a message before it chooses the memory to read it into.
 //
 // A transport is how bytes leave the process. There is uv, which is TCP, with
-// TLS if you set it up ([github.com/tensorpipe-go/tensorpipe/uv]), and
+// TLS if you set it up ([github.com/tensorpipe-go/tensorpipe/uv]), shm, which is
+// memory that processes of one machine share
+// ([github.com/tensorpipe-go/tensorpipe/shm]), and
 // [github.com/tensorpipe-go/tensorpipe/transport/mem] for tests within one
-// process. A channel is how a tensor moves once both ends know about it:
+// process. A listener on several of them lets each pipe take the best that
+// reaches its peer, whichever URL was dialled:
+//
+//	l, err := c.Listen(ctx, "uv://0.0.0.0:7000", "shm://")
+//
+// A channel is how a tensor moves once both ends know about it:
 // [github.com/tensorpipe-go/tensorpipe/channel/basic] over a connection of the
 // transport, or [github.com/tensorpipe-go/tensorpipe/channel/xth] by one copy
 // where both ends are in one process. You can write your own of both;
@@ -46,6 +53,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
@@ -56,12 +64,16 @@ type Profile struct {
 }
 
 // TorchProfile is what PyTorch's RPC registers, as far as it exists here: the
-// transport uv (priority 0) and the channel basic (1000). Use it to be sure
-// that a pipe between two ends takes the path that it takes to a C++ process.
+// transports uv (priority 0) and shm (200), and the channel basic (1000). Use it
+// to be sure that a pipe between two ends takes the path that it takes to a C++
+// process.
 func TorchProfile() Profile {
 	return Profile{
-		Transports: []pipe.TransportEntry{{Name: "uv", Priority: 0, Transport: uv.New()}},
-		Channels:   []pipe.ChannelEntry{{Name: basic.Name, Priority: 1000, Factory: basic.New()}},
+		Transports: []pipe.TransportEntry{
+			{Name: "uv", Priority: 0, Transport: uv.New()},
+			{Name: shm.Name, Priority: 200, Transport: shm.New()},
+		},
+		Channels: []pipe.ChannelEntry{{Name: basic.Name, Priority: 1000, Factory: basic.New()}},
 	}
 }
 

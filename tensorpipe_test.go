@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
@@ -30,7 +31,8 @@ func priorities(p tensorpipe.Profile) map[string]int {
 
 // The numbers are PyTorch's: a C++ peer checks the choice against its own.
 func TestTorchProfile(t *testing.T) {
-	require.Equal(t, map[string]int{"transport uv": 0, "channel basic": 1000}, priorities(tensorpipe.TorchProfile()))
+	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000}
+	require.Equal(t, want, priorities(tensorpipe.TorchProfile()))
 }
 
 func TestDefaultProfile(t *testing.T) {
@@ -54,6 +56,35 @@ func TestDefaultProfileStaysInside(t *testing.T) {
 	name, found := p.Plan().Channel(device.CPU(), device.CPU())
 	require.True(t, found)
 	require.Equal(t, "xth", name)
+}
+
+// A pipe leaves the transport that it was dialled over for a better one, whichever
+// dialect it speaks then.
+func TestDefaultProfileGoesOverToSharedMemory(t *testing.T) {
+	if err := shm.New().Viable(); err != nil {
+		t.Skip(err)
+	}
+	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
+		t.Run(dialect, func(t *testing.T) {
+			c, err := tensorpipe.NewContext(pipe.Options{Dialect: dialect})
+			require.NoError(t, err)
+			defer c.Close()
+			l, err := c.Listen(t.Context(), "uv://127.0.0.1:0", "shm://")
+			require.NoError(t, err)
+			p, err := c.Dial(t.Context(), l.URLs()[0])
+			require.NoError(t, err)
+			other, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			for _, end := range []*pipe.Pipe{p, other} {
+				require.Equal(t, "shm", end.Plan().Transport)
+				require.Equal(t, dialect, end.Plan().Dialect)
+			}
+			require.NoError(t, p.Write(t.Context(), &pipe.Message{Metadata: []byte("over shared memory")}))
+			in, err := other.Next(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "over shared memory", string(in.Descriptor().Metadata))
+		})
+	}
 }
 
 func TestProfilesAreApart(t *testing.T) {

@@ -43,7 +43,7 @@ func TestBenchJSON(t *testing.T) {
 }
 
 func TestBenchTable(t *testing.T) {
-	stdout, stderr, code := tpipe(t, strings.Fields("bench -size 8,1MiB -count 3 -dialect compatible -spin=false")...)
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -size 8,1MiB -count 3 -dialect compatible -spin=false")...)
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 4)
@@ -84,7 +84,7 @@ func TestBenchCombinations(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("channel xth is for Linux")
 	}
-	stdout, stderr, code := tpipe(t, strings.Fields("bench -channel basic,xth -size 100KiB -count 3")...)
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -channel basic,xth -size 100KiB -count 3")...)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight, congestion")
 	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, both ends in one process, congestion")

@@ -129,7 +129,7 @@ func TestSendJSON(t *testing.T) {
 	require.Equal(t, len(r.InPlace), r.Files)
 	require.Equal(t, bytes, r.Bytes)
 	require.Equal(t, pipe.DialectNative, r.Plan.Dialect)
-	require.Equal(t, "uv", r.Plan.Transport)
+	require.Equal(t, withinMachine(), r.Plan.Transport)
 	require.Equal(t, address, r.Address)
 	require.Nil(t, r.TLS)
 	require.Positive(t, r.Seconds)
