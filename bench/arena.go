@@ -14,6 +14,7 @@ import (
 type arena struct {
 	buffers string // as in Spec
 	contents
+	pool   *tensor.Pool
 	size   int
 	owners []*tensor.Storage // of each slot
 	slots  [][]byte
@@ -33,6 +34,8 @@ func (a *arena) resize(slots, size int) error {
 	return nil
 }
 
+// release gives the pages back to the system: the next measurement may need as
+// many. No message may use the arena any more.
 func (a *arena) release() {
 	for i, s := range a.owners {
 		if i == 0 || s != a.owners[i-1] {
@@ -40,6 +43,9 @@ func (a *arena) release() {
 		}
 	}
 	a.owners, a.slots = nil, nil
+	if a.pool != nil {
+		a.pool.Trim()
+	}
 }
 
 func (a *arena) slot(i int) []byte { return a.slots[i] }

@@ -21,6 +21,8 @@ type job struct {
 
 	For time.Duration `json:"for"` // how long to make round trips
 
+	Connections int `json:"connections"` // to accept, for roleTCP
+
 	catalog Catalog
 }
 
@@ -33,6 +35,10 @@ const (
 	// empty line, waits for a further line, makes round trips for a time, and
 	// prints its samples.
 	roleTrips = "trips"
+
+	// roleTCP listens on TCP, prints its greeting, takes connections and reads
+	// what goes one way.
+	roleTCP = "tcp"
 )
 
 // greeting is what a server prints first.
@@ -76,6 +82,8 @@ func (j job) run(ctx context.Context, requests <-chan struct{}, out *json.Encode
 		return j.serve(ctx, requests, out)
 	case roleTrips:
 		return j.trips(ctx, requests, out)
+	case roleTCP:
+		return j.receive(ctx, out)
 	default:
 		return fmt.Errorf("%w: role %q", ErrProtocol, j.Role)
 	}

@@ -37,6 +37,12 @@ func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	return c, nil
 }
 
+// release gives the memory back, when the pipe has let go of it.
+func (c *client) release() {
+	c.sources.release()
+	c.echoes.release()
+}
+
 // makeRoom makes memory for the echoes of a batch, and spoils what is there.
 func (c *client) makeRoom() error {
 	if err := c.echoes.resize(len(c.sent), c.spec.Size); err != nil {

@@ -105,7 +105,11 @@ func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work
 	if err != nil {
 		p.Abort(err)
 	}
-	return errors.Join(err, pc.Close())
+	err = errors.Join(err, pc.Close())
+	if c != nil {
+		c.release()
+	}
+	return err
 }
 
 // tripsFor makes round trips until d has passed, and returns the times.

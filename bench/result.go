@@ -4,7 +4,9 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -25,6 +27,10 @@ type Result struct {
 	Messages   int    `json:"messages"`    // one way
 	RoundTrips int    `json:"round_trips"` // warm
 	Processes  int    `json:"processes"`   // 1 or 2
+
+	// Connections is the number of lanes that mpt_uv may have, or of plain TCP
+	// connections; 0 for all else.
+	Connections int `json:"connections,omitempty"`
 
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
 	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
@@ -75,15 +81,24 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	if s.OneProcess {
 		r.Processes = 1
 	}
-	if samples.OneWay > 0 {
-		gb := float64(s.Size) * float64(samples.Messages) / 1e9
-		r.GBps = gb / samples.OneWay.Seconds()
-		r.MessagesPerSecond = float64(samples.Messages) / samples.OneWay.Seconds()
-		if gb > 0 {
-			r.CPUSecondsPerGB = r.CPUSeconds / gb
-		}
+	if r.Channel == mpt.UVName {
+		r.Connections = s.Lanes
 	}
+	r.setRate(samples.OneWay)
 	return r
+}
+
+// setRate does the sums about what went one way, in that time.
+func (r *Result) setRate(took time.Duration) {
+	if took <= 0 {
+		return
+	}
+	gb := float64(r.SizeBytes) * float64(r.Messages) / 1e9
+	r.GBps = gb / took.Seconds()
+	r.MessagesPerSecond = float64(r.Messages) / took.Seconds()
+	if gb > 0 {
+		r.CPUSecondsPerGB = r.CPUSeconds / gb
+	}
 }
 
 // channelOf is the channel for host memory, or what there is instead of one.
