@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -66,9 +68,11 @@ func flow(b *testing.B, size int, move mover) {
 		step()
 	}
 	b.SetBytes(int64(size))
+	before := cpu()
 	for b.Loop() {
 		step()
 	}
+	b.ReportMetric((cpu()-before).Seconds()*1e9/float64(b.N)/float64(size), "cpu-s/GB")
 	for range 2 * depth {
 		require.NoError(b, <-free)
 	}
@@ -120,6 +124,15 @@ func bareFlow(b *testing.B, n int) mover {
 		share(writers, src, done)
 		share(readers, dst, done)
 	}
+}
+
+// cpu is the time that this process has computed for.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func sockets(b *testing.B) (dialled, accepted net.Conn) {

@@ -22,10 +22,11 @@
 // # Native dialect
 //
 // The lanes are opened when there is a tensor of 1 MiB or more for the first
-// time, as many as the processors of the two ends warrant and not more than
-// there could be. Until they are there, and if they cannot be had, because a
-// firewall is in the way perhaps, tensors take the pipe's own way for host
-// memory, as smaller ones always do.
+// time: at most as many as the factory has, and one for each processor of the end
+// that has fewer, but 4 to 8. Until they are there, and if they cannot be had,
+// because a firewall is in the way perhaps, tensors take the pipe's own way for
+// host memory, as smaller ones always do. Where that is within one machine, as
+// over shared memory, there are never any lanes.
 //
 // The receiver asks for a tensor in slices, of each lane for two at a time, so
 // that a lane that is fast gets more of them. Nothing is sent that was not asked
@@ -40,6 +41,7 @@ package mpt
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -88,6 +90,16 @@ func New(groups ...Lanes) *Factory {
 	f := &Factory{groups: groups, stripe: minStripe, ports: make(map[portKey]*port)}
 	f.viable = probe.Once(Name, f.check)
 	return f
+}
+
+// Over returns a factory with as many lanes, all of them over t; with TLS, say,
+// where the pipe's transport has it.
+func (f *Factory) Over(t transport.Transport) *Factory {
+	groups := slices.Clone(f.groups)
+	for i := range groups {
+		groups[i].Transport = t
+	}
+	return New(groups...)
 }
 
 // check says why the channel cannot be used.

@@ -9,13 +9,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// minUsed is how many lanes a channel of the native dialect has where there are
-// fewer processors: what the kernel does for one may keep another waiting.
-const minUsed = 2
+// A channel of the native dialect has a lane for each processor, but not fewer
+// than these, because a lane also waits for its peer, nor more, because then
+// memory is what limits it.
+const minUsed, maxUsed = 4, 8
 
 // used is how many lanes this end of a channel wants in the native dialect.
 func (f *Factory) used() int {
-	return min(f.lanes(), max(minUsed, runtime.GOMAXPROCS(0)))
+	return min(f.lanes(), max(minUsed, min(maxUsed, runtime.GOMAXPROCS(0))))
 }
 
 // opening is how far the lanes are. It is guarded by nativeEnd.mu.
@@ -27,9 +28,11 @@ type opening struct {
 }
 
 // want has the lanes opened if that has not been tried. Only the end that dialled
-// the pipe can; it gets to know of every large transfer. The caller holds mu.
+// the pipe can; it gets to know of every large transfer. A pipe within one machine
+// moves memory better than any network. The caller holds mu.
 func (e *nativeEnd) want() {
-	if e.role == channel.RoleListen || e.opening.begun {
+	_, near := e.via.(transport.Identified)
+	if near || e.role == channel.RoleListen || e.opening.begun {
 		return
 	}
 	e.opening.begun, e.opening.granted = true, e.factory.used()
