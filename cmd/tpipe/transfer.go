@@ -27,6 +27,8 @@ type transfer struct {
 	InPlace []placedFile `json:"placed"`
 	Error   string       `json:"error,omitempty"`
 
+	Compression *compression `json:"compression,omitempty"` // where it was asked for
+
 	screen  *screen
 	verbose bool
 	verb    string // "from" or "to" the peer
@@ -96,6 +98,28 @@ func (t *transfer) Placed(f ferry.File) {
 	t.took = time.Since(t.started)
 }
 
+// compression is what became of the tensors that were to be compressed.
+type compression struct {
+	Tensors      uint64 `json:"tensors"` // that travelled compressed
+	Bytes        uint64 `json:"bytes"`   // of those
+	WireBytes    uint64 `json:"wire_bytes"`
+	PlainTensors uint64 `json:"plain_tensors"` // that travelled as they are
+	PlainBytes   uint64 `json:"plain_bytes"`
+	Refused      string `json:"refused,omitempty"` // why nothing could be compressed
+}
+
+func (t *transfer) compressed(s pipe.CompressionStats) {
+	t.Compression = &compression{s.Sent.Parts, s.Sent.Bytes, s.Sent.WireBytes, s.Plain.Messages, s.Plain.Bytes, s.Refused}
+}
+
+func (c *compression) String() string {
+	if c.Refused != "" {
+		return "not compressed: " + c.Refused
+	}
+	return fmt.Sprintf("compressed: %s of %s travelled as %s, %s as they are", plural(int(c.Tensors), "tensor"),
+		byteSize(c.Bytes), byteSize(c.WireBytes), plural(int(c.PlainTensors), "other"))
+}
+
 // finish does the sums. The transfer has ended.
 func (t *transfer) finish(err error) {
 	t.screen.forget(t.total, t.moved)
@@ -115,6 +139,9 @@ func (t *transfer) print(w io.Writer, asJSON bool) error {
 	}
 	if t.Files == 0 {
 		return nil
+	}
+	if t.Compression != nil {
+		t.screen.print(t.Compression.String() + "\n")
 	}
 	t.screen.print(fmt.Sprintf("%s, %s, %s in place after %s, %s\n", plural(t.Files, "file"), plural(t.Tensors, "tensor"),
 		byteSize(t.Bytes), duration(t.took), rate(t.Bytes, t.took)))

@@ -9,6 +9,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // Cargo is a list of files to send.
@@ -16,7 +18,11 @@ type Cargo struct {
 	Bytes   int // of all files
 	Tensors int
 	Skipped int // files in folders that are no *.safetensors
-	items   []item
+
+	// Compression is asked for with each tensor. The caller may set it.
+	Compression pipe.Compression
+
+	items []item
 }
 
 // item is one file: where it is here, and what it is called there.

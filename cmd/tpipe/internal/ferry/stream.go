@@ -137,6 +137,7 @@ func (l *loader) load(file, index int, src *source, sum *fileSum, memory *tensor
 	if err != nil {
 		return nil, err
 	}
+	m.Tensors[0].Compression = l.cargo.Compression
 	return l.pipe.WriteAsync(context.Background(), m), nil
 }
 
