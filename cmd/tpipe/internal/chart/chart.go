@@ -1,0 +1,88 @@
+package chart
+
+import (
+	"encoding/xml"
+	"io"
+	"strings"
+)
+
+// Chart is what to draw. Sizes are on the logarithmic horizontal axis of all
+// panels; size 0 has a place of its own at its left end.
+type Chart struct {
+	Title  string
+	Note   string                    // below the title, in one line
+	Size   string                    // label of the horizontal axis, with the unit
+	Sizes  func(size float64) string // labels of its ticks
+	Panels []Panel
+	Series []Series
+}
+
+// Panel is one pair of axes.
+type Panel struct {
+	Title  string
+	Values func(value float64) string // labels of the vertical ticks, with the unit
+	Log    bool                       // the vertical axis is logarithmic, else it begins at 0
+}
+
+// Series are the lines of one thing, at most one in each panel.
+type Series struct {
+	Name  string // in the legend
+	Hue   int    // the number of a colour; what belongs together has the same
+	Kind  Kind
+	Lines [][]Point // of the panels, in their order
+}
+
+// Kind is what a line stands for, which shows in how it is drawn.
+type Kind int
+
+// The kinds of series.
+const (
+	Ours  Kind = iota // solid, with full dots
+	Peer              // dashed, with hollow dots
+	Bound             // dotted and grey: a limit to hold the others against
+)
+
+// Point is a value at a size.
+type Point struct{ Size, Value float64 }
+
+// WriteTo writes the chart as an SVG document. What cannot be drawn, as a value
+// that is not a number, or 0 where the axis is logarithmic, is left out.
+func (c *Chart) WriteTo(w io.Writer) (int64, error) {
+	text, err := xml.MarshalIndent(c.draw(), "", " ")
+	if err != nil {
+		return 0, err
+	}
+	n, err := w.Write(append(text, '\n'))
+	return int64(n), err
+}
+
+// Measures of the drawing, in units of the viewer, which are pixels at first.
+const (
+	panelWidth  = 430.0 // of the axes
+	panelHeight = 300.0
+	marginLeft  = 80.0 // of a panel, for the labels of its vertical axis
+	marginRight = 30.0
+	top         = 92.0 // where the panels begin
+	below       = 66.0 // for ticks and label of the horizontal axis
+	legendRow   = 20.0
+	legendWidth = 330.0 // of one entry
+)
+
+func (c *Chart) draw() node {
+	width := float64(len(c.Panels)) * (marginLeft + panelWidth + marginRight)
+	entries := c.legend(width)
+	height := top + panelHeight + below + entries.height
+	svg := element("svg", attrs{"xmlns": "http://www.w3.org/2000/svg", "viewBox": "0 0 " + number(width) + " " + number(height),
+		"width": number(width), "height": number(height), "role": "img"})
+	svg.add(
+		textElement("title", nil, c.Title), textElement("style", nil, strings.Join(strings.Fields(style), " ")),
+		element("rect", attrs{"class": "paper", "width": "100%", "height": "100%"}),
+		label(marginLeft, 30, "head", c.Title), label(marginLeft, 50, "note", c.Note),
+	)
+	for i := range c.Panels {
+		left := float64(i)*(marginLeft+panelWidth+marginRight) + marginLeft
+		svg.add(c.panel(i, left))
+	}
+	svg.add(entries.group)
+	return svg
+}
