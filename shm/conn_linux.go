@@ -72,7 +72,7 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		h.posts.close()
 	} else {
 		c.letters = newLetterbox(h.posts, h.tokens, c.alone)
-		c.reactor.watch(h.transport.spin)
+		c.reactor.watch(h.transport.spin, h.transport.pause)
 	}
 	c.work.Go(c.attend)
 	return c, nil

@@ -75,7 +75,7 @@ func (l *letterbox) offer() error {
 }
 
 func pause() {
-	t := time.NewTimer(lastPause)
+	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()
 	<-t.C
 }

@@ -1,43 +1,73 @@
 package shm
 
-import "time"
+import (
+	"time"
 
-// Pauses between two looks for tokens, while none come.
-const (
-	firstPause = 50 * time.Microsecond
-	lastPause  = time.Millisecond
+	"golang.org/x/sys/unix"
 )
+
+// A pause between two looks for tokens is a part of the time since the last one
+// came, so that no answer comes late by more than a little of what it took.
+const pausePart = 64
 
 // pace says how soon to look again.
 type pace struct {
-	spin  time.Duration
-	until time.Time // the end of the haste
-	pause time.Duration
-	timer *time.Timer
+	spin, longest time.Duration
+	last          time.Time // a token came, or is due
+	now           time.Time
 }
 
-func newPace(spin time.Duration) *pace {
-	p := &pace{spin: spin, timer: time.NewTimer(lastPause)}
-	p.seen()
-	return p
+func newPace(spin, longest time.Duration) *pace {
+	now := time.Now()
+	return &pace{spin: spin, longest: longest, last: now, now: now}
 }
 
-// seen begins a haste.
-func (p *pace) seen() {
-	p.until = time.Now().Add(p.spin)
-	p.pause = firstPause
-}
-
-func (p *pace) hasty() bool { return time.Now().Before(p.until) }
-
-// rest pauses, longer each time, until there is a nudge or it is time to quit.
-func (p *pace) rest(nudge bell, quit <-chan struct{}) {
-	p.timer.Reset(p.pause)
-	p.pause = min(2*p.pause, lastPause)
-	select {
-	case <-p.timer.C:
-	case <-nudge:
-		p.seen()
-	case <-quit:
+// look takes the time of a look, and whether that found anything.
+func (p *pace) look(found bool) {
+	p.now = time.Now()
+	if found {
+		p.last = p.now
 	}
 }
+
+// hasty reports whether there is to be no pause.
+func (p *pace) hasty() bool { return p.now.Sub(p.last) < p.spin }
+
+func (p *pace) pause() time.Duration {
+	return min(max(p.now.Sub(p.last)/pausePart, firstPause), p.longest)
+}
+
+// alarm ends a rest. The rest is one of the kernel's: where nothing else runs,
+// timers of the runtime are late by up to a millisecond.
+type alarm struct {
+	fd     int // an eventfd
+	polled []unix.PollFd
+}
+
+func newAlarm() (*alarm, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	return &alarm{fd: fd, polled: []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}}, nil
+}
+
+// ring fails only where the alarm has been rung for very often.
+func (a *alarm) ring() {
+	once := [8]byte{1}
+	_, _ = unix.Write(a.fd, once[:])
+}
+
+// rest reports whether the alarm ended it.
+func (a *alarm) rest(d time.Duration) bool {
+	limit := unix.NsecToTimespec(d.Nanoseconds())
+	n, err := unix.Ppoll(a.polled, &limit, nil)
+	if n <= 0 || err != nil {
+		return false
+	}
+	var rung [8]byte
+	_, _ = unix.Read(a.fd, rung[:])
+	return true
+}
+
+func (a *alarm) close() { _ = unix.Close(a.fd) }

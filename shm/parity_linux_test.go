@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -186,7 +187,7 @@ func wokenByProcess(t *testing.T) {
 	for token, b := range bells {
 		require.EqualValues(t, token, r.register(b))
 	}
-	r.watch(0)
+	r.watch(0, time.Millisecond)
 	defer r.unwatch()
 	peer := start(t, "tokens", "", r.memory.header.File(), r.memory.data.File())
 	patience.Finish(t, bells[0])

@@ -19,8 +19,9 @@ type reactor struct {
 	users  int // of the reactors' lock
 
 	broken atomic.Bool // by a peer: no word can be relied on
-	asleep atomic.Bool
-	nudge  bell
+	due    atomic.Bool // an answer to something that was sent
+	asleep atomic.Bool // the one who looks, until the alarm rings
+	alarm  *alarm
 
 	mu       sync.Mutex
 	bells    []bell // by token; nil are free
@@ -34,12 +35,21 @@ func newReactor() (*reactor, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reactor{memory: m, ring: m.ring.Consumer(), nudge: newBell()}
-	if err := r.ring.Begin(); err != nil {
+	r := &reactor{memory: m, ring: m.ring.Consumer()}
+	if r.alarm, err = newAlarm(); err != nil {
 		m.close()
 		return nil, err
 	}
+	if err := r.ring.Begin(); err != nil {
+		r.close()
+		return nil, err
+	}
 	return r, nil
+}
+
+func (r *reactor) close() {
+	r.alarm.close()
+	r.memory.close()
 }
 
 // register gives out the lowest token that is free. Whoever leaves it rings b.
@@ -65,7 +75,7 @@ func (r *reactor) unregister(token uint32) {
 }
 
 // watch makes somebody look for tokens, until unwatch has been called as often.
-func (r *reactor) watch(spin time.Duration) {
+func (r *reactor) watch(spin, longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watchers++
@@ -80,7 +90,7 @@ func (r *reactor) watch(spin time.Duration) {
 		if before != nil {
 			<-before // one at a time takes tokens out
 		}
-		r.run(spin, quit)
+		r.run(newPace(spin, longest), quit)
 	}()
 }
 
@@ -91,6 +101,7 @@ func (r *reactor) unwatch() {
 	var over chan struct{}
 	if r.watchers == 0 {
 		close(r.quit)
+		r.alarm.ring()
 		over = r.over
 	}
 	r.mu.Unlock()
@@ -101,31 +112,30 @@ func (r *reactor) unwatch() {
 
 // hurry is called when an answer may come soon.
 func (r *reactor) hurry() {
-	if r.asleep.Load() {
-		r.nudge.ring()
+	r.due.Store(true)
+	if r.asleep.Load() && r.asleep.Swap(false) {
+		r.alarm.ring()
 	}
 }
 
-// run looks for tokens: without a pause for a while after the last one or a
-// nudge, then at growing intervals.
-func (r *reactor) run(spin time.Duration, quit <-chan struct{}) {
-	p := newPace(spin)
-	defer p.timer.Stop()
+// run looks for tokens: without a pause for a while after the last one or the
+// alarm, then at growing intervals.
+func (r *reactor) run(p *pace, quit <-chan struct{}) {
 	for {
 		select {
 		case <-quit:
 			return
 		default:
 		}
-		if r.deliver() {
-			p.seen()
-		}
+		p.look(r.deliver())
 		if p.hasty() {
 			runtime.Gosched() // let run whom the bells have woken
 			continue
 		}
 		r.asleep.Store(true)
-		p.rest(r.nudge, quit)
+		if r.due.Swap(false) || r.alarm.rest(p.pause()) {
+			p.look(true)
+		}
 		r.asleep.Store(false)
 	}
 }

@@ -35,5 +35,5 @@ func (s *reactors) release(r *reactor) {
 	if s.current == r {
 		s.current = nil
 	}
-	r.memory.close()
+	r.close()
 }

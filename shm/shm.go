@@ -35,8 +35,9 @@
 //
 // A C++ peer wakes nobody: it puts a token into a ring of the transport and
 // takes that to be looked at without pause. While there are such peers, one
-// goroutine of the transport looks: at once while tokens come and shortly after
-// something was sent, then at intervals that grow to a millisecond.
+// goroutine of the transport looks: without a pause while tokens come and for a
+// while after something was sent, then at intervals that grow with the time for
+// which none came, see [WithPause].
 //
 // # Ends
 //
@@ -55,7 +56,8 @@
 // A frame is shorter than 4 GiB. C++ peers read an object of the handshake or of
 // a message's description in one piece, so for them it must fit into 2 MiB.
 //
-// A connection keeps one descriptor open, a transport with connections two more.
+// A connection keeps one descriptor open, a transport with connections three
+// more. The goroutine that looks for tokens occupies a thread.
 package shm
 
 import (
@@ -74,6 +76,7 @@ type Transport struct {
 	otherUsers bool
 	tokensOnly bool // show the peer no doorbell, as if it were C++
 	spin       time.Duration
+	pause      time.Duration // at most, between two looks for tokens
 	patience   time.Duration // for the handshake of a peer that dialled
 	reactors   reactors
 }
@@ -96,9 +99,20 @@ func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.spin = d }
 }
 
+// firstPause is the shortest rest that spares anything.
+const firstPause = 50 * time.Microsecond
+
+// WithPause sets how long at most a transport leaves the tokens of C++ peers
+// unseen; the default is 10 ms. It is that long only where nothing came for 64
+// times as long, and so bounds what an idle transport takes: a look costs up to
+// 100 µs of processor time.
+func WithPause(d time.Duration) Option {
+	return func(t *Transport) { t.pause = max(d, firstPause) }
+}
+
 // New returns a transport over shared memory.
 func New(opts ...Option) *Transport {
-	t := &Transport{spin: wait.Spin, patience: 10 * time.Second}
+	t := &Transport{spin: wait.Spin, pause: 10 * time.Millisecond, patience: 10 * time.Second}
 	for _, opt := range opts {
 		opt(t)
 	}

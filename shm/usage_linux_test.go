@@ -21,7 +21,8 @@ func inUse(t *testing.T) (descriptors, mappings int) {
 }
 
 // An end keeps a socket, two rings of two mappings, and with a peer that takes
-// tokens the peer's reactor; all of them together have one reactor.
+// tokens the peer's reactor; all of them together have one reactor, of two descriptors
+// and one for its alarm.
 func TestWhatConnectionsKeep(t *testing.T) {
 	for _, k := range []struct {
 		name     string
@@ -47,7 +48,7 @@ func TestWhatConnectionsKeep(t *testing.T) {
 				ends = append(ends, dialled, accepted)
 			}
 			moreFDs, moreMaps := inUse(t)
-			require.Equal(t, 2*connections+2, moreFDs-fds)
+			require.Equal(t, 2*connections+3, moreFDs-fds)
 			require.Equal(t, 2*connections*k.mappings+2, moreMaps-maps)
 			for _, c := range ends {
 				require.NoError(t, c.Close())
