@@ -51,7 +51,7 @@ func TestCloseDeliversWhatWasWritten(t *testing.T) {
 // the other end is sending.
 func TestCloseDeliversAgainstTraffic(t *testing.T) {
 	for _, path := range paths() {
-		if strings.Contains(path.name, "xth") {
+		if strings.Contains(path.name, "xth") || strings.Contains(path.name, "cma+compatible") {
 			continue // its messages have not left before they are read
 		}
 		t.Run(path.name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -47,6 +48,11 @@ func paths() []path {
 		"xth": func() pipe.ChannelEntry {
 			return pipe.ChannelEntry{Name: "xth", Priority: 1100, Factory: xth.New()}
 		},
+	}
+	if cma := cma.New(cma.Options{}); cma.Viable() == nil {
+		channels["cma"] = func() pipe.ChannelEntry {
+			return pipe.ChannelEntry{Name: "cma", Priority: 1200, Factory: cma}
+		}
 	}
 	var out []path
 	for over, transport := range transports {
