@@ -44,6 +44,9 @@ func (b *inbox) blame(err error) {
 }
 
 func (b *inbox) nextFrame() (int64, error) {
+	if b.conn.closed.Load() {
+		return 0, transport.ErrClosed
+	}
 	if b.left > 0 {
 		return 0, fmt.Errorf("%w: next frame asked for with %d bytes of the last one unread", transport.ErrFrame, b.left)
 	}

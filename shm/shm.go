@@ -24,7 +24,7 @@
 // kernel who the other one is, and turn away other users, see [WithOtherUsers].
 // That check apart, what a peer puts into the memory is not trusted: it ends in
 // an error of that connection. A peer that shrinks its memory under a call
-// causes no crash, but an error that matches segment.ErrFault of this module.
+// causes no crash, but an error that matches [ErrProtocol].
 //
 // # Waiting
 //
