@@ -362,6 +362,23 @@ func TestChecksumOfCompressedMessages(t *testing.T) {
 	require.EqualValues(t, 4, client.Stats().Compression.Sent.Parts)
 }
 
+// unreachable is memory of cpu:0 that the host cannot address.
+type unreachable int
+
+func (u unreachable) Len() int { return int(u) }
+
+// Memory that nothing can be decompressed into is refused, and the message can
+// still be read.
+func TestDecompressionNeedsHostMemory(t *testing.T) {
+	client, server := connect(t, nativePath())
+	m := squeeze(&pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(contents["text"](1000))}}}, pipe.CompressionS2)
+	write(t, client, m)
+	in := next(t, server)
+	elsewhere := device.On(device.CPU(), unreachable(1000), nil)
+	require.ErrorIs(t, in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{elsewhere}}), pipe.ErrAllocation)
+	same(t, m, in.Descriptor(), read(t, in))
+}
+
 func TestUnknownCompression(t *testing.T) {
 	onPaths(t, []path{memPath(), nativePath()}, func(t *testing.T, client, _ *pipe.Pipe) {
 		for _, m := range []*pipe.Message{message(1, []int{3}, nil), message(1, nil, []int{3})} {

@@ -194,6 +194,7 @@ func questions() []*pipe.Message {
 		message(2, []int{300_000}, []int{200_000, 10}, device.CPU(), device.Device{}),
 		message(3, nil, []int{70_000, 80_000}, device.Device{}, device.CPU()),
 		message(4, nil, nil),
+		ofData(append(garbage(90_000), make([]byte, 90_000)...), pipe.CompressionS2, device.CPU()),
 	}
 }
 

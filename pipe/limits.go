@@ -36,7 +36,9 @@ type Limits struct {
 	// that were given to Write and have not left, for one pipe and for all
 	// pipes of the context. A writer waits while they are exceeded. A message
 	// larger than the bound of the pipe passes when it is alone; of the context's,
-	// no message takes more than half. Default 1 GiB and 4 GiB.
+	// no message takes more than half. What is to be compressed counts twice until
+	// that is done, and then with the memory that it takes. Default 1 GiB and
+	// 4 GiB.
 	PipeBytesInFlight    int
 	ContextBytesInFlight int
 

@@ -127,9 +127,9 @@ func (o *nativeOutbox) settleCost(size *sizer, k *packing) share {
 		return room
 	}
 	asked := int(size.asked.Bytes)
-	unused, room := room.split(asked - min(asked, k.memory.Bytes()))
-	o.room.giveBack(unused)
-	return room
+	kept := o.room.shareOf(o.cost(size) - asked + min(asked, k.memory.Bytes()))
+	o.room.giveBack(share{room.own - kept.own, room.shared - kept.shared})
+	return kept
 }
 
 // countPacking notes what became of the parts of a message that were to be
