@@ -50,6 +50,11 @@ func (r Rule) allows(name string) bool {
 	return len(r.Require) == 0 || slices.Contains(r.Require, name)
 }
 
+// asksFor reports whether the rule names what it wants, and that is among it.
+func (r Rule) asksFor(name string) bool {
+	return slices.Contains(r.Require, name) || slices.Contains(r.Prefer, name)
+}
+
 func policyError(what, got string, rule Rule, plan *Plan) error {
 	err := fmt.Errorf("%w: the %s would be %s, required is %s", ErrPolicy, what, got, strings.Join(rule.Require, " or "))
 	for _, refusal := range plan.Refused {

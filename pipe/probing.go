@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -58,6 +59,28 @@ func (r *registry) probeAll(remote map[string]deviceDescriptors, offers map[stri
 		}
 	}
 	return refused
+}
+
+// passOver adds to refused the channels that a pipe over a transport is better off
+// without, unless then devices would be left without any.
+func (c *Context) passOver(transportName string, remote map[string]deviceDescriptors, refused map[string]string) map[string]string {
+	t, _ := c.registry.transport(transportName)
+	more := maps.Clone(refused)
+	for _, e := range c.registry.channels {
+		s, ok := e.Factory.(channel.Selective)
+		_, already := refused[e.Name]
+		if !ok || already || c.opts.Policy.Channels.asksFor(e.Name) {
+			continue
+		}
+		if err := s.Suits(t.Transport); err != nil {
+			more[e.Name] = err.Error()
+		}
+	}
+	all, _ := c.registry.chooseChannels(remote, refused)
+	if some, _ := c.registry.chooseChannels(remote, more); len(some) < len(all) {
+		return refused
+	}
+	return more
 }
 
 // probe tries what the listening end chose, and tells it what came of that if it

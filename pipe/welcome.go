@@ -126,6 +126,9 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 		theirs = brochure.Probing()
 	}
 	tried := c.registry.probeAll(brochure.ChannelDeviceDescriptors, theirs.Offers)
+	if marked {
+		tried = c.passOver(name, brochure.ChannelDeviceDescriptors, tried)
+	}
 	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
 	more = overrule(more, "the dialling end", theirs.Refused)
 	plan := c.registry.newPlan(name, chosen, append(refused, more...))

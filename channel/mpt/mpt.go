@@ -26,7 +26,8 @@
 // that has fewer, but 4 to 8. Until they are there, and if they cannot be had,
 // because a firewall is in the way perhaps, tensors take the pipe's own way for
 // host memory, as smaller ones always do. Where that is within one machine, as
-// over shared memory, there are never any lanes.
+// over shared memory, there are never any lanes, and the channel is not chosen if
+// there is another.
 //
 // The receiver asks for a tensor in slices, of each lane for two at a time, so
 // that a lane that is fast gets more of them. Nothing is sent that was not asked
@@ -82,7 +83,10 @@ type Factory struct {
 	ports map[portKey]*port // those that are open
 }
 
-var _ channel.Factory = (*Factory)(nil)
+var (
+	_ channel.Factory   = (*Factory)(nil)
+	_ channel.Selective = (*Factory)(nil)
+)
 
 // New returns a factory of channels with these lanes, in this order. Several
 // groups are for several networks.
@@ -100,6 +104,17 @@ func (f *Factory) Over(t transport.Transport) *Factory {
 		groups[i].Transport = t
 	}
 	return New(groups...)
+}
+
+// Suits implements [channel.Selective]: a pipe over a transport of another domain
+// than the lanes, within one machine or one process, does better by itself.
+func (f *Factory) Suits(t transport.Transport) error {
+	for _, g := range f.groups {
+		if own, domain := g.Transport.DomainDescriptor(), t.DomainDescriptor(); own != domain {
+			return probe.NotSupported(Name, "the lanes are for pipes in the domain %q, not %q", own, domain)
+		}
+	}
+	return nil
 }
 
 // check says why the channel cannot be used.
