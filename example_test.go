@@ -57,7 +57,7 @@ func ExampleProfile() {
 func ExampleTorchProfile() {
 	ctx := context.Background()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{
-		Policy: pipe.Policy{Channels: pipe.Rule{Require: []string{"basic"}}},
+		Policy: pipe.Policy{Channels: pipe.Rule{Require: []string{"mpt_uv"}}},
 	})
 	check(err)
 	defer c.Close()
@@ -67,7 +67,7 @@ func ExampleTorchProfile() {
 	check(err)
 	channel, _ := p.Plan().Channel(device.CPU(), device.CPU())
 	fmt.Println(p.Plan().Dialect, channel)
-	// Output: native basic
+	// Output: native mpt_uv
 }
 
 func check(err error) {

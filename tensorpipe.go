@@ -29,8 +29,9 @@
 //
 // A channel is how a tensor moves once both ends know about it:
 // [github.com/tensorpipe-go/tensorpipe/channel/basic] over a connection of the
-// transport, or [github.com/tensorpipe-go/tensorpipe/channel/xth] by one copy
-// where both ends are in one process. You can write your own of both;
+// transport, [github.com/tensorpipe-go/tensorpipe/channel/mpt] over several TCP
+// connections at once, or [github.com/tensorpipe-go/tensorpipe/channel/xth] by
+// one copy where both ends are in one process. You can write your own of both;
 // [github.com/tensorpipe-go/tensorpipe/transport] and
 // [github.com/tensorpipe-go/tensorpipe/channel] are the contracts.
 //
@@ -50,7 +51,10 @@
 package tensorpipe
 
 import (
+	"slices"
+
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
@@ -64,18 +68,25 @@ type Profile struct {
 }
 
 // TorchProfile is what PyTorch's RPC registers, as far as it exists here: the
-// transports uv (priority 0) and shm (200), and the channel basic (1000). Use it
-// to be sure that a pipe between two ends takes the path that it takes to a C++
-// process.
+// transports uv (priority 0) and shm (200), and the channels basic (1000) and
+// mpt_uv with 16 lanes (1100). Use it to be sure that a pipe between two ends takes
+// the path that it takes to a C++ process.
 func TorchProfile() Profile {
 	return Profile{
 		Transports: []pipe.TransportEntry{
 			{Name: "uv", Priority: 0, Transport: uv.New()},
 			{Name: shm.Name, Priority: 200, Transport: shm.New()},
 		},
-		Channels: []pipe.ChannelEntry{{Name: basic.Name, Priority: 1000, Factory: basic.New()}},
+		Channels: []pipe.ChannelEntry{
+			{Name: basic.Name, Priority: 1000, Factory: basic.New()},
+			{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: torchLanes, Transport: uv.New()})},
+		},
 	}
 }
+
+// torchLanes is how many lanes PyTorch gives to mpt_uv; both ends must have as
+// many.
+const torchLanes = 16
 
 // DefaultProfile is everything that works without being set up: what
 // TorchProfile has, and the channel xth (priority 1300) for pipes within one
@@ -87,15 +98,30 @@ func DefaultProfile() Profile {
 }
 
 // NewContext makes a context with p's transports and channels where o lists
-// none. A list that is empty but not nil stays empty. It opens nothing.
+// none. A list that is empty but not nil stays empty. Where o lists a transport uv
+// of its own, one with TLS perhaps, the lanes of p's mpt_uv go over that. It opens
+// nothing.
 func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
+	if o.Channels == nil {
+		o.Channels = p.channelsOver(o.Transports)
+	}
 	if o.Transports == nil {
 		o.Transports = p.Transports
 	}
-	if o.Channels == nil {
-		o.Channels = p.Channels
-	}
 	return pipe.New(o)
+}
+
+// channelsOver is p's channels, with lanes over the uv among transports.
+func (p Profile) channelsOver(transports []pipe.TransportEntry) []pipe.ChannelEntry {
+	channels := slices.Clone(p.Channels)
+	for i := range channels {
+		lanes, ok := channels[i].Factory.(*mpt.Factory)
+		at := slices.IndexFunc(transports, func(e pipe.TransportEntry) bool { return e.Name == "uv" })
+		if ok && at >= 0 && channels[i].Name == mpt.UVName {
+			channels[i].Factory = lanes.Over(transports[at].Transport)
+		}
+	}
+	return channels
 }
 
 // NewContext makes a context with the transports and channels of

@@ -31,7 +31,7 @@ func priorities(p tensorpipe.Profile) map[string]int {
 
 // The numbers are PyTorch's: a C++ peer checks the choice against its own.
 func TestTorchProfile(t *testing.T) {
-	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000}
+	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000, "channel mpt_uv": 1100}
 	require.Equal(t, want, priorities(tensorpipe.TorchProfile()))
 }
 
@@ -78,6 +78,7 @@ func TestDefaultProfileGoesOverToSharedMemory(t *testing.T) {
 			for _, end := range []*pipe.Pipe{p, other} {
 				require.Equal(t, "shm", end.Plan().Transport)
 				require.Equal(t, dialect, end.Plan().Dialect)
+				require.Contains(t, end.Plan().String(), "mpt is not supported: the lanes are for pipes in the domain")
 			}
 			require.NoError(t, p.Write(t.Context(), &pipe.Message{Metadata: []byte("over shared memory")}))
 			in, err := other.Next(t.Context())

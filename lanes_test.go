@@ -1,0 +1,181 @@
+package tensorpipe_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// identity is for both ends of a pipe, under the name localhost.
+func identity(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		DNSNames:              []string{"localhost"},
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		RootCAs:      pool,
+		ClientCAs:    pool,
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+	}
+}
+
+// counted is TCP, and counts how many connections were dialled with success.
+type counted struct {
+	*uv.Transport
+	plain, secure atomic.Int64
+}
+
+func (c *counted) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	conn, err := c.Transport.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := conn.(transport.Secured); ok {
+		c.secure.Add(1)
+	} else {
+		c.plain.Add(1)
+	}
+	return conn, nil
+}
+
+// Tensors travel on the lanes of mpt_uv, which are TLS where the pipe is: in the
+// compatible dialect 16 of them from the beginning, in the native one as many as
+// there are processors, from the first large tensor on.
+func TestLanes(t *testing.T) {
+	config := identity(t)
+	for _, c := range []struct {
+		name, dialect string
+		secure        bool
+		atLeast       int64 // connections
+	}{
+		{"compatible", pipe.DialectCompatible, false, 3 + 16},
+		{"compatible over TLS", pipe.DialectCompatible, true, 3 + 16},
+		{"native", pipe.DialectNative, false, 2 + 4},
+		{"native over TLS", pipe.DialectNative, true, 2 + 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			patience.Watch(t, 0)
+			tcp := &counted{Transport: uv.New()}
+			used := &tcp.plain
+			if c.secure {
+				tcp.Transport, used = uv.New(uv.WithTLS(config, config)), &tcp.secure
+			}
+			from, to := torchPipe(t, tcp, c.dialect)
+			name, _ := from.Plan().Channel(device.CPU(), device.CPU())
+			require.Equal(t, "mpt_uv", name)
+			for used.Load() < c.atLeast {
+				sendTensor(t, from, to)
+			}
+			for range 3 {
+				sendTensor(t, from, to)
+				sendTensor(t, to, from)
+			}
+			require.Equal(t, tcp.plain.Load()+tcp.secure.Load(), used.Load())
+		})
+	}
+}
+
+// torchPipe opens a pipe within this process as PyTorch would.
+func torchPipe(t *testing.T, tcp transport.Transport, dialect string) (one, other *pipe.Pipe) {
+	t.Helper()
+	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{
+		Transports: []pipe.TransportEntry{{Name: "uv", Transport: tcp}},
+		Dialect:    dialect,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	l, err := c.Listen(t.Context(), "uv://localhost:0")
+	require.NoError(t, err)
+	url := l.URLs()[0]
+	one, err = c.Dial(t.Context(), "uv://localhost"+url[strings.LastIndex(url, ":"):])
+	require.NoError(t, err)
+	other, err = l.Accept(t.Context())
+	require.NoError(t, err)
+	return one, other
+}
+
+func sendTensor(t *testing.T, from, to *pipe.Pipe) {
+	t.Helper()
+	data := bytes.Repeat([]byte("tensor!!"), 4<<20/8)
+	op := from.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
+	in, err := to.Next(t.Context())
+	require.NoError(t, err)
+	memory := pipe.NewAllocation(in.Descriptor())
+	require.NoError(t, in.Read(t.Context(), memory))
+	require.NoError(t, op.Wait(t.Context()))
+	got, ok := memory.Tensors[0].Contiguous()
+	require.True(t, ok)
+	require.True(t, bytes.Equal(data, got), "wrong bytes")
+}
+
+// A pipe over shared memory does without the lanes, unless there is nothing else
+// or it is told to use them.
+func TestLanesWithinAMachine(t *testing.T) {
+	if err := shm.New().Viable(); err != nil {
+		t.Skip(err)
+	}
+	lanes := tensorpipe.TorchProfile().Channels[1:]
+	wanted := pipe.Policy{Channels: pipe.Rule{Prefer: []string{"mpt_uv"}}}
+	for name, c := range map[string]struct {
+		options pipe.Options
+		want    string
+	}{
+		"usual":        {pipe.Options{}, "basic"},
+		"nothing else": {pipe.Options{Channels: lanes}, "mpt_uv"},
+		"preferred":    {pipe.Options{Policy: wanted}, "mpt_uv"},
+	} {
+		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+			t.Run(name+" "+dialect, func(t *testing.T) {
+				patience.Watch(t, 0)
+				c.options.Dialect = dialect
+				ctx, err := tensorpipe.TorchProfile().NewContext(c.options)
+				require.NoError(t, err)
+				defer ctx.Close()
+				l, err := ctx.Listen(t.Context(), "shm://")
+				require.NoError(t, err)
+				one, err := ctx.Dial(t.Context(), l.URLs()[0])
+				require.NoError(t, err)
+				other, err := l.Accept(t.Context())
+				require.NoError(t, err)
+				got, _ := one.Plan().Channel(device.CPU(), device.CPU())
+				require.Equal(t, c.want, got)
+				for range 3 {
+					sendTensor(t, one, other)
+					sendTensor(t, other, one)
+				}
+			})
+		}
+	}
+}
