@@ -3,6 +3,7 @@ package interop
 import (
 	"bytes"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +22,9 @@ func (r route) killed(t *testing.T) {
 }
 
 // big is a tensor that no socket buffer holds.
-var big = Shape{Seed: 20, Sizes: []int{256 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}
+var big = sync.OnceValue(func() *batch {
+	return newBatch(Shape{Seed: 20, Sizes: []int{64 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}, 1)
+})
 
 // kill ends a peer as kill -9 does. How long all the errors took that follow is
 // logged, not tested: a busy machine is no fault of the pipe.
@@ -35,7 +38,7 @@ func kill(t *testing.T, peer *Peer) {
 func (r route) killedReceiver(t *testing.T) {
 	peer := r.start(t, "stall")
 	p := r.dial(t, peer)
-	op := p.WriteAsync(testContext(t), Generate(big, 0).pipe())
+	op := p.WriteAsync(testContext(t), big().messages[0].pipe())
 	var described struct{ Payloads, Tensors int }
 	peer.Next(&described)
 	require.Equal(t, 1, described.Tensors)
@@ -49,7 +52,7 @@ func (r route) killedReceiver(t *testing.T) {
 
 func (r route) killedSender(t *testing.T) {
 	l := r.listen(t)
-	peer := r.startTo(t, l, "source", big.flags(1)...)
+	peer := r.startTo(t, l, "source", big().flags()...)
 	p := r.accept(t, l)
 	in, err := p.Next(testContext(t))
 	require.NoError(t, err)
@@ -64,7 +67,7 @@ func (r route) killedSender(t *testing.T) {
 func (r route) killedWhileWriting(t *testing.T) {
 	peer := r.start(t, "sink")
 	p := r.dial(t, peer)
-	op := p.WriteAsync(testContext(t), Generate(big, 0).pipe())
+	op := p.WriteAsync(testContext(t), big().messages[0].pipe())
 	kill(t, peer)
 	if err := op.Wait(testContext(t)); err != nil {
 		requireGone(t, err)
@@ -77,7 +80,7 @@ func (r route) killedWhileWriting(t *testing.T) {
 // read is right or an error.
 func (r route) killedWhileReading(t *testing.T) {
 	l := r.listen(t)
-	peer := r.startTo(t, l, "source", big.flags(1)...)
+	peer := r.startTo(t, l, "source", big().flags()...)
 	p := r.accept(t, l)
 	in, err := p.Next(testContext(t))
 	require.NoError(t, err)
@@ -87,7 +90,7 @@ func (r route) killedWhileReading(t *testing.T) {
 	kill(t, peer)
 	if err := <-read; err == nil {
 		got, _ := a.Tensors[0].Contiguous()
-		require.True(t, bytes.Equal(Generate(big, 0).Tensors[0].Data, got))
+		require.True(t, bytes.Equal(big().messages[0].Tensors[0].Data, got))
 	} else {
 		requireGone(t, err)
 	}

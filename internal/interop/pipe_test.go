@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,12 +19,12 @@ func TestParity(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_client", func(t *testing.T) {
 		t.Run("echo", func(t *testing.T) { eachShape(t, plain.clientAgainstEcho) })
 		t.Run("sink", func(t *testing.T) { eachShape(t, plain.clientAgainstSink) })
-		t.Run("both ways at once", func(t *testing.T) { plain.clientBothWays(t, Shape{Seed: 18}, 40) })
+		t.Run("both ways at once", func(t *testing.T) { plain.clientBothWays(t, newBatch(Shape{Seed: 18}, 40)) })
 	})
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_server", func(t *testing.T) {
 		t.Run("echo", func(t *testing.T) { eachShape(t, plain.serverEchoes) })
 		t.Run("source", func(t *testing.T) { eachShape(t, plain.serverAgainstSource) })
-		t.Run("all at once", func(t *testing.T) { plain.serverEchoesAllAtOnce(t, Shape{Seed: 19}, 40) })
+		t.Run("all at once", func(t *testing.T) { plain.serverEchoesAllAtOnce(t, newBatch(Shape{Seed: 19}, 40)) })
 	})
 	parity.Case(t, "interop/libtensorpipe.peer_killed", plain.killed)
 	parity.Case(t, "interop/libtensorpipe.go_go_upgrade", upgrade)
@@ -47,99 +44,83 @@ var shapes = map[string]struct {
 	"64 MiB payload": {Shape{Seed: 17, Sizes: []int{64 << 20}, Payloads: ptr(1), Tensors: ptr(0)}, 1},
 }
 
-func eachShape(t *testing.T, f func(t *testing.T, s Shape, count int)) {
+func eachShape(t *testing.T, f func(t *testing.T, b *batch)) {
 	for name, s := range shapes {
-		t.Run(name, func(t *testing.T) { f(t, s.shape, s.count) })
+		t.Run(name, func(t *testing.T) { f(t, newBatch(s.shape, s.count)) })
 	}
 }
 
-// flags says to tppeer what s says to Generate.
-func (s Shape) flags(count int) []string {
-	names := map[Targets]string{TargetsMixed: "mixed", TargetsAll: "all", TargetsNone: "none"}
-	args := []string{"--count", strconv.Itoa(count), "--seed", fmt.Sprint(s.Seed), "--targets", names[s.Targets]}
-	for name, n := range map[string]*int{"--payloads": s.Payloads, "--tensors": s.Tensors} {
-		if n != nil {
-			args = append(args, name, strconv.Itoa(*n))
-		}
-	}
-	if len(s.Sizes) > 0 {
-		args = append(args, "--size", strings.Trim(strings.Join(strings.Fields(fmt.Sprint(s.Sizes)), ","), "[]"))
-	}
-	return args
-}
-
-func (r route) clientAgainstEcho(t *testing.T, s Shape, count int) {
+func (r route) clientAgainstEcho(t *testing.T, b *batch) {
 	peer := r.start(t, "echo")
 	p := r.dial(t, peer)
 	ctx := testContext(t)
-	for i := range count {
-		sent := Generate(s, i)
+	for _, sent := range b.messages {
 		op := p.WriteAsync(ctx, sent.pipe())
 		requireMessage(t, sent, p)
 		require.NoError(t, op.Wait(ctx))
 	}
-	r.requireCarried(t, p, s, count, sent, received)
+	r.requireCarried(t, p, b, sent, received)
 	require.ErrorIs(t, p.WriteConfirmed(ctx, &pipe.Message{}), pipe.ErrNoControl)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Stop())
 }
 
-func (r route) clientAgainstSink(t *testing.T, s Shape, count int) {
+func (r route) clientAgainstSink(t *testing.T, b *batch) {
 	peer := r.start(t, "sink")
 	p := r.dial(t, peer)
 	ctx := testContext(t)
 	var ops []*pipe.WriteOp
-	for i := range count {
-		ops = append(ops, p.WriteAsync(ctx, Generate(s, i).pipe()))
+	for _, m := range b.messages {
+		ops = append(ops, p.WriteAsync(ctx, m.pipe()))
 	}
-	for i := range count {
+	for _, want := range b.reports() {
 		var got Report
 		peer.Next(&got)
-		require.Equal(t, Generate(s, i).Report(), got)
+		require.Equal(t, want, got)
 	}
 	for _, op := range ops {
 		require.NoError(t, op.Wait(ctx))
 	}
-	r.requireCarried(t, p, s, count, sent)
+	r.requireCarried(t, p, b, sent)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Stop())
 }
 
 // clientBothWays queues everything before it reads anything.
-func (r route) clientBothWays(t *testing.T, s Shape, count int) {
+func (r route) clientBothWays(t *testing.T, b *batch) {
 	peer := r.start(t, "echo")
 	p := r.dial(t, peer)
 	ctx := testContext(t)
 	var ops []*pipe.WriteOp
-	for i := range count {
-		ops = append(ops, p.WriteAsync(ctx, Generate(s, i).pipe()))
+	for _, m := range b.messages {
+		ops = append(ops, p.WriteAsync(ctx, m.pipe()))
 	}
-	for i := range count {
-		requireMessage(t, Generate(s, i), p)
+	for _, want := range b.messages {
+		requireMessage(t, want, p)
 	}
 	for _, op := range ops {
 		require.NoError(t, op.Wait(ctx))
 	}
-	r.requireCarried(t, p, s, count, sent, received)
+	r.requireCarried(t, p, b, sent, received)
 }
 
-func (r route) serverEchoes(t *testing.T, s Shape, count int) { r.echoTo(t, s, count) }
+func (r route) serverEchoes(t *testing.T, b *batch) { r.echoTo(t, b) }
 
-func (r route) serverEchoesAllAtOnce(t *testing.T, s Shape, count int) {
-	r.echoTo(t, s, count, "--both")
+func (r route) serverEchoesAllAtOnce(t *testing.T, b *batch) {
+	r.echoTo(t, b, "--both")
 }
 
 // echoTo lets a checking C++ client talk to an echo of ours.
-func (r route) echoTo(t *testing.T, s Shape, count int, more ...string) {
+func (r route) echoTo(t *testing.T, b *batch, more ...string) {
 	l := r.listen(t)
-	peer := r.startTo(t, l, "check", append(s.flags(count), more...)...)
+	peer := r.startTo(t, l, "check", append(b.flags(), more...)...)
 	p := r.accept(t, l)
 	r.echoAll(t, p)
 	require.NoError(t, peer.Wait())
 	var sums totals
 	peer.Next(&sums)
-	require.Equal(t, count, sums.Messages)
-	r.requireCarried(t, p, s, count, sent, received)
+	require.Equal(t, len(b.messages), sums.Messages)
+	r.requireCarried(t, p, b, sent, received)
 }
 
 // echoAll sends everything back until the peer closes, and waits for that to
@@ -177,14 +158,14 @@ func (r route) requireClosed(t *testing.T, err error) {
 	require.ErrorIs(t, err, pipe.ErrPeerClosed)
 }
 
-func (r route) serverAgainstSource(t *testing.T, s Shape, count int) {
+func (r route) serverAgainstSource(t *testing.T, b *batch) {
 	l := r.listen(t)
-	peer := r.startTo(t, l, "source", s.flags(count)...)
+	peer := r.startTo(t, l, "source", b.flags()...)
 	p := r.accept(t, l)
-	for i := range count {
-		requireMessage(t, Generate(s, i), p)
+	for _, want := range b.messages {
+		requireMessage(t, want, p)
 	}
-	r.requireCarried(t, p, s, count, received)
+	r.requireCarried(t, p, b, received)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Wait())
 }

@@ -164,12 +164,12 @@ func sent(s pipe.ChannelStats) pipe.Traffic     { return s.Sent }
 func received(s pipe.ChannelStats) pipe.Traffic { return s.Received }
 
 // requireCarried looks at what the channels of a pipe have moved: the route's
-// all tensors of count messages, others none. Empty tensors take no channel.
-func (r route) requireCarried(t *testing.T, p *pipe.Pipe, s Shape, count int, directions ...func(pipe.ChannelStats) pipe.Traffic) {
+// all tensors, others none. Empty tensors take no channel.
+func (r route) requireCarried(t *testing.T, p *pipe.Pipe, b *batch, directions ...func(pipe.ChannelStats) pipe.Traffic) {
 	t.Helper()
 	var all pipe.Traffic
-	for i := range count {
-		for _, tensor := range Generate(s, i).Tensors {
+	for _, m := range b.messages {
+		for _, tensor := range m.Tensors {
 			if n := len(tensor.Data); n > 0 {
 				all.Messages++
 				all.Bytes += uint64(n)

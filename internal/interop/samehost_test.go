@@ -3,6 +3,7 @@ package interop
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,13 +31,19 @@ func TestSameHostParity(t *testing.T) {
 
 // everySize has each size that some path treats in a way of its own: nothing,
 // fewer bytes than lanes, odd ones, a page, more than a ring holds.
-var everySize = Shape{Seed: 21, Sizes: []int{0, 1, 13, 4096, 1 << 20, 64 << 20}, Payloads: ptr(1), Tensors: ptr(2)}
+var everySize = sync.OnceValue(func() *batch {
+	sizes := []int{0, 1, 13, 4096, 1 << 20, 64 << 20}
+	return newBatch(Shape{Seed: 21, Sizes: sizes, Payloads: ptr(1), Tensors: ptr(2)}, len(sizes))
+})
+
+// anySize is messages that chance made.
+var anySize = sync.OnceValue(func() *batch { return newBatch(Shape{Seed: 22}, 40) })
 
 // prove takes the route in both roles and both directions, with messages that
 // know no chance and such that do.
 func (r route) prove(t *testing.T) {
 	r.requireViable(t)
-	for name, exchange := range map[string]func(t *testing.T, s Shape, count int){
+	for name, exchange := range map[string]func(t *testing.T, b *batch){
 		"client, echo":      r.clientAgainstEcho,
 		"client, sink":      r.clientAgainstSink,
 		"client, both ways": r.clientBothWays,
@@ -44,8 +51,8 @@ func (r route) prove(t *testing.T) {
 		"server, source":    r.serverAgainstSource,
 		"server, both ways": r.serverEchoesAllAtOnce,
 	} {
-		t.Run(name+", every size", func(t *testing.T) { exchange(t, everySize, len(everySize.Sizes)) })
-		t.Run(name+", random", func(t *testing.T) { exchange(t, Shape{Seed: 22}, 40) })
+		t.Run(name+", every size", func(t *testing.T) { exchange(t, everySize()) })
+		t.Run(name+", random", func(t *testing.T) { exchange(t, anySize()) })
 	}
 	t.Run("peer killed", r.killed)
 }

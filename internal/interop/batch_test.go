@@ -1,0 +1,48 @@
+package interop
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// batch is the messages of one exchange, which both ends can make. Nobody
+// changes them, so that exchanges may share them.
+type batch struct {
+	shape    Shape
+	messages []Message
+	reports  func() []Report // what a sink says about them
+}
+
+func newBatch(s Shape, count int) *batch {
+	b := &batch{shape: s}
+	for i := range count {
+		b.messages = append(b.messages, Generate(s, i))
+	}
+	b.reports = sync.OnceValue(func() (out []Report) {
+		for _, m := range b.messages {
+			out = append(out, m.Report())
+		}
+		return out
+	})
+	return b
+}
+
+// flags makes tppeer send, or expect, the messages.
+func (b *batch) flags() []string { return b.shape.flags(len(b.messages)) }
+
+// flags says to tppeer what s says to Generate.
+func (s Shape) flags(count int) []string {
+	names := map[Targets]string{TargetsMixed: "mixed", TargetsAll: "all", TargetsNone: "none"}
+	args := []string{"--count", strconv.Itoa(count), "--seed", fmt.Sprint(s.Seed), "--targets", names[s.Targets]}
+	for name, n := range map[string]*int{"--payloads": s.Payloads, "--tensors": s.Tensors} {
+		if n != nil {
+			args = append(args, name, strconv.Itoa(*n))
+		}
+	}
+	if len(s.Sizes) > 0 {
+		args = append(args, "--size", strings.Trim(strings.Join(strings.Fields(fmt.Sprint(s.Sizes)), ","), "[]"))
+	}
+	return args
+}
