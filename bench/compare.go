@@ -134,15 +134,11 @@ func at50(p *Percentiles) float64 {
 
 // Ratio is the median of A's figure by B's, over the pairs; 0 if B's is 0, or one
 // of the two was not measured.
-func (c *Comparison) Ratio(f Figure) float64 { return ratio(c.A, c.B, f) }
+func (c *Comparison) Ratio(f Figure) float64 { return Ratio(c.A, c.B, f) }
 
-// Share is the bandwidth of one side, c.A or c.B, by that of a yardstick; 0 if one
-// of the two was not measured.
-func (c *Comparison) Share(side []*Result, yardstick string) float64 {
-	return ratio(side, c.Yardsticks[yardstick], Bandwidth)
-}
-
-func ratio(a, b []*Result, f Figure) float64 {
+// Ratio is the median of a's figure by b's, over results of the same runs; 0 if
+// b's is 0, or there are none. Both may be sides or yardsticks of one Comparison.
+func Ratio(a, b []*Result, f Figure) float64 {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
 		if of := f(b[i]); of > 0 {

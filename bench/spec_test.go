@@ -167,16 +167,16 @@ func TestCompareWithoutOne(t *testing.T) {
 	require.NoError(t, c.WhyA)
 	require.EqualError(t, c.WhyB, "channel cma: it is broken")
 	require.Zero(t, c.Ratio(Bandwidth))
-	require.Equal(t, 0.5, c.Share(c.A, "ruler"), "the median of 1/2, 2/8 and 3/3")
-	require.Zero(t, c.Share(c.B, "ruler"))
-	require.Zero(t, c.Share(c.A, "tape"))
+	require.Equal(t, 0.5, Ratio(c.A, c.Yardsticks["ruler"], Bandwidth), "the median of 1/2, 2/8 and 3/3")
+	require.Zero(t, Ratio(c.B, c.Yardsticks["ruler"], Bandwidth))
+	require.Zero(t, Ratio(c.A, c.Yardsticks["tape"], Bandwidth))
 
 	stick.figures = []float64{2, 8, 3}
 	c, err = Compare(t.Context(), lack, have(), Spec{}, 3, stick)
 	require.NoError(t, err)
 	require.Empty(t, c.A)
 	require.Len(t, c.B, 3)
-	require.Equal(t, 0.5, c.Share(c.B, "ruler"))
+	require.Equal(t, 0.5, Ratio(c.B, c.Yardsticks["ruler"], Bandwidth))
 
 	_, err = Compare(t.Context(), lack, nil, Spec{}, 3)
 	require.ErrorIs(t, err, ErrPath)

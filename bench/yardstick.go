@@ -40,7 +40,7 @@ func (s Spec) floods() []int {
 func newYardstickResult(name string, s Spec, took, cpu time.Duration) *Result {
 	r := &Result{
 		Subject: name, SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
-		Messages: s.OneWay, Processes: 1, CPUSeconds: cpu.Seconds(),
+		Messages: s.OneWay, Processes: 1, CPUSeconds: cpu.Seconds(), Data: s.Data, WireShare: 1,
 	}
 	r.setRate(took)
 	return r

@@ -19,16 +19,18 @@ func TestBenchJSON(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
-	require.Len(t, lines, 3)
+	require.Len(t, lines, 7, "two yardsticks of the largest, and the ratios to them")
 	for i, size := range []int{0, 8, 64 << 10} {
 		var fields map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal([]byte(lines[i]), &fields))
-		for _, name := range []string{"transport", "channel", "dialect", "size_bytes", "depth", "messages", "rtt_us", "gbytes_per_second", "cpu_seconds", "path"} {
+		for _, name := range []string{"transport", "channel", "dialect", "size_bytes", "depth", "messages", "rtt_us", "gbytes_per_second", "cpu_seconds", "route", "buffers", "path"} {
 			require.Contains(t, fields, name)
 		}
 		var r bench.Result
 		require.NoError(t, json.Unmarshal([]byte(lines[i]), &r))
 		require.Equal(t, []string{"tensorpipe-go", "uv", "basic", "native"}, []string{r.Subject, r.Transport, r.Channel, r.Dialect})
+		require.Equal(t, map[int]string{0: "", 8: bench.Inline, 64 << 10: bench.Inline}[size], r.Route)
+		require.Equal(t, bench.BuffersDefault, r.Buffers)
 		require.Equal(t, []int{size, 3, 12, 12, 2}, []int{r.SizeBytes, r.Depth, r.Messages, r.RoundTrips, r.Processes})
 		require.True(t, r.Named)
 		for _, p := range []*bench.Percentiles{r.RTT, r.Cold} {
@@ -43,16 +45,19 @@ func TestBenchJSON(t *testing.T) {
 }
 
 func TestBenchTable(t *testing.T) {
-	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -size 8,1MiB -count 3 -dialect compatible -spin=false")...)
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -channel basic -size 8,1MiB -count 3 -dialect compatible -spin=false")...)
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 4)
-	require.Regexp(t, "^transport uv, channel mpt_uv, compatible dialect, 8 in flight, no spinning(, congestion control [a-z]+)?$", lines[0])
-	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 CPU one way CPU"), strings.Fields(lines[1]))
+	require.Regexp(t, "^transport uv, channel basic, compatible dialect, 8 in flight, default buffers, no spinning(, congestion control [a-z]+)?$", lines[0])
+	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 CPU one way CPU of memcpy of TCP via"), strings.Fields(lines[1]))
 	require.Contains(t, lines[2], "8 B")
 	require.Contains(t, lines[2], "k/s", "small messages are counted")
+	require.Regexp(t, " - +- +basic$", lines[2], "and held against nothing")
 	require.Contains(t, lines[3], "1 MiB")
 	require.Contains(t, lines[3], "GB/s")
+	const share = ` +\d+\.\d\d \([\d.]+\)`
+	require.Regexp(t, share+share+" +basic$", lines[3])
 	require.NotContains(t, stdout, "ratio", "there is nothing to compare with")
 }
 
@@ -74,6 +79,9 @@ func TestBenchCompress(t *testing.T) {
 	for line := range strings.Lines(stdout) {
 		var r bench.Result
 		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		if r.Subject != (bench.Go{}).Name() {
+			continue // a yardstick, which compresses nothing
+		}
 		require.Equal(t, "zstd weights", r.Compression.String()+" "+r.Data)
 		require.InDelta(t, 0.93, r.WireShare, 0.03)
 	}
@@ -86,8 +94,8 @@ func TestBenchCombinations(t *testing.T) {
 	}
 	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -channel basic,xth -size 100KiB -count 3")...)
 	require.Zero(t, code, stderr)
-	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight, congestion")
-	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, both ends in one process, congestion")
+	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight, default buffers, congestion")
+	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, default buffers, both ends in one process, congestion")
 }
 
 // With and without the target device named; without a tensor that is the same.
@@ -107,12 +115,13 @@ func TestBenchPeer(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	args := "bench -peer libtensorpipe -pairs 2 -transport uv -channel basic -count 5 -size 0,1001"
+	args := "bench -peer libtensorpipe -pairs 2 -transport uv -channel basic -buffers huge -count 5 -size 0,1001"
 	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
 	require.Zero(t, code, stderr)
 	require.Equal(t, 2, strings.Count(stdout, "libtensorpipe"))
 	require.Equal(t, 2, strings.Count(stdout, "ratio"))
 	require.Contains(t, stdout, "medians of 2 pairs\n")
+	require.Contains(t, stdout, "huge buffers")
 
 	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
 	require.Zero(t, code, stderr)
@@ -133,6 +142,58 @@ func TestBenchPeer(t *testing.T) {
 	}
 }
 
+// What only one library has is printed without a ratio, with the other's reason.
+func TestBenchPeerLacksThePath(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	args := "bench -peer libtensorpipe -pairs 2 -transport uv -channel basic,auto -count 3 -size 8"
+	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 1, strings.Count(stdout, "ratio"))
+	require.Contains(t, stdout, "libtensorpipe not measured: libtensorpipe is measured on one transport and one channel\n")
+	require.Contains(t, stdout, "auto: transport uv, channel ")
+
+	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
+	require.Zero(t, code, stderr)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.JSONEq(t, `{"subject":"libtensorpipe","transport":"uv","channel":"auto","size_bytes":8,
+		"not_measured":"libtensorpipe is measured on one transport and one channel"}`, lines[len(lines)-1])
+	require.Equal(t, 1, strings.Count(stdout, `"tensorpipe-go/libtensorpipe"`))
+}
+
+// All that the catalog has runs, or says why it does not.
+func TestBenchCatalog(t *testing.T) {
+	all := catalog(torchLanes)
+	args := []string{
+		"bench", "-json", "-count", "3", "-size", "8,100KiB", "-lanes", "2",
+		"-transport", strings.Join(transportNames(all), ","), "-channel", strings.Join(channelNames(all), ","),
+	}
+	stdout, stderr, code := tpipe(t, args...)
+	require.Zero(t, code, stderr)
+	seen := map[string]bool{}
+	for line := range strings.Lines(stdout) {
+		var absent benchAbsent
+		require.NoError(t, json.Unmarshal([]byte(line), &absent))
+		if absent.Why != "" {
+			seen[absent.Transport+"/"+absent.Channel] = true
+			continue
+		}
+		var r bench.Result
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		if r.Subject == (bench.Go{}).Name() {
+			require.Positive(t, r.RTT.P50)
+			require.Contains(t, []string{r.Channel, bench.Inline}, r.Route)
+			seen[r.Transport+"/"+r.Channel] = true
+		}
+	}
+	for _, transport := range transportNames(all) {
+		for _, channel := range channelNames(all) {
+			require.True(t, seen[transport+"/"+channel], "%s/%s: %s", transport, channel, stdout)
+		}
+	}
+}
+
 func TestBenchBadCommandLines(t *testing.T) {
 	for line, want := range map[string]string{
 		"-size 12kB":                       "want a number of bytes such as 4096, 64KiB",
@@ -141,8 +202,11 @@ func TestBenchBadCommandLines(t *testing.T) {
 		"-depth 0":                         "-depth 0: want 1 or more",
 		"-depth -3":                        "depth -3: want 1 to 1024",
 		"-count -3":                        "-3 ",
-		"-transport pigeon":                `-transport: there is no transport "pigeon", only uv`,
+		"-transport pigeon":                `-transport: there is no transport "pigeon", only auto, uv`,
 		"-channel basic,pigeon":            `-channel: there is no channel "pigeon", only `,
+		"-lanes 0":                         "-lanes 0: want 1 to 128",
+		"-lanes 129":                       "129 lanes: want 1 to 128",
+		"-buffers stack":                   `buffers "stack": want default, huge, heap`,
 		"-dialect latin":                   `-dialect "latin": want auto, compatible or native`,
 		"-compress gzip":                   `compression "gzip" is not known: none, s2 or zstd`,
 		"-compress s2 -dialect compatible": "compression s2: the compatible dialect has none",

@@ -1,9 +1,15 @@
 package main
 
-import "github.com/tensorpipe-go/tensorpipe/bench"
+import (
+	"encoding/json"
+	"io"
 
-// benchRatios is the line behind those of the runs. All are this library's
-// figure by the peer's; null where the peer has none.
+	"github.com/tensorpipe-go/tensorpipe/bench"
+)
+
+// benchRatios is a line behind those of the runs: the first one's figures by the
+// second one's, the peer's or those of a yardstick; null where one of the two has
+// none.
 type benchRatios struct {
 	Subject    string   `json:"subject"` // both names
 	Transport  string   `json:"transport"`
@@ -11,6 +17,7 @@ type benchRatios struct {
 	Dialect    string   `json:"dialect"`
 	SizeBytes  int      `json:"size_bytes"`
 	Named      bool     `json:"named"`
+	Buffers    string   `json:"buffers"`
 	Depth      int      `json:"depth"`
 	Pairs      int      `json:"pairs"`
 	RTT        *float64 `json:"rtt_ratio"`
@@ -20,13 +27,14 @@ type benchRatios struct {
 	CPU        *float64 `json:"cpu_ratio"`  // likewise
 }
 
-func newBenchRatios(runs *bench.Comparison) benchRatios {
-	a, b := runs.A[0], runs.B[0]
+func newBenchRatios(of, by []*bench.Result) benchRatios {
+	a, b := of[0], by[0]
+	ratio := func(f bench.Figure) *float64 { return some(bench.Ratio(of, by, f)) }
 	return benchRatios{
 		Subject: a.Subject + "/" + b.Subject, Transport: a.Transport, Channel: a.Channel, Dialect: a.Dialect,
-		SizeBytes: a.SizeBytes, Named: a.Named, Depth: a.Depth, Pairs: len(runs.A),
-		RTT: some(runs.Ratio(bench.RTT)), Cold: some(runs.Ratio(bench.ColdRTT)), CPUPerTrip: some(runs.Ratio(bench.CPUPerTrip)),
-		Rate: some(runs.Ratio(bench.Rate)), CPU: some(runs.Ratio(bench.CPUPerMessage)),
+		SizeBytes: a.SizeBytes, Named: a.Named, Buffers: a.Buffers, Depth: a.Depth, Pairs: len(of),
+		RTT: ratio(bench.RTT), Cold: ratio(bench.ColdRTT), CPUPerTrip: ratio(bench.CPUPerTrip),
+		Rate: ratio(bench.Rate), CPU: ratio(bench.CPUPerMessage),
 	}
 }
 
@@ -37,20 +45,76 @@ func some(ratio float64) *float64 {
 	return &ratio
 }
 
-func (r *benchReport) printJSON(runs *bench.Comparison) error {
-	for i := range runs.A {
-		if err := r.json.Encode(runs.A[i]); err != nil {
-			return err
+// benchAbsent is the line of a library that has no such path.
+type benchAbsent struct {
+	Subject   string `json:"subject"`
+	Transport string `json:"transport"`
+	Channel   string `json:"channel"`
+	SizeBytes *int   `json:"size_bytes,omitempty"` // absent: all sizes
+	Why       string `json:"not_measured"`
+}
+
+// benchLines prints results for programs, an object in each line.
+type benchLines struct{ json *json.Encoder }
+
+func newBenchLines(out io.Writer) *benchLines { return &benchLines{json.NewEncoder(out)} }
+
+// measured implements benchReport: the runs in the order of the pairs, then the
+// ratios.
+func (l *benchLines) measured(spec bench.Spec, runs *bench.Comparison) error {
+	var lines []any
+	sticks := benchYardsticks(runs)
+	groups := append([][]*bench.Result{runs.A, runs.B}, sticks...)
+	for i := range either(runs) {
+		for _, g := range groups {
+			if i < len(g) {
+				lines = append(lines, g[i])
+			}
 		}
-		if len(runs.B) == 0 {
-			continue
+	}
+	if len(runs.A) > 0 && len(runs.B) > 0 {
+		lines = append(lines, newBenchRatios(runs.A, runs.B))
+	}
+	for _, side := range [][]*bench.Result{runs.A, runs.B} {
+		for _, y := range sticks {
+			if len(side) > 0 {
+				lines = append(lines, newBenchRatios(side, y))
+			}
 		}
-		if err := r.json.Encode(runs.B[i]); err != nil {
+	}
+	if runs.WhyA != nil {
+		lines = append(lines, newBenchAbsent(bench.Go{}.Name(), spec, &spec.Size, runs.WhyA))
+	}
+	if runs.WhyB != nil {
+		lines = append(lines, newBenchAbsent(bench.Libtensorpipe{}.Name(), spec, &spec.Size, runs.WhyB))
+	}
+	return l.print(lines...)
+}
+
+// benchYardsticks are those that were measured.
+func benchYardsticks(runs *bench.Comparison) (out [][]*bench.Result) {
+	for _, y := range bench.Yardsticks(bench.Program{}) {
+		if results := runs.Yardsticks[y.Name()]; len(results) > 0 {
+			out = append(out, results)
+		}
+	}
+	return out
+}
+
+// absent implements benchReport.
+func (l *benchLines) absent(spec bench.Spec, why error) error {
+	return l.print(newBenchAbsent(bench.Go{}.Name(), spec, nil, why))
+}
+
+func newBenchAbsent(subject string, spec bench.Spec, size *int, why error) benchAbsent {
+	return benchAbsent{subject, orAuto(spec.Transports), orAuto(spec.Channels), size, oneLine(why)}
+}
+
+func (l *benchLines) print(lines ...any) error {
+	for _, line := range lines {
+		if err := l.json.Encode(line); err != nil {
 			return err
 		}
 	}
-	if len(runs.B) == 0 {
-		return nil
-	}
-	return r.json.Encode(newBenchRatios(runs))
+	return nil
 }

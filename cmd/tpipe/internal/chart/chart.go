@@ -27,7 +27,7 @@ type Panel struct {
 // Series are the lines of one thing, at most one in each panel.
 type Series struct {
 	Name  string // in the legend
-	Hue   int    // the number of a colour; what belongs together has the same
+	Hue   int    // the number of a colour, or of the dots of a Bound; the same for what belongs together
 	Kind  Kind
 	Lines [][]Point // of the panels, in their order
 }
@@ -39,7 +39,7 @@ type Kind int
 const (
 	Ours  Kind = iota // solid, with full dots
 	Peer              // dashed, with hollow dots
-	Bound             // dotted and grey: a limit to hold the others against
+	Bound             // dotted and grey, with small dots: a limit to hold the others against
 )
 
 // Point is a value at a size.

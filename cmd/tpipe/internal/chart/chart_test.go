@@ -31,6 +31,7 @@ func example() *Chart {
 			{Name: "shm/basic, peer", Kind: Peer, Lines: [][]Point{{{0, 4.3}, {8, 11.8}, {65536, 16.8}, {1 << 20, 103}}, {{65536, 11.6}, {1 << 20, 24.7}}}},
 			{Name: "uv/basic, here", Hue: 1, Lines: [][]Point{{{0, 16}, {65536, 180}}, {{65536, 1.2}, {1 << 20, 4.1}}}},
 			{Name: "memcpy", Kind: Bound, Lines: [][]Point{nil, {{65536, 33}, {1 << 20, 31}}}},
+			{Name: "tcp", Hue: 1, Kind: Bound, Lines: [][]Point{nil, {{65536, 4}, {1 << 20, 5}}}},
 		},
 	}
 }

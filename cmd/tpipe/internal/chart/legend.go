@@ -14,8 +14,7 @@ func (c *Chart) legend(width float64) legend {
 		y := top + panelHeight + below + float64(i/columns)*legendRow
 		sample := s.stroke()
 		sample["points"] = number(x) + "," + number(y) + " " + number(x+36) + "," + number(y)
-		g.add(element("polyline", sample))
-		g.add(s.dot(x+18, y)...)
+		g.add(element("polyline", sample), s.dot(x+18, y))
 		g.add(label(x+46, y+4, "entry", s.Name))
 	}
 	rows := (len(c.Series) + columns - 1) / columns

@@ -104,10 +104,9 @@ func (c *Chart) line(a axes, s Series, i int) []node {
 			path.WriteByte(' ')
 		}
 		path.WriteString(number(x) + "," + number(y))
-		for _, d := range s.dot(x, y) {
-			d.add(textElement("title", nil, s.Name+", "+c.Sizes(p.Size)+": "+c.Panels[i].Values(p.Value)))
-			dots = append(dots, d)
-		}
+		dot := s.dot(x, y)
+		dot.add(textElement("title", nil, s.Name+", "+c.Sizes(p.Size)+": "+c.Panels[i].Values(p.Value)))
+		dots = append(dots, dot)
 	}
 	stroke["points"] = path.String()
 	return append([]node{element("polyline", stroke)}, dots...)

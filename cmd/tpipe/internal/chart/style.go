@@ -28,6 +28,9 @@ var hues = []string{"#2f81d6", "#e07b00", "#1f9e6e", "#a65fd0", "#d64545", "#14a
 
 const grey = "#8b949e"
 
+// dots tell grey lines apart.
+var dots = []string{"2 4", "8 3 2 3", "1 7", "12 4"}
+
 func (s Series) colour() string {
 	if s.Kind == Bound {
 		return grey
@@ -42,21 +45,21 @@ func (s Series) stroke() attrs {
 	case Peer:
 		a["stroke-dasharray"] = "7 4"
 	case Bound:
-		a["stroke-dasharray"] = "2 4"
+		a["stroke-dasharray"] = dots[s.Hue%len(dots)]
 	}
 	return a
 }
 
-// dot is the mark of a value, nil if the series has none.
-func (s Series) dot(x, y float64) []node {
+// dot is the mark of a value.
+func (s Series) dot(x, y float64) node {
 	a := attrs{"cx": number(x), "cy": number(y), "r": "3.5"}
 	switch s.Kind {
 	case Ours:
 		a["fill"] = s.colour()
 	case Peer:
 		a["class"], a["stroke"], a["stroke-width"] = "hollow", s.colour(), "1.5"
-	default:
-		return nil
+	case Bound:
+		a["r"], a["fill"] = "2", s.colour()
 	}
-	return []node{element("circle", a)}
+	return element("circle", a)
 }
