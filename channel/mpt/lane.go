@@ -2,6 +2,7 @@ package mpt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -44,5 +45,8 @@ func stream(conn transport.Conn) (transport.Stream, error) {
 
 // laneBroken ends the channel, but not before the mover has moved on.
 func (e *nativeEnd) laneBroken(err error) {
+	if named, ok := errors.AsType[*channel.Error](err); ok {
+		err = named.Err // it is this channel that the pipe knows
+	}
 	e.life.Go(func() { e.life.Fail(e.explain(err)) })
 }
