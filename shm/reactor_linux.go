@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
 // reactor is where peers leave word that something changed: a ring of tokens, of
@@ -121,15 +122,21 @@ func (r *reactor) hurry() {
 // run looks for tokens: without a pause for a while after the last one or the
 // alarm, then at growing intervals.
 func (r *reactor) run(p *pace, quit <-chan struct{}) {
+	var between wait.Yielder
 	for {
 		select {
 		case <-quit:
 			return
 		default:
 		}
-		p.look(r.deliver())
+		found := r.deliver()
+		p.look(found)
+		if found {
+			runtime.Gosched() // lets run whom the bells have woken
+			continue
+		}
 		if p.hasty() {
-			runtime.Gosched() // let run whom the bells have woken
+			between.Yield()
 			continue
 		}
 		r.asleep.Store(true)

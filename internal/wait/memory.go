@@ -1,9 +1,6 @@
 package wait
 
-import (
-	"runtime"
-	"time"
-)
+import "time"
 
 // Memory spins for somebody who waits until another process changes memory that
 // both share. It has one user at a time, and counts in the same room as Readers.
@@ -17,7 +14,7 @@ func NewMemory(spin time.Duration) *Memory {
 		bound: spin,
 		seat:  process.enter(),
 		now:   func() time.Duration { return time.Since(epoch) },
-		yield: runtime.Gosched,
+		yield: new(Yielder).Yield,
 	}}
 }
 

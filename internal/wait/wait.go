@@ -13,12 +13,17 @@
 // (runtime.Gosched). What it has just handed over is theirs to answer, and a
 // spin that kept a processor from them would wait for itself.
 //
-// It does not offer the processor to other threads (sched_yield), though that
-// is the rule where a thread waits for memory to change. In a process with an
-// idle second processor each hand-over makes the runtime wake a thread for it,
-// which would take the goroutines over; the answer then travels between threads
-// that sleep and wake. While the spinning thread keeps its processor, that
-// thread does not get to it.
+// It does not offer the processor to other threads (sched_yield). In a process
+// with an idle second processor each hand-over makes the runtime wake a thread
+// for it, which would take the goroutines over; the answer then travels between
+// threads that sleep and wake. While the spinning thread keeps its processor,
+// that thread does not get to it.
+//
+// A [Memory] spins for a change of memory, in which the kernel has no part, and
+// does offer the processor, with a look at the goroutines now and then. Where
+// more threads are busy than there are processors, the process that is to make
+// the change may be waiting for this very processor. With some ten busy threads
+// on two processors a round trip took 6 to 10 µs so, and 50 to 300 µs otherwise.
 //
 // # When not to
 //

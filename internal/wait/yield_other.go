@@ -1,0 +1,8 @@
+//go:build !linux
+
+package wait
+
+import "runtime"
+
+// offer lets another goroutine run, for want of a call for threads.
+func offer() { runtime.Gosched() }
