@@ -66,15 +66,25 @@ func (in *nativeIncoming) cost(body []byte) int {
 // decode takes the body of the frame apart and checks it against the limits and
 // the channels of the pipe.
 func (in *nativeIncoming) decode(body []byte) error {
-	p, limits := in.Incoming.pipe, &in.Incoming.pipe.context.limits
+	limits := &in.Incoming.pipe.context.limits
 	if err := in.parts.Decode(body, limits.native()); err != nil {
 		return nativeError(err)
 	}
 	d := &in.desc
-	d.Payloads = slices.Grow(d.Payloads, len(in.parts.Payloads))
-	d.Tensors = slices.Grow(d.Tensors, len(in.parts.Tensors))
 	d.Metadata = in.parts.Metadata
 	d.setTimeLeft(in.parts.Deadline)
+	if err := cmp.Or(in.describePayloads(limits), in.describeTensors(limits)); err != nil {
+		return err
+	}
+	if n := d.Bytes(); n > limits.MessageBytes {
+		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
+	}
+	return nil
+}
+
+func (in *nativeIncoming) describePayloads(limits *Limits) error {
+	d := &in.desc
+	d.Payloads = slices.Grow(d.Payloads, len(in.parts.Payloads))
 	for k := range in.parts.Payloads {
 		part := &in.parts.Payloads[k]
 		if part.Length > uint64(limits.PayloadBytes) {
@@ -86,6 +96,12 @@ func (in *nativeIncoming) decode(body []byte) error {
 		d.Payloads = append(d.Payloads, PayloadDescriptor{Length: int(part.Length), Metadata: part.Metadata})
 		in.count(part.Inline)
 	}
+	return nil
+}
+
+func (in *nativeIncoming) describeTensors(limits *Limits) error {
+	d := &in.desc
+	d.Tensors = slices.Grow(d.Tensors, len(in.parts.Tensors))
 	for k := range in.parts.Tensors {
 		part := &in.parts.Tensors[k]
 		if part.Length > uint64(limits.TensorBytes) {
@@ -94,16 +110,13 @@ func (in *nativeIncoming) decode(body []byte) error {
 		d.Tensors = append(d.Tensors, TensorDescriptor{
 			Length: int(part.Length), SourceDevice: part.Source, TargetDevice: part.Target, Metadata: part.Metadata,
 		})
-		if err := p.checkArrival(&d.Tensors[k]); err != nil {
+		if err := in.Incoming.pipe.checkArrival(&d.Tensors[k]); err != nil {
 			return protocolError("tensor %d: %w", k, err)
 		}
 		if err := in.checkTensorCodec(part); err != nil {
 			return protocolError("tensor %d: %w", k, err)
 		}
 		in.count(part.Inline)
-	}
-	if n := d.Bytes(); n > limits.MessageBytes {
-		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
 	}
 	return nil
 }
