@@ -118,7 +118,7 @@ func (in *arrival) start(a Allocation) {
 		if b.Len() == 0 || in.inbox.deaf {
 			continue
 		}
-		l := p.lanes[devicePair{b.Device(), in.desc.Tensors[k].SourceDevice}]
+		l := p.laneFor(b.Device(), in.desc.Tensors[k].SourceDevice, b.Len())
 		id := l.nextRecv
 		l.nextRecv++
 		in.tensors.Add(1)

@@ -16,7 +16,7 @@ type spec struct {
 	peer        string // what to call the other end
 	remoteAddr  string
 	plan        *Plan
-	chosen      map[devicePair]string
+	routes      routes
 	features    wire.Features // that both ends have
 	probing     wire.Probing  // what the answer says, at the listening end
 	native      bool          // the dialect
@@ -75,7 +75,7 @@ func newPipe(c *Context, s *spec) *Pipe {
 		addr:     s.remoteAddr,
 		plan:     s.plan,
 		first:    s.desc,
-		lanes:    map[devicePair]*lane{},
+		lanes:    map[devicePair][]sizedLane{},
 		arriving: map[device.Device]device.Device{},
 		leaving:  map[device.Device]struct{}{},
 		closing:  make(chan struct{}),
@@ -133,7 +133,7 @@ func (p *compat) openChannels(ctx context.Context, s *spec) error {
 			return err
 		}
 	}
-	p.assignLanes(s.chosen)
+	p.assignLanes(s.routes)
 	return nil
 }
 

@@ -71,10 +71,10 @@ func TestStaysOnHost(t *testing.T) {
 		{mixed, cpu, cpu, true},
 		{mixed, cpu, gpu, false},
 	} {
-		sender, receiver := &Pipe{lanes: map[devicePair]*lane{}}, &Pipe{lanes: map[devicePair]*lane{}}
+		sender, receiver := &Pipe{lanes: map[devicePair][]sizedLane{}}, &Pipe{lanes: map[devicePair][]sizedLane{}}
 		for _, pair := range c.pairs {
-			sender.lanes[pair] = &lane{}
-			receiver.lanes[devicePair{pair.remote, pair.local}] = &lane{}
+			sender.lanes[pair] = []sizedLane{{0, &lane{}}}
+			receiver.lanes[devicePair{pair.remote, pair.local}] = []sizedLane{{0, &lane{}}}
 		}
 		require.Equal(t, c.want, sender.staysOnHost(c.source, c.target, false))
 		require.Equal(t, c.want, receiver.staysOnHost(c.source, c.target, true))

@@ -137,21 +137,25 @@ func (d *dialer) accept(answer *wire.BrochureAnswer, first transport.Conn) (*spe
 		return nil, err
 	}
 	chosen, err := r.acceptChannels(answer, native)
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.acceptRoutes(chosen, answer, native)
 	if err == nil {
-		err = d.mayUse(chosen)
+		err = d.mayUse(all)
 	}
 	if err != nil {
 		return nil, err
 	}
 	_, refused := r.chooseChannels(answer.ChannelDeviceDescriptors, d.excluded)
-	refused = overrule(d.explainRefused(chosen, refused), "the listening end", answer.Probing().Refused)
-	plan := r.newPlan(answer.Transport, chosen, overrule(refused, "", d.excluded))
+	refused = overrule(d.explainRefused(all, refused), "the listening end", answer.Probing().Refused)
+	plan := r.newPlan(answer.Transport, all, overrule(refused, "", d.excluded))
 	plan.noteDialect(native, reason)
 	if err := d.context.opts.Policy.check(plan); err != nil {
 		return nil, err
 	}
 	return &spec{
-		role: channel.RoleConnect, peer: d.url, plan: plan, chosen: chosen,
+		role: channel.RoleConnect, peer: d.url, plan: plan, routes: all,
 		native: native, features: marker.Features & d.context.marker().Features,
 	}, nil
 }
@@ -159,14 +163,10 @@ func (d *dialer) accept(answer *wire.BrochureAnswer, first transport.Conn) (*spe
 // explainRefused keeps the refusals of channels that the other end did not
 // choose. It lists in its answer only the channels it chose, so the reason for
 // the others is known to it alone.
-func (d *dialer) explainRefused(chosen map[devicePair]string, refused []Refusal) []Refusal {
-	used := map[string]bool{}
-	for _, name := range chosen {
-		used[name] = true
-	}
+func (d *dialer) explainRefused(all routes, refused []Refusal) []Refusal {
 	var out []Refusal
 	for _, e := range d.context.registry.channels {
-		if used[e.Name] {
+		if all.use(e.Name) {
 			continue
 		}
 		refusal, found := find(refused, func(r Refusal) bool { return r.Name == e.Name })
@@ -224,7 +224,7 @@ func (d *dialer) planBulk(s *spec, answer *wire.BrochureAnswer, t transport.Tran
 		return protocolError("answer lacks the registration id of the bulk connection")
 	}
 	s.dialBulk = func(ctx context.Context) (transport.Conn, error) { return joinBulk(ctx, t, addr, id) }
-	for _, e := range d.context.registry.selected(s.chosen) {
+	for _, e := range d.context.registry.selected(s.routes) {
 		s.channels = append(s.channels, channelSpec{entry: e})
 	}
 	return nil
@@ -239,7 +239,7 @@ func (d *dialer) joinKey(answer *wire.BrochureAnswer, key uint64, join func(uint
 }
 
 func (d *dialer) joinChannels(s *spec, answer *wire.BrochureAnswer, join func(uint64) (transport.Conn, error)) error {
-	for _, e := range d.context.registry.selected(s.chosen) {
+	for _, e := range d.context.registry.selected(s.routes) {
 		ch := channelSpec{entry: e}
 		for _, id := range answer.ChannelRegistrationIDs[e.Name] {
 			conn, err := join(id)

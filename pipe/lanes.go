@@ -21,6 +21,25 @@ type lane struct {
 	sent, received traffic
 }
 
+// sizedLane is the lane of the tensors of fewer than so many bytes; 0 is all.
+type sizedLane struct {
+	below int
+	lane  *lane
+}
+
+// laneFor is the channel for n bytes between two devices, of which it is known
+// that there is one.
+func (p *Pipe) laneFor(local, remote device.Device, n int) *lane {
+	all := p.lanes[devicePair{local, remote}]
+	l := all[0].lane
+	for _, s := range all[1:] {
+		if n < s.below {
+			l = s.lane
+		}
+	}
+	return l
+}
+
 // openChannel makes a channel over link, which lacks what is the same for all.
 func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Link, broken func(*lane, error)) error {
 	l := &lane{name: e.Name}
@@ -38,10 +57,14 @@ func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Lin
 }
 
 // assignLanes gives the pairs of devices their channels, once all are open.
-func (p *Pipe) assignLanes(chosen map[devicePair]string) {
-	for pair, name := range chosen {
-		l, _ := find(p.channels, func(l *lane) bool { return l.name == name })
-		p.lanes[pair] = l
+func (p *Pipe) assignLanes(all routes) {
+	for pair, way := range all {
+		below := 0
+		for _, h := range way {
+			l, _ := find(p.channels, func(l *lane) bool { return l.name == h.channel })
+			p.lanes[pair] = append(p.lanes[pair], sizedLane{below, l})
+			below = h.from
+		}
 		p.arriving[pair.remote] = pair.local
 		p.leaving[pair.local] = struct{}{}
 	}
@@ -55,8 +78,8 @@ func (p *Pipe) closeChannels(cause error) {
 
 // lane finds the channel from a local to a remote device.
 func (p *Pipe) lane(local, remote device.Device) (*lane, error) {
-	if l := p.lanes[devicePair{local, remote}]; l != nil {
-		return l, nil
+	if all := p.lanes[devicePair{local, remote}]; all != nil {
+		return all[0].lane, nil
 	}
 	return nil, fmt.Errorf("%w: %s here to %s there; %s", ErrNoChannel, local, remote, p.refusedChannels())
 }

@@ -119,7 +119,7 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 			return err
 		}
 	}
-	p.assignLanes(s.chosen)
+	p.assignLanes(s.routes)
 	return nil
 }
 

@@ -258,8 +258,9 @@ func (in *nativeIncoming) post(a Allocation) error {
 	}
 	for k := range in.parts.Tensors {
 		if part := &in.parts.Tensors[k]; !part.Inline {
-			l := i.pipe.lanes[devicePair{a.Tensors[k].Device(), part.Source}]
-			in.recv(l, l.channel, k, tail(a.Tensors[k], part.Carried()))
+			b := tail(a.Tensors[k], part.Carried())
+			l := i.pipe.laneFor(b.Device(), part.Source, b.Len())
+			in.recv(l, l.channel, k, b)
 		}
 	}
 	return nil

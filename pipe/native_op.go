@@ -113,11 +113,12 @@ func (op *nativeOp) begin() {
 func (op *nativeOp) sendTensor(k int, target device.Device) {
 	part := &op.parts[k]
 	b := op.msg.Tensors[part.place].Buffer
-	part.lane = op.out.pipe.lanes[devicePair{b.Device(), target}]
-	part.state, part.channel = partMoves, part.lane.channel
+	source := b.Device()
 	if form := op.packed.tensor(part.place); form != nil {
 		b = formBuffer(form, b)
 	}
+	part.lane = op.out.pipe.laneFor(source, target, b.Len())
+	part.state, part.channel = partMoves, part.lane.channel
 	part.lane.sent.add(b.Len())
 	op.send(k, b)
 }

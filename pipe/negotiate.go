@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -124,9 +123,7 @@ func (r *registry) acceptChannels(answer *wire.BrochureAnswer, native bool) (map
 		if !known {
 			return nil, protocolError("answer chose channel %q for %s, which this end did not offer", clip(name), local)
 		}
-		ours, here := e.Factory.DeviceDescriptors()[local]
-		theirs, there := answer.ChannelDeviceDescriptors[name][remote]
-		if !here || !there || !e.Factory.CanCommunicate(ours, theirs) {
+		if !e.serves(devicePair{local, remote}, answer.ChannelDeviceDescriptors[name]) {
 			return nil, protocolError("answer chose channel %q for %s to %s, which it cannot serve", name, local, remote)
 		}
 		want := 0 // streams of the session need no ids
@@ -160,30 +157,13 @@ func (r *registry) domains() map[string]string {
 }
 
 // newPlan puts a choice into words.
-func (r *registry) newPlan(transport string, chosen map[devicePair]string, refused []Refusal) *Plan {
-	p := &Plan{
+func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *Plan {
+	return &Plan{
 		Dialect:   DialectCompatible,
 		Transport: transport,
-		Channels:  []PlannedChannel{}, // and not null in JSON
+		Channels:  chosen.planned(),
 		Refused:   slices.Concat([]Refusal{}, refused, r.refused),
 	}
-	for _, pair := range slices.SortedFunc(maps.Keys(chosen), comparePairs) {
-		p.Channels = append(p.Channels, PlannedChannel{pair.local, pair.remote, chosen[pair]})
-	}
-	return p
-}
-
-// selected lists the channels that a choice uses, by name, so that both ends
-// have them in the same order.
-func (r *registry) selected(chosen map[devicePair]string) []ChannelEntry {
-	var out []ChannelEntry
-	for _, e := range r.channels {
-		if slices.Contains(slices.Collect(maps.Values(chosen)), e.Name) {
-			out = append(out, e)
-		}
-	}
-	slices.SortFunc(out, func(a, b ChannelEntry) int { return strings.Compare(a.Name, b.Name) })
-	return out
 }
 
 // clip shortens text of the peer for messages, and takes out what would not

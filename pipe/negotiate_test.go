@@ -105,7 +105,7 @@ func channelEntries(entries []entry) (out []ChannelEntry) {
 		for _, d := range e.devices {
 			descriptors[d] = fmt.Sprintf("%d:%s", e.lanes, e.domain)
 		}
-		out = append(out, ChannelEntry{e.name, e.priority, announcedChannel{announced{descriptors: descriptors, connections: e.lanes}}})
+		out = append(out, ChannelEntry{Name: e.name, Priority: e.priority, Factory: announcedChannel{announced{descriptors: descriptors, connections: e.lanes}}})
 	}
 	return out
 }
@@ -220,7 +220,7 @@ func mirror(chosen map[devicePair]string) map[devicePair]string {
 func TestAnswerIsChecked(t *testing.T) {
 	cpu := device.CPU()
 	one := map[device.Device]string{cpu: "any"}
-	r, err := newRegistry(nil, []ChannelEntry{{"basic", 1, announcedChannel{announced{descriptors: one, connections: 1}}}}, Policy{})
+	r, err := newRegistry(nil, []ChannelEntry{{Name: "basic", Priority: 1, Factory: announcedChannel{announced{descriptors: one, connections: 1}}}}, Policy{})
 	require.NoError(t, err)
 	honest := map[devicePair]string{{cpu, cpu}: "basic"}
 	tests := map[string]func(a *wire.BrochureAnswer){
@@ -269,7 +269,7 @@ func TestRegistryRefusesAmbiguity(t *testing.T) {
 
 func TestRegistryRefusesDevicesWithoutForm(t *testing.T) {
 	for _, d := range []device.Device{{}, {Kind: "npu", Index: -1}, {Kind: "npu", Index: 1 << 40}} {
-		_, err := newRegistry(nil, []ChannelEntry{{"c", 1, announcedChannel{announced{
+		_, err := newRegistry(nil, []ChannelEntry{{Name: "c", Priority: 1, Factory: announcedChannel{announced{
 			descriptors: map[device.Device]string{d: "any"},
 		}}}}, Policy{})
 		require.ErrorContains(t, err, `channel "c"`, "%+v", d)
@@ -293,15 +293,15 @@ func TestRegistryLeavesOutWhatDoesNotWork(t *testing.T) {
 func TestPolicyPrefersAndRequires(t *testing.T) {
 	cpu := map[device.Device]string{device.CPU(): "any"}
 	entries := []ChannelEntry{
-		{"fast", 2, announcedChannel{announced{descriptors: cpu, connections: 1}}},
-		{"slow", 1, announcedChannel{announced{descriptors: cpu, connections: 1}}},
+		{Name: "fast", Priority: 2, Factory: announcedChannel{announced{descriptors: cpu, connections: 1}}},
+		{Name: "slow", Priority: 1, Factory: announcedChannel{announced{descriptors: cpu, connections: 1}}},
 	}
 	pair := devicePair{device.CPU(), device.CPU()}
 	r, err := newRegistry(nil, entries, Policy{Channels: Rule{Prefer: []string{"slow"}}})
 	require.NoError(t, err)
 	chosen, refused := r.chooseChannels(r.offers(), nil)
 	require.Equal(t, map[devicePair]string{pair: "slow"}, chosen)
-	plan := r.newPlan("uv", chosen, refused)
+	plan := r.newPlan("uv", single(chosen), refused)
 
 	require.NoError(t, Policy{Channels: Rule{Require: []string{"slow"}}}.check(plan))
 	err = Policy{Channels: Rule{Require: []string{"fast"}}}.check(plan)
@@ -309,6 +309,15 @@ func TestPolicyPrefersAndRequires(t *testing.T) {
 	require.ErrorContains(t, err, "slow goes before it")
 	require.ErrorIs(t, Policy{Transports: Rule{Require: []string{"shm"}}}.check(plan), ErrPolicy)
 	require.ErrorIs(t, Policy{Channels: Rule{Require: []string{"fast"}}}.check(&Plan{Transport: "uv"}), ErrPolicy)
+}
+
+// single are routes on which sizes do not matter.
+func single(chosen map[devicePair]string) routes {
+	out := routes{}
+	for pair, name := range chosen {
+		out[pair] = route{{name, 0}}
+	}
+	return out
 }
 
 // TestPlanInWords is a golden test of what users see.
@@ -325,11 +334,11 @@ func TestPlanInWords(t *testing.T) {
 		{"uv", 0, announcedTransport{announced{domain: "uv:*"}}},
 		{"shm", 200, announcedTransport{announced{domain: "shm:1"}}},
 	}, []ChannelEntry{
-		{"basic", 1000, announcedChannel{announced{descriptors: descriptors("any", cpu), connections: 1}}},
-		{"cma", 1200, announcedChannel{announced{descriptors: descriptors("cma:1", cpu), connections: 2}}},
-		{"staged", 10, announcedChannel{announced{descriptors: descriptors("any", cpu, npu), connections: 1}}},
-		{"cuda_ipc", 300, announcedChannel{announced{broken: errors.New("cuda_ipc is not supported: no driver")}}},
-		{"warp", 5, announcedChannel{announced{descriptors: descriptors("any", cpu), connections: 1}}},
+		{Name: "basic", Priority: 1000, Factory: announcedChannel{announced{descriptors: descriptors("any", cpu), connections: 1}}},
+		{Name: "cma", Priority: 1200, Factory: announcedChannel{announced{descriptors: descriptors("cma:1", cpu), connections: 2}}},
+		{Name: "staged", Priority: 10, Factory: announcedChannel{announced{descriptors: descriptors("any", cpu, npu), connections: 1}}},
+		{Name: "cuda_ipc", Priority: 300, Factory: announcedChannel{announced{broken: errors.New("cuda_ipc is not supported: no driver")}}},
+		{Name: "warp", Priority: 5, Factory: announcedChannel{announced{descriptors: descriptors("any", cpu), connections: 1}}},
 	}, Policy{})
 	require.NoError(t, err)
 	client := map[string]deviceDescriptors{
@@ -338,12 +347,12 @@ func TestPlanInWords(t *testing.T) {
 	name, refused, err := server.chooseTransport(map[string]string{"uv": "uv:*", "shm": "shm:2"}, func(string) bool { return true })
 	require.NoError(t, err)
 	chosen, more := server.chooseChannels(client, nil)
-	plan := server.newPlan(name, chosen, append(refused, more...))
+	plan := server.newPlan(name, single(chosen), append(refused, more...))
 	golden, err := os.ReadFile("testdata/plan.golden")
 	require.NoError(t, err)
 	require.Equal(t, string(golden), plan.String())
-	require.True(t, plan.Equal(server.newPlan(name, chosen, append(refused, more...))))
-	require.False(t, plan.Equal(server.newPlan("shm", chosen, nil)))
+	require.True(t, plan.Equal(server.newPlan(name, single(chosen), append(refused, more...))))
+	require.False(t, plan.Equal(server.newPlan("shm", single(chosen), nil)))
 	got, ok := plan.Channel(npu, cpu)
 	require.True(t, ok)
 	require.Equal(t, "staged", got)

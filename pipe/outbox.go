@@ -148,7 +148,7 @@ func (o *outbox) sendTensors() {
 			if t.Buffer.Len() == 0 {
 				continue
 			}
-			l := o.pipe.lanes[devicePair{t.Buffer.Device(), op.target(i)}]
+			l := o.pipe.laneFor(t.Buffer.Device(), op.target(i), t.Buffer.Len())
 			id := l.nextSend
 			l.nextSend++
 			l.sent.add(t.Buffer.Len())

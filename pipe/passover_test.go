@@ -25,8 +25,8 @@ func (choosy) Suits(t transport.Transport) error {
 func TestPassOver(t *testing.T) {
 	cpu := map[device.Device]string{device.CPU(): "any"}
 	announces := announcedChannel{announced{descriptors: cpu, connections: 1}}
-	lanes := ChannelEntry{"lanes", 2, choosy{announces}}
-	plain := ChannelEntry{"plain", 1, announces}
+	lanes := ChannelEntry{Name: "lanes", Priority: 2, Factory: choosy{announces}}
+	plain := ChannelEntry{Name: "plain", Priority: 1, Factory: announces}
 	because := map[string]string{"lanes": "it makes nothing better"}
 	none := map[string]string{}
 	failed := map[string]string{"plain": "a trial failed"}

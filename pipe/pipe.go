@@ -26,7 +26,7 @@ type Pipe struct {
 	dialect dialect
 
 	channels []*lane
-	lanes    map[devicePair]*lane
+	lanes    map[devicePair][]sizedLane      // of the largest tensors first
 	arriving map[device.Device]device.Device // for each device of the peer, one here that it reaches
 	leaving  map[device.Device]struct{}      // the devices here that reach one of the peer
 	plain    traffic                         // parts that were to be compressed and are not

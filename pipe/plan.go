@@ -33,11 +33,16 @@ type Plan struct {
 	Refused   []Refusal        `json:"refused"`  // what was not chosen, and why, best first
 }
 
-// PlannedChannel names the channel that moves tensors between two devices.
+// PlannedChannel names the channel that moves tensors between two devices. Where
+// sizes matter a pair of devices has several: first that of the largest tensors,
+// then those of smaller ones.
 type PlannedChannel struct {
 	Local   device.Device `json:"local"`
 	Remote  device.Device `json:"remote"`
 	Channel string        `json:"channel"`
+
+	// Below, if it is not 0, is that only tensors of fewer bytes take the channel.
+	Below int `json:"below,omitempty"`
 }
 
 // Refusal says why a dialect, transport or channel is not used.
@@ -49,7 +54,8 @@ type Refusal struct {
 
 func (r Refusal) String() string { return r.What + " " + r.Name + ": " + r.Reason }
 
-// Channel returns the name of the channel from the local to the remote device.
+// Channel returns the name of the channel from the local to the remote device,
+// that of the largest tensors.
 func (p *Plan) Channel(local, remote device.Device) (string, bool) {
 	c, ok := find(p.Channels, func(c PlannedChannel) bool { return c.Local == local && c.Remote == remote })
 	return c.Channel, ok
@@ -68,7 +74,7 @@ func (p *Plan) String() string {
 	fmt.Fprintf(w, "dialect\t%s\n", p.Dialect)
 	fmt.Fprintf(w, "transport\t%s\n", p.Transport)
 	for _, c := range p.Channels {
-		fmt.Fprintf(w, "%s to %s\t%s\n", c.Local, c.Remote, c.Channel)
+		fmt.Fprintf(w, "%s to %s\t%s\n", c.Local, c.Remote, c.text())
 	}
 	if len(p.Channels) == 0 {
 		fmt.Fprintf(w, "tensors\tno common channel\n")
@@ -78,6 +84,13 @@ func (p *Plan) String() string {
 	}
 	w.Flush()
 	return b.String()
+}
+
+func (c PlannedChannel) text() string {
+	if c.Below == 0 {
+		return c.Channel
+	}
+	return fmt.Sprintf("%s below %d bytes", c.Channel, c.Below)
 }
 
 // comparePairs orders device pairs for printing.

@@ -18,7 +18,8 @@ type Policy struct {
 type Rule struct {
 	// Require lists the names of which the chosen one must be one, for
 	// channels: for every pair of devices that has a channel, and at least one
-	// pair must have one. Empty: no requirement.
+	// pair must have one; what small tensors take instead is not asked for. Empty:
+	// no requirement.
 	Require []string
 
 	// Prefer lists names that go before all others, in this order, whatever
@@ -36,7 +37,7 @@ func (p Policy) check(plan *Plan) error {
 		return policyError("transport", plan.Transport, p.Transports, plan)
 	}
 	for _, c := range plan.Channels {
-		if !p.Channels.allows(c.Channel) {
+		if c.Below == 0 && !p.Channels.allows(c.Channel) {
 			return policyError("channel for "+c.Local.String()+" to "+c.Remote.String(), c.Channel, p.Channels, plan)
 		}
 	}

@@ -91,7 +91,7 @@ func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
 	}
 	var refused error
 	verdict := transport.Frame{}
-	for _, e := range d.context.registry.selected(s.chosen) {
+	for _, e := range d.context.registry.selected(s.routes) {
 		if err := e.probe(p.Offers); err != nil {
 			refused = &refusedChannel{e.Name, err.Error()}
 			verdict = transport.Frame{cut([]byte(refused.Error()), wire.MaxVerdict)}
@@ -108,7 +108,7 @@ func cut(p []byte, n int) []byte { return p[:min(len(p), n)] }
 
 // answerOffers is what the listening end shows of the channels that it chose, if
 // the other end showed something too.
-func (r *registry) answerOffers(chosen map[devicePair]string, theirs map[string][]byte) map[string][]byte {
+func (r *registry) answerOffers(chosen routes, theirs map[string][]byte) map[string][]byte {
 	out := map[string][]byte{}
 	ours := r.probeOffers(nil)
 	for _, e := range r.selected(chosen) {
@@ -151,10 +151,10 @@ func overrule(refused []Refusal, who string, reasons map[string]string) []Refusa
 
 // mayUse checks that the listening end did not choose a channel that this one
 // does without.
-func (d *dialer) mayUse(chosen map[devicePair]string) error {
-	for pair, name := range chosen {
-		if _, excluded := d.excluded[name]; excluded {
-			return protocolError("answer chose channel %q for %s, which this end did not offer", name, pair)
+func (d *dialer) mayUse(all routes) error {
+	for name := range d.excluded {
+		if all.use(name) {
+			return protocolError("answer chose channel %q, which this end did not offer", name)
 		}
 	}
 	return nil

@@ -29,6 +29,12 @@ type ChannelEntry struct {
 	Name     string
 	Priority int
 	Factory  channel.Factory
+
+	// MinBytes is from which size on the channel is worth its while. In the
+	// native dialect smaller tensors take the next channel by priority that
+	// serves their devices and is not too large for them, if there is one. The
+	// end that listens decides. Negative counts as 0.
+	MinBytes int
 }
 
 // registry holds the entries that may be used, highest priority first, and

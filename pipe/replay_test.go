@@ -64,7 +64,7 @@ func (s *stage) options(devices map[string]map[device.Device]string) Options {
 	connections := map[string]int{"basic": 1, "mpt_uv": 1, "cma": 2, "xth": 2}
 	for i, name := range []string{"basic", "mpt_uv", "cma", "xth"} {
 		if d, ok := devices[name]; ok {
-			o.Channels = append(o.Channels, ChannelEntry{name, i, stageChannel(name, announced{descriptors: d, connections: connections[name]})})
+			o.Channels = append(o.Channels, ChannelEntry{Name: name, Priority: i, Factory: stageChannel(name, announced{descriptors: d, connections: connections[name]})})
 		}
 	}
 	return o

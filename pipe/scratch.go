@@ -70,7 +70,7 @@ func (in *arrival) scratch() (Allocation, error) {
 	for k, t := range in.desc.Tensors {
 		d := in.inbox.discardDevice(t)
 		if d == device.CPU() {
-			l := in.inbox.pipe.lanes[devicePair{d, t.SourceDevice}]
+			l := in.inbox.pipe.laneFor(d, t.SourceDevice, t.Length)
 			pieces[l] = slices.Grow(pieces[l], min(t.Length, scratchSize))
 			a.Tensors[k] = scratchBuffer(pieces[l], t.Length)
 			continue

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -131,21 +132,24 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	}
 	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
 	more = overrule(more, "the dialling end", theirs.Refused)
-	plan := c.registry.newPlan(name, chosen, append(refused, more...))
-	if err := c.opts.Policy.check(plan); err != nil {
+	native, reason, err := c.chooseDialect(marker, marked, carriesSession(first))
+	all := c.registry.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
+		_, without := tried[e.Name]
+		return !without && e.serves(pair, brochure.ChannelDeviceDescriptors[e.Name])
+	})
+	plan := c.registry.newPlan(name, all, append(refused, all.without(more)...))
+	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
 	}
-	s := &spec{role: channel.RoleListen, plan: plan, chosen: chosen}
+	s := &spec{role: channel.RoleListen, plan: plan, routes: all, native: native}
 	if marked {
 		s.features = marker.Features & c.marker().Features
 	}
-	var reason string
-	s.native, reason, err = c.chooseDialect(marker, marked, carriesSession(first))
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
-		s.probing = wire.Probing{Offers: c.registry.answerOffers(chosen, theirs.Offers), Refused: tried}
+		s.probing = wire.Probing{Offers: c.registry.answerOffers(all, theirs.Offers), Refused: tried}
 	}
 	plan.noteDialect(s.native, reason)
-	return s, err
+	return s, nil
 }
 
 // meet sends the answer and collects the pipe's connections. They may come in
@@ -154,6 +158,7 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	answer, desc := w.answer(s, first)
 	reply, control := w.answerConnections(s, &answer)
 	w.answerChannels(s, &answer)
+	answer.AddSizes(w.listener.context.registry.sizes(s.routes))
 	answer.AddProbing(s.probing)
 	if s.native {
 		w.opening.linger()
@@ -231,7 +236,7 @@ func (w *welcomer) answer(s *spec, first transport.Conn) (answer wire.BrochureAn
 }
 
 func (w *welcomer) answerChannels(s *spec, answer *wire.BrochureAnswer) {
-	for _, e := range w.listener.context.registry.selected(s.chosen) {
+	for _, e := range w.listener.context.registry.selected(s.routes) {
 		ch := channelSpec{entry: e}
 		ids := []uint64{}
 		if !s.native {
@@ -245,8 +250,8 @@ func (w *welcomer) answerChannels(s *spec, answer *wire.BrochureAnswer) {
 		answer.ChannelRegistrationIDs[e.Name] = ids
 		answer.ChannelDeviceDescriptors[e.Name] = e.Factory.DeviceDescriptors()
 	}
-	for pair, name := range s.chosen {
-		answer.ChannelForDevicePair[wire.DevicePair{Server: pair.local, Client: pair.remote}] = name
+	for pair, way := range s.routes {
+		answer.ChannelForDevicePair[wire.DevicePair{Server: pair.local, Client: pair.remote}] = way[0].channel
 	}
 }
 
