@@ -1,0 +1,66 @@
+package pipe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// bySize has one channel for what is large and one for the rest. from is what this
+// end thinks large is; the listening end decides.
+func bySize(from int) func(*pipe.Options) {
+	return func(o *pipe.Options) {
+		o.Channels = []pipe.ChannelEntry{
+			{Name: "xth", Priority: 2, Factory: xth.New(), MinBytes: from},
+			{Name: "basic", Priority: 1, Factory: basic.New()},
+		}
+	}
+}
+
+// carried is how many tensors each channel of a pipe has sent and received.
+func carried(p *pipe.Pipe) map[string][2]uint64 {
+	out := map[string][2]uint64{}
+	for _, c := range p.Stats().Channels {
+		out[c.Name] = [2]uint64{c.Sent.Messages, c.Received.Messages}
+	}
+	return out
+}
+
+func TestTensorsTakeTheChannelOfTheirSize(t *testing.T) {
+	path := nativePath()
+	a, b := newContext(t, path, bySize(1)), newContext(t, path, bySize(1<<20))
+	client, server := connectContexts(t, a, b, path.url)
+	cpu := device.CPU()
+	m := message(1, nil, []int{100_000, 1<<20 - 1, 1 << 20, 2 << 20, 100}, cpu, device.Device{}, cpu, device.Device{}, cpu)
+	exchange(t, client, server, m)
+
+	for _, p := range []*pipe.Pipe{client, server} {
+		require.Equal(t, map[string][2]uint64{"basic": {2, 2}, "xth": {2, 2}}, carried(p), "and one travels inside its message")
+		require.Equal(t, []pipe.PlannedChannel{
+			{Local: cpu, Remote: cpu, Channel: "xth"},
+			{Local: cpu, Remote: cpu, Channel: "basic", Below: 1 << 20},
+		}, p.Plan().Channels)
+		require.Contains(t, p.Plan().String(), "basic below 1048576 bytes")
+		require.Empty(t, p.Plan().Refused)
+	}
+}
+
+// What is required is required of large tensors.
+func TestSizesAndPolicy(t *testing.T) {
+	path := nativePath()
+	requiring := func(name string) func(*pipe.Options) {
+		return func(o *pipe.Options) { o.Policy.Channels.Require = []string{name} }
+	}
+	connect(t, path, bySize(1<<20), requiring("xth"))
+
+	a, b := newContext(t, path, bySize(1<<20), requiring("basic")), newContext(t, path, bySize(1<<20))
+	l, err := b.Listen(testContext(t), path.url)
+	require.NoError(t, err)
+	_, err = a.Dial(testContext(t), l.URLs()[0])
+	require.ErrorIs(t, err, pipe.ErrPolicy)
+}
