@@ -5,7 +5,12 @@
 // Two [Subject]s can be measured: [Go] is this library, [Libtensorpipe] a C++
 // program on the C++ library, whose sources are in peers/libtensorpipe and which
 // is compiled where it is used. [Compare] measures two subjects in turn, several
-// times, and is the only way to a ratio: both sides of it come from one run.
+// times, and is the only way to a ratio: both sides of it come from one run. In the
+// same run it can measure [Yardsticks], which say what the machine can do: a copy
+// in memory, and plain TCP connections.
+//
+// Which transports and channels there are is the caller's to say, by a [Catalog].
+// A path that does not exist on a machine is a [PathError].
 //
 // # What is measured
 //
@@ -20,7 +25,8 @@
 //
 // Every message of a batch has memory of its own at both ends. Between batches,
 // while no clock runs, every byte that came is compared with a pattern that
-// depends on the number of the message and the place of the byte.
+// depends on the number of the message and the place of the byte. What kind of
+// memory it is is part of the Spec.
 //
 // # Processes
 //

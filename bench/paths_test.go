@@ -15,9 +15,10 @@ var sizes = []int{0, 8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
 // bigSize is that from which bytes cost, rather than messages.
 const bigSize = 1 << 20
 
-// uvBasic is the path between two processes that this version has, in a dialect.
+// uvBasic is the path over one TCP connection, in a dialect, with the same memory
+// in both libraries.
 func uvBasic(dialect string) Spec {
-	return Spec{Transports: []string{"uv"}, Channels: []string{"basic"}, Dialect: dialect}
+	return Spec{Transports: []string{"uv"}, Channels: []string{"basic"}, Dialect: dialect, Buffers: BuffersHuge}
 }
 
 func pathSpecs() []Spec {

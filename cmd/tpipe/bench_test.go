@@ -151,8 +151,8 @@ func TestBenchPeerLacksThePath(t *testing.T) {
 	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
 	require.Zero(t, code, stderr)
 	require.Equal(t, 1, strings.Count(stdout, "ratio"))
-	require.Contains(t, stdout, "libtensorpipe not measured: libtensorpipe is measured on one transport and one channel\n")
-	require.Contains(t, stdout, "auto: transport uv, channel ")
+	require.Contains(t, stdout, "without libtensorpipe: libtensorpipe is measured on one transport and one channel\n")
+	require.Contains(t, stdout, "uv/auto: transport uv, channel ")
 
 	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
 	require.Zero(t, code, stderr)

@@ -46,14 +46,6 @@ func (c benchColumns) wire(text string) []string {
 	return []string{text}
 }
 
-// side is the line of one library, or says why there is none.
-func (c benchColumns) side(size, who string, results []*bench.Result, why error) string {
-	if len(results) == 0 {
-		return c.line(size, who) + " not measured: " + oneLine(why)
-	}
-	return c.row(size, who, results)
-}
-
 // row has the medians of one library.
 func (c benchColumns) row(size, who string, of []*bench.Result) string {
 	figure := func(f bench.Figure) float64 { return bench.Median(of, f) }

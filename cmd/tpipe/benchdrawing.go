@@ -45,10 +45,9 @@ func newBenchDrawing(path string) (*benchDrawing, error) {
 
 // measured implements benchReport.
 func (d *benchDrawing) measured(spec bench.Spec, runs *bench.Comparison) error {
-	d.facts = strings.Join(benchFacts(bench.Spec{Depth: spec.Depth, Buffers: spec.Buffers, Data: spec.Data, Compression: spec.Compression, NoSpin: spec.NoSpin}), ", ")
-	if len(runs.B) > 0 {
-		d.facts += ", medians of " + plural(len(runs.B), "pair")
-	}
+	common := spec
+	common.Named, common.OneProcess = false, false
+	d.facts = strings.Join(append(benchFacts(common), benchPairs(runs)...), ", ")
 	path := pathName(spec)
 	if spec.Named {
 		path += ", named"

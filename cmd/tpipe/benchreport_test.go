@@ -54,8 +54,11 @@ func TestBenchTableOfBoth(t *testing.T) {
   8 B      here               2 us      2 us      2 us      2 us      2 us   0.002 k/s        2 s            -            -      cma
            libtensorpipe      4 us      4 us      4 us      4 us      4 us   0.004 k/s        4 s            -            -      cma
            ratio              0.50      0.50      0.50      0.50      0.50        0.50       0.50
-  1 MiB    here          not measured: channel cma: forbidden
-           libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB    0.25 (16)            -      cma
+
+transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair
+without this library: channel cma: forbidden
+  size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy       of TCP      via
+  1 MiB    libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB    0.25 (16)            -      cma
 
 transport uv, channel cma: not measured: channel cma: forbidden
 `, out.String())

@@ -18,22 +18,23 @@ type benchTable struct {
 // measured implements benchReport.
 func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
 	first := either(runs)[0]
-	columns := benchColumns{spec: spec, runs: runs, alone: len(runs.B) == 0 && runs.WhyB == nil}
+	columns := benchColumns{spec: spec, runs: runs, alone: benchAlone(runs)}
 	if head := benchHead(spec, runs); head != t.head {
 		t.section(head)
 		fmt.Fprintln(t.out, columns.heads())
 	}
 	size := byteSize(first.SizeBytes).String()
-	if columns.alone {
-		_, err := fmt.Fprintln(t.out, columns.row(size, "", runs.A))
-		return err
+	if len(runs.A) > 0 {
+		fmt.Fprintln(t.out, columns.row(size, "here", runs.A))
+		size = ""
 	}
-	fmt.Fprintln(t.out, columns.side(size, "here", runs.A, runs.WhyA))
-	_, err := fmt.Fprintln(t.out, columns.side("", bench.Libtensorpipe{}.Name(), runs.B, runs.WhyB))
+	if len(runs.B) > 0 {
+		fmt.Fprintln(t.out, columns.row(size, runs.B[0].Subject, runs.B))
+	}
 	if len(runs.A) > 0 && len(runs.B) > 0 {
-		_, err = fmt.Fprintln(t.out, columns.ratios())
+		fmt.Fprintln(t.out, columns.ratios())
 	}
-	return err
+	return nil
 }
 
 // absent implements benchReport.
@@ -64,7 +65,7 @@ func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 	first := either(runs)[0]
 	path := fmt.Sprintf("transport %s, channel %s", first.Transport, first.Channel)
 	if len(spec.Transports) == 0 || len(spec.Channels) == 0 {
-		path = "auto: " + path
+		path = pathName(spec) + ": " + path
 	}
 	if first.Connections > 0 {
 		path += " with up to " + plural(first.Connections, "lane")
@@ -73,10 +74,28 @@ func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 	if first.Congestion != "" {
 		facts = append(facts, "congestion control "+first.Congestion)
 	}
-	if len(runs.B) > 0 {
-		facts = append(facts, "medians of "+plural(len(runs.B), "pair"))
+	facts = append(facts, benchPairs(runs)...)
+	return strings.Join(facts, ", ") + without("this library", runs.WhyA) + without(bench.Libtensorpipe{}.Name(), runs.WhyB)
+}
+
+// benchPairs says of how many runs figures are the medians, where that was asked
+// for.
+func benchPairs(runs *bench.Comparison) []string {
+	if benchAlone(runs) {
+		return nil
 	}
-	return strings.Join(facts, ", ")
+	return []string{"medians of " + plural(len(either(runs)), "pair")}
+}
+
+// benchAlone is true where there is no library to compare with.
+func benchAlone(runs *bench.Comparison) bool { return len(runs.B) == 0 && runs.WhyB == nil }
+
+// without is a line about the one of two libraries that was not measured.
+func without(subject string, why error) string {
+	if why == nil {
+		return ""
+	}
+	return "\nwithout " + subject + ": " + oneLine(why)
 }
 
 // benchFacts says how a spec is measured, apart from the path and the size.
