@@ -7,7 +7,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
@@ -28,7 +27,6 @@ func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
 	p := tensorpipe.DefaultProfile()
 	p.Transports = put(p.Transports, transportName,
 		pipe.TransportEntry{Name: uvName, Priority: 0, Transport: uv.New(with...)},
-		pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()},
 	)
 	p.Channels = put(p.Channels, channelName,
 		pipe.ChannelEntry{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)})},
