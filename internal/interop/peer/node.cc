@@ -26,6 +26,8 @@ void addTransport(tp::Context& context, const std::string& name) {
   }
 }
 
+// The public header only declares the class of the listeners, which is enough to
+// hand them over.
 std::shared_ptr<tp::channel::Context> createLanes(int lanes) {
   std::vector<std::shared_ptr<tp::transport::Context>> contexts;
   std::vector<std::shared_ptr<tp::transport::Listener>> listeners;
