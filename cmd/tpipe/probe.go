@@ -21,8 +21,11 @@ import (
 
 // probe is the command that says what works on this machine.
 type probe struct {
-	offer offerFlags
-	json  bool
+	offer   offerFlags
+	tls     tlsFlags
+	to      string
+	dialect string
+	json    bool
 }
 
 func probeEntry() entry {
@@ -32,13 +35,20 @@ func probeEntry() entry {
 		summary: "say what works on this machine, and why the rest does not",
 		help: `Lists the transports, channels and dialects that pipes can use on this machine,
 with the reason where one does not work, and facts about the machine that decide
-which paths two processes have in common.`,
+which paths two processes have in common.
+
+With -to it opens a pipe to a peer that listens, an echo for example, and prints the
+path of that: the dialect, the transport, the channel for each pair of devices and
+size of tensors, and what was not chosen, and why.`,
 		make: func() command { return &probe{} },
 	}
 }
 
 func (p *probe) flags(fs *flag.FlagSet) {
 	p.offer.flags(fs, catalog(torchLanes))
+	fs.StringVar(&p.to, "to", "", "`url` of a peer whose path is asked for")
+	fs.StringVar(&p.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak with it: compatible, native, or auto")
+	p.tls.dialFlags(fs)
 	fs.BoolVar(&p.json, "json", false, "print JSON")
 }
 
@@ -57,7 +67,10 @@ type findings struct {
 	Machine    []finding `json:"machine"`
 }
 
-func (p *probe) run(_ context.Context, s streams) error {
+func (p *probe) run(ctx context.Context, s streams) error {
+	if p.to != "" {
+		return p.ask(ctx, s)
+	}
 	offered, err := p.offer.profile()
 	if err != nil {
 		return err
