@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -43,7 +44,10 @@ func (a *arena) release() {
 		}
 	}
 	a.owners, a.slots = nil, nil
-	if a.pool != nil {
+	switch {
+	case a.buffers == BuffersHeap:
+		debug.FreeOSMemory()
+	case a.pool != nil:
 		a.pool.Trim()
 	}
 }

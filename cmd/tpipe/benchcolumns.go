@@ -18,7 +18,7 @@ type benchColumns struct {
 
 // benchWidths are the widths of the columns that all tables have, behind the
 // first ones.
-var benchWidths = []int{9, 9, 9, 9, 9, 11, 10, 12, 12, 8, 8}
+var benchWidths = []int{9, 9, 9, 9, 9, 11, 10, 12, 6, 12, 8, 8}
 
 // line joins the cells of a line. Who is said only where two libraries are
 // compared.
@@ -35,7 +35,7 @@ func (c benchColumns) line(size, who string, cells ...string) string {
 }
 
 func (c benchColumns) heads() string {
-	return c.line("size", "", append([]string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "of TCP", "via"}, c.wire("wire")...)...)
+	return c.line("size", "", append([]string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "CPU", "of TCP", "via"}, c.wire("wire")...)...)
 }
 
 // wire is the last cell, which is there only where tensors are compressed.
@@ -56,7 +56,7 @@ func (c benchColumns) row(size, who string, of []*bench.Result) string {
 	cells := []string{
 		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
 		oneWayRate(of[0].SizeBytes, figure), oneWayCPU(of[0].SizeBytes, figure),
-		c.share(of, bench.Memcpy{}), c.share(of, bench.TCP{}), route,
+		c.share(of, bench.Memcpy{}), c.memcpyCPU(of), c.share(of, bench.TCP{}), route,
 	}
 	return c.line(size, who, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*of[0].WireShare))...)...)
 }
@@ -68,6 +68,16 @@ func (c benchColumns) share(of []*bench.Result, y bench.Yardstick) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(of, results, bench.Bandwidth), bench.Median(results, bench.Bandwidth))
+}
+
+// memcpyCPU is how many times the processor time of a copy a library takes for the
+// same bytes.
+func (c benchColumns) memcpyCPU(of []*bench.Result) string {
+	times := bench.Ratio(of, c.runs.Yardsticks[bench.Memcpy{}.Name()], bench.CPUPerMessage)
+	if times == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3g", times)
 }
 
 func (c benchColumns) ratios() string {

@@ -50,15 +50,15 @@ func TestBenchTableOfBoth(t *testing.T) {
 	var out bytes.Buffer
 	feed(t, &benchTable{out: &out})
 	require.Equal(t, `transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair
-  size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy       of TCP      via
-  8 B      here               2 us      2 us      2 us      2 us      2 us   0.002 k/s        2 s            -            -      cma
-           libtensorpipe      4 us      4 us      4 us      4 us      4 us   0.004 k/s        4 s            -            -      cma
+  size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy    CPU       of TCP      via
+  8 B      here               2 us      2 us      2 us      2 us      2 us   0.002 k/s        2 s            -      -            -      cma
+           libtensorpipe      4 us      4 us      4 us      4 us      4 us   0.004 k/s        4 s            -      -            -      cma
            ratio              0.50      0.50      0.50      0.50      0.50        0.50       0.50
 
 transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair
 without this library: channel cma: forbidden
-  size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy       of TCP      via
-  1 MiB    libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB    0.25 (16)            -      cma
+  size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy    CPU       of TCP      via
+  1 MiB    libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB    0.25 (16)   0.25            -      cma
 
 transport uv, channel cma: not measured: channel cma: forbidden
 `, out.String())
