@@ -133,3 +133,20 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 		}
 	}
 }
+
+// Lanes are counted where there may be some.
+func TestConnectionsOfResult(t *testing.T) {
+	for _, c := range []struct {
+		dialect, transport, channel string
+		want                        int
+	}{
+		{pipe.DialectNative, "uv", "mpt_uv", 3}, {pipe.DialectCompatible, "shm", "mpt_uv", 3},
+		{pipe.DialectNative, "shm", "mpt_uv", 0}, {pipe.DialectNative, "uv", "basic", 0},
+	} {
+		plan := &pipe.Plan{
+			Dialect: c.dialect, Transport: c.transport,
+			Channels: []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: c.channel}},
+		}
+		require.Equal(t, c.want, newResult("test", Spec{Lanes: 3}, plan, Samples{}).Connections, "%+v", c)
+	}
+}

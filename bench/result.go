@@ -81,8 +81,8 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	if s.OneProcess {
 		r.Processes = 1
 	}
-	if r.Channel == mpt.UVName {
-		r.Connections = s.Lanes
+	if r.Channel == mpt.UVName && (r.Dialect == pipe.DialectCompatible || r.Transport == tcpTransport) {
+		r.Connections = s.Lanes // native pipes over shared memory open none
 	}
 	r.setRate(samples.OneWay)
 	return r

@@ -28,7 +28,7 @@ func (TCP) Name() string { return "tcp" }
 // Measure implements Yardstick.
 func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	s = s.withDefaults()
-	n := connections(s, r)
+	n := connections(r)
 	if n == 0 || !s.hasYardstick() {
 		return nil, nil
 	}
@@ -51,11 +51,11 @@ func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	return out, nil
 }
 
-// connections is how many TCP connections carry the tensors of a measurement.
-func connections(s Spec, r *Result) int {
+// connections is how many TCP connections may carry the tensors of a measurement.
+func connections(r *Result) int {
 	switch {
 	case r.Route == mpt.UVName:
-		return s.Lanes
+		return r.Connections
 	case r.Transport == tcpTransport && (r.Route == basic.Name || r.Route == Inline):
 		return 1
 	default:

@@ -18,6 +18,11 @@ func heavy() Spec {
 // on is what a pipe with that path would have as its result.
 func on(transport, route string) *Result { return &Result{Transport: transport, Route: route} }
 
+// onLanes is the same with lanes.
+func onLanes(transport, route string, lanes int) *Result {
+	return &Result{Transport: transport, Route: route, Connections: lanes}
+}
+
 func requireYardstick(t *testing.T, s Spec, r *Result) {
 	t.Helper()
 	require.NotNil(t, r)
@@ -44,7 +49,7 @@ func TestTCP(t *testing.T) {
 		connections      int
 	}{{"uv", "basic", 1}, {"uv", Inline, 1}, {"uv", "mpt_uv", 3}, {"shm", "mpt_uv", 3}} {
 		s := heavy()
-		r, err := TCP{child(t)}.Measure(t.Context(), s, on(c.transport, c.route))
+		r, err := TCP{child(t)}.Measure(t.Context(), s, onLanes(c.transport, c.route, 3))
 		require.NoError(t, err)
 		requireYardstick(t, s, r)
 		require.Equal(t, []any{"tcp", 2, c.connections}, []any{r.Subject, r.Processes, r.Connections})
@@ -92,7 +97,7 @@ func TestYardsticksThatDoNotApply(t *testing.T) {
 			require.Nil(t, r)
 		}
 	}
-	for _, r := range []*Result{on("shm", "basic"), on("uv", "cma"), on("uv", "xth")} {
+	for _, r := range []*Result{on("shm", "basic"), on("uv", "cma"), on("uv", "xth"), on("shm", "mpt_uv")} {
 		r, err := TCP{shell("exit 1")}.Measure(t.Context(), heavy(), r)
 		require.NoError(t, err)
 		require.Nil(t, r, "no tensor goes over TCP")

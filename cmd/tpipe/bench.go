@@ -48,7 +48,7 @@ within one process only: for it both ends are in one.
 
 From 64 KiB on the rate one way is held against what the machine can do, measured
 in the same run: a copy in memory on one core, and, where the tensors go over TCP,
-plain connections, as many as there are lanes. Printed is the part of it that the
+plain connections, as many as -lanes says for mpt_uv. Printed is the part of it that the
 pipe has, and in brackets its GB/s; the CPU behind it is a multiple of the copy's.
 
 -buffers is the memory of the messages: default, what an application gets (here a
