@@ -32,6 +32,8 @@ choice open goes back open. Any number of pipes may be open.
 
 The first line printed is "listening on" and the URL to dial; a port of 0 in
 -listen has become a real one there. Peers that fail are reported on stderr.
+With shm in -transport it takes shared memory too: peers of this machine that
+dial another URL are moved there.
 A first SIGINT or SIGTERM closes all pipes in an orderly way, a second one ends
 the program.`,
 		make: func() command { return &echo{limit: defaultLimit} },

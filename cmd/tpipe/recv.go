@@ -41,7 +41,8 @@ whatever a sender says. A file that exists is not replaced without -overwrite;
 the sender hears so before it sends anything.
 
 The first line printed is "listening on" and the URL to dial, with -json on
-stderr; a port of 0 in -listen has become a real one there. Without -tls-cert
+stderr; a port of 0 in -listen has become a real one there. With shm in
+-transport senders of this machine are moved to shared memory. Without -tls-cert
 anybody who reaches that address can fill the disk, up to -max-bytes for each
 transfer, and others can read along.
 
