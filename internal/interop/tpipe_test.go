@@ -72,7 +72,7 @@ func TestPeerChecksEcho(t *testing.T) {
 		"empty parts":   "--count 5 --size 0 --payloads 2 --tensors 2",
 		"metadata only": "--count 5 --payloads 0 --tensors 0",
 		"64 MiB tensor": "--count 2 --size 67108864 --payloads 0 --tensors 1",
-		"more channels": "--count 20 --seed 6 --channel basic,mpt_uv,cma,xth",
+		"more channels": "--count 20 --seed 6 --channel basic,mpt_uv,xth",
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := strings.Fields(flags)
