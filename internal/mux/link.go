@@ -25,6 +25,10 @@ const (
 	// patience is how long closing a session waits for a message to leave whole,
 	// and closing a stream for its end to leave.
 	patience = 250 * time.Millisecond
+
+	// lastWords is how long closing a session waits for all that was written to
+	// leave. A machine that is busy may need that long to run those who write.
+	lastWords = time.Second
 )
 
 // watcher learns from the link what passes by.

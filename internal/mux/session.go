@@ -102,7 +102,7 @@ func (s *session) Close() error {
 func (s *session) part() {
 	s.background(func() { s.inner.GoAway() })
 	s.end(transport.ErrClosed)
-	t := time.NewTimer(patience)
+	t := time.NewTimer(lastWords)
 	defer t.Stop()
 	select {
 	case <-s.link.parted:
