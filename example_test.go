@@ -52,12 +52,13 @@ func ExampleProfile() {
 	// Output: mem
 }
 
-// PyTorch's own set-up, and no pipe without it: opening one fails if the other
-// end does not have this channel.
+// PyTorch's own set-up, but tensors go over TCP also where the two processes could
+// read each other's memory. Opening a pipe fails if the other end does not have
+// this channel.
 func ExampleTorchProfile() {
 	ctx := context.Background()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{
-		Policy: pipe.Policy{Channels: pipe.Rule{Require: []string{"mpt_uv"}}},
+		Policy: pipe.Policy{Channels: pipe.Rule{Prefer: []string{"mpt_uv"}, Require: []string{"mpt_uv"}}},
 	})
 	check(err)
 	defer c.Close()

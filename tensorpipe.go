@@ -30,8 +30,10 @@
 // A channel is how a tensor moves once both ends know about it:
 // [github.com/tensorpipe-go/tensorpipe/channel/basic] over a connection of the
 // transport, [github.com/tensorpipe-go/tensorpipe/channel/mpt] over several TCP
-// connections at once, or [github.com/tensorpipe-go/tensorpipe/channel/xth] by
-// one copy where both ends are in one process. You can write your own of both;
+// connections at once, [github.com/tensorpipe-go/tensorpipe/channel/cma] by one
+// copy out of the memory of another process, where the system allows that, or
+// [github.com/tensorpipe-go/tensorpipe/channel/xth] where both ends are in one
+// process. You can write your own of both;
 // [github.com/tensorpipe-go/tensorpipe/transport] and
 // [github.com/tensorpipe-go/tensorpipe/channel] are the contracts.
 //
@@ -54,6 +56,7 @@ import (
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -68,9 +71,9 @@ type Profile struct {
 }
 
 // TorchProfile is what PyTorch's RPC registers, as far as it exists here: the
-// transports uv (priority 0) and shm (200), and the channels basic (1000) and
-// mpt_uv with 16 lanes (1100). Use it to be sure that a pipe between two ends takes
-// the path that it takes to a C++ process.
+// transports uv (priority 0) and shm (200), and the channels basic (1000), mpt_uv
+// with 16 lanes (1100) and cma (1200). Use it to be sure that a pipe between two
+// ends takes the path that it takes to a C++ process.
 func TorchProfile() Profile {
 	return Profile{
 		Transports: []pipe.TransportEntry{
@@ -80,6 +83,7 @@ func TorchProfile() Profile {
 		Channels: []pipe.ChannelEntry{
 			{Name: basic.Name, Priority: 1000, Factory: basic.New()},
 			{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: torchLanes, Transport: uv.New()})},
+			{Name: cma.Name, Priority: 1200, Factory: cma.New(cma.Options{})},
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
@@ -31,7 +32,7 @@ func priorities(p tensorpipe.Profile) map[string]int {
 
 // The numbers are PyTorch's: a C++ peer checks the choice against its own.
 func TestTorchProfile(t *testing.T) {
-	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000, "channel mpt_uv": 1100}
+	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000, "channel mpt_uv": 1100, "channel cma": 1200}
 	require.Equal(t, want, priorities(tensorpipe.TorchProfile()))
 }
 
@@ -56,6 +57,30 @@ func TestDefaultProfileStaysInside(t *testing.T) {
 	name, found := p.Plan().Channel(device.CPU(), device.CPU())
 	require.True(t, found)
 	require.Equal(t, "xth", name)
+}
+
+// As PyTorch does it tensors are copied directly, whatever the transport.
+func TestTorchProfileCopiesDirectly(t *testing.T) {
+	if err := cma.New(cma.Options{}).Viable(); err != nil {
+		t.Skip(err)
+	}
+	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
+		for _, url := range []string{"uv://127.0.0.1:0", "shm://"} {
+			c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{Dialect: dialect})
+			require.NoError(t, err)
+			l, err := c.Listen(t.Context(), url)
+			require.NoError(t, err)
+			one, err := c.Dial(t.Context(), l.URLs()[0])
+			require.NoError(t, err)
+			other, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			name, _ := one.Plan().Channel(device.CPU(), device.CPU())
+			require.Equal(t, "cma", name)
+			sendTensor(t, one, other)
+			sendTensor(t, other, one)
+			require.NoError(t, c.Close())
+		}
+	}
 }
 
 // A pipe leaves the transport that it was dialled over for a better one, whichever

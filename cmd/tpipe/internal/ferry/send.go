@@ -62,12 +62,14 @@ func (s *shipment) run() error {
 	sent := make(chan error, 1)
 	go func() { sent <- s.stream() }()
 	err := s.await()
+	// A receiver that found a fault says so before it closes the pipe, and what it
+	// says counts more than what becomes of the writes then.
+	said := err != nil && !broken(err) && s.ctx.Err() == nil
 	if err != nil {
-		s.cancel(err)
+		s.giveUp(err) // a write may wait for a receiver that will not read it
 	}
 	sendErr := <-sent
-	// A receiver that found a fault says so before it closes the pipe.
-	if _, fault := errors.AsType[*FaultError](err); fault || sendErr == nil || broken(sendErr) {
+	if said || sendErr == nil || broken(sendErr) {
 		return err
 	}
 	return sendErr
