@@ -199,6 +199,11 @@ func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, firstTransport st
 		if s.desc, err = d.joinKey(answer, wire.DescriptorConnection, join); err != nil {
 			return err
 		}
+		if s.native { // the other end has it, and can say goodbye on it
+			if err := hearRequested(s.desc, answer.TransportRegistrationIDs[wire.DescriptorConnection]); err != nil {
+				return err
+			}
+		}
 		first.Close()
 	}
 	if s.native {

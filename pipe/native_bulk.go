@@ -118,23 +118,23 @@ func joinBulk(ctx context.Context, t transport.Transport, addr string, id uint64
 		return nil, err
 	}
 	return conn, agree(ctx, conn, func() error {
-		if err := sayBulk(conn, id); err != nil {
+		if err := sayRequested(conn, id); err != nil {
 			return err
 		}
-		if err := hearBulk(conn, id); err != nil {
+		if err := hearRequested(conn, id); err != nil {
 			return err
 		}
-		return sayBulk(conn, id)
+		return sayRequested(conn, id)
 	})
 }
 
 // welcomeBulk is the listening end's part of that.
 func welcomeBulk(ctx context.Context, conn transport.Conn, id uint64) error {
 	return agree(ctx, conn, func() error {
-		if err := sayBulk(conn, id); err != nil {
+		if err := sayRequested(conn, id); err != nil {
 			return err
 		}
-		return hearBulk(conn, id)
+		return hearRequested(conn, id)
 	})
 }
 
@@ -152,20 +152,22 @@ func agree(ctx context.Context, conn transport.Conn, f func() error) error {
 	return err
 }
 
-func sayBulk(conn transport.Conn, id uint64) error {
-	return conn.WriteFrames(transport.Frame{bulkPacket(id)})
+// sayRequested and hearRequested are the words by which an end takes a connection
+// that was asked for.
+func sayRequested(conn transport.Conn, id uint64) error {
+	return conn.WriteFrames(transport.Frame{requestedPacket(id)})
 }
 
-func hearBulk(conn transport.Conn, id uint64) error {
-	want := bulkPacket(id)
+func hearRequested(conn transport.Conn, id uint64) error {
+	want := requestedPacket(id)
 	frame, err := readFrame(conn, nil, len(want))
 	if err == nil && !bytes.Equal(frame, want) {
-		err = protocolError("the bulk connection begins with words of another")
+		err = protocolError("a connection that was asked for begins with words of another")
 	}
 	return err
 }
 
-func bulkPacket(id uint64) []byte {
+func requestedPacket(id uint64) []byte {
 	packet := wire.RequestedConnection{RegistrationID: id}
 	return packet.Append(nil)
 }

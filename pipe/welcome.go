@@ -177,6 +177,11 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 		if s.desc, err = w.await(desc); err != nil {
 			return err
 		}
+		if s.native {
+			if err := sayRequested(s.desc, desc.id); err != nil {
+				return err
+			}
+		}
 		first.Close()
 	}
 	if s.native {

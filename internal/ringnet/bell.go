@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -108,6 +109,10 @@ func (b *bond) listen(l listener) {
 	have := 0
 	for {
 		n, oobn, flags, _, err := b.sock.ReadMsgUnix(bytes[have:], oob)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // meant for who read before
+			_ = b.sock.SetReadDeadline(time.Time{})
+			continue
+		}
 		if n == 0 && err == nil {
 			err = io.EOF
 		}
