@@ -2,6 +2,15 @@ package shm
 
 import "sync"
 
+// Transport is shared memory. It implements [transport.Transport], and its
+// connections [transport.Identified], [transport.Streamer] and
+// [transport.Multiplexer].
+type Transport struct {
+	settings
+	tokensOnly bool // show the peer no doorbell, as if it were C++
+	reactors   reactors
+}
+
 // reactors holds the reactor of a transport: one for all connections, for as
 // long as there are any.
 type reactors struct {

@@ -69,16 +69,12 @@ import (
 // Name is the transport's name on the wire.
 const Name = "shm"
 
-// Transport is shared memory. It implements [transport.Transport], and its
-// connections [transport.Identified], [transport.Streamer] and
-// [transport.Multiplexer].
-type Transport struct {
+// settings are what options change.
+type settings struct {
 	otherUsers bool
-	tokensOnly bool // show the peer no doorbell, as if it were C++
 	spin       time.Duration
 	pause      time.Duration // at most, between two looks for tokens
 	patience   time.Duration // for the handshake of a peer that dialled
-	reactors   reactors
 }
 
 // Option changes a Transport.
@@ -112,7 +108,7 @@ func WithPause(d time.Duration) Option {
 
 // New returns a transport over shared memory.
 func New(opts ...Option) *Transport {
-	t := &Transport{spin: wait.Spin, pause: 10 * time.Millisecond, patience: 10 * time.Second}
+	t := &Transport{settings: settings{spin: wait.Spin, pause: 10 * time.Millisecond, patience: 10 * time.Second}}
 	for _, opt := range opts {
 		opt(t)
 	}

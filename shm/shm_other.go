@@ -10,8 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// reactors are for connections, of which there are none here.
-type reactors struct{}
+// Transport is shared memory, which this system does not have in the form that is
+// needed: it is not viable. It implements [transport.Transport].
+type Transport struct{ settings }
 
 func tryMachine() error {
 	return probe.NotSupported("shm", "%s has no abstract sockets and no memfd_create", runtime.GOOS)
