@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -35,6 +36,7 @@ type nativeIncoming struct {
 	moving  []nativeArrival // parts that a channel has
 	left    int             // of moving, not done
 	err     error           // the first error of a part
+	lost    bool            // a channel has lost the peer
 	done    chan struct{}   // closed when left is 0
 }
 
@@ -297,7 +299,7 @@ func (in *nativeIncoming) partDone(l *lane, n int, err error) {
 	}
 	lost := false
 	if err != nil {
-		err = classify(err)
+		err = classify(midMessage(err)) // it was in the middle of a part
 		lost = isGone(err) || errors.Is(err, ErrClosed)
 		err = in.in.pipe.errorFor("read", conn, err)
 	} else if l != nil {
@@ -309,6 +311,7 @@ func (in *nativeIncoming) partDone(l *lane, n int, err error) {
 	if err != nil && !lost && in.aborted == nil && in.err == nil {
 		defer in.giveUpSoon(err)
 	}
+	in.lost = in.lost || lost
 	in.err = cmp.Or(in.err, err)
 	if in.left--; in.left == 0 {
 		close(in.done)
@@ -343,15 +346,29 @@ func (in *nativeIncoming) wait(ctx context.Context) error {
 		<-in.done
 	}
 	in.in.mu.Lock()
-	err, aborted := in.err, in.aborted
+	err, aborted, lost := in.err, in.aborted, in.lost
 	in.in.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if aborted != nil {
+	case aborted != nil:
 		return aborted
+	case lost:
+		in.awaitReason(ctx)
 	}
 	return in.in.pipe.reason(err)
+}
+
+// awaitReason waits until the pipe knows why a channel has lost the peer, which may
+// have said so elsewhere.
+func (in *nativeIncoming) awaitReason(ctx context.Context) {
+	t := time.NewTimer(2 * goodbyeWait)
+	defer t.Stop()
+	select {
+	case <-in.in.pipe.down:
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
 
 func (in *nativeIncoming) discard(context.Context) error {
