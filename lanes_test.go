@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"math/big"
 	"strings"
 	"sync/atomic"
@@ -213,8 +214,12 @@ func TestLaneOfAPipeIsCut(t *testing.T) {
 			for err == nil {
 				err = one.Write(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
 			}
-			require.ErrorContains(t, err, pipe.ErrPeerLost.Error()) // or the peer says it, who noticed first
-			require.ErrorContains(t, patience.Finish(t, lost), pipe.ErrPeerLost.Error())
+			for _, err := range []error{err, patience.Finish(t, lost)} {
+				// Who hears it from the other end first hears that it closed; in the
+				// compatible dialect its connections may end before its words come.
+				closed := dialect == pipe.DialectCompatible && errors.Is(err, pipe.ErrPeerClosed)
+				require.True(t, closed || strings.Contains(err.Error(), pipe.ErrPeerLost.Error()), "%v", err)
+			}
 		})
 	}
 }

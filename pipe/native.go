@@ -302,19 +302,15 @@ func peerClosed(reason string) error {
 
 // channelBroken is what a channel calls when it breaks on its own. That its
 // streams end is how a pipe ends, and shows elsewhere.
-func (p *nativePipe) channelBroken(l *lane, err error) {
-	if err = classify(err); !isGone(err) && !errors.Is(err, ErrClosed) {
-		p.fail(p.errorFor("connection", "channel "+l.name, err))
-		return
-	}
-	go p.sessionEnded("channel "+l.name, err) // it waits for the peer's reason
-}
+func (p *nativePipe) channelBroken(l *lane, err error) { p.broken("channel "+l.name, err) }
 
 // bulkBroken is what the mover calls when its connection breaks.
-func (p *nativePipe) bulkBroken(err error) {
-	if err = classify(err); !isGone(err) && !errors.Is(err, ErrClosed) {
-		p.fail(p.errorFor("connection", "bulk", err))
+func (p *nativePipe) bulkBroken(err error) { p.broken("bulk", err) }
+
+func (p *nativePipe) broken(conn string, err error) {
+	if known := classify(err); !isGone(known) && !errors.Is(known, ErrClosed) {
+		p.fail(p.errorFor("connection", conn, known))
 		return
 	}
-	go p.sessionEnded("bulk", err)
+	go p.sessionEnded(conn, err) // it waits for the peer's reason
 }
