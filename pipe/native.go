@@ -98,11 +98,12 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 	if p.role == channel.RoleConnect {
 		next = func(context.Context) (transport.Stream, error) { return p.session.Open() }
 	}
-	var err error
-	if p.in.stream, err = next(ctx); err != nil {
+	messages, err := next(ctx)
+	if err != nil {
 		return classify(err)
 	}
-	p.out.stream = p.in.stream
+	p.in.attach(messages)
+	p.out.attach(messages)
 	if p.control.stream, err = next(ctx); err != nil {
 		return classify(err)
 	}
@@ -223,6 +224,7 @@ func (p *nativePipe) tearDown(cause error) {
 	p.closeChannels(cause)
 	p.control.part()
 	p.session.Close()
+	p.in.minder.stop()
 	p.bulk.cancel()
 	p.loops.Wait()
 	p.context.forget(p.Pipe)

@@ -251,7 +251,7 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	if err != nil {
 		return nativeError(err)
 	}
-	if *buf, err = readGrowing(src, *buf, h.Rest()); err != nil {
+	if *buf, err = readOn(src, (*buf)[:0], h.Rest()); err != nil {
 		return midMessage(err)
 	}
 	body, err := h.Body(*buf)

@@ -1,33 +1,30 @@
 package pipe
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// readBuffer is the memory through which messages are read: the header and the
-// body of a small one come together.
-const readBuffer = 8 << 10
-
 // nativeInbox is the reading half of a pipe. Its run loop reads messages, with
 // all that travels inside them, ahead of the application as far as the limits
 // go; the window of the stream then stops the sender.
 type nativeInbox struct {
-	pipe   *nativePipe
-	stream transport.Stream
-	src    *bufio.Reader
-	header [native.HeaderSize]byte
-	ready  chan *nativeIncoming // what Next returns; closed at the end
-	held   *budget              // bytes taken in ahead of the application
-	ended  chan struct{}        // closed when the peer has said that no more will come
+	pipe    *nativePipe
+	reader  messageReader
+	minder  minder
+	turn    sync.Mutex           // of who reads messages and hands them out
+	waiters atomic.Int32         // calls of next
+	ready   chan *nativeIncoming // what Next returns; closed at the end
+	held    *budget              // bytes taken in ahead of the application
+	ended   chan struct{}        // closed when the peer has said that no more will come
 
 	recvMu sync.Mutex // one Recv at a time
 
@@ -52,28 +49,54 @@ func (i *nativeInbox) init(p *nativePipe) {
 	i.open = map[uint64]*nativeIncoming{}
 }
 
+// attach gives the inbox its stream.
+func (i *nativeInbox) attach(s transport.Stream) {
+	i.reader.init(i.pipe, s)
+	if i.reader.poll != nil {
+		i.minder.init(&i.reader)
+	}
+}
+
 func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
+	i := &p.in
+	i.waiters.Add(1)
+	defer i.waiters.Add(-1)
 	for {
-		select {
-		case in, ok := <-p.in.ready:
-			if !ok {
-				return nil, p.errorFor("next", "", p.in.endError())
-			}
-			if p.in.deliver(in) {
-				return &in.Incoming, nil
-			}
-		case <-p.closing:
-			return nil, p.errorFor("next", "", ErrClosed)
-		case <-ctx.Done():
-			return nil, p.errorFor("next", "", context.Cause(ctx))
+		in, err := i.nextReady(ctx)
+		if err != nil {
+			return nil, err
 		}
+		if i.deliver(in) {
+			return &in.Incoming, nil
+		}
+	}
+}
+
+func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
+	if in := i.seek(ctx); in != nil {
+		i.foundOne(1)
+		return in, nil
+	}
+	p := i.pipe
+	select {
+	case in, ok := <-i.ready:
+		if !ok {
+			return nil, p.errorFor("next", "", i.endError())
+		}
+		return in, nil
+	case <-p.closing:
+		return nil, p.errorFor("next", "", ErrClosed)
+	case <-ctx.Done():
+		return nil, p.errorFor("next", "", context.Cause(ctx))
 	}
 }
 
 // deliver takes a message out of the read-ahead. It reports false for one that
 // the peer has given up meanwhile.
 func (i *nativeInbox) deliver(in *nativeIncoming) bool {
-	i.held.release(in.held)
+	if in.held > 0 {
+		i.held.release(in.held)
+	}
 	i.mu.Lock()
 	aborted := in.aborted != nil
 	i.mu.Unlock()
@@ -85,7 +108,6 @@ func (i *nativeInbox) deliver(in *nativeIncoming) bool {
 
 // run reads messages until the stream ends.
 func (i *nativeInbox) run() {
-	i.src = bufio.NewReaderSize(i.stream, readBuffer)
 	i.finish(i.receiveAll())
 	close(i.ready)
 	if i.hasEnded() {
@@ -115,66 +137,49 @@ func (i *nativeInbox) lastCall() {
 
 func (i *nativeInbox) receiveAll() error {
 	for {
-		in, err := i.receive()
-		if err == nil {
-			err = i.offer(in)
+		if err := i.receive(); err != errNothing {
+			return err
 		}
+		i.reader.poll.Await()
+	}
+}
+
+// receive reads messages until it must wait for more. They are taken apart once the
+// application has caught up far enough: what was read takes little more than its
+// bytes, what was taken apart a multiple of them.
+func (i *nativeInbox) receive() error {
+	i.turn.Lock()
+	defer i.turn.Unlock()
+	for {
+		in, err := i.read()
 		if err != nil {
+			return err
+		}
+		in.held = in.cost()
+		if !i.held.acquire(context.Background(), i.pipe.down, in.held) {
+			return i.pipe.Err()
+		}
+		if err := in.decode(); err != nil {
+			return err
+		}
+		if err := i.offer(in); err != nil {
 			return err
 		}
 	}
 }
 
-// receive reads the next message. It is taken apart once the application has
-// caught up far enough: what was read takes little more than its bytes, what was
-// taken apart a multiple of them.
-func (i *nativeInbox) receive() (*nativeIncoming, error) {
-	if _, err := io.ReadFull(i.src, i.header[:]); err != nil {
-		return nil, err
-	}
-	h, err := native.DecodeMessageHeader(i.header[:], i.pipe.context.limits.native())
-	if err != nil {
-		return nil, nativeError(err)
-	}
-	in := i.pipe.newIncoming()
-	if in.frame, err = readGrowing(i.src, in.frame, h.Rest()); err != nil {
-		return nil, midMessage(err)
-	}
-	body, err := h.Body(in.frame)
-	if err != nil {
-		return nil, nativeError(err)
-	}
-	in.held = in.cost(body)
-	if !i.held.acquire(context.Background(), i.pipe.down, in.held) {
-		return nil, i.pipe.Err()
-	}
-	if err := in.decode(body); err != nil {
-		return nil, err
-	}
-	return in, nil
-}
-
-// readGrowing reads n bytes into buf's memory, or more of it. Memory runs
-// ahead of what has come by growStep at most, whatever n claims.
-func readGrowing(src io.Reader, buf []byte, n int) ([]byte, error) {
-	buf = buf[:0]
-	for len(buf) < n {
-		step := min(n-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
-		start := len(buf)
-		if cap(buf) < start+step {
-			buf = append(make([]byte, 0, start+step), buf...)
-		}
-		buf = buf[:start+step]
-		if _, err := io.ReadFull(src, buf[start:]); err != nil {
-			return buf[:0], err
-		}
-	}
-	return buf, nil
+func (i *nativeInbox) read() (*nativeIncoming, error) {
+	i.reader.mu.Lock()
+	defer i.reader.mu.Unlock()
+	return i.reader.read(false)
 }
 
 // nativeError puts an error about a frame of the peer into one of this
 // package's.
 func nativeError(err error) error {
+	if err == nil {
+		return nil
+	}
 	if errors.Is(err, native.ErrChecksum) {
 		return errors.Join(ErrChecksum, err)
 	}

@@ -22,11 +22,21 @@ type nativeIncoming struct {
 	in     *nativeInbox
 	number uint64 // its place among all messages, from 0
 	frame  []byte
+	body   []byte         // of frame; nil of a message that came early
 	parts  native.Message // decoded, within frame
 	large  int            // parts that wait for memory
 	packed int            // parts that are compressed
 	held   int            // its share of the read-ahead bytes
 	lent   bool           // a device may still read frame
+
+	// The following are of a message that came early, and guarded by
+	// messageReader.mu.
+	whole  int           // its inline bytes
+	coming int           // those that are still in the stream
+	into   [][]byte      // where they go, nil if that is inline
+	inline []byte        // where they go unless Read comes first
+	here   chan struct{} // made by who waits for them, closed when all are here
+	room   [][]byte      // memory for into
 
 	claimed  atomic.Bool // someone reads or discards it
 	finished atomic.Bool // and has done so
@@ -60,18 +70,34 @@ const (
 )
 
 // cost is the memory that a message takes.
-func (in *nativeIncoming) cost(body []byte) int {
-	payloads, tensors := native.CountParts(body)
+func (in *nativeIncoming) cost() int {
+	payloads, tensors := native.CountParts(in.body)
 	return messageOverhead + len(in.frame) + payloads*payloadHeld + tensors*tensorHeld
 }
 
 // decode takes the body of the frame apart and checks it against the limits and
 // the channels of the pipe.
-func (in *nativeIncoming) decode(body []byte) error {
+func (in *nativeIncoming) decode() error {
 	limits := &in.Incoming.pipe.context.limits
-	if err := in.parts.Decode(body, limits.native()); err != nil {
+	if err := in.parts.Decode(in.body, limits.native()); err != nil {
 		return nativeError(err)
 	}
+	return in.describe(limits)
+}
+
+// decodeHead does so for a message of which frame has all but the inline bytes,
+// while its body has length.
+func (in *nativeIncoming) decodeHead(length uint32) error {
+	limits := &in.Incoming.pipe.context.limits
+	if err := in.parts.DecodeHead(in.frame, length, limits.native()); err != nil {
+		return nativeError(err)
+	}
+	in.whole = int(length) - len(in.frame)
+	in.coming = in.whole
+	return in.describe(limits)
+}
+
+func (in *nativeIncoming) describe(limits *Limits) error {
 	d := &in.desc
 	d.Metadata = in.parts.Metadata
 	d.setTimeLeft(in.parts.Deadline)
@@ -156,6 +182,11 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 }
 
 func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
+	if in.whole > 0 {
+		if done, err := in.takeInline(ctx, a); done || err != nil {
+			return err
+		}
+	}
 	if in.large == 0 {
 		return in.unpack(ctx, a)
 	}
@@ -388,6 +419,9 @@ func (in *nativeIncoming) forgo() bool {
 	if in.large > 0 {
 		in.in.pipe.control.cancel(in.number)
 	}
+	if in.whole > 0 {
+		in.in.reader.forgo(in)
+	}
 	in.finish()
 	return true
 }
@@ -431,6 +465,7 @@ func (in *nativeIncoming) release() {
 		Incoming: Incoming{desc: in.keptDescriptor()},
 		frame:    in.keptFrame(),
 		parts:    in.parts,
+		room:     in.room[:0],
 	}
 	c.incoming.Put(in)
 }

@@ -29,6 +29,7 @@ type block struct {
 type nativeOutbox struct {
 	pipe   *nativePipe
 	stream transport.Stream
+	poll   transport.Poller // stream, if that can be written without waiting
 	room   room
 	wake   chan struct{} // has a token when there is something to write
 
@@ -45,6 +46,8 @@ type nativeOutbox struct {
 	stopped error                // why messages under way fail
 	flushed chan struct{}        // made by idle, closed when nothing is under way
 
+	head    []byte   // of the message that is written at once
+	pieces  [][]byte // of it, and its parts
 	copied  *WriteOp // the operation of every message that has been copied
 	traffic traffic
 	saved   savings
@@ -58,6 +61,12 @@ func (o *nativeOutbox) init(p *nativePipe) {
 	o.halted = make(chan struct{})
 	o.ops = map[uint64]*nativeOp{}
 	o.copied = failedOp(nil)
+}
+
+// attach gives the outbox its stream.
+func (o *nativeOutbox) attach(s transport.Stream) {
+	o.stream = s
+	o.poll, _ = s.(transport.Poller)
 }
 
 func (p *nativePipe) write(ctx context.Context, m *Message) error {
@@ -163,14 +172,17 @@ func (o *nativeOutbox) start(m *Message, size *sizer, packed *packing) (uint64, 
 	} else {
 		o.traffic.add(size.data)
 	}
-	o.encode(m, packed, room)
-	o.frame.Forget()
 	if op != nil {
 		op.begin()
-	} else {
+	}
+	if packed != nil || !o.writeNow(m, room) {
+		o.encode(m, packed, room)
+		o.signal()
+	}
+	o.frame.Forget()
+	if op == nil {
 		packed.release()
 	}
-	o.signal()
 	return number, op
 }
 

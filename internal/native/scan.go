@@ -11,7 +11,8 @@ import (
 // order and where its sections start, before anything is allocated for it. The
 // first error stays.
 type scanner struct {
-	body   []byte
+	body   []byte // or what comes before its inline bytes
+	length uint64 // of the body
 	limits Limits
 	err    error
 
@@ -155,8 +156,8 @@ func (s *scanner) part(what string, i int, entry []byte, codec compress.Codec) {
 		s.err = faultAt(what, i, "length", "%d", length)
 	case length == 0 && !inline:
 		s.err = faultAt(what, i, "flags", "empty, yet not inline")
-	case inline && travels > uint64(len(s.body))-s.inline:
-		s.err = faultAt(what, i, "length", "%d inline bytes in a body of %d", travels, len(s.body))
+	case inline && travels > s.length-s.inline:
+		s.err = faultAt(what, i, "length", "%d inline bytes in a body of %d", travels, s.length)
 	default:
 		s.metadata += uint64(binary.LittleEndian.Uint32(entry[8:]))
 		if inline {
@@ -188,8 +189,8 @@ func (s *scanner) form(what string, i int, length uint64, codec compress.Codec) 
 func (s *scanner) checkSize() {
 	descriptor := uint64(s.entriesEnd()+s.forms*formEntry) + s.kinds + s.metadata
 	switch whole := descriptor + s.inline; {
-	case whole != uint64(len(s.body)):
-		s.err = fault(messageFrame, "length", "%d, the parts make %d", len(s.body), whole)
+	case whole != s.length:
+		s.err = fault(messageFrame, "length", "%d, the parts make %d", s.length, whole)
 	case descriptor > uint64(s.limits.Descriptor):
 		s.err = exceeded(messageFrame, "descriptor", descriptor, uint64(s.limits.Descriptor))
 	case s.inline > uint64(s.limits.Inline):

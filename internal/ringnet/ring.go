@@ -30,6 +30,10 @@ const (
 // at once.
 const piece = 64 << 10
 
+// stride is the same for who copies straight between the ring and the memory of a
+// message, which is due at once.
+const stride = 16 << 10
+
 // words are the header of a ring.
 type words struct {
 	head, tail     *atomic.Uint64
@@ -102,15 +106,53 @@ func (w *writerEnd) put(p []byte) (int, error) {
 		return 0, err
 	}
 	n = min(n, room)
-	at := int(w.head & uint64(len(w.data)-1))
-	k := copy(w.data[at:], p[:n])
-	copy(w.data, p[k:n])
-	w.head += uint64(n)
-	if n > 0 {
-		w.words.head.Store(w.head)
-	}
+	w.copy(p[:n])
+	w.publish()
 	return n, nil
 }
+
+// putAll writes the pieces as far as there is room, and calls came whenever the
+// other end may have something to read.
+func (w *writerEnd) putAll(pieces [][]byte, came func()) (total int, err error) {
+	news := 0
+	for _, p := range pieces {
+		for len(p) > 0 {
+			n := min(len(p), stride)
+			room, err := w.room(n)
+			if n = min(n, room); n == 0 {
+				w.announce(news, came)
+				return total, err
+			}
+			w.copy(p[:n])
+			p = p[n:]
+			total += n
+			if news += n; news >= stride {
+				w.announce(news, came)
+				news = 0
+			}
+		}
+	}
+	w.announce(news, came)
+	return total, nil
+}
+
+func (w *writerEnd) announce(news int, came func()) {
+	if news > 0 {
+		w.publish()
+		came()
+	}
+}
+
+// copy copies p, for which there is room, to behind what was written.
+func (w *writerEnd) copy(p []byte) {
+	at := int(w.head & uint64(len(w.data)-1))
+	k := copy(w.data[at:], p)
+	copy(w.data, p[k:])
+	w.head += uint64(len(p))
+}
+
+// publish shows the other end what was written.
+func (w *writerEnd) publish() { w.words.head.Store(w.head) }
 
 // there is how many bytes can be read now.
 func (r *readerEnd) there() (int, error) {

@@ -29,6 +29,9 @@ type stream struct {
 	closing   sync.Once
 	read      side
 	write     side
+	looking   atomic.Bool // somebody looks, or has found something and not called Mind
+	woken     atomic.Bool // Await is to return
+	look      func() bool // readable
 	addresses Addresses
 }
 
@@ -45,6 +48,7 @@ func newStream(b *bond, place bell, e ends, a Addresses, seat *wait.Memory) *str
 	s := &stream{bond: b, place: place, ends: e, addresses: a}
 	s.read.init(seat.Sibling(), s.readChanged)
 	s.write.init(seat.Sibling(), s.writeChanged)
+	s.look = s.readable
 	return s
 }
 
@@ -134,20 +138,28 @@ func (s *stream) writeAll(p []byte) (n int, err error) {
 	}
 }
 
-func (s *stream) tryWrite(p []byte) (int, error) {
+// unwritable is why nothing can be written, whatever room there is.
+func (s *stream) unwritable() error {
 	if s.finished.Load() {
-		return 0, transport.ErrClosed
+		return transport.ErrClosed
 	}
 	if err := s.refused(&s.write); err != nil {
-		return 0, err
+		return err
 	}
 	if gone := s.bond.failure(); gone != nil {
-		return 0, cutOff(gone)
+		return cutOff(gone)
+	}
+	if s.ends.out.gone.Load() != 0 {
+		return os.NewSyscallError("ring", syscall.EPIPE)
+	}
+	return nil
+}
+
+func (s *stream) tryWrite(p []byte) (int, error) {
+	if err := s.unwritable(); err != nil {
+		return 0, err
 	}
 	out := s.ends.out
-	if out.gone.Load() != 0 {
-		return 0, os.NewSyscallError("ring", syscall.EPIPE)
-	}
 	n, err := out.put(p)
 	if err != nil {
 		s.bond.end(err)

@@ -1,0 +1,117 @@
+package pipe
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// Where the message stream can be polled, who calls Next looks for the next
+// message himself, for as long as waiting awake is worth its while. The pipe's own
+// goroutine sleeps meanwhile; it reads when nobody looks. So no goroutine has to
+// wake another one for a message that comes at once.
+
+// seek returns the next message if it finds it. Whoever has the turn reads, and
+// puts what is not his into ready before he gives it up.
+func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
+	if i.reader.poll == nil || ctx.Err() != nil || !i.turn.TryLock() {
+		return nil
+	}
+	defer i.turn.Unlock()
+	if len(i.ready) > 0 || !i.reader.mu.TryLock() {
+		return nil
+	}
+	defer i.reader.mu.Unlock()
+	in := i.reader.find()
+	if in != nil {
+		i.admit(in)
+	}
+	return in
+}
+
+// patience is how often a message that comes in bits is looked at again.
+const patience = 64
+
+// find looks for a message. The caller holds mu.
+func (r *messageReader) find() *nativeIncoming {
+	for range patience {
+		in, err := r.read(true)
+		if err == nil && in.body != nil {
+			err = in.decode()
+			r.err = err
+		}
+		if err == nil {
+			return in
+		}
+		if err != errNothing || !r.poll.Look() {
+			break
+		}
+	}
+	r.mind()
+	return nil
+}
+
+// mind hands the stream to the pipe's own goroutine. The caller holds mu.
+func (r *messageReader) mind() {
+	r.poll.Mind()
+	if r.err != nil || r.src.Buffered() > 0 {
+		r.poll.Wake()
+	}
+}
+
+// mindAfter is for how long what comes can go unnoticed while the application,
+// which found something, does not ask for more.
+const mindAfter = time.Millisecond
+
+// minder sees to it that a stream is minded again after somebody found something
+// in it. It asks now and then, so that finding costs nothing.
+type minder struct {
+	reader *messageReader
+	timer  *time.Timer
+	set    atomic.Bool   // the timer is
+	finds  atomic.Uint64 // so far
+	seen   uint64        // of them, by the timer
+}
+
+func (m *minder) init(r *messageReader) {
+	m.reader = r
+	m.timer = time.AfterFunc(time.Hour, m.ask)
+	m.timer.Stop()
+}
+
+func (m *minder) stop() {
+	if m.timer != nil {
+		m.timer.Stop()
+	}
+}
+
+// found notes that somebody found something.
+func (m *minder) found() {
+	m.finds.Add(1)
+	if !m.set.Load() && m.set.CompareAndSwap(false, true) {
+		m.timer.Reset(mindAfter)
+	}
+}
+
+func (m *minder) ask() {
+	if finds := m.finds.Load(); finds != m.seen || !m.reader.mu.TryLock() {
+		m.seen = finds
+		m.timer.Reset(mindAfter)
+		return
+	}
+	defer m.reader.mu.Unlock()
+	m.set.Store(false)
+	m.reader.mind()
+}
+
+// foundOne is called by one who found something and looks no more. Others who wait
+// for messages, as many as do beside those given, need the pipe's own goroutine.
+func (i *nativeInbox) foundOne(own int32) {
+	if i.waiters.Load() <= own {
+		i.minder.found()
+		return
+	}
+	i.reader.mu.Lock()
+	defer i.reader.mu.Unlock()
+	i.reader.mind()
+}
