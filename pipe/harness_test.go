@@ -15,6 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -31,15 +32,21 @@ type path struct {
 func paths() []path {
 	network := mem.NewNetwork()
 	const loopback = "uv://127.0.0.1:0"
-	transports := map[string]struct {
+	type via struct {
 		url   string
 		entry func() pipe.TransportEntry
-	}{
+	}
+	transports := map[string]via{
 		"mem": {"mem://", func() pipe.TransportEntry {
 			return pipe.TransportEntry{Name: "mem", Priority: 1, Transport: mem.New(network)}
 		}},
 		"uv":  {loopback, func() pipe.TransportEntry { return pipe.TransportEntry{Name: "uv", Transport: uv.New()} }},
 		"tls": {loopback, func() pipe.TransportEntry { return pipe.TransportEntry{Name: "uv", Transport: overTLS()} }},
+	}
+	if rings := shm.New(); rings.Viable() == nil {
+		transports["shm"] = via{"shm://", func() pipe.TransportEntry {
+			return pipe.TransportEntry{Name: "shm", Transport: shm.New()}
+		}}
 	}
 	channels := map[string]func() pipe.ChannelEntry{
 		"basic": func() pipe.ChannelEntry {
