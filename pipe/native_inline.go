@@ -3,7 +3,9 @@ package pipe
 import "github.com/tensorpipe-go/tensorpipe/device"
 
 // Parts of a message travel inside it as long as each has at most inlinePart
-// bytes and all together inlineMessage; the others wait for memory.
+// bytes and all together inlineMessage; the others wait for memory. A part of any
+// size up to inlineMessage does where the peer seems to wait for the message: what
+// is written then goes straight on into its memory, and asking would take longer.
 const (
 	inlinePart    = 64 << 10
 	inlineMessage = 1 << 20
@@ -11,10 +13,13 @@ const (
 
 // inliner decides which parts travel inside a message, one after the other:
 // first the payloads, then the tensors. An empty part always does.
-type inliner struct{ used int }
+type inliner struct {
+	most int // bytes of a part
+	used int
+}
 
 func (i *inliner) take(n int) bool {
-	if n > inlinePart || n > inlineMessage-i.used {
+	if n > i.most || n > inlineMessage-i.used {
 		return false
 	}
 	i.used += n

@@ -192,7 +192,7 @@ func (o *nativeOutbox) describe(m *Message, packed *packing) (large int) {
 	f := &o.frame
 	f.Metadata, f.Deadline = m.Metadata, m.timeLeft()
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
-	var in inliner
+	in := inliner{most: o.mostInline(packed)}
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
 		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}

@@ -27,8 +27,9 @@ type tap struct {
 	moved *sync.Cond // something is different
 	left  int        // bytes until the tap is shut
 	piece int
-	looks int // calls of Look under way
-	waits int // and of Await
+	roomy bool // what is written is taken in, so that much is
+	looks int  // calls of Look under way
+	waits int  // and of Await
 }
 
 func newTap(piece int) *tap {
@@ -92,6 +93,8 @@ func (c polledConn) Multiplex(cfg transport.SessionConfig) (transport.Session, e
 	}
 	return polledSession{s, c.tap}, nil
 }
+
+func (c polledConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
 
 type polledSession struct {
 	transport.Session
@@ -160,6 +163,9 @@ func (s *polledStream) TryWrite(pieces ...[]byte) (n int, err error) {
 	}
 	return n, nil
 }
+
+func (s *polledStream) Room() bool     { return s.tap.roomy }
+func (s *polledStream) Expected() bool { return s.tap.roomy }
 
 func (s *polledStream) there() bool { return s.err != nil || s.tap.left > 0 && len(s.has) > 0 }
 
@@ -237,6 +243,27 @@ func writeEarly(t *testing.T, tap *tap, client, server *pipe.Pipe, m *pipe.Messa
 // inlineMessage is one of which the parts, many bytes, travel inside it.
 func inlineMessage(seed int) *pipe.Message {
 	return message(seed, []int{60_000, 0, 1}, []int{64 << 10, 5, 30_000})
+}
+
+// What is larger than usual travels inside a message, too, to a peer that waits.
+func TestPolledLargeParts(t *testing.T) {
+	tap := newTap(1 << 20)
+	tap.roomy = true
+	client, server := connectPolled(t, tap)
+	for i, n := range []int{200_000, 1<<20 - 6, 1<<20 + 1} {
+		m := message(i, []int{7}, []int{n, 300_000})
+		op := client.WriteAsync(testContext(t), m)
+		expect(t, server, m)
+		require.NoError(t, op.Wait(testContext(t)))
+	}
+	require.EqualValues(t, 1<<20-6+1<<20+1, channelBytes(server), "what did not fit into its message")
+}
+
+func channelBytes(p *pipe.Pipe) (n uint64) {
+	for _, c := range p.Stats().Channels {
+		n += c.Received.Bytes
+	}
+	return n
 }
 
 func TestPolledMessages(t *testing.T) {

@@ -18,6 +18,14 @@ type Poller interface {
 	// how many bytes that were. Errors are those of Write.
 	TryWrite(pieces ...[]byte) (int, error)
 
+	// Room waits for a while for room to write, and reports whether there is
+	// some, or an error that TryWrite returns.
+	Room() bool
+
+	// Expected reports whether the peer has read all that was written, and does
+	// not sleep.
+	Expected() bool
+
 	// Await returns when TryRead has something to return, though maybe not what
 	// somebody else finds first. It sleeps, and does not hear of what comes
 	// between a Look that found something and the next Mind.

@@ -22,8 +22,24 @@ func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	n, err := out.putAll(pieces, func() { s.rouse(out.reader, bellReadable) })
 	if err != nil {
 		s.bond.end(err)
+	} else if n > 0 {
+		s.write.looker.Came()
 	}
 	return n, err
+}
+
+// Room implements transport.Poller.
+func (s *stream) Room() bool {
+	s.write.turn.Lock()
+	defer s.write.turn.Unlock()
+	return s.writeChanged() || s.write.looker.Find(s.write.changed)
+}
+
+// Expected implements transport.Poller.
+func (s *stream) Expected() bool {
+	s.write.turn.Lock()
+	defer s.write.turn.Unlock()
+	return s.ends.out != nil && s.ends.out.expected()
 }
 
 // Await implements transport.Poller.
