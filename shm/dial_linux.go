@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -50,6 +51,7 @@ func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, erro
 
 func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, error) {
 	var d net.Dialer
+	step.Here()
 	socket, err := d.DialUnix(ctx, "unix", nil, socketAddr(name))
 	if err != nil {
 		return nil, err

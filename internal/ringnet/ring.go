@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // A ring begins with a header, in which what the two ends write stands on
@@ -107,7 +109,9 @@ func (w *writerEnd) put(p []byte) (int, error) {
 	copy(w.data, p[k:n])
 	w.head += uint64(n)
 	if n > 0 {
+		step.Here()
 		w.words.head.Store(w.head)
+		step.Here()
 	}
 	return n, nil
 }
@@ -137,7 +141,9 @@ func (r *readerEnd) take(p []byte) (int, error) {
 	copy(p[k:n], r.data)
 	r.tail += uint64(n)
 	if n > 0 {
+		step.Here()
 		r.words.tail.Store(r.tail)
+		step.Here()
 	}
 	return n, nil
 }
