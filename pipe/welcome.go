@@ -132,12 +132,13 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	}
 	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
 	more = overrule(more, "the dialling end", theirs.Refused)
+	told := overrule(refused, "the dialling end", theirs.Without)
 	native, reason, err := c.chooseDialect(marker, marked, carriesSession(first))
 	all := c.registry.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
 		_, without := tried[e.Name]
 		return !without && e.serves(pair, brochure.ChannelDeviceDescriptors[e.Name])
 	})
-	plan := c.registry.newPlan(name, all, append(refused, all.without(more)...))
+	plan := c.registry.newPlan(name, all, append(told, all.without(more)...))
 	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
 	}
@@ -146,7 +147,11 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 		s.features = marker.Features & c.marker().Features
 	}
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
-		s.probing = wire.Probing{Offers: c.registry.answerOffers(all, theirs.Offers), Refused: tried}
+		s.probing = wire.Probing{
+			Offers:  c.registry.answerOffers(all, theirs.Offers),
+			Refused: c.registry.reasons("channel", tried),
+			Without: c.registry.reasons("transport", reasonsOf(refused)),
+		}
 	}
 	plan.noteDialect(s.native, reason)
 	return s, nil
@@ -174,7 +179,7 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	}
 	s.desc = first
 	if desc != nil {
-		if s.desc, err = w.await(desc); err != nil {
+		if s.desc, err = w.awaitMove(desc, first); err != nil {
 			return err
 		}
 		if s.native {
@@ -182,7 +187,6 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 				return err
 			}
 		}
-		first.Close()
 	}
 	if s.native {
 		return nil
