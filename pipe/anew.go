@@ -81,14 +81,16 @@ func sayAnew(first transport.Conn, err error) {
 // word that it will not come. Then first is closed.
 func (w *welcomer) awaitMove(t *ticket, first transport.Conn) (transport.Conn, error) {
 	ctx, cancel := context.WithCancelCause(w.opening.ctx)
-	defer cancel(nil)
 	var hearing sync.WaitGroup
 	hearing.Go(func() {
 		if err := w.verdict(first); errors.Is(err, errAnew) {
 			cancel(err)
+		} else if err != nil {
+			giveLastCall(ctx, cancel, err)
 		}
 	})
 	defer hearing.Wait()
+	defer cancel(nil)
 	defer first.Close()
 	conn, err := t.wait(ctx)
 	if err != nil {

@@ -191,15 +191,24 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	if s.native {
 		return nil
 	}
-	if s.reply, err = w.await(reply); err != nil {
+	return w.meetFurther(s, reply, control)
+}
+
+// meetFurther collects what the compatible dialect has beside the descriptor
+// connection.
+func (w *welcomer) meetFurther(s *spec, reply, control *ticket) (err error) {
+	vigil, ctx, stop := w.keepVigil(s.desc)
+	defer stop()
+	s.vigil = vigil
+	if s.reply, err = w.await(ctx, reply); err != nil {
 		return err
 	}
 	if control != nil {
-		if s.control, err = w.await(control); err != nil {
+		if s.control, err = w.await(ctx, control); err != nil {
 			return err
 		}
 	}
-	return w.meetChannels(s)
+	return w.meetChannels(ctx, s)
 }
 
 // answerConnections adds the connections of the dialect, beside the first. What
@@ -264,11 +273,11 @@ func (w *welcomer) answerChannels(s *spec, answer *wire.BrochureAnswer) {
 	}
 }
 
-func (w *welcomer) meetChannels(s *spec) error {
+func (w *welcomer) meetChannels(ctx context.Context, s *spec) error {
 	for i := range s.channels {
 		ch := &s.channels[i]
 		for _, t := range ch.tickets {
-			conn, err := w.await(t)
+			conn, err := w.await(ctx, t)
 			if err != nil {
 				return err
 			}
@@ -284,8 +293,8 @@ func (w *welcomer) expect() *ticket {
 	return t
 }
 
-func (w *welcomer) await(t *ticket) (transport.Conn, error) {
-	conn, err := t.wait(w.opening.ctx)
+func (w *welcomer) await(ctx context.Context, t *ticket) (transport.Conn, error) {
+	conn, err := t.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
