@@ -2,6 +2,9 @@ package shm
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -92,6 +95,9 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	}
 	if err == nil {
 		err = h.take()
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the listening end hung up, and knows why: %w", err)
 	}
 	if !interrupt() {
 		<-interrupted

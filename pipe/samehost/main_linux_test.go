@@ -3,6 +3,7 @@ package samehost_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
@@ -22,7 +23,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(partVar) == "" {
 		leakcheck.Main(m)
 	}
-	if err := play(os.Getenv(partVar)); err != nil {
+	life := play
+	part, less := strings.CutPrefix(os.Getenv(partVar), restrictedPart+" ")
+	if less {
+		life = playRestricted
+	}
+	if err := life(part); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
