@@ -11,9 +11,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 )
 
-// TestSameHostParity takes the paths between two processes of one machine, and
+// TestParityOfSameHost takes the paths between two processes of one machine, and
 // mpt, which is for any two, with libtensorpipe at the other end.
-func TestSameHostParity(t *testing.T) {
+func TestParityOfSameHost(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_mpt", func(t *testing.T) {
 		for _, lanes := range []int{2, 3, 16} {
 			t.Run(fmt.Sprint(lanes, " lanes"), route{"uv", "mpt_uv", lanes}.prove)
