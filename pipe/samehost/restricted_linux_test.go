@@ -1,6 +1,7 @@
 package samehost_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -58,7 +60,7 @@ func (r restricted) part(url string) string {
 	if !r.listens && r.require != "" {
 		policy = r.require
 	}
-	return strings.Join([]string{restrictedPart, r.dialect, url, r.spoil, policy}, " ")
+	return strings.Join([]string{restrictedPart, r.dialect, url, r.spoil, policy, cmp.Or(r.role, "echo")}, " ")
 }
 
 // open starts a child and opens a pipe to it. Without a pipe there is the error
@@ -106,7 +108,7 @@ func (r restricted) spawn(t *testing.T, url string) *child {
 // what works, or after, and then echoes.
 func playRestricted(part string) error {
 	words := strings.Split(part, " ")
-	dialect, url, spoil, policy := words[0], words[1], words[2], words[3]
+	dialect, url, spoil, policy, role := words[0], words[1], words[2], words[3], words[4]
 	f := cma.New(cma.Options{})
 	if name, late := strings.CutPrefix(spoil, "late-"); late {
 		if err := errors.Join(f.Viable(), shm.New().Viable()); err != nil {
@@ -135,11 +137,33 @@ func playRestricted(part string) error {
 		return err
 	}
 	fmt.Printf("%q\n", p.Plan().String())
-	err = echo(p)
+	err = restrictedRoles[role](p)
 	if errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrPeerLost) {
 		return nil // the parent has had enough
 	}
 	return err
+}
+
+var restrictedRoles = map[string]func(*pipe.Pipe) error{
+	"echo": echo,
+	"hide": hide,
+}
+
+// hide echoes small messages; before it answers the first it makes itself
+// unreadable, and then it sends a large tensor first.
+func hide(p *pipe.Pipe) error {
+	in, err := p.Next(context.Background())
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(in.Read(context.Background(), pipe.NewAllocation(in.Descriptor())), spoilers["dumpable"]()); err != nil {
+		return err
+	}
+	large := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, much)), TargetDevice: device.CPU()}}}
+	if err := p.Write(context.Background(), large); err != nil {
+		return err
+	}
+	return echo(p)
 }
 
 // meetSharing dials, or listens on all there is and says where over TCP.
