@@ -79,14 +79,12 @@ func sayAnew(first transport.Conn, err error) {
 
 // awaitMove waits for the connection that takes the place of the first one, or the
 // word that it will not come. Then first is closed.
-func (w *welcomer) awaitMove(t *ticket, first transport.Conn) (transport.Conn, error) {
+func (w *welcomer) awaitMove(s *spec, t *ticket, first transport.Conn) (transport.Conn, error) {
 	ctx, cancel := context.WithCancelCause(w.opening.ctx)
 	var hearing sync.WaitGroup
 	hearing.Go(func() {
-		if err := w.verdict(first); errors.Is(err, errAnew) {
-			cancel(err)
-		} else if err != nil {
-			giveLastCall(ctx, cancel, err)
+		if err := w.verdict(first); err != nil {
+			s.judgeMove(ctx, cancel, err)
 		}
 	})
 	defer hearing.Wait()
@@ -97,6 +95,18 @@ func (w *welcomer) awaitMove(t *ticket, first transport.Conn) (transport.Conn, e
 		return nil, fmt.Errorf("connection to come over %s: %w", t.transport, err)
 	}
 	return conn, w.opening.add(conn)
+}
+
+// judgeMove cancels the waiting for a connection when the one that it is to replace
+// has brought err. A native peer keeps that until it has heard of the move; others
+// end it when the new one is on its way, a C++ peer perhaps a little before.
+func (s *spec) judgeMove(ctx context.Context, cancel context.CancelCauseFunc, err error) {
+	switch {
+	case s.native, errors.Is(err, errAnew):
+		cancel(err)
+	case s.features&wire.FeatureControl != 0:
+		giveLastCall(ctx, cancel, err)
+	}
 }
 
 // reasons are those that the peer is told: of what this end does not have here, and

@@ -179,7 +179,7 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	}
 	s.desc = first
 	if desc != nil {
-		if s.desc, err = w.awaitMove(desc, first); err != nil {
+		if s.desc, err = w.awaitMove(s, desc, first); err != nil {
 			return err
 		}
 		if s.native {
