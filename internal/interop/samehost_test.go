@@ -32,7 +32,7 @@ func TestParityOfSameHost(t *testing.T) {
 // everySize has each size that some path treats in a way of its own: nothing,
 // fewer bytes than lanes, odd ones, a page, more than a ring holds.
 var everySize = sync.OnceValue(func() *batch {
-	sizes := []int{0, 1, 13, 4096, 1 << 20, 64 << 20}
+	sizes := []int{0, 1, 13, 4096, 1 << 20, large}
 	return newBatch(Shape{Seed: 21, Sizes: sizes, Payloads: ptr(1), Tensors: ptr(2)}, len(sizes))
 })
 
