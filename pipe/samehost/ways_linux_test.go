@@ -63,6 +63,7 @@ func (w way) newContext(name, dialect string) (*pipe.Context, error) {
 		Name: name, Dialect: dialect,
 		Transports: []pipe.TransportEntry{{Name: "uv", Transport: uv.New()}},
 		Channels:   []pipe.ChannelEntry{{Name: w.channel, Priority: 1000, Factory: w.factory()}},
+		Limits:     pipe.Limits{PipeBytesInFlight: 8 << 20}, // else a gigabyte waits for a peer that stands still
 	}
 	if w.shared {
 		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})
@@ -130,19 +131,30 @@ func ask(ctx context.Context, p *pipe.Pipe, m *pipe.Message) error {
 	if err != nil {
 		return err
 	}
-	same := bytes.Equal(m.Metadata, back.Metadata) && len(m.Payloads) == len(back.Payloads) && len(m.Tensors) == len(back.Tensors)
-	for i := 0; same && i < len(m.Payloads); i++ {
-		same = bytes.Equal(m.Payloads[i].Data, back.Payloads[i].Data)
-	}
-	for i := 0; same && i < len(m.Tensors); i++ {
-		sent, _ := m.Tensors[i].Buffer.Contiguous()
-		got, _ := back.Tensors[i].Buffer.Contiguous()
-		same = bytes.Equal(sent, got)
-	}
-	if !same {
+	if !alike(m, back) {
 		return errOtherBytes
 	}
 	return nil
+}
+
+// alike reports whether two messages have the same bytes in the same parts.
+func alike(a, b *pipe.Message) bool {
+	if !bytes.Equal(a.Metadata, b.Metadata) || len(a.Payloads) != len(b.Payloads) || len(a.Tensors) != len(b.Tensors) {
+		return false
+	}
+	for i := range a.Payloads {
+		if !bytes.Equal(a.Payloads[i].Data, b.Payloads[i].Data) {
+			return false
+		}
+	}
+	for i := range a.Tensors {
+		p, _ := a.Tensors[i].Buffer.Contiguous()
+		q, _ := b.Tensors[i].Buffer.Contiguous()
+		if !bytes.Equal(p, q) {
+			return false
+		}
+	}
+	return true
 }
 
 // read takes in a message, to be sent back as it came.
