@@ -24,6 +24,7 @@ func refusedToConnect(err error) bool {
 // A process is killed before a system call: the other end has an error, and
 // nothing left of it.
 func TestKilledAtSystemCalls(t *testing.T) {
+	needsTracing(t)
 	onAllWays(t, func(t *testing.T, s *survivor, listens bool) { s.bury(t, atSystemCall, listens, 3) })
 }
 

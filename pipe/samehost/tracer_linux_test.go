@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // atSystemCall lets a child die before its n-th system call, of those that are no
@@ -36,6 +40,15 @@ func atSystemCall(t *testing.T, part string, n int) *mortal {
 		m.ended <- e
 	}()
 	return m
+}
+
+// needsTracing skips a test where a process may not be traced, as in some containers.
+func needsTracing(t *testing.T) {
+	t.Helper()
+	m := atSystemCall(t, strings.Join([]string{onWay, ways[0].name, pipe.DialectNative, "uv://127.0.0.1:1", "nap"}, " "), 1)
+	if e := patience.Finish(t, m.ended); errors.Is(e.err, unix.EPERM) || errors.Is(e.err, unix.ENOSYS) {
+		t.Skip("no process may be traced here: ", e.err)
+	}
 }
 
 // tracer follows all threads of a child.
