@@ -23,13 +23,21 @@ func TestMain(m *testing.M) {
 	if os.Getenv(partVar) == "" {
 		leakcheck.Main(m)
 	}
-	life := play
-	part, less := strings.CutPrefix(os.Getenv(partVar), restrictedPart+" ")
-	if less {
-		life = playRestricted
-	}
+	life, part := lifeOf(os.Getenv(partVar))
 	if err := life(part); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// lifeOf is what a child does, and with which words.
+func lifeOf(part string) (life func(string) error, words string) {
+	kind, words, _ := strings.Cut(part, " ")
+	switch kind {
+	case restrictedPart:
+		return playRestricted, words
+	case crowdPart:
+		return playCrowd, words
+	}
+	return play, part
 }
