@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,8 +118,11 @@ func TestListenerHearsOfTheNewBeginning(t *testing.T) {
 	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
 	require.NoError(t, err)
 	join(t, a, l)
-	require.Eventually(t, func() bool { return b.Stats().HandshakesFailed == 1 }, time.Minute, time.Millisecond)
-	require.Contains(t, log.String(), "the dialling end begins anew: transport mem: no descriptor is left")
+	heard := func() bool {
+		return strings.Contains(log.String(), "the dialling end begins anew: transport mem: no descriptor is left")
+	}
+	require.Eventually(t, heard, time.Minute, time.Millisecond)
+	require.EqualValues(t, 1, b.Stats().HandshakesFailed)
 }
 
 // A compatible pipe needs several connections, any of which may fail.
@@ -132,6 +137,34 @@ func TestTransportThatFailsInTheMiddle(t *testing.T) {
 		require.Equal(t, "uv", client.Plan().Transport, healthy)
 		exchange(t, client, server, message(1, []int{10}, []int{200_000}))
 	}
+}
+
+// cramped is a transport whose connections are too many to become sessions.
+type cramped struct{ transport.Transport }
+
+func (c cramped) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	conn, err := c.Transport.Dial(ctx, addr)
+	return crampedConn{conn}, err
+}
+
+type crampedConn struct{ transport.Conn }
+
+func (crampedConn) Multiplex(transport.SessionConfig) (transport.Session, error) {
+	return nil, syscall.EMFILE
+}
+
+// A native pipe needs more of the system when the connection becomes a session.
+func TestSessionThatFailsLate(t *testing.T) {
+	network := mem.NewNetwork()
+	a := both(t, network, fallingIll(network, pipe.DialectNative, well), func(o *pipe.Options) {
+		o.Transports[1].Transport = cramped{mem.New(network)}
+	})
+	b := both(t, network, fallingIll(network, pipe.DialectNative, well))
+	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
+	require.NoError(t, err)
+	client, server := join(t, a, l)
+	require.Regexp(t, "not transport mem +.*too many open files", client.Plan().String())
+	exchange(t, client, server, message(1, []int{10}, []int{200_000}))
 }
 
 // A policy turns that into an error, which names the cause.

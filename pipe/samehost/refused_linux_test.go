@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,6 +141,32 @@ func TestDirectCopiesRefusedOverSharedMemory(t *testing.T) {
 		r.spoil, r.why = spoil, why
 		r.prove(t)
 	}
+}
+
+// As does one on a machine whose Yama keeps processes apart, which is simulated.
+func TestYamaOverSharedMemory(t *testing.T) {
+	needDirectCopies(t)
+	r := refusal{transport: shm.Name, channel: basic.Name, refused: cma.Name}
+	for _, scope := range []string{"1", "2", "3"} {
+		r.root = machineOfScope(t, scope)
+		r.spoil, r.why = "nothing", "ptrace_scope is "+scope
+		r.prove(t)
+	}
+}
+
+// machineOfScope is the root of a machine with Yama.
+func machineOfScope(t *testing.T, scope string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"sys/kernel/security/lsm":           "capability,yama",
+		"proc/sys/kernel/yama/ptrace_scope": scope + "\n",
+	} {
+		path := filepath.Join(root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	return root
 }
 
 // As does one that users without rights may not read.

@@ -53,6 +53,7 @@ type restricted struct {
 	meeting
 	require string // by the policy of the end that dials
 	cable   bool   // to a network of its own
+	root    string // where cma looks what the child's machine is like, if not at "/"
 }
 
 func (r restricted) part(url string) string {
@@ -60,7 +61,7 @@ func (r restricted) part(url string) string {
 	if !r.listens && r.require != "" {
 		policy = r.require
 	}
-	return strings.Join([]string{restrictedPart, r.dialect, url, r.spoil, policy, cmp.Or(r.role, "echo")}, " ")
+	return strings.Join([]string{restrictedPart, r.dialect, url, r.spoil, policy, cmp.Or(r.role, "echo"), cmp.Or(r.root, none)}, " ")
 }
 
 // open starts a child and opens a pipe to it. Without a pipe there is the error
@@ -108,8 +109,8 @@ func (r restricted) spawn(t *testing.T, url string) *child {
 // what works, or after, and then echoes.
 func playRestricted(part string) error {
 	words := strings.Split(part, " ")
-	dialect, url, spoil, policy, role := words[0], words[1], words[2], words[3], words[4]
-	f := cma.New(cma.Options{})
+	dialect, url, spoil, policy, role, root := words[0], words[1], words[2], words[3], words[4], words[5]
+	f := cma.New(cma.Options{Root: strings.TrimPrefix(root, none)})
 	if name, late := strings.CutPrefix(spoil, "late-"); late {
 		if err := errors.Join(f.Viable(), shm.New().Viable()); err != nil {
 			return err
