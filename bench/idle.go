@@ -13,12 +13,17 @@ type IdleCost struct {
 	Client, Server EndCost
 }
 
-// EndCost is the cost of one end. Memory and descriptors are 0 where the system
-// does not say.
+// EndCost is the cost of one end. All but Core is 0 where the system does not say.
 type EndCost struct {
 	Core               float64 // share of one core: 0.01 is a percent
 	BytesPerPipe       int     // resident
 	DescriptorsPerPipe float64
+
+	// Of the whole process, with all pipes.
+	Resident    int // bytes
+	Shared      int // bytes of memory shared with other processes, touched or not
+	Descriptors int
+	Threads     int // more than before the first pipe
 }
 
 // Idle opens pipes between two processes and looks at both for a time in which
@@ -52,8 +57,9 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	if err != nil {
 		return nil, err
 	}
-	var empty, full, later [2]usage
+	var none, empty, full, later [2]usage
 	for _, step := range []func() error{
+		func() (err error) { none, err = usages(end); return },
 		func() (err error) { empty, err = c.open(ctx, pc, end, 1); return }, // which brings what all pipes share
 		func() (err error) { full, err = c.open(ctx, pc, end, pipes); return },
 		func() (err error) { return wait(ctx, d) },
@@ -68,6 +74,10 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 			Core:               (later[i].Before - full[i].After).Seconds() / d.Seconds(),
 			BytesPerPipe:       (full[i].Resident - empty[i].Resident) / pipes,
 			DescriptorsPerPipe: float64(full[i].Descriptors-empty[i].Descriptors) / float64(pipes),
+			Resident:           later[i].Resident,
+			Shared:             later[i].Shared,
+			Descriptors:        later[i].Descriptors,
+			Threads:            later[i].Threads - none[i].Threads,
 		}
 	}
 	return &IdleCost{Client: cost(0), Server: cost(1)}, nil

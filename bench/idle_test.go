@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
 // BenchmarkIdlePipes opens 1000 pipes to a second process and looks at both for
@@ -39,6 +40,74 @@ func idlePipes(b *testing.B, s Spec) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// hundred is how many pipes over shared memory a process is to bear.
+const hundred = 100
+
+// shared is the path over shared memory, on which each pipe has carried a message
+// of that size.
+func shared(dialect string, size int) Spec {
+	return Spec{Transports: []string{"shm"}, Channels: []string{"basic"}, Dialect: dialect, Size: size}
+}
+
+// BenchmarkIdleShared opens 100 pipes over shared memory to a second process and
+// looks at both for 10 seconds. Its figures are those of whole processes.
+func BenchmarkIdleShared(b *testing.B) {
+	needSharedMemory(b)
+	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
+		for _, size := range []int{0, 1 << 20} {
+			s := shared(dialect, size)
+			b.Run(fmt.Sprintf("%s/carried=%d", label(s), size), func(b *testing.B) {
+				for b.Loop() {
+					cost, err := Go{Child: child(b)}.Idle(b.Context(), s, hundred-1, 10*time.Second)
+					require.NoError(b, err)
+					reportEnd(b, "client", cost.Client)
+					reportEnd(b, "server", cost.Server)
+				}
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+func needSharedMemory(t testing.TB) {
+	t.Helper()
+	if err := shm.New().Viable(); err != nil {
+		t.Skip("shared memory does not work here: ", err)
+	}
+}
+
+func reportEnd(b *testing.B, name string, end EndCost) {
+	const mib = 1 << 20
+	b.ReportMetric(100*end.Core, name+"-core-%")
+	b.ReportMetric(float64(end.Resident)/mib, name+"-resident-MiB")
+	b.ReportMetric(float64(end.Shared)/mib, name+"-shared-MiB")
+	b.ReportMetric(float64(end.Descriptors), name+"-fds")
+	b.ReportMetric(float64(end.Threads), name+"-threads")
+}
+
+// A hundred pipes over shared memory cost a process less than 300 MiB, 400
+// descriptors and 5 threads. What the two processes share counts in full for each,
+// but for the second connection of pipes that have carried something large, which
+// makes 4 MiB more for each pipe.
+func TestIdleShared(t *testing.T) {
+	needSharedMemory(t)
+	for _, size := range []int{0, 8, 200_000} {
+		cost, err := Go{Child: child(t)}.Idle(t.Context(), shared(pipe.DialectNative, size), hundred-1, time.Millisecond)
+		require.NoError(t, err)
+		for _, end := range []EndCost{cost.Client, cost.Server} {
+			require.Positive(t, end.Resident)
+			require.Less(t, end.Resident, 300<<20, "after %d bytes", size)
+			if size < 1<<16 {
+				require.Positive(t, end.Shared)
+				require.Less(t, end.Resident+end.Shared, 300<<20, "after %d bytes", size)
+			}
+			require.GreaterOrEqual(t, end.Descriptors, hundred)
+			require.Less(t, end.Descriptors, 400, "after %d bytes", size)
+			require.LessOrEqual(t, end.Threads, 4, "after %d bytes", size)
+		}
+	}
+}
+
 // A native pipe has one connection, and a second one once it has carried a large
 // tensor.
 func TestIdle(t *testing.T) {
@@ -55,4 +124,36 @@ func TestIdle(t *testing.T) {
 			require.GreaterOrEqual(t, end.Core, 0.0)
 		}
 	}
+}
+
+// BenchmarkIdleBesideCxx has one idle pipe over shared memory to a process of the
+// C++ library, which wakes nobody and has to be looked at, for 10 seconds.
+func BenchmarkIdleBesideCxx(b *testing.B) {
+	requirePeer(b)
+	needSharedMemory(b)
+	path, err := buildPeer()
+	require.NoError(b, err)
+	for b.Loop() {
+		server, err := startProcess(b.Context(), "tpbench server", Program{Path: path, Args: []string{
+			"server", "--listen", "shm://", "--transport", "shm", "--channel", "basic", "--lanes", "16", "--buffers", "malloc",
+		}})
+		require.NoError(b, err)
+		url, err := server.line()
+		require.NoError(b, err)
+		s := shared(pipe.DialectAuto, 8)
+		s.Named = true
+		s.RoundTrips = 100
+		require.NoError(b, dialed(b, s, url, func(c *client, _ *pipe.Plan) error {
+			if _, err := c.measure(); err != nil {
+				return err
+			}
+			const quiet = 10 * time.Second
+			before := ownUsage().After
+			err := wait(b.Context(), quiet)
+			b.ReportMetric(100*(cpuTime()-before).Seconds()/quiet.Seconds(), "client-core-%")
+			return err
+		}))
+		require.NoError(b, server.end())
+	}
+	b.ReportMetric(0, "ns/op")
 }

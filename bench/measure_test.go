@@ -99,7 +99,7 @@ func TestMeasureInOneProcess(t *testing.T) {
 }
 
 // requirePeer skips tests of the C++ peer, or fails them, as interop tests do.
-func requirePeer(t *testing.T) {
+func requirePeer(t testing.TB) {
 	t.Helper()
 	err := Libtensorpipe{}.Build()
 	if errors.Is(err, errors.ErrUnsupported) && os.Getenv(interop.RequireVar) != "1" {

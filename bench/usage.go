@@ -14,6 +14,8 @@ type usage struct {
 
 	Resident    int `json:"resident_bytes"` // 0 where the system does not say
 	Descriptors int `json:"descriptors"`    // likewise
+	Shared      int `json:"shared_bytes"`   // mapped memory of package shm; likewise
+	Threads     int `json:"threads"`        // likewise
 }
 
 // ownUsage is that of this process, when it has given back to the system what
@@ -23,6 +25,7 @@ func ownUsage() usage {
 	runtime.GC()
 	debug.FreeOSMemory()
 	u.Resident, u.Descriptors = residentBytes(), descriptors()
+	u.Shared, u.Threads = sharedBytes(), threads()
 	u.After = cpuTime()
 	return u
 }

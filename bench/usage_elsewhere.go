@@ -5,3 +5,7 @@ package bench
 func residentBytes() int { return 0 }
 
 func descriptors() int { return 0 }
+
+func sharedBytes() int { return 0 }
+
+func threads() int { return 0 }

@@ -20,6 +20,11 @@ var ErrProtocol = errors.New("peer broke the protocol")
 // channel as a whole goes on.
 var ErrAborted = errors.New("peer gave up the transfer")
 
+// ErrForbidden matches errors about something that the system does not let the
+// channel do, though it worked before. The peer may be alive and well; open
+// another pipe, in which the channel will be refused.
+var ErrForbidden = errors.New("the system does not permit it any more")
+
 // Error says which channel to whom failed. Err is the cause: an error of the
 // connection such as io.EOF, of a device, or one of this package.
 type Error struct {

@@ -22,6 +22,7 @@ type spec struct {
 	native      bool          // the dialect
 	desc, reply transport.Conn
 	control     transport.Conn // nil unless both ends are ours
+	vigil       *vigil         // on desc, at the listening end of the compatible dialect
 	channels    []channelSpec
 
 	// Of the native dialect: how to get the bulk connection, when needed.
@@ -114,6 +115,9 @@ func newCompat(front *Pipe, s *spec) *compat {
 		ends:     2 + len(s.channels),
 		built:    make(chan struct{}),
 		allEnded: make(chan struct{}),
+	}
+	if s.vigil != nil {
+		p.desc.Conn = s.vigil
 	}
 	front.dialect = p
 	p.control.init(p, s.control)

@@ -16,7 +16,7 @@ import (
 // errors, keeping it as the cause. Other errors pass as they are.
 func classify(err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, ErrProtocol), errors.Is(err, ErrPeerLost):
+	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, ErrProtocol), errors.Is(err, ErrPeerLost), errors.Is(err, ErrForbidden):
 		return err
 	case errors.Is(err, native.ErrChecksum) && !errors.Is(err, ErrChecksum):
 		return fmt.Errorf("%w: %w", ErrChecksum, err)

@@ -210,7 +210,7 @@ func TestCloseEndsBlockedCalls(t *testing.T) {
 // A peer that neither reads nor closes costs the time allowed and no more.
 func TestCloseTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, memPath())
+		client, server := connect(t, memPath(), usual)
 		write(t, server, message(1, nil, nil))
 		op := client.WriteAsync(t.Context(), message(2, []int{1 << 20}, nil))
 		_, err := server.Next(t.Context()) // and never reads it

@@ -35,24 +35,24 @@ func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
 	}
 	ctx, cancel := c.handshakeContext(ctx)
 	defer cancel()
-	excluded := map[string]string{}
+	without := newExclusions()
 	for {
-		d := &dialer{context: c, opening: newOpening(ctx), url: url, excluded: excluded}
+		d := &dialer{context: c, opening: newOpening(ctx), url: url, without: without}
 		p, err := d.dial(ctx, entry, addr)
-		var refused *refusedChannel
+		var refused *refusedPart
 		if !errors.As(err, &refused) {
 			return p, err
 		}
-		excluded[refused.name] = refused.reason
+		without.add(refused)
 	}
 }
 
 // dialer is the client's side of one handshake.
 type dialer struct {
-	context  *Context
-	opening  *opening
-	url      string
-	excluded map[string]string // channels that do not work with this peer, and why
+	context *Context
+	opening *opening
+	url     string
+	without exclusions // what does not work with this peer, and why
 }
 
 func (d *dialer) dial(ctx context.Context, entry TransportEntry, addr string) (*Pipe, error) {
@@ -84,10 +84,15 @@ func (d *dialer) open(entry TransportEntry, first transport.Conn) (*Pipe, error)
 	if err := d.probe(spec, answer.Probing(), first); err != nil {
 		return nil, err
 	}
-	if err := d.connect(spec, answer, entry.Name, first); err != nil {
+	moved := answer.Transport != entry.Name
+	if err := d.connect(spec, answer, moved, first); err != nil {
 		return nil, err
 	}
-	return d.context.build(d.opening, spec)
+	p, err := d.context.build(d.opening, spec)
+	if moved && err != nil && isRefusedBySystem(err) {
+		err = d.unreached(answer.Transport, err)
+	}
+	return p, err
 }
 
 // exchange sends what this end offers and reads what the other end chose.
@@ -98,12 +103,19 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 		TransportDomainDescriptors: r.domains(),
 		ChannelDeviceDescriptors:   r.offers(),
 	}
-	for name := range d.excluded {
+	for name := range d.without.channels {
 		delete(brochure.ChannelDeviceDescriptors, name)
+	}
+	for name := range d.without.transports {
+		delete(brochure.TransportDomainDescriptors, name)
 	}
 	if !d.context.unmarked {
 		brochure.Mark(d.context.marker())
-		brochure.AddProbing(wire.Probing{Offers: r.probeOffers(d.excluded), Refused: d.excluded})
+		brochure.AddProbing(wire.Probing{
+			Offers:  r.probeOffers(d.without.channels),
+			Refused: r.reasons("channel", d.without.channels),
+			Without: r.reasons("transport", d.without.transports),
+		})
 	}
 	err := first.WriteFrames(transport.Frame{hello.Append(nil)}, transport.Frame{brochure.Append(nil)})
 	if err != nil {
@@ -142,14 +154,12 @@ func (d *dialer) accept(answer *wire.BrochureAnswer, first transport.Conn) (*spe
 	}
 	all, err := r.acceptRoutes(chosen, answer, native)
 	if err == nil {
-		err = d.mayUse(all)
+		err = d.mayUse(answer.Transport, all)
 	}
 	if err != nil {
 		return nil, err
 	}
-	_, refused := r.chooseChannels(answer.ChannelDeviceDescriptors, d.excluded)
-	refused = overrule(d.explainRefused(all, refused), "the listening end", answer.Probing().Refused)
-	plan := r.newPlan(answer.Transport, all, overrule(refused, "", d.excluded))
+	plan := r.newPlan(answer.Transport, all, d.refusals(answer, all))
 	plan.noteDialect(native, reason)
 	if err := d.context.opts.Policy.check(plan); err != nil {
 		return nil, err
@@ -158,6 +168,23 @@ func (d *dialer) accept(answer *wire.BrochureAnswer, first transport.Conn) (*spe
 		role: channel.RoleConnect, peer: d.url, plan: plan, routes: all,
 		native: native, features: marker.Features & d.context.marker().Features,
 	}, nil
+}
+
+// refusals says why the transports and channels that this end has are not those
+// that were chosen.
+func (d *dialer) refusals(answer *wire.BrochureAnswer, all routes) []Refusal {
+	const who = "the listening end"
+	theirs := answer.Probing()
+	var transports []Refusal
+	for _, e := range d.context.registry.transports {
+		if e.Name != answer.Transport {
+			transports = append(transports, Refusal{"transport", e.Name, reasonNotChosen})
+		}
+	}
+	transports = overrule(transports, who, theirs.Without)
+	_, channels := d.context.registry.chooseChannels(answer.ChannelDeviceDescriptors, d.without.channels)
+	channels = overrule(d.explainRefused(all, channels), who, theirs.Refused)
+	return append(overrule(transports, "", d.without.transports), overrule(channels, "", d.without.channels)...)
 }
 
 // explainRefused keeps the refusals of channels that the other end did not
@@ -171,38 +198,42 @@ func (d *dialer) explainRefused(all routes, refused []Refusal) []Refusal {
 		}
 		refusal, found := find(refused, func(r Refusal) bool { return r.Name == e.Name })
 		if !found || refusal.Reason == reasonNotOffered {
-			refusal = Refusal{"channel", e.Name, "the listening end did not choose it"}
+			refusal = Refusal{"channel", e.Name, reasonNotChosen}
 		}
 		out = append(out, refusal)
 	}
 	return out
 }
 
-// connect opens the connections that the answer asks for, in upstream's order.
-func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, firstTransport string, first transport.Conn) error {
+// connect opens the connections that the answer asks for, in upstream's order. They
+// are of another transport than first where the pipe has moved.
+func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, moved bool, first transport.Conn) error {
 	entry, _ := d.context.registry.transport(answer.Transport)
 	addr := answer.Address
-	if r, ok := entry.Transport.(transport.Reacher); ok && answer.Transport == firstTransport {
+	if r, ok := entry.Transport.(transport.Reacher); ok && !moved {
 		addr = r.Reach(addr, first)
 	}
 	join := func(id uint64) (transport.Conn, error) {
 		conn, err := d.opening.dial(entry.Transport, addr)
-		if err != nil {
+		if err == nil {
+			packet := wire.RequestedConnection{RegistrationID: id}
+			err = conn.WriteFrames(transport.Frame{packet.Append(nil)})
+		}
+		switch {
+		case err == nil:
+			return conn, nil
+		case moved:
+			return nil, d.unreached(answer.Transport, err)
+		default:
 			return nil, fmt.Errorf("connection %d to %s://%s: %w", id, answer.Transport, clip(addr), err)
 		}
-		packet := wire.RequestedConnection{RegistrationID: id}
-		return conn, conn.WriteFrames(transport.Frame{packet.Append(nil)})
 	}
 	s.desc = first
-	if answer.Transport != firstTransport {
+	if moved {
 		var err error
-		if s.desc, err = d.joinKey(answer, wire.DescriptorConnection, join); err != nil {
+		if s.desc, err = d.move(s, answer, join); err != nil {
+			sayAnew(first, err)
 			return err
-		}
-		if s.native { // the other end has it, and can say goodbye on it
-			if err := hearRequested(s.desc, answer.TransportRegistrationIDs[wire.DescriptorConnection]); err != nil {
-				return err
-			}
 		}
 		first.Close()
 	}
@@ -220,6 +251,20 @@ func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, firstTransport st
 		s.control, err = join(id)
 	}
 	return err
+}
+
+// move opens the connection that takes the place of the first one.
+func (d *dialer) move(s *spec, answer *wire.BrochureAnswer, join func(uint64) (transport.Conn, error)) (transport.Conn, error) {
+	desc, err := d.joinKey(answer, wire.DescriptorConnection, join)
+	if err != nil || !s.native {
+		return desc, err
+	}
+	// The other end has it, and can say goodbye on it.
+	err = hearRequested(desc, answer.TransportRegistrationIDs[wire.DescriptorConnection])
+	if err != nil && !errors.Is(err, ErrProtocol) {
+		err = d.unreached(answer.Transport, fmt.Errorf("the listening end hung up on it: %w", err))
+	}
+	return desc, err
 }
 
 // planBulk prepares the dialling of the bulk connection and lists the channels.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
 // Errors that calls of this package return, wrapped in an [*Error] that names
@@ -58,6 +60,11 @@ var (
 	// ErrCancelled: a call was cancelled when part of its message had left. In
 	// the compatible dialect that closes the pipe.
 	ErrCancelled = errors.New("a call was cancelled in the middle of a message")
+
+	// ErrForbidden: the system does not let a channel do any more what it did when
+	// the pipe was opened; the cause follows. In the native dialect that message
+	// is lost, in the compatible one the pipe. It is channel.ErrForbidden.
+	ErrForbidden = channel.ErrForbidden
 
 	// ErrAborted: the sender gave up the message in the middle; its reason
 	// follows. The pipe and the other messages go on.

@@ -129,6 +129,9 @@ func live(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) (*
 		Transports: []pipe.TransportEntry{{Name: "sim", Transport: network}},
 		Channels:   []pipe.ChannelEntry{{Name: "tensors", Factory: way.channel}},
 	}
+	if len(rules) == 0 {
+		unhurried(&options) // else both ends of what breaks would wait for so long
+	}
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	l := &life{ctx: ctx}
 	var err error

@@ -14,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -127,6 +128,7 @@ func connect(t testing.TB, p path, adjust ...func(*pipe.Options)) (client, serve
 func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Context {
 	t.Helper()
 	o := p.opts()
+	unhurried(&o)
 	for _, f := range adjust {
 		f(&o)
 	}
@@ -135,6 +137,13 @@ func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Conte
 	t.Cleanup(func() { c.Close() })
 	return c
 }
+
+// unhurried is for tests that run in real time on machines that are busy with
+// something else: what the usual time limits end there is no fault of the pipe.
+func unhurried(o *pipe.Options) { o.HandshakeTimeout, o.CloseTimeout = patience.Limit, patience.Limit }
+
+// usual undoes that.
+func usual(o *pipe.Options) { o.HandshakeTimeout, o.CloseTimeout = 0, 0 }
 
 func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, server *pipe.Pipe) {
 	t.Helper()

@@ -3,6 +3,8 @@ package pipe
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,8 +27,10 @@ type Listener struct {
 
 // Listen opens a listener on each url; a context that listens on several
 // transports lets each peer use the best one it can reach. An address may
-// leave the port to the system, as in "uv://127.0.0.1:0". ctx bounds the call
-// only.
+// leave the port to the system, as in "uv://127.0.0.1:0". A url whose transport
+// this process cannot use, see [Context.Refused], is passed over, unless no other is
+// left or the policy requires it: then the error matches ErrURL. ctx bounds the
+// call only.
 func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error) {
 	l := &Listener{
 		context:   c,
@@ -35,7 +39,7 @@ func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error)
 		accepted:  make(chan *Pipe, c.limits.AcceptBacklog),
 	}
 	l.closing, l.stop = context.WithCancelCause(c.closing)
-	for _, url := range urls {
+	for _, url := range c.servable(urls) {
 		if err := l.open(ctx, url); err != nil {
 			l.closeEndpoints()
 			l.stop(ErrClosed)
@@ -48,6 +52,25 @@ func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error)
 		return nil, &Error{Op: "listen", Err: err}
 	}
 	return l, nil
+}
+
+// servable leaves out the urls of transports that are refused here.
+func (c *Context) servable(urls []string) []string {
+	refused := c.registry.reasons("transport", nil)
+	var left []string
+	for _, url := range urls {
+		name, _, _ := strings.Cut(url, "://")
+		reason, without := refused[name]
+		if without && !slices.Contains(c.opts.Policy.Transports.Require, name) {
+			c.log.Warn("not listened on", "url", clip(url), "error", reason)
+			continue
+		}
+		left = append(left, url)
+	}
+	if len(left) == 0 {
+		return urls
+	}
+	return left
 }
 
 func (l *Listener) open(ctx context.Context, url string) error {

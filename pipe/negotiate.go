@@ -19,6 +19,10 @@ import (
 // reasonNotOffered is the reason for what only this end has.
 const reasonNotOffered = "the peer does not offer it"
 
+// reasonNotChosen is the reason for what the listening end did not take, where it
+// does not say why.
+const reasonNotChosen = "the listening end did not choose it"
+
 // devicePair is one device at each end of a pipe.
 type devicePair struct{ local, remote device.Device }
 
@@ -168,9 +172,15 @@ func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *
 
 // clip shortens text of the peer for messages, and takes out what would not
 // show there or look like a message of its own.
-func clip(s string) string {
-	if len(s) > 80 {
-		s = s[:77] + "..."
+func clip(s string) string { return clipTo(s, 80) }
+
+// clipReason is clip for what a peer says at length, in words that the wire bounds
+// to so many bytes.
+func clipReason(s string) string { return clipTo(s, 256) }
+
+func clipTo(s string, n int) string {
+	if len(s) > n {
+		s = s[:n-3] + "..."
 	}
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

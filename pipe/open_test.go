@@ -174,7 +174,7 @@ func TestHandshakeTimesOut(t *testing.T) {
 		silent, err := mem.New(network).Listen(t.Context(), "silent")
 		require.NoError(t, err)
 		defer silent.Close()
-		c := both(t, network)
+		c := both(t, network, usual)
 		begin := time.Now()
 		_, err = c.Dial(context.Background(), "mem://silent")
 		require.ErrorIs(t, err, pipe.ErrHandshakeTimeout)

@@ -14,13 +14,7 @@ import (
 // listening end tries them when it has read what the dialling end offers, and
 // passes over those that do not work. For those it chooses the dialling end tries
 // them too, and answers with a verdict; where one does not work it dials again
-// without it.
-
-// refusedChannel is the error of a handshake that is to begin anew, because a
-// channel that the listening end chose does not work.
-type refusedChannel struct{ name, reason string }
-
-func (e *refusedChannel) Error() string { return "channel " + e.name + ": " + e.reason }
+// without it, see anew.go.
 
 // probeOffers is what this end shows of the channels that it has, but for those
 // in except.
@@ -93,8 +87,8 @@ func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
 	verdict := transport.Frame{}
 	for _, e := range d.context.registry.selected(s.routes) {
 		if err := e.probe(p.Offers); err != nil {
-			refused = &refusedChannel{e.Name, err.Error()}
-			verdict = transport.Frame{cut([]byte(refused.Error()), wire.MaxVerdict)}
+			refused = &refusedPart{what: "channel", name: e.Name, err: err}
+			verdict = verdictOf(refused)
 			break
 		}
 	}
@@ -103,8 +97,6 @@ func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
 	}
 	return refused
 }
-
-func cut(p []byte, n int) []byte { return p[:min(len(p), n)] }
 
 // answerOffers is what the listening end shows of the channels that it chose, if
 // the other end showed something too.
@@ -127,7 +119,7 @@ func (w *welcomer) verdict(first transport.Conn) error {
 		return classify(err)
 	}
 	if len(frame) > 0 {
-		return fmt.Errorf("the dialling end begins anew without a channel: %s", clip(string(frame)))
+		return fmt.Errorf("%w: %s", errAnew, clipReason(string(frame)))
 	}
 	return nil
 }
@@ -139,20 +131,22 @@ func overrule(refused []Refusal, who string, reasons map[string]string) []Refusa
 	for i, r := range out {
 		reason, tried := reasons[r.Name]
 		switch {
-		case !tried || r.What != "channel":
+		case !tried:
 		case who == "":
 			out[i].Reason = reason
 		default:
-			out[i].Reason = who + ": " + clip(reason)
+			out[i].Reason = who + ": " + clipReason(reason)
 		}
 	}
 	return out
 }
 
-// mayUse checks that the listening end did not choose a channel that this one
-// does without.
-func (d *dialer) mayUse(all routes) error {
-	for name := range d.excluded {
+// mayUse checks that the listening end did not choose what this one does without.
+func (d *dialer) mayUse(transportName string, all routes) error {
+	if _, without := d.without.transports[transportName]; without {
+		return protocolError("answer chose transport %q, which this end did not offer", transportName)
+	}
+	for name := range d.without.channels {
 		if all.use(name) {
 			return protocolError("answer chose channel %q, which this end did not offer", name)
 		}

@@ -132,12 +132,13 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	}
 	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
 	more = overrule(more, "the dialling end", theirs.Refused)
+	told := overrule(refused, "the dialling end", theirs.Without)
 	native, reason, err := c.chooseDialect(marker, marked, carriesSession(first))
 	all := c.registry.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
 		_, without := tried[e.Name]
 		return !without && e.serves(pair, brochure.ChannelDeviceDescriptors[e.Name])
 	})
-	plan := c.registry.newPlan(name, all, append(refused, all.without(more)...))
+	plan := c.registry.newPlan(name, all, append(told, all.without(more)...))
 	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
 	}
@@ -146,7 +147,11 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 		s.features = marker.Features & c.marker().Features
 	}
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
-		s.probing = wire.Probing{Offers: c.registry.answerOffers(all, theirs.Offers), Refused: tried}
+		s.probing = wire.Probing{
+			Offers:  c.registry.answerOffers(all, theirs.Offers),
+			Refused: c.registry.reasons("channel", tried),
+			Without: c.registry.reasons("transport", reasonsOf(refused)),
+		}
 	}
 	plan.noteDialect(s.native, reason)
 	return s, nil
@@ -174,7 +179,7 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	}
 	s.desc = first
 	if desc != nil {
-		if s.desc, err = w.await(desc); err != nil {
+		if s.desc, err = w.awaitMove(s, desc, first); err != nil {
 			return err
 		}
 		if s.native {
@@ -182,20 +187,28 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 				return err
 			}
 		}
-		first.Close()
 	}
 	if s.native {
 		return nil
 	}
-	if s.reply, err = w.await(reply); err != nil {
+	return w.meetFurther(s, reply, control)
+}
+
+// meetFurther collects what the compatible dialect has beside the descriptor
+// connection.
+func (w *welcomer) meetFurther(s *spec, reply, control *ticket) (err error) {
+	vigil, ctx, stop := w.keepVigil(s.desc)
+	defer stop()
+	s.vigil = vigil
+	if s.reply, err = w.await(ctx, reply); err != nil {
 		return err
 	}
 	if control != nil {
-		if s.control, err = w.await(control); err != nil {
+		if s.control, err = w.await(ctx, control); err != nil {
 			return err
 		}
 	}
-	return w.meetChannels(s)
+	return w.meetChannels(ctx, s)
 }
 
 // answerConnections adds the connections of the dialect, beside the first. What
@@ -260,11 +273,11 @@ func (w *welcomer) answerChannels(s *spec, answer *wire.BrochureAnswer) {
 	}
 }
 
-func (w *welcomer) meetChannels(s *spec) error {
+func (w *welcomer) meetChannels(ctx context.Context, s *spec) error {
 	for i := range s.channels {
 		ch := &s.channels[i]
 		for _, t := range ch.tickets {
-			conn, err := w.await(t)
+			conn, err := w.await(ctx, t)
 			if err != nil {
 				return err
 			}
@@ -280,8 +293,8 @@ func (w *welcomer) expect() *ticket {
 	return t
 }
 
-func (w *welcomer) await(t *ticket) (transport.Conn, error) {
-	conn, err := t.wait(w.opening.ctx)
+func (w *welcomer) await(ctx context.Context, t *ticket) (transport.Conn, error) {
+	conn, err := t.wait(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 // tokens makes ends that know no doorbells, as C++ ones.
 func tokens(t *Transport) { t.tokensOnly = true }
 
-func TestConformance(t *testing.T) {
+func TestParityOfTransport(t *testing.T) {
 	transporttest.Run(t, backend("shm"))
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -174,6 +175,7 @@ func (c *conn) Close() error {
 	c.out.mu.Lock()
 	c.out.deadline.stop()
 	c.out.mu.Unlock()
+	step.Here()
 	err := c.socket.Close()
 	c.work.Wait()
 	if s := c.session.Load(); s != nil {

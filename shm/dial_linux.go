@@ -2,28 +2,43 @@ package shm
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// tryMachine takes what the first connection takes, so that a limit that it would
-// meet shows here, and gives it back.
+// tryMachine takes what the first connection takes, all at once, so that a limit
+// that it would meet shows here, and gives it back: one end shares its memory with
+// another one in this process.
 func tryMachine() error {
-	for _, size := range []int{reactorSize, inboxSize} {
-		m, err := create(size)
-		if err != nil {
-			return err
-		}
-		m.close()
-	}
 	l, err := net.ListenUnix("unix", socketAddr(""))
 	if err != nil {
 		return err
 	}
-	return l.Close()
+	defer l.Close()
+	there, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+	if err != nil {
+		return err
+	}
+	t := New()
+	giving := newHandshake(t, there)
+	defer giving.undo()
+	here, err := l.AcceptUnix()
+	if err != nil {
+		return err
+	}
+	taking := newHandshake(t, here)
+	defer taking.undo()
+	if err := giving.share(); err != nil {
+		return err
+	}
+	return taking.take()
 }
 
 // Dial connects to the listener with that name. When it returns the two ends
@@ -50,6 +65,7 @@ func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, erro
 
 func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, error) {
 	var d net.Dialer
+	step.Here()
 	socket, err := d.DialUnix(ctx, "unix", nil, socketAddr(name))
 	if err != nil {
 		return nil, err
@@ -79,6 +95,9 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	}
 	if err == nil {
 		err = h.take()
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the listening end hung up, and knows why: %w", err)
 	}
 	if !interrupt() {
 		<-interrupted

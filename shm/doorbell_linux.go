@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // What ends of ours say on the socket, in one byte.
@@ -17,6 +19,7 @@ const (
 // send sends one byte. Where the socket is full the peer has been rung for
 // already. Where the peer is gone attend hears of it.
 func (c *conn) send(what byte) {
+	step.Here()
 	_ = c.raw.Control(func(fd uintptr) {
 		_ = unix.Send(int(fd), []byte{what}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	})
@@ -24,6 +27,7 @@ func (c *conn) send(what byte) {
 
 // pressDoorbell is send(somethingNew) for one descriptor.
 func pressDoorbell(fd uintptr) {
+	step.Here()
 	_ = unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
@@ -61,6 +65,7 @@ func (c *conn) hear(fd uintptr) bool {
 		case err == unix.EAGAIN:
 			return false
 		case n == 0 || err != nil:
+			step.Here()
 			return c.hearEnd(int(fd), err)
 		case !c.rings:
 			c.in.blame(protocolError("bytes on the socket behind the greeting"))
@@ -68,6 +73,7 @@ func (c *conn) hear(fd uintptr) bool {
 			c.parted = true
 			return true
 		default:
+			step.Here()
 			c.in.bell.ring()
 			c.out.bell.ring()
 		}

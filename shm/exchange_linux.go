@@ -9,6 +9,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // What each end says once over the socket: two tokens, and the descriptors of
@@ -33,6 +35,7 @@ func (g greeting) send(socket *net.UnixConn) error {
 		fds[i] = int(f.Fd())
 	}
 	rights := unix.UnixRights(fds[:]...)
+	step.Here()
 	n, _, err := socket.WriteMsgUnix(tokens[:], rights, nil)
 	runtime.KeepAlive(g)
 	if err == nil && n < tokenBytes {
@@ -55,6 +58,7 @@ func receive(socket *net.UnixConn) (greeting, error) {
 	var tokens [tokenBytes]byte
 	rights := make([]byte, unix.CmsgSpace(passed*4))
 	n, oobn, flags, _, err := socket.ReadMsgUnix(tokens[:], rights)
+	step.Here()
 	if err == nil && n == 0 && oobn == 0 {
 		err = io.ErrUnexpectedEOF
 	}

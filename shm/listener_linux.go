@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -88,6 +89,7 @@ func (l *listener) welcome() {
 			return
 		}
 		socket, err := l.socket.AcceptUnix()
+		step.Here()
 		if err == nil {
 			l.run.Go(func() { l.receive(socket) })
 			continue

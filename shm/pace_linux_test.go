@@ -47,6 +47,13 @@ func TestAlarm(t *testing.T) {
 	require.True(t, a.rest(time.Hour))
 }
 
+// An idle transport takes less than a hundredth of a core, at the most that a look
+// costs.
+func TestIdleTransportLooksSeldom(t *testing.T) {
+	const look = 170 * time.Microsecond
+	require.Less(t, 100*look, New().pause)
+}
+
 func TestPauseIsBounded(t *testing.T) {
 	require.Equal(t, firstPause, New(WithPause(0)).pause)
 	require.Equal(t, time.Second, New(WithPause(time.Second)).pause)

@@ -141,7 +141,8 @@ func full(c *conn) int {
 	return n
 }
 
-// A peer that is stopped for a while loses nothing.
+// A peer that is stopped for a while loses nothing. The writer at the full ring
+// sleeps.
 func TestStoppedAndContinued(t *testing.T) {
 	eachKind(t, "echo", func(t *testing.T, c transport.Conn, p *process) {
 		want := random(7, 2*inboxSize)
@@ -150,6 +151,7 @@ func TestStoppedAndContinued(t *testing.T) {
 		for full(c.(*conn)) < inboxSize {
 			runtime.Gosched()
 		}
+		patience.Asleep(t)
 		require.NoError(t, p.Process.Signal(syscall.SIGCONT))
 		got, err := readFrame(c)
 		require.NoError(t, err)

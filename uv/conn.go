@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -51,6 +52,7 @@ func (c *conn) WriteFrames(frames ...transport.Frame) error {
 	if c.src == nil {
 		return ErrHandedOver
 	}
+	step.Here()
 	return c.writeError(c.batch.write(c.tcp, frames))
 }
 
@@ -67,6 +69,7 @@ func (c *conn) NextFrame() (int64, error) {
 		}
 	}
 	n, err := c.frames.Next()
+	step.Here()
 	return n, c.readError(err)
 }
 
@@ -93,6 +96,7 @@ func (c *conn) ReadBody(dst ...[]byte) error {
 	if c.src == nil {
 		return ErrHandedOver
 	}
+	step.Here()
 	return c.readError(c.frames.Body(dst...))
 }
 
@@ -116,6 +120,7 @@ func (c *conn) writeError(err error) error {
 // WriteFrames too.
 func (c *conn) CloseWrite() error {
 	c.finished.Store(true)
+	step.Here()
 	return c.tcp.CloseWrite()
 }
 
@@ -124,6 +129,7 @@ func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
+	step.Here()
 	return c.tcp.Close()
 }
 

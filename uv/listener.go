@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -137,6 +138,7 @@ func (l *listener) accept(ctx context.Context) (*net.TCPConn, error) {
 		l.tcp.SetDeadline(past)
 	})
 	tcp, err := l.tcp.AcceptTCP()
+	step.Here()
 	if !stop() {
 		<-interrupted
 		l.tcp.SetDeadline(time.Time{})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -98,6 +99,7 @@ func (e *end) Read(p []byte) (int, error) {
 		return 0, transport.ErrClosed
 	}
 	n, err := e.source.Read(p)
+	step.Here()
 	return n, e.conn.readError(err)
 }
 
@@ -113,12 +115,14 @@ type stream struct{ end }
 var _ transport.Gatherer = (*stream)(nil)
 
 func (s *stream) Write(p []byte) (int, error) {
+	step.Here()
 	n, err := s.conn.tcp.Write(p)
 	return n, s.conn.writeError(err)
 }
 
 // WriteBuffers implements [transport.Gatherer].
 func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
+	step.Here()
 	n, err := pieces.WriteTo(s.conn.tcp)
 	return n, s.conn.writeError(err)
 }

@@ -75,6 +75,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -206,6 +207,7 @@ func (t *Transport) dial(ctx context.Context, a Addr, name string) (transport.Co
 		KeepAliveConfig: t.keepAlive,
 		Control:         t.control,
 	}
+	step.Here()
 	c, err := d.DialContext(ctx, "tcp", a.String())
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package channeltest
 
 import (
-	"bytes"
 	"runtime"
 	"testing"
 
@@ -53,7 +52,7 @@ var abortCases = []testCase{
 		err := send.wait()
 		p.scribble(src)
 		if listen.recv(dst).wait() == nil {
-			wantBytes(t, data, p.read(dst), "a tensor that went out in spite of being aborted")
+			p.want(data, dst, "a tensor that went out in spite of being aborted")
 		}
 		if onHost(b, t) {
 			require.ErrorIs(t, err, errTest)
@@ -80,7 +79,7 @@ func onHost(b Backend, t *testing.T) bool { return usual(t, b).device == device.
 
 func wantScribble(t *testing.T, p place, b device.Buffer) {
 	t.Helper()
-	wantBytes(t, bytes.Repeat([]byte{scribbled}, b.Len()), p.read(b), "memory given back")
+	p.want(scribbles.bytes(b.Len()), b, "memory given back")
 }
 
 // afterwards checks what has become of the channel when by has aborted a
@@ -130,7 +129,7 @@ func abortOneOfMany(t *testing.T, b Backend) {
 				require.NoError(t, err)
 			}
 			if err == nil {
-				wantBytes(t, random(stuck/4, uint64(i)), p.read(targets[i]), "tensor")
+				p.want(random(stuck/4, uint64(i)), targets[i], "tensor")
 			}
 		}
 	}
@@ -142,9 +141,10 @@ func abortAnyTime(t *testing.T, b Backend) {
 	const size = 1 << 20
 	p := usual(t, b)
 	data := random(size, 1)
+	src, dst := p.alloc(size), p.alloc(size)
 	for round := range 60 {
 		connect, listen := open(t, b)
-		src, dst := p.holding(data), p.alloc(size)
+		p.write(src, data)
 		send, recv := connect.send(src), listen.recv(dst)
 		for range round * round / 8 {
 			runtime.Gosched()
@@ -158,7 +158,7 @@ func abortAnyTime(t *testing.T, b Backend) {
 		_ = send.wait()
 		p.scribble(src)
 		if err := recv.wait(); err == nil {
-			wantBytes(t, data, p.read(dst), "tensor")
+			p.want(data, dst, "tensor")
 		}
 		p.scribble(dst)
 		connect.close(nil)

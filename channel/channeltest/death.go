@@ -106,7 +106,7 @@ func attempt(p place, connect, listen *end, name string) {
 	}
 	for _, a := range arrivals {
 		if a.recv.wait() == nil {
-			wantBytes(p.t, a.want, p.read(a.dst), name)
+			p.want(a.want, a.dst, name)
 		}
 	}
 }

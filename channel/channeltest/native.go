@@ -65,7 +65,7 @@ func scattered(p place, from *end, ids []uint64, order []int) (check func()) {
 		p.t.Helper()
 		wantOK(all...)
 		for i, id := range ids {
-			wantBytes(p.t, random(20_000+i, id), p.read(targets[i]), "tensor")
+			p.want(random(20_000+i, id), targets[i], "tensor")
 		}
 	}
 }
@@ -93,14 +93,14 @@ func oneEarly(t *testing.T, b Backend, send bool) {
 		late = connect.sendAs(id, src)
 	}
 	wantOK(early, late)
-	wantBytes(t, random(5000, 1), p.read(dst), "tensor")
+	p.want(random(5000, 1), dst, "tensor")
 }
 
 // While other tensors come and go, one is aborted by either end, before the
 // other has begun it or after, sooner or later. Nobody else notices.
 func abortAtEveryStage(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	a := abortion{place: usual(t, b), from: connect, to: listen, id: 1 << 40}
+	a := newAbortion(usual(t, b), connect, listen)
 	for _, a.wait = range []int{0, 10, 100, 1000} {
 		for _, a.bySender = range []bool{true, false} {
 			for _, a.alone = range []bool{true, false} {
@@ -121,19 +121,24 @@ func abortAtEveryStage(t *testing.T, b Backend) {
 type abortion struct {
 	place
 	from, to *end
+	src, dst device.Buffer
 	id       uint64
 	wait     int  // turns of other goroutines before the abort
 	bySender bool // or else by the receiver
 	alone    bool // the other end begins only afterwards
 }
 
+func newAbortion(p place, from, to *end) abortion {
+	return abortion{place: p, from: from, to: to, src: p.alloc(4 << 20), dst: p.alloc(4 << 20), id: 1 << 40}
+}
+
 // run checks that both ends are told, and the memory is left alone from then on.
 func (a *abortion) run() {
 	a.t.Helper()
-	data := random(4<<20, a.id)
-	src, dst := a.holding(data), a.alloc(len(data))
-	send := func() *transfer { return a.from.sendAs(a.id, src) }
-	recv := func() *transfer { return a.to.recvAs(a.id, dst) }
+	data := random(a.src.Len(), a.id)
+	a.write(a.src, data)
+	send := func() *transfer { return a.from.sendAs(a.id, a.src) }
+	recv := func() *transfer { return a.to.recvAs(a.id, a.dst) }
 	by, first, second := a.from, send, recv
 	if !a.bySender {
 		by, first, second = a.to, recv, send
@@ -151,12 +156,12 @@ func (a *abortion) run() {
 		all = append(all, second())
 	}
 	for _, tr := range all {
-		a.wantAborted(tr, data, dst)
+		a.wantAborted(tr, data, a.dst)
 	}
-	a.scribble(src)
-	a.scribble(dst)
+	a.scribble(a.src)
+	a.scribble(a.dst)
 	linger()
-	wantScribble(a.t, a.place, dst)
+	wantScribble(a.t, a.place, a.dst)
 }
 
 // wantAborted waits for a transfer that was aborted, perhaps too late.
@@ -164,7 +169,7 @@ func (a *abortion) wantAborted(tr *transfer, data []byte, dst device.Buffer) {
 	a.t.Helper()
 	err := tr.wait()
 	if err == nil && tr.what == "recv" {
-		wantBytes(a.t, data, a.read(dst), "a tensor that went out in spite of being aborted")
+		a.want(data, dst, "a tensor that went out in spite of being aborted")
 	}
 	if err != nil {
 		require.True(a.t, errors.Is(err, errTest) || errors.Is(err, channel.ErrAborted), "%v: %v", tr, err)
@@ -174,10 +179,11 @@ func (a *abortion) wantAborted(tr *transfer, data []byte, dst device.Buffer) {
 // Both ends abort the same transfer at the same time.
 func abortsCross(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	a := abortion{place: usual(t, b)}
+	a := newAbortion(usual(t, b), connect, listen)
+	src, dst := a.src.Slice(0, 1<<20), a.dst.Slice(0, 1<<20)
 	for i := range uint64(40) {
-		data := random(1<<20, i)
-		src, dst := a.holding(data), a.alloc(len(data))
+		data := random(src.Len(), i)
+		a.write(src, data)
 		send, recv := connect.send(src), listen.recv(dst)
 		for range i * i {
 			runtime.Gosched()

@@ -1,8 +1,6 @@
 package channeltest
 
 import (
-	"bytes"
-	"math/rand/v2"
 	"runtime"
 	"testing"
 
@@ -78,16 +76,17 @@ func (p place) holding(data []byte) device.Buffer {
 	return b
 }
 
-// write puts data into b, on b's stream.
+// write puts data into b, on b's stream. Nobody may change data afterwards: the
+// stream reads it when its turn comes.
 func (p place) write(b device.Buffer, data []byte) {
 	p.t.Helper()
-	p.copy(b, device.Bytes(bytes.Clone(data)))
+	p.copy(b, device.Bytes(data))
 }
 
 // scribble overwrites b on its stream with what no test sends.
 func (p place) scribble(b device.Buffer) {
 	p.t.Helper()
-	p.write(b, bytes.Repeat([]byte{scribbled}, b.Len()))
+	p.write(b, scribbles.bytes(b.Len()))
 }
 
 // read returns the contents of b when its stream has come to them.
@@ -98,6 +97,18 @@ func (p place) read(b device.Buffer) []byte {
 		require.NoError(p.t, s.Synchronize(p.t.Context()))
 	}
 	return data
+}
+
+// want compares the contents of b, when its stream has come to them.
+func (p place) want(data []byte, b device.Buffer, what string) {
+	p.t.Helper()
+	seen := borrow(b.Len())
+	p.copy(device.Bytes(*seen), b)
+	if s := b.Stream(); s != nil {
+		require.NoError(p.t, s.Synchronize(p.t.Context()))
+	}
+	wantBytes(p.t, data, *seen, what)
+	giveBack(seen)
 }
 
 // snapshot enqueues reading b and returns where the bytes will be.
@@ -124,37 +135,6 @@ func (p place) copy(dst, src device.Buffer) {
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.streams.Copy(via, src))
 	require.NoError(p.t, p.streams.Copy(dst, via))
-}
-
-// scribbled is a byte that never occurs in what random returns.
-const scribbled = 0xee
-
-// random returns n bytes that depend on seed.
-func random(n int, seed uint64) []byte {
-	data := make([]byte, n)
-	const period = 4099 // a prime, so that pieces in the wrong place show
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range min(n, period) {
-		data[i] = byte(r.UintN(scribbled))
-	}
-	for have := period; have < n; have *= 2 {
-		copy(data[have:], data[:have])
-	}
-	return data
-}
-
-// wantBytes compares without printing megabytes.
-func wantBytes(t *testing.T, want, got []byte, what string) {
-	t.Helper()
-	require.Equal(t, len(want), len(got), what)
-	if bytes.Equal(want, got) {
-		return
-	}
-	i := 0
-	for want[i] == got[i] {
-		i++
-	}
-	require.Failf(t, "wrong bytes", "%s: at %d of %d: want %#x, got %#x", what, i, len(want), want[i], got[i])
 }
 
 // linger gives other goroutines the chance to do what they should not.

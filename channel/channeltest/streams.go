@@ -83,7 +83,7 @@ func senderWaitsForItsStream(t *testing.T, s *streamTest) {
 	linger()
 	release()
 	wantOK(send, recv)
-	wantBytes(t, final, s.read(dst), "the value written by work on the stream")
+	s.want(final, dst, "the value written by work on the stream")
 }
 
 // The receiver's stream is busy with work that reads the old contents when Recv
@@ -158,7 +158,7 @@ func tenHeld(t *testing.T, s *streamTest) (releases []func(), check func()) {
 		t.Helper()
 		wantOK(all...)
 		for i, dst := range targets {
-			wantBytes(t, random(100, uint64(i)), s.read(dst), "tensor")
+			s.want(random(100, uint64(i)), dst, "tensor")
 		}
 	}
 }
@@ -191,7 +191,7 @@ func bothWaysOnStreams(t *testing.T, s *streamTest) {
 	}
 	wantOK(all...)
 	for i, dst := range targets {
-		wantBytes(t, random(10_000, uint64(i/2)), s.read(dst), "tensor")
+		s.want(random(10_000, uint64(i/2)), dst, "tensor")
 	}
 }
 
@@ -237,7 +237,7 @@ func betweenDevices(t *testing.T, b Backend) {
 				data := random(3000, uint64(i))
 				dst := to.alloc(len(data))
 				wantOK(e[0].send(from.holding(data)), e[1].recv(dst))
-				wantBytes(t, data, to.read(dst), fmt.Sprint(from.device, " to ", to.device))
+				to.want(data, dst, fmt.Sprint(from.device, " to ", to.device))
 			}
 		}
 	}

@@ -22,8 +22,8 @@ var transferCases = []testCase{
 
 	{"Large", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
-		there := begin(t, b, connect, listen, 64<<20)
-		back := begin(t, b, listen, connect, 64<<20)
+		there := begin(t, b, connect, listen, large)
+		back := begin(t, b, listen, connect, large)
 		there()
 		back()
 	}},
@@ -52,7 +52,7 @@ var transferCases = []testCase{
 		linger()
 		require.False(t, recv.isDone())
 		wantOK(connect.send(p.holding(random(1000, 1))), recv)
-		wantBytes(t, random(1000, 1), p.read(dst), "tensor")
+		p.want(random(1000, 1), dst, "tensor")
 	}},
 
 	{"OneAtATime", func(t *testing.T, b Backend) {
@@ -80,7 +80,7 @@ func memoryIsFreeAfterDone(t *testing.T, b Backend) {
 		wantOK(connect.send(src))
 		p.scribble(src)
 		wantOK(recv)
-		wantBytes(t, random(5000, i), p.read(dst), "tensor")
+		p.want(random(5000, i), dst, "tensor")
 		p.scribble(dst)
 	}
 }
@@ -98,13 +98,13 @@ func segments(t *testing.T, b Backend) {
 			data := random(1000, uint64(len(from)))
 			src, dst := device.Host(split(data, from)...), device.Host(split(make([]byte, 1000), to)...)
 			wantOK(listen.recv(dst), connect.send(src))
-			wantBytes(t, data, p.read(dst), fmt.Sprint(from, to))
+			p.want(data, dst, fmt.Sprint(from, to))
 		}
 	}
 	data := random(300, 1)
 	dst := p.alloc(300)
 	wantOK(connect.send(device.Host(split(data, repeat(299, 1))...)), listen.recv(dst))
-	wantBytes(t, data, p.read(dst), "one byte each")
+	p.want(data, dst, "one byte each")
 }
 
 // split cuts data into pieces of these sizes and the rest.

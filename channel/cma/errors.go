@@ -3,6 +3,7 @@ package cma
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -30,10 +31,14 @@ func (e *ReadError) Error() string {
 func (e *ReadError) Unwrap() error { return e.Err }
 
 // explain puts a name to an error. What the transport finds wrong with a frame is
-// the peer's doing.
+// the peer's doing; a process that cannot be read any more may well be alive.
 func explain(peer string, err error) error {
-	if errors.Is(err, transport.ErrFrame) {
+	var read *ReadError
+	switch {
+	case errors.Is(err, transport.ErrFrame):
 		err = protocolError("%w", err)
+	case errors.As(err, &read) && errors.Is(err, fs.ErrPermission):
+		err = fmt.Errorf("%w: %w", channel.ErrForbidden, err)
 	}
 	return &channel.Error{Channel: Name, Peer: peer, Err: err}
 }

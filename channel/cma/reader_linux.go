@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // maxPieces is the number of pieces that one system call takes.
@@ -28,6 +29,7 @@ func (r *reader) read(pid int, dst device.Buffer, src []segment, off, n int) err
 	defer r.forget()
 	for end := off + n; off < end; {
 		r.aim(src, off, end-off)
+		step.Here()
 		got, err := unix.ProcessVMReadv(pid, r.local, r.remote, 0)
 		if err == nil && got <= 0 {
 			err = io.ErrNoProgress

@@ -238,7 +238,7 @@ func TestPlainLanesAreRefused(t *testing.T) {
 
 // The channel, and all that knows its factory, go away while the lanes are being
 // opened.
-func TestContextIsNotJoined(t *testing.T) {
+func TestParityOfContextNotJoined(t *testing.T) {
 	parity.Case(t, "tensorpipe/channel.MptContextIsNotJoined", func(t *testing.T) {
 		for _, d := range dialects {
 			for _, first := range []channel.Role{channel.RoleConnect, channel.RoleListen} {

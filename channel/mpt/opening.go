@@ -24,6 +24,8 @@ type opening struct {
 	begun   bool               // the client has asked, or the server was asked
 	granted int                // by the server, in its wordLanes; at the client: asked for
 	heard   bool               // the client has heard wordLanes, or the server wordOpened
+	opened  int                // lanes, by the client in its wordOpened
+	told    bool               // the server has told the client of each lane, and is done with framing
 	cancel  context.CancelFunc // of the server's waiting
 }
 
@@ -78,7 +80,20 @@ func (e *nativeEnd) grant(ctx context.Context, n int) error {
 			return err
 		}
 	}
+	e.granted()
 	return nil
+}
+
+// granted is the end of what the server does with the lanes one by one. A client
+// may be faster, or a liar, and have said already that they are open.
+func (e *nativeEnd) granted() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := &e.opening
+	o.told = true
+	if !e.ended && o.opened > 0 {
+		e.use()
+	}
 }
 
 func (e *nativeEnd) announce(hello wire.MPTServerHello) {
@@ -181,7 +196,10 @@ func (e *nativeEnd) heardOpened(count int) error {
 	if count != o.granted || len(e.conns) != count {
 		return protocolError("it has opened %d lanes, of %d that were announced and %d that have come", count, o.granted, len(e.conns))
 	}
-	e.use()
+	o.opened = count
+	if o.told {
+		e.use()
+	}
 	return nil
 }
 

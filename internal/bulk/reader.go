@@ -9,6 +9,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -83,6 +84,7 @@ func (r *reader) header() (native.ChunkHeader, error) {
 	if err != nil {
 		return native.ChunkHeader{}, err
 	}
+	step.Here()
 	r.sum = native.Sum(0, p)
 	h, err := native.DecodeChunkHeader(p)
 	_, _ = r.src.Discard(native.ChunkHeaderSize) // they were there
@@ -94,6 +96,7 @@ func (r *reader) trailer() (native.ChunkTrailer, error) {
 	if err != nil {
 		return native.ChunkTrailer{}, early(err)
 	}
+	step.Here()
 	t, err := native.DecodeChunkTrailer(p)
 	_, _ = r.src.Discard(native.ChunkTrailerSize)
 	return t, err
@@ -132,6 +135,7 @@ func (r *reader) fill(j *job, h native.ChunkHeader) (n int, err error) {
 func (r *reader) full(p []byte, sum bool) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
+		step.Here()
 		k, err = r.src.Read(p[n:])
 		if sum {
 			r.sum = native.Sum(r.sum, p[n:n+k])

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -105,6 +106,7 @@ func (w *writer) copyChunk(j *job) error {
 		return nil
 	}
 	w.copied = native.ChunkTrailer{Sum: w.sum(w.copied)}.Append(w.copied)
+	step.Here()
 	if _, err := w.stream.Write(w.copied); err != nil {
 		return err
 	}
@@ -171,6 +173,7 @@ func (w *writer) sum(pieces ...[]byte) (sum uint32) {
 // write gathers pieces and returns how many bytes of them have left.
 func (w *writer) write(pieces [][]byte) (int, error) {
 	w.pending = pieces
+	step.Here()
 	n, err := w.gatherer.WriteBuffers(&w.pending)
 	w.pending = nil
 	return int(n), err

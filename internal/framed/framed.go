@@ -6,6 +6,7 @@ package framed
 import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -74,6 +75,7 @@ func (l *Line) write() error {
 		if err := l.gather(); err != nil {
 			return err
 		}
+		step.Here()
 		err := l.conn.WriteFrames(l.frames...)
 		for i := range l.frames {
 			clear(l.frames[i]) // the memory is not ours any more
@@ -128,12 +130,14 @@ func (l *Line) read() error {
 		if err := l.fill(n); err != nil {
 			return err
 		}
+		step.Here()
 		l.recvs.Pop().Done(nil)
 	}
 }
 
 // fill reads a frame of n bytes into the front of the queue, which it waits for.
 func (l *Line) fill(n int64) error {
+	step.Here()
 	t, err := l.recvs.Wait(l.life.Context())
 	if err != nil {
 		return err

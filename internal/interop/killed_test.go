@@ -23,7 +23,7 @@ func (r route) killed(t *testing.T) {
 
 // big is a tensor that no socket buffer holds.
 var big = sync.OnceValue(func() *batch {
-	return newBatch(Shape{Seed: 20, Sizes: []int{64 << 20}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}, 1)
+	return newBatch(Shape{Seed: 20, Sizes: []int{large}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}, 1)
 })
 
 // kill ends a peer as kill -9 does. How long all the errors took that follow is

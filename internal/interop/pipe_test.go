@@ -35,13 +35,13 @@ var shapes = map[string]struct {
 	shape Shape
 	count int
 }{
-	"random":         {Shape{Seed: 11}, 40},
-	"all targets":    {Shape{Seed: 12, Targets: TargetsAll}, 20},
-	"no targets":     {Shape{Seed: 13, Targets: TargetsNone}, 20},
-	"empty parts":    {Shape{Seed: 14, Sizes: []int{0}, Payloads: ptr(2), Tensors: ptr(2)}, 4},
-	"metadata only":  {Shape{Seed: 15, Payloads: ptr(0), Tensors: ptr(0)}, 4},
-	"64 MiB tensor":  {Shape{Seed: 16, Sizes: []int{64 << 20}, Payloads: ptr(0), Tensors: ptr(1)}, 2},
-	"64 MiB payload": {Shape{Seed: 17, Sizes: []int{64 << 20}, Payloads: ptr(1), Tensors: ptr(0)}, 1},
+	"random":        {Shape{Seed: 11}, 40},
+	"all targets":   {Shape{Seed: 12, Targets: TargetsAll}, 20},
+	"no targets":    {Shape{Seed: 13, Targets: TargetsNone}, 20},
+	"empty parts":   {Shape{Seed: 14, Sizes: []int{0}, Payloads: ptr(2), Tensors: ptr(2)}, 4},
+	"metadata only": {Shape{Seed: 15, Payloads: ptr(0), Tensors: ptr(0)}, 4},
+	"large tensor":  {Shape{Seed: 16, Sizes: []int{large}, Payloads: ptr(0), Tensors: ptr(1)}, 2},
+	"large payload": {Shape{Seed: 17, Sizes: []int{large}, Payloads: ptr(1), Tensors: ptr(0)}, 1},
 }
 
 func eachShape(t *testing.T, f func(t *testing.T, b *batch)) {

@@ -11,9 +11,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 )
 
-// TestSameHostParity takes the paths between two processes of one machine, and
+// TestParityOfSameHost takes the paths between two processes of one machine, and
 // mpt, which is for any two, with libtensorpipe at the other end.
-func TestSameHostParity(t *testing.T) {
+func TestParityOfSameHost(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_mpt", func(t *testing.T) {
 		for _, lanes := range []int{2, 3, 16} {
 			t.Run(fmt.Sprint(lanes, " lanes"), route{"uv", "mpt_uv", lanes}.prove)
@@ -32,7 +32,7 @@ func TestSameHostParity(t *testing.T) {
 // everySize has each size that some path treats in a way of its own: nothing,
 // fewer bytes than lanes, odd ones, a page, more than a ring holds.
 var everySize = sync.OnceValue(func() *batch {
-	sizes := []int{0, 1, 13, 4096, 1 << 20, 64 << 20}
+	sizes := []int{0, 1, 13, 4096, 1 << 20, large}
 	return newBatch(Shape{Seed: 21, Sizes: sizes, Payloads: ptr(1), Tensors: ptr(2)}, len(sizes))
 })
 

@@ -24,10 +24,10 @@ import (
 // Main runs the tests of a package and exits, with an error if they passed but
 // left something behind. It is the body of a TestMain.
 func Main(m *testing.M) {
-	start := begin()
+	start := Begin()
 	code := m.Run()
 	if code == 0 && !fuzzing() {
-		for _, leak := range start.leaks() {
+		for _, leak := range start.Leaks() {
 			fmt.Fprintln(os.Stderr, "leakcheck:", leak)
 			code = 1
 		}
@@ -40,12 +40,12 @@ func Main(m *testing.M) {
 // tell tests apart that run in parallel.
 func Check(t testing.TB) {
 	t.Helper()
-	start := begin()
+	start := Begin()
 	t.Cleanup(func() {
 		if t.Failed() {
 			return
 		}
-		for _, leak := range start.leaks() {
+		for _, leak := range start.Leaks() {
 			t.Errorf("leakcheck: %s", leak)
 		}
 	})
@@ -62,19 +62,20 @@ func fuzzing() bool {
 	return false
 }
 
-// baseline is what there was at the start.
-type baseline struct {
+// Baseline is what there was at some time.
+type Baseline struct {
 	goroutines goleak.Option
 	resources  usage
 }
 
-func begin() baseline {
+// Begin notes what there is now, for a test that looks more than once.
+func Begin() Baseline {
 	wakePoller()
-	return baseline{goroutines: goleak.IgnoreCurrent(), resources: inUse()}
+	return Baseline{goroutines: goleak.IgnoreCurrent(), resources: inUse()}
 }
 
-// leaks waits for stragglers and lists what stays.
-func (b baseline) leaks() []string {
+// Leaks lists what there is beyond b. It waits for what is on its way out.
+func (b Baseline) Leaks() []string {
 	var out []string
 	if err := goleak.Find(b.goroutines); err != nil {
 		out = append(out, "goroutines: "+err.Error())

@@ -3,6 +3,8 @@ package ring
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // Where the flags of the roles are in the word of flags.
@@ -36,6 +38,7 @@ type Side struct {
 
 // Begin takes the role, or returns [ErrBusy].
 func (s *Side) Begin() error {
+	step.Here()
 	// Of this word the other role changes its byte at any time.
 	if s.begun || s.flags.Or(s.flag)&s.mask != 0 {
 		return ErrBusy
@@ -52,6 +55,7 @@ func (s *Side) Publish() error {
 	if !s.begun {
 		return ErrIdle
 	}
+	step.Here()
 	s.start += s.moved
 	s.moved = 0
 	s.own.Store(s.start)
@@ -73,6 +77,7 @@ func (s *Side) Cancel() error {
 	}
 	s.begun = false
 	s.moved = 0
+	step.Here()
 	s.flags.And(^s.mask)
 	return nil
 }
@@ -92,6 +97,7 @@ func (s *Side) Next(n int) (first, second []byte, err error) {
 		}
 		n = min(n, ready)
 	}
+	step.Here()
 	s.moved += uint64(n)
 	from := int(at) & (len(s.data) - 1)
 	to := min(from+n, len(s.data))

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -75,6 +76,7 @@ func (b *bond) init(sock *net.UnixConn) (err error) {
 func (b *bond) ring(what bell) {
 	b.ringing.Lock()
 	binary.LittleEndian.PutUint16(b.out[:], uint16(what))
+	step.Here()
 	err := b.raw.Write(b.send)
 	if err == nil {
 		err = b.sent
@@ -98,6 +100,7 @@ func (b *bond) hand(f *os.File) error {
 	b.ringing.Lock()
 	defer b.ringing.Unlock()
 	binary.LittleEndian.PutUint16(b.out[:], uint16(bellSegment))
+	step.Here()
 	_, _, err := b.sock.WriteMsgUnix(b.out[:], unix.UnixRights(int(f.Fd())), nil)
 	return err
 }
@@ -113,6 +116,7 @@ func (b *bond) listen(l listener) {
 			_ = b.sock.SetReadDeadline(time.Time{})
 			continue
 		}
+		step.Here()
 		if n == 0 && err == nil {
 			err = io.EOF
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // A ring begins with a header, in which what the two ends write stands on
@@ -110,7 +112,9 @@ func (w *writerEnd) put(p []byte) (int, error) {
 	}
 	n = min(n, room)
 	w.copy(p[:n])
-	w.publish()
+	if n > 0 {
+		w.publish()
+	}
 	return n, nil
 }
 
@@ -155,7 +159,11 @@ func (w *writerEnd) copy(p []byte) {
 }
 
 // publish shows the other end what was written.
-func (w *writerEnd) publish() { w.words.head.Store(w.head) }
+func (w *writerEnd) publish() {
+	step.Here()
+	w.words.head.Store(w.head)
+	step.Here()
+}
 
 // there is how many bytes can be read now.
 func (r *readerEnd) there() (int, error) {
@@ -182,7 +190,9 @@ func (r *readerEnd) take(p []byte) (int, error) {
 	copy(p[k:n], r.data)
 	r.tail += uint64(n)
 	if n > 0 {
+		step.Here()
 		r.words.tail.Store(r.tail)
+		step.Here()
 	}
 	return n, nil
 }

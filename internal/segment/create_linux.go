@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 // name shows in /proc, and is that of TensorPipe in C++.
@@ -40,6 +41,7 @@ func newFile(size int64, sealed bool) (*os.File, error) {
 	if sealed {
 		flags |= unix.MFD_ALLOW_SEALING
 	}
+	step.Here()
 	fd, err := unix.MemfdCreate(name, flags)
 	switch {
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -53,10 +55,12 @@ func newFile(size int64, sealed bool) (*os.File, error) {
 // newSegment gives an empty file its pages and maps them.
 func newSegment(f *os.File, size int64, sealed bool) (s *Segment, err error) {
 	ctlErr := control(f, func(fd int) {
+		step.Here()
 		if err = reserve(fd, size); err != nil {
 			return
 		}
 		if sealed {
+			step.Here()
 			if _, e := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, fixed); e != nil {
 				err = failed("fcntl F_ADD_SEALS", size, e)
 				return

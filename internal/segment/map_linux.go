@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
 func open(f *os.File, limit int64) (s *Segment, err error) {
@@ -58,6 +60,7 @@ func checkKind(fd int) (sealed bool, err error) {
 }
 
 func mapFile(fd int, size int64, sealed bool) (*Segment, error) {
+	step.Here()
 	memory, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, failed("mmap", size, err)
@@ -69,6 +72,7 @@ func unmap(memory []byte) error {
 	if memory == nil {
 		return nil
 	}
+	step.Here()
 	return failed("munmap", int64(len(memory)), unix.Munmap(memory))
 }
 

@@ -9,17 +9,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Probing is what an end says of channels that must be tried with an actual peer.
-// It stands behind a [Marker], in words of its own: "probe:cma=0a1b..." and
-// "refused:cma=7065...", the bytes in hexadecimal.
+// Probing is what an end says of channels that must be tried with an actual peer,
+// and of what it does without. It stands behind a [Marker], in words of its own:
+// "probe:cma=0a1b...", "refused:cma=7065..." and "without:shm=6e6f...", the bytes in
+// hexadecimal.
 type Probing struct {
 	// Offers are what an end shows to the other, by the channel that tries it. In
 	// an answer there are only channels that the client made offers for too; to
 	// such an answer the client replies with a verdict, see [MaxVerdict].
 	Offers map[string][]byte
 
-	// Refused says why an end does not want to use a channel that both have.
-	Refused map[string]string
+	// Refused says why an end does without a channel, and Without why it does
+	// without a transport.
+	Refused, Without map[string]string
 }
 
 // Limits of a Probing. What is larger is left out, by those who write and by those
@@ -39,21 +41,27 @@ const MaxVerdict = 1024
 const (
 	offerWord   = "probe:"
 	refusedWord = "refused:"
+	withoutWord = "without:"
 )
 
 // Empty reports whether p says nothing.
-func (p Probing) Empty() bool { return len(p.Offers) == 0 && len(p.Refused) == 0 }
+func (p Probing) Empty() bool { return len(p.Offers)+len(p.Refused)+len(p.Without) == 0 }
 
 func (p Probing) words() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(p.Offers)) {
 		appendProbed(&b, offerWord, name, p.Offers[name])
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.Refused)) {
-		reason := p.Refused[name]
-		appendProbed(&b, refusedWord, name, []byte(strings.ToValidUTF8(reason[:min(len(reason), maxProbedBytes)], "")))
-	}
+	appendReasons(&b, refusedWord, p.Refused)
+	appendReasons(&b, withoutWord, p.Without)
 	return b.String()
+}
+
+func appendReasons(b *strings.Builder, word string, reasons map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(reasons)) {
+		reason := reasons[name]
+		appendProbed(b, word, name, []byte(strings.ToValidUTF8(reason[:min(len(reason), maxProbedBytes)], "")))
+	}
 }
 
 func appendProbed(b *strings.Builder, word, name string, data []byte) {
@@ -66,7 +74,7 @@ func appendProbed(b *strings.Builder, word, name string, data []byte) {
 // parseProbing reads the words behind a marker. It passes over what it does not
 // understand.
 func parseProbing(marker string) Probing {
-	p := Probing{Offers: map[string][]byte{}, Refused: map[string]string{}}
+	p := Probing{Offers: map[string][]byte{}, Refused: map[string]string{}, Without: map[string]string{}}
 	_, words, _ := strings.Cut(marker, " ")
 	for word := range strings.SplitSeq(words, " ") {
 		key, text, _ := strings.Cut(word, "=")
@@ -79,6 +87,9 @@ func parseProbing(marker string) Probing {
 		}
 		if name, ok := strings.CutPrefix(key, refusedWord); ok && len(p.Refused) < MaxProbed {
 			p.Refused[name] = string(data)
+		}
+		if name, ok := strings.CutPrefix(key, withoutWord); ok && len(p.Without) < MaxProbed {
+			p.Without[name] = string(data)
 		}
 	}
 	return p

@@ -27,6 +27,7 @@ const nobody = 65534
 type child struct {
 	t    *testing.T
 	cmd  *exec.Cmd
+	in   io.Writer
 	said *bufio.Reader
 }
 
@@ -49,7 +50,7 @@ func spawn(t *testing.T, part string, attr *syscall.SysProcAttr) *child {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return &child{t, cmd, bufio.NewReader(out)}
+	return &child{t, cmd, in, bufio.NewReader(out)}
 }
 
 // line is the next that the child says.

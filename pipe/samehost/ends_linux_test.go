@@ -25,10 +25,17 @@ func newContext(o pipe.Options, f *cma.Factory) (*pipe.Context, error) {
 	return pipe.New(o)
 }
 
+// onWay begins the part of a child that goes a way of ways.
+const onWay = "on"
+
 // play is the life of a child. Its part is a list of words: the dialect, the
 // address that it dials, or "listen", what it spoils before or after it has
-// looked what works, and what it does with the pipe.
+// looked what works, and what it does with the pipe. If it begins with onWay see
+// playOn.
 func play(part string) error {
+	if on, ok := strings.CutPrefix(part, onWay+" "); ok {
+		return playOn(strings.Split(on, " "))
+	}
 	words := strings.Split(part, " ")
 	dialect, url, spoil, role := words[0], words[1], words[2], words[3]
 	f := cma.New(cma.Options{})

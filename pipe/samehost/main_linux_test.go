@@ -3,6 +3,7 @@ package samehost_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
@@ -22,8 +23,21 @@ func TestMain(m *testing.M) {
 	if os.Getenv(partVar) == "" {
 		leakcheck.Main(m)
 	}
-	if err := play(os.Getenv(partVar)); err != nil {
+	life, part := lifeOf(os.Getenv(partVar))
+	if err := life(part); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// lifeOf is what a child does, and with which words.
+func lifeOf(part string) (life func(string) error, words string) {
+	kind, words, _ := strings.Cut(part, " ")
+	switch kind {
+	case restrictedPart:
+		return playRestricted, words
+	case crowdPart:
+		return playCrowd, words
+	}
+	return play, part
 }

@@ -1,17 +1,66 @@
 package samehost_test
 
 import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// spoilers take away from this process what it needs to be read, or to read.
+// spoilers take away from this process what it needs to be read, or to read, or to
+// share memory.
 var spoilers = map[string]func() error{
 	"nothing":  func() error { return nil },
 	"dumpable": func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
 	"readv":    func() error { return forbid(unix.SYS_PROCESS_VM_READV) },
+	"memfd":    func() error { return forbid(unix.SYS_MEMFD_CREATE) },
+	"fsize":    func() error { return limit(unix.RLIMIT_FSIZE, 4096) },
+	"nofile":   limitDescriptors,
+	"cable":    plugIn,
+}
+
+func limit(resource int, soft uint64) error {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(resource, &before); err != nil {
+		return err
+	}
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: soft, Max: before.Max})
+}
+
+// limitDescriptors leaves a few: enough for a pipe over TCP, not for one that moves
+// to shared memory.
+func limitDescriptors() error {
+	const left = 8
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the runtime has some of its own from here on
+	if err != nil {
+		return err
+	}
+	l.Close()
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return limit(unix.RLIMIT_NOFILE, uint64(f.Fd())+left)
+}
+
+// plugIn waits for the parent to lay a cable, and puts it into service.
+func plugIn() error {
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return err
+	}
+	for _, line := range []string{"link set lo up", "addr add " + farHost + "/30 dev " + farName, "link set " + farName + " up"} {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", line, err, bytes.TrimSpace(out))
+		}
+	}
+	return nil
 }
 
 // forbid has a system call fail with EPERM in all threads of this process.

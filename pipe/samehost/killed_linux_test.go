@@ -1,0 +1,103 @@
+package samehost_test
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// pointsVar in the environment is at how many points of each way a child is to
+// die, "all" being all.
+const pointsVar = "SAMEHOST_TEST_POINTS"
+
+func refusedToConnect(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// A process is killed before a system call: the other end has an error, and
+// nothing left of it.
+func TestKilledAtSystemCalls(t *testing.T) {
+	needsTracing(t)
+	onAllWays(t, func(t *testing.T, s *survivor, listens bool) { s.bury(t, atSystemCall, listens, 3) })
+}
+
+// onAllWays runs f with a survivor for each way, in both dialects, and for each end
+// that may die.
+func onAllWays(t *testing.T, f func(t *testing.T, s *survivor, listens bool)) {
+	for _, w := range ways {
+		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+			for _, listens := range []bool{false, true} {
+				name := map[bool]string{false: "child dials", true: "child listens"}[listens]
+				t.Run(w.name+"/"+dialect+"/"+name, func(t *testing.T) {
+					w.needs(t)
+					s := newSurvivor(t, w, dialect)
+					if !listens {
+						s.accept(t)
+					}
+					f(t, s, listens)
+				})
+			}
+		}
+	}
+}
+
+// bury lets one child after another die, each at another point of its life: a few of
+// them, or as many as the environment says.
+func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) {
+	t.Helper()
+	life := s.live(t, start, listens)
+	var slowest time.Duration
+	deaths := 0
+	points := chosen(t, life.points, few)
+	for _, n := range points {
+		f := s.meet(t, start, listens, n)
+		f.require(t, n)
+		if f.killed {
+			deaths++
+			slowest = max(slowest, f.freed)
+		} else {
+			require.NoError(t, f.err, "point %d: not every life has as many", n)
+		}
+	}
+	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen; the slowest was gone after %v",
+		s.way.name, s.dialect, map[bool]string{false: "the dialling end", true: "the listening end"}[listens],
+		life.points, deaths, len(points), slowest.Round(time.Millisecond))
+}
+
+// live is the life of a child that does not die.
+func (s *survivor) live(t *testing.T, start executioner, listens bool) fate {
+	t.Helper()
+	s.settleIn()
+	f := s.meet(t, start, listens, 0)
+	require.NoError(t, f.err)
+	require.Len(t, f.errs, 1)
+	require.ErrorIs(t, f.errs[0], pipe.ErrPeerClosed)
+	require.Positive(t, f.points)
+	return f
+}
+
+// chosen are points from the first to the last, at equal distances.
+func chosen(t *testing.T, points, few int) (all []int) {
+	t.Helper()
+	switch v := os.Getenv(pointsVar); v {
+	case "":
+	case "all":
+		few = points
+	default:
+		var err error
+		few, err = strconv.Atoi(v)
+		require.NoError(t, err)
+	}
+	few = min(few, points)
+	for i := range few {
+		all = append(all, 1+i*points/few)
+	}
+	return all
+}
