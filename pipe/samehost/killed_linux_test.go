@@ -53,7 +53,7 @@ func onAllWays(t *testing.T, f func(t *testing.T, s *survivor, listens bool)) {
 func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) {
 	t.Helper()
 	life := s.live(t, start, listens)
-	var slowest time.Duration
+	var slowest fate
 	deaths := 0
 	points := chosen(t, life.points, few)
 	for _, n := range points {
@@ -61,14 +61,16 @@ func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) 
 		f.require(t, n)
 		if f.killed {
 			deaths++
-			slowest = max(slowest, f.freed)
+			if f.freed > slowest.freed {
+				slowest = f
+			}
 		} else {
 			require.NoError(t, f.err, "point %d: not every life has as many", n)
 		}
 	}
-	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen; the slowest was gone after %v",
+	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen; the slowest, at point %d, %s, was gone after %v",
 		s.way.name, s.dialect, map[bool]string{false: "the dialling end", true: "the listening end"}[listens],
-		life.points, deaths, len(points), slowest.Round(time.Millisecond))
+		life.points, deaths, len(points), slowest.n, slowest.where, slowest.freed.Round(time.Millisecond))
 }
 
 // live is the life of a child that does not die.

@@ -88,6 +88,7 @@ func (s *survivor) outlive(ctx context.Context, p *pipe.Pipe) error {
 // fate is what came of one child.
 type fate struct {
 	ending
+	n      int     // the point
 	closed bool    // it had begun to close
 	errs   []error // of its pipe, if it had one
 	freed  time.Duration
@@ -96,7 +97,7 @@ type fate struct {
 // meet lives with a child to its end, and until nothing is left of it.
 func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fate {
 	t.Helper()
-	var f fate
+	f := fate{n: n}
 	if listens {
 		m := start(t, s.part("listen", "converse"), n)
 		if url := patience.Finish(t, m.address); url != "" {
