@@ -106,16 +106,19 @@ func TestNativeStreamsNeverOpened(t *testing.T) {
 }
 
 func streamsNeverOpened(t *testing.T, v *victim) {
+	visitors := map[string]*raw{}
 	for name, words := range map[string][]byte{
 		"none":               nil,
 		"half a word":        muxWord(muxCredit, muxSYN, messageStream, 0)[:5],
 		"one":                muxWord(muxCredit, muxSYN, messageStream, 0),
 		"not the first ones": muxWord(muxData, 0, messageStream, 0),
 	} {
+		visitors[name], _ = v.introduceNatively(t)
+		visitors[name].send(words)
+	}
+	v.unharmed(t)
+	for name, first := range visitors {
 		t.Run(name, func(t *testing.T) {
-			first, _ := v.introduceNatively(t)
-			first.send(words)
-			v.unharmed(t)
 			v.log.requireRefused(t, first.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
 			first.ended()
 		})

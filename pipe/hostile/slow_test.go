@@ -56,7 +56,7 @@ var stalls = map[string]func(t testing.TB, v *victim) *raw{
 
 // drip sends p so slowly that a hurried victim gives up long before the end.
 func (r *raw) drip(p []byte) {
-	tick := time.NewTicker(shortly / 8)
+	tick := time.NewTicker(soon / 50)
 	defer tick.Stop()
 	for i := range p {
 		<-tick.C

@@ -165,6 +165,7 @@ func TestTLSMismatch(t *testing.T) {
 func TestTLSCut(t *testing.T) {
 	t.Parallel()
 	t.Run("compatible", func(t *testing.T) {
+		t.Parallel()
 		asWhom(t, overTLS(t), roles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 			for _, conn := range []string{"descriptor", "reply", "channel basic"} {
 				for name, begin := range spoilers {
@@ -179,7 +180,10 @@ func TestTLSCut(t *testing.T) {
 			}
 		})
 	})
-	t.Run("native", func(t *testing.T) { asWhom(t, overTLS(t), nativeRoles, cutNatively) })
+	t.Run("native", func(t *testing.T) {
+		t.Parallel()
+		asWhom(t, overTLS(t), nativeRoles, cutNatively)
+	})
 }
 
 // spoilers are what may come before a cut.
