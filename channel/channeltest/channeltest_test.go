@@ -136,7 +136,7 @@ var faults = map[string]struct {
 		},
 	},
 	"aborts all for one": {
-		finds: "Native/Ids/AbortAtEveryStage", says: channelOver,
+		finds: "Native/Ids/AbortAtEveryStage", says: channelOver + "|peer gave up the transfer",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, abort: func(_ uint64, cause error) { go c.Close(cause) }}
 		},
