@@ -79,6 +79,7 @@ func wrongForms(t testing.TB) map[string][]byte {
 // A form that does not decode ends the pipe, wherever it travelled, with no more
 // memory than the application gave.
 func TestNativeWrongForms(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	const n = 300_000
 	for name, form := range wrongForms(t) {
