@@ -299,6 +299,7 @@ func (c *nativeControl) takeGoodbye(reason string) {
 		c.pipe.fail(end)
 		return
 	}
+	c.pipe.in.mind() // it waits for an answer to the end of its messages
 	c.pipe.out.refuse(c.pipe.errorFor("write", "control", end))
 	c.pipe.out.giveUpAll()
 }

@@ -80,10 +80,7 @@ func (in *nativeIncoming) placeInline(a Allocation) bool {
 	if in.inline != nil {
 		return false // they have begun to arrive elsewhere
 	}
-	into := in.room[:0]
-	for _, p := range a.Payloads {
-		into = append(into, p)
-	}
+	into := append(in.room[:0], a.Payloads...)
 	for _, b := range a.Tensors {
 		p, ok := b.Contiguous()
 		if !ok || b.Stream() != nil || b.Device() != device.CPU() {

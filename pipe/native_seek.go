@@ -61,7 +61,7 @@ func (r *messageReader) mind() {
 
 // mindAfter is for how long what comes can go unnoticed while the application,
 // which found something, does not ask for more.
-const mindAfter = time.Millisecond
+const mindAfter = 20 * time.Millisecond
 
 // minder sees to it that a stream is minded again after somebody found something
 // in it. It asks now and then, so that finding costs nothing.
@@ -109,6 +109,14 @@ func (m *minder) ask() {
 func (i *nativeInbox) foundOne(own int32) {
 	if i.waiters.Load() <= own {
 		i.minder.found()
+		return
+	}
+	i.mind()
+}
+
+// mind has the pipe's own goroutine read what comes.
+func (i *nativeInbox) mind() {
+	if i.reader.poll == nil {
 		return
 	}
 	i.reader.mu.Lock()

@@ -12,9 +12,10 @@ func NewMemory(spin time.Duration) *Memory {
 	epoch := time.Now()
 	return &Memory{spinner{
 		bound: spin,
+		apart: new(apart),
 		seat:  process.enter(),
 		now:   func() time.Duration { return time.Since(epoch) },
-		yield: new(Yielder).Yield,
+		yield: offer,
 	}}
 }
 

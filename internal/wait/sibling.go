@@ -5,6 +5,6 @@ package wait
 func (m *Memory) Sibling() *Memory {
 	s := m.spinner
 	s.shy = shyness{}
-	s.yield = new(Yielder).Yield
+	s.apart = new(apart)
 	return &Memory{s}
 }

@@ -6,6 +6,7 @@ import "time"
 // reads from it.
 type spinner struct {
 	bound time.Duration // of a spin; 0 is never
+	apart *apart        // nil where the kernel brings what is waited for
 	seat  *seat
 	shy   shyness
 	now   func() time.Duration
@@ -19,15 +20,35 @@ func (s *spinner) find(look func() bool) bool {
 	if s.bound <= 0 || !s.seat.alone() || !s.shy.dares() {
 		return false
 	}
+	if s.apart != nil && s.lookOut(look) {
+		return true
+	}
+	yields := 0
 	for end := s.now() + s.bound; s.seat.alone(); {
 		s.yield()
+		yields++
 		if look() {
 			s.shy.found()
+			if s.apart != nil && s.apart.late(yields) {
+				stepAside()
+			}
 			return true
 		}
 		if s.now() >= end {
 			s.shy.missed()
 			return false
+		}
+	}
+	return false
+}
+
+// lookOut looks without a yield, for as long as that makes sense.
+func (s *spinner) lookOut(look func() bool) bool {
+	for range s.apart.looks() {
+		if look() {
+			s.apart.early()
+			s.shy.found()
+			return true
 		}
 	}
 	return false

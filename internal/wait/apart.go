@@ -1,0 +1,58 @@
+package wait
+
+import "time"
+
+const (
+	// eager is how often a Memory looks before it yields to a peer that runs on
+	// a processor of its own: the few microseconds within which most answers
+	// come. A system call would delay them by one.
+	eager = 300
+
+	// afterYield is after how many answers that came because the spinner had
+	// yielded, one after the other, it takes its peer to be on its own processor.
+	afterYield = 4
+
+	// firstMove and lastMove bound after how many more such answers it tries to
+	// get away from there.
+	firstMove, lastMove = 16, 1 << 11
+
+	// aside is how long it sleeps for that. The kernel wakes a thread on a
+	// processor that is free.
+	aside = 20 * time.Microsecond
+)
+
+// apart knows whether the peer, which is to change the memory, runs on a processor
+// of its own. Where two that wait for each other share one, each answer takes a
+// switch, and looking again and again only delays it; the kernel leaves them there,
+// since neither of them ever sleeps.
+type apart struct {
+	run   int // answers in a row that came right behind a yield
+	limit int // of run, for the next move; 0 is firstMove
+}
+
+// looks is how often to look before the first yield.
+func (a *apart) looks() int {
+	if a.run >= afterYield {
+		return 0
+	}
+	return eager
+}
+
+// early notes an answer that came without a yield.
+func (a *apart) early() { *a = apart{} }
+
+// late notes one that came after some yields, and reports whether it is time to
+// move.
+func (a *apart) late(yields int) (move bool) {
+	if yields > 1 {
+		a.run = 0 // who runs here would have answered at once
+		return false
+	}
+	a.run++
+	if a.run < max(a.limit, firstMove) {
+		return false
+	}
+	a.limit = min(2*max(a.limit, firstMove), lastMove)
+	a.run = 0
+	return true
+}

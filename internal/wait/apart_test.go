@@ -1,0 +1,54 @@
+package wait
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Who shares a processor with its peer yields at once, and now and then tries to
+// get away.
+func TestApart(t *testing.T) {
+	var a apart
+	require.Equal(t, eager, a.looks())
+	moves := []int(nil)
+	for i := range 3 * lastMove {
+		if a.late(1) {
+			moves = append(moves, i)
+			require.Equal(t, eager, a.looks(), "it may have a processor of its own now")
+		}
+		if a.run >= afterYield {
+			require.Zero(t, a.looks())
+		}
+	}
+	require.Equal(t, firstMove-1, moves[0])
+	require.Equal(t, 2*firstMove, moves[1]-moves[0])
+	require.Equal(t, lastMove, moves[len(moves)-1]-moves[len(moves)-2])
+
+	a.late(2)
+	require.Equal(t, eager, a.looks(), "the peer did not wait for this processor")
+	for range afterYield {
+		a.late(1)
+	}
+	a.early()
+	require.Equal(t, apart{}, a)
+}
+
+// An answer that is there soon takes no yield.
+func TestMemoryLooksBeforeItYields(t *testing.T) {
+	m := NewMemory(time.Hour)
+	yields, looks := 0, 0
+	m.spinner.yield = func() { yields++ }
+	for range quiet + 1 {
+		m.Came()
+	}
+	require.True(t, m.Find(func() bool { looks++; return looks == eager }))
+	require.Zero(t, yields)
+	for range afterYield {
+		looks = 0
+		require.True(t, m.Find(func() bool { looks++; return looks == eager+1 }))
+	}
+	require.Equal(t, afterYield, yields)
+	require.True(t, m.Find(func() bool { return yields > afterYield }), "it yields at once")
+}
