@@ -208,23 +208,25 @@ func TestOtherNetworkNamespace(t *testing.T) {
 // The ends of the cable, and what they are called there.
 const (
 	nearHost, farHost = "198.18.77.1", "198.18.77.2"
-	farName           = "tpfar"
+	nearName, farName = "tpnear", "tpfar"
 )
 
-// layCable joins a child's network to this one's, and lets the child go on.
+// layCable joins a child's network to this one's, and lets the child go on. There is
+// one cable at a time: with two the address of their far ends would be either's.
 func layCable(t *testing.T, kid *child) {
 	t.Helper()
-	near := fmt.Sprintf("tp%d", kid.cmd.Process.Pid)
+	takeUp := func() { _ = exec.Command("ip", "link", "del", nearName).Run() } // it may have gone with a child
+	takeUp()
 	for _, line := range []string{
-		fmt.Sprintf("link add %s type veth peer name %s netns %d", near, farName, kid.cmd.Process.Pid),
-		"addr add " + nearHost + "/30 dev " + near,
-		"link set " + near + " up",
+		fmt.Sprintf("link add %s type veth peer name %s netns %d", nearName, farName, kid.cmd.Process.Pid),
+		"addr add " + nearHost + "/30 dev " + nearName,
+		"link set " + nearName + " up",
 	} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
 			t.Skipf("no cable can be laid here: ip %s: %v, %s", line, err, bytes.TrimSpace(out))
 		}
 	}
-	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", near).Run() }) // or it went with the child
+	t.Cleanup(takeUp)
 	_, err := kid.in.Write([]byte("\n"))
 	require.NoError(t, err)
 }
