@@ -45,6 +45,7 @@ func (b bell) own() bool  { return b&bellOwn != 0 }
 type bond struct {
 	sock *net.UnixConn
 	raw  syscall.RawConn
+	ear  *ear
 	done chan struct{} // closed at the end
 
 	mu  sync.Mutex
@@ -65,7 +66,10 @@ type listener interface {
 
 func (b *bond) init(sock *net.UnixConn) (err error) {
 	b.sock = sock
-	b.raw, err = sock.SyscallConn()
+	if b.raw, err = sock.SyscallConn(); err != nil {
+		return err
+	}
+	b.ear, err = newEar(sock)
 	b.done = make(chan struct{})
 	b.send = b.write
 	return err
@@ -108,10 +112,9 @@ func (b *bond) hand(f *os.File) error {
 // listen tells l what comes until the bond ends, and says why it did.
 func (b *bond) listen(l listener) {
 	var bytes [64]byte
-	oob := make([]byte, unix.CmsgSpace(4))
 	have := 0
 	for {
-		n, oobn, flags, _, err := b.sock.ReadMsgUnix(bytes[have:], oob)
+		n, oob, flags, err := b.ear.hear(bytes[have:])
 		if errors.Is(err, os.ErrDeadlineExceeded) { // meant for who read before
 			_ = b.sock.SetReadDeadline(time.Time{})
 			continue
@@ -121,7 +124,7 @@ func (b *bond) listen(l listener) {
 			err = io.EOF
 		}
 		if err == nil {
-			err = take(oob[:oobn], flags, l)
+			err = take(oob, flags, l)
 		}
 		for have += n; err == nil && have >= bellSize; have -= bellSize {
 			err = l.rang(bell(binary.LittleEndian.Uint16(bytes[:])))

@@ -1,7 +1,5 @@
 package wait
 
-import "time"
-
 const (
 	// eager is how often a Memory looks before it yields to a peer that runs on
 	// a processor of its own: the few microseconds within which most answers
@@ -15,10 +13,6 @@ const (
 	// firstMove and lastMove bound after how many more such answers it tries to
 	// get away from there.
 	firstMove, lastMove = 16, 1 << 11
-
-	// aside is how long it sleeps for that. The kernel wakes a thread on a
-	// processor that is free.
-	aside = 20 * time.Microsecond
 )
 
 // apart knows whether the peer, which is to change the memory, runs on a processor

@@ -1,6 +1,7 @@
 package wait
 
 import (
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +10,10 @@ import (
 // offer gives the processor to another thread that wants it, if there is one. It
 // is raw: the runtime keeps thread and goroutine together.
 func offer() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// aside is how long a thread sleeps to get away from its processor. The kernel wakes
+// it on one that is free.
+const aside = 20 * time.Microsecond
 
 // stepAside lets the thread sleep for a moment.
 func stepAside() {
