@@ -54,7 +54,7 @@ func (in *nativeIncoming) takeInline(ctx context.Context, a Allocation) (bool, e
 	placed := in.placeInline(a)
 	for {
 		err := r.finishOpen()
-		if err == errNothing && r.poll.Look() {
+		if err == errNothing && ctx.Err() == nil && r.poll.Look() {
 			continue
 		}
 		if err == nil {

@@ -20,14 +20,19 @@ func (o *nativeOutbox) writeNow(m *Message, room share) bool {
 // returns what is left. An error comes again when that is written.
 func (o *nativeOutbox) writePieces() [][]byte {
 	left := o.pieces
-	for {
+	for range writeRounds {
 		n, err := o.poll.TryWrite(left...)
 		left = behind(left, n)
 		if err != nil || len(left) == 0 || !o.poll.Room() {
-			return left
+			break
 		}
 	}
+	return left
 }
+
+// writeRounds is how often a message goes on to be written when there is room
+// again: a peer that takes in little at a time does not hold up its writer.
+const writeRounds = 128
 
 // behind is what of the pieces is behind n bytes.
 func behind(pieces [][]byte, n int) [][]byte {
