@@ -299,9 +299,9 @@ func (c *nativeControl) takeGoodbye(reason string) {
 		c.pipe.fail(end)
 		return
 	}
-	c.pipe.in.mind() // it waits for an answer to the end of its messages
 	c.pipe.out.refuse(c.pipe.errorFor("write", "control", end))
 	c.pipe.out.giveUpAll()
+	c.pipe.in.mind() // the peer waits for an answer to the end of its messages
 }
 
 // lastWord is the peer's goodbye, if it said one.

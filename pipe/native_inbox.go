@@ -160,7 +160,7 @@ func (i *nativeInbox) receive() error {
 			return i.pipe.Err()
 		}
 		if err := in.decode(); err != nil {
-			return err
+			return i.reader.fail(err)
 		}
 		if err := i.offer(in); err != nil {
 			return err
@@ -289,14 +289,7 @@ func (i *nativeInbox) countReads(n int) {
 	}
 }
 
-func (i *nativeInbox) hasEnded() bool {
-	select {
-	case <-i.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (i *nativeInbox) hasEnded() bool { return isClosed(i.ended) }
 
 // endError is why there are no more messages.
 func (i *nativeInbox) endError() error {

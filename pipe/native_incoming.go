@@ -461,6 +461,7 @@ func (in *nativeIncoming) release() {
 	}
 	c := in.Incoming.pipe.context
 	in.parts.Forget()
+	clear(in.room[:cap(in.room)])
 	*in = nativeIncoming{
 		Incoming: Incoming{desc: in.keptDescriptor()},
 		frame:    in.keptFrame(),

@@ -52,26 +52,33 @@ func (in *nativeIncoming) takeInline(ctx context.Context, a Allocation) (bool, e
 		return false, nil
 	}
 	placed := in.placeInline(a)
-	for {
-		err := r.finishOpen()
-		if err == errNothing && ctx.Err() == nil && r.poll.Look() {
-			continue
-		}
-		if err == nil {
-			r.mu.Unlock()
-			clear(in.room)
-			in.in.foundOne(0)
-			return placed, nil
-		}
-		if err != errNothing {
-			r.err = midMessage(err)
-			r.mind()
-		}
-		break
+	if r.hurry(ctx) {
+		r.mu.Unlock()
+		in.in.foundOne(0)
+		return placed, nil
 	}
 	in.here = make(chan struct{})
 	r.mu.Unlock()
 	return placed, in.awaitInline(ctx)
+}
+
+// hurry takes the inline bytes of the open message as they come, and reports
+// whether all have; else the pipe's own goroutine goes on. The caller holds mu.
+func (r *messageReader) hurry(ctx context.Context) bool {
+	for range patience {
+		err := r.finishOpen()
+		if err == nil {
+			return true
+		}
+		if err != errNothing {
+			r.err = midMessage(err)
+		}
+		if r.err != nil || ctx.Err() != nil || !r.poll.Look() {
+			break
+		}
+	}
+	r.mind()
+	return false
 }
 
 // placeInline makes the memory of a what the inline bytes go to, unless some of it
@@ -96,12 +103,14 @@ func (in *nativeIncoming) placeInline(a Allocation) bool {
 func (in *nativeIncoming) awaitInline(ctx context.Context) error {
 	select {
 	case <-in.here:
-		return nil
 	case <-ctx.Done():
-		in.in.reader.forgo(in)
-		return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+		if in.in.reader.forgo(in) {
+			return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+		}
 	case <-in.in.pipe.down:
-		in.in.reader.forgo(in)
-		return in.in.pipe.Err()
+		if in.in.reader.forgo(in) {
+			return in.in.pipe.Err()
+		}
 	}
+	return nil // all had come
 }

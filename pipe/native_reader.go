@@ -142,15 +142,25 @@ func (r *messageReader) finishOpen() error {
 	return nil
 }
 
-// forgo lets the inline bytes of a message go by, if they are still coming; from
-// then on nobody touches the memory that they were going to.
-func (r *messageReader) forgo(in *nativeIncoming) {
+// forgo lets the inline bytes of a message go by, and reports whether any were still
+// coming; from then on nobody touches the memory that they were going to.
+func (r *messageReader) forgo(in *nativeIncoming) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.open == in {
-		r.open, r.skip = nil, in.coming
-		in.into = nil
+	if r.open != in {
+		return false
 	}
+	r.open, r.skip = nil, in.coming
+	in.into = nil
+	return true
+}
+
+// fail ends reading.
+func (r *messageReader) fail(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+	return err
 }
 
 // readOn reads on behind what is in buf until that has n bytes, into its memory or

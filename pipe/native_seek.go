@@ -14,11 +14,19 @@ import (
 // seek returns the next message if it finds it. Whoever has the turn reads, and
 // puts what is not his into ready before he gives it up.
 func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
-	if i.reader.poll == nil || ctx.Err() != nil || !i.turn.TryLock() {
+	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) {
+		return nil
+	}
+	if !i.turn.TryLock() {
+		i.rouse()
 		return nil
 	}
 	defer i.turn.Unlock()
-	if len(i.ready) > 0 || !i.reader.mu.TryLock() {
+	if len(i.ready) > 0 {
+		return nil
+	}
+	if !i.reader.mu.TryLock() {
+		i.rouse()
 		return nil
 	}
 	defer i.reader.mu.Unlock()
@@ -27,6 +35,13 @@ func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
 		i.admit(in)
 	}
 	return in
+}
+
+// rouse has the pipe's own goroutine look at the stream: who has it now may let go of
+// it without a word.
+func (i *nativeInbox) rouse() {
+	i.reader.poll.Mind()
+	i.reader.poll.Wake()
 }
 
 // patience is how often a message that comes in bits is looked at again.
@@ -59,7 +74,7 @@ func (r *messageReader) mind() {
 	}
 }
 
-// mindAfter is for how long what comes can go unnoticed while the application,
+// mindAfter is half of how long what comes can go unnoticed while the application,
 // which found something, does not ask for more.
 const mindAfter = 20 * time.Millisecond
 

@@ -112,9 +112,11 @@ func (p *Pipe) Close() error {
 }
 
 // isClosing reports whether Close was called.
-func (p *Pipe) isClosing() bool {
+func (p *Pipe) isClosing() bool { return isClosed(p.closing) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-p.closing:
+	case <-c:
 		return true
 	default:
 		return false

@@ -405,3 +405,24 @@ func TestPolledByMany(t *testing.T) {
 		delete(want, text)
 	}
 }
+
+// Who gives a Read up leaves the stream to those who wait for messages.
+func TestPolledReadIsGivenUpBesideAnother(t *testing.T) {
+	tap := newTap(1 << 20)
+	client, server := connectPolled(t, tap)
+	tap.set(40_000)
+	in := writeEarly(t, tap, client, server, inlineMessage(1))
+	other := make(chan *pipe.Incoming, 1)
+	go func() {
+		second, _ := server.Next(testContext(t))
+		other <- second
+	}()
+	ctx, cancel := cancelled(t)
+	cancel()
+	_ = in.Discard(ctx)
+	write(t, client, inlineMessage(2))
+	tap.set(1 << 40)
+	second := <-other
+	require.NotNil(t, second)
+	same(t, inlineMessage(2), second.Descriptor(), read(t, second))
+}

@@ -38,7 +38,7 @@ type Poller interface {
 	// Wake makes Await return.
 	Wake()
 
-	// Mind is called some time after a Look that found something, when nobody
+	// Mind may be called by anybody at any time. It is called some time after a Look that found something, when nobody
 	// looks: Await hears of what comes again, and of what has come.
 	Mind()
 }

@@ -53,8 +53,9 @@ type bond struct {
 
 	ringing sync.Mutex
 	out     [bellSize]byte
-	send    func(fd uintptr) bool // a method of it
 	sent    error
+
+	send, sendLater func(fd uintptr) bool // methods of it
 }
 
 // listener is told what comes through a bond, by one goroutine. An error ends the
@@ -71,24 +72,44 @@ func (b *bond) init(sock *net.UnixConn) (err error) {
 	}
 	b.ear, err = newEar(sock)
 	b.done = make(chan struct{})
-	b.send = b.write
+	b.send, b.sendLater = b.write, b.writeLater
 	return err
 }
 
-// ring tells the peer. It does not wait: only a peer that does not listen to its
-// bells lets so many come together that they do not fit.
+// hearing is how long a peer that has as many bells before it as fit may take to
+// hear one.
+const hearing = 3 * time.Second
+
+// ring tells the peer. It waits only for one that lets bells come together until no
+// more fit.
 func (b *bond) ring(what bell) {
 	b.ringing.Lock()
 	binary.LittleEndian.PutUint16(b.out[:], uint16(what))
 	step.Here()
-	err := b.raw.Write(b.send)
-	if err == nil {
-		err = b.sent
+	err := b.strike(b.send)
+	if errors.Is(err, unix.EAGAIN) {
+		_ = b.sock.SetWriteDeadline(time.Now().Add(hearing))
+		err = b.strike(b.sendLater)
+		_ = b.sock.SetWriteDeadline(time.Time{})
 	}
 	b.ringing.Unlock()
-	if errors.Is(err, unix.EAGAIN) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		b.end(fmt.Errorf("%w: it does not listen to its bells", ErrCorrupt))
 	} // who is gone is noticed by listen
+}
+
+// strike writes by one of the methods below.
+func (b *bond) strike(send func(fd uintptr) bool) error {
+	if err := b.raw.Write(send); err != nil {
+		return err
+	}
+	return b.sent
+}
+
+// writeLater is write that waits for room.
+func (b *bond) writeLater(fd uintptr) bool {
+	b.write(fd)
+	return b.sent != unix.EAGAIN
 }
 
 func (b *bond) write(fd uintptr) bool {
