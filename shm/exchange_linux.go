@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
@@ -68,42 +69,21 @@ func receive(socket *net.UnixConn) (greeting, error) {
 	if err != nil {
 		return greeting{}, err
 	}
-	files, err := parseRights(rights[:oobn])
+	files, err := segment.Received(rights[:oobn], flags, passed)
+	if errors.Is(err, segment.ErrFile) {
+		err = protocolError("the greeting: %w", err)
+	}
+	if err != nil {
+		return greeting{}, err
+	}
 	g := greeting{
 		inToken:  binary.NativeEndian.Uint32(tokens[:]),
 		outToken: binary.NativeEndian.Uint32(tokens[4:]),
+		files:    [passed]*os.File(files),
 	}
-	copy(g.files[:], files)
-	switch {
-	case err != nil:
-	case flags&unix.MSG_CTRUNC != 0:
-		err = protocolError("more than %d descriptors came, or this process has no room for them", passed)
-	case n != tokenBytes || len(files) != passed:
-		err = protocolError("the greeting has %d bytes and %d descriptors, not %d and %d", n, len(files), tokenBytes, passed)
-	}
-	if err != nil {
+	if n != tokenBytes {
 		g.close()
-		return greeting{}, err
+		return greeting{}, protocolError("the greeting has %d bytes, not %d", n, tokenBytes)
 	}
 	return g, nil
-}
-
-// parseRights returns the descriptors that came, at most as many as there is
-// room for in a control message of that size.
-func parseRights(control []byte) ([]*os.File, error) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil, protocolError("a bad control message: %w", err)
-	}
-	var files []*os.File
-	for _, m := range messages {
-		fds, err := unix.ParseUnixRights(&m)
-		if err != nil {
-			continue // of another kind
-		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "shared memory"))
-		}
-	}
-	return files, nil
 }

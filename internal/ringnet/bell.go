@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -163,23 +164,14 @@ func take(oob []byte, flags int, l listener) error {
 	if len(oob) == 0 && flags&unix.MSG_CTRUNC == 0 {
 		return nil
 	}
-	messages, err := unix.ParseSocketControlMessage(oob)
+	files, err := segment.Received(oob, flags, 1)
+	if errors.Is(err, segment.ErrFile) {
+		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
-	var fds []int
-	for i := range messages {
-		if got, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			fds = append(fds, got...)
-		}
-	}
-	if len(fds) != 1 || flags&unix.MSG_CTRUNC != 0 {
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-		return fmt.Errorf("%w: %d files where one was due", ErrCorrupt, len(fds))
-	}
-	return l.arrived(os.NewFile(uintptr(fds[0]), "segment"))
+	return l.arrived(files[0])
 }
 
 // cause is what the end of a socket means: a peer that is gone, however, wrote

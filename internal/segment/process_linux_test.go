@@ -2,11 +2,9 @@ package segment_test
 
 import (
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
@@ -51,25 +49,6 @@ func testArray(t *testing.T) {
 			}
 		})
 	}
-}
-
-// passed is a descriptor after its way through a Unix socket.
-func passed(t *testing.T, f *os.File) *os.File {
-	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer unix.Close(pair[0])
-	defer unix.Close(pair[1])
-	require.NoError(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0))
-
-	rights := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(pair[1], make([]byte, 1), rights, unix.MSG_CMSG_CLOEXEC)
-	require.NoError(t, err)
-	messages, err := unix.ParseSocketControlMessage(rights[:n])
-	require.NoError(t, err)
-	fds, err := unix.ParseUnixRights(&messages[0])
-	require.NoError(t, err)
-	return os.NewFile(uintptr(fds[0]), "passed")
 }
 
 // Another process shrinks the segment while this one copies out of it, or into
