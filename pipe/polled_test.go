@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,6 +32,8 @@ type tap struct {
 	roomy bool // what is written is taken in, so that much is
 	looks int  // calls of Look under way
 	waits int  // and of Await
+
+	onLook func() // what happens when Look is called
 }
 
 func newTap(piece int) *tap {
@@ -44,6 +48,13 @@ func (t *tap) set(n int) {
 	defer t.mu.Unlock()
 	t.left = n
 	t.moved.Broadcast()
+}
+
+// whenLooked has f done whenever somebody looks.
+func (t *tap) whenLooked(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.onLook = f
 }
 
 // await waits until so many calls of Look and Await are under way.
@@ -185,6 +196,9 @@ func (s *polledStream) Await() {
 func (s *polledStream) Look() bool {
 	s.tap.mu.Lock()
 	defer s.tap.mu.Unlock()
+	if s.tap.onLook != nil {
+		s.tap.onLook()
+	}
 	s.looking = true
 	s.tap.looks++
 	s.tap.moved.Broadcast()
@@ -423,4 +437,33 @@ func TestPolledDiscardBesideAnother(t *testing.T) {
 	second := <-other
 	require.NotNil(t, second)
 	same(t, inlineMessage(2), second.Descriptor(), read(t, second))
+}
+
+// Who gives up a Read just when bytes come leaves the stream to those who wait for
+// others.
+func TestPolledReadIsGivenUpBesideAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		tap.set(40_000)
+		in := writeEarly(t, tap, client, server, inlineMessage(1))
+		other := make(chan *pipe.Incoming, 1)
+		go func() {
+			second, _ := server.Next(testContext(t))
+			other <- second
+		}()
+		<-time.NewTimer(time.Second).C // nobody is about to hand the stream on
+		ctx, cancel := cancelled(t)
+		tap.whenLooked(func() { tap.left = 1000; cancel() })
+		require.ErrorIs(t, in.Read(ctx, pipe.NewAllocation(in.Descriptor())), errEnough)
+		tap.whenLooked(nil)
+		write(t, client, inlineMessage(2))
+		tap.set(1 << 40)
+		second := <-other
+		require.NotNil(t, second)
+		same(t, inlineMessage(2), second.Descriptor(), read(t, second))
+		second.Release()
+		server.Abort(nil)
+		client.Abort(nil)
+	})
 }
