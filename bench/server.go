@@ -7,11 +7,15 @@ import (
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
-// inlineBytes is the size up to which the native dialect has a tensor in the
-// message itself.
-const inlineBytes = 64 << 10
+// The sizes up to which the native dialect has a tensor in the message itself: over
+// TCP, and through shared memory.
+const (
+	inlineBytes = 64 << 10
+	ringBytes   = 1 << 20
+)
 
 // server answers on one pipe.
 type server struct {
@@ -131,7 +135,10 @@ func take(in *pipe.Incoming, room pipe.Allocation) error {
 // comesUnasked reports whether the bytes of a message come behind its
 // description without an answer of the reader.
 func (s *server) comesUnasked(o order) bool {
-	if s.pipe.Plan().Dialect == pipe.DialectNative {
+	switch plan := s.pipe.Plan(); {
+	case plan.Dialect == pipe.DialectNative && plan.Transport == shm.Name:
+		return o.size <= ringBytes
+	case plan.Dialect == pipe.DialectNative:
 		return o.size <= inlineBytes
 	}
 	return o.size == 0 || o.named && o.size <= inlineBytes

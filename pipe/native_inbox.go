@@ -22,6 +22,7 @@ type nativeInbox struct {
 	minder  minder
 	turn    sync.Mutex           // of who reads messages and hands them out
 	waiters atomic.Int32         // calls of next
+	seeker  atomic.Bool          // one of them has the turn
 	ready   chan *nativeIncoming // what Next returns; closed at the end
 	held    *budget              // bytes taken in ahead of the application
 	ended   chan struct{}        // closed when the peer has said that no more will come
@@ -83,6 +84,9 @@ func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
 		if !ok {
 			return nil, p.errorFor("next", "", i.endError())
 		}
+		if in.whole > 0 && i.waiters.Load() > 1 {
+			i.mind()
+		}
 		return in, nil
 	case <-p.closing:
 		return nil, p.errorFor("next", "", ErrClosed)
@@ -137,10 +141,14 @@ func (i *nativeInbox) lastCall() {
 
 func (i *nativeInbox) receiveAll() error {
 	for {
-		if err := i.receive(); err != errNothing {
+		switch err := i.receive(); err {
+		case errNothing:
+			i.reader.poll.Await()
+		case errOpen:
+			i.park()
+		default:
 			return err
 		}
-		i.reader.poll.Await()
 	}
 }
 
@@ -159,19 +167,20 @@ func (i *nativeInbox) receive() error {
 		if !i.held.acquire(context.Background(), i.pipe.down, in.held) {
 			return i.pipe.Err()
 		}
-		if err := in.decode(); err != nil {
+		if in.body != nil {
+			err = in.decode()
+		}
+		if err != nil {
 			return i.reader.fail(err)
 		}
+		early := in.whole > 0
 		if err := i.offer(in); err != nil {
 			return err
 		}
+		if early {
+			return errOpen
+		}
 	}
-}
-
-func (i *nativeInbox) read() (*nativeIncoming, error) {
-	i.reader.mu.Lock()
-	defer i.reader.mu.Unlock()
-	return i.reader.read(false)
 }
 
 // nativeError puts an error about a frame of the peer into one of this

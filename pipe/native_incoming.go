@@ -71,7 +71,11 @@ const (
 
 // cost is the memory that a message takes.
 func (in *nativeIncoming) cost() int {
-	payloads, tensors := native.CountParts(in.body)
+	body := in.body
+	if body == nil {
+		body = in.frame
+	}
+	payloads, tensors := native.CountParts(body)
 	return messageOverhead + len(in.frame) + payloads*payloadHeld + tensors*tensorHeld
 }
 

@@ -1,20 +1,32 @@
 package pipe
 
-// writeNow writes the described message straight from its memory, if nothing waits
-// to be written before it and the stream does not make anybody wait; what there is
-// no room for waits in a block. It reports false if it did nothing. The caller
-// holds mu.
-func (o *nativeOutbox) writeNow(m *Message, room share) bool {
-	if !o.free() {
-		return false
+import "runtime"
+
+// writeOut writes the described message straight from its memory, if nothing waits
+// to be written before it and the stream does not make anybody wait. What there is
+// no room for waits: in a copy, unless it is much and lend allows to wait where it
+// lies, for which there is an operation then. The caller holds mu.
+func (o *nativeOutbox) writeOut(m *Message, packed *packing, lend bool, room share) *watchedOp {
+	if packed != nil || !o.direct() {
+		o.encode(m, packed, room)
+		o.signal()
+		return nil
 	}
 	o.head = o.frame.AppendHead(o.head[:0], false)
 	o.pieces = o.appendInline(append(o.pieces[:0], o.head), m)
-	o.putOff(o.writePieces(), room)
+	left := o.pieces
+	if !o.writing && o.blocks.Len() == 0 {
+		left = o.writePieces()
+	}
+	op := o.putOff(m, left, lend, room)
+	runtime.KeepAlive(m) // the pieces are not what keeps its memory
 	clear(o.pieces)
 	o.head = kept(o.head)
-	return true
+	return op
 }
+
+// direct reports whether messages are written from the memory that they are in.
+func (o *nativeOutbox) direct() bool { return o.poll != nil && !o.pipe.context.opts.Checksum }
 
 // writePieces writes of the pieces what it can while the peer takes them in, and
 // returns what is left. An error comes again when that is written.
@@ -46,15 +58,9 @@ func behind(pieces [][]byte, n int) [][]byte {
 	return pieces
 }
 
-// free reports whether a message can be written at once.
-func (o *nativeOutbox) free() bool {
-	return o.poll != nil && !o.writing && o.blocks.Len() == 0 && o.stopped == nil && !o.pipe.context.opts.Checksum
-}
-
-// mostInline is up to how many bytes a part of the next message travels inside it:
-// more where nothing is under way and the peer looks for the message.
-func (o *nativeOutbox) mostInline(packed *packing) int {
-	if packed == nil && len(o.ops) == 0 && o.free() && o.poll.Expected() {
+// mostInline is up to how many bytes a part of the next message travels inside it.
+func (o *nativeOutbox) mostInline(size *sizer, packed *packing) int {
+	if packed == nil && o.direct() && size.data <= inlineMessage {
 		return inlineMessage
 	}
 	return inlinePart
@@ -76,19 +82,25 @@ func (o *nativeOutbox) appendInline(pieces [][]byte, m *Message) [][]byte {
 }
 
 // putOff leaves to the run loop what could not be written.
-func (o *nativeOutbox) putOff(left [][]byte, room share) {
+func (o *nativeOutbox) putOff(m *Message, left [][]byte, lend bool, room share) *watchedOp {
 	if len(left) == 0 {
 		o.room.giveBack(room)
-		return
+		return nil
 	}
-	size := 0
-	for _, p := range left {
-		size += len(p)
+	defer o.signal()
+	size := sizeOf(left)
+	if lend && size > inlinePart {
+		return o.lend(m, left, room)
 	}
 	b := o.blockFor(size)
 	b.room.add(room)
-	for _, p := range left {
-		b.data = append(b.data, p...)
+	b.data = joined(b.data, left)
+	return nil
+}
+
+func sizeOf(pieces [][]byte) (n int) {
+	for _, p := range pieces {
+		n += len(p)
 	}
-	o.signal()
+	return n
 }

@@ -11,11 +11,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// nativeOp is a message of which parts wait for the peer's memory. All but done
-// is guarded by nativeOutbox.mu; err too, until done is closed.
+// nativeOp is a message of which parts wait for the peer's memory. It is guarded
+// by nativeOutbox.mu.
 type nativeOp struct {
-	WriteOp
-	out    *nativeOutbox
+	watchedOp
 	msg    *Message
 	number uint64
 	data   int // bytes of payloads and tensors
@@ -25,8 +24,6 @@ type nativeOp struct {
 	parts    []nativePart
 	left     int         // parts that are not through
 	unwanted bool        // the peer gave it up
-	ended    bool        // done is closed
-	unwatch  func() bool // ends the watch on the ctx of WriteAsync
 	expiry   *time.Timer // ends the message at its deadline
 }
 
@@ -68,8 +65,8 @@ func (p *Pipe) peerRole() channel.Role {
 }
 
 func newNativeOp(o *nativeOutbox, m *Message, number uint64, large int) *nativeOp {
-	op := &nativeOp{out: o, msg: m, number: number, left: large, parts: make([]nativePart, 0, large)}
-	op.of, op.done = op, make(chan struct{})
+	op := &nativeOp{msg: m, number: number, left: large, parts: make([]nativePart, 0, large)}
+	op.init(o, op)
 	for i := range m.Payloads {
 		if !o.frame.Payloads[i].Inline {
 			op.parts = append(op.parts, nativePart{place: i, state: partMoves, channel: o.pipe.mover.Lane(payloadLane)})
@@ -209,10 +206,6 @@ func (op *nativeOp) settle() {
 	if op.left > 0 || op.ended {
 		return
 	}
-	op.ended = true
-	if op.unwatch != nil {
-		op.unwatch()
-	}
 	if op.expiry != nil {
 		op.expiry.Stop()
 	}
@@ -226,17 +219,8 @@ func (op *nativeOp) settle() {
 	op.msg, op.packed = nil, nil
 	op.out.room.giveBack(op.room)
 	delete(op.out.ops, op.number)
-	close(op.done)
+	op.end()
 	op.out.settle()
-}
-
-// watch cancels the message when ctx ends.
-func (op *nativeOp) watch(ctx context.Context) {
-	op.out.mu.Lock()
-	defer op.out.mu.Unlock()
-	if ctx.Done() != nil && !op.ended {
-		op.unwatch = context.AfterFunc(ctx, func() { op.cancel(context.Cause(ctx)) })
-	}
 }
 
 func (op *nativeOp) cancel(cause error) {

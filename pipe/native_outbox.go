@@ -14,15 +14,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// blockSize is how many bytes of small messages share one write.
-const blockSize = 64 << 10
-
-// block is some messages as they travel, and what they take of the budgets.
-type block struct {
-	data []byte
-	room share
-}
-
 // nativeOutbox is the writing half of a pipe. What is small is copied into
 // blocks, which the run loop writes to the message stream, so that Write need
 // not wait; for what is large the message gets a nativeOp.
@@ -104,7 +95,7 @@ func (p *nativePipe) writeAsync(ctx context.Context, m *Message) *WriteOp {
 
 // send puts a message in line once there is room for it. Where all of it has
 // been copied there is no operation to wait for.
-func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op *nativeOp, err error) {
+func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op *watchedOp, err error) {
 	p := o.pipe
 	if err := p.Err(); err != nil {
 		return 0, nil, p.errorFor("write", "", err)
@@ -156,43 +147,36 @@ func (o *nativeOutbox) notSent(ctx context.Context) error {
 // start numbers a message and copies what is small of it. Channels take note of
 // their tensors before the message leaves, and so before the peer can ask for
 // them.
-func (o *nativeOutbox) start(m *Message, size *sizer, packed *packing) (uint64, *nativeOp) {
+func (o *nativeOutbox) start(m *Message, size *sizer, packed *packing) (uint64, *watchedOp) {
 	number := o.count
 	o.count++
-	large := o.describe(m, packed)
+	large := o.describe(m, size, packed)
 	o.countPacking(size, packed)
 	room := o.settleCost(size, packed)
-	var op *nativeOp
-	if large > 0 {
-		op = newNativeOp(o, m, number, large)
-		op.packed = packed
-		o.ops[number] = op
-		op.data = size.data
-		room, op.room = room.split(o.frame.EncodedSize())
-	} else {
+	defer o.frame.Forget()
+	if large == 0 {
 		o.traffic.add(size.data)
-	}
-	if op != nil {
-		op.begin()
-	}
-	if packed != nil || !o.writeNow(m, room) {
-		o.encode(m, packed, room)
-		o.signal()
-	}
-	o.frame.Forget()
-	if op == nil {
+		op := o.writeOut(m, packed, true, room)
 		packed.release()
+		return number, op
 	}
-	return number, op
+	op := newNativeOp(o, m, number, large)
+	op.packed = packed
+	o.ops[number] = op
+	op.data = size.data
+	room, op.room = room.split(o.frame.EncodedSize())
+	op.begin()
+	o.writeOut(m, packed, false, room)
+	return number, &op.watchedOp
 }
 
 // describe fills the scratch frame with all but the bytes, and counts the parts
 // that do not travel inside the message.
-func (o *nativeOutbox) describe(m *Message, packed *packing) (large int) {
+func (o *nativeOutbox) describe(m *Message, size *sizer, packed *packing) (large int) {
 	f := &o.frame
 	f.Metadata, f.Deadline = m.Metadata, m.timeLeft()
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
-	in := inliner{most: o.mostInline(packed)}
+	in := inliner{most: o.mostInline(size, packed)}
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
 		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}
@@ -255,80 +239,6 @@ func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 		dst = append(dst, p...)
 	}
 	return dst
-}
-
-// blockFor finds room for n bytes behind what waits to be written.
-func (o *nativeOutbox) blockFor(n int) *block {
-	if o.blocks.Len() > 0 {
-		if b := *o.blocks.At(o.blocks.Len() - 1); len(b.data)+n <= blockSize {
-			return b
-		}
-	}
-	b := o.pipe.context.blocks.Get().(*block)
-	o.blocks.Push(b)
-	return b
-}
-
-func (o *nativeOutbox) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run writes the blocks, in order.
-func (o *nativeOutbox) run() {
-	for b := o.next(); b != nil; b = o.next() {
-		_, err := o.stream.Write(b.data)
-		o.wrote(b)
-		if err != nil {
-			o.pipe.sessionEnded("message", err)
-			return
-		}
-	}
-}
-
-// next waits for a block. It returns nil when there will be none.
-func (o *nativeOutbox) next() *block {
-	for {
-		if b, stopped := o.take(); b != nil || stopped {
-			return b
-		}
-		select {
-		case <-o.wake:
-		case <-o.halted:
-		}
-	}
-}
-
-func (o *nativeOutbox) take() (b *block, stopped bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.stopped != nil {
-		return nil, true
-	}
-	if o.blocks.Len() == 0 {
-		return nil, false
-	}
-	o.writing = true
-	return o.blocks.Pop(), false
-}
-
-// wrote gives a block and its share of the budgets back.
-func (o *nativeOutbox) wrote(b *block) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.writing = false
-	o.recycle(b)
-	o.settle()
-}
-
-func (o *nativeOutbox) recycle(b *block) {
-	o.room.giveBack(b.room)
-	if cap(b.data) <= 2*blockSize {
-		b.data, b.room = b.data[:0], share{}
-		o.pipe.context.blocks.Put(b)
-	}
 }
 
 // settle wakes who waits for nothing to be under way.
@@ -407,7 +317,7 @@ func (o *nativeOutbox) stop(err error) {
 	o.stopped = err
 	close(o.halted)
 	for o.blocks.Len() > 0 {
-		o.recycle(o.blocks.Pop())
+		o.recycle(o.blocks.Pop(), err)
 	}
 	for _, op := range o.ops {
 		op.fail(err)

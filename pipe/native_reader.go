@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -31,10 +32,14 @@ type messageReader struct {
 	header native.Header
 	open   *nativeIncoming // returned early: its inline bytes are under way
 	skip   int             // bytes of a message that nobody wants
+
+	parked atomic.Bool   // the pipe's own goroutine waits in park
+	resume chan struct{} // has a token when it is to look around
 }
 
 func (r *messageReader) init(p *nativePipe, s transport.Stream) {
 	r.pipe = p
+	r.resume = make(chan struct{}, 1)
 	var src io.Reader = s
 	if poll, ok := s.(transport.Poller); ok {
 		r.poll, src = poll, tryReader{poll}
@@ -152,6 +157,7 @@ func (r *messageReader) forgo(in *nativeIncoming) bool {
 	}
 	r.open, r.skip = nil, in.coming
 	in.into = nil
+	r.mind()
 	return true
 }
 

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -12,24 +13,21 @@ import (
 // wake another one for a message that comes at once.
 
 // seek returns the next message if it finds it. Whoever has the turn reads, and
-// puts what is not his into ready before he gives it up.
+// puts what is not his into ready before he gives it up; then he sees to it that
+// somebody reads for those who came meanwhile.
 func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
-	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) {
-		return nil
-	}
-	if !i.turn.TryLock() {
-		i.rouse()
+	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) || !i.turn.TryLock() {
 		return nil
 	}
 	defer i.turn.Unlock()
 	if len(i.ready) > 0 {
 		return nil
 	}
-	if !i.reader.mu.TryLock() {
-		i.rouse()
-		return nil
-	}
+	i.seeker.Store(true)
+	defer i.seeker.Store(false)
+	i.reader.mu.Lock()
 	defer i.reader.mu.Unlock()
+	i.reader.letRead()
 	in := i.reader.find()
 	if in != nil {
 		i.admit(in)
@@ -37,11 +35,18 @@ func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
 	return in
 }
 
-// rouse has the pipe's own goroutine look at the stream: who has it now may let go of
-// it without a word.
-func (i *nativeInbox) rouse() {
-	i.reader.poll.Mind()
-	i.reader.poll.Wake()
+// grace is how often who wants the next message lets others run before he takes in
+// the inline bytes of the one before it: who has got that may be about to read it.
+const grace = 8
+
+// letRead lets the open message be read. The caller holds mu, which a Read that has
+// begun holds for as long as bytes come.
+func (r *messageReader) letRead() {
+	for n := 0; n < grace && r.open != nil; n++ {
+		r.mu.Unlock()
+		runtime.Gosched()
+		r.mu.Lock()
+	}
 }
 
 // patience is how often a message that comes in bits is looked at again.
@@ -69,6 +74,7 @@ func (r *messageReader) find() *nativeIncoming {
 // mind hands the stream to the pipe's own goroutine. The caller holds mu.
 func (r *messageReader) mind() {
 	r.poll.Mind()
+	r.unpark()
 	if r.err != nil || r.src.Buffered() > 0 {
 		r.poll.Wake()
 	}
@@ -122,11 +128,13 @@ func (m *minder) ask() {
 // foundOne is called by one who found something and looks no more. Others who wait
 // for messages, as many as do beside those given, need the pipe's own goroutine.
 func (i *nativeInbox) foundOne(own int32) {
-	if i.waiters.Load() <= own {
+	switch {
+	case i.waiters.Load() <= own:
 		i.minder.found()
-		return
+	case i.seeker.Load(): // who leaves the stream to somebody himself
+	default:
+		i.mind()
 	}
-	i.mind()
 }
 
 // mind has the pipe's own goroutine read what comes.

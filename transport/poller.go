@@ -22,10 +22,6 @@ type Poller interface {
 	// some, or an error that TryWrite returns.
 	Room() bool
 
-	// Expected reports whether the peer has read all that was written, and does
-	// not sleep.
-	Expected() bool
-
 	// Await returns when TryRead has something to return, though maybe not what
 	// somebody else finds first. It sleeps, and does not hear of what comes
 	// between a Look that found something and the next Mind.
@@ -38,7 +34,8 @@ type Poller interface {
 	// Wake makes Await return.
 	Wake()
 
-	// Mind may be called by anybody at any time. It is called some time after a Look that found something, when nobody
-	// looks: Await hears of what comes again, and of what has come.
+	// Mind may be called by anybody at any time. It is called some time after a
+	// Look that found something, when nobody looks: Await hears of what comes
+	// again, and of what has come.
 	Mind()
 }

@@ -15,7 +15,7 @@ const (
 
 	// firstRing and laterRing are the bytes of a ring: of the first stream that
 	// an end opens, which carries messages, and of each other one.
-	firstRing = 256 << 10
+	firstRing = 512 << 10
 	laterRing = 64 << 10
 
 	// firstPlaces is how many places an end's first segment has. Each further

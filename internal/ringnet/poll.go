@@ -35,13 +35,6 @@ func (s *stream) Room() bool {
 	return s.writeChanged() || s.write.looker.Find(s.write.changed)
 }
 
-// Expected implements transport.Poller.
-func (s *stream) Expected() bool {
-	s.write.turn.Lock()
-	defer s.write.turn.Unlock()
-	return s.ends.out != nil && s.ends.out.expected()
-}
-
 // Await implements transport.Poller.
 func (s *stream) Await() {
 	for !s.settled() {

@@ -35,7 +35,7 @@ func TestTriesDoNotWait(t *testing.T) {
 	want := random(1 << 20)
 	n, err = writer.TryWrite(want[:10], nil, want[10:])
 	require.NoError(t, err)
-	require.Equal(t, 256<<10, n, "what the ring holds")
+	require.Equal(t, 512<<10, n, "what the ring holds")
 	k, err := writer.TryWrite(want[n:])
 	require.NoError(t, err)
 	require.Zero(t, k)

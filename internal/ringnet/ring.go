@@ -98,9 +98,6 @@ func (w *writerEnd) room(want int) (int, error) {
 	return w.free(), nil
 }
 
-// expected reports whether the reader has read all there is, and does not sleep.
-func (w *writerEnd) expected() bool { return w.words.tail.Load() == w.head && w.reader.Load() == 0 }
-
 func (w *writerEnd) free() int { return len(w.data) - int(w.head-w.seen) }
 
 // put writes what there is room for, a piece at most.

@@ -41,7 +41,7 @@ var _ transport.Session = (*Session)(nil)
 // NewSession makes the socket a session; it is its owner. The peer does the same.
 // What is written to the socket belongs to the session at once; it reads from it,
 // where the peer's first bell is next, when ready is closed. spin is how long at most who
-// waits looks before it sleeps. Windows are what the rings hold: 256 KiB for the
+// waits looks before it sleeps. Windows are what the rings hold: 512 KiB for the
 // first stream that an end opens, 64 KiB for others; the budget is not asked.
 func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	s := &Session{
