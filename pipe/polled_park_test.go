@@ -1,0 +1,130 @@
+package pipe_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// sleepers are calls of Next that have looked in vain.
+func sleepers(t *testing.T, tap *tap, p *pipe.Pipe, n int) <-chan *pipe.Incoming {
+	t.Helper()
+	tap.set(0)
+	found := make(chan *pipe.Incoming, n)
+	for range n {
+		go func() {
+			in, _ := p.Next(testContext(t))
+			found <- in
+		}()
+	}
+	synctest.Wait()
+	return found
+}
+
+// Who sleeps gets a message before its bytes have come, too.
+func TestPolledSleeperGetsItEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		found := sleepers(t, tap, server, 1)
+		write(t, client, inlineMessage(1))
+		tap.set(10_000)
+		in := <-found
+		require.NotNil(t, in)
+		tap.set(1 << 40)
+		same(t, inlineMessage(1), in.Descriptor(), read(t, in))
+		client.Abort(nil)
+		server.Abort(nil)
+	})
+}
+
+// A message that nobody reads keeps none from those who sleep, nor from those who
+// come.
+func TestPolledUnreadHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		const count = 3
+		found := sleepers(t, tap, server, count-1)
+		for i := range count {
+			write(t, client, inlineMessage(i))
+		}
+		tap.set(1 << 40)
+		got := map[string]*pipe.Incoming{}
+		note := func(in *pipe.Incoming) {
+			require.NotNil(t, in)
+			got[string(in.Descriptor().Metadata)] = in
+		}
+		for range count - 1 {
+			note(<-found)
+		}
+		note(next(t, server))
+		for i := range count {
+			in := got[string(inlineMessage(i).Metadata)]
+			require.NotNil(t, in)
+			same(t, inlineMessage(i), in.Descriptor(), read(t, in))
+		}
+		client.Abort(nil)
+		server.Abort(nil)
+	})
+}
+
+// Nor does it keep an end from closing, be it the one that has it or the other.
+func TestPolledUnreadAndClosed(t *testing.T) {
+	for name, close := range map[string]func(client, server *pipe.Pipe) error{
+		"sender":   func(client, _ *pipe.Pipe) error { return client.Close() },
+		"receiver": func(_, server *pipe.Pipe) error { return server.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tap := newTap(1 << 20)
+				client, server := connectPolled(t, tap)
+				found := sleepers(t, tap, server, 1)
+				write(t, client, inlineMessage(1))
+				write(t, client, inlineMessage(2))
+				tap.set(1 << 40)
+				in := <-found
+				require.NotNil(t, in)
+				require.NoError(t, close(client, server))
+				client.Abort(nil)
+				server.Abort(nil)
+			})
+		})
+	}
+}
+
+// A message that the pipe has returned early and nobody asked for is given up by a
+// pipe that closes.
+func TestPolledNotAskedForAndClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		for i := range 3 {
+			write(t, client, inlineMessage(i))
+		}
+		synctest.Wait()
+		require.NoError(t, server.Close())
+		client.Abort(nil)
+	})
+}
+
+// The other end of a sleeper may die in the middle of a message.
+func TestPolledLostWhileParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		found := sleepers(t, tap, server, 1)
+		write(t, client, inlineMessage(1))
+		tap.set(40_000)
+		in := <-found
+		require.NotNil(t, in)
+		client.Abort(errEnough)
+		synctest.Wait()
+		err := in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
+		require.ErrorIs(t, err, pipe.ErrPeerClosed)
+		server.Abort(nil)
+	})
+}
