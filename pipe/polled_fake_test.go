@@ -32,8 +32,9 @@ type tap struct {
 
 	onLook func() // what happens when Look is called
 
-	jammed  bool // Write waits
-	blocked int  // calls of it that do
+	jammed  bool  // Write waits
+	blocked int   // calls of it that do
+	broken  error // and how it fails then
 }
 
 func newTap(piece int) *tap {
@@ -71,6 +72,14 @@ func (t *tap) jam(on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.jammed = on
+	t.moved.Broadcast()
+}
+
+// breakOff makes calls of Write fail.
+func (t *tap) breakOff(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = err
 	t.moved.Broadcast()
 }
 
@@ -232,7 +241,7 @@ func (s *polledStream) jammed() bool { return s.messages && s.tap.jammed && !s.c
 func (s *polledStream) awaitRoom() error {
 	s.tap.mu.Lock()
 	defer s.tap.mu.Unlock()
-	for s.jammed() && !s.late {
+	for s.jammed() && !s.late && s.tap.broken == nil {
 		s.tap.blocked++
 		s.tap.moved.Broadcast()
 		s.tap.moved.Wait()
@@ -240,6 +249,9 @@ func (s *polledStream) awaitRoom() error {
 	}
 	if s.late {
 		return os.ErrDeadlineExceeded
+	}
+	if s.messages {
+		return s.tap.broken
 	}
 	return nil
 }

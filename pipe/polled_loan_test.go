@@ -1,7 +1,9 @@
 package pipe_test
 
 import (
+	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -85,6 +87,24 @@ func TestPolledLoanEndsWithThePipe(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where writing fails the loan ends with what that means.
+func TestPolledLoanEndsWithTheStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		ops, _, _ := jammedWrites(t, tap, client)
+		tap.breakOff(syscall.ECONNRESET)
+		for _, op := range ops {
+			err := op.Wait(testContext(t))
+			require.ErrorIs(t, err, pipe.ErrPeerLost)
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			var known *pipe.Error
+			require.ErrorAs(t, err, &known)
+		}
+		server.Abort(nil)
+	})
 }
 
 // Close waits for what is lent.

@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,7 +35,7 @@ func TestPolledSleeperGetsItEarly(t *testing.T) {
 		tap.set(10_000)
 		in := <-found
 		require.NotNil(t, in)
-		tap.set(1 << 40)
+		time.AfterFunc(time.Second, func() { tap.set(1 << 40) })
 		same(t, inlineMessage(1), in.Descriptor(), read(t, in))
 		client.Abort(nil)
 		server.Abort(nil)
