@@ -3,9 +3,9 @@ package pipe
 import "github.com/tensorpipe-go/tensorpipe/device"
 
 // Parts of a message travel inside it as long as each has at most inlinePart
-// bytes and all together inlineMessage; the others wait for memory. A part of any
-// size up to inlineMessage does where the peer seems to wait for the message: what
-// is written then goes straight on into its memory, and asking would take longer.
+// bytes and all together inlineMessage; the others wait for memory. Through shared
+// memory all parts of a message do that has at most inlineMessage bytes: what is
+// written goes straight on into the memory of Read, and asking would take longer.
 const (
 	inlinePart    = 64 << 10
 	inlineMessage = 1 << 20
