@@ -104,6 +104,7 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 	}
 	p.in.attach(messages)
 	p.out.attach(messages)
+	p.plan.Inline = p.out.inlineLimit()
 	if p.control.stream, err = next(ctx); err != nil {
 		return classify(err)
 	}

@@ -60,7 +60,15 @@ func behind(pieces [][]byte, n int) [][]byte {
 
 // mostInline is up to how many bytes a part of the next message travels inside it.
 func (o *nativeOutbox) mostInline(size *sizer, packed *packing) int {
-	if packed == nil && o.direct() && size.data <= inlineMessage {
+	if packed == nil && size.data <= inlineMessage {
+		return o.inlineLimit()
+	}
+	return inlinePart
+}
+
+// inlineLimit is the most that does.
+func (o *nativeOutbox) inlineLimit() int {
+	if o.direct() {
 		return inlineMessage
 	}
 	return inlinePart

@@ -31,6 +31,10 @@ type Plan struct {
 	Transport string           `json:"transport"`
 	Channels  []PlannedChannel `json:"channels"` // ordered by local, then remote device
 	Refused   []Refusal        `json:"refused"`  // what was not chosen, and why, best first
+
+	// Inline is up to how many bytes a tensor or payload in host memory travels
+	// inside its message, without a channel: 0 in the compatible dialect.
+	Inline int `json:"inline,omitempty"`
 }
 
 // PlannedChannel names the channel that moves tensors between two devices. Where
@@ -63,7 +67,7 @@ func (p *Plan) Channel(local, remote device.Device) (string, bool) {
 
 // Equal reports whether two plans choose and refuse the same.
 func (p *Plan) Equal(q *Plan) bool {
-	return p.Dialect == q.Dialect && p.Transport == q.Transport &&
+	return p.Dialect == q.Dialect && p.Transport == q.Transport && p.Inline == q.Inline &&
 		slices.Equal(p.Channels, q.Channels) && slices.Equal(p.Refused, q.Refused)
 }
 
@@ -73,6 +77,9 @@ func (p *Plan) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "dialect\t%s\n", p.Dialect)
 	fmt.Fprintf(w, "transport\t%s\n", p.Transport)
+	if p.Inline > 0 {
+		fmt.Fprintf(w, "up to %d bytes\tinside the message\n", p.Inline)
+	}
 	for _, c := range p.Channels {
 		fmt.Fprintf(w, "%s to %s\t%s\n", c.Local, c.Remote, c.text())
 	}

@@ -39,6 +39,7 @@ func TestPolledLargeParts(t *testing.T) {
 	tap := newTap(1 << 20)
 	tap.roomy = true
 	client, server := connectPolled(t, tap)
+	require.Equal(t, 1<<20, client.Plan().Inline)
 	for i, n := range []int{200_000, 1<<20 - 300_007, 1<<20 + 1} {
 		m := message(i, []int{7}, []int{n, 300_000})
 		op := client.WriteAsync(testContext(t), m)

@@ -46,6 +46,7 @@ func TestTensorsTakeTheChannelOfTheirSize(t *testing.T) {
 			{Local: cpu, Remote: cpu, Channel: "basic", Below: 1 << 20},
 		}, p.Plan().Channels)
 		require.Contains(t, p.Plan().String(), "basic below 1048576 bytes")
+		require.Regexp(t, "up to 65536 bytes +inside the message\n", p.Plan().String())
 		require.Empty(t, p.Plan().Refused)
 	}
 }
