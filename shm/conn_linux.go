@@ -94,7 +94,7 @@ func (c *conn) takeRoles(h *handshake) error {
 	c.in.waiter = newWaiter(h.in, wait.NewMemory(spin), readerSleeps, c.in.ready)
 	c.out = outbox{conn: c, to: producer, guarded: !c.theirs.sealed()}
 	c.out.waiter = newWaiter(h.out, wait.NewMemory(spin), writerSleeps, c.out.ready)
-	c.out.pass, c.out.raw = c.out.passFrames, c.out.passBytes
+	c.out.pass, c.out.raw = c.out.passFrames, c.out.passPieces
 	if c.rings {
 		c.in.word, c.out.word = c.mine.word(), c.theirs.word()
 	}

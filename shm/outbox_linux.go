@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -31,11 +32,12 @@ type outbox struct {
 
 	// Of the call under way.
 	frames []transport.Frame
-	bytes  []byte
-	sent   int          // of bytes
+	pieces net.Buffers  // what is left of them
+	sent   int          // bytes of pieces
 	pass   func() error // is passFrames
-	raw    func() error // is passBytes
+	raw    func() error // is passPieces
 	header [headerSize]byte
+	whole  [1][]byte // the pieces of a Write
 }
 
 // ready reports whether there is room.
@@ -82,24 +84,40 @@ func (o *outbox) passFrames() error {
 	return o.show()
 }
 
-// writeBytes writes p without a frame around it. What it moved the peer has been
-// told of, also where it fails.
-func (o *outbox) writeBytes(p []byte) (int, error) {
+// writePieces writes bytes without a frame around them, consumes those that it
+// moved, and returns how many they were. The peer has been told of them, also
+// where it fails.
+func (o *outbox) writePieces(pieces *net.Buffers) (int, error) {
 	if err := o.stopped(); err != nil {
 		return 0, err
 	}
-	o.bytes, o.sent = p, 0
+	o.pieces, o.sent = *pieces, 0
 	err := o.guard(o.raw)
-	o.bytes = nil
+	*pieces, o.pieces = o.pieces, nil
 	return o.sent, err
 }
 
-func (o *outbox) passBytes() (err error) {
-	o.sent, err = o.put(o.bytes)
+func (o *outbox) passPieces() error {
+	err := o.putPieces()
 	if showErr := o.show(); err == nil {
 		err = showErr
 	}
 	return err
+}
+
+func (o *outbox) putPieces() error {
+	for len(o.pieces) > 0 {
+		p := o.pieces[0]
+		n, err := o.put(p)
+		o.sent += n
+		if err != nil {
+			o.pieces[0] = p[n:]
+			return err
+		}
+		o.pieces[0] = nil
+		o.pieces = o.pieces[1:]
+	}
+	return nil
 }
 
 // put moves all of p into the ring, and waits for room as needed. It returns how

@@ -28,6 +28,8 @@ func (c *conn) handOver() (*stream, error) {
 // stream is a conn without its framing.
 type stream struct{ conn *conn }
 
+var _ transport.Gatherer = (*stream)(nil)
+
 func (s *stream) Read(p []byte) (int, error) {
 	in := &s.conn.in
 	in.mu.Lock()
@@ -46,8 +48,20 @@ func (s *stream) Write(p []byte) (int, error) {
 	out := &s.conn.out
 	out.mu.Lock()
 	defer out.mu.Unlock()
-	n, err := out.writeBytes(p)
+	out.whole[0] = p
+	pieces := net.Buffers(out.whole[:])
+	n, err := out.writePieces(&pieces)
+	out.whole[0] = nil
 	return n, s.conn.failure("write", err)
+}
+
+// WriteBuffers implements [transport.Gatherer].
+func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
+	out := &s.conn.out
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	n, err := out.writePieces(pieces)
+	return int64(n), s.conn.failure("write", err)
 }
 
 func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }
