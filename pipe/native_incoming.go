@@ -171,7 +171,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 	if err := in.checkMemory(a); err != nil {
 		return in.errorFor(err)
 	}
-	if !in.claimed.CompareAndSwap(false, true) {
+	if !in.claim() {
 		return in.errorFor(ErrAlreadyRead)
 	}
 	err := in.readAll(ctx, a)
@@ -199,7 +199,7 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	}
 	err := in.unpack(ctx, a)
 	if err != nil {
-		in.giveUp(err)
+		in.withdraw(err)
 	}
 	if err := cmp.Or(in.wait(ctx), err); err != nil {
 		return err
@@ -344,7 +344,7 @@ func (in *nativeIncoming) partDone(l *lane, n int, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err != nil && !lost && in.aborted == nil && in.err == nil {
-		defer in.giveUpSoon(err)
+		in.giveUp(err) // before done: behind it the message may be another one
 	}
 	in.lost = in.lost || lost
 	in.err = cmp.Or(in.err, err)
@@ -353,15 +353,18 @@ func (in *nativeIncoming) partDone(l *lane, n int, err error) {
 	}
 }
 
-// giveUpSoon gives the other parts up, too, when this end's lock is free.
-func (in *nativeIncoming) giveUpSoon(err error) { go in.giveUp(err) }
-
-// giveUp makes the channels let go of all parts and tells the peer.
+// giveUp makes the channels let go of all parts and tells the peer. It needs
+// nativeInbox.mu.
 func (in *nativeIncoming) giveUp(cause error) {
 	in.in.pipe.control.cancel(in.number)
+	in.abort(cause)
+}
+
+// withdraw is giveUp on behalf of the caller of Read.
+func (in *nativeIncoming) withdraw(cause error) {
 	in.in.mu.Lock()
 	defer in.in.mu.Unlock()
-	in.abort(cause)
+	in.giveUp(cause)
 }
 
 // abort makes the channels let go of all parts. It needs nativeInbox.mu.
@@ -377,7 +380,7 @@ func (in *nativeIncoming) wait(ctx context.Context) error {
 	select {
 	case <-in.done:
 	case <-ctx.Done():
-		in.giveUp(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
+		in.withdraw(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
 		<-in.done
 	}
 	in.in.mu.Lock()
@@ -417,9 +420,18 @@ func (in *nativeIncoming) discard(context.Context) error {
 // forgo lets the message go by, unless someone has claimed it. It does not count
 // as read.
 func (in *nativeIncoming) forgo() bool {
-	if !in.claimed.CompareAndSwap(false, true) {
+	if !in.claim() {
 		return false
 	}
+	in.letGo()
+	return true
+}
+
+// claim reports whether the message is now the caller's to read or to let go.
+func (in *nativeIncoming) claim() bool { return in.claimed.CompareAndSwap(false, true) }
+
+// letGo lets a message go by that the caller has claimed.
+func (in *nativeIncoming) letGo() {
 	if in.large > 0 {
 		in.in.pipe.control.cancel(in.number)
 	}
@@ -427,7 +439,6 @@ func (in *nativeIncoming) forgo() bool {
 		in.in.reader.forgo(in)
 	}
 	in.finish()
-	return true
 }
 
 // drop ends a message that the peer gave up before anybody saw it.
