@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -97,7 +98,32 @@ func TestRoute(t *testing.T) {
 		s.Dialect = c.dialect
 		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
 		require.NoError(t, err)
-		require.Equal(t, c.want, r.Route, "%s, %d bytes", c.dialect, c.size)
+		require.Equal(t, []string{c.want, c.want}, []string{r.TripRoute, r.OneWayRoute}, "%s, %d bytes", c.dialect, c.size)
+	}
+}
+
+// What went before, or in the other phase, does not count.
+func TestRouteOfAPhase(t *testing.T) {
+	stats := func(basicSent, basicReceived, cmaSent uint64) pipe.PipeStats {
+		return pipe.PipeStats{Channels: []pipe.ChannelStats{
+			{Name: "basic", Sent: pipe.Traffic{Messages: basicSent}, Received: pipe.Traffic{Messages: basicReceived}},
+			{Name: "cma", Sent: pipe.Traffic{Messages: cmaSent}},
+		}}
+	}
+	before := stats(7, 5, 3)
+	for _, c := range []struct {
+		after   pipe.PipeStats
+		tensors int
+		want    string
+	}{
+		{before, 0, ""},
+		{before, 9, Inline},
+		{stats(8, 5, 3), 1, "basic"},
+		{stats(7, 6, 3), 2, "basic,inline"},
+		{stats(7, 5, 12), 9, "cma"},
+		{stats(8, 6, 13), 13, "basic,cma,inline"},
+	} {
+		require.Equal(t, c.want, route(before, c.after, c.tensors))
 	}
 }
 
@@ -126,7 +152,7 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 						t.Skip(err)
 					}
 					require.NoError(t, err)
-					require.Equal(t, []string{transport, channel, channel}, []string{r.Transport, r.Channel, r.Route})
+					require.Equal(t, []string{transport, channel, channel, channel}, []string{r.Transport, r.Channel, r.TripRoute, r.OneWayRoute})
 					require.Positive(t, r.GBps)
 				})
 			}
@@ -134,19 +160,21 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 	}
 }
 
-// Lanes are counted where there may be some.
+// Lanes are counted where there may be some, and those that are used.
 func TestConnectionsOfResult(t *testing.T) {
 	for _, c := range []struct {
 		dialect, transport, channel string
-		want                        int
+		lanes, want                 int
 	}{
-		{pipe.DialectNative, "uv", "mpt_uv", 3}, {pipe.DialectCompatible, "shm", "mpt_uv", 3},
-		{pipe.DialectNative, "shm", "mpt_uv", 0}, {pipe.DialectNative, "uv", "basic", 0},
+		{pipe.DialectNative, "uv", "mpt_uv", 3, 3}, {pipe.DialectCompatible, "shm", "mpt_uv", 3, 3},
+		{pipe.DialectNative, "shm", "mpt_uv", 3, 0}, {pipe.DialectNative, "uv", "basic", 3, 0},
+		{pipe.DialectCompatible, "uv", "mpt_uv", 16, 16},
+		{pipe.DialectNative, "uv", "mpt_uv", 16, max(4, min(8, runtime.GOMAXPROCS(0)))},
 	} {
 		plan := &pipe.Plan{
 			Dialect: c.dialect, Transport: c.transport,
 			Channels: []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: c.channel}},
 		}
-		require.Equal(t, c.want, newResult("test", Spec{Lanes: 3}, plan, Samples{}).Connections, "%+v", c)
+		require.Equal(t, c.want, newResult("test", Spec{Lanes: c.lanes}, plan, Samples{}).Connections, "%+v", c)
 	}
 }

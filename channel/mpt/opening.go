@@ -14,10 +14,14 @@ import (
 // memory is what limits it.
 const minUsed, maxUsed = 4, 8
 
-// used is how many lanes this end of a channel wants in the native dialect.
-func (f *Factory) used() int {
-	return min(f.lanes(), max(minUsed, min(maxUsed, runtime.GOMAXPROCS(0))))
+// NativeLanes is how many lanes, of so many that a [Factory] has, an end of a channel
+// in this process uses at most in the native dialect. The end with fewer decides.
+func NativeLanes(have int) int {
+	return min(have, max(minUsed, min(maxUsed, runtime.GOMAXPROCS(0))))
 }
+
+// used is how many lanes this end of a channel wants in the native dialect.
+func (f *Factory) used() int { return NativeLanes(f.lanes()) }
 
 // opening is how far the lanes are. It is guarded by nativeEnd.mu.
 type opening struct {
