@@ -12,7 +12,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
-	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 var errBroken = errors.New("it is broken")
@@ -27,8 +26,8 @@ func (brokenChannel) Viable() error { return errBroken }
 
 // withBroken is the usual catalog, and a transport and a channel that work
 // nowhere.
-func withBroken(lanes int, tcp ...uv.Option) tensorpipe.Profile {
-	p := usual(lanes, tcp...)
+func withBroken(tune Tuning) tensorpipe.Profile {
+	p := usual(tune)
 	p.Transports = append(p.Transports, pipe.TransportEntry{Name: "pigeon", Transport: brokenTransport{}})
 	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: "smoke", Factory: brokenChannel{}})
 	return p
@@ -75,8 +74,8 @@ func TestPathWithoutChannel(t *testing.T) {
 func TestPathThatOneEndLacks(t *testing.T) {
 	s := small(8, true)
 	s.Channels = []string{"smoke"}
-	g := Go{Child: child(t), Catalog: func(lanes int, tcp ...uv.Option) tensorpipe.Profile {
-		p := usual(lanes, tcp...)
+	g := Go{Child: child(t), Catalog: func(tune Tuning) tensorpipe.Profile {
+		p := usual(tune)
 		p.Channels[0].Name = "smoke" // which the child does not know
 		return p
 	}}

@@ -119,7 +119,7 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	}
 	child := bench.Program{Path: program, Args: []string{benchChildName}}
 	run := benchRun{
-		self: bench.Go{Child: child, Catalog: catalog}, peer: peer, pairs: b.pairs,
+		self: bench.Go{Child: child, Catalog: benchCatalog}, peer: peer, pairs: b.pairs,
 		yardsticks: bench.Yardsticks(child), show: b.reports(s, drawing),
 	}
 	if err := run.all(ctx, specs); err != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 func TestBenchJSON(t *testing.T) {
@@ -193,6 +196,15 @@ func TestBenchCatalog(t *testing.T) {
 		for _, channel := range channelNames(all) {
 			require.True(t, seen[transport+"/"+channel], "%s/%s: %s", transport, channel, stdout)
 		}
+	}
+}
+
+// The options of a measurement reach both transports.
+func TestBenchCatalogTakesOptions(t *testing.T) {
+	p := benchCatalog(bench.Tuning{Lanes: 3, TCP: []uv.Option{uv.WithSpin(0)}, Shm: []shm.Option{shm.WithSpin(0)}})
+	require.Equal(t, transportNames(catalog(3)), transportNames(p))
+	for _, e := range p.Transports {
+		require.Equal(t, map[string]transport.Transport{uvName: uv.New(uv.WithSpin(0)), shm.Name: shm.New(shm.WithSpin(0))}[e.Name], e.Transport)
 	}
 }
 
