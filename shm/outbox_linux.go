@@ -2,6 +2,7 @@ package shm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -28,7 +29,8 @@ type outbox struct {
 
 	mu     sync.Mutex // held by a writer
 	handed bool       // to a stream
-	hidden int        // bytes that the peer has not been told of
+	hidden int        // bytes that the peer cannot see yet
+	untold bool       // it can see bytes, and no token says so
 
 	// Of the call under way.
 	frames []transport.Frame
@@ -161,19 +163,30 @@ func (o *outbox) stopped() error {
 
 // show tells the peer of the bytes in the ring.
 func (o *outbox) show() error {
-	if o.hidden == 0 {
+	if o.hidden > 0 {
+		o.hidden = 0
+		if err := o.to.Publish(); err != nil {
+			return err
+		}
+		if o.conn.rings {
+			o.conn.wake(o.word, readerSleeps)
+			return nil
+		}
+		o.conn.reactor.hurry()
+		o.untold = true
+	}
+	return o.tell(&o.deadline)
+}
+
+// tell leaves a token if one is due. What a deadline prevents the next call makes up
+// for.
+func (o *outbox) tell(d *deadline) error {
+	if !o.untold {
 		return nil
 	}
-	o.hidden = 0
-	if err := o.to.Publish(); err != nil {
-		return err
-	}
-	if o.conn.rings {
-		o.conn.wake(o.word, readerSleeps)
-		return nil
-	}
-	o.conn.reactor.hurry()
-	return o.conn.letters.leave(o.conn.letters.inbox)
+	err := o.conn.letters.leave(o.conn.letters.inbox, d)
+	o.untold = errors.Is(err, os.ErrDeadlineExceeded)
+	return err
 }
 
 // end tells a peer that rings that there will be no more, when the last writer
@@ -187,16 +200,23 @@ func (o *outbox) end() {
 	}
 }
 
-// linger ends the socket when the peer has taken all that was written.
+// linger ends the socket when the peer has taken all that was written. Writers find
+// out at once that they are too late.
 func (o *outbox) linger() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.lastWriter()
+	_ = o.tell(new(deadline)) // it fails where the peer's memory is gone, and so is the wait
 	for !o.conn.alone() && !o.taken() {
 		<-o.bell
 	}
 	if !o.conn.closed.Load() {
 		_ = o.conn.socket.CloseWrite() // it fails where the peer was faster
 	}
+}
+
+// lastWriter waits until the last writer has left.
+func (o *outbox) lastWriter() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 }
 
 // taken reports whether the peer has all that was written, or never will.
