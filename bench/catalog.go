@@ -5,26 +5,32 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// Catalog makes all transports and channels that a Spec can name. The channel
-// mpt_uv has that many lanes. TCP connections, those of the lanes among them,
-// are made with the options. A nil Catalog has what
-// [tensorpipe.DefaultProfile] has.
-type Catalog func(lanes int, tcp ...uv.Option) tensorpipe.Profile
+// Catalog makes all transports and channels that a Spec can name. A nil Catalog
+// has what [tensorpipe.DefaultProfile] has, with the options.
+type Catalog func(Tuning) tensorpipe.Profile
+
+// Tuning is what a Spec asks of a Catalog.
+type Tuning struct {
+	Lanes int          // of the channel mpt_uv
+	TCP   []uv.Option  // for all that makes TCP connections, lanes as well
+	Shm   []shm.Option // for the transport shm
+}
 
 // profile is what s names, or, where it names nothing, what a pipe uses if
 // nothing is said.
 func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
-	var tcp []uv.Option
+	t := Tuning{Lanes: s.withDefaults().Lanes}
 	if s.NoSpin {
-		tcp = []uv.Option{uv.WithSpin(0)}
+		t.TCP, t.Shm = []uv.Option{uv.WithSpin(0)}, []shm.Option{shm.WithSpin(0)}
 	}
 	if c == nil {
 		c = usual
 	}
-	all, plain := c(s.withDefaults().Lanes, tcp...), tensorpipe.DefaultProfile()
+	all, plain := c(t), tensorpipe.DefaultProfile()
 	p.Transports, err = pick("transport", all.Transports, s.Transports, plain.Transports, transportName)
 	if err == nil {
 		p.Channels, err = pick("channel", all.Channels, s.Channels, plain.Channels, channelName)
@@ -32,11 +38,14 @@ func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
 	return p, err
 }
 
-func usual(_ int, tcp ...uv.Option) tensorpipe.Profile {
+func usual(t Tuning) tensorpipe.Profile {
 	p := tensorpipe.DefaultProfile()
 	for i, e := range p.Transports {
-		if e.Name == tcpTransport {
-			p.Transports[i].Transport = uv.New(tcp...)
+		switch e.Name {
+		case tcpTransport:
+			p.Transports[i].Transport = uv.New(t.TCP...)
+		case shm.Name:
+			p.Transports[i].Transport = shm.New(t.Shm...)
 		}
 	}
 	return p

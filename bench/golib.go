@@ -43,7 +43,6 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 		samples, err := c.measure()
 		if err == nil {
 			r = newResult(g.Name(), s, plan, samples)
-			r.Route = route(s, c.pipe.Stats())
 			r.WireShare = wireShare(c.pipe.Stats().Compression)
 		}
 		return err

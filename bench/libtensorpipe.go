@@ -48,11 +48,10 @@ func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), unviable(s, err))
 	}
-	r := newResult(l.Name(), s, l.plan(s), samples)
-	if s.Size > 0 {
-		r.Route = s.Channels[0] // this protocol knows no other
+	if s.Size > 0 { // this protocol knows no other way
+		samples.TripRoute, samples.OneWayRoute = s.Channels[0], s.Channels[0]
 	}
-	return r, nil
+	return newResult(l.Name(), s, l.plan(s), samples), nil
 }
 
 // exitUnviable is how the program ends where the path does not work here.

@@ -13,6 +13,9 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/interop"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 // small is a spec that is over in no time.
@@ -64,6 +67,22 @@ func TestMeasure(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Nobody spins who is told not to, on whatever transport.
+func TestNoSpinReachesTheTransports(t *testing.T) {
+	for spin, want := range map[bool]map[string]transport.Transport{
+		true:  {"uv": uv.New(), "shm": shm.New()},
+		false: {"uv": uv.New(uv.WithSpin(0)), "shm": shm.New(shm.WithSpin(0))},
+	} {
+		p, err := Catalog(nil).profile(Spec{NoSpin: !spin})
+		require.NoError(t, err)
+		got := map[string]transport.Transport{}
+		for _, e := range p.Transports {
+			got[e.Name] = e.Transport
+		}
+		require.Equal(t, want, got, "spin: %t", spin)
 	}
 }
 

@@ -40,17 +40,20 @@ func checkPath(s Spec, plan *pipe.Plan) error {
 	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), "it is not for host memory"))}
 }
 
-// route says which way the tensors went: the channel, or "inline" for those that
-// were within their messages; "" where there were none.
-func route(s Spec, stats pipe.PipeStats) string {
+// route says which way so many tensors went, there or back, between two looks at a
+// pipe: the channels, and "inline" for those that were within their messages; ""
+// where there were none.
+func route(before, after pipe.PipeStats, tensors int) string {
 	var names []string
-	for _, c := range stats.Channels {
-		if c.Sent.Messages > 0 {
+	for i, c := range after.Channels {
+		b := before.Channels[i]
+		if n := c.Sent.Messages + c.Received.Messages - b.Sent.Messages - b.Received.Messages; n > 0 {
 			names = append(names, c.Name)
+			tensors -= int(n)
 		}
 	}
-	if len(names) == 0 && s.Size > 0 {
-		return Inline
+	if tensors > 0 {
+		names = append(names, Inline)
 	}
 	return strings.Join(names, ",")
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +12,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
-	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 var errBroken = errors.New("it is broken")
@@ -26,8 +26,8 @@ func (brokenChannel) Viable() error { return errBroken }
 
 // withBroken is the usual catalog, and a transport and a channel that work
 // nowhere.
-func withBroken(lanes int, tcp ...uv.Option) tensorpipe.Profile {
-	p := usual(lanes, tcp...)
+func withBroken(tune Tuning) tensorpipe.Profile {
+	p := usual(tune)
 	p.Transports = append(p.Transports, pipe.TransportEntry{Name: "pigeon", Transport: brokenTransport{}})
 	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: "smoke", Factory: brokenChannel{}})
 	return p
@@ -74,8 +74,8 @@ func TestPathWithoutChannel(t *testing.T) {
 func TestPathThatOneEndLacks(t *testing.T) {
 	s := small(8, true)
 	s.Channels = []string{"smoke"}
-	g := Go{Child: child(t), Catalog: func(lanes int, tcp ...uv.Option) tensorpipe.Profile {
-		p := usual(lanes, tcp...)
+	g := Go{Child: child(t), Catalog: func(tune Tuning) tensorpipe.Profile {
+		p := usual(tune)
 		p.Channels[0].Name = "smoke" // which the child does not know
 		return p
 	}}
@@ -97,7 +97,32 @@ func TestRoute(t *testing.T) {
 		s.Dialect = c.dialect
 		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
 		require.NoError(t, err)
-		require.Equal(t, c.want, r.Route, "%s, %d bytes", c.dialect, c.size)
+		require.Equal(t, []string{c.want, c.want}, []string{r.TripRoute, r.OneWayRoute}, "%s, %d bytes", c.dialect, c.size)
+	}
+}
+
+// What went before, or in the other phase, does not count.
+func TestRouteOfAPhase(t *testing.T) {
+	stats := func(basicSent, basicReceived, cmaSent uint64) pipe.PipeStats {
+		return pipe.PipeStats{Channels: []pipe.ChannelStats{
+			{Name: "basic", Sent: pipe.Traffic{Messages: basicSent}, Received: pipe.Traffic{Messages: basicReceived}},
+			{Name: "cma", Sent: pipe.Traffic{Messages: cmaSent}},
+		}}
+	}
+	before := stats(7, 5, 3)
+	for _, c := range []struct {
+		after   pipe.PipeStats
+		tensors int
+		want    string
+	}{
+		{before, 0, ""},
+		{before, 9, Inline},
+		{stats(8, 5, 3), 1, "basic"},
+		{stats(7, 6, 3), 2, "basic,inline"},
+		{stats(7, 5, 12), 9, "cma"},
+		{stats(8, 6, 13), 13, "basic,cma,inline"},
+	} {
+		require.Equal(t, c.want, route(before, c.after, c.tensors))
 	}
 }
 
@@ -126,7 +151,7 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 						t.Skip(err)
 					}
 					require.NoError(t, err)
-					require.Equal(t, []string{transport, channel, channel}, []string{r.Transport, r.Channel, r.Route})
+					require.Equal(t, []string{transport, channel, channel, channel}, []string{r.Transport, r.Channel, r.TripRoute, r.OneWayRoute})
 					require.Positive(t, r.GBps)
 				})
 			}
@@ -134,19 +159,21 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 	}
 }
 
-// Lanes are counted where there may be some.
+// Lanes are counted where there may be some, and those that are used.
 func TestConnectionsOfResult(t *testing.T) {
 	for _, c := range []struct {
 		dialect, transport, channel string
-		want                        int
+		lanes, want                 int
 	}{
-		{pipe.DialectNative, "uv", "mpt_uv", 3}, {pipe.DialectCompatible, "shm", "mpt_uv", 3},
-		{pipe.DialectNative, "shm", "mpt_uv", 0}, {pipe.DialectNative, "uv", "basic", 0},
+		{pipe.DialectNative, "uv", "mpt_uv", 3, 3}, {pipe.DialectCompatible, "shm", "mpt_uv", 3, 3},
+		{pipe.DialectNative, "shm", "mpt_uv", 3, 0}, {pipe.DialectNative, "uv", "basic", 3, 0},
+		{pipe.DialectCompatible, "uv", "mpt_uv", 16, 16},
+		{pipe.DialectNative, "uv", "mpt_uv", 16, max(4, min(8, runtime.GOMAXPROCS(0)))},
 	} {
 		plan := &pipe.Plan{
 			Dialect: c.dialect, Transport: c.transport,
 			Channels: []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: c.channel}},
 		}
-		require.Equal(t, c.want, newResult("test", Spec{Lanes: 3}, plan, Samples{}).Connections, "%+v", c)
+		require.Equal(t, c.want, newResult("test", Spec{Lanes: c.lanes}, plan, Samples{}).Connections, "%+v", c)
 	}
 }

@@ -17,7 +17,12 @@ type Result struct {
 	Transport string `json:"transport"`
 	Channel   string `json:"channel"` // for tensors from host memory to host memory
 	Dialect   string `json:"dialect"`
-	Route     string `json:"route"` // which the tensors took: a channel, or Inline; empty if there were none
+
+	// Which way the tensors really went in the round trips and one way: channels,
+	// or Inline, separated by commas; empty if there were none. Path says which
+	// they might go.
+	TripRoute   string `json:"rtt_route"`
+	OneWayRoute string `json:"one_way_route"`
 
 	SizeBytes  int    `json:"size_bytes"`
 	Named      bool   `json:"named"`
@@ -28,8 +33,8 @@ type Result struct {
 	RoundTrips int    `json:"round_trips"` // warm
 	Processes  int    `json:"processes"`   // 1 or 2
 
-	// Connections is the number of lanes that mpt_uv may have, or of plain TCP
-	// connections; 0 for all else.
+	// Connections is the number of lanes that mpt_uv has for tensors large enough,
+	// or of plain TCP connections; 0 for all else.
 	Connections int `json:"connections,omitempty"`
 
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
@@ -48,8 +53,11 @@ type Result struct {
 	Compression pipe.Compression `json:"compression"`
 	WireShare   float64          `json:"wire_bytes_per_byte"` // what of the tensors travelled, over all messages
 
-	Congestion string     `json:"tcp_congestion_control,omitempty"` // see CongestionControl
-	Path       *pipe.Plan `json:"path"`
+	Congestion string `json:"tcp_congestion_control,omitempty"` // see CongestionControl
+
+	// Path is the plan of the pipe: what the two ends have agreed on, and what was
+	// refused, before the first message. It does not say what was used.
+	Path *pipe.Plan `json:"path"`
 }
 
 // Subject is a library that can be measured.
@@ -73,7 +81,8 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 		RTT: percentiles(samples.RoundTrips), Cold: percentiles(samples.ColdTrips),
 		CPUPerTrip: samples.TripCPU.Seconds() * 1e6 / float64(max(len(samples.RoundTrips), 1)),
 		CPUSeconds: samples.CPU.Seconds(),
-		Path:       plan,
+		TripRoute:  samples.TripRoute, OneWayRoute: samples.OneWayRoute,
+		Path: plan,
 	}
 	if plan.Transport == tcpTransport {
 		r.Congestion = CongestionControl()
@@ -81,11 +90,24 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	if s.OneProcess {
 		r.Processes = 1
 	}
-	if r.Channel == mpt.UVName && (r.Dialect == pipe.DialectCompatible || r.Transport == tcpTransport) {
-		r.Connections = s.Lanes // native pipes over shared memory open none
+	if r.Channel == mpt.UVName {
+		r.Connections = lanes(r, s.Lanes)
 	}
 	r.setRate(samples.OneWay)
 	return r
+}
+
+// lanes is how many a channel of so many opens on the path of r. Both ends are on
+// this machine, and so agree on the number.
+func lanes(r *Result, most int) int {
+	switch {
+	case r.Dialect == pipe.DialectCompatible:
+		return most
+	case r.Transport == tcpTransport:
+		return mpt.NativeLanes(most)
+	default:
+		return 0 // within one machine
+	}
 }
 
 // setRate does the sums about what went one way, in that time.

@@ -25,8 +25,8 @@ type Spec struct {
 	// compatible one.
 	Dialect string `json:"dialect,omitempty"`
 
-	// NoSpin makes all who wait for a message over uv go to sleep at once, see
-	// WithSpin there. It does not concern Libtensorpipe.
+	// NoSpin makes all who wait for a message over uv or shm go to sleep at once,
+	// see WithSpin there. It does not concern Libtensorpipe.
 	NoSpin bool `json:"no_spin,omitempty"`
 
 	// Size is that of the one tensor of a message, in bytes. With 0, messages

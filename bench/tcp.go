@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // TCP are the connections that a path over TCP is made of, and nothing else:
@@ -51,16 +53,21 @@ func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	return out, nil
 }
 
-// connections is how many TCP connections may carry the tensors of a measurement.
+// connections is how many TCP connections carried the tensors of a measurement one
+// way.
 func connections(r *Result) int {
-	switch {
-	case r.Route == mpt.UVName:
-		return r.Connections
-	case r.Transport == tcpTransport && (r.Route == basic.Name || r.Route == Inline):
-		return 1
-	default:
-		return 0
+	most := 0
+	for name := range strings.SplitSeq(r.OneWayRoute, ",") {
+		n := 0
+		switch {
+		case name == mpt.UVName && (r.Dialect != pipe.DialectNative || r.SizeBytes >= mpt.NativeBytes):
+			n = r.Connections
+		case r.Transport == tcpTransport && (name == basic.Name || name == mpt.UVName || name == Inline):
+			n = 1
+		}
+		most = max(most, n)
 	}
+	return most
 }
 
 // flood dials and sends all messages.

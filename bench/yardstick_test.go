@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // heavy is a spec with bytes enough for yardsticks.
@@ -16,11 +18,30 @@ func heavy() Spec {
 }
 
 // on is what a pipe with that path would have as its result.
-func on(transport, route string) *Result { return &Result{Transport: transport, Route: route} }
+func on(transport, route string) *Result { return &Result{Transport: transport, OneWayRoute: route} }
 
 // onLanes is the same with lanes.
 func onLanes(transport, route string, lanes int) *Result {
-	return &Result{Transport: transport, Route: route, Connections: lanes}
+	r := on(transport, route)
+	r.Connections = lanes
+	return r
+}
+
+func TestConnectionsOfTCP(t *testing.T) {
+	for _, c := range []struct {
+		transport, route, dialect string
+		size, want                int
+	}{
+		{"uv", "basic", pipe.DialectNative, 1 << 20, 1}, {"uv", "basic,inline", pipe.DialectNative, 1 << 20, 1},
+		{"uv", "mpt_uv", pipe.DialectNative, 1 << 20, 3}, {"uv", "mpt_uv,inline", pipe.DialectNative, 1 << 20, 3},
+		{"uv", "mpt_uv", pipe.DialectNative, 1<<20 - 1, 1}, {"uv", "mpt_uv", pipe.DialectCompatible, 8, 3},
+		{"shm", "mpt_uv", pipe.DialectCompatible, 1 << 20, 3}, {"shm", "basic", pipe.DialectNative, 1 << 20, 0},
+		{"uv", "cma", pipe.DialectNative, 1 << 20, 0}, {"shm", Inline, pipe.DialectNative, 1 << 20, 0}, {"uv", "", pipe.DialectNative, 0, 0},
+	} {
+		r := onLanes(c.transport, c.route, 3)
+		r.Dialect, r.SizeBytes, r.TripRoute = c.dialect, c.size, "mpt_uv"
+		require.Equal(t, c.want, connections(r), "%+v", c)
+	}
 }
 
 func requireYardstick(t *testing.T, s Spec, r *Result) {

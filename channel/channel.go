@@ -131,6 +131,10 @@ type Link struct {
 	// or close it. It may be nil where all Conns are such connections too.
 	First transport.Conn
 
+	// Offer is what the peer has shown of the channel where that was tried, see
+	// [Prober]; nil where it was not.
+	Offer []byte
+
 	// Checksum: what the channel moves over connections of its own in the native
 	// dialect is to carry a CRC32C.
 	Checksum bool

@@ -8,12 +8,17 @@ package channel
 //
 // Both methods may be called concurrently.
 type Prober interface {
-	// Offer is what this process shows to a peer, at most MaxOffer bytes.
-	Offer() []byte
+	// Offer is what this process shows to one peer, at most MaxOffer bytes; no two
+	// peers are shown the same. theirs is what that peer has shown already, nil if
+	// nothing yet. The caller leaves the bytes as they are, and reachable until the
+	// peer has tried the channel: they may be the very memory that it looks for.
+	Offer(theirs []byte) []byte
 
 	// Probe tries to use what the peer shows, which it must not trust, and says
-	// why it cannot. It does not wait for the peer.
-	Probe(offer []byte) error
+	// why it cannot. It does not wait for the peer. shown is what this end has
+	// shown to it, nil if nothing yet: a peer that has seen something shows that it
+	// has, and one that only gives it back proves nothing.
+	Probe(offer, shown []byte) error
 }
 
 // MaxOffer is the size of an Offer in bytes, at most.

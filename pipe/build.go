@@ -17,9 +17,10 @@ type spec struct {
 	remoteAddr  string
 	plan        *Plan
 	routes      routes
-	features    wire.Features // that both ends have
-	probing     wire.Probing  // what the answer says, at the listening end
-	native      bool          // the dialect
+	features    wire.Features     // that both ends have
+	probing     wire.Probing      // what the answer says, at the listening end
+	tried       map[string][]byte // what the peer showed of channels, which were tried with that
+	native      bool              // the dialect
 	desc, reply transport.Conn
 	control     transport.Conn // nil unless both ends are ours
 	vigil       *vigil         // on desc, at the listening end of the compatible dialect
@@ -133,7 +134,7 @@ func (p *compat) openChannels(ctx context.Context, s *spec) error {
 		for i, conn := range cs.conns {
 			p.channelConns = append(p.channelConns, link{conn, channelConnName(cs.entry.Name, i)})
 		}
-		if err := p.openChannel(ctx, cs.entry, channel.Link{Conns: cs.conns}, p.channelEnded); err != nil {
+		if err := p.openChannel(ctx, cs.entry, channel.Link{Conns: cs.conns, Offer: s.tried[cs.entry.Name]}, p.channelEnded); err != nil {
 			return err
 		}
 	}

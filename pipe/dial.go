@@ -52,7 +52,8 @@ type dialer struct {
 	context *Context
 	opening *opening
 	url     string
-	without exclusions // what does not work with this peer, and why
+	without exclusions        // what does not work with this peer, and why
+	shown   map[string][]byte // of channels, kept until the peer has tried them
 }
 
 func (d *dialer) dial(ctx context.Context, entry TransportEntry, addr string) (*Pipe, error) {
@@ -110,9 +111,10 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 		delete(brochure.TransportDomainDescriptors, name)
 	}
 	if !d.context.unmarked {
+		d.shown = r.probeOffers(d.without.channels)
 		brochure.Mark(d.context.marker())
 		brochure.AddProbing(wire.Probing{
-			Offers:  r.probeOffers(d.without.channels),
+			Offers:  d.shown,
 			Refused: r.reasons("channel", d.without.channels),
 			Without: r.reasons("transport", d.without.transports),
 		})

@@ -109,7 +109,7 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 		return classify(err)
 	}
 	for i, cs := range s.channels {
-		link := channel.Link{Native: true, Host: p.mover.Lane(uint16(1 + i))}
+		link := channel.Link{Native: true, Host: p.mover.Lane(uint16(1 + i)), Offer: s.tried[cs.entry.Name]}
 		for range cs.entry.Factory.Connections(true) {
 			stream, err := next(ctx)
 			if err != nil {

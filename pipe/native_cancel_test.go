@@ -54,6 +54,38 @@ func TestNativeWriteIsGivenUp(t *testing.T) {
 	}
 }
 
+// So it is also for a message of which part has come. Two that are read at a time
+// take turns, so when the first is there the second is on its way. If all of it has
+// come before the word that it is given up, it is as it was sent.
+func TestNativeWriteIsGivenUpHalfway(t *testing.T) {
+	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
+		exchange(t, client, server, message(0, nil, []int{large})) // what opens for the first is open
+		for range 5 {
+			ctx, cancel := cancelled(t)
+			wanted := client.WriteAsync(testContext(t), message(1, nil, []int{large}))
+			m := message(2, nil, []int{8 * large})
+			regretted := client.WriteAsync(ctx, m)
+			one, two := next(t, server), next(t, server)
+			a, read := pipe.NewAllocation(two.Descriptor()), make(chan error, 1)
+			go func() { read <- two.Read(testContext(t), a) }()
+			readInto(t, one, pipe.NewAllocation(one.Descriptor()))
+			cancel()
+			if regretted.Wait(testContext(t)) != nil {
+				scribble(m) // the race detector sees whoever still reads it
+			}
+			if err := <-read; err == nil {
+				same(t, message(2, nil, []int{8 * large}), two.Descriptor(), a)
+			} else {
+				require.ErrorIs(t, err, pipe.ErrAborted)
+				require.ErrorContains(t, err, errEnough.Error())
+			}
+			require.NoError(t, wanted.Wait(testContext(t)))
+			require.NoError(t, server.Err())
+		}
+		exchange(t, client, server, message(3, nil, []int{large}))
+	})
+}
+
 // A message given up before the receiver asked for it is never seen.
 func TestNativeWriteGivenUpBeforeItIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

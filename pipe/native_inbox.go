@@ -314,14 +314,8 @@ func (i *nativeInbox) endError() error {
 // drain discards what comes while the pipe is closing, so that the peer's
 // writes end well.
 func (i *nativeInbox) drain() {
-	i.mu.Lock()
-	var waiting []*nativeIncoming
-	for _, in := range i.open {
-		waiting = append(waiting, in)
-	}
-	i.mu.Unlock()
-	for _, in := range waiting {
-		in.forgo()
+	for _, in := range i.claimOpen() {
+		in.letGo()
 	}
 	for {
 		select {
@@ -335,4 +329,19 @@ func (i *nativeInbox) drain() {
 			return
 		}
 	}
+}
+
+// claimOpen claims the messages that nobody has claimed and of which parts wait
+// for memory. Under mu, for a message that is open then is neither through nor
+// released.
+func (i *nativeInbox) claimOpen() []*nativeIncoming {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var claimed []*nativeIncoming
+	for _, in := range i.open {
+		if in.claim() {
+			claimed = append(claimed, in)
+		}
+	}
+	return claimed
 }

@@ -46,7 +46,8 @@ type nativeIncoming struct {
 	moving  []nativeArrival // parts that a channel has
 	left    int             // of moving, not done
 	err     error           // the first error of a part
-	lost    bool            // a channel has lost the peer
+	untold  bool            // a part has failed, and why is said elsewhere
+	told    chan struct{}   // made by who waits for that, closed with aborted
 	done    chan struct{}   // closed when left is 0
 }
 
@@ -171,7 +172,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 	if err := in.checkMemory(a); err != nil {
 		return in.errorFor(err)
 	}
-	if !in.claimed.CompareAndSwap(false, true) {
+	if !in.claim() {
 		return in.errorFor(ErrAlreadyRead)
 	}
 	err := in.readAll(ctx, a)
@@ -199,7 +200,7 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	}
 	err := in.unpack(ctx, a)
 	if err != nil {
-		in.giveUp(err)
+		in.withdraw(err)
 	}
 	if err := cmp.Or(in.wait(ctx), err); err != nil {
 		return err
@@ -326,16 +327,16 @@ func (in *nativeIncoming) recv(l *lane, c channel.Channel, place int, b device.B
 }
 
 // partDone notes that a channel has let go of a part. That the peer is gone
-// shows at the pipe, which then says why.
+// shows at the pipe, which then says why; that it gave the part up, it says itself.
 func (in *nativeIncoming) partDone(l *lane, n int, err error) {
 	conn := "bulk"
 	if l != nil {
 		conn = "channel " + l.name
 	}
-	lost := false
+	untold := false
 	if err != nil {
-		err = classify(midMessage(err)) // it was in the middle of a part
-		lost = isGone(err) || errors.Is(err, ErrClosed)
+		err = classifyPart(err)
+		untold = isGone(err) || errors.Is(err, ErrClosed) || errors.Is(err, ErrAborted)
 		err = in.in.pipe.errorFor("read", conn, err)
 	} else if l != nil {
 		l.received.add(n)
@@ -343,29 +344,44 @@ func (in *nativeIncoming) partDone(l *lane, n int, err error) {
 	i := in.in
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if err != nil && !lost && in.aborted == nil && in.err == nil {
-		defer in.giveUpSoon(err)
+	if err != nil && !untold && in.aborted == nil && in.err == nil {
+		in.giveUp(err) // before done: behind it the message may be another one
 	}
-	in.lost = in.lost || lost
+	in.untold = in.untold || untold
 	in.err = cmp.Or(in.err, err)
 	if in.left--; in.left == 0 {
 		close(in.done)
 	}
 }
 
-// giveUpSoon gives the other parts up, too, when this end's lock is free.
-func (in *nativeIncoming) giveUpSoon(err error) { go in.giveUp(err) }
+// classifyPart is classify for a part that a channel had to bring. In this dialect
+// a peer that gives one up goes on with the others.
+func classifyPart(err error) error {
+	if errors.Is(err, channel.ErrAborted) && !isGone(err) {
+		return fmt.Errorf("%w: %w", ErrAborted, err)
+	}
+	return classify(midMessage(err))
+}
 
-// giveUp makes the channels let go of all parts and tells the peer.
+// giveUp makes the channels let go of all parts and tells the peer. It needs
+// nativeInbox.mu.
 func (in *nativeIncoming) giveUp(cause error) {
 	in.in.pipe.control.cancel(in.number)
+	in.abort(cause)
+}
+
+// withdraw is giveUp on behalf of the caller of Read.
+func (in *nativeIncoming) withdraw(cause error) {
 	in.in.mu.Lock()
 	defer in.in.mu.Unlock()
-	in.abort(cause)
+	in.giveUp(cause)
 }
 
 // abort makes the channels let go of all parts. It needs nativeInbox.mu.
 func (in *nativeIncoming) abort(cause error) {
+	if in.aborted == nil && in.told != nil {
+		close(in.told)
+	}
 	in.aborted = cmp.Or(in.aborted, cause)
 	for _, part := range in.moving {
 		part.channel.Abort(part.id, cause)
@@ -377,33 +393,50 @@ func (in *nativeIncoming) wait(ctx context.Context) error {
 	select {
 	case <-in.done:
 	case <-ctx.Done():
-		in.giveUp(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
+		in.withdraw(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
 		<-in.done
 	}
+	in.awaitReason(ctx)
 	in.in.mu.Lock()
-	err, aborted, lost := in.err, in.aborted, in.lost
+	err, aborted := in.err, in.aborted
 	in.in.mu.Unlock()
 	switch {
 	case err == nil:
 		return nil
 	case aborted != nil:
 		return aborted
-	case lost:
-		in.awaitReason(ctx)
 	}
-	return in.in.pipe.reason(err)
+	return cmp.Or(in.in.pipe.Err(), err)
 }
 
-// awaitReason waits until the pipe knows why a channel has lost the peer, which may
-// have said so elsewhere.
+// awaitReason waits until it is known why a channel has not brought a part: the
+// peer gave the message up, or the pipe is down. Either may be said by another
+// connection, and later.
 func (in *nativeIncoming) awaitReason(ctx context.Context) {
+	told := in.awaitTold()
+	if told == nil {
+		return
+	}
 	t := time.NewTimer(2 * goodbyeWait)
 	defer t.Stop()
 	select {
+	case <-told:
 	case <-in.in.pipe.down:
 	case <-ctx.Done():
 	case <-t.C:
 	}
+}
+
+// awaitTold returns what is closed when the message is given up; nil where
+// nothing is to be said any more.
+func (in *nativeIncoming) awaitTold() <-chan struct{} {
+	in.in.mu.Lock()
+	defer in.in.mu.Unlock()
+	if !in.untold || in.aborted != nil {
+		return nil
+	}
+	in.told = make(chan struct{})
+	return in.told
 }
 
 func (in *nativeIncoming) discard(context.Context) error {
@@ -417,9 +450,18 @@ func (in *nativeIncoming) discard(context.Context) error {
 // forgo lets the message go by, unless someone has claimed it. It does not count
 // as read.
 func (in *nativeIncoming) forgo() bool {
-	if !in.claimed.CompareAndSwap(false, true) {
+	if !in.claim() {
 		return false
 	}
+	in.letGo()
+	return true
+}
+
+// claim reports whether the message is now the caller's to read or to let go.
+func (in *nativeIncoming) claim() bool { return in.claimed.CompareAndSwap(false, true) }
+
+// letGo lets a message go by that the caller has claimed.
+func (in *nativeIncoming) letGo() {
 	if in.large > 0 {
 		in.in.pipe.control.cancel(in.number)
 	}
@@ -427,7 +469,6 @@ func (in *nativeIncoming) forgo() bool {
 		in.in.reader.forgo(in)
 	}
 	in.finish()
-	return true
 }
 
 // drop ends a message that the peer gave up before anybody saw it.

@@ -16,28 +16,28 @@ import (
 // them too, and answers with a verdict; where one does not work it dials again
 // without it, see anew.go.
 
-// probeOffers is what this end shows of the channels that it has, but for those
-// in except.
+// probeOffers is what this end shows first of the channels that it has, but for
+// those in except.
 func (r *registry) probeOffers(except map[string]string) map[string][]byte {
 	out := map[string][]byte{}
 	for _, e := range r.channels {
 		_, excluded := except[e.Name]
 		if p, ok := e.Factory.(channel.Prober); ok && !excluded {
-			out[e.Name] = p.Offer()
+			out[e.Name] = p.Offer(nil)
 		}
 	}
 	return out
 }
 
-// probe tries a channel with what the peer shows of it. Where the peer shows
-// nothing there is nothing to try.
-func (e ChannelEntry) probe(offers map[string][]byte) error {
+// probe tries a channel with what the peer shows of it, and what this end has shown.
+// Where the peer shows nothing there is nothing to try.
+func (e ChannelEntry) probe(offers, shown map[string][]byte) error {
 	p, ok := e.Factory.(channel.Prober)
 	offer, offered := offers[e.Name]
 	if !ok || !offered {
 		return nil
 	}
-	return p.Probe(offer)
+	return p.Probe(offer, shown[e.Name])
 }
 
 // probeAll tries the channels that could serve a pair of devices, and says of
@@ -48,7 +48,7 @@ func (r *registry) probeAll(remote map[string]deviceDescriptors, offers map[stri
 		if e.claimPairs(remote[e.Name], map[devicePair]string{}) != "" {
 			continue
 		}
-		if err := e.probe(offers); err != nil {
+		if err := e.probe(offers, nil); err != nil {
 			refused[e.Name] = err.Error()
 		}
 	}
@@ -86,7 +86,7 @@ func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
 	var refused error
 	verdict := transport.Frame{}
 	for _, e := range d.context.registry.selected(s.routes) {
-		if err := e.probe(p.Offers); err != nil {
+		if err := e.probe(p.Offers, d.shown); err != nil {
 			refused = &refusedPart{what: "channel", name: e.Name, err: err}
 			verdict = verdictOf(refused)
 			break
@@ -95,6 +95,7 @@ func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
 	if err := first.WriteFrames(verdict); err != nil && refused == nil {
 		return classify(err)
 	}
+	s.tried = p.Offers
 	return refused
 }
 
@@ -102,11 +103,10 @@ func (d *dialer) probe(s *spec, p wire.Probing, first transport.Conn) error {
 // the other end showed something too.
 func (r *registry) answerOffers(chosen routes, theirs map[string][]byte) map[string][]byte {
 	out := map[string][]byte{}
-	ours := r.probeOffers(nil)
 	for _, e := range r.selected(chosen) {
-		offer, ok := ours[e.Name]
-		if _, both := theirs[e.Name]; ok && both {
-			out[e.Name] = offer
+		p, ok := e.Factory.(channel.Prober)
+		if offer, both := theirs[e.Name]; ok && both {
+			out[e.Name] = p.Offer(offer)
 		}
 	}
 	return out

@@ -52,7 +52,7 @@ func TestHostileVerdicts(t *testing.T) {
 			require.NoError(t, conn.WriteFrames(transport.Frame{hello.Append(nil)}, transport.Frame{brochure.Append(nil)}))
 			answer, err := wire.DecodeBrochureAnswer(nextFrame(t, conn), wire.Limits{})
 			require.NoError(t, err)
-			require.Equal(t, map[string][]byte{"moody": []byte("moody")}, answer.Probing().Offers)
+			require.Equal(t, map[string][]byte{"moody": []byte("moody, answering \x01")}, answer.Probing().Offers)
 			if verdict == nil {
 				require.NoError(t, conn.Close())
 				return

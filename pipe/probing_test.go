@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -23,21 +25,38 @@ type moody struct {
 	shows string
 	fault error
 
-	mu   sync.Mutex
-	seen []string
+	mu     sync.Mutex
+	seen   []string
+	shown  []string // when it was tried
+	linked []string // what was seen, as the channel is told
 }
 
 func newMoody(shows string, fault error) *moody {
 	return &moody{Factory: xth.New(), shows: shows, fault: fault}
 }
 
-func (m *moody) Offer() []byte { return []byte(m.shows) }
+func (m *moody) Offer(theirs []byte) []byte { return []byte(m.shows + answering(theirs)) }
 
-func (m *moody) Probe(offer []byte) error {
+func answering(offer []byte) string {
+	if offer == nil {
+		return ""
+	}
+	return ", answering " + string(offer)
+}
+
+func (m *moody) Probe(offer, shown []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seen = append(m.seen, string(offer))
+	m.shown = append(m.shown, string(shown))
 	return m.fault
+}
+
+func (m *moody) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
+	m.mu.Lock()
+	m.linked = append(m.linked, string(link.Offer))
+	m.mu.Unlock()
+	return m.Factory.New(ctx, link, role)
 }
 
 // with makes m the best channel of a context.
@@ -62,8 +81,13 @@ func TestChannelIsTriedByBothEnds(t *testing.T) {
 	bothDialects(t, func(t *testing.T, p path) {
 		dials, listens := newMoody("of the dialling end", nil), newMoody("of the listening end", nil)
 		client, server := connectContexts(t, newContext(t, p, with(dials)), newContext(t, p, with(listens)), p.url)
-		require.Equal(t, []string{"of the listening end"}, dials.seen)
+		require.Equal(t, []string{"of the listening end, answering of the dialling end"}, dials.seen)
 		require.Equal(t, []string{"of the dialling end"}, listens.seen)
+		require.Equal(t, []string{"of the dialling end"}, dials.shown)
+		require.Equal(t, []string{""}, listens.shown)
+		for _, end := range []*moody{dials, listens} {
+			require.Equal(t, end.seen, end.linked)
+		}
 		for _, end := range []*pipe.Pipe{client, server} {
 			got, _ := end.Plan().Channel(device.CPU(), device.CPU())
 			require.Equal(t, "moody", got)

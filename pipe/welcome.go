@@ -142,7 +142,7 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
 	}
-	s := &spec{role: channel.RoleListen, plan: plan, routes: all, native: native}
+	s := &spec{role: channel.RoleListen, plan: plan, routes: all, native: native, tried: theirs.Offers}
 	if marked {
 		s.features = marker.Features & c.marker().Features
 	}

@@ -89,12 +89,12 @@ func (c *conn) takeRoles(h *handshake) error {
 	if err := segment.Guard(producer.Begin); err != nil {
 		return protocolError("%w", err)
 	}
-	spin := h.transport.spin
+	spin := wait.NewMemory(h.transport.spin)
 	c.in = inbox{conn: c, from: consumer}
-	c.in.waiter = newWaiter(h.in, wait.NewMemory(spin), readerSleeps, c.in.ready)
+	c.in.waiter = newWaiter(h.in, spin, readerSleeps, c.in.ready)
 	c.out = outbox{conn: c, to: producer, guarded: !c.theirs.sealed()}
-	c.out.waiter = newWaiter(h.out, wait.NewMemory(spin), writerSleeps, c.out.ready)
-	c.out.pass, c.out.raw = c.out.passFrames, c.out.passBytes
+	c.out.waiter = newWaiter(h.out, spin.Sibling(), writerSleeps, c.out.ready)
+	c.out.pass, c.out.raw = c.out.passFrames, c.out.passPieces
 	if c.rings {
 		c.in.word, c.out.word = c.mine.word(), c.theirs.word()
 	}

@@ -13,34 +13,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// tryMachine takes what the first connection takes, all at once, so that a limit
-// that it would meet shows here, and gives it back: one end shares its memory with
-// another one in this process.
-func tryMachine() error {
-	l, err := net.ListenUnix("unix", socketAddr(""))
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	there, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
-	if err != nil {
-		return err
-	}
-	t := New()
-	giving := newHandshake(t, there)
-	defer giving.undo()
-	here, err := l.AcceptUnix()
-	if err != nil {
-		return err
-	}
-	taking := newHandshake(t, here)
-	defer taking.undo()
-	if err := giving.share(); err != nil {
-		return err
-	}
-	return taking.take()
-}
-
 // Dial connects to the listener with that name. When it returns the two ends
 // share memory.
 func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, error) {

@@ -1,8 +1,11 @@
 package shm
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -32,7 +35,7 @@ func TestCloseWriteWaitsForAPeerWithoutDoorbells(t *testing.T) {
 	require.NoError(t, words.ReadAll(make([]byte, headerSize+len("last words"))))
 	require.NoError(t, words.Commit())
 	box := newLetterbox(s.post, [2]uint32{}, func() bool { return false })
-	require.NoError(t, box.leave(c.(*conn).outToken))
+	require.NoError(t, box.leave(c.(*conn).outToken, new(deadline)))
 	s.put(t, "\x06\x00\x00\x00answer")
 	wantEnd(t, s)
 	wantFrame(t, c, []byte("answer"))
@@ -49,6 +52,39 @@ func wantEnd(t *testing.T, s *stranger) {
 		return err
 	})
 	require.Equal(t, io.EOF, patience.Finish(t, read))
+}
+
+// Who writes after CloseWrite hears so at once, whatever the peer has taken.
+func TestWriteAfterCloseWriteDoesNotWait(t *testing.T) {
+	leakcheck.Check(t)
+	l := listen(t)
+	for name, writer := range map[string]func(*testing.T, *conn) func() error{
+		"frames": func(_ *testing.T, c *conn) func() error {
+			return func() error { return c.WriteFrames(transport.Frame{[]byte("more")}) }
+		},
+		"bytes": func(t *testing.T, c *conn) func() error {
+			s, err := c.Stream()
+			require.NoError(t, err)
+			return func() error { _, err := s.Write([]byte("more")); return err }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newStranger(t, l).shake(t, l, 0, 1).(*conn)
+			require.NoError(t, c.WriteFrames(transport.Frame{[]byte("last words")}))
+			write := writer(t, c)
+			require.NoError(t, c.CloseWrite())
+			written := patience.Start(func() error {
+				for range 1000 { // until the one who waits for the peer is at work too
+					if err := write(); !errors.Is(err, transport.ErrClosed) {
+						return fmt.Errorf("other than closed: %w", err)
+					}
+					runtime.Gosched()
+				}
+				return nil
+			})
+			require.NoError(t, patience.Finish(t, written))
+		})
+	}
 }
 
 // A close does not wait for a peer that takes nothing.

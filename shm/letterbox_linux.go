@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -38,13 +39,11 @@ func newLetterbox(m memory, tokens [2]uint32, alone func() bool) *letterbox {
 const attempts = 1000
 
 // leave leaves a token. Where the ring is full, as with a peer that was stopped,
-// or others are at it, it waits. They send no signal: it looks again.
-func (l *letterbox) leave(token uint32) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	binary.NativeEndian.PutUint32(l.letter[:], token)
+// or others are at it, it waits until the deadline. They send no signal: it looks
+// again.
+func (l *letterbox) leave(token uint32, d *deadline) error {
 	for try := 1; ; try++ {
-		err := segment.Guard(l.put)
+		err := l.post(token)
 		if errors.Is(err, ring.ErrCorrupt) {
 			return nil // others may have broken it, and an end of ours looks without tokens then
 		}
@@ -54,12 +53,23 @@ func (l *letterbox) leave(token uint32) error {
 		if l.alone() {
 			return nil
 		}
+		if d.expired() {
+			return os.ErrDeadlineExceeded
+		}
 		if try%attempts != 0 {
 			runtime.Gosched()
 		} else {
 			pause()
 		}
 	}
+}
+
+// post leaves a token if there is room.
+func (l *letterbox) post(token uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	binary.NativeEndian.PutUint32(l.letter[:], token)
+	return segment.Guard(l.put)
 }
 
 // offer leaves the letter if there is room.

@@ -1,8 +1,11 @@
 package shm
 
 import (
+	"os"
+	"runtime"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -63,6 +66,81 @@ func TestFullReactorOfADeadPeer(t *testing.T) {
 	if err := patience.Finish(t, written); err != nil {
 		require.ErrorIs(t, err, syscall.EPIPE)
 	}
+}
+
+// A deadline ends also the wait for room for a token. What was written has left, and
+// the peer hears of it with the next write.
+func TestDeadlineAtAFullReactor(t *testing.T) {
+	leakcheck.Check(t)
+	c, s := crowded(t)
+	out, err := c.(transport.Streamer).Stream()
+	require.NoError(t, err)
+	before := unread(t, s.inbox)
+	var n int
+	written := patience.Start(func() (err error) {
+		n, err = out.Write([]byte("first"))
+		return err
+	})
+	for unread(t, s.inbox) == before {
+		runtime.Gosched()
+	}
+	require.NoError(t, out.SetWriteDeadline(past))
+	require.ErrorIs(t, patience.Finish(t, written), os.ErrDeadlineExceeded)
+	require.Equal(t, len("first"), n)
+
+	takeTokens(t, s, 2)
+	require.NoError(t, out.SetWriteDeadline(time.Time{}))
+	_, err = out.Write([]byte("second"))
+	require.NoError(t, err)
+	takeTokens(t, s, 1)
+}
+
+// A reader that cannot say that there is room has what it has read.
+func TestReadDeadlineAtAFullReactor(t *testing.T) {
+	leakcheck.Check(t)
+	c, s := crowded(t)
+	in, err := c.(transport.Streamer).Stream()
+	require.NoError(t, err)
+	s.put(t, "12345678")
+	var n int
+	p := make([]byte, 8)
+	read := patience.Start(func() (err error) {
+		n, err = in.Read(p[:4])
+		return err
+	})
+	for unread(t, s.outbox) == 8 {
+		runtime.Gosched()
+	}
+	require.NoError(t, in.SetReadDeadline(past))
+	require.NoError(t, patience.Finish(t, read))
+	require.Equal(t, "1234", string(p[:n]))
+
+	takeTokens(t, s, 2)
+	require.NoError(t, in.SetReadDeadline(time.Time{}))
+	_, err = in.Read(p[4:])
+	require.NoError(t, err)
+	require.Equal(t, "5678", string(p[4:]))
+	takeTokens(t, s, 1)
+}
+
+// unread is how many bytes are in a ring.
+func unread(t *testing.T, m memory) int {
+	t.Helper()
+	n, err := m.ring.Consumer().Readable()
+	require.NoError(t, err)
+	return n
+}
+
+// takeTokens takes out the tokens that are there, of which there must be so many.
+func takeTokens(t *testing.T, s *stranger, want int) {
+	t.Helper()
+	tokens := s.reactor.ring.Consumer()
+	require.NoError(t, tokens.Begin())
+	n, err := tokens.Readable()
+	require.NoError(t, err)
+	require.Equal(t, want*tokenSize, n)
+	require.NoError(t, tokens.ReadAll(make([]byte, n)))
+	require.NoError(t, tokens.Commit())
 }
 
 // Another producer is at work, and for long.

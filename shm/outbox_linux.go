@@ -2,8 +2,10 @@ package shm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -27,15 +29,17 @@ type outbox struct {
 
 	mu     sync.Mutex // held by a writer
 	handed bool       // to a stream
-	hidden int        // bytes that the peer has not been told of
+	hidden int        // bytes that the peer cannot see yet
+	untold bool       // it can see bytes, and no token says so
 
 	// Of the call under way.
 	frames []transport.Frame
-	bytes  []byte
-	sent   int          // of bytes
+	pieces net.Buffers  // what is left of them
+	sent   int          // bytes of pieces
 	pass   func() error // is passFrames
-	raw    func() error // is passBytes
+	raw    func() error // is passPieces
 	header [headerSize]byte
+	whole  [1][]byte // the pieces of a Write
 }
 
 // ready reports whether there is room.
@@ -82,24 +86,40 @@ func (o *outbox) passFrames() error {
 	return o.show()
 }
 
-// writeBytes writes p without a frame around it. What it moved the peer has been
-// told of, also where it fails.
-func (o *outbox) writeBytes(p []byte) (int, error) {
+// writePieces writes bytes without a frame around them, consumes those that it
+// moved, and returns how many they were. The peer has been told of them, also
+// where it fails.
+func (o *outbox) writePieces(pieces *net.Buffers) (int, error) {
 	if err := o.stopped(); err != nil {
 		return 0, err
 	}
-	o.bytes, o.sent = p, 0
+	o.pieces, o.sent = *pieces, 0
 	err := o.guard(o.raw)
-	o.bytes = nil
+	*pieces, o.pieces = o.pieces, nil
 	return o.sent, err
 }
 
-func (o *outbox) passBytes() (err error) {
-	o.sent, err = o.put(o.bytes)
+func (o *outbox) passPieces() error {
+	err := o.putPieces()
 	if showErr := o.show(); err == nil {
 		err = showErr
 	}
 	return err
+}
+
+func (o *outbox) putPieces() error {
+	for len(o.pieces) > 0 {
+		p := o.pieces[0]
+		n, err := o.put(p)
+		o.sent += n
+		if err != nil {
+			o.pieces[0] = p[n:]
+			return err
+		}
+		o.pieces[0] = nil
+		o.pieces = o.pieces[1:]
+	}
+	return nil
 }
 
 // put moves all of p into the ring, and waits for room as needed. It returns how
@@ -143,19 +163,30 @@ func (o *outbox) stopped() error {
 
 // show tells the peer of the bytes in the ring.
 func (o *outbox) show() error {
-	if o.hidden == 0 {
+	if o.hidden > 0 {
+		o.hidden = 0
+		if err := o.to.Publish(); err != nil {
+			return err
+		}
+		if o.conn.rings {
+			o.conn.wake(o.word, readerSleeps)
+			return nil
+		}
+		o.conn.reactor.hurry()
+		o.untold = true
+	}
+	return o.tell(&o.deadline)
+}
+
+// tell leaves a token if one is due. What a deadline prevents the next call makes up
+// for.
+func (o *outbox) tell(d *deadline) error {
+	if !o.untold {
 		return nil
 	}
-	o.hidden = 0
-	if err := o.to.Publish(); err != nil {
-		return err
-	}
-	if o.conn.rings {
-		o.conn.wake(o.word, readerSleeps)
-		return nil
-	}
-	o.conn.reactor.hurry()
-	return o.conn.letters.leave(o.conn.letters.inbox)
+	err := o.conn.letters.leave(o.conn.letters.inbox, d)
+	o.untold = errors.Is(err, os.ErrDeadlineExceeded)
+	return err
 }
 
 // end tells a peer that rings that there will be no more, when the last writer
@@ -169,16 +200,23 @@ func (o *outbox) end() {
 	}
 }
 
-// linger ends the socket when the peer has taken all that was written.
+// linger ends the socket when the peer has taken all that was written. Writers find
+// out at once that they are too late.
 func (o *outbox) linger() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.lastWriter()
+	_ = o.tell(new(deadline)) // it fails where the peer's memory is gone, and so is the wait
 	for !o.conn.alone() && !o.taken() {
 		<-o.bell
 	}
 	if !o.conn.closed.Load() {
 		_ = o.conn.socket.CloseWrite() // it fails where the peer was faster
 	}
+}
+
+// lastWriter waits until the last writer has left.
+func (o *outbox) lastWriter() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 }
 
 // taken reports whether the peer has all that was written, or never will.

@@ -93,7 +93,7 @@ func leaveTokens() error {
 	}
 	l := newLetterbox(m, [2]uint32{0, 2}, func() bool { return false })
 	defer l.close()
-	return errors.Join(l.leave(l.inbox), l.leave(l.outbox))
+	return errors.Join(l.leave(l.inbox, new(deadline)), l.leave(l.outbox, new(deadline)))
 }
 
 // listenForNobody accepts connections and looks at none of them.

@@ -1,7 +1,9 @@
 package shm
 
 import (
+	"errors"
 	"net"
+	"os"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -28,6 +30,8 @@ func (c *conn) handOver() (*stream, error) {
 // stream is a conn without its framing.
 type stream struct{ conn *conn }
 
+var _ transport.Gatherer = (*stream)(nil)
+
 func (s *stream) Read(p []byte) (int, error) {
 	in := &s.conn.in
 	in.mu.Lock()
@@ -39,6 +43,9 @@ func (s *stream) Read(p []byte) (int, error) {
 	if err == nil {
 		err = in.settle()
 	}
+	if n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil // what was read was read in time
+	}
 	return n, s.conn.failure("read", err)
 }
 
@@ -46,8 +53,20 @@ func (s *stream) Write(p []byte) (int, error) {
 	out := &s.conn.out
 	out.mu.Lock()
 	defer out.mu.Unlock()
-	n, err := out.writeBytes(p)
+	out.whole[0] = p
+	pieces := net.Buffers(out.whole[:])
+	n, err := out.writePieces(&pieces)
+	out.whole[0] = nil
 	return n, s.conn.failure("write", err)
+}
+
+// WriteBuffers implements [transport.Gatherer].
+func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
+	out := &s.conn.out
+	out.mu.Lock()
+	defer out.mu.Unlock()
+	n, err := out.writePieces(pieces)
+	return int64(n), s.conn.failure("write", err)
 }
 
 func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }

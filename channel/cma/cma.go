@@ -75,8 +75,7 @@ type Options struct {
 // Factory makes channels; see [New].
 type Factory struct {
 	viable     func() error
-	descriptor string // valid once viable has said yes
-	nonce      *nonce
+	descriptor string        // valid once viable has said yes
 	slots      chan struct{} // one token for each copy under way
 }
 
@@ -88,7 +87,7 @@ var (
 // New returns a factory.
 func New(o Options) *Factory {
 	workers := cmp.Or(o.Workers, min(runtime.NumCPU(), maxWorkers))
-	f := &Factory{nonce: newNonce(), slots: make(chan struct{}, max(workers, 1))}
+	f := &Factory{slots: make(chan struct{}, max(workers, 1))}
 	f.viable = probe.Once(Name, func() (err error) {
 		f.descriptor, err = describe(o)
 		return err
@@ -124,8 +123,9 @@ func (f *Factory) Connections(native bool) int {
 // New makes one end of a channel. It does not wait for the peer.
 func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, f.Connections(link.Native))
+	process := 0
 	if err == nil {
-		if err = f.Viable(); err != nil {
+		if process, err = f.admit(link); err != nil {
 			_ = channel.CloseLink(link)
 		}
 	}
@@ -133,7 +133,15 @@ func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (cha
 		return nil, &channel.Error{Channel: Name, Peer: link.Peer, Err: err}
 	}
 	if link.Native {
-		return newNativeEnd(link, f.slots), nil
+		return newNativeEnd(link, process, f.slots), nil
 	}
-	return newEnd(link, f.slots), nil
+	return newEnd(link, process, f.slots), nil
+}
+
+// admit returns the process that is to be read, 0 if it is not known yet.
+func (f *Factory) admit(link channel.Link) (process int, err error) {
+	if err := f.Viable(); err != nil {
+		return 0, err
+	}
+	return peerProcess(link)
 }

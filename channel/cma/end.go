@@ -39,7 +39,7 @@ type end struct {
 	copier    copier
 }
 
-func newEnd(link channel.Link, slots chan struct{}) *end {
+func newEnd(link channel.Link, process int, slots chan struct{}) *end {
 	e := &end{
 		announcements: link.Conns[0],
 		completions:   link.Conns[1],
@@ -51,7 +51,7 @@ func newEnd(link channel.Link, slots chan struct{}) *end {
 	}
 	e.life = transfer.NewLife(func() error { return e.release(link) }, link.Broken)
 	e.crew = newCrew(slots, e.life.Go)
-	e.copier.init()
+	e.copier.init(process)
 	e.life.Go(e.serveSends)
 	e.life.Go(e.serveRecvs)
 	e.life.Go(e.serveCompletions)

@@ -19,14 +19,17 @@ import (
 // means the native dialect.
 func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
+	return openLink(t, channel.Link{Conns: conns})
+}
+
+// openLink is open with more than connections.
+func openLink(t *testing.T, link channel.Link) (channel.Channel, <-chan error) {
+	t.Helper()
 	broken := make(chan error, 1)
-	ch, err := cma.New(cma.Options{}).New(t.Context(), channel.Link{
-		Native: len(conns) == 1,
-		Conns:  conns,
-		Peer:   "worker1",
-		Broken: func(err error) { broken <- err },
-		Logger: slog.New(slog.DiscardHandler),
-	}, channel.RoleConnect)
+	link.Native, link.Peer = len(link.Conns) == 1, "worker1"
+	link.Broken = func(err error) { broken <- err }
+	link.Logger = slog.New(slog.DiscardHandler)
+	ch, err := cma.New(cma.Options{}).New(t.Context(), link, channel.RoleConnect)
 	require.NoError(t, err)
 	t.Cleanup(func() { ch.Close(nil) })
 	return ch, broken

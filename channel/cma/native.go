@@ -23,6 +23,7 @@ type nativeEnd struct {
 	conn transport.Conn
 	peer string
 	pid  int
+	from int // the process of the peer, 0 if it is not known yet; of who reads
 	life *transfer.Life
 	crew *crew
 
@@ -36,11 +37,12 @@ type nativeEnd struct {
 	work   sync.Cond         // words have come, or the end
 }
 
-func newNativeEnd(link channel.Link, slots chan struct{}) *nativeEnd {
+func newNativeEnd(link channel.Link, process int, slots chan struct{}) *nativeEnd {
 	e := &nativeEnd{
 		conn:   link.Conns[0],
 		peer:   link.Peer,
 		pid:    os.Getpid(),
+		from:   process,
 		sends:  make(map[uint64]*sending),
 		recvs:  make(map[uint64]*receiving),
 		offers: make(map[uint64]*offer),

@@ -125,7 +125,6 @@ func (e *nativeEnd) abortRecv(r *receiving, cause error) {
 func (e *nativeEnd) read() error {
 	frames := frameReader{conn: e.conn}
 	var memory reader
-	pid := 0 // of the peer, once it has offered something
 	for {
 		p, err := frames.next()
 		if err != nil {
@@ -141,10 +140,10 @@ func (e *nativeEnd) read() error {
 		if err != nil {
 			return err
 		}
-		if pid != 0 && pid != o.pid {
-			return protocolError("an offer of process %d, by process %d", o.pid, pid)
+		if e.from != 0 && e.from != o.pid {
+			return protocolError("an offer of process %d, by process %d", o.pid, e.from)
 		}
-		pid = o.pid
+		e.from = o.pid
 		if err := e.takeOffer(o, &memory); err != nil {
 			return err
 		}

@@ -1,9 +1,11 @@
 package cma
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -12,31 +14,67 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// altered returns a copy of an offer with another process, address and nonce.
-func altered(offer []byte, pid uint32, address uint64, flip byte) []byte {
+// claim is an offer that says of bytes that they lie in a process at an address.
+func claim(pid uint32, address uint64, nonce []byte) []byte {
 	out := binary.LittleEndian.AppendUint32(nil, pid)
 	out = binary.LittleEndian.AppendUint64(out, address)
-	out = append(out, offer[12:]...)
-	out[len(out)-1] ^= flip
-	return out
+	return append(out, nonce...)
 }
 
+// altered returns a copy of an offer with a nonce of another process.
+func altered(offer []byte, pid uint32, address uint64) []byte {
+	return claim(pid, address, append([]byte("unmarked"), offer[nonceAt+nonceHalf:]...))
+}
+
+// Two ends of one process, which have a factory each or one together.
 func TestProbe(t *testing.T) {
 	one, other := New(Options{}), New(Options{})
-	offer := other.Offer()
-	require.LessOrEqual(t, len(offer), channel.MaxOffer)
-	require.NoError(t, one.Probe(offer))
-	require.NotEqual(t, one.Offer(), offer)
-
-	pid, address := uint32(os.Getpid()), binary.LittleEndian.Uint64(offer[4:])
-	require.NoError(t, one.Probe(altered(offer, pid, address, 0)))
-	require.ErrorContains(t, one.Probe(altered(offer, pid, address, 1)), "is not the peer")
-	var fault *ReadError
-	require.ErrorAs(t, one.Probe(altered(offer, pid, 8, 0)), &fault)
-	require.ErrorIs(t, fault, syscall.EFAULT)
-	require.ErrorAs(t, one.Probe(altered(offer, math.MaxInt32, address, 0)), &fault)
-	require.ErrorIs(t, fault, syscall.ESRCH)
-	for _, bad := range [][]byte{nil, {1}, offer[:len(offer)-1], append(offer, 0), altered(offer, 0, address, 0), altered(offer, 1<<31, address, 0)} {
-		require.ErrorIs(t, one.Probe(bad), channel.ErrProtocol)
+	for _, listens := range []*Factory{one, other} {
+		first := one.Offer(nil)
+		require.LessOrEqual(t, len(first), channel.MaxOffer)
+		require.NotEqual(t, first[nonceAt:], one.Offer(nil)[nonceAt:])
+		require.NoError(t, listens.Probe(bytes.Clone(first), nil))
+		answer := listens.Offer(first)
+		require.NoError(t, one.Probe(bytes.Clone(answer), first))
+		runtime.KeepAlive(answer)
 	}
+}
+
+func TestProbeFails(t *testing.T) {
+	f := New(Options{})
+	offer := f.Offer(nil)
+	pid, address := uint32(os.Getpid()), binary.LittleEndian.Uint64(offer[4:])
+	var fault *ReadError
+	require.ErrorAs(t, f.Probe(claim(pid, 8, offer[nonceAt:]), nil), &fault)
+	require.ErrorIs(t, fault, syscall.EFAULT)
+	require.ErrorAs(t, f.Probe(altered(offer, math.MaxInt32, address), nil), &fault)
+	require.ErrorIs(t, fault, syscall.ESRCH)
+	other := f.Offer(nil)
+	moved := claim(pid, binary.LittleEndian.Uint64(other[4:]), offer[nonceAt:])
+	require.ErrorContains(t, f.Probe(moved, nil), "does not hold what the peer laid out")
+	runtime.KeepAlive(other)
+	for _, bad := range [][]byte{nil, {1}, offer[:len(offer)-1], append(offer, 0), altered(offer, 0, address), altered(offer, 1<<31, address)} {
+		require.ErrorIs(t, f.Probe(bad, nil), channel.ErrProtocol)
+	}
+}
+
+// A peer that would have this process read itself, or somebody else.
+func TestProbeIsNotFooled(t *testing.T) {
+	f := New(Options{})
+	pid := uint32(os.Getpid())
+	shown, another := f.Offer(nil), f.Offer(nil)
+	known := []byte("what is known to lie here")[:nonceSize]
+	for name, offer := range map[string][]byte{
+		"an echo":                      shown,
+		"an echo of what others see":   another,
+		"an answer to somebody else":   f.Offer(another),
+		"known bytes of this process":  claim(pid, segmentOf(known).address, known),
+		"own bytes in another process": claim(1, 8, shown[nonceAt:]),
+		"known bytes of another":       claim(1, 8, known),
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorContains(t, f.Probe(bytes.Clone(offer), shown), "is not the peer")
+		})
+	}
+	runtime.KeepAlive(another)
 }

@@ -12,7 +12,7 @@ const maxDescriptor = 1 + 9 + 9
 
 // copier is what belongs to the goroutine that copies.
 type copier struct {
-	pid        uint32 // of the peer, once it has announced something
+	pid        uint32 // of the peer, 0 if it is not known yet
 	text       [maxDescriptor]byte
 	part       [1][]byte // of text
 	src        [1]segment
@@ -22,7 +22,8 @@ type copier struct {
 	completion [1]transport.Frame
 }
 
-func (c *copier) init() {
+func (c *copier) init(process int) {
+	c.pid = uint32(process)
 	c.finished = make(chan error, 1)
 	c.job.finished = func(err error) { c.finished <- err }
 	c.job.src = c.src[:]

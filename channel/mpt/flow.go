@@ -9,6 +9,10 @@ const (
 	// less than two is not cut. It is part of the native dialect.
 	minStripe = 512 << 10
 
+	// NativeBytes is the size from which tensors move on lanes in the native
+	// dialect; smaller ones take the pipe's own way for host memory.
+	NativeBytes = 2 * minStripe
+
 	// maxSlice is the largest one: what a mover writes with one system call.
 	maxSlice = 4 << 20
 

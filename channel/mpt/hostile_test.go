@@ -1,6 +1,8 @@
 package mpt_test
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"io"
 	"testing"
@@ -85,11 +87,12 @@ func TestLaneThatComesTwice(t *testing.T) {
 	require.NotEqual(t, one, other)
 }
 
-// Connections that say nothing are closed in time, and there are not many.
+// Connections that say nothing are closed in time, and there are not many. Then
+// their places are free again.
 func TestSilentStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := mem.New(nil)
-		_, _, lane := listening(t, over)
+		e, _, lane := listening(t, over)
 		begun := time.Now()
 		const most = 64 + 1 // and one for the lane that is expected
 		ended := make(chan time.Duration, 2*most)
@@ -110,6 +113,10 @@ func TestSilentStrangers(t *testing.T) {
 		for range 2 * most {
 			require.LessOrEqual(t, <-ended, 10*time.Second)
 		}
+		honest := dialLane(t, over, lane)
+		sent := send(e, 0, []byte("hello"))
+		wantFrame(t, honest, []byte("hello"))
+		require.NoError(t, <-sent)
 	})
 }
 
@@ -258,6 +265,92 @@ func TestHostileOrders(t *testing.T) {
 			require.ErrorIs(t, patience.Finish(t, sent), channel.ErrProtocol)
 		})
 	}
+}
+
+// slowWords is a transport whose accepted connections come back from a write only
+// when they are released, long after the peer has read it, with that error.
+type slowWords struct {
+	transport.Transport
+	released chan error
+}
+
+func (s slowWords) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	l, err := s.Transport.Listen(ctx, addr)
+	return slowListener{l, s.released}, err
+}
+
+type slowListener struct {
+	transport.Listener
+	released chan error
+}
+
+func (l slowListener) Accept(ctx context.Context) (transport.Conn, error) {
+	c, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slowConn{c, l.released}, nil
+}
+
+type slowConn struct {
+	transport.Conn
+	released chan error
+}
+
+func (c slowConn) WriteFrames(frames ...transport.Frame) error {
+	return cmp.Or(c.Conn.WriteFrames(frames...), <-c.released)
+}
+
+func (c slowConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
+
+// beforeTold is a listening end that has been told of its lane, and of the tensors 9
+// and 10 on it, before it is done with confirming it. It waits for 9.
+func beforeTold(t *testing.T, size int, released chan error) (e *end, far transport.Conn, received <-chan error) {
+	t.Helper()
+	over := mem.New(nil)
+	far, control := overMem()(t)
+	host, _ := hosts(t, overMem())
+	e = openEnd(t, mpt.New(lanes(1, slowWords{over, released})), channel.RoleListen, control, host)
+	require.NoError(t, far.WriteFrames(transport.Frame{word(1, uint16(1))}))
+	hello, err := wire.DecodeMPTHello(readFrame(t, far)[1:], wire.Limits{})
+	require.NoError(t, err)
+	lane := hello.(wire.MPTServerHello).Lanes[0]
+	wantFrame(t, dialLane(t, over, lane), wire.MPTClientHello{RegistrationID: lane.RegistrationID}.Append(nil))
+	received = recv(e, 9, make([]byte, size))
+	for _, w := range [][]byte{word(3, uint16(1)), word(4, uint64(9), byte(1)), word(4, uint64(10), byte(1))} {
+		require.NoError(t, far.WriteFrames(transport.Frame{w}))
+	}
+	return e, far, received
+}
+
+// A client may use its lanes as soon as it has heard of the last one, however long
+// the server takes to notice that it has said so.
+func TestOfferBeforeTheServerIsDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, slice = 1 << 20, 512 << 10
+		released := make(chan error, 1)
+		e, far, _ := beforeTold(t, size, released)
+		synctest.Wait()
+		require.Empty(t, e.broken)
+		recv(e, 10, make([]byte, size)) // which has been offered, too
+		released <- nil
+		for _, at := range []uint64{0, slice} {
+			require.Equal(t, word(6, uint64(9), at, uint64(slice), uint16(0)), readFrame(t, far))
+		}
+		require.Empty(t, e.broken)
+		require.NoError(t, e.Close(nil))
+	})
+}
+
+// A client that offers on lanes which do not come about after all has lied.
+func TestOfferOnLanesThatNeverCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan error, 1)
+		e, _, received := beforeTold(t, 1<<20, released)
+		released <- errTest
+		require.ErrorIs(t, <-e.broken, channel.ErrProtocol)
+		require.ErrorIs(t, <-received, channel.ErrProtocol)
+	})
 }
 
 // An order of a tensor that was given up is for nobody.

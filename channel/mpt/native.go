@@ -33,7 +33,7 @@ type nativeEnd struct {
 	offers  map[uint64]way // of the peer, without a Recv that can use them
 	due     fifo.Queue[*job]
 	words   fifo.Queue[word]
-	work    sync.Cond // words has grown, or the end has come
+	work    sync.Cond // words has grown, or opening has, or the end has come
 	opening opening
 	conns   []transport.Conn // of lanes, also of those that are not open yet
 	lanes   []*lane          // nil until they are open

@@ -14,17 +14,20 @@ import (
 // memory is what limits it.
 const minUsed, maxUsed = 4, 8
 
-// used is how many lanes this end of a channel wants in the native dialect.
-func (f *Factory) used() int {
-	return min(f.lanes(), max(minUsed, min(maxUsed, runtime.GOMAXPROCS(0))))
+// NativeLanes is how many lanes, of so many that a [Factory] has, an end of a channel
+// in this process uses at most in the native dialect. The end with fewer decides.
+func NativeLanes(have int) int {
+	return min(have, max(minUsed, min(maxUsed, runtime.GOMAXPROCS(0))))
 }
+
+// used is how many lanes this end of a channel wants in the native dialect.
+func (f *Factory) used() int { return NativeLanes(f.lanes()) }
 
 // opening is how far the lanes are. It is guarded by nativeEnd.mu.
 type opening struct {
 	begun   bool               // the client has asked, or the server was asked
 	granted int                // by the server, in its wordLanes; at the client: asked for
 	heard   bool               // the client has heard wordLanes, or the server wordOpened
-	opened  int                // lanes, by the client in its wordOpened
 	told    bool               // the server has told the client of each lane, and is done with framing
 	cancel  context.CancelFunc // of the server's waiting
 }
@@ -84,16 +87,12 @@ func (e *nativeEnd) grant(ctx context.Context, n int) error {
 	return nil
 }
 
-// granted is the end of what the server does with the lanes one by one. A client
-// may be faster, or a liar, and have said already that they are open.
+// granted is the end of what the server does with the lanes one by one.
 func (e *nativeEnd) granted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	o := &e.opening
-	o.told = true
-	if !e.ended && o.opened > 0 {
-		e.use()
-	}
+	e.opening.told = true
+	e.work.Broadcast()
 }
 
 func (e *nativeEnd) announce(hello wire.MPTServerHello) {
@@ -136,6 +135,7 @@ func (e *nativeEnd) noLanes(err error) {
 	e.log.Warn("tensors are not striped", "channel", Name, "peer", e.peer, "error", err)
 	closeAll(e.conns)
 	e.conns = nil
+	e.work.Broadcast()
 }
 
 // heardLanes is the client's: it dials.
@@ -196,10 +196,23 @@ func (e *nativeEnd) heardOpened(count int) error {
 	if count != o.granted || len(e.conns) != count {
 		return protocolError("it has opened %d lanes, of %d that were announced and %d that have come", count, o.granted, len(e.conns))
 	}
-	o.opened = count
-	if o.told {
-		e.use()
+	return e.untilTold()
+}
+
+// untilTold waits until the server is done with the last lane, of which a client may
+// hear, and speak, before the server itself has come back from telling it. Nothing
+// else is heard meanwhile: the next word may be an offer on lanes.
+func (e *nativeEnd) untilTold() error {
+	for !e.opening.told && e.conns != nil && !e.ended {
+		e.work.Wait()
 	}
+	switch {
+	case e.ended:
+		return e.life.Err()
+	case e.conns == nil:
+		return protocolError("it has opened lanes that did not come about")
+	}
+	e.use()
 	return nil
 }
 

@@ -115,25 +115,32 @@ func (p *port) admit() bool {
 	return true
 }
 
+// leave gives up the place of a stranger who has spoken, or had the time to.
+func (p *port) leave() {
+	p.factory.mu.Lock()
+	defer p.factory.mu.Unlock()
+	p.strangers--
+}
+
 // welcome finds out which lane a stranger is.
 func (p *port) welcome(conn transport.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, strangerLimit)
 	defer cancel()
 	unwatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	id, err := readClientHello(conn)
-	if !unwatch() || !p.deliver(id, conn, err) {
+	p.leave() // before a lane is no longer expected, which makes one place fewer
+	if !unwatch() || err != nil || !p.deliver(id, conn) {
 		_ = conn.Close()
 	}
 }
 
 // deliver gives a connection to who waits for it. It reports false where nobody
 // does.
-func (p *port) deliver(id uint64, conn transport.Conn, fault error) bool {
+func (p *port) deliver(id uint64, conn transport.Conn) bool {
 	p.factory.mu.Lock()
 	defer p.factory.mu.Unlock()
-	p.strangers--
 	t := p.waiting[id]
-	if fault != nil || t == nil {
+	if t == nil {
 		return false
 	}
 	delete(p.waiting, id)

@@ -26,7 +26,7 @@ func BenchmarkTransfer(b *testing.B) {
 	for _, tr := range transports {
 		for _, size := range []int{8, 16 << 20} {
 			b.Run(fmt.Sprintf("%s/%d", tr.name, size), func(b *testing.B) {
-				channeltest.Benchmark(b, factory, channeltest.Over(tr.mk(), tr.addr), size)
+				channeltest.Benchmark(b, factory, channeltest.Over(viable(b, tr.mk()), tr.addr), size)
 			})
 		}
 	}

@@ -43,13 +43,14 @@ own at both ends, and every byte is checked while no clock runs.
 -transport and -channel are lists, of which every combination is measured; one
 that does not work here is a line that says why. In both lists auto stands for
 what a pipe uses if nothing is said, and "via" is the way that the tensors really
-took: a channel, or inline for those within their messages. The channel xth works
-within one process only: for it both ends are in one.
+took: a channel, or inline for those within their messages; where round trips went
+one way and the messages one way another, both, in this order, with a stroke in
+between. The channel xth works within one process only: for it both ends are in one.
 
 From 64 KiB on the rate one way is held against what the machine can do, measured
 in the same run: a copy in memory on one core, and, where the tensors go over TCP,
-plain connections, as many as -lanes says for mpt_uv. Printed is the part of it that the
-pipe has, and in brackets its GB/s; the CPU behind it is a multiple of the copy's.
+plain connections, for mpt_uv as many as there are lanes. Printed is the part of it
+that the pipe has, and in brackets its GB/s; the CPU behind it is a multiple of the copy's.
 
 -buffers is the memory of the messages: default, what an application gets (here a
 tensor.Pool, in C++ malloc); huge, huge pages at both ends in both libraries; or
@@ -118,7 +119,7 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	}
 	child := bench.Program{Path: program, Args: []string{benchChildName}}
 	run := benchRun{
-		self: bench.Go{Child: child, Catalog: catalog}, peer: peer, pairs: b.pairs,
+		self: bench.Go{Child: child, Catalog: benchCatalog}, peer: peer, pairs: b.pairs,
 		yardsticks: bench.Yardsticks(child), show: b.reports(s, drawing),
 	}
 	if err := run.all(ctx, specs); err != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 func TestBenchJSON(t *testing.T) {
@@ -23,13 +26,14 @@ func TestBenchJSON(t *testing.T) {
 	for i, size := range []int{0, 8, 64 << 10} {
 		var fields map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal([]byte(lines[i]), &fields))
-		for _, name := range []string{"transport", "channel", "dialect", "size_bytes", "depth", "messages", "rtt_us", "gbytes_per_second", "cpu_seconds", "route", "buffers", "path"} {
+		for _, name := range []string{"transport", "channel", "dialect", "size_bytes", "depth", "messages", "rtt_us", "gbytes_per_second", "cpu_seconds", "rtt_route", "one_way_route", "buffers", "path"} {
 			require.Contains(t, fields, name)
 		}
 		var r bench.Result
 		require.NoError(t, json.Unmarshal([]byte(lines[i]), &r))
 		require.Equal(t, []string{"tensorpipe-go", "uv", "basic", "native"}, []string{r.Subject, r.Transport, r.Channel, r.Dialect})
-		require.Equal(t, map[int]string{0: "", 8: bench.Inline, 64 << 10: bench.Inline}[size], r.Route)
+		way := map[int]string{0: "", 8: bench.Inline, 64 << 10: bench.Inline}[size]
+		require.Equal(t, []string{way, way}, []string{r.TripRoute, r.OneWayRoute})
 		require.Equal(t, bench.BuffersDefault, r.Buffers)
 		require.Equal(t, []int{size, 3, 12, 12, 2}, []int{r.SizeBytes, r.Depth, r.Messages, r.RoundTrips, r.Processes})
 		require.True(t, r.Named)
@@ -183,7 +187,8 @@ func TestBenchCatalog(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(line), &r))
 		if r.Subject == (bench.Go{}).Name() {
 			require.Positive(t, r.RTT.P50)
-			require.Contains(t, []string{r.Channel, bench.Inline}, r.Route)
+			require.Contains(t, []string{r.Channel, bench.Inline}, r.TripRoute)
+			require.Contains(t, []string{r.Channel, bench.Inline}, r.OneWayRoute)
 			seen[r.Transport+"/"+r.Channel] = true
 		}
 	}
@@ -191,6 +196,15 @@ func TestBenchCatalog(t *testing.T) {
 		for _, channel := range channelNames(all) {
 			require.True(t, seen[transport+"/"+channel], "%s/%s: %s", transport, channel, stdout)
 		}
+	}
+}
+
+// The options of a measurement reach both transports.
+func TestBenchCatalogTakesOptions(t *testing.T) {
+	p := benchCatalog(bench.Tuning{Lanes: 3, TCP: []uv.Option{uv.WithSpin(0)}, Shm: []shm.Option{shm.WithSpin(0)}})
+	require.Equal(t, transportNames(catalog(3)), transportNames(p))
+	for _, e := range p.Transports {
+		require.Equal(t, map[string]transport.Transport{uvName: uv.New(uv.WithSpin(0)), shm.Name: shm.New(shm.WithSpin(0))}[e.Name], e.Transport)
 	}
 }
 

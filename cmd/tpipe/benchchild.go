@@ -25,5 +25,5 @@ func benchChildEntry() entry {
 func (benchChild) flags(*flag.FlagSet) {}
 
 func (benchChild) run(ctx context.Context, s streams) error {
-	return bench.RunChild(ctx, s.in, s.out, catalog)
+	return bench.RunChild(ctx, s.in, s.out, benchCatalog)
 }

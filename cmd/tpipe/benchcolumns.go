@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -49,16 +50,21 @@ func (c benchColumns) wire(text string) []string {
 // row has the medians of one library.
 func (c benchColumns) row(size, who string, of []*bench.Result) string {
 	figure := func(f bench.Figure) float64 { return bench.Median(of, f) }
-	route := of[0].Route
-	if route == "" {
-		route = "-"
-	}
 	cells := []string{
 		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
 		oneWayRate(of[0].SizeBytes, figure), oneWayCPU(of[0].SizeBytes, figure),
-		c.share(of, bench.Memcpy{}), c.memcpyCPU(of), c.share(of, bench.TCP{}), route,
+		c.share(of, bench.Memcpy{}), c.memcpyCPU(of), c.share(of, bench.TCP{}), via(of[0]),
 	}
 	return c.line(size, who, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*of[0].WireShare))...)...)
+}
+
+// via is the way that the tensors took in the round trips, and behind a stroke that
+// one way, where it is another.
+func via(r *bench.Result) string {
+	if r.TripRoute == r.OneWayRoute || r.TripRoute == "" || r.OneWayRoute == "" {
+		return cmp.Or(r.TripRoute, r.OneWayRoute, "-")
+	}
+	return r.TripRoute + "/" + r.OneWayRoute
 }
 
 // share is the part that a library has of the rate of a yardstick, and that rate.

@@ -20,7 +20,7 @@ import (
 func figures(subject string, size int, v float64) *bench.Result {
 	p := &bench.Percentiles{P50: v, P90: v, P99: v}
 	return &bench.Result{
-		Subject: subject, Transport: "uv", Channel: "cma", Route: "cma", Dialect: "native", SizeBytes: size, Depth: 8,
+		Subject: subject, Transport: "uv", Channel: "cma", TripRoute: "cma", OneWayRoute: "cma", Dialect: "native", SizeBytes: size, Depth: 8,
 		RTT: p, Cold: p, CPUPerTrip: v, GBps: v, MessagesPerSecond: v, CPUSeconds: v, CPUSecondsPerGB: v, Messages: 1, WireShare: 1,
 	}
 }
@@ -62,6 +62,19 @@ without this library: channel cma: forbidden
 
 transport uv, channel cma: not measured: channel cma: forbidden
 `, out.String())
+}
+
+// Two phases may take two ways, and one that was not measured takes none.
+func TestBenchVia(t *testing.T) {
+	for want, r := range map[string]bench.Result{
+		"cma":        {TripRoute: "cma", OneWayRoute: "cma"},
+		"inline/cma": {TripRoute: "inline", OneWayRoute: "cma"},
+		"inline":     {TripRoute: "inline"},
+		"basic":      {OneWayRoute: "basic"},
+		"-":          {},
+	} {
+		require.Equal(t, want, via(&r))
+	}
 }
 
 func TestBenchLinesOfBoth(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/bench"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
@@ -32,6 +34,14 @@ func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
 		pipe.ChannelEntry{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)})},
 		pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(cma.Options{})},
 	)
+	return p
+}
+
+// benchCatalog is the same for measurements.
+func benchCatalog(t bench.Tuning) tensorpipe.Profile {
+	p := catalog(t.Lanes, t.TCP...)
+	at := slices.IndexFunc(p.Transports, func(e pipe.TransportEntry) bool { return e.Name == shm.Name })
+	p.Transports[at].Transport = shm.New(t.Shm...)
 	return p
 }
 

@@ -94,9 +94,16 @@ func (b *bond) ring(what bell) {
 		_ = b.sock.SetWriteDeadline(time.Time{})
 	}
 	b.ringing.Unlock()
+	_ = b.deaf(err) // who is gone is noticed by listen
+}
+
+// deaf ends the bond with a peer that did not hear in time.
+func (b *bond) deaf(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		b.end(fmt.Errorf("%w: it does not listen to its bells", ErrCorrupt))
-	} // who is gone is noticed by listen
+		err = fmt.Errorf("%w: it does not listen to its bells", ErrCorrupt)
+		b.end(err)
+	}
+	return err
 }
 
 // strike writes by one of the methods below.
@@ -121,14 +128,16 @@ func (b *bond) write(fd uintptr) bool {
 	return true
 }
 
-// hand gives the peer this end's segment.
+// hand gives the peer this end's segment. It waits no longer than ring.
 func (b *bond) hand(f *os.File) error {
 	b.ringing.Lock()
 	defer b.ringing.Unlock()
 	binary.LittleEndian.PutUint16(b.out[:], uint16(bellSegment))
+	_ = b.sock.SetWriteDeadline(time.Now().Add(hearing))
 	step.Here()
 	_, _, err := b.sock.WriteMsgUnix(b.out[:], unix.UnixRights(int(f.Fd())), nil)
-	return err
+	_ = b.sock.SetWriteDeadline(time.Time{})
+	return b.deaf(err)
 }
 
 // listen tells l what comes until the bond ends, and says why it did.

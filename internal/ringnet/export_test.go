@@ -23,3 +23,17 @@ const (
 
 // PlaceShift is where a bell has its place.
 const PlaceShift = bellPlace
+
+// ResetByPeer counts this end's streams that the peer has refused, as Open does.
+func (s *Session) ResetByPeer() int { return len(s.resetByPeer()) }
+
+// RingSizes are the bytes of the rings that there are.
+var RingSizes = []int{firstRing, laterRing}
+
+// HeaderSize is what stands before the bytes of a ring.
+const HeaderSize = headerSize
+
+// Put writes once to a ring, and Take reads once from it; they return how many
+// bytes that was.
+func Put(ring, p []byte) (int, error)  { return newWriterEnd(ring).put(p) }
+func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }

@@ -2,6 +2,7 @@ package ringnet_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
 	"testing"
@@ -159,6 +160,70 @@ func TestDeafPeer(t *testing.T) {
 		_, err = st.Write([]byte("x"))
 	}
 	require.ErrorIs(t, err, ringnet.ErrCorrupt)
+}
+
+// So is one that takes no segment, and meanwhile the session serves what the peer
+// opens, and ends when it is told to.
+func TestDeafPeerGetsASegment(t *testing.T) {
+	near, far := sockets(t)
+	defer far.Close()
+	deafen(t, near)
+	s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: places}, wait.Spin, addresses())
+	require.NoError(t, err)
+	defer s.Close()
+	opened := patience.Start(func() error { _, err := s.Open(); return err })
+	ring(t, far, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+	ring(t, far, ringnet.Opened)
+	accepted, err := s.Accept(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, accepted.Close())
+	require.ErrorIs(t, patience.Finish(t, opened), ringnet.ErrCorrupt)
+	require.ErrorIs(t, s.Err(), ringnet.ErrCorrupt)
+}
+
+func TestCloseWhileAPeerIsDeaf(t *testing.T) {
+	near, far := sockets(t)
+	defer far.Close()
+	deafen(t, near)
+	s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: places}, wait.Spin, addresses())
+	require.NoError(t, err)
+	opened := patience.Start(func() error { _, err := s.Open(); return err })
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, patience.Finish(t, opened), transport.ErrClosed)
+}
+
+// deafen fills a socket, so that nothing can be sent until its peer reads.
+func deafen(t *testing.T, sock *net.UnixConn) {
+	t.Helper()
+	raw, err := sock.SyscallConn()
+	require.NoError(t, err)
+	var full error
+	require.NoError(t, raw.Write(func(fd uintptr) bool {
+		for full == nil {
+			_, full = unix.Write(int(fd), []byte{0})
+		}
+		return true
+	}))
+	require.ErrorIs(t, full, unix.EAGAIN)
+}
+
+// What the system refuses is not the peer's fault. Here it does not map a file
+// that is open for writing alone; memory that is short it tells in the same way.
+func TestSegmentThatIsNotMapped(t *testing.T) {
+	near, far := sockets(t)
+	defer far.Close()
+	s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: places}, wait.Spin, addresses())
+	require.NoError(t, err)
+	defer s.Close()
+	whole := sealed(t, ringnet.FirstSegment).File()
+	writable, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", whole.Fd()), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer writable.Close()
+	ring(t, far, ringnet.Segment, writable)
+	_, err = s.Accept(t.Context())
+	var refused *segment.Error
+	require.ErrorAs(t, err, &refused)
+	require.NotErrorIs(t, err, ringnet.ErrCorrupt)
 }
 
 // receive maps the segment that comes next.

@@ -1,6 +1,7 @@
 package ringnet
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -66,9 +67,14 @@ func places(mem []byte, k int) []*place {
 	return all
 }
 
-// mapPeers maps a segment that came from the peer.
+// mapPeers maps a segment that came from the peer, which is not to blame for what
+// the system refuses.
 func mapPeers(f *os.File, size int) (*segment.Segment, error) {
 	s, err := segment.Map(f, int64(size))
+	var refused *segment.Error
+	if errors.As(err, &refused) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}

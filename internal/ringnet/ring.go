@@ -28,9 +28,12 @@ const (
 	reset    // the stream was given up
 )
 
-// piece is how much is copied before the other end hears of it, so that both copy
-// at once.
+// piece bounds how much is copied before the other end hears of it, so that both
+// copy at once.
 const piece = 64 << 10
+
+// pieceOf leaves a small ring room for what the other end copies meanwhile.
+func pieceOf(ring []byte) int { return min(piece, len(ring)/4) }
 
 // stride is the same for who copies straight between the ring and the memory of a
 // message, which is due at once.
@@ -102,7 +105,7 @@ func (w *writerEnd) free() int { return len(w.data) - int(w.head-w.seen) }
 
 // put writes what there is room for, a piece at most.
 func (w *writerEnd) put(p []byte) (int, error) {
-	n := min(len(p), piece)
+	n := min(len(p), pieceOf(w.data))
 	room, err := w.room(n)
 	if err != nil {
 		return 0, err
@@ -181,7 +184,7 @@ func (r *readerEnd) take(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := min(len(p), there, piece)
+	n := min(len(p), there, pieceOf(r.data))
 	at := int(r.tail & uint64(len(r.data)-1))
 	k := copy(p[:n], r.data[at:])
 	copy(p[k:n], r.data)

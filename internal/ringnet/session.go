@@ -27,6 +27,8 @@ type Session struct {
 	accepted  chan *stream // opened by the peer
 	listening sync.WaitGroup
 
+	opening sync.Mutex // of Open, which may wait for a peer that does not listen
+
 	mu       sync.Mutex
 	closed   bool
 	segments []*segment.Segment
@@ -72,23 +74,35 @@ func (s *Session) listen() {
 
 // Open implements [transport.Session].
 func (s *Session) Open() (transport.Stream, error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	if err := s.bond.failure(); err != nil {
 		return nil, err
 	}
 	for _, st := range s.resetByPeer() {
 		st.lapse()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, transport.ErrClosed
-	}
-	k, err := s.free()
+	k, err := s.room()
 	if err != nil {
 		return nil, err
 	}
 	if k < 0 {
 		return refused{s.addresses}, nil
+	}
+	st, err := s.begin(k)
+	if err != nil {
+		return nil, err
+	}
+	s.bond.ring(st.place | bellOpened)
+	return st, nil
+}
+
+// begin makes a stream at a place of this end.
+func (s *Session) begin(k int) (*stream, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, transport.ErrClosed
 	}
 	p := s.mine[k]
 	p.used = true
@@ -97,16 +111,16 @@ func (s *Session) Open() (transport.Stream, error) {
 	w.clear()
 	w, _ = split(p.there)
 	w.clear()
-	at := bell(k<<bellPlace) | bellOwn
-	st := s.add(at, p, ends{in: newReaderEnd(p.there), out: newWriterEnd(p.here)})
-	s.bond.ring(at | bellOpened)
-	return st, nil
+	return s.add(bell(k<<bellPlace)|bellOwn, p, ends{in: newReaderEnd(p.there), out: newWriterEnd(p.here)}), nil
 }
 
 // resetByPeer lists this end's streams that the peer has refused.
 func (s *Session) resetByPeer() (all []*stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
 	for st, p := range s.streams {
 		if w, _ := split(p.there); st.place.own() && p.left.Load() != 0 && w.finished.Load() == reset {
 			all = append(all, st)
@@ -123,15 +137,13 @@ func (s *Session) add(at bell, p *place, e ends) *stream {
 	return st
 }
 
-// free returns a place that nobody uses, which may be a new one; -1 where there
-// are too many. The caller holds mu.
-func (s *Session) free() (int, error) {
-	for k, p := range s.mine {
-		if !p.used && p.left.Load() != 0 {
-			return k, nil
-		}
+// room returns a place that nobody uses, which may be a new one; -1 where there are
+// too many. The caller holds opening.
+func (s *Session) room() (int, error) {
+	k, known, err := s.free()
+	if err != nil || known {
+		return k, err
 	}
-	k := len(s.mine)
 	if k >= 2*s.limit {
 		return -1, nil
 	}
@@ -144,13 +156,39 @@ func (s *Session) free() (int, error) {
 		return 0, cause(err)
 	}
 	_ = seg.CloseFile()
+	return k, s.extend(seg)
+}
+
+// free returns a place that is known and that nobody uses, or the next one.
+func (s *Session) free() (k int, known bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, false, transport.ErrClosed
+	}
+	for k, p := range s.mine {
+		if !p.used && p.left.Load() != 0 {
+			return k, true, nil
+		}
+	}
+	return len(s.mine), false, nil
+}
+
+// extend adds the places of a segment that the peer has got.
+func (s *Session) extend(seg *segment.Segment) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		seg.Close()
+		return transport.ErrClosed
+	}
 	s.segments = append(s.segments, seg)
-	added := places(seg.Bytes(), k)
+	added := places(seg.Bytes(), len(s.mine))
 	for _, p := range added {
 		p.left.Store(1)
 	}
 	s.mine = append(s.mine, added...)
-	return k, nil
+	return nil
 }
 
 // arrived implements listener: the peer's next segment.
@@ -282,6 +320,7 @@ func (s *Session) Close() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	clear(s.streams)
 	for _, seg := range s.segments {
 		_ = seg.Close()
 	}

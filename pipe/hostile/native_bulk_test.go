@@ -121,8 +121,35 @@ func unwantedChunks(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 	go func() { again <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
 	n.await(func() bool { return len(n.heard[controlStream]) >= 2*(native.HeaderSize+16) })
 	bulk.send(n.chunk(1<<16, 10, false, native.ChunkTrailer{}), n.chunk(1<<16, 10, false, native.ChunkTrailer{Void: true}))
-	requireError(t, <-again, "bulk", pipe.ErrPeerLost) // of a sender that does not say why
+	requireError(t, <-again, "bulk", pipe.ErrAborted) // by a sender that does not say why
 	require.NoError(t, n.pipe.Err(), "the pipe goes on")
+	n.exchange()
+	v.unharmed(t)
+	n.pipe.Abort(pipe.ErrClosed)
+}
+
+// A void chunk comes before the word that its message is given up, and why.
+func TestNativeReasonBehindVoidChunk(t *testing.T) {
+	t.Parallel()
+	inBothNativeRoles(t, reasonBehindVoidChunk)
+}
+
+func reasonBehindVoidChunk(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	const size = 100_000
+	n := open(t)
+	bulk, regretted := n.reading(size)
+	n.message(native.Message{Payloads: []native.Payload{{Length: size}}})
+	in, err := n.pipe.Next(t.Context())
+	require.NoError(t, err)
+	wanted := make(chan error, 1)
+	go func() { wanted <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
+	n.awaitControl(native.Ready, 2)
+	bulk.send(n.chunk(0, 10, false, native.ChunkTrailer{Void: true}), n.chunk(1<<16, size, false, native.ChunkTrailer{}))
+	require.NoError(t, <-wanted, "the void chunk has been taken in")
+	n.control(native.Control{Kind: native.Abort, Text: "changed my mind"})
+	err = <-regretted
+	require.ErrorIs(t, err, pipe.ErrAborted)
+	require.ErrorContains(t, err, "changed my mind")
 	n.exchange()
 	v.unharmed(t)
 	n.pipe.Abort(pipe.ErrClosed)
