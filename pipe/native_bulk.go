@@ -13,9 +13,10 @@ import (
 )
 
 // bulkOpener opens the bulk connection: the end that dialled the pipe dials it,
-// with the id that the answer gave, and the other waits for it. Where it cannot
-// be had, because the listener was closed meanwhile or something in between is
-// in the way, a further stream of the session takes its place.
+// with the id that the answer gave, and the other waits for it. Where the session
+// has streams as good as that, one of them takes its place; and so does any where
+// the connection cannot be had, because the listener was closed meanwhile or
+// something in between is in the way.
 type bulkOpener struct {
 	pipe   *nativePipe
 	dial   func(context.Context) (transport.Conn, error) // of the end that dialled
@@ -35,6 +36,10 @@ func (b *bulkOpener) init(p *nativePipe, s *spec) {
 func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	if b.pipe.role == channel.RoleListen {
 		return b.await(ctx)
+	}
+	if s, ok := b.pipe.session.(transport.BulkSession); ok {
+		b.pipe.control.bulk()
+		return s.OpenBulk()
 	}
 	conn, err := b.reach(ctx)
 	if err == nil {

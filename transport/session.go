@@ -100,3 +100,12 @@ type Session interface {
 	// Nothing of the session runs when Close returns.
 	Close() error
 }
+
+// BulkSession is a power that some Sessions have besides: streams for large data, as
+// good as a connection of their own would be.
+type BulkSession interface {
+	Session
+
+	// OpenBulk is Open for a stream that has room for much.
+	OpenBulk() (Stream, error)
+}

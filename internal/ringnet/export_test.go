@@ -3,8 +3,8 @@ package ringnet
 // FirstSegment is the size of an end's first segment, LaterSegment that of each
 // further one.
 var (
-	FirstSegment = segmentSize(0)
-	LaterSegment = segmentSize(firstPlaces)
+	FirstSegment = firstSegment()
+	LaterSegment = placeSize(laterRing)
 )
 
 // Words of the ring to which the end that opens the first stream of a segment
@@ -28,7 +28,7 @@ const PlaceShift = bellPlace
 func (s *Session) ResetByPeer() int { return len(s.resetByPeer()) }
 
 // RingSizes are the bytes of the rings that there are.
-var RingSizes = []int{firstRing, laterRing}
+var RingSizes = []int{firstRing, laterRing, bulkRing}
 
 // HeaderSize is what stands before the bytes of a ring.
 const HeaderSize = headerSize

@@ -80,6 +80,10 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 		defer w.Close()
 		ring(t, sock, ringnet.Segment, r)
 	},
+	"a later segment of the size of the first": func(t *testing.T, sock *net.UnixConn) {
+		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
+	},
 	"segments without end": func(t *testing.T, sock *net.UnixConn) {
 		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
 		later := sealed(t, ringnet.LaterSegment)

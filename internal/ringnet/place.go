@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -14,10 +15,12 @@ const (
 	// placeHeader stands before the two rings of a place.
 	placeHeader = 64
 
-	// firstRing and laterRing are the bytes of a ring: of the first stream that
-	// an end opens, which carries messages, and of each other one.
+	// firstRing, laterRing and bulkRing are the bytes of a ring: of the first
+	// stream that an end opens, which carries messages, of each other one, and of
+	// those for large data.
 	firstRing = 512 << 10
 	laterRing = 64 << 10
+	bulkRing  = 512 << 10
 
 	// firstPlaces is how many places an end's first segment has. Each further
 	// one has a single place.
@@ -32,45 +35,60 @@ type place struct {
 	used        bool           // this end has a stream here
 }
 
-// ringOf is the bytes of each ring of the k-th place of an end.
-func ringOf(k int) int {
-	if k == 0 {
-		return firstRing
-	}
-	return laterRing
-}
+// firstRings are the rings of an end's first places, which are in one segment. Each
+// further place has a segment of its own.
+var firstRings = [firstPlaces]int{firstRing, laterRing}
 
-// segmentSize is the size of the segment that begins with the k-th place.
-func segmentSize(k int) int {
-	size := placeSize(k)
-	for i := k + 1; k == 0 && i < firstPlaces; i++ {
-		size += placeSize(i)
+func placeSize(ring int) int { return placeHeader + 2*(headerSize+ring) }
+
+// firstSegment is the size of an end's first segment.
+func firstSegment() (size int) {
+	for _, ring := range firstRings {
+		size += placeSize(ring)
 	}
 	return size
 }
 
-func placeSize(k int) int { return placeHeader + 2*(headerSize+ringOf(k)) }
+// sizes are those that the segment may have which begins with the k-th place.
+func sizes(k int) []int {
+	if k == 0 {
+		return []int{firstSegment()}
+	}
+	return []int{placeSize(laterRing), placeSize(bulkRing)}
+}
 
 // places are those of a segment that begins with the k-th.
 func places(mem []byte, k int) []*place {
+	if k > 0 {
+		return []*place{placeIn(mem)}
+	}
 	var all []*place
-	for ; len(mem) > 0; k++ {
-		own := mem[:placeSize(k)]
-		mem = mem[len(own):]
-		ring := headerSize + ringOf(k)
-		all = append(all, &place{
-			left:  (*atomic.Uint32)(unsafe.Pointer(&own[0])),
-			here:  own[placeHeader:][:ring],
-			there: own[placeHeader+ring:],
-		})
+	for _, ring := range firstRings {
+		n := placeSize(ring)
+		all = append(all, placeIn(mem[:n]))
+		mem = mem[n:]
 	}
 	return all
 }
 
+// placeIn is the place that is all of mem.
+func placeIn(mem []byte) *place {
+	rings := mem[placeHeader:]
+	half := len(rings) / 2
+	return &place{
+		left:  (*atomic.Uint32)(unsafe.Pointer(&mem[0])),
+		here:  rings[:half:half],
+		there: rings[half:],
+	}
+}
+
+// ring is the bytes of each ring of a place.
+func (p *place) ring() int { return len(p.here) - headerSize }
+
 // mapPeers maps a segment that came from the peer, which is not to blame for what
 // the system refuses.
-func mapPeers(f *os.File, size int) (*segment.Segment, error) {
-	s, err := segment.Map(f, int64(size))
+func mapPeers(f *os.File, sizes []int) (*segment.Segment, error) {
+	s, err := segment.Map(f, int64(slices.Max(sizes)))
 	var refused *segment.Error
 	if errors.As(err, &refused) {
 		return nil, err
@@ -78,9 +96,9 @@ func mapPeers(f *os.File, size int) (*segment.Segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	if !s.Sealed() || len(s.Bytes()) != size {
-		s.Close()
-		return nil, fmt.Errorf("%w: a segment of %d bytes, sealed: %t, want one of %d that is", ErrCorrupt, len(s.Bytes()), s.Sealed(), size)
+	if n := len(s.Bytes()); !s.Sealed() || !slices.Contains(sizes, n) {
+		defer s.Close()
+		return nil, fmt.Errorf("%w: a segment of %d bytes, sealed: %t, want one of %d that is", ErrCorrupt, n, s.Sealed(), sizes)
 	}
 	return s, nil
 }

@@ -38,13 +38,14 @@ type Session struct {
 	taken    int                // of theirs
 }
 
-var _ transport.Session = (*Session)(nil)
+var _ transport.BulkSession = (*Session)(nil)
 
 // NewSession makes the socket a session; it is its owner. The peer does the same.
 // What is written to the socket belongs to the session at once; it reads from it,
 // where the peer's first bell is next, when ready is closed. spin is how long at most who
 // waits looks before it sleeps. Windows are what the rings hold: 512 KiB for the
-// first stream that an end opens, 64 KiB for others; the budget is not asked.
+// first stream that an end opens and for bulk, 64 KiB for others; the budget is not
+// asked.
 func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	s := &Session{
 		addresses: a,
@@ -73,7 +74,13 @@ func (s *Session) listen() {
 }
 
 // Open implements [transport.Session].
-func (s *Session) Open() (transport.Stream, error) {
+func (s *Session) Open() (transport.Stream, error) { return s.open(laterRing) }
+
+// OpenBulk implements [transport.BulkSession].
+func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(bulkRing) }
+
+// open makes a stream of which the rings have so many bytes, if it is not the first.
+func (s *Session) open(ring int) (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	if err := s.bond.failure(); err != nil {
@@ -82,7 +89,7 @@ func (s *Session) Open() (transport.Stream, error) {
 	for _, st := range s.resetByPeer() {
 		st.lapse()
 	}
-	k, err := s.room()
+	k, err := s.room(ring)
 	if err != nil {
 		return nil, err
 	}
@@ -137,17 +144,21 @@ func (s *Session) add(at bell, p *place, e ends) *stream {
 	return st
 }
 
-// room returns a place that nobody uses, which may be a new one; -1 where there are
-// too many. The caller holds opening.
-func (s *Session) room() (int, error) {
-	k, known, err := s.free()
+// room returns a place with such rings that nobody uses, which may be a new one; -1
+// where there are too many. The caller holds opening.
+func (s *Session) room(ring int) (int, error) {
+	k, known, err := s.free(ring)
 	if err != nil || known {
 		return k, err
 	}
 	if k >= 2*s.limit {
 		return -1, nil
 	}
-	seg, err := segment.CreateSealed(segmentSize(k))
+	size := placeSize(ring)
+	if k == 0 {
+		size = firstSegment()
+	}
+	seg, err := segment.CreateSealed(size)
 	if err != nil {
 		return 0, err
 	}
@@ -159,15 +170,16 @@ func (s *Session) room() (int, error) {
 	return k, s.extend(seg)
 }
 
-// free returns a place that is known and that nobody uses, or the next one.
-func (s *Session) free() (k int, known bool, err error) {
+// free returns a place with such rings that is known and that nobody uses, or the
+// next one.
+func (s *Session) free(ring int) (k int, known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return 0, false, transport.ErrClosed
 	}
 	for k, p := range s.mine {
-		if !p.used && p.left.Load() != 0 {
+		if !p.used && p.left.Load() != 0 && p.ring() == ring {
 			return k, true, nil
 		}
 	}
@@ -200,7 +212,7 @@ func (s *Session) arrived(f *os.File) error {
 	if k >= 2*s.limit {
 		return fmt.Errorf("%w: more than %d places", ErrCorrupt, k)
 	}
-	seg, err := mapPeers(f, segmentSize(k))
+	seg, err := mapPeers(f, sizes(k))
 	if err != nil {
 		return err
 	}
