@@ -16,7 +16,11 @@ import (
 // puts what is not his into ready before he gives it up; then he sees to it that
 // somebody reads for those who came meanwhile.
 func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
-	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) || !i.turn.TryLock() {
+	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) {
+		return nil
+	}
+	if !i.turn.TryLock() {
+		i.reader.unpark() // the pipe's own goroutine may be about to park
 		return nil
 	}
 	defer i.turn.Unlock()
