@@ -3,6 +3,7 @@ package pipe
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -74,6 +75,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 		return in.errorFor(ErrAlreadyRead)
 	}
 	err := in.readAll(ctx, a)
+	runtime.KeepAlive(a) // the segments that were filled are not what keeps its memory
 	in.in.pipe.control.noteRead(in.number)
 	in.finish()
 	if err != nil {
