@@ -13,6 +13,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
@@ -28,8 +29,8 @@ import (
 func TestFaultAtEveryFrame(t *testing.T) {
 	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
 		for name, factory := range map[string]channel.Factory{"basic": basic.New(), "xth": xth.New()} {
-			overMem := func() way { return way{mem.New(mem.NewNetwork()), "faulty", factory, dialect} }
-			overUV := func() way { return way{uv.New(), "127.0.0.1:0", factory, dialect} }
+			overMem := func() way { return way{mem.New(mem.NewNetwork()), "faulty", plain(factory), dialect} }
+			overUV := func() way { return way{uv.New(), "127.0.0.1:0", plain(factory), dialect} }
 			with := name + "+" + dialect
 
 			// Every call must end by itself after a cut.
@@ -54,6 +55,22 @@ func TestFaultAtEveryFrame(t *testing.T) {
 	}
 }
 
+// The same with lanes, which have tensors of their own.
+func TestFaultAtEveryFrameOfLanes(t *testing.T) {
+	over := func() way { return way{mem.New(mem.NewNetwork()), "faulty", striped, pipe.DialectNative} }
+	require.True(t, lanesCarry(runLife(t, over, nil)))
+	t.Run("cut", func(t *testing.T) {
+		eachPoint(t, over, func(t *testing.T, at simnet.Point) {
+			synctest.Test(t, func(t *testing.T) { runLife(t, over, nil, simnet.CutAt(at)) })
+		})
+	})
+	t.Run("cancelled", func(t *testing.T) {
+		eachPoint(t, over, func(t *testing.T, at simnet.Point) {
+			synctest.Test(t, func(t *testing.T) { runLife(t, over, synctest.Wait, simnet.HalfOpenAt(at)) })
+		})
+	})
+}
+
 // On slow links a life takes long, and is no other.
 func TestSlowLinks(t *testing.T) {
 	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
@@ -64,7 +81,7 @@ func TestSlowLinks(t *testing.T) {
 		} {
 			t.Run(name+" "+dialect, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					over := func() way { return way{mem.New(mem.NewNetwork()), "slow", basic.New(), dialect} }
+					over := func() way { return way{mem.New(mem.NewNetwork()), "slow", plain(basic.New()), dialect} }
 					l, _ := live(t, over, nil, rules...)
 					l.check(t, true)
 				})
@@ -77,8 +94,20 @@ func TestSlowLinks(t *testing.T) {
 type way struct {
 	transport transport.Transport
 	addr      string
-	channel   channel.Factory
+	channel   func(transport.Transport) channel.Factory
 	dialect   string
+}
+
+// plain is a channel without connections of its own.
+func plain(f channel.Factory) func(transport.Transport) channel.Factory {
+	return func(transport.Transport) channel.Factory { return f }
+}
+
+// lanes is how many a striped channel has.
+const lanes = 2
+
+func striped(t transport.Transport) channel.Factory {
+	return mpt.New(mpt.Lanes{Count: lanes, Transport: t})
 }
 
 // eachPoint counts the frames of an undisturbed life and calls f for each place
@@ -108,6 +137,7 @@ func eachPoint(t *testing.T, over func() way, f func(t *testing.T, at simnet.Poi
 type life struct {
 	ctx            context.Context
 	client, server *pipe.Context
+	network        *simnet.Network
 	mu             sync.Mutex
 	errs           []error
 }
@@ -124,20 +154,28 @@ func runLife(t *testing.T, over func() way, settle func(), rules ...simnet.Rule)
 func live(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) (*life, *simnet.Network) {
 	way := over()
 	network := simnet.New(way.transport, rules...)
-	options := pipe.Options{
-		Dialect:    way.dialect,
-		Transports: []pipe.TransportEntry{{Name: "sim", Transport: network}},
-		Channels:   []pipe.ChannelEntry{{Name: "tensors", Factory: way.channel}},
-	}
-	if len(rules) == 0 {
-		unhurried(&options) // else both ends of what breaks would wait for so long
+	options := func() pipe.Options {
+		factory := way.channel(network)
+		name := "tensors"
+		if _, ok := factory.(*mpt.Factory); ok {
+			name = mpt.UVName
+		}
+		o := pipe.Options{
+			Dialect:    way.dialect,
+			Transports: []pipe.TransportEntry{{Name: "sim", Transport: network}},
+			Channels:   []pipe.ChannelEntry{{Name: name, Factory: factory}},
+		}
+		if len(rules) == 0 {
+			unhurried(&o) // else both ends of what breaks would wait for so long
+		}
+		return o
 	}
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	l := &life{ctx: ctx}
+	l := &life{ctx: ctx, network: network}
 	var err error
-	l.client, err = pipe.New(options)
+	l.client, err = pipe.New(options())
 	require.NoError(t, err)
-	l.server, err = pipe.New(options)
+	l.server, err = pipe.New(options())
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
@@ -207,6 +245,7 @@ func (l *life) ask(client *pipe.Pipe) {
 	for _, m := range sent {
 		ops = append(ops, client.WriteAsync(l.ctx, m))
 	}
+	l.stripe(client)
 	if client.Plan().Dialect == pipe.DialectNative {
 		l.waver(client)
 	}
@@ -217,6 +256,62 @@ func (l *life) ask(client *pipe.Pipe) {
 		l.ok(op.Wait(l.ctx))
 		scribble(sent[i]) // nobody may touch it any more
 	}
+}
+
+// stripe sends tensors that are worth the lanes, where there can be any, until those
+// carry them.
+func (l *life) stripe(client *pipe.Pipe) {
+	if !isStriped(client) {
+		return
+	}
+	const most = 20 // or lanes that are cut would be waited for
+	for i := range most {
+		m := message(9, nil, []int{1 << 20}, device.CPU())
+		last := i == most-1 || lanesCarry(l.network)
+		if last {
+			m.Metadata = nil
+		}
+		if !l.ok(client.Write(l.ctx, m)) || last {
+			return
+		}
+	}
+}
+
+// lanesCarry reports whether a tensor has gone over the connections behind that of
+// the session and the one for bulk.
+func lanesCarry(network *simnet.Network) bool {
+	carried := int64(0)
+	for _, l := range network.Links() {
+		if l.Number() > 1 {
+			carried += l.Sent(simnet.Dialled).Bytes
+		}
+	}
+	return carried > 1<<20
+}
+
+// takeStripes takes them.
+func (l *life) takeStripes(t *testing.T, server *pipe.Pipe) bool {
+	for isStriped(server) {
+		in, err := server.Next(l.ctx)
+		if !l.ok(err) {
+			return false
+		}
+		a := pipe.NewAllocation(in.Descriptor())
+		if l.ok(in.Read(l.ctx, a)) {
+			m := message(9, nil, []int{1 << 20}, device.CPU())
+			m.Metadata = in.Descriptor().Metadata
+			same(t, m, in.Descriptor(), a)
+		}
+		if len(in.Descriptor().Metadata) == 0 {
+			break
+		}
+	}
+	return true
+}
+
+func isStriped(p *pipe.Pipe) bool {
+	name, _ := p.Plan().Channel(device.CPU(), device.CPU())
+	return name == mpt.UVName
 }
 
 // waver sends messages that this end or the other gives up, which is nothing to
@@ -243,6 +338,9 @@ func (l *life) answer(t *testing.T, server *pipe.Pipe) {
 		if l.ok(in.Read(l.ctx, a)) {
 			same(t, m, in.Descriptor(), a)
 		}
+	}
+	if !l.takeStripes(t, server) {
+		return
 	}
 	if server.Plan().Dialect == pipe.DialectNative && !l.endure(server) {
 		return

@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,13 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -27,55 +31,78 @@ type path struct {
 	dialect string
 	url     string // where to listen
 	opts    func() pipe.Options
+	refused error // why this machine does not have it
+}
+
+// via is a transport that paths take.
+type via struct {
+	name    string
+	url     string
+	entry   func() pipe.TransportEntry
+	refused error
+}
+
+// by is a channel that paths take, over a transport that may be its own too.
+type by struct {
+	name     string
+	dialects []string
+	entry    func(over transport.Transport) pipe.ChannelEntry
+	refused  error
+}
+
+func transports() []via {
+	network := mem.NewNetwork()
+	const loopback = "uv://127.0.0.1:0"
+	named := func(name string, t transport.Transport) pipe.TransportEntry {
+		return pipe.TransportEntry{Name: name, Priority: 1, Transport: t}
+	}
+	return []via{
+		{"mem", "mem://", func() pipe.TransportEntry { return named("mem", mem.New(network)) }, nil},
+		{"uv", loopback, func() pipe.TransportEntry { return named("uv", uv.New()) }, nil},
+		{"tls", loopback, func() pipe.TransportEntry { return named("uv", overTLS()) }, nil},
+		{"shm", "shm://", func() pipe.TransportEntry { return named("shm", shm.New()) }, shm.New().Viable()},
+	}
+}
+
+func channels() []by {
+	both := []string{pipe.DialectCompatible, pipe.DialectNative}
+	constant := func(name string, f channel.Factory) by {
+		return by{name, both, func(transport.Transport) pipe.ChannelEntry {
+			return pipe.ChannelEntry{Name: name, Priority: 1000, Factory: f}
+		}, f.Viable()}
+	}
+	// In the compatible dialect the end of mpt's own connection overtakes what its
+	// lanes carry: an end that closes at once takes back its last tensors.
+	striped := by{"mpt", both[1:], func(over transport.Transport) pipe.ChannelEntry {
+		f := mpt.New(mpt.Lanes{Count: 2, Transport: over})
+		return pipe.ChannelEntry{Name: mpt.UVName, Priority: 1000, Factory: f}
+	}, nil}
+	return []by{
+		constant("basic", basic.New()),
+		constant("xth", xth.New()),
+		constant("cma", cma.New(cma.Options{})),
+		striped,
+	}
 }
 
 // paths lists every combination that the package must work with.
 func paths() []path {
-	network := mem.NewNetwork()
-	const loopback = "uv://127.0.0.1:0"
-	type via struct {
-		url   string
-		entry func() pipe.TransportEntry
-	}
-	transports := map[string]via{
-		"mem": {"mem://", func() pipe.TransportEntry {
-			return pipe.TransportEntry{Name: "mem", Priority: 1, Transport: mem.New(network)}
-		}},
-		"uv":  {loopback, func() pipe.TransportEntry { return pipe.TransportEntry{Name: "uv", Transport: uv.New()} }},
-		"tls": {loopback, func() pipe.TransportEntry { return pipe.TransportEntry{Name: "uv", Transport: overTLS()} }},
-	}
-	if rings := shm.New(); rings.Viable() == nil {
-		transports["shm"] = via{"shm://", func() pipe.TransportEntry {
-			return pipe.TransportEntry{Name: "shm", Transport: shm.New()}
-		}}
-	}
-	channels := map[string]func() pipe.ChannelEntry{
-		"basic": func() pipe.ChannelEntry {
-			return pipe.ChannelEntry{Name: "basic", Priority: 1000, Factory: basic.New()}
-		},
-		"xth": func() pipe.ChannelEntry {
-			return pipe.ChannelEntry{Name: "xth", Priority: 1100, Factory: xth.New()}
-		},
-	}
-	if cma := cma.New(cma.Options{}); cma.Viable() == nil {
-		channels["cma"] = func() pipe.ChannelEntry {
-			return pipe.ChannelEntry{Name: "cma", Priority: 1200, Factory: cma}
-		}
-	}
 	var out []path
-	for over, transport := range transports {
-		for name, channel := range channels {
-			for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+	for _, over := range transports() {
+		for _, channel := range channels() {
+			for _, dialect := range channel.dialects {
 				out = append(out, path{
-					name:    over + "+" + name + "+" + dialect,
+					name:    over.name + "+" + channel.name + "+" + dialect,
 					dialect: dialect,
-					url:     transport.url,
+					url:     over.url,
+					refused: cmp.Or(over.refused, channel.refused),
 					opts: func() pipe.Options {
+						entry := over.entry()
 						return pipe.Options{
 							Name:       "test",
 							Dialect:    dialect,
-							Transports: []pipe.TransportEntry{transport.entry()},
-							Channels:   []pipe.ChannelEntry{channel()},
+							Transports: []pipe.TransportEntry{entry},
+							Channels:   []pipe.ChannelEntry{channel.entry(entry.Transport)},
 						}
 					},
 				})
@@ -127,6 +154,9 @@ func connect(t testing.TB, p path, adjust ...func(*pipe.Options)) (client, serve
 
 func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Context {
 	t.Helper()
+	if p.refused != nil {
+		t.Skip(p.refused)
+	}
 	o := p.opts()
 	unhurried(&o)
 	for _, f := range adjust {

@@ -3,6 +3,7 @@ package shm
 import (
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
@@ -67,9 +68,12 @@ func (w *waiter) wait() {
 // sleep tells the peer and looks once more before it sleeps: either sees what
 // the other did just then.
 func (w *waiter) sleep() {
+	step.Here()
 	w.word.Or(w.bit)
+	step.Here()
 	if !w.look() {
 		<-w.bell
 	}
+	step.Here()
 	w.word.And(^w.bit)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -195,6 +196,7 @@ func (o *outbox) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.conn.closed.Load() {
+		step.Here()
 		o.word.Or(writerEnded)
 		o.conn.ringDoorbell()
 	}

@@ -19,7 +19,9 @@
 // if the word has changed.
 //
 // Large tensors are copied in chunks, by several goroutines at once and by turns
-// with others that wait.
+// with others that wait. Nothing can interrupt the system call that copies: where
+// the peer's memory keeps it waiting, as memory that a process of its serves may, the
+// channel waits too, and so does its Close. Other channels go on.
 //
 // # Who may read whom
 //
@@ -27,6 +29,10 @@
 // read each other: security modules, a process that is not dumpable or a filter
 // of system calls may be in the way. Ends of this library therefore try it when
 // a pipe is opened, see [channel.Prober].
+//
+// An end reads one process: that which was tried, and which the kernel names where
+// the transport can tell ([transport.Identified]). With a peer of which neither is
+// known it is the one that the first offer names.
 package cma
 
 import (
@@ -54,8 +60,10 @@ const maxWorkers = 4
 
 // Options configure a factory. The zero value is what most programs want.
 type Options struct {
-	// Workers is the number of cores, at most, that copy at the same time for
-	// all channels of the factory. Default: all cores, but not more than four.
+	// Workers is the number of cores, at most, that copy at the same time for a
+	// channel. All channels of the factory share them but for one: with several
+	// at work there is one core more for each further one, so that none waits for
+	// another's peer. Default: all cores, but not more than four.
 	Workers int
 
 	// AllowAnyTracer matters where the security module Yama has ptrace_scope 1,
@@ -76,7 +84,7 @@ type Options struct {
 type Factory struct {
 	viable     func() error
 	descriptor string        // valid once viable has said yes
-	slots      chan struct{} // one token for each copy under way
+	slots      chan struct{} // shared by all channels, see crew
 }
 
 var (
@@ -87,7 +95,7 @@ var (
 // New returns a factory.
 func New(o Options) *Factory {
 	workers := cmp.Or(o.Workers, min(runtime.NumCPU(), maxWorkers))
-	f := &Factory{slots: make(chan struct{}, max(workers, 1))}
+	f := &Factory{slots: make(chan struct{}, max(workers-1, 0))}
 	f.viable = probe.Once(Name, func() (err error) {
 		f.descriptor, err = describe(o)
 		return err

@@ -32,8 +32,13 @@ type job struct {
 // crew is the workers of one end of a channel. They take turns with the jobs, a
 // chunk at a time: several work on one that is alone, and a small one does not
 // wait for large ones.
+//
+// A copy cannot be interrupted, and memory of the peer may keep it waiting for as
+// long as the peer likes. So one worker of each crew needs no slot that others could
+// hold.
 type crew struct {
-	slots chan struct{} // shared by all crews of a factory
+	slots chan struct{} // a token for each copy under way, of all crews of a factory
+	own   chan struct{} // likewise, of this one alone
 	spawn func(func())
 
 	mu      sync.Mutex
@@ -45,7 +50,7 @@ type crew struct {
 }
 
 func newCrew(slots chan struct{}, spawn func(func())) *crew {
-	c := &crew{slots: slots, spawn: spawn}
+	c := &crew{slots: slots, own: make(chan struct{}, 1), spawn: spawn}
 	c.work.L = &c.mu
 	return c
 }
@@ -57,7 +62,7 @@ func (c *crew) start(j *job) {
 	j.next, j.running, j.err = 0, 0, nil
 	c.jobs.Push(j)
 	chunks := (j.dst.Len() + chunk - 1) / chunk
-	for range min(chunks-c.idle, cap(c.slots)-c.workers) {
+	for range min(chunks-c.idle, cap(c.slots)+cap(c.own)-c.workers) {
 		c.workers++
 		c.spawn(c.serve)
 	}
@@ -97,12 +102,23 @@ func (c *crew) serve() {
 		if j == nil {
 			return
 		}
-		c.slots <- struct{}{}
+		slot := c.slot()
 		err := r.read(j.pid, j.dst, j.src, off, n)
-		<-c.slots
+		<-slot
 		if outcome, over := c.settle(j, err); over {
 			j.finished(outcome)
 		}
+	}
+}
+
+// slot waits until one more copy may be under way. The copy is over when the token
+// is taken out again.
+func (c *crew) slot() chan struct{} {
+	select {
+	case c.own <- struct{}{}:
+		return c.own
+	case c.slots <- struct{}{}:
+		return c.slots
 	}
 }
 

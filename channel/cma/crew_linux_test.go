@@ -18,7 +18,7 @@ import (
 func team(t *testing.T, workers int) *crew {
 	t.Helper()
 	var all sync.WaitGroup
-	c := newCrew(make(chan struct{}, workers), all.Go)
+	c := newCrew(make(chan struct{}, workers-1), all.Go)
 	t.Cleanup(func() {
 		c.close()
 		all.Wait()
@@ -71,15 +71,15 @@ func TestCrewFault(t *testing.T) {
 	require.Empty(t, failed)
 }
 
-// The slots are for all crews: while they are taken nothing is copied, and a job
-// that nobody works on can be stopped at once.
+// While the slots are taken nothing is copied, and a job that nobody works on can be
+// stopped at once.
 func TestCrewStops(t *testing.T) {
 	c := team(t, 1)
 	enough := errors.New("enough")
 	src := bytes.Repeat([]byte{1}, 9*chunk)
 	one, oneDst, oneDone := copying(src)
 	other, otherDst, otherDone := copying(src)
-	c.slots <- struct{}{}
+	c.own <- struct{}{}
 	c.start(one)
 	for {
 		c.mu.Lock()
@@ -94,7 +94,7 @@ func TestCrewStops(t *testing.T) {
 	require.True(t, c.stop(other, enough), "nobody has begun it")
 	require.False(t, c.stop(one, enough), "its first chunk is under way")
 	require.False(t, c.stop(one, errors.New("more than enough")))
-	<-c.slots
+	<-c.own
 	require.Equal(t, enough, <-oneDone)
 	require.Equal(t, src[:chunk], oneDst[:chunk])
 	require.Equal(t, make([]byte, 8*chunk), oneDst[chunk:])

@@ -19,7 +19,7 @@ func TestNotViable(t *testing.T) {
 	f := cma.New(cma.Options{})
 	require.ErrorIs(t, f.Viable(), transport.ErrNotSupported)
 	require.Empty(t, f.DeviceDescriptors())
-	require.ErrorIs(t, f.Probe(f.Offer()), transport.ErrNotSupported)
+	require.ErrorIs(t, f.Probe(f.Offer(nil), nil), transport.ErrNotSupported)
 	_, err := f.New(t.Context(), channel.Link{Conns: make([]transport.Conn, 2)[:0], Native: true}, channel.RoleConnect)
 	require.Error(t, err)
 }

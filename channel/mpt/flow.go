@@ -32,7 +32,7 @@ const (
 // holds mu.
 func (e *nativeEnd) offer(j *job) {
 	j.offered, j.way = true, wayLanes
-	if e.lanes == nil {
+	if !e.onLanes(e.role) {
 		j.way = wayHost
 		e.moveWhole(&e.sends, j)
 	}
@@ -110,7 +110,7 @@ func (e *nativeEnd) offered(w word) error {
 	switch _, twice := e.offers[w.id]; {
 	case twice || j != nil && j.offered:
 		return protocolError("transfer %d is offered twice", w.id)
-	case w.way == wayLanes && e.lanes == nil:
+	case w.way == wayLanes && !e.onLanes(1-e.role):
 		return protocolError("transfer %d is offered on lanes, of which there are none", w.id)
 	case len(e.offers) == maxOffers:
 		return protocolError("more than %d offers that nobody takes", maxOffers)

@@ -170,7 +170,7 @@ func TestHostileWords(t *testing.T) {
 		words [][]byte
 	}{
 		"empty":                    {channel.RoleListen, [][]byte{{}}},
-		"unknown kind":             {channel.RoleListen, [][]byte{{7}}},
+		"unknown kind":             {channel.RoleListen, [][]byte{{8}}},
 		"short":                    {channel.RoleListen, [][]byte{word(5, uint32(1))}},
 		"long":                     {channel.RoleListen, [][]byte{word(5, id, lane)}},
 		"very long":                {channel.RoleListen, [][]byte{make([]byte, 1<<20)}},
@@ -371,6 +371,7 @@ func TestOrderOfATensorThatWasGivenUp(t *testing.T) {
 func FuzzHear(f *testing.F) {
 	f.Add(word(1, uint16(1)))
 	f.Add(word(4, uint64(5), byte(0)))
+	f.Add(word(7))
 	f.Add(word(6, uint64(5), uint64(0), uint64(1<<20), uint16(0)))
 	f.Add(append([]byte{2}, wire.MPTServerHello{Lanes: make([]wire.MPTLane, 1)}.Append(nil)...))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -81,6 +81,10 @@ func (e *nativeEnd) proceedLater(s *side, j *job, proceed func(*job)) {
 func (e *nativeEnd) move(s *side, j *job, sl *slice) {
 	part := j.Buf.Slice(j.cut, sl.length).WithStream(nil)
 	j.cut += sl.length
+	if sl.lane != nil {
+		sl.lane.moving++
+		e.moved = true
+	}
 	j.slices = append(j.slices, sl)
 	s.begin(sl.on, sl.id, part, func(err error) { e.sliceDone(s, j, sl, err) })
 }
@@ -102,6 +106,10 @@ func (e *nativeEnd) settle(s *side, j *job, sl *slice, err error) (over bool, ou
 	defer e.mu.Unlock()
 	i := slices.Index(j.slices, sl)
 	j.slices = slices.Delete(j.slices, i, i+1)
+	defer e.settleDown()
+	if sl.lane != nil {
+		sl.lane.moving--
+	}
 	if sl.lane != nil && s == &e.recvs {
 		sl.lane.ordered--
 		defer e.order()
@@ -144,4 +152,5 @@ func (e *nativeEnd) forget(s *side, j *job) {
 	if s == &e.sends && j.offered {
 		e.say(word{kind: wordWithdraw, id: j.ID})
 	}
+	e.settleDown()
 }

@@ -15,21 +15,27 @@ type lane struct {
 	number  int
 	mover   *bulk.Mover
 	channel channel.Channel // of mover
-	ordered int             // slices that the peer was asked for, guarded by nativeEnd.mu
+
+	// Guarded by nativeEnd.mu:
+	ordered int  // slices that the peer was asked for
+	moving  int  // slices that the mover has, both ways
+	retired bool // nothing moves here any more, at neither end
 }
 
 // newLanes makes lanes of connections that the two ends have agreed on.
 func (e *nativeEnd) newLanes(conns []transport.Conn) []*lane {
 	lanes := make([]*lane, len(conns))
 	for i, conn := range conns {
-		m := bulk.New(bulk.Config{
+		l := &lane{number: i}
+		l.mover = bulk.New(bulk.Config{
 			Open:     func(context.Context) (transport.Stream, error) { return stream(conn) },
 			Ready:    func(uint16, uint64) {}, // the order says it
-			Broken:   e.laneBroken,
+			Broken:   func(err error) { e.laneBroken(l, err) },
 			Checksum: e.checksum,
 			Peer:     e.peer,
 		})
-		lanes[i] = &lane{number: i, mover: m, channel: m.Lane(0)}
+		l.channel = l.mover.Lane(0)
+		lanes[i] = l
 	}
 	return lanes
 }
@@ -43,10 +49,21 @@ func stream(conn transport.Conn) (transport.Stream, error) {
 	return s.Stream()
 }
 
-// laneBroken ends the channel, but not before the mover has moved on.
-func (e *nativeEnd) laneBroken(err error) {
+// laneBroken ends the channel, but not before the mover has moved on, and not for a
+// lane that the peer closes because nobody needs it.
+func (e *nativeEnd) laneBroken(l *lane, err error) {
 	if named, ok := errors.AsType[*channel.Error](err); ok {
 		err = named.Err // it is this channel that the pipe knows
 	}
-	e.life.Go(func() { e.life.Fail(e.explain(err)) })
+	e.life.Go(func() {
+		if !e.isRetired(l) {
+			e.life.Fail(e.explain(err))
+		}
+	})
+}
+
+func (e *nativeEnd) isRetired(l *lane) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return l.retired
 }

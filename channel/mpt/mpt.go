@@ -27,7 +27,8 @@
 // because a firewall is in the way perhaps, tensors take the pipe's own way for
 // host memory, as smaller ones always do. Where that is within one machine, as
 // over shared memory, there are never any lanes, and the channel is not chosen if
-// there is another.
+// there is another. Lanes that nobody has needed for half a minute, or a whole one at
+// the latest, are closed, and opened again in the same way.
 //
 // The receiver asks for a tensor in slices, of each lane for two at a time, so
 // that a lane that is fast gets more of them. Nothing is sent that was not asked

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -37,6 +38,8 @@ type nativeEnd struct {
 	opening opening
 	conns   []transport.Conn // of lanes, also of those that are not open yet
 	lanes   []*lane          // nil until they are open
+	idle    *time.Timer      // of the client, once it has had lanes
+	moved   bool             // something has, on lanes, since idle went off
 }
 
 func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
@@ -141,6 +144,9 @@ func (e *nativeEnd) end(cause error) (idle []*job) {
 		s.jobs = nil
 	}
 	e.due.Clear()
+	if e.idle != nil {
+		e.idle.Stop()
+	}
 	closeAll(e.conns) // of which lanes that are at work let go when they notice
 	e.work.Broadcast()
 	return idle

@@ -30,6 +30,7 @@ type opening struct {
 	heard   bool               // the client has heard wordLanes, or the server wordOpened
 	told    bool               // the server has told the client of each lane, and is done with framing
 	cancel  context.CancelFunc // of the server's waiting
+	rest    resting            // once they are open
 }
 
 // want has the lanes opened if that has not been tried. Only the end that dialled
@@ -220,5 +221,6 @@ func (e *nativeEnd) untilTold() error {
 func (e *nativeEnd) use() {
 	if len(e.conns) > 0 {
 		e.lanes = e.newLanes(e.conns)
+		e.watchIdle()
 	}
 }

@@ -83,6 +83,8 @@ func (e *nativeEnd) hear(w word, rest []byte) error {
 	case wordWithdraw:
 		e.withdrawn(w)
 		return nil
+	case wordRest:
+		return e.heardRest()
 	default:
 		return e.ordered(w)
 	}

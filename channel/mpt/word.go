@@ -17,6 +17,7 @@ const (
 	wordOffer                        // sender: the transfer is ready, on a way
 	wordWithdraw                     // sender: it is not any more
 	wordOrder                        // receiver: these bytes of it, on that lane
+	wordRest                         // either: no more use for the lanes
 )
 
 // size is that of the numbers behind the kind.
@@ -30,6 +31,8 @@ func (k wordKind) size() int {
 		return 8
 	case wordOrder:
 		return 26
+	case wordRest:
+		return 0
 	}
 	return -1
 }
@@ -59,6 +62,8 @@ func (w *word) append(dst []byte) []byte {
 		return binary.LittleEndian.AppendUint16(dst, uint16(w.count))
 	case wordLanes:
 		return w.hello.Append(dst)
+	case wordRest:
+		return dst
 	}
 	dst = binary.LittleEndian.AppendUint64(dst, w.id)
 	switch w.kind {
@@ -85,8 +90,11 @@ func decodeWord(p []byte) (word, error) {
 	if want := w.kind.size(); len(p) != want {
 		return word{}, protocolError("word %d with %d bytes behind its kind", w.kind, len(p))
 	}
-	if w.kind == wordOpen || w.kind == wordOpened {
+	switch w.kind {
+	case wordOpen, wordOpened:
 		w.count = int(binary.LittleEndian.Uint16(p))
+		return w, nil
+	case wordRest:
 		return w, nil
 	}
 	w.id = binary.LittleEndian.Uint64(p)

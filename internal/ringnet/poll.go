@@ -1,6 +1,9 @@
 package ringnet
 
-import "github.com/tensorpipe-go/tensorpipe/transport"
+import (
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
 
 var _ transport.Poller = (*stream)(nil)
 
@@ -92,8 +95,11 @@ func (s *stream) bells(on bool) bool {
 		return true
 	}
 	if on {
+		step.Here()
 		in.reader.Store(1)
+		step.Here()
 	} else if in.reader.Load() != 0 {
+		step.Here()
 		in.reader.Store(0)
 	}
 	return s.readChanged()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -113,11 +114,13 @@ func (s *Session) begin(k int) (*stream, error) {
 	}
 	p := s.mine[k]
 	p.used = true
+	step.Here()
 	p.left.Store(0)
 	w, _ := split(p.here)
 	w.clear()
 	w, _ = split(p.there)
 	w.clear()
+	step.Here()
 	return s.add(bell(k<<bellPlace)|bellOwn, p, ends{in: newReaderEnd(p.there), out: newWriterEnd(p.here)}), nil
 }
 
@@ -280,7 +283,9 @@ func (s *Session) leave(st *stream) {
 	p.used = false
 	if !st.place.own() {
 		s.taken--
+		step.Here()
 		p.left.Store(1) // the peer may use the place again from here on
+		step.Here()
 	}
 }
 

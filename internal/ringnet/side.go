@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
@@ -36,9 +37,12 @@ func (s *side) await(asleep *atomic.Uint32) {
 	if s.looker.Find(s.changed) {
 		return
 	}
+	step.Here()
 	asleep.Store(1)
+	step.Here()
 	if !s.changed() {
 		<-s.wake
 	}
+	step.Here()
 	asleep.Store(0)
 }

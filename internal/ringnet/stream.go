@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -220,7 +221,9 @@ func (s *stream) CloseWrite() error {
 func (s *stream) finish(how uint32) {
 	out := s.ends.out
 	if out.finished.Load() == running {
+		step.Here()
 		out.finished.Store(how)
+		step.Here()
 		s.rouse(out.reader, bellReadable)
 	}
 }
@@ -229,7 +232,9 @@ func (s *stream) finish(how uint32) {
 func (s *stream) Close() error {
 	s.end(transport.ErrClosed, func() {
 		s.finish(finished)
+		step.Here()
 		s.ends.in.gone.Store(1)
+		step.Here()
 		s.rouse(s.ends.in.writer, bellWritable)
 		s.onClose(s)
 	})
