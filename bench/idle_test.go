@@ -87,18 +87,17 @@ func reportEnd(b *testing.B, name string, end EndCost) {
 
 // A hundred pipes over shared memory have a process hold less than 300 MiB and 5
 // threads more. What it has mapped with others is a figure of its own, part of which
-// is among what it holds: a native pipe has 1 MiB, and a second connection of 4 MiB
-// once it has carried something large; TensorPipe's have four connections.
+// is among what it holds: a native pipe has 1 MiB, and another once it has carried
+// something large; TensorPipe's have four connections of 4 MiB.
 func TestIdleShared(t *testing.T) {
 	needSharedMemory(t)
-	const large = 1_500_000 // has the second connection opened
+	const large = 1_500_000 // has the bulk stream opened
 	for _, c := range []struct {
 		dialect             string
 		sizes               []int
 		shared, descriptors int // MiB of a hundred pipes, descriptors of each
 	}{
-		{pipe.DialectNative, []int{0, 8, 200_000}, 150, 1},
-		{pipe.DialectNative, []int{large}, 550, 2},
+		{pipe.DialectNative, []int{0, 8, 200_000, large}, 250, 1},
 		{pipe.DialectCompatible, []int{8, large}, 1700, 4},
 	} {
 		for _, size := range c.sizes {

@@ -51,10 +51,10 @@ func TestPingChecksEcho(t *testing.T) {
 func TestPingPrintsThePath(t *testing.T) {
 	_, url := startEcho(t)
 	for flags, want := range map[string]string{
-		"":               "cpu:0 to cpu:0  " + directly(),
+		"":               `cpu:0 to cpu:0 +` + directly(),
 		"-v":             "not channel xth",
 		"-channel xth":   "tensors +no common channel\n(  not transport uv .*\n)?  not channel xth", // where shm went before uv
-		"-channel basic": "cpu:0 to cpu:0  basic",
+		"-channel basic": `cpu:0 to cpu:0 +basic`,
 	} {
 		line := append([]string{"ping", "-to", url, "-count", "1", "-tensors", "0"}, strings.Fields(flags)...)
 		stdout, stderr, code := tpipe(t, line...)

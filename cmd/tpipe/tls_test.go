@@ -177,7 +177,7 @@ func TestLanesOverTLS(t *testing.T) {
 			"-check", "-size", "4MiB", "-seed", "1", "-count", "10", "-tls-ca", a.file, "-tls-cert", mine, "-tls-key", myKey)
 		require.Zero(t, code, stderr)
 		require.Contains(t, stdout, "TLS 1.3 with CN=echo")
-		require.Contains(t, stdout, "cpu:0 to cpu:0  mpt_uv")
+		require.Regexp(t, `cpu:0 to cpu:0 +mpt_uv`, stdout)
 		require.Contains(t, stdout, "10 of 10 messages came back unchanged")
 	}
 }
