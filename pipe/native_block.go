@@ -119,6 +119,9 @@ func (o *nativeOutbox) wrote(b *block, err error) {
 	defer o.mu.Unlock()
 	o.writing = false
 	if err != nil && o.stopped == nil {
+		if b.loan != nil {
+			b.loan.begun = false // nobody touches it any more
+		}
 		o.blocks.Push(b)
 		return
 	}

@@ -13,14 +13,14 @@ const (
 	tensorHeld  = 200
 )
 
-// cost is the memory that a message takes.
+// cost is the memory that a message takes, with inline bytes that are still to come.
 func (in *nativeIncoming) cost() int {
 	body := in.body
 	if body == nil {
 		body = in.frame
 	}
 	payloads, tensors := native.CountParts(body)
-	return messageOverhead + len(in.frame) + payloads*payloadHeld + tensors*tensorHeld
+	return messageOverhead + len(in.frame) + in.whole + payloads*payloadHeld + tensors*tensorHeld
 }
 
 // decode takes the body of the frame apart and checks it against the limits and

@@ -143,6 +143,7 @@ func (i *nativeInbox) receiveAll() error {
 	for {
 		switch err := i.receive(); err {
 		case errNothing:
+			i.reader.overdue = false
 			i.reader.poll.Await()
 		case errOpen:
 			i.park()
@@ -314,6 +315,7 @@ func (i *nativeInbox) endError() error {
 // drain discards what comes while the pipe is closing, so that the peer's
 // writes end well.
 func (i *nativeInbox) drain() {
+	i.mind() // the peer may need room to end
 	for _, in := range i.claimOpen() {
 		in.letGo()
 	}

@@ -27,6 +27,7 @@ func (o *nativeOutbox) lend(m *Message, left [][]byte, room share) *watchedOp {
 	b.room = room
 	b.loan = &loan{msg: m, pieces: slices.Clone(left), block: b}
 	b.loan.init(o, b.loan)
+	b.loan.expireAt(m.Deadline)
 	o.blocks.Push(b)
 	return &b.loan.watchedOp
 }
@@ -39,7 +40,8 @@ func (b *block) lent() [][]byte {
 	return b.loan.pieces
 }
 
-// cancel implements canceler: the message leaves all the same, from a copy.
+// cancel implements canceler: the message leaves all the same, from a copy, as if it
+// had been copied at once.
 func (l *loan) cancel(error) {
 	l.out.mu.Lock()
 	defer l.out.mu.Unlock()

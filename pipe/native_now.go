@@ -1,11 +1,14 @@
 package pipe
 
-import "runtime"
+import (
+	"runtime"
+	"slices"
+)
 
 // writeOut writes the described message straight from its memory, if nothing waits
 // to be written before it and the stream does not make anybody wait. What there is
-// no room for waits: in a copy, unless it is much and lend allows to wait where it
-// lies, for which there is an operation then. The caller holds mu.
+// no room for waits: in a copy, unless it is a large part and lend allows to wait
+// where it lies, for which there is an operation then. The caller holds mu.
 func (o *nativeOutbox) writeOut(m *Message, packed *packing, lend bool, room share) *watchedOp {
 	if packed != nil || !o.direct() {
 		o.encode(m, packed, room)
@@ -97,7 +100,7 @@ func (o *nativeOutbox) putOff(m *Message, left [][]byte, lend bool, room share) 
 	}
 	defer o.signal()
 	size := sizeOf(left)
-	if lend && size > inlinePart {
+	if lend && slices.ContainsFunc(left, func(p []byte) bool { return len(p) > inlinePart }) {
 		return o.lend(m, left, room)
 	}
 	b := o.blockFor(size)

@@ -1,10 +1,8 @@
 package pipe
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -22,9 +20,8 @@ type nativeOp struct {
 	packed *packing
 
 	parts    []nativePart
-	left     int         // parts that are not through
-	unwanted bool        // the peer gave it up
-	expiry   *time.Timer // ends the message at its deadline
+	left     int  // parts that are not through
+	unwanted bool // the peer gave it up
 }
 
 // nativePart is a payload or tensor that did not travel inside its message.
@@ -100,9 +97,7 @@ func (op *nativeOp) begin() {
 			op.sendTensor(k, target)
 		}
 	}
-	if at := op.msg.Deadline; !at.IsZero() {
-		op.expiry = time.AfterFunc(time.Until(at), func() { op.cancel(context.DeadlineExceeded) })
-	}
+	op.expireAt(op.msg.Deadline)
 }
 
 // sendTensor gives a tensor to the channel to a device of the peer; that there
@@ -205,9 +200,6 @@ func (op *nativeOp) abort(cause error) {
 func (op *nativeOp) settle() {
 	if op.left > 0 || op.ended {
 		return
-	}
-	if op.expiry != nil {
-		op.expiry.Stop()
 	}
 	if op.unwanted {
 		op.err = nil

@@ -1,10 +1,14 @@
 package pipe
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // The pipe's own goroutine returns messages early, too, so that Read can take their
 // inline bytes straight from the stream. It then parks: who needs what is behind
-// them unparks it, or reads himself.
+// them unparks it, or reads himself. Where nobody does for a while it goes on all the
+// same, into memory of the pipe's: the peer may need the room.
 
 // errOpen says that the inline bytes of a message come first.
 var errOpen = errors.New("a message is open")
@@ -15,11 +19,11 @@ func (i *nativeInbox) read() (*nativeIncoming, error) {
 	r := &i.reader
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.parked.Load() && !i.pressed() {
+	if r.parked.Load() && !r.overdue && !i.pressed() {
 		return nil, errOpen
 	}
 	r.parked.Store(false)
-	in, err := r.read(r.poll != nil && !i.ending())
+	in, err := r.read(r.poll != nil && !r.overdue && !i.ending())
 	r.parked.Store(err == nil && in.body == nil)
 	return in, err
 }
@@ -36,12 +40,21 @@ func (i *nativeInbox) ending() bool {
 	return parted || i.pipe.isClosing()
 }
 
-// park waits until somebody may need this goroutine.
+// patienceParked is how long a message that was returned early may take to be read.
+// Where it takes longer others are not returned early until all that came is read.
+const patienceParked = 20 * time.Millisecond
+
+// park waits until somebody may need this goroutine, or for long enough.
 func (i *nativeInbox) park() {
+	r := &i.reader
+	t := time.NewTimer(patienceParked)
+	defer t.Stop()
 	select {
-	case <-i.reader.resume:
+	case <-r.resume:
+	case <-t.C:
+		r.overdue = true
 	case <-i.pipe.down:
-		i.reader.parked.Store(false)
+		r.parked.Store(false)
 	}
 }
 

@@ -33,8 +33,9 @@ type messageReader struct {
 	open   *nativeIncoming // returned early: its inline bytes are under way
 	skip   int             // bytes of a message that nobody wants
 
-	parked atomic.Bool   // the pipe's own goroutine waits in park
-	resume chan struct{} // has a token when it is to look around
+	parked  atomic.Bool   // the pipe's own goroutine waits in park
+	overdue bool          // it has waited for too long, and not caught up since; its own
+	resume  chan struct{} // has a token when it is to look around
 }
 
 func (r *messageReader) init(p *nativePipe, s transport.Stream) {

@@ -20,23 +20,32 @@ func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
 		return nil
 	}
 	if !i.turn.TryLock() {
-		i.reader.unpark() // the pipe's own goroutine may be about to park
+		i.hint()
 		return nil
 	}
 	defer i.turn.Unlock()
 	if len(i.ready) > 0 {
+		i.hint()
 		return nil
 	}
 	i.seeker.Store(true)
-	defer i.seeker.Store(false)
 	i.reader.mu.Lock()
 	defer i.reader.mu.Unlock()
+	defer i.seeker.Store(false) // before anybody else can rely on this call
 	i.reader.letRead()
 	in := i.reader.find()
 	if in != nil {
 		i.admit(in)
 	}
 	return in
+}
+
+// hint has the pipe's own goroutine hear of what comes from now on, and look around if
+// it is parked or about to: a call that sleeps relies on it, and who has read before
+// may have let go of the stream without a word.
+func (i *nativeInbox) hint() {
+	i.reader.poll.Mind()
+	i.reader.unpark()
 }
 
 // grace is how often who wants the next message lets others run before he takes in

@@ -1,6 +1,9 @@
 package pipe
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // watchedOp is what operations of the native dialect have in common. All but done
 // is guarded by nativeOutbox.mu; err too, until done is closed.
@@ -9,6 +12,7 @@ type watchedOp struct {
 	out     *nativeOutbox
 	ended   bool        // done is closed
 	unwatch func() bool // ends the watch on the ctx of WriteAsync
+	expiry  *time.Timer // cancels at the message's deadline
 }
 
 func (op *watchedOp) init(o *nativeOutbox, of canceler) {
@@ -24,11 +28,21 @@ func (op *watchedOp) watch(ctx context.Context) {
 	}
 }
 
+// expireAt cancels the operation at a time, if that is one.
+func (op *watchedOp) expireAt(t time.Time) {
+	if !t.IsZero() {
+		op.expiry = time.AfterFunc(time.Until(t), func() { op.of.cancel(context.DeadlineExceeded) })
+	}
+}
+
 // end completes the operation. The caller holds nativeOutbox.mu.
 func (op *watchedOp) end() {
 	op.ended = true
 	if op.unwatch != nil {
 		op.unwatch()
+	}
+	if op.expiry != nil {
+		op.expiry.Stop()
 	}
 	close(op.done)
 }

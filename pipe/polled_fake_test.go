@@ -187,11 +187,21 @@ type polledStream struct {
 func (s *polledStream) pump() {
 	buf := make([]byte, 32<<10)
 	for s.err == nil {
+		s.awaitCalm()
 		n, err := s.Stream.Read(buf)
 		s.tap.mu.Lock()
 		s.has, s.err = append(s.has, buf[:n]...), err
 		s.tap.moved.Broadcast()
 		s.tap.mu.Unlock()
+	}
+}
+
+// awaitCalm waits until little is there that was not read.
+func (s *polledStream) awaitCalm() {
+	s.tap.mu.Lock()
+	defer s.tap.mu.Unlock()
+	for len(s.has) > 64<<10 && !s.closed {
+		s.tap.moved.Wait()
 	}
 }
 
@@ -206,14 +216,18 @@ func (s *polledStream) TryRead(p []byte) (int, error) {
 	if n == 0 {
 		return 0, s.err // also where the tap was shut before all had come
 	}
+	s.tap.moved.Broadcast()
 	return n, nil
 }
 
 func (s *polledStream) TryWrite(pieces ...[]byte) (n int, err error) {
 	const room = 40 << 10 // like that of a ring
 	s.tap.mu.Lock()
-	jammed := s.jammed()
+	jammed, late := s.jammed(), s.late
 	s.tap.mu.Unlock()
+	if late {
+		return 0, os.ErrDeadlineExceeded
+	}
 	if jammed {
 		return 0, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -107,17 +108,60 @@ func TestPolledLoanEndsWithTheStream(t *testing.T) {
 	})
 }
 
-// Close waits for what is lent.
-func TestPolledCloseWaitsForLoans(t *testing.T) {
+// Nor does it wait for a stream that has no room when the message's time is over.
+func TestPolledLoanAtItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		tap.jam(true)
+		m := lentMessage(1)
+		begin := time.Now()
+		m.Deadline = begin.Add(time.Second)
+		require.NoError(t, client.Write(testContext(t), m))
+		require.Equal(t, time.Second, time.Since(begin), "in virtual time")
+		for _, p := range m.Payloads {
+			clear(p.Data)
+		}
+		tap.jam(false)
+		expect(t, server, lentMessage(1))
+		client.Abort(nil)
+		server.Abort(nil)
+	})
+}
+
+// A loan that is through when it is called back harms nothing behind it.
+func TestPolledLoanIsCalledBackTooLate(t *testing.T) {
 	tap := newTap(1 << 20)
 	client, server := connectPolled(t, tap)
-	ops, sent, _ := jammedWrites(t, tap, client)
-	closed := make(chan error, 1)
-	go func() { closed <- client.Close() }()
-	tap.jam(false)
-	for i := range ops {
-		expect(t, server, sent[i])
-		require.NoError(t, ops[i].Wait(testContext(t)))
+	for i := range 20 {
+		ctx, cancel := cancelled(t)
+		op := client.WriteAsync(ctx, lentMessage(2*i))
+		in := next(t, server)
+		a := pipe.NewAllocation(in.Descriptor())
+		require.NoError(t, in.Read(testContext(t), a)) // the loan is through, and may not know
+		cancel()
+		write(t, client, inlineMessage(2*i+1))
+		require.NoError(t, op.Wait(testContext(t)))
+		same(t, lentMessage(2*i), in.Descriptor(), a)
+		expect(t, server, inlineMessage(2*i+1))
 	}
-	require.NoError(t, <-closed)
+}
+
+// Close waits for what is lent.
+func TestPolledCloseWaitsForLoans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		ops, sent, _ := jammedWrites(t, tap, client)
+		closed := make(chan error, 1)
+		go func() { closed <- client.Close() }()
+		synctest.Wait()
+		require.Empty(t, closed)
+		tap.jam(false)
+		for i := range ops {
+			expect(t, server, sent[i])
+			require.NoError(t, ops[i].Wait(testContext(t)))
+		}
+		require.NoError(t, <-closed)
+	})
 }

@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,7 @@ func TestPolledUnreadHoldsNobodyUp(t *testing.T) {
 			write(t, client, inlineMessage(i))
 		}
 		tap.set(1 << 40)
+		begin := time.Now()
 		got := map[string]*pipe.Incoming{}
 		note := func(in *pipe.Incoming) {
 			require.NotNil(t, in)
@@ -63,6 +65,7 @@ func TestPolledUnreadHoldsNobodyUp(t *testing.T) {
 			note(<-found)
 		}
 		note(next(t, server))
+		require.Zero(t, time.Since(begin), "in virtual time")
 		for i := range count {
 			in := got[string(inlineMessage(i).Metadata)]
 			require.NotNil(t, in)
@@ -75,6 +78,7 @@ func TestPolledUnreadHoldsNobodyUp(t *testing.T) {
 
 // Nor does it keep an end from closing, be it the one that has it or the other.
 func TestPolledUnreadAndClosed(t *testing.T) {
+	count := map[string]int{"sender": 2, "receiver": 9} // a sender's all within the read-ahead
 	for name, close := range map[string]func(client, server *pipe.Pipe) error{
 		"sender":   func(client, _ *pipe.Pipe) error { return client.Close() },
 		"receiver": func(_, server *pipe.Pipe) error { return server.Close() },
@@ -84,12 +88,35 @@ func TestPolledUnreadAndClosed(t *testing.T) {
 				tap := newTap(1 << 20)
 				client, server := connectPolled(t, tap)
 				found := sleepers(t, tap, server, 1)
-				write(t, client, inlineMessage(1))
-				write(t, client, inlineMessage(2))
+				for i := range count[name] { // more than there is room for
+					client.WriteAsync(testContext(t), lentMessage(i))
+				}
 				tap.set(1 << 40)
 				in := <-found
 				require.NotNil(t, in)
 				require.NoError(t, close(client, server))
+				client.Abort(nil)
+				server.Abort(nil)
+			})
+		})
+	}
+}
+
+// Two ends may write to each other before they read.
+func TestPolledBothWriteFirst(t *testing.T) {
+	for name, m := range map[string]*pipe.Message{
+		"many small parts": message(1, slices.Repeat([]int{60_000}, 10), nil),
+		"large parts":      message(1, []int{500_000}, []int{500_000}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := connectPolled(t, newTap(1<<20))
+				ops := []*pipe.WriteOp{client.WriteAsync(testContext(t), m), server.WriteAsync(testContext(t), m)}
+				for _, op := range ops {
+					require.NoError(t, op.Wait(testContext(t)))
+				}
+				expect(t, server, m)
+				expect(t, client, m)
 				client.Abort(nil)
 				server.Abort(nil)
 			})
