@@ -87,17 +87,18 @@ func reportEnd(b *testing.B, name string, end EndCost) {
 
 // A hundred pipes over shared memory have a process hold less than 300 MiB and 5
 // threads more. What it has mapped with others is a figure of its own, part of which
-// is among what it holds: a native pipe has 1 MiB, and another once it has carried
-// something large; TensorPipe's have four connections of 4 MiB.
+// is among what it holds: a native pipe has 1 MiB, and as much again once it has
+// carried something large; TensorPipe's have four connections.
 func TestIdleShared(t *testing.T) {
 	needSharedMemory(t)
-	const large = 1_500_000 // has the bulk stream opened
+	const large = 1_500_000 // does not travel within its message
 	for _, c := range []struct {
 		dialect             string
 		sizes               []int
 		shared, descriptors int // MiB of a hundred pipes, descriptors of each
 	}{
-		{pipe.DialectNative, []int{0, 8, 200_000, large}, 250, 1},
+		{pipe.DialectNative, []int{0, 8, 200_000}, 150, 1},
+		{pipe.DialectNative, []int{large}, 250, 1},
 		{pipe.DialectCompatible, []int{8, large}, 1700, 4},
 	} {
 		for _, size := range c.sizes {
@@ -113,7 +114,7 @@ func TestIdleShared(t *testing.T) {
 				require.Less(t, end.Shared>>20, c.shared, what)
 				require.Equal(t, float64(c.descriptors), end.DescriptorsPerPipe, what)
 				require.Less(t, end.Descriptors, c.descriptors*hundred+50, what)
-				if c.shared < 300 {
+				if c.shared < 200 {
 					require.Less(t, (end.Resident+end.Shared)>>20, mostResident, what)
 				}
 				require.LessOrEqual(t, end.Threads, 4, what)
