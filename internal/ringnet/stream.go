@@ -48,7 +48,7 @@ var _ transport.Gatherer = (*stream)(nil)
 func newStream(b *bond, place bell, e ends, a Addresses, seat *wait.Memory) *stream {
 	s := &stream{bond: b, place: place, ends: e, addresses: a}
 	s.read.init(seat.Sibling(), s.readChanged)
-	s.write.init(seat.Sibling(), s.writeChanged)
+	s.write.init(seat.Sibling().Patient(), s.writeChanged) // a full ring waits for a reader that may sleep
 	s.look = s.readable
 	return s
 }

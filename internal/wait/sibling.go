@@ -8,3 +8,14 @@ func (m *Memory) Sibling() *Memory {
 	s.apart = new(apart)
 	return &Memory{s}
 }
+
+// patient is how many times longer a patient Memory spins.
+const patient = 4
+
+// Patient has m spin for longer, and returns it. That is for who waits for something
+// that is under way but not due: the peer may have to be woken for it, which takes
+// longer than what a spin usually waits for.
+func (m *Memory) Patient() *Memory {
+	m.spinner.bound *= patient
+	return m
+}
