@@ -1,7 +1,7 @@
 package mpt
 
 import (
-	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -18,27 +18,29 @@ type compatEnd struct {
 	via     transport.Conn
 	peer    string
 	life    *transfer.Life
-	lines   []*framed.Line
+	lanes   []*compatLane
 	stripes stripes
-
-	mu    sync.Mutex
-	ended bool
-	conns []transport.Conn // of the lanes
+	quiet   chan struct{} // closed when the peer has ended control
+	opened  chan struct{} // closed when all lanes are open
+	left    atomic.Int64  // lanes, and control, that the peer has not ended
 }
 
 func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 	e := &compatEnd{factory: f, control: link.Conns[0], via: first(link), peer: link.Peer}
+	e.quiet, e.opened = make(chan struct{}), make(chan struct{})
 	e.life = transfer.NewLife(e.release, link.Broken)
-	e.lines = make([]*framed.Line, f.lanes())
-	for i := range e.lines {
-		e.lines[i] = framed.New(e.life, e.explain)
+	e.stripes.hopeless = e.life.Fail
+	e.lanes = make([]*compatLane, f.lanes())
+	for i := range e.lanes {
+		e.lanes[i] = newCompatLane(e)
 	}
+	e.left.Store(int64(len(e.lanes)) + 1)
 	if role == channel.RoleListen {
-		e.life.Go(func() { e.life.Fail(e.explain(e.watch())) })
+		e.life.Go(e.attend)
 		e.life.Go(func() { e.run(e.await) })
 	} else {
 		hello := make(chan []byte, 1)
-		e.life.Go(func() { e.life.Fail(e.explain(e.listen(hello))) })
+		e.life.Go(func() { e.listen(hello) })
 		e.life.Go(func() { e.run(func() error { return e.dial(hello) }) })
 	}
 	return e
@@ -73,10 +75,9 @@ func (e *compatEnd) begin(push func(*framed.Line, transfer.Transfer) bool, id ui
 		e.life.Later(done, e.life.Err())
 		return
 	}
-	s := e.stripes.begin(len(e.lines), done)
-	for i, l := range e.lines {
+	s := e.stripes.begin(len(e.lanes), done)
+	for i, l := range e.lanes {
 		if err := e.queue(push, l, id, e.part(buf, i), s); err != nil {
-			e.life.Fail(err)
 			s.through(err)
 		}
 	}
@@ -87,24 +88,26 @@ func (e *compatEnd) begin(push func(*framed.Line, transfer.Transfer) bool, id ui
 
 // part is what lane i carries of buf.
 func (e *compatEnd) part(buf device.Buffer, i int) device.Buffer {
-	from, to := bound(buf.Len(), i, len(e.lines)), bound(buf.Len(), i+1, len(e.lines))
+	from, to := bound(buf.Len(), i, len(e.lanes)), bound(buf.Len(), i+1, len(e.lanes))
 	return buf.Slice(from, to-from)
 }
 
-func (e *compatEnd) queue(push func(*framed.Line, transfer.Transfer) bool, l *framed.Line, id uint64, part device.Buffer, s *stripe) error {
-	t, err := transfer.New(e.life.Context(), id, part, s.piece)
+func (e *compatEnd) queue(push func(*framed.Line, transfer.Transfer) bool, l *compatLane, id uint64, part device.Buffer, s *stripe) error {
+	t, err := transfer.New(l.life.Context(), id, part, s.piece)
 	if err != nil {
-		return e.explain(err)
+		err = e.explain(err)
+		e.life.Fail(err)
+		return err
 	}
-	if !push(l, t) {
+	if !push(l.Line, t) {
 		t.GiveUp()
-		return e.life.Err()
+		return l.life.Err()
 	}
 	return nil
 }
 
 func (e *compatEnd) Abort(id uint64, cause error) {
-	for _, l := range e.lines {
+	for _, l := range e.lanes {
 		if l.Has(id) {
 			e.life.Fail(cause)
 			return
@@ -112,27 +115,21 @@ func (e *compatEnd) Abort(id uint64, cause error) {
 	}
 }
 
-func (e *compatEnd) Close(cause error) error { return e.life.Close(cause) }
-
-// release closes all connections there are. None is added later.
-func (e *compatEnd) release() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ended = true
-	closeAll(e.conns)
-	return e.control.Close()
+// Close waits for the lanes behind the channel, which sets the last of them going.
+func (e *compatEnd) Close(cause error) error {
+	err := e.life.Close(cause)
+	for _, l := range e.lanes {
+		_ = l.life.Close(cause)
+	}
+	return err
 }
 
-// adopt puts lanes under the care of e, or closes them if the end has come.
-func (e *compatEnd) adopt(conns ...transport.Conn) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ended {
-		closeAll(conns)
-		return e.life.Err()
+// release ends all connections there are. None is added later.
+func (e *compatEnd) release() error {
+	for _, l := range e.lanes {
+		l.life.Fail(e.life.Err())
 	}
-	e.conns = append(e.conns, conns...)
-	return nil
+	return e.control.Close()
 }
 
 func (e *compatEnd) explain(err error) error { return explain(e.peer, err) }

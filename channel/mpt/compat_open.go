@@ -1,7 +1,9 @@
 package mpt
 
 import (
+	"cmp"
 	"context"
+	"io"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -24,33 +26,38 @@ func (e *compatEnd) within(d time.Duration) (context.Context, context.CancelFunc
 func (e *compatEnd) run(open func() error) {
 	if err := open(); err != nil {
 		e.life.Fail(e.explain(err))
-		for _, l := range e.lines {
-			l.Drain()
+		for _, l := range e.lanes {
+			l.drop(e.life.Err())
 		}
 		return
 	}
-	for i, l := range e.lines {
-		l.Run(e.conns[i])
+	for _, l := range e.lanes {
+		l.Run(l.conn)
 	}
+	close(e.opened)
 }
 
 // await is the listening end's part: it says where, and waits.
 func (e *compatEnd) await() error {
 	ctx, cancel := e.within(awaitLimit)
 	defer cancel()
-	x, err := e.factory.expect(ctx, e.via, len(e.lines))
+	x, err := e.factory.expect(ctx, e.via, len(e.lanes))
 	if err != nil {
 		return err
 	}
 	defer x.release()
 	if err := e.control.WriteFrames(transport.Frame{x.hello.Append(nil)}); err != nil {
-		<-ctx.Done() // who reads from the connection finds out what has become of it
-		return context.Cause(ctx)
+		select { // who reads from the connection finds out what has become of it
+		case <-e.quiet:
+			return io.EOF
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	for i := range e.lines {
+	for i, l := range e.lanes {
 		conn, err := x.lane(ctx, i)
 		if err == nil {
-			err = e.adopt(conn)
+			err = l.adopt(conn)
 		}
 		if err != nil {
 			return err
@@ -70,28 +77,33 @@ func (e *compatEnd) dial(hello <-chan []byte) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	lanes, err := decodeServerHello(text, len(e.lines))
+	lanes, err := decodeServerHello(text, len(e.lanes))
 	if err != nil {
 		return err
 	}
-	if len(lanes) != len(e.lines) {
-		return protocolError("the peer announces %d lanes, want %d", len(lanes), len(e.lines))
+	if len(lanes) != len(e.lanes) {
+		return protocolError("the peer announces %d lanes, want %d", len(lanes), len(e.lanes))
 	}
 	conns, err := e.factory.dial(ctx, e.via, lanes, nil)
 	if err != nil {
-		return err
+		return e.unlessQuiet(err)
 	}
-	return e.adopt(conns...)
+	for i, l := range e.lanes {
+		err = cmp.Or(err, l.adopt(conns[i]))
+	}
+	return err
 }
 
-// listen hands over the one thing that the peer says on the control connection.
-func (e *compatEnd) listen(hello chan<- []byte) error {
+// listen hands over the one thing that the peer says on the control connection. An
+// end before that means that there will be no lanes.
+func (e *compatEnd) listen(hello chan<- []byte) {
 	text, err := readFrame(e.control, nil, maxServerHello)
 	if err != nil {
-		return err
+		e.life.Fail(e.explain(err))
+		return
 	}
 	hello <- text
-	return e.watch()
+	e.attend()
 }
 
 // watch notices the end of the control connection, on which nothing is said.

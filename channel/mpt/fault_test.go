@@ -132,10 +132,11 @@ func TestLaneThatNeverArrives(t *testing.T) {
 		one, other := compatPair(t, f, f, overMem())
 		sent, received := send(one, 0, make([]byte, 100)), recv(other, 0, make([]byte, 100))
 		require.ErrorIs(t, <-sent, mpt.ErrLate)
-		require.Error(t, <-received)
 		require.ErrorIs(t, <-one.broken, mpt.ErrLate)
-		require.Error(t, <-other.broken)
 		require.LessOrEqual(t, time.Since(begun), 10*time.Second)
+		require.Error(t, <-other.broken) // the lane may be on its way, behind the end
+		require.Error(t, <-received)
+		require.LessOrEqual(t, time.Since(begun), 12*time.Second)
 		synctest.Wait()
 		require.Zero(t, f.Ports())
 	})
