@@ -7,8 +7,8 @@ import (
 )
 
 // lastLimit is for how long lanes may still come behind the end of the control
-// connection.
-const lastLimit = 2 * time.Second
+// connection. An end that is gone, and will never open them, looks the same.
+const lastLimit = time.Second
 
 // attend waits for the end of the control connection. An orderly one says that
 // both ends have given their lanes all that they had to send, but not that all of

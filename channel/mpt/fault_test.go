@@ -136,7 +136,7 @@ func TestLaneThatNeverArrives(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begun), 10*time.Second)
 		require.Error(t, <-other.broken) // the lane may be on its way, behind the end
 		require.Error(t, <-received)
-		require.LessOrEqual(t, time.Since(begun), 12*time.Second)
+		require.LessOrEqual(t, time.Since(begun), 11*time.Second)
 		synctest.Wait()
 		require.Zero(t, f.Ports())
 	})
