@@ -20,7 +20,7 @@ func (e *compatEnd) attend() {
 		return
 	}
 	close(e.quiet)
-	late := time.NewTimer(lastLimit)
+	late := time.NewTimer(e.factory.late)
 	defer late.Stop()
 	select {
 	case <-e.opened:

@@ -47,6 +47,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -78,7 +79,8 @@ type Lanes struct {
 type Factory struct {
 	groups []Lanes
 	viable func() error
-	stripe int // smallest slice of the native dialect
+	stripe int           // smallest slice of the native dialect
+	late   time.Duration // lastLimit
 
 	mu    sync.Mutex
 	ports map[portKey]*port // those that are open
@@ -92,7 +94,7 @@ var (
 // New returns a factory of channels with these lanes, in this order. Several
 // groups are for several networks.
 func New(groups ...Lanes) *Factory {
-	f := &Factory{groups: groups, stripe: minStripe, ports: make(map[portKey]*port)}
+	f := &Factory{groups: groups, stripe: minStripe, late: lastLimit, ports: make(map[portKey]*port)}
 	f.viable = probe.Once(Name, f.check)
 	return f
 }
