@@ -60,11 +60,13 @@ func (in *nativeIncoming) recv(l *lane, c channel.Channel, place int, b device.B
 	id := transferID(in.Incoming.pipe.peerRole(), in.number, place)
 	in.in.mu.Lock()
 	in.moving = append(in.moving, nativeArrival{id, c})
-	aborted := in.aborted
 	in.in.mu.Unlock()
 	c.Recv(id, b, func(err error) { in.partDone(l, b.Len(), err) })
+	in.in.mu.Lock()
+	aborted := in.aborted
+	in.in.mu.Unlock()
 	if aborted != nil {
-		c.Abort(id, aborted) // the peer's word came before this part did
+		c.Abort(id, aborted) // the peer's word may have come before the channel knew the part
 	}
 }
 
