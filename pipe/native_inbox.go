@@ -17,15 +17,15 @@ import (
 // all that travels inside them, ahead of the application as far as the limits
 // go; the window of the stream then stops the sender.
 type nativeInbox struct {
-	pipe    *nativePipe
-	reader  messageReader
-	minder  minder
-	turn    sync.Mutex           // of who reads messages and hands them out
-	waiters atomic.Int32         // calls of next
-	seeker  atomic.Bool          // one of them has the turn
-	ready   chan *nativeIncoming // what Next returns; closed at the end
-	held    *budget              // bytes taken in ahead of the application
-	ended   chan struct{}        // closed when the peer has said that no more will come
+	pipe   *nativePipe
+	reader messageReader
+	minder minder
+	turn   sync.Mutex           // of who reads messages and hands them out
+	demand atomic.Int32         // calls of next, less what is in ready or was taken from it for them
+	seeker atomic.Bool          // one of them has the turn
+	ready  chan *nativeIncoming // what Next returns; closed at the end
+	held   *budget              // bytes taken in ahead of the application
+	ended  chan struct{}        // closed when the peer has said that no more will come
 
 	recvMu sync.Mutex // one Recv at a time
 
@@ -60,11 +60,11 @@ func (i *nativeInbox) attach(s transport.Stream) {
 
 func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 	i := &p.in
-	i.waiters.Add(1)
-	defer i.waiters.Add(-1)
 	for {
+		i.demand.Add(1)
 		in, err := i.nextReady(ctx)
 		if err != nil {
+			i.demand.Add(-1)
 			return nil, err
 		}
 		if i.deliver(in) {
@@ -75,7 +75,6 @@ func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 
 func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
 	if in := i.seek(ctx); in != nil {
-		i.foundOne(1)
 		return in, nil
 	}
 	p := i.pipe
@@ -84,15 +83,21 @@ func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
 		if !ok {
 			return nil, p.errorFor("next", "", i.endError())
 		}
-		if in.whole > 0 && i.waiters.Load() > 1 {
-			i.mind()
-		}
-		return in, nil
+		return i.took(in), nil
 	case <-p.closing:
 		return nil, p.errorFor("next", "", ErrClosed)
 	case <-ctx.Done():
 		return nil, p.errorFor("next", "", context.Cause(ctx))
 	}
+}
+
+// took is the message that was taken from ready. If its bytes are in the way of one
+// that others wait for, they are to be taken in now.
+func (i *nativeInbox) took(in *nativeIncoming) *nativeIncoming {
+	if in.whole > 0 && i.demand.Load() > 0 {
+		i.mind()
+	}
+	return in
 }
 
 // deliver takes a message out of the read-ahead. It reports false for one that
@@ -202,6 +207,7 @@ func nativeError(err error) error {
 // offer numbers a message and puts it where Next finds it.
 func (i *nativeInbox) offer(in *nativeIncoming) error {
 	i.admit(in)
+	i.demand.Add(-1)
 	select {
 	case i.ready <- in:
 		return nil

@@ -54,7 +54,7 @@ func (in *nativeIncoming) takeInline(ctx context.Context, a Allocation) (bool, e
 	placed := in.placeInline(a)
 	if r.hurry(ctx) {
 		r.mu.Unlock()
-		in.in.foundOne(0)
+		in.in.foundOne()
 		return placed, nil
 	}
 	in.here = make(chan struct{})

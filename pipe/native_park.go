@@ -20,18 +20,20 @@ func (i *nativeInbox) read() (*nativeIncoming, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.parked.Load() && !r.overdue && !i.pressed() {
+		r.behind = r.opened
 		return nil, errOpen
 	}
 	r.parked.Store(false)
 	in, err := r.read(r.poll != nil && !r.overdue && !i.ending())
 	r.parked.Store(err == nil && in.body == nil)
+	r.behind = r.opened
 	return in, err
 }
 
 // pressed reports whether to go on. The caller holds messageReader.mu.
 func (i *nativeInbox) pressed() bool {
 	r := &i.reader
-	return r.open == nil || r.open.here != nil || r.err != nil || i.waiters.Load() > 0 || i.ending()
+	return r.open == nil || r.open.here != nil || r.err != nil || i.demand.Load() > 0 || i.ending()
 }
 
 // ending reports whether one end waits for the other to read to the end.
@@ -52,10 +54,18 @@ func (i *nativeInbox) park() {
 	select {
 	case <-r.resume:
 	case <-t.C:
-		r.overdue = true
+		r.overdue = r.stuck()
 	case <-i.pipe.down:
 		r.parked.Store(false)
 	}
+}
+
+// stuck reports whether the message that the pipe's own goroutine parked behind is
+// still open.
+func (r *messageReader) stuck() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.open != nil && r.opened == r.behind
 }
 
 // unpark has a parked goroutine look around.

@@ -31,6 +31,8 @@ type messageReader struct {
 	in     *nativeIncoming // under way: its header has come
 	header native.Header
 	open   *nativeIncoming // returned early: its inline bytes are under way
+	opened uint64          // messages returned early so far
+	behind uint64          // of them, when the pipe's own goroutine parked
 	skip   int             // bytes of a message that nobody wants
 
 	parked  atomic.Bool   // the pipe's own goroutine waits in park
@@ -85,6 +87,7 @@ func (r *messageReader) advance(early bool) (*nativeIncoming, error) {
 	in := r.in
 	if early && len(in.frame) == 0 && r.readHead() {
 		r.in, r.open = nil, in
+		r.opened++
 		return in, in.decodeHead(r.header.Length)
 	}
 	var err error

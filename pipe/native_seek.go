@@ -12,13 +12,31 @@ import (
 // goroutine sleeps meanwhile; it reads when nobody looks. So no goroutine has to
 // wake another one for a message that comes at once.
 
-// seek returns the next message if it finds it. Whoever has the turn reads, and
-// puts what is not his into ready before he gives it up; then he sees to it that
-// somebody reads for those who came meanwhile.
+// seek returns the next message if that is there, or comes soon.
 func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
-	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) {
+	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) || isClosed(i.pipe.closing) {
 		return nil
 	}
+	select {
+	case in, ok := <-i.ready:
+		if !ok {
+			return nil
+		}
+		return i.took(in)
+	default:
+	}
+	in := i.lookOut()
+	if in != nil {
+		i.demand.Add(-1)
+		i.foundOne()
+	}
+	return in
+}
+
+// lookOut looks for the next message. Whoever has the turn reads, and puts what is
+// not his into ready before he gives it up; then he sees to it that somebody reads
+// for those who came meanwhile.
+func (i *nativeInbox) lookOut() *nativeIncoming {
 	if !i.turn.TryLock() {
 		i.hint()
 		return nil
@@ -139,10 +157,10 @@ func (m *minder) ask() {
 }
 
 // foundOne is called by one who found something and looks no more. Others who wait
-// for messages, as many as do beside those given, need the pipe's own goroutine.
-func (i *nativeInbox) foundOne(own int32) {
+// for messages need the pipe's own goroutine.
+func (i *nativeInbox) foundOne() {
 	switch {
-	case i.waiters.Load() <= own:
+	case i.demand.Load() <= 0:
 		i.minder.found()
 	case i.seeker.Load(): // who leaves the stream to somebody himself
 	default:

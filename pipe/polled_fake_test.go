@@ -30,7 +30,9 @@ type tap struct {
 	looks int  // calls of Look under way
 	waits int  // and of Await
 
-	onLook func() // what happens when Look is called
+	onLook func()      // what happens when Look is called
+	onRead func(n int) // and when so many bytes were read from the messages
+	minds  int         // calls of Mind
 
 	jammed  bool  // Write waits
 	blocked int   // calls of it that do
@@ -56,6 +58,20 @@ func (t *tap) whenLooked(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.onLook = f
+}
+
+// whenRead has f called with the size of what is read from the messages.
+func (t *tap) whenRead(f func(n int)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.onRead = f
+}
+
+// minded is how often somebody stopped looking so far.
+func (t *tap) minded() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.minds
 }
 
 // await waits until so many calls of Look and Await are under way.
@@ -216,6 +232,9 @@ func (s *polledStream) TryRead(p []byte) (int, error) {
 	if n == 0 {
 		return 0, s.err // also where the tap was shut before all had come
 	}
+	if s.messages && s.tap.onRead != nil {
+		s.tap.onRead(n)
+	}
 	s.tap.moved.Broadcast()
 	return n, nil
 }
@@ -311,7 +330,7 @@ func (s *polledStream) Look() bool {
 	return s.looking
 }
 
-func (s *polledStream) Mind() { s.tell(func() { s.looking = false }) }
+func (s *polledStream) Mind() { s.tell(func() { s.looking, s.tap.minds = false, s.tap.minds+1 }) }
 func (s *polledStream) Wake() { s.tell(func() { s.woken = true }) }
 
 func (s *polledStream) tell(change func()) {

@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,6 +154,62 @@ func TestPolledLostWhileParked(t *testing.T) {
 		synctest.Wait()
 		err := in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
 		require.ErrorIs(t, err, pipe.ErrPeerClosed)
+		server.Abort(nil)
+	})
+}
+
+// What is asked for comes straight to the memory that it is to go to, however long
+// the pipe's own goroutine has waited for that: it was for another message.
+func TestPolledReaderKeepsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		found := sleepers(t, tap, server, 1)
+		write(t, client, inlineMessage(0))
+		tap.set(10_000)
+		in := <-found // from the pipe's own goroutine, which waits behind it
+		tap.set(1 << 40)
+		same(t, inlineMessage(0), in.Descriptor(), read(t, in))
+		var reading atomic.Bool
+		elsewhere := 0
+		tap.whenRead(func(n int) {
+			if !reading.Load() && n > 8<<10 {
+				elsewhere += n
+			}
+		})
+		for i := range 20 {
+			write(t, client, inlineMessage(i))
+			in := next(t, server)
+			<-time.NewTimer(5 * time.Millisecond).C // the application is busy, but not for long
+			reading.Store(true)
+			same(t, inlineMessage(i), in.Descriptor(), read(t, in))
+			reading.Store(false)
+		}
+		client.Abort(nil)
+		server.Abort(nil)
+		require.Zero(t, elsewhere, "bytes taken in while nobody read")
+	})
+}
+
+// Next takes a message that is there as it is: nobody is woken for it, here or at
+// the other end.
+func TestPolledReadyDisturbsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := newTap(1 << 20)
+		client, server := connectPolled(t, tap)
+		found := sleepers(t, tap, server, 1)
+		write(t, client, inlineMessage(0))
+		tap.set(10_000)
+		in := <-found
+		write(t, client, inlineMessage(1))
+		time.AfterFunc(time.Second, func() { tap.set(1 << 40) })
+		read(t, in) // by the pipe's own goroutine, which goes on to the next
+		synctest.Wait()
+		before := tap.minded()
+		in = next(t, server)
+		require.Equal(t, before, tap.minded())
+		same(t, inlineMessage(1), in.Descriptor(), read(t, in))
+		client.Abort(nil)
 		server.Abort(nil)
 	})
 }
