@@ -4,7 +4,7 @@ package ringnet
 // further one.
 var (
 	FirstSegment = firstSegment()
-	LaterSegment = placeSize(laterRing)
+	LaterSegment = placeSize(smallRing)
 )
 
 // Words of the ring to which the end that opens the first stream of a segment
@@ -13,6 +13,12 @@ const (
 	FirstHead   = placeHeader + atHead
 	FirstTail   = placeHeader + atTail
 	FirstReader = placeHeader + atReader
+)
+
+// SecondHead and SecondGrown are words of the next place's.
+var (
+	SecondHead  = placeSize(largeRing) + placeHeader + atHead
+	SecondGrown = placeSize(largeRing) + placeHeader + atGrown
 )
 
 // Bells that a peer may ring.
@@ -28,7 +34,7 @@ const PlaceShift = bellPlace
 func (s *Session) ResetByPeer() int { return len(s.resetByPeer()) }
 
 // RingSizes are the bytes of the rings that there are.
-var RingSizes = []int{firstRing, laterRing, bulkRing}
+var RingSizes = []int{largeRing, smallRing}
 
 // HeaderSize is what stands before the bytes of a ring.
 const HeaderSize = headerSize
@@ -37,3 +43,37 @@ const HeaderSize = headerSize
 // bytes that was.
 func Put(ring, p []byte) (int, error)  { return newWriterEnd(ring).put(p) }
 func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }
+
+// StartRing is what a ring begins with, LargeRing what it grows to.
+const (
+	StartRing = startRing
+	LargeRing = largeRing
+)
+
+// Reduce does what happens after IdleRing.
+func (s *Session) Reduce() { s.reduce() }
+
+// Reducing reports whether a timer for that is set.
+func (s *Session) Reducing() bool {
+	s.reducer.mu.Lock()
+	defer s.reducer.mu.Unlock()
+	return s.reducer.timer != nil
+}
+
+// FirstRing is the bytes of the ring to which the end that opens the first stream
+// writes.
+func (s *Session) FirstRing() []byte {
+	_, data := split(s.mine[0].here)
+	return data
+}
+
+// Roomy reports whether a reader wakes a writer that sleeps, by what was written and
+// read.
+func Roomy(ring []byte, written, read uint64) bool {
+	w, _ := split(ring)
+	w.writer.Store(1)
+	w.head.Store(written)
+	r := newReaderEnd(ring)
+	r.tail = read
+	return r.roomy()
+}

@@ -91,6 +91,13 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 			ring(t, sock, ringnet.Segment, later.File())
 		}
 	},
+	"a ring that cannot grow": func(t *testing.T, sock *net.UnixConn) {
+		s := sealed(t, ringnet.FirstSegment)
+		binary.LittleEndian.PutUint64(s.Bytes()[ringnet.SecondHead:], 1)
+		binary.LittleEndian.PutUint32(s.Bytes()[ringnet.SecondGrown:], 1)
+		ring(t, sock, ringnet.Segment, s.File())
+		ring(t, sock, ringnet.Opened|1<<ringnet.PlaceShift)
+	},
 	"more bytes than fit": func(t *testing.T, sock *net.UnixConn) {
 		s := sealed(t, ringnet.FirstSegment)
 		binary.LittleEndian.PutUint64(s.Bytes()[ringnet.FirstHead:], 1<<40)

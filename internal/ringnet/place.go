@@ -15,12 +15,11 @@ const (
 	// placeHeader stands before the two rings of a place.
 	placeHeader = 64
 
-	// firstRing, laterRing and bulkRing are the bytes of a ring: of the first
-	// stream that an end opens, which carries messages, of each other one, and of
-	// those for large data.
-	firstRing = 512 << 10
-	laterRing = 64 << 10
-	bulkRing  = 512 << 10
+	// largeRing and smallRing are the bytes of a ring: of the first stream that an
+	// end opens, which carries messages, and of those for large data; and of each
+	// other one.
+	largeRing = 2 << 20
+	smallRing = 64 << 10
 
 	// firstPlaces is how many places an end's first segment has. Each further
 	// one has a single place.
@@ -37,7 +36,7 @@ type place struct {
 
 // firstRings are the rings of an end's first places, which are in one segment. Each
 // further place has a segment of its own.
-var firstRings = [firstPlaces]int{firstRing, laterRing}
+var firstRings = [firstPlaces]int{largeRing, smallRing}
 
 func placeSize(ring int) int { return placeHeader + 2*(headerSize+ring) }
 
@@ -49,12 +48,31 @@ func firstSegment() (size int) {
 	return size
 }
 
+// created makes the segment that begins with the k-th place, with such rings unless it
+// is the first. Only what the rings begin with has its pages.
+func created(k, ring int) (*segment.Segment, error) {
+	rings := []int{ring}
+	if k == 0 {
+		rings = firstRings[:]
+	}
+	at, parts := 0, []segment.Extent{}
+	for _, ring := range rings {
+		half := (placeSize(ring) - placeHeader) / 2
+		begin := headerSize + min(ring, startRing)
+		parts = append(parts,
+			segment.Extent{At: at, Length: placeHeader + begin},
+			segment.Extent{At: at + placeHeader + half, Length: begin})
+		at += placeSize(ring)
+	}
+	return segment.CreateSparse(at, parts...)
+}
+
 // sizes are those that the segment may have which begins with the k-th place.
 func sizes(k int) []int {
 	if k == 0 {
 		return []int{firstSegment()}
 	}
-	return []int{placeSize(laterRing), placeSize(bulkRing)}
+	return []int{placeSize(smallRing), placeSize(largeRing)}
 }
 
 // places are those of a segment that begins with the k-th.

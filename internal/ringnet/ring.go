@@ -15,6 +15,7 @@ const (
 
 	atHead     = 0   // bytes written so far, by the writer
 	atFinished = 8   // how the writer ended, by the writer
+	atGrown    = 12  // the ring has all of its bytes, by the writer
 	atTail     = 64  // bytes read so far, by the reader
 	atGone     = 72  // the reader reads no more, by the reader
 	atReader   = 128 // the reader sleeps, by both
@@ -33,7 +34,7 @@ const (
 const piece = 64 << 10
 
 // pieceOf leaves a small ring room for what the other end copies meanwhile.
-func pieceOf(ring []byte) int { return min(piece, len(ring)/4) }
+func pieceOf(size uint64) int { return min(piece, int(size)/4) }
 
 // stride is the same for who copies straight between the ring and the memory of a
 // message, which is due at once.
@@ -43,20 +44,21 @@ const stride = 16 << 10
 type words struct {
 	head, tail     *atomic.Uint64
 	finished, gone *atomic.Uint32
+	grown          *atomic.Uint32
 	reader, writer *atomic.Uint32
 }
 
 func wordsIn(mem []byte) words {
 	u64 := func(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&mem[at])) }
 	u32 := func(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
-	return words{u64(atHead), u64(atTail), u32(atFinished), u32(atGone), u32(atReader), u32(atWriter)}
+	return words{u64(atHead), u64(atTail), u32(atFinished), u32(atGone), u32(atGrown), u32(atReader), u32(atWriter)}
 }
 
 // clear makes the header that of a new ring.
 func (w words) clear() {
 	w.head.Store(0)
 	w.tail.Store(0)
-	for _, flag := range []*atomic.Uint32{w.finished, w.gone, w.reader, w.writer} {
+	for _, flag := range []*atomic.Uint32{w.finished, w.gone, w.grown, w.reader, w.writer} {
 		flag.Store(0)
 	}
 }
@@ -65,13 +67,16 @@ func (w words) clear() {
 type writerEnd struct {
 	words
 	data       []byte // its length is a power of two
+	size       uint64 // of data, what is in use; a power of two
 	head, seen uint64 // bytes written; bytes read, as far as is known
+	growth     growth
 }
 
 // readerEnd is the reader's end of a ring.
 type readerEnd struct {
 	words
 	data       []byte
+	size       uint64
 	tail, seen uint64 // bytes read; bytes written, as far as is known
 }
 
@@ -80,12 +85,12 @@ func split(mem []byte) (words, []byte) { return wordsIn(mem), mem[headerSize:] }
 
 func newWriterEnd(mem []byte) *writerEnd {
 	w, data := split(mem)
-	return &writerEnd{words: w, data: data}
+	return &writerEnd{words: w, data: data, size: startOf(data)}
 }
 
 func newReaderEnd(mem []byte) *readerEnd {
 	w, data := split(mem)
-	return &readerEnd{words: w, data: data}
+	return &readerEnd{words: w, data: data, size: startOf(data)}
 }
 
 // room is how many bytes can be written now.
@@ -98,14 +103,21 @@ func (w *writerEnd) room(want int) (int, error) {
 		return 0, fmt.Errorf("%w: read %d bytes of %d", ErrCorrupt, tail, w.head)
 	}
 	w.seen = tail
+	w.grow()
 	return w.free(), nil
 }
 
-func (w *writerEnd) free() int { return len(w.data) - int(w.head-w.seen) }
+// free is how many bytes can be written, as far as is known.
+func (w *writerEnd) free() int {
+	if w.growth.due {
+		return 0
+	}
+	return int(w.size - (w.head - w.seen))
+}
 
 // put writes what there is room for, a piece at most.
 func (w *writerEnd) put(p []byte) (int, error) {
-	n := min(len(p), pieceOf(w.data))
+	n := min(len(p), pieceOf(w.size))
 	room, err := w.room(n)
 	if err != nil {
 		return 0, err
@@ -152,8 +164,8 @@ func (w *writerEnd) announce(news int, came func()) {
 
 // copy copies p, for which there is room, to behind what was written.
 func (w *writerEnd) copy(p []byte) {
-	at := int(w.head & uint64(len(w.data)-1))
-	k := copy(w.data[at:], p)
+	at := w.head & (w.size - 1)
+	k := copy(w.data[at:w.size], p)
 	copy(w.data, p[k:])
 	w.head += uint64(len(p))
 }
@@ -171,7 +183,13 @@ func (r *readerEnd) there() (int, error) {
 		return int(n), nil
 	}
 	head := r.words.head.Load()
-	if head-r.tail > uint64(len(r.data)) {
+	if head == r.tail {
+		return 0, nil
+	}
+	if err := r.resize(); err != nil {
+		return 0, err
+	}
+	if head-r.tail > r.size {
 		return 0, fmt.Errorf("%w: wrote %d bytes where %d were read", ErrCorrupt, head, r.tail)
 	}
 	r.seen = head
@@ -184,9 +202,9 @@ func (r *readerEnd) take(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := min(len(p), there, pieceOf(r.data))
-	at := int(r.tail & uint64(len(r.data)-1))
-	k := copy(p[:n], r.data[at:])
+	n := min(len(p), there, pieceOf(r.size))
+	at := r.tail & (r.size - 1)
+	k := copy(p[:n], r.data[at:r.size])
 	copy(p[k:n], r.data)
 	r.tail += uint64(n)
 	if n > 0 {
@@ -195,4 +213,10 @@ func (r *readerEnd) take(p []byte) (int, error) {
 		step.Here()
 	}
 	return n, nil
+}
+
+// roomy reports whether a writer that sleeps since the ring was full is to be woken:
+// not for a bit of room, since it fills that sooner than it gets to sleep again.
+func (r *readerEnd) roomy() bool {
+	return r.words.writer.Load() != 0 && r.words.head.Load()-r.tail <= r.size/2
 }

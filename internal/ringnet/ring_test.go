@@ -14,6 +14,7 @@ import (
 func TestPieceIsAPartOfTheRing(t *testing.T) {
 	for _, size := range ringnet.RingSizes {
 		ring, p := make([]byte, ringnet.HeaderSize+size), make([]byte, size)
+		size = min(size, ringnet.StartRing)
 		n, err := ringnet.Put(ring, p)
 		require.NoError(t, err)
 		require.Positive(t, n)
@@ -25,4 +26,14 @@ func TestPieceIsAPartOfTheRing(t *testing.T) {
 		require.Positive(t, n)
 		require.LessOrEqual(t, n, size/4)
 	}
+}
+
+// A writer that sleeps because the ring was full is woken when half of it is free.
+func TestSleepingWriterIsLeftAlone(t *testing.T) {
+	ring := make([]byte, ringnet.HeaderSize+ringnet.StartRing)
+	const start, half = 1 << 40, ringnet.StartRing / 2
+	require.False(t, ringnet.Roomy(ring, start+2*half, start+1))
+	require.False(t, ringnet.Roomy(ring, start+2*half, start+half-1))
+	require.True(t, ringnet.Roomy(ring, start+2*half, start+half))
+	require.True(t, ringnet.Roomy(ring, start+2*half, start+2*half))
 }

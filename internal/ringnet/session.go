@@ -27,6 +27,7 @@ type Session struct {
 	limit     int          // of streams that the peer has open
 	accepted  chan *stream // opened by the peer
 	listening sync.WaitGroup
+	reducer   reducer
 
 	opening sync.Mutex // of Open, which may wait for a peer that does not listen
 
@@ -45,8 +46,8 @@ var _ transport.BulkSession = (*Session)(nil)
 // What is written to the socket belongs to the session at once; it reads from it,
 // where the peer's first bell is next, when ready is closed. spin is how long at most who
 // waits looks before it sleeps. Windows are what the rings hold: 512 KiB for the
-// first stream that an end opens and for bulk, 64 KiB for others; the budget is not
-// asked.
+// first stream that an end opens and for bulk, which become 2 MiB where that is full;
+// 64 KiB for others. The budget is not asked.
 func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	s := &Session{
 		addresses: a,
@@ -75,10 +76,10 @@ func (s *Session) listen() {
 }
 
 // Open implements [transport.Session].
-func (s *Session) Open() (transport.Stream, error) { return s.open(laterRing) }
+func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 
 // OpenBulk implements [transport.BulkSession].
-func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(bulkRing) }
+func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
 // open makes a stream of which the rings have so many bytes, if it is not the first.
 func (s *Session) open(ring int) (transport.Stream, error) {
@@ -143,6 +144,7 @@ func (s *Session) resetByPeer() (all []*stream) {
 func (s *Session) add(at bell, p *place, e ends) *stream {
 	st := newStream(&s.bond, at, e, s.addresses, s.seat)
 	st.onClose = s.leave
+	e.out.growth.noted = func() { s.reducer.grew(s.reduce) }
 	s.streams[st] = p
 	return st
 }
@@ -157,11 +159,7 @@ func (s *Session) room(ring int) (int, error) {
 	if k >= 2*s.limit {
 		return -1, nil
 	}
-	size := placeSize(ring)
-	if k == 0 {
-		size = firstSegment()
-	}
-	seg, err := segment.CreateSealed(size)
+	seg, err := created(k, ring)
 	if err != nil {
 		return 0, err
 	}
@@ -332,6 +330,7 @@ func (s *Session) Err() error { return s.bond.failure() }
 func (s *Session) Close() error {
 	s.bond.end(transport.ErrClosed)
 	s.listening.Wait()
+	s.reducer.stop()
 	for _, st := range s.finish() {
 		st.detach()
 	}
@@ -349,6 +348,13 @@ func (s *Session) finish() []*stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	return slices.Collect(maps.Keys(s.streams))
+}
+
+// all are the streams that are open.
+func (s *Session) all() []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.streams))
 }
 

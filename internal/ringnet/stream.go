@@ -81,7 +81,9 @@ func (s *stream) tryRead(p []byte) (int, error) {
 		return 0, err
 	case n > 0:
 		s.read.looker.Came()
-		s.rouse(in.writer, bellWritable)
+		if in.roomy() {
+			s.rouse(in.writer, bellWritable)
+		}
 		return n, nil
 	case end == finished:
 		return 0, io.EOF

@@ -18,7 +18,7 @@ const name = "tensorpipe_shm"
 // them forbids further ones, so that a peer cannot make it read-only either.
 const fixed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-func create(size int, sealed bool) (*Segment, error) {
+func create(size int, sealed bool, parts ...Extent) (*Segment, error) {
 	if size < 1 {
 		return nil, &SizeError{Size: int64(size), Limit: math.MaxInt}
 	}
@@ -26,7 +26,7 @@ func create(size int, sealed bool) (*Segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSegment(f, int64(size), sealed)
+	s, err := newSegment(f, int64(size), sealed, parts)
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -52,11 +52,11 @@ func newFile(size int64, sealed bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// newSegment gives an empty file its pages and maps them.
-func newSegment(f *os.File, size int64, sealed bool) (s *Segment, err error) {
+// newSegment gives an empty file its size and pages for those parts, and maps it.
+func newSegment(f *os.File, size int64, sealed bool, parts []Extent) (s *Segment, err error) {
 	ctlErr := control(f, func(fd int) {
 		step.Here()
-		if err = reserve(fd, size); err != nil {
+		if err = setAside(fd, size, parts); err != nil {
 			return
 		}
 		if sealed {
@@ -78,16 +78,22 @@ func newSegment(f *os.File, size int64, sealed bool) (s *Segment, err error) {
 // the call in which it comes, such as those of a profiler, so a call is short.
 const stride = 8 << 20
 
-// reserve sets pages aside, so that it is here that a lack of them shows, and
-// not at the first touch.
-func reserve(fd int, size int64) error {
-	for at := int64(0); at < size; {
-		n := min(stride, size-at)
-		switch err := unix.Fallocate(fd, 0, at, n); {
-		case err == nil:
-			at += n
-		case !errors.Is(err, unix.EINTR):
-			return failed("fallocate", size, err)
+// setAside makes the file so large and gives the parts pages, so that it is here that
+// a lack of them shows, and not at the first touch.
+func setAside(fd int, size int64, parts []Extent) error {
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return failed("ftruncate", size, err)
+	}
+	for _, part := range parts {
+		at, end := int64(part.At), int64(part.At+part.Length)
+		for at < end {
+			n := min(stride, end-at)
+			switch err := unix.Fallocate(fd, 0, at, n); {
+			case err == nil:
+				at += n
+			case !errors.Is(err, unix.EINTR):
+				return failed("fallocate", size, err)
+			}
 		}
 	}
 	return nil

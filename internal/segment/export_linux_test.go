@@ -1,4 +1,4 @@
 package segment
 
-// Reserve sets the pages of a file aside.
-var Reserve = reserve
+// SetAside makes a file so large and gives all of it pages.
+func SetAside(fd int, size int64) error { return setAside(fd, size, []Extent{{0, int(size)}}) }

@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
+
+var pageSize = os.Getpagesize()
 
 func open(f *os.File, limit int64) (s *Segment, err error) {
 	if ctlErr := control(f, func(fd int) { s, err = openFD(fd, limit) }); ctlErr != nil {
@@ -92,4 +96,53 @@ func failed(call string, size int64, err error) error {
 		return nil
 	}
 	return &Error{Call: call, Size: size, Err: err}
+}
+
+func reserve(memory []byte) error {
+	return advise("MADV_POPULATE_WRITE", pagesAround(memory), unix.MADV_POPULATE_WRITE)
+}
+
+func release(memory []byte) error {
+	return advise("MADV_REMOVE", pagesWithin(memory), unix.MADV_REMOVE)
+}
+
+// advise tells the system something about pages.
+func advise(what string, pages []byte, advice int) error {
+	if len(pages) == 0 {
+		return nil
+	}
+	step.Here()
+	for {
+		switch err := unix.Madvise(pages, advice); {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINVAL):
+			return probe.NotSupported("shared memory that grows", "madvise %s: %v", what, err)
+		default:
+			return failed("madvise "+what, int64(len(pages)), err)
+		}
+	}
+}
+
+// pagesAround are the pages of which memory has a part.
+func pagesAround(memory []byte) []byte {
+	if len(memory) == 0 {
+		return nil
+	}
+	before := int(uintptr(unsafe.Pointer(&memory[0])) % uintptr(pageSize))
+	n := before + len(memory)
+	n += -n & (pageSize - 1)
+	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&memory[0]), -before)), n)
+}
+
+// pagesWithin are the pages of which memory has all.
+func pagesWithin(memory []byte) []byte {
+	if len(memory) == 0 {
+		return nil
+	}
+	before := int(-uintptr(unsafe.Pointer(&memory[0])) % uintptr(pageSize))
+	if before >= len(memory) {
+		return nil
+	}
+	memory = memory[before:]
+	return memory[:len(memory)&^(pageSize-1)]
 }

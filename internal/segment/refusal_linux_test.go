@@ -55,7 +55,7 @@ func TestFileTooLarge(t *testing.T) {
 	}
 	leakcheck.Check(t)
 	limit(t, unix.RLIMIT_FSIZE, 4096)
-	requireRefused(t, 4097, "fallocate", syscall.EFBIG)
+	requireRefused(t, 4097, "ftruncate", syscall.EFBIG)
 	_, err := segment.Create(1 << 20)
 	require.ErrorContains(t, err, "RLIMIT_FSIZE")
 	created(t, segment.Create, 4096)

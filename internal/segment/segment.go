@@ -39,10 +39,27 @@ type Segment struct {
 //
 // A size below 1 gives a *SizeError, and what the system refuses an *Error with
 // its reason in it.
-func Create(size int) (*Segment, error) { return create(size, false) }
+func Create(size int) (*Segment, error) { return create(size, false, Extent{0, size}) }
 
 // CreateSealed is Create with a size that nobody can change.
-func CreateSealed(size int) (*Segment, error) { return create(size, true) }
+func CreateSealed(size int) (*Segment, error) { return create(size, true, Extent{0, size}) }
+
+// Extent is the Length bytes of a segment from At on.
+type Extent struct{ At, Length int }
+
+// CreateSparse is CreateSealed where only the given parts have their pages set aside.
+// [Reserve] does that for others.
+func CreateSparse(size int, parts ...Extent) (*Segment, error) { return create(size, true, parts...) }
+
+// Reserve sets pages aside for memory of a segment, so that it is here that a lack of
+// them shows, and not at the first touch. What the system refuses is an *Error; an
+// error that matches [errors.ErrUnsupported] says that it cannot do that (Linux can
+// from 5.14 on).
+func Reserve(memory []byte) error { return reserve(memory) }
+
+// Release gives back the pages that lie within memory of a segment: it is zero then,
+// for all who have it mapped, and nothing is set aside for it.
+func Release(memory []byte) error { return release(memory) }
 
 // Map maps a descriptor that came from a peer, as long as the file is. It accepts
 // shared memory and nothing else, and maps neither an empty file (a *SizeError)

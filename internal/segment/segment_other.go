@@ -9,9 +9,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 )
 
-func create(int, bool) (*Segment, error) { return nil, notSupported() }
+func create(int, bool, ...Extent) (*Segment, error) { return nil, notSupported() }
 
 func open(*os.File, int64) (*Segment, error) { return nil, notSupported() }
+
+func reserve([]byte) error { return notSupported() }
+
+func release([]byte) error { return notSupported() }
 
 func unmap([]byte) error { return nil }
 

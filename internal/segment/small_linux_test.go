@@ -58,13 +58,30 @@ func TestReserveWithoutRoom(t *testing.T) {
 		return
 	}
 	f := smallMemory(t)
-	require.NoError(t, segment.Reserve(int(f.Fd()), 1<<20))
-	err := segment.Reserve(int(f.Fd()), 20<<20)
+	require.NoError(t, segment.SetAside(int(f.Fd()), 1<<20))
+	err := segment.SetAside(int(f.Fd()), 20<<20)
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	refusal, ok := errors.AsType[*segment.Error](err)
 	require.True(t, ok)
 	require.Equal(t, "fallocate", refusal.Call)
 	require.EqualValues(t, 20<<20, refusal.Size)
+}
+
+// Nor where it is reserved later.
+func TestReserveLaterWithoutRoom(t *testing.T) {
+	if !alone(t, ownMounts) {
+		return
+	}
+	f := smallMemory(t)
+	require.NoError(t, f.Truncate(20<<20))
+	s, err := segment.Map(f, math.MaxInt64)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, segment.Reserve(s.Bytes()[:1<<20]))
+	err = segment.Reserve(s.Bytes())
+	refusal, ok := errors.AsType[*segment.Error](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, "madvise MADV_POPULATE_WRITE", refusal.Call)
 }
 
 // A peer may send memory that has no room for its pages: to touch those is a

@@ -1,0 +1,150 @@
+package ringnet
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/step"
+)
+
+// A ring begins with a part of its bytes. When that is full for the first time the
+// writer waits until all of it has been read, and then uses the whole: what one core
+// has written is slow to reach another one as long as it is in the first one's own
+// cache, which a large ring is not. Where nothing was written for a while, the writer
+// gives the memory back.
+
+// startRing is how many bytes a ring begins with, if it has as many.
+const startRing = 512 << 10
+
+func startOf(ring []byte) uint64 { return min(uint64(len(ring)), startRing) }
+
+// growth is what the writer knows of it.
+type growth struct {
+	due     bool   // as soon as the ring is empty
+	refused bool   // the system gives no memory, or cannot set it aside
+	mark    uint64 // bytes written when idleness was looked for
+	noted   func() // is told that the ring has grown
+}
+
+// grow uses the whole ring if what it has is full, and then when it is empty.
+func (w *writerEnd) grow() {
+	full := w.head-w.seen == w.size
+	w.growth.due = w.growth.due || full && !w.whole() && !w.growth.refused
+	if !w.growth.due || w.head != w.seen {
+		return
+	}
+	w.growth.due = false
+	if segment.Reserve(w.data[w.size:]) != nil {
+		w.growth.refused = true
+		return
+	}
+	w.use(uint64(len(w.data)), 1)
+	w.growth.noted()
+}
+
+func (w *writerEnd) whole() bool { return w.size == uint64(len(w.data)) }
+
+// use changes the size of an empty ring, of which the reader hears with the next
+// bytes.
+func (w *writerEnd) use(size uint64, grown uint32) {
+	w.size = size
+	step.Here()
+	w.words.grown.Store(grown)
+	step.Here()
+}
+
+// shrink gives memory back if nothing was written since the last call, and reports
+// whether another call may be of use.
+func (w *writerEnd) shrink() (again bool) {
+	if w.size == startOf(w.data) {
+		return false
+	}
+	if w.growth.mark != w.head || w.words.tail.Load() != w.head {
+		w.growth.mark = w.head
+		return true
+	}
+	w.seen = w.head
+	w.use(startOf(w.data), 0)
+	_ = segment.Release(w.data[w.size:]) // or it is kept, which harms nobody
+	return false
+}
+
+// resize follows the writer, for bytes that were not there at the last look.
+func (r *readerEnd) resize() error {
+	grown := r.words.grown.Load() != 0
+	switch {
+	case grown == (r.size != startOf(r.data)):
+		return nil
+	case !grown:
+		r.size = startOf(r.data)
+		return nil
+	case r.size == uint64(len(r.data)):
+		return fmt.Errorf("%w: a ring of %d bytes grew", ErrCorrupt, r.size)
+	}
+	if err := segment.Reserve(r.data[r.size:]); err != nil { // which the writer did, or says that it did
+		return err
+	}
+	r.size = uint64(len(r.data))
+	return nil
+}
+
+// shrink is that of the ring that the stream writes to.
+func (s *stream) shrink() (again bool) {
+	if !s.write.turn.TryLock() {
+		return true // somebody writes
+	}
+	defer s.write.turn.Unlock()
+	return s.ends.out != nil && s.ends.out.shrink()
+}
+
+// reduce has the rings shrink that nobody writes to.
+func (s *Session) reduce() {
+	some := false
+	for _, st := range s.all() {
+		some = st.shrink() || some
+	}
+	s.reducer.again(some)
+}
+
+// idleRing is half of how long at most a ring keeps memory that nothing is written to.
+const idleRing = 30 * time.Second
+
+// reducer has the rings of a session shrink.
+type reducer struct {
+	mu    sync.Mutex
+	timer *time.Timer // nil while all are as they began
+	over  bool
+}
+
+// grew notes that a ring did; later is what looks for idle ones.
+func (r *reducer) grew(later func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.timer == nil && !r.over {
+		r.timer = time.AfterFunc(idleRing, later)
+	}
+}
+
+// again notes whether any ring is still grown.
+func (r *reducer) again(some bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.over:
+	case some:
+		r.timer.Reset(idleRing)
+	default:
+		r.timer = nil
+	}
+}
+
+func (r *reducer) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}

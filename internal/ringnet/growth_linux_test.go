@@ -1,0 +1,133 @@
+package ringnet_test
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// fill writes without waiting as much as there is room for, or most, each byte by its
+// number.
+func fill(t *testing.T, s transport.Stream, from, most int) (n int) {
+	t.Helper()
+	p := make([]byte, most)
+	for i := range p {
+		p[i] = numbered(from + i)
+	}
+	n, err := s.(transport.Poller).TryWrite(p)
+	require.NoError(t, err)
+	return n
+}
+
+// numbered is a byte that tells its place from others a power of two away.
+func numbered(i int) byte { return byte(i % 251) }
+
+// most is more than any ring holds.
+const most = 4 << 20
+
+func drain(t *testing.T, s transport.Stream, from, n int) {
+	t.Helper()
+	got, want := make([]byte, n), make([]byte, n)
+	_, err := io.ReadFull(s, got)
+	require.NoError(t, err)
+	for i := range want {
+		want[i] = numbered(from + i)
+	}
+	require.True(t, bytes.Equal(want, got))
+}
+
+// A ring that was full grows when all that was in it has been read, and loses
+// nothing by that.
+func TestRingGrows(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	require.Equal(t, ringnet.StartRing, fill(t, out, 0, most))
+	require.False(t, client.Reducing())
+	require.Zero(t, fill(t, out, ringnet.StartRing, most))
+	drain(t, in, 0, ringnet.StartRing-1)
+	require.Zero(t, fill(t, out, ringnet.StartRing, most), "one byte is not read")
+	drain(t, in, ringnet.StartRing-1, 1)
+	at := ringnet.StartRing
+	for range 3 {
+		require.Equal(t, ringnet.LargeRing, fill(t, out, at, most))
+		require.Zero(t, fill(t, out, at, most))
+		drain(t, in, at, 70_000)
+		require.Equal(t, 70_000, fill(t, out, at+ringnet.LargeRing, most))
+		drain(t, in, at+70_000, ringnet.LargeRing)
+		at += ringnet.LargeRing + 70_000
+	}
+	require.True(t, client.Reducing())
+	require.False(t, server.Reducing(), "it has written nothing")
+}
+
+// A writer that waits for room goes on when the ring has grown.
+func TestWriterWaitsForGrowth(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	p := make([]byte, 20<<20)
+	for i := range p {
+		p[i] = numbered(i)
+	}
+	written := patience.Start(func() error { _, err := out.Write(p); return err })
+	drain(t, in, 0, len(p))
+	require.NoError(t, patience.Finish(t, written))
+	require.True(t, client.Reducing())
+}
+
+// A ring to which nothing is written any more gives its memory back, and grows again
+// when there is need.
+func TestIdleRingShrinks(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	at := 0
+	for range 2 {
+		n := fill(t, out, at, most)
+		drain(t, in, at, n)
+		at += n
+		n = fill(t, out, at, most)
+		require.Equal(t, ringnet.LargeRing, n)
+
+		client.Reduce()
+		client.Reduce()
+		require.True(t, client.Reducing(), "all of it waits to be read")
+		drain(t, in, at, n)
+		at += n
+		require.Equal(t, 1, fill(t, out, at, 1))
+		drain(t, in, at, 1)
+		at++
+		client.Reduce()
+		require.True(t, client.Reducing(), "something was written")
+		client.Reduce()
+		require.False(t, client.Reducing())
+		kept := client.FirstRing()[ringnet.StartRing+8<<10:][:ringnet.LargeRing-ringnet.StartRing-16<<10]
+		require.Equal(t, make([]byte, len(kept)), kept)
+		require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
+		drain(t, in, at, ringnet.StartRing)
+		at += ringnet.StartRing
+	}
+}
+
+// A session may be closed with rings that have grown, at any time.
+func TestCloseAgainstReduce(t *testing.T) {
+	for range 20 {
+		client, server := sessions(t, 1)
+		out, in := open(t, client, server)
+		n := fill(t, out, 0, most)
+		drain(t, in, 0, n)
+		drain(t, in, n, fill(t, out, n, most))
+		reduced := patience.Start(func() error {
+			for range 10 {
+				client.Reduce()
+			}
+			return nil
+		})
+		require.NoError(t, client.Close())
+		require.NoError(t, patience.Finish(t, reduced))
+	}
+}
