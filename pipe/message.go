@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 )
 
 // Message is what one Write sends: opaque metadata, small payloads in host
@@ -153,7 +154,7 @@ func NewAllocation(d *Descriptor) Allocation {
 		a.Payloads[i] = make([]byte, p.Length)
 	}
 	for i, t := range d.Tensors {
-		a.Tensors[i] = device.Bytes(make([]byte, t.Length))
+		a.Tensors[i] = device.Bytes(hugepage.Make(t.Length))
 	}
 	return a
 }

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 )
 
@@ -41,8 +42,11 @@ func heapStorage(size int) *Storage {
 }
 
 // heapBytes returns zeroed memory that is aligned for every dtype, which
-// make([]byte, size) is not for small sizes.
+// make([]byte, size) is not for small sizes. Big memory may have huge pages.
 func heapBytes(size int) []byte {
+	if size >= hugepage.Size {
+		return hugepage.Make(size)
+	}
 	words := make([]uint64, (size+7)/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), size)
 }

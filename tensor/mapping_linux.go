@@ -3,28 +3,24 @@ package tensor
 import (
 	"syscall"
 	"unsafe"
-)
 
-// hugePage is the size and alignment of a huge page on amd64 and on arm64 with
-// small pages of 4 KiB.
-const hugePage = 2 << 20
+	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
+)
 
 // mapMemory maps at least size bytes of private anonymous memory. data is the
 // part of whole to use: it starts at a huge page where it can fill one.
 func mapMemory(size int) (whole, data []byte, err error) {
-	if size < hugePage {
+	if size < hugepage.Size {
 		whole, err = mapAnonymous(size)
 		return whole, whole, err
 	}
-	whole, err = mapAnonymous(size + hugePage)
+	whole, err = mapAnonymous(size + hugepage.Size)
 	if err != nil {
 		return nil, nil, err
 	}
-	start := int(-uintptr(unsafe.Pointer(unsafe.SliceData(whole))) & (hugePage - 1))
+	start := int(-uintptr(unsafe.Pointer(unsafe.SliceData(whole))) & (hugepage.Size - 1))
 	data = whole[start : start+size : start+size]
-	// Filling fresh small pages costs several times what copying into them
-	// costs. Kernels without huge pages refuse; the memory works all the same.
-	_ = syscall.Madvise(data, syscall.MADV_HUGEPAGE)
+	hugepage.Advise(data)
 	return whole, data, nil
 }
 

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package hugepage
+
+// Advise does nothing: the system chooses.
+func Advise([]byte) {}
