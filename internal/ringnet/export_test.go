@@ -27,6 +27,9 @@ const (
 	Segment = uint16(bellSegment)
 )
 
+// FirstPlaces is how many places the first segment has.
+const FirstPlaces = firstPlaces
+
 // PlaceShift is where a bell has its place.
 const PlaceShift = bellPlace
 
@@ -48,6 +51,8 @@ func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }
 const (
 	StartRing = startRing
 	LargeRing = largeRing
+
+	MuchTraffic = muchTraffic
 )
 
 // Reduce does what happens after IdleRing.
@@ -77,3 +82,6 @@ func Roomy(ring []byte, written, read uint64) bool {
 	r.tail = read
 	return r.roomy()
 }
+
+// Segments counts those of this end and the peer.
+func (s *Session) Segments() int { return len(s.segments) }

@@ -9,14 +9,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
-// A ring begins with a part of its bytes. When that is full for the first time the
-// writer waits until all of it has been read, and then uses the whole: what one core
+// A ring begins with a part of its bytes. When that is full, and some has gone through
+// it, the writer waits until all of it has been read, and then uses the whole: what one core
 // has written is slow to reach another one as long as it is in the first one's own
 // cache, which a large ring is not. Where nothing was written for a while, the writer
 // gives the memory back.
 
 // startRing is how many bytes a ring begins with, if it has as many.
 const startRing = 512 << 10
+
+// muchTraffic is how many bytes go through a ring before it grows.
+const muchTraffic = 4 << 20
 
 func startOf(ring []byte) uint64 { return min(uint64(len(ring)), startRing) }
 
@@ -25,12 +28,13 @@ type growth struct {
 	due     bool   // as soon as the ring is empty
 	refused bool   // the system gives no memory, or cannot set it aside
 	mark    uint64 // bytes written when idleness was looked for
+	since   uint64 // bytes written when the ring was last made small
 	noted   func() // is told that the ring has grown
 }
 
 // grow uses the whole ring if what it has is full, and then when it is empty.
 func (w *writerEnd) grow() {
-	full := w.head-w.seen == w.size
+	full := w.head-w.seen == w.size && w.head-w.growth.since >= muchTraffic
 	w.growth.due = w.growth.due || full && !w.whole() && !w.growth.refused
 	if !w.growth.due || w.head != w.seen {
 		return
@@ -65,7 +69,7 @@ func (w *writerEnd) shrink() (again bool) {
 		w.growth.mark = w.head
 		return true
 	}
-	w.seen = w.head
+	w.seen, w.growth.since = w.head, w.head
 	w.use(startOf(w.data), 0)
 	_ = segment.Release(w.data[w.size:]) // or it is kept, which harms nobody
 	return false

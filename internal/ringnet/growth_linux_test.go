@@ -42,18 +42,30 @@ func drain(t *testing.T, s transport.Stream, from, n int) {
 	require.True(t, bytes.Equal(want, got))
 }
 
+// pass sends as much through a ring as it takes for it to grow when it is full next,
+// and returns from where to go on.
+func pass(t *testing.T, out, in transport.Stream, at int) int {
+	t.Helper()
+	for end := at + ringnet.MuchTraffic - ringnet.StartRing; at < end; at += ringnet.StartRing {
+		require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
+		drain(t, in, at, ringnet.StartRing)
+	}
+	return at
+}
+
 // A ring that was full grows when all that was in it has been read, and loses
 // nothing by that.
 func TestRingGrows(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
-	require.Equal(t, ringnet.StartRing, fill(t, out, 0, most))
+	at := pass(t, out, in, 0)
+	require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
 	require.False(t, client.Reducing())
-	require.Zero(t, fill(t, out, ringnet.StartRing, most))
-	drain(t, in, 0, ringnet.StartRing-1)
-	require.Zero(t, fill(t, out, ringnet.StartRing, most), "one byte is not read")
-	drain(t, in, ringnet.StartRing-1, 1)
-	at := ringnet.StartRing
+	require.Zero(t, fill(t, out, at+ringnet.StartRing, most))
+	drain(t, in, at, ringnet.StartRing-1)
+	at += ringnet.StartRing
+	require.Zero(t, fill(t, out, at, most), "one byte is not read")
+	drain(t, in, at-1, 1)
 	for range 3 {
 		require.Equal(t, ringnet.LargeRing, fill(t, out, at, most))
 		require.Zero(t, fill(t, out, at, most))
@@ -87,6 +99,7 @@ func TestIdleRingShrinks(t *testing.T) {
 	out, in := open(t, client, server)
 	at := 0
 	for range 2 {
+		at = pass(t, out, in, at)
 		n := fill(t, out, at, most)
 		drain(t, in, at, n)
 		at += n
@@ -118,9 +131,13 @@ func TestCloseAgainstReduce(t *testing.T) {
 	for range 20 {
 		client, server := sessions(t, 1)
 		out, in := open(t, client, server)
-		n := fill(t, out, 0, most)
-		drain(t, in, 0, n)
-		drain(t, in, n, fill(t, out, n, most))
+		at := pass(t, out, in, 0)
+		n := fill(t, out, at, most)
+		drain(t, in, at, n)
+		at += n
+		n = fill(t, out, at, most)
+		require.Equal(t, ringnet.LargeRing, n)
+		drain(t, in, at, n)
 		reduced := patience.Start(func() error {
 			for range 10 {
 				client.Reduce()
@@ -130,4 +147,20 @@ func TestCloseAgainstReduce(t *testing.T) {
 		require.NoError(t, client.Close())
 		require.NoError(t, patience.Finish(t, reduced))
 	}
+}
+
+// A session has what it needs for large data from its beginning on: no limit on files
+// or their sizes that comes later stands in its way.
+func TestBulkNeedsNoOtherSegment(t *testing.T) {
+	client, server := sessions(t, 4)
+	open(t, client, server)
+	before := client.Segments()
+	bulk, err := client.OpenBulk()
+	require.NoError(t, err)
+	accepted, err := server.Accept(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, ringnet.StartRing, fill(t, bulk, 0, most))
+	drain(t, accepted, 0, ringnet.StartRing)
+	require.Equal(t, before, client.Segments())
+	require.Equal(t, 1, before)
 }

@@ -46,7 +46,7 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 	"a stream without a segment": func(t *testing.T, sock *net.UnixConn) { ring(t, sock, ringnet.Opened) },
 	"a stream beyond the places": func(t *testing.T, sock *net.UnixConn) {
 		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
-		ring(t, sock, ringnet.Opened|2<<ringnet.PlaceShift)
+		ring(t, sock, ringnet.Opened|ringnet.FirstPlaces<<ringnet.PlaceShift)
 	},
 	"a stream at a place of this end": func(t *testing.T, sock *net.UnixConn) {
 		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())

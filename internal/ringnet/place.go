@@ -21,9 +21,10 @@ const (
 	largeRing = 2 << 20
 	smallRing = 64 << 10
 
-	// firstPlaces is how many places an end's first segment has. Each further
-	// one has a single place.
-	firstPlaces = 2
+	// firstPlaces is how many places an end's first segment has: for messages, for
+	// the words about them, and for large data, which takes no memory until there is
+	// some. Each further segment has a single place.
+	firstPlaces = 3
 )
 
 // place is where a stream can be. What is in memory of this process alone is
@@ -32,11 +33,12 @@ type place struct {
 	left        *atomic.Uint32 // the end that accepts has no stream here (any more)
 	here, there []byte         // rings: from the end that opens, and to it
 	used        bool           // this end has a stream here
+	paged       bool           // the rings have the pages that they begin with
 }
 
 // firstRings are the rings of an end's first places, which are in one segment. Each
 // further place has a segment of its own.
-var firstRings = [firstPlaces]int{largeRing, smallRing}
+var firstRings = [firstPlaces]int{largeRing, smallRing, largeRing}
 
 func placeSize(ring int) int { return placeHeader + 2*(headerSize+ring) }
 
@@ -49,22 +51,40 @@ func firstSegment() (size int) {
 }
 
 // created makes the segment that begins with the k-th place, with such rings unless it
-// is the first. Only what the rings begin with has its pages.
+// is the first. Where the system can set pages aside later, a segment has those of its
+// headers only.
 func created(k, ring int) (*segment.Segment, error) {
 	rings := []int{ring}
 	if k == 0 {
 		rings = firstRings[:]
 	}
-	at, parts := 0, []segment.Extent{}
+	size, headers := 0, []segment.Extent{}
 	for _, ring := range rings {
-		half := (placeSize(ring) - placeHeader) / 2
-		begin := headerSize + min(ring, startRing)
-		parts = append(parts,
-			segment.Extent{At: at, Length: placeHeader + begin},
-			segment.Extent{At: at + placeHeader + half, Length: begin})
-		at += placeSize(ring)
+		headers = append(headers, segment.Extent{At: size, Length: placeHeader + headerSize})
+		size += placeSize(ring)
 	}
-	return segment.CreateSparse(at, parts...)
+	seg, err := segment.CreateSparse(size, headers...)
+	if err != nil || !errors.Is(segment.Reserve(seg.Bytes()[:1]), errors.ErrUnsupported) {
+		return seg, err
+	}
+	_ = seg.Close()
+	return segment.CreateSealed(size)
+}
+
+// page sets aside what the rings begin with.
+func (p *place) page() error {
+	if p.paged {
+		return nil
+	}
+	for _, ring := range [][]byte{p.here, p.there} {
+		_, data := split(ring)
+		err := segment.Reserve(ring[:headerSize+startOf(data)])
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	p.paged = true
+	return nil
 }
 
 // sizes are those that the segment may have which begins with the k-th place.

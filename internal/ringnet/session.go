@@ -114,6 +114,9 @@ func (s *Session) begin(k int) (*stream, error) {
 		return nil, transport.ErrClosed
 	}
 	p := s.mine[k]
+	if err := p.page(); err != nil {
+		return nil, err
+	}
 	p.used = true
 	step.Here()
 	p.left.Store(0)
