@@ -24,7 +24,7 @@ import (
 
 // More messages than the peer takes in ahead must survive a graceful close.
 func TestCloseDeliversWhatWasWritten(t *testing.T) {
-	onPaths(t, append(paths(), stripedPaths()...), func(t *testing.T, client, server *pipe.Pipe) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var sent []*pipe.Message
 		var ops []*pipe.WriteOp
 		for i := range 60 {
@@ -52,17 +52,13 @@ func TestCloseDeliversWhatWasWritten(t *testing.T) {
 // What an end sent before it closed arrives also while it discards a tensor that
 // the other end is sending.
 func TestCloseDeliversAgainstTraffic(t *testing.T) {
-	for _, path := range append(paths(), stripedPaths()...) {
+	for _, path := range paths() {
 		if strings.Contains(path.name, "xth") || strings.Contains(path.name, "cma+compatible") {
 			continue // its messages have not left before they are read
 		}
 		t.Run(path.name, func(t *testing.T) {
 			client, server := connect(t, path)
-			much := 32 << 20
-			if strings.Contains(path.name, "mpt+compatible") {
-				much = 512 << 10 // see stripedPaths
-			}
-			against := server.WriteAsync(testContext(t), message(1, nil, []int{much}, device.CPU()))
+			against := server.WriteAsync(testContext(t), message(1, nil, []int{32 << 20}, device.CPU()))
 			next(t, client) // what has not begun to leave when the peer closes is refused
 			size := 100_000
 			if path.dialect == pipe.DialectNative {
@@ -97,7 +93,7 @@ func TestCloseDiscardsWhatComes(t *testing.T) {
 }
 
 func TestCloseFromBothEnds(t *testing.T) {
-	onPaths(t, append(paths(), stripedPaths()...), func(t *testing.T, client, server *pipe.Pipe) {
+	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		ops := []*pipe.WriteOp{
 			client.WriteAsync(testContext(t), message(1, []int{10}, nil)),
 			server.WriteAsync(testContext(t), message(2, []int{10}, nil)),
@@ -117,7 +113,7 @@ func TestCloseFromBothEnds(t *testing.T) {
 // Ends that close at the same moment take each other for closed, not for cut
 // off.
 func TestCloseAtOnce(t *testing.T) {
-	for _, path := range append(paths(), stripedPaths()...) {
+	for _, path := range paths() {
 		t.Run(path.name, func(t *testing.T) {
 			a, b := newContext(t, path), newContext(t, path)
 			l, err := b.Listen(testContext(t), path.url)

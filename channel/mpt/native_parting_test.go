@@ -71,7 +71,7 @@ func TestCloseDeliversOnEveryLane(t *testing.T) {
 		"the stream is first": {soon, late, late, 2 * late},
 		"a lane is first":     {late, late, soon, 2 * late},
 		"another is first":    {late, late, 2 * late, soon},
-		"the host is first":       {late, soon, late, late},
+		"the host is first":   {late, soon, late, late},
 		"all at once":         {soon, soon, soon, soon},
 	} {
 		t.Run(name, func(t *testing.T) {
