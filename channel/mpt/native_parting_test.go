@@ -12,7 +12,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
@@ -143,4 +146,70 @@ func TestPartingWhileLanesOpen(t *testing.T) {
 		require.Zero(t, f.Ports())
 		require.Zero(t, time.Since(begun))
 	})
+}
+
+// What is wrong with one lane once the peer is gone costs what was on it, and not what
+// the other still brings.
+func TestGarbageBehindTheEnd(t *testing.T) {
+	const slice = 64 << 10
+	e, far, streams := openedServer(t, 2, slice)
+	var received []<-chan error
+	for id := range uint64(3) {
+		received = append(received, recv(e, id, make([]byte, 2*slice)))
+		require.NoError(t, far.WriteFrames(transport.Frame{word(4, id, byte(1))}))
+	}
+	ordered := func(id, offset uint64, lane uint16) {
+		t.Helper()
+		wantFrame(t, far, word(6, id, offset, uint64(slice), lane))
+	}
+	for id := range uint64(2) { // what is on lane 0 of the first two is brought
+		ordered(id, 0, 0)
+		ordered(id, slice, 1)
+		bring(t, streams[0], 2*id, slice)
+	}
+	ordered(2, 0, 0)
+	ordered(2, slice, 0)
+
+	require.NoError(t, far.Close())
+	require.ErrorIs(t, patience.Finish(t, e.broken), io.EOF)
+	_, err := streams[1].Write(make([]byte, 100))
+	require.NoError(t, err)
+	for _, lost := range received[:2] {
+		require.ErrorIs(t, patience.Finish(t, lost), channel.ErrProtocol)
+	}
+	bring(t, streams[0], 4, slice)
+	bring(t, streams[0], 5, slice)
+	require.NoError(t, patience.Finish(t, received[2]))
+	require.Empty(t, e.broken)
+}
+
+// openedServer returns a listening end whose lanes are open, of which the test is the
+// peer.
+func openedServer(t *testing.T, count, slice int) (e *end, far transport.Conn, streams []transport.Stream) {
+	t.Helper()
+	over := mem.New(nil)
+	far, control := overMem()(t)
+	host, _ := hosts(t, overMem())
+	e = openEnd(t, mpt.NewWithStripe(slice, lanes(count, over)), channel.RoleListen, control, host)
+	require.NoError(t, far.WriteFrames(transport.Frame{word(1, uint16(count))}))
+	hello, err := wire.DecodeMPTHello(readFrame(t, far)[1:], wire.Limits{})
+	require.NoError(t, err)
+	for _, lane := range hello.(wire.MPTServerHello).Lanes {
+		conn := dialLane(t, over, lane)
+		wantFrame(t, conn, wire.MPTClientHello{RegistrationID: lane.RegistrationID}.Append(nil))
+		stream, err := conn.(transport.Streamer).Stream()
+		require.NoError(t, err)
+		streams = append(streams, stream)
+	}
+	require.NoError(t, far.WriteFrames(transport.Frame{word(3, uint16(count))}))
+	return e, far, streams
+}
+
+// bring writes the slice of that order.
+func bring(t *testing.T, lane transport.Stream, order uint64, slice int) {
+	t.Helper()
+	text := native.ChunkHeader{ID: order, Length: slice}.Append(nil)
+	text = append(text, make([]byte, slice)...)
+	_, err := lane.Write(native.ChunkTrailer{}.Append(text))
+	require.NoError(t, err)
 }
