@@ -1,6 +1,7 @@
 package mpt
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -151,9 +152,11 @@ func (e *compatEnd) Close(cause error) error {
 
 // release ends all connections there are. None is added later.
 func (e *compatEnd) release() error {
+	var ends sync.WaitGroup
 	for _, l := range e.lanes {
-		l.life.Fail(e.life.Err())
+		ends.Go(func() { l.life.Fail(e.life.Err()) }) // with TLS it may take a moment
 	}
+	ends.Wait()
 	return e.control.Close()
 }
 

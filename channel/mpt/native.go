@@ -161,6 +161,7 @@ func (e *nativeEnd) release() error {
 	for _, j := range e.end(cause) {
 		j.Done(cause)
 	}
+	closeAll(e.conns) // of which lanes that are at work let go when they notice
 	_ = e.host.Close(cause)
 	for _, l := range e.lanes {
 		l.close(cause)
@@ -187,7 +188,6 @@ func (e *nativeEnd) end(cause error) (idle []*job) {
 	if e.idle != nil {
 		e.idle.Stop()
 	}
-	closeAll(e.conns) // of which lanes that are at work let go when they notice
 	e.work.Broadcast()
 	return idle
 }

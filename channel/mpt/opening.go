@@ -108,11 +108,19 @@ func (e *nativeEnd) keep(conns ...transport.Conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if over := e.over(); over != nil {
-		closeAll(conns)
+		e.life.Go(func() { closeAll(conns) })
 		return over
 	}
 	e.conns = append(e.conns, conns...)
 	return nil
+}
+
+// drop closes the connections, which are no lanes. The caller holds mu.
+func (e *nativeEnd) drop() {
+	conns := e.conns
+	e.conns = nil
+	e.life.Go(func() { closeAll(conns) })
+	e.work.Broadcast()
 }
 
 // confirm tells the client that its lane has come, by its own words.
@@ -134,9 +142,7 @@ func (e *nativeEnd) noLanes(err error) {
 		return
 	}
 	e.log.Warn("tensors are not striped", "channel", Name, "peer", e.peer, "error", err)
-	closeAll(e.conns)
-	e.conns = nil
-	e.work.Broadcast()
+	e.drop()
 }
 
 // heardLanes is the client's: it dials.
@@ -190,8 +196,7 @@ func (e *nativeEnd) heardOpened(count int) error {
 	o.heard = true
 	if count == 0 {
 		o.cancel()
-		closeAll(e.conns)
-		e.conns = nil
+		e.drop()
 		return nil
 	}
 	if count != o.granted || len(e.conns) != count {

@@ -65,9 +65,7 @@ func (e *nativeEnd) part(cause error) {
 // holds mu.
 func (e *nativeEnd) leaveLanes() {
 	if e.lanes == nil {
-		closeAll(e.conns)
-		e.conns = nil
-		e.work.Broadcast()
+		e.drop()
 	}
 	for _, l := range e.lanes {
 		if l.moving == 0 {

@@ -107,13 +107,10 @@ func (e *nativeEnd) settleDown() {
 
 // retire closes the lanes, so that they can be opened anew. The caller holds mu.
 func (e *nativeEnd) retire() {
-	lanes := e.lanes
+	for _, l := range e.lanes {
+		e.life.Go(func() { l.close(transport.ErrClosed) })
+	}
 	e.lanes, e.conns, e.opening = nil, nil, opening{}
-	e.life.Go(func() {
-		for _, l := range lanes {
-			l.close(transport.ErrClosed)
-		}
-	})
 }
 
 // onLanes reports whether this end may offer on lanes, or the peer may. The caller
