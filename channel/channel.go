@@ -148,8 +148,9 @@ type Link struct {
 	// the protocol, or an Abort could not be had for less. The error matches
 	// io.EOF where the peer closed between two transfers, and ErrProtocol where
 	// it broke the protocol. Transfers under way get their error through done
-	// as always. Broken does not block, calls nothing of the channel, and is
-	// never nil.
+	// as always, or arrive where the peer had sent all of them before it closed.
+	// What they wait for may be Host; Close ends all. Broken does not block, calls
+	// nothing of the channel, and is never nil.
 	Broken func(error)
 
 	// Logger is never nil.

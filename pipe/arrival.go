@@ -115,14 +115,13 @@ func (in *arrival) start(a Allocation) {
 	in.dst = a.Payloads
 	in.answer(a)
 	for k, b := range a.Tensors {
-		if b.Len() == 0 || in.inbox.deaf {
+		t := &in.desc.Tensors[k]
+		if t.Length == 0 || in.inbox.deaf {
 			continue
 		}
-		l := p.laneFor(b.Device(), in.desc.Tensors[k].SourceDevice, b.Len())
-		id := l.nextRecv
-		l.nextRecv++
+		l := p.laneFor(b.Device(), t.SourceDevice, t.Length)
 		in.tensors.Add(1)
-		l.channel.Recv(id, b, func(err error) { in.tensorDone(l, b.Len(), err) })
+		l.take(b, t.Length, func(err error) { in.tensorDone(l, t.Length, err) })
 	}
 	in.inbox.took(in)
 	close(in.started)

@@ -77,31 +77,18 @@ func channels() []by {
 		constant("basic", basic.New()),
 		constant("xth", xth.New()),
 		constant("cma", cma.New(cma.Options{})),
-		onLanes(pipe.DialectNative), // and see stripedPaths
+		{"mpt", dialects(), func(over transport.Transport) pipe.ChannelEntry {
+			f := mpt.New(mpt.Lanes{Count: 2, Transport: over})
+			return pipe.ChannelEntry{Name: mpt.UVName, Priority: 1000, Factory: f}
+		}, nil},
 	}
 }
 
-// onLanes is mpt in these dialects.
-func onLanes(dialects ...string) by {
-	return by{"mpt", dialects, func(over transport.Transport) pipe.ChannelEntry {
-		f := mpt.New(mpt.Lanes{Count: 2, Transport: over})
-		return pipe.ChannelEntry{Name: mpt.UVName, Priority: 1000, Factory: f}
-	}, nil}
-}
-
 // paths lists the combinations that the package must work with.
-func paths() []path { return pathsOver(channels()) }
-
-// stripedPaths are those of mpt in the compatible dialect, for tests that discard no
-// tensor which is large, or has another beside it: the lanes would all write into the
-// one piece of memory that the pipe has for that, which nobody reads, but which the
-// race detector sees.
-func stripedPaths() []path { return pathsOver([]by{onLanes(pipe.DialectCompatible)}) }
-
-func pathsOver(channels []by) []path {
+func paths() []path {
 	var out []path
 	for _, over := range transports() {
-		for _, channel := range channels {
+		for _, channel := range channels() {
 			for _, dialect := range channel.dialects {
 				out = append(out, path{
 					name:    over.name + "+" + channel.name + "+" + dialect,

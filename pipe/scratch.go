@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -63,7 +64,7 @@ const scratchSize = 512 << 10
 // scratch makes an allocation for a message that nobody wants. The peer may
 // have announced more than this machine has, so the memory of host tensors is
 // one small piece for each channel, used over and over: channels receive one
-// tensor after the other.
+// tensor after the other, or need no memory for that.
 func (in *arrival) scratch() (Allocation, error) {
 	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
 	pieces := map[*lane][]byte{}
@@ -71,6 +72,10 @@ func (in *arrival) scratch() (Allocation, error) {
 		d := in.inbox.discardDevice(t)
 		if d == device.CPU() {
 			l := in.inbox.pipe.laneFor(d, t.SourceDevice, t.Length)
+			if _, able := l.channel.(channel.Discarder); able {
+				a.Tensors[k] = device.Bytes(nil)
+				continue
+			}
 			pieces[l] = slices.Grow(pieces[l], min(t.Length, scratchSize))
 			a.Tensors[k] = scratchBuffer(pieces[l], t.Length)
 			continue
@@ -82,6 +87,18 @@ func (in *arrival) scratch() (Allocation, error) {
 		a.Tensors[k] = b
 	}
 	return a, nil
+}
+
+// take receives the next tensor of n bytes of the compatible dialect into b. Where that
+// has no memory, see scratch, they are thrown away.
+func (l *lane) take(b device.Buffer, n int, done func(error)) {
+	id := l.nextRecv
+	l.nextRecv++
+	if d, able := l.channel.(channel.Discarder); able && b.Len() == 0 {
+		d.Discard(id, n, done)
+		return
+	}
+	l.channel.Recv(id, b, done)
 }
 
 // scratchBuffer makes a buffer of n bytes from the capacity of piece.

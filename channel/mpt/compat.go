@@ -1,6 +1,7 @@
 package mpt
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -9,6 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
+
+var _ channel.Discarder = (*compatEnd)(nil)
 
 // compatEnd is this process's end of a channel in the compatible dialect.
 // Transfers queue at the lanes, also before those are open.
@@ -75,9 +78,32 @@ func (e *compatEnd) begin(push func(*framed.Line, transfer.Transfer) bool, id ui
 		e.life.Later(done, e.life.Err())
 		return
 	}
+	e.spread(done, func(i int, s *stripe) error {
+		from, n := e.part(buf.Len(), i)
+		return e.queue(push, e.lanes[i], id, buf.Slice(from, n), s)
+	})
+}
+
+// Discard implements [channel.Discarder]: each lane throws away its part.
+func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
+	if n == 0 {
+		e.life.Later(done, e.life.Err())
+		return
+	}
+	e.spread(done, func(i int, s *stripe) error {
+		l := e.lanes[i]
+		if _, n := e.part(n, i); !l.Discard(id, n, s.piece) {
+			return l.life.Err()
+		}
+		return nil
+	})
+}
+
+// spread begins a transfer, of which push gives each lane its piece.
+func (e *compatEnd) spread(done func(error), push func(lane int, s *stripe) error) {
 	s := e.stripes.begin(len(e.lanes), done)
-	for i, l := range e.lanes {
-		if err := e.queue(push, l, id, e.part(buf, i), s); err != nil {
+	for i := range e.lanes {
+		if err := push(i, s); err != nil {
 			s.through(err)
 		}
 	}
@@ -86,10 +112,10 @@ func (e *compatEnd) begin(push func(*framed.Line, transfer.Transfer) bool, id ui
 	}
 }
 
-// part is what lane i carries of buf.
-func (e *compatEnd) part(buf device.Buffer, i int) device.Buffer {
-	from, to := bound(buf.Len(), i, len(e.lanes)), bound(buf.Len(), i+1, len(e.lanes))
-	return buf.Slice(from, to-from)
+// part is what lane i carries of size bytes.
+func (e *compatEnd) part(size, i int) (from, n int) {
+	from = bound(size, i, len(e.lanes))
+	return from, bound(size, i+1, len(e.lanes)) - from
 }
 
 func (e *compatEnd) queue(push func(*framed.Line, transfer.Transfer) bool, l *compatLane, id uint64, part device.Buffer, s *stripe) error {
@@ -126,9 +152,11 @@ func (e *compatEnd) Close(cause error) error {
 
 // release ends all connections there are. None is added later.
 func (e *compatEnd) release() error {
+	var ends sync.WaitGroup
 	for _, l := range e.lanes {
-		l.life.Fail(e.life.Err())
+		ends.Go(func() { l.life.Fail(e.life.Err()) }) // with TLS it may take a moment
 	}
+	ends.Wait()
 	return e.control.Close()
 }
 

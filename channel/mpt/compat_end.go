@@ -25,7 +25,7 @@ func (e *compatEnd) attend() {
 	select {
 	case <-e.opened:
 		for _, l := range e.lanes {
-			_ = l.conn.CloseWrite() // the reader finds out what is wrong with it
+			e.life.Go(func() { _ = l.conn.CloseWrite() }) // the reader finds out what is wrong with it
 		}
 		e.oneEnded()
 	case <-late.C:

@@ -82,11 +82,14 @@ func sayClientHello(conn transport.Conn, id uint64) error {
 	return conn.WriteFrames(transport.Frame{wire.MPTClientHello{RegistrationID: id}.Append(nil)})
 }
 
-// closeAll closes those that are not nil.
+// closeAll closes those that are not nil, all at once: with TLS each may take a moment
+// to tell its peer.
 func closeAll(conns []transport.Conn) {
+	var closes sync.WaitGroup
 	for _, c := range conns {
 		if c != nil {
-			_ = c.Close()
+			closes.Go(func() { _ = c.Close() })
 		}
 	}
+	closes.Wait()
 }

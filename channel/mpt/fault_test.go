@@ -250,9 +250,9 @@ func TestParityOfContextNotJoined(t *testing.T) {
 					one, other = other, one
 				}
 				require.NoError(t, other.Close(errTest))
+				require.NoError(t, one.Close(errTest))
 				_ = patience.Finish(t, sent)
 				_ = patience.Finish(t, received)
-				require.NoError(t, one.Close(errTest))
 				require.Zero(t, f.Ports())
 			}
 		}

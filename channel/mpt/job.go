@@ -109,6 +109,9 @@ func (e *nativeEnd) settle(s *side, j *job, sl *slice, err error) (over bool, ou
 	defer e.settleDown()
 	if sl.lane != nil {
 		sl.lane.moving--
+		if e.parted != nil && sl.lane.moving == 0 {
+			e.leave(sl.lane)
+		}
 	}
 	if sl.lane != nil && s == &e.recvs {
 		sl.lane.ordered--

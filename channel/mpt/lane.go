@@ -13,6 +13,7 @@ import (
 // lane is one that is open.
 type lane struct {
 	number  int
+	conn    transport.Conn
 	mover   *bulk.Mover
 	channel channel.Channel // of mover
 
@@ -26,7 +27,7 @@ type lane struct {
 func (e *nativeEnd) newLanes(conns []transport.Conn) []*lane {
 	lanes := make([]*lane, len(conns))
 	for i, conn := range conns {
-		l := &lane{number: i}
+		l := &lane{number: i, conn: conn}
 		l.mover = bulk.New(bulk.Config{
 			Open:     func(context.Context) (transport.Stream, error) { return stream(conn) },
 			Ready:    func(uint16, uint64) {}, // the order says it
@@ -49,6 +50,13 @@ func stream(conn transport.Conn) (transport.Stream, error) {
 	return s.Stream()
 }
 
+// close ends what moves on the lane. A mover that nothing went through has not opened
+// the connection.
+func (l *lane) close(cause error) {
+	_ = l.mover.Close(cause)
+	_ = l.conn.Close()
+}
+
 // laneBroken ends the channel, but not before the mover has moved on, and not for a
 // lane that the peer closes because nobody needs it.
 func (e *nativeEnd) laneBroken(l *lane, err error) {
@@ -57,7 +65,7 @@ func (e *nativeEnd) laneBroken(l *lane, err error) {
 	}
 	e.life.Go(func() {
 		if !e.isRetired(l) {
-			e.life.Fail(e.explain(err))
+			e.lost(err)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package mpt
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -26,12 +27,19 @@ type nativeEnd struct {
 	checksum bool
 	log      *slog.Logger
 	life     *transfer.Life
+	broken   func(error) // Link.Broken, once
+
+	// The lanes are opened until opens ends.
+	opens       context.Context
+	stopOpening context.CancelCauseFunc
 
 	mu      sync.Mutex
-	ended   bool // nothing begins any more
+	ended   bool  // nothing moves any more
+	parted  error // nothing begins any more because the peer is gone, see part
 	sends   side
 	recvs   side
-	offers  map[uint64]way // of the peer, without a Recv that can use them
+	small   map[uint64]struct{} // Sends on host that are no jobs
+	offers  map[uint64]way      // of the peer, without a Recv that can use them
 	due     fifo.Queue[*job]
 	words   fifo.Queue[word]
 	work    sync.Cond // words has grown, or opening has, or the end has come
@@ -52,36 +60,67 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 		peer:     link.Peer,
 		checksum: link.Checksum,
 		log:      link.Logger,
+		small:    make(map[uint64]struct{}),
 		offers:   make(map[uint64]way),
 	}
 	e.sends = newSide(role, channel.Channel.Send)
 	e.recvs = newSide(1-role, channel.Channel.Recv)
 	e.work.L = &e.mu
-	e.life = transfer.NewLife(e.release, link.Broken)
+	var once sync.Once
+	e.broken = func(err error) { once.Do(func() { link.Broken(err) }) }
+	e.life = transfer.NewLife(e.release, e.broken)
+	e.opens, e.stopOpening = context.WithCancelCause(e.life.Context())
 	for _, work := range []func() error{e.speak, e.listen} {
-		e.life.Go(func() { e.life.Fail(e.explain(work())) })
+		e.life.Go(func() { e.lost(work()) })
 	}
 	return e
 }
 
-// small reports whether a transfer is not worth being cut. Both ends decide it
+// isSmall reports whether a transfer is not worth being cut. Both ends decide it
 // alike, by the length alone.
-func (e *nativeEnd) small(buf device.Buffer) bool { return buf.Len() < 2*e.factory.stripe }
+func (e *nativeEnd) isSmall(buf device.Buffer) bool { return buf.Len() < 2*e.factory.stripe }
 
 func (e *nativeEnd) Send(id uint64, src device.Buffer, done func(error)) {
-	if e.small(src) {
-		e.host.Send(id, src, done)
+	if e.isSmall(src) {
+		e.sendSmall(id, src, done)
 		return
 	}
 	e.begin(&e.sends, id, src, done, e.offer)
 }
 
 func (e *nativeEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
-	if e.small(dst) {
-		e.host.Recv(id, dst, done)
+	if e.isSmall(dst) {
+		e.recvSmall(id, dst, done)
 		return
 	}
 	e.begin(&e.recvs, id, dst, done, e.match)
+}
+
+// sendSmall leaves a transfer to the pipe's own means, but for its end.
+func (e *nativeEnd) sendSmall(id uint64, src device.Buffer, done func(error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if over := e.over(); over != nil {
+		e.life.Later(done, over)
+		return
+	}
+	e.small[id] = struct{}{}
+	e.host.Send(id, src, func(err error) {
+		e.mu.Lock()
+		delete(e.small, id)
+		e.mu.Unlock()
+		done(err)
+	})
+}
+
+func (e *nativeEnd) recvSmall(id uint64, dst device.Buffer, done func(error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if over := e.over(); over != nil {
+		e.life.Later(done, over)
+		return
+	}
+	e.host.Recv(id, dst, done)
 }
 
 func (e *nativeEnd) Abort(id uint64, cause error) {
@@ -101,9 +140,10 @@ func (e *nativeEnd) Close(cause error) error { return e.life.Close(cause) }
 
 // refuse says why a job cannot begin. The caller holds mu.
 func (e *nativeEnd) refuse(s *side, j *job, fault error) error {
+	over := e.over()
 	switch {
-	case e.ended:
-		return e.life.Err()
+	case over != nil:
+		return over
 	case !j.Buf.IsHost():
 		return e.explain(device.ErrMemory)
 	case fault != nil:
@@ -121,9 +161,10 @@ func (e *nativeEnd) release() error {
 	for _, j := range e.end(cause) {
 		j.Done(cause)
 	}
+	closeAll(e.conns) // of which lanes that are at work let go when they notice
 	_ = e.host.Close(cause)
 	for _, l := range e.lanes {
-		_ = l.mover.Close(cause)
+		l.close(cause)
 	}
 	return e.control.Close()
 }
@@ -147,7 +188,6 @@ func (e *nativeEnd) end(cause error) (idle []*job) {
 	if e.idle != nil {
 		e.idle.Stop()
 	}
-	closeAll(e.conns) // of which lanes that are at work let go when they notice
 	e.work.Broadcast()
 	return idle
 }

@@ -52,7 +52,7 @@ func (e *nativeEnd) heardOpen(count int) error {
 		return protocolError("it asks for %d lanes, out of turn", count)
 	}
 	e.opening.begun = true
-	ctx, cancel := context.WithTimeoutCause(e.life.Context(), awaitLimit, ErrLate)
+	ctx, cancel := context.WithTimeoutCause(e.opens, awaitLimit, ErrLate)
 	e.opening.cancel = cancel
 	e.life.Go(func() {
 		defer cancel()
@@ -107,12 +107,20 @@ func (e *nativeEnd) announce(hello wire.MPTServerHello) {
 func (e *nativeEnd) keep(conns ...transport.Conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ended {
-		closeAll(conns)
-		return e.life.Err()
+	if over := e.over(); over != nil {
+		e.life.Go(func() { closeAll(conns) })
+		return over
 	}
 	e.conns = append(e.conns, conns...)
 	return nil
+}
+
+// drop closes the connections, which are no lanes. The caller holds mu.
+func (e *nativeEnd) drop() {
+	conns := e.conns
+	e.conns = nil
+	e.life.Go(func() { closeAll(conns) })
+	e.work.Broadcast()
 }
 
 // confirm tells the client that its lane has come, by its own words.
@@ -130,13 +138,11 @@ func confirm(ctx context.Context, conn transport.Conn, id uint64) error {
 func (e *nativeEnd) noLanes(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ended {
+	if e.over() != nil {
 		return
 	}
 	e.log.Warn("tensors are not striped", "channel", Name, "peer", e.peer, "error", err)
-	closeAll(e.conns)
-	e.conns = nil
-	e.work.Broadcast()
+	e.drop()
 }
 
 // heardLanes is the client's: it dials.
@@ -154,7 +160,7 @@ func (e *nativeEnd) heardLanes(text []byte) error {
 }
 
 func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
-	ctx, cancel := context.WithTimeoutCause(e.life.Context(), dialLimit, ErrLate)
+	ctx, cancel := context.WithTimeoutCause(e.opens, dialLimit, ErrLate)
 	defer cancel()
 	conns, err := e.factory.dial(ctx, e.via, lanes, hearConfirmed)
 	if err == nil {
@@ -166,7 +172,7 @@ func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.ended {
+	if e.over() == nil {
 		e.use()
 		e.say(word{kind: wordOpened, count: len(conns)})
 	}
@@ -190,8 +196,7 @@ func (e *nativeEnd) heardOpened(count int) error {
 	o.heard = true
 	if count == 0 {
 		o.cancel()
-		closeAll(e.conns)
-		e.conns = nil
+		e.drop()
 		return nil
 	}
 	if count != o.granted || len(e.conns) != count {
@@ -204,12 +209,12 @@ func (e *nativeEnd) heardOpened(count int) error {
 // hear, and speak, before the server itself has come back from telling it. Nothing
 // else is heard meanwhile: the next word may be an offer on lanes.
 func (e *nativeEnd) untilTold() error {
-	for !e.opening.told && e.conns != nil && !e.ended {
+	for !e.opening.told && e.conns != nil && e.over() == nil {
 		e.work.Wait()
 	}
-	switch {
-	case e.ended:
-		return e.life.Err()
+	switch over := e.over(); {
+	case over != nil:
+		return over
 	case e.conns == nil:
 		return protocolError("it has opened lanes that did not come about")
 	}

@@ -32,7 +32,7 @@ func (e *nativeEnd) watchIdle() {
 func (e *nativeEnd) lookIdle() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ended || e.lanes == nil {
+	if e.over() != nil || e.lanes == nil {
 		return
 	}
 	if e.moved || e.busy() {
@@ -91,7 +91,7 @@ func (e *nativeEnd) settleDown() {
 	if e.role == channel.RoleConnect {
 		mine = restAgreed
 	}
-	if e.ended || e.opening.rest != mine || e.busy() {
+	if e.over() != nil || e.opening.rest != mine || e.busy() {
 		return
 	}
 	e.say(word{kind: wordRest})
@@ -107,14 +107,10 @@ func (e *nativeEnd) settleDown() {
 
 // retire closes the lanes, so that they can be opened anew. The caller holds mu.
 func (e *nativeEnd) retire() {
-	lanes, conns := e.lanes, e.conns
+	for _, l := range e.lanes {
+		e.life.Go(func() { l.close(transport.ErrClosed) })
+	}
 	e.lanes, e.conns, e.opening = nil, nil, opening{}
-	e.life.Go(func() {
-		for _, l := range lanes {
-			_ = l.mover.Close(transport.ErrClosed)
-		}
-		closeAll(conns) // a mover that nothing went through has not opened its own
-	})
 }
 
 // onLanes reports whether this end may offer on lanes, or the peer may. The caller

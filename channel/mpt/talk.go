@@ -68,8 +68,11 @@ func (e *nativeEnd) listen() error {
 func (e *nativeEnd) hear(w word, rest []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ended {
+	switch {
+	case e.ended:
 		return e.life.Err()
+	case e.parted != nil:
+		return nil // it is about what is over
 	}
 	switch w.kind {
 	case wordOpen:

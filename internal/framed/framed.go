@@ -18,6 +18,10 @@ const (
 	batchBytes  = 64 << 10
 )
 
+// voidBytes is the memory through which a frame goes that is thrown away: little, for
+// a channel may have many lines.
+const voidBytes = 32 << 10
+
 // Line is one connection. Transfers may be given to it before the connection
 // is: they wait. All of them are over when the life is, and either Run or Drain
 // must be called for that.
@@ -43,6 +47,11 @@ func (l *Line) Send(t transfer.Transfer) bool { return l.sends.Push(t) }
 
 // Recv is Send in the other direction.
 func (l *Line) Recv(t transfer.Transfer) bool { return l.recvs.Push(t) }
+
+// Discard is Recv of n bytes that are thrown away.
+func (l *Line) Discard(id uint64, n int, done func(error)) bool {
+	return l.recvs.Push(transfer.Transfer{ID: id, Void: n, Done: done})
+}
 
 // Has reports whether a transfer with that id is waiting or under way.
 func (l *Line) Has(id uint64) bool { return l.sends.Has(id) || l.recvs.Has(id) }
@@ -142,8 +151,11 @@ func (l *Line) fill(n int64) error {
 	if err != nil {
 		return err
 	}
-	if want := int64(t.Buf.Len()); n != want {
+	if want := int64(t.Buf.Len() + t.Void); n != want {
 		return &channel.LengthError{Want: want, Got: n}
+	}
+	if t.Void > 0 {
+		return l.skip(t.Void)
 	}
 	if err := t.WaitReady(); err != nil {
 		return err
@@ -151,4 +163,17 @@ func (l *Line) fill(n int64) error {
 	l.segments = t.Buf.AppendSegments(l.segments[:0])
 	defer clear(l.segments)
 	return l.conn.ReadBody(l.segments...)
+}
+
+// skip throws away the n bytes of a frame.
+func (l *Line) skip(n int) error {
+	piece := make([]byte, min(n, voidBytes))
+	for n > 0 {
+		piece = piece[:min(n, len(piece))]
+		if err := l.conn.ReadBody(piece); err != nil {
+			return err
+		}
+		n -= len(piece)
+	}
+	return nil
 }

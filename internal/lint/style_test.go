@@ -21,7 +21,9 @@ var maySleep = map[string]string{
 	"internal/leakcheck/usage.go": "waits for the garbage collector and the kernel, which send no signal",
 
 	"channel/mpt/fault_test.go":          simulated,
+	"channel/mpt/native_parting_test.go": simulated,
 	"channel/mpt/rest_test.go":           simulated,
+	"channel/mpt/stuck_test.go":          simulated,
 	"device/delayed/delayed_test.go":     simulated,
 	"internal/patience/patience_test.go": simulated,
 	"internal/simnet/slow_test.go":       simulated,

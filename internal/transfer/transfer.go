@@ -17,6 +17,7 @@ type Transfer struct {
 	ID   uint64
 	Buf  device.Buffer
 	Done func(error) // nil once Take has taken it
+	Void int         // bytes to be thrown away, where there is no Buf for them
 
 	order *order // nil: the memory is valid at once
 }
