@@ -159,6 +159,27 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 	}
 }
 
+// The peer measures what the spec names for it.
+func TestPathOfThePeer(t *testing.T) {
+	s := small(8, true)
+	require.Equal(t, s, s.ForPeer())
+	s.Transports, s.Channels = nil, nil
+	require.ErrorContains(t, Libtensorpipe{}.Check(s), "one transport and one channel")
+	s.PeerTransport, s.PeerChannel = "shm", "basic"
+	require.NoError(t, Libtensorpipe{}.Check(s))
+	require.Equal(t, []string{"shm", "basic"}, append(s.ForPeer().Transports, s.ForPeer().Channels...))
+
+	for want, spoil := range map[string]func(*Spec){
+		`no transport "mem"`: func(s *Spec) { s.PeerTransport = "mem" },
+		`no channel "xth"`:   func(s *Spec) { s.PeerChannel = "xth" },
+	} {
+		s := s
+		spoil(&s)
+		require.ErrorIs(t, Libtensorpipe{}.Check(s), ErrSpec)
+		require.ErrorContains(t, Libtensorpipe{}.Check(s), want)
+	}
+}
+
 // Lanes are counted where there may be some, and those that are used.
 func TestConnectionsOfResult(t *testing.T) {
 	for _, c := range []struct {

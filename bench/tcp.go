@@ -53,6 +53,10 @@ func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	return out, nil
 }
 
+// Carries reports whether the tensors of a measurement went one way over TCP, which
+// those of the other of two that are compared need not have done.
+func (TCP) Carries(r *Result) bool { return connections(r) > 0 }
+
 // connections is how many TCP connections carried the tensors of a measurement one
 // way.
 func connections(r *Result) int {

@@ -166,6 +166,47 @@ func TestBenchPeerLacksThePath(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stdout, `"tensorpipe-go/libtensorpipe"`))
 }
 
+// The peer takes its own path, and that is said.
+func TestBenchPeerTakesAnotherPath(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	args := "bench -peer libtensorpipe -pairs 1 -transport uv -channel basic -peer-channel mpt_uv -lanes 2 -count 3 -size 100KiB"
+	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
+	require.Zero(t, code, stderr)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 5)
+	require.Contains(t, lines[0], "transport uv, channel basic, native")
+	require.Contains(t, lines[0], ", medians of 1 pair, libtensorpipe on transport uv, channel mpt_uv with up to 2 lanes")
+	require.Regexp(t, " mpt_uv$", lines[3])
+	require.Regexp(t, " basic$", lines[2])
+
+	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
+	require.Zero(t, code, stderr)
+	found := map[string]benchRatios{}
+	for line := range strings.Lines(stdout) {
+		var r benchRatios
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		found[r.Subject] = r
+	}
+	require.Equal(t, "uv mpt_uv", found["libtensorpipe"].Transport+" "+found["libtensorpipe"].Channel)
+	both := found["tensorpipe-go/libtensorpipe"]
+	require.Equal(t, "uv mpt_uv", both.PeerTransport+" "+both.PeerChannel)
+	require.Equal(t, "uv basic", both.Transport+" "+both.Channel)
+}
+
+// With a path of the peer's own, ours may be whatever a pipe takes.
+func TestBenchPeerBesideAuto(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	args := "bench -peer libtensorpipe -pairs 1 -peer-transport uv -peer-channel basic -count 3 -size 8"
+	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "auto/auto: transport ")
+	require.Equal(t, 1, strings.Count(stdout, "ratio"))
+}
+
 // All that the catalog has runs, or says why it does not.
 func TestBenchCatalog(t *testing.T) {
 	all := catalog(torchLanes)
@@ -229,10 +270,15 @@ func TestBenchBadCommandLines(t *testing.T) {
 		"-peer gloo":                         `-peer "gloo": want libtensorpipe`,
 		"-peer libtensorpipe":                "say with -transport and -channel which path to compare",
 		"-peer libtensorpipe -channel basic": "say with -transport and -channel which path to compare",
-		"-peer libtensorpipe -transport uv -channel basic -pairs 0": "-pairs 0: want 1 to 10000000",
-		"-peer libtensorpipe -transport uv -channel xth":            "-peer libtensorpipe: libtensorpipe is measured between two processes",
-		"-pairs 3":     "-pairs is for runs with -peer",
-		"-named=maybe": `invalid boolean value "maybe" for -named: want true, false or both`,
+		"-peer libtensorpipe -transport uv -channel basic -pairs 0":            "-pairs 0: want 1 to 10000000",
+		"-peer libtensorpipe -transport uv -channel xth":                       "-peer libtensorpipe: libtensorpipe is measured between two processes",
+		"-peer libtensorpipe -transport uv -channel basic -peer-channel xth":   `-peer libtensorpipe: libtensorpipe has no channel "xth" here, only basic, mpt_uv, cma`,
+		"-peer libtensorpipe -transport uv -channel basic -peer-transport mem": `-peer libtensorpipe: libtensorpipe has no transport "mem" here, only uv, shm`,
+		"-peer libtensorpipe -channel basic -peer-channel basic":               "say with -transport and -channel which path to compare",
+		"-peer-channel basic": "-peer-transport and -peer-channel are for runs with -peer",
+		"-peer-transport shm": "-peer-transport and -peer-channel are for runs with -peer",
+		"-pairs 3":            "-pairs is for runs with -peer",
+		"-named=maybe":        `invalid boolean value "maybe" for -named: want true, false or both`,
 	} {
 		stdout, stderr, code := tpipe(t, append([]string{"bench"}, strings.Fields(line)...)...)
 		require.Equal(t, exitUsage, code, line)
