@@ -19,9 +19,6 @@ import (
 // die, "all" being all.
 const pointsVar = "SAMEHOST_TEST_POINTS"
 
-// many are enough deaths for a median to mean something.
-const many = 10
-
 func refusedToConnect(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -54,18 +51,22 @@ func onAllWays(t *testing.T, f func(t *testing.T, s *survivor, listens bool)) {
 }
 
 // bury lets one child after another die, each at another point of its life: a few of
-// them, or as many as the environment says. Of many, half have left nothing behind
-// within a second; a single one may have met with something else on this machine.
+// them, or as many as the environment says. Where it says how many, none may take a
+// second to be forgotten; other runs may share the machine with whatever there is.
 func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) {
 	t.Helper()
 	life := s.live(t, start, listens)
 	var dead []fate
+	alone := 0
 	points := chosen(t, life.points, few)
 	for _, n := range points {
 		f := s.meet(t, start, listens, n)
 		f.require(t, n)
 		if f.killed {
 			dead = append(dead, f)
+			if len(f.errs) == 0 && f.failed == 0 {
+				alone++
+			}
 		} else {
 			require.NoError(t, f.err, "point %d: not every life has as many", n)
 		}
@@ -73,11 +74,11 @@ func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) 
 	require.NotEmpty(t, dead)
 	slices.SortFunc(dead, func(a, b fate) int { return cmp.Compare(a.freed, b.freed) })
 	half, slowest := dead[len(dead)/2].freed, dead[len(dead)-1]
-	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen; gone after %v in the median, after %v the slowest, at point %d, %s",
+	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen, %d of them before it met anybody; gone after %v in the median, after %v the slowest, at point %d, %s",
 		s.way.name, s.dialect, map[bool]string{false: "the dialling end", true: "the listening end"}[listens],
-		life.points, len(dead), len(points), half.Round(10*time.Microsecond), slowest.freed.Round(10*time.Microsecond), slowest.n, slowest.where)
-	if len(dead) >= many {
-		require.Less(t, half, time.Second)
+		life.points, len(dead), len(points), alone, half.Round(10*time.Microsecond), slowest.freed.Round(10*time.Microsecond), slowest.n, slowest.where)
+	if os.Getenv(pointsVar) != "" {
+		require.Less(t, slowest.freed, time.Second)
 	}
 }
 

@@ -91,6 +91,7 @@ type fate struct {
 	n      int     // the point
 	closed bool    // it had begun to close
 	errs   []error // of its pipe, if it had one
+	failed int     // handshakes that came to nothing meanwhile
 	freed  time.Duration
 }
 
@@ -98,6 +99,7 @@ type fate struct {
 func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fate {
 	t.Helper()
 	f := fate{n: n}
+	failed := s.context.Stats().HandshakesFailed
 	if listens {
 		m := start(t, s.part("listen", "converse"), n)
 		if url := patience.Finish(t, m.address); url != "" {
@@ -110,8 +112,13 @@ func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fa
 		f.ending = patience.Finish(t, m.ended)
 		_, f.closed = m.hasSaid(closing)
 	}
-	s.settle(t, fmt.Sprint("point ", n, ", ", f.where))
+	what := fmt.Sprint("point ", n, ", ", f.where)
+	if !listens && f.dialled {
+		s.notice(t, failed, what)
+	}
+	s.settle(t, what)
 	f.freed = time.Since(f.at)
+	f.failed = int(s.context.Stats().HandshakesFailed - failed)
 	s.mu.Lock()
 	f.errs = append(f.errs, s.over...)
 	s.over = nil
@@ -126,6 +133,20 @@ func (s *survivor) dial(t *testing.T, url string) error {
 		return err
 	}
 	return s.outlive(t.Context(), p)
+}
+
+// notice waits until there is an error of a pipe with a child that dialled, or the
+// listener has counted a handshake that failed.
+func (s *survivor) notice(t *testing.T, failed uint64, what string) {
+	t.Helper()
+	noticed := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.over) > 0 || s.context.Stats().HandshakesFailed > failed
+	}
+	if !noticed() {
+		require.Eventually(t, noticed, patience.Limit, time.Millisecond, what)
+	}
 }
 
 // settle waits until the sibling is alone.

@@ -155,7 +155,9 @@ func (tr *tracer) call(tid int) {
 	if tr.points == tr.fatal {
 		tr.where = fmt.Sprintf("system call %d", c.number)
 		_ = unix.Kill(tr.pid, unix.SIGKILL)
+		return
 	}
+	tr.dialled = tr.dialled || c.number == unix.SYS_CONNECT && c.args[2] == unix.SizeofSockaddrInet4
 }
 
 // systemCall is the kernel's struct ptrace_syscall_info, of a call that begins.
