@@ -101,6 +101,29 @@ func TestRoute(t *testing.T) {
 	}
 }
 
+// Tensors that are no matter for lanes go the pipe's own way, whoever offers it.
+func TestRouteBesideLanes(t *testing.T) {
+	for _, c := range []struct {
+		dialect  string
+		channels []string
+		size     int
+		want     string
+	}{
+		{pipe.DialectNative, []string{"mpt_uv"}, 200_000, Bulk}, {pipe.DialectNative, []string{"mpt_uv"}, 1 << 20, "mpt_uv"},
+		{pipe.DialectNative, []string{"mpt_uv", "basic"}, 200_000, "basic"}, {pipe.DialectNative, []string{"mpt_uv", "basic"}, 1 << 20, "mpt_uv"},
+		{pipe.DialectNative, []string{"mpt_uv"}, 8, Inline}, {pipe.DialectCompatible, []string{"mpt_uv", "basic"}, 8, "mpt_uv"},
+	} {
+		s := small(c.size, true)
+		s.Dialect, s.Channels, s.OneWay = c.dialect, c.channels, 20
+		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, []string{"mpt_uv", c.want, c.want}, []string{r.Channel, r.TripRoute, r.OneWayRoute}, "%+v", c)
+	}
+	r := &Result{Dialect: pipe.DialectNative, SizeBytes: 1 << 20, TripRoute: "inline,mpt_uv", OneWayRoute: "mpt_uv"}
+	r.withoutLanes()
+	require.Equal(t, []string{"inline,bulk", "bulk"}, []string{r.TripRoute, r.OneWayRoute}, "a pipe without lanes")
+}
+
 // What went before, or in the other phase, does not count.
 func TestRouteOfAPhase(t *testing.T) {
 	stats := func(basicSent, basicReceived, cmaSent uint64) pipe.PipeStats {

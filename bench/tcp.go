@@ -13,7 +13,6 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // TCP are the connections that a path over TCP is made of, and nothing else:
@@ -64,9 +63,9 @@ func connections(r *Result) int {
 	for name := range strings.SplitSeq(r.OneWayRoute, ",") {
 		n := 0
 		switch {
-		case name == mpt.UVName && (r.Dialect != pipe.DialectNative || r.SizeBytes >= mpt.NativeBytes):
+		case name == mpt.UVName:
 			n = r.Connections
-		case r.Transport == tcpTransport && (name == basic.Name || name == mpt.UVName || name == Inline):
+		case r.Transport == tcpTransport && (name == basic.Name || name == Bulk || name == Inline):
 			n = 1
 		}
 		most = max(most, n)

@@ -45,9 +45,10 @@ own at both ends, and every byte is checked while no clock runs.
 -transport and -channel are lists, of which every combination is measured; one
 that does not work here is a line that says why. In both lists auto stands for
 what a pipe uses if nothing is said, and "via" is the way that the tensors really
-took: a channel, or inline for those within their messages; where round trips went
-one way and the messages one way another, both, in this order, with a stroke in
-between. The channel xth works within one process only: for it both ends are in one.
+took: a channel, or inline for those within their messages, or bulk, the pipe's own
+way, for those that mpt_uv has no lanes for; where round trips went one way and the
+messages one way another, both, in this order, with a stroke in between. The channel
+xth works within one process only: for it both ends are in one.
 
 From 64 KiB on the rate one way is held against what the machine can do, measured
 in the same run: a copy in memory on one core, and, where the tensors go over TCP,

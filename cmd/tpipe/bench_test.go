@@ -228,8 +228,8 @@ func TestBenchCatalog(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(line), &r))
 		if r.Subject == (bench.Go{}).Name() {
 			require.Positive(t, r.RTT.P50)
-			require.Contains(t, []string{r.Channel, bench.Inline}, r.TripRoute)
-			require.Contains(t, []string{r.Channel, bench.Inline}, r.OneWayRoute)
+			require.Contains(t, []string{r.Channel, bench.Inline, bench.Bulk}, r.TripRoute)
+			require.Contains(t, []string{r.Channel, bench.Inline, bench.Bulk}, r.OneWayRoute)
 			seen[r.Transport+"/"+r.Channel] = true
 		}
 	}
