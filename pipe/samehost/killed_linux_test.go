@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -57,16 +58,12 @@ func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) 
 	t.Helper()
 	life := s.live(t, start, listens)
 	var dead []fate
-	alone := 0
 	points := chosen(t, life.points, few)
 	for _, n := range points {
 		f := s.meet(t, start, listens, n)
 		f.require(t, n)
 		if f.killed {
 			dead = append(dead, f)
-			if len(f.errs) == 0 && f.failed == 0 {
-				alone++
-			}
 		} else {
 			require.NoError(t, f.err, "point %d: not every life has as many", n)
 		}
@@ -74,12 +71,24 @@ func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) 
 	require.NotEmpty(t, dead)
 	slices.SortFunc(dead, func(a, b fate) int { return cmp.Compare(a.freed, b.freed) })
 	half, slowest := dead[len(dead)/2].freed, dead[len(dead)-1]
-	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen, %d of them before it met anybody; gone after %v in the median, after %v the slowest, at point %d, %s",
+	alone, striping := count(dead, fate.alone), count(dead, fate.striping)
+	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen, %d before it met anybody, %d on lanes; gone after %v in the median, after %v the slowest, at point %d, %s",
 		s.way.name, s.dialect, map[bool]string{false: "the dialling end", true: "the listening end"}[listens],
-		life.points, len(dead), len(points), alone, half.Round(10*time.Microsecond), slowest.freed.Round(10*time.Microsecond), slowest.n, slowest.where)
+		life.points, len(dead), len(points), alone, striping,
+		half.Round(10*time.Microsecond), slowest.freed.Round(10*time.Microsecond), slowest.n, slowest.where)
 	if os.Getenv(pointsVar) != "" {
 		require.Less(t, slowest.freed, time.Second)
+		require.Equal(t, life.lanes, striping > 0, "deaths on lanes")
 	}
+}
+
+func count(dead []fate, such func(fate) bool) (n int) {
+	for _, f := range dead {
+		if such(f) {
+			n++
+		}
+	}
+	return n
 }
 
 // live is the life of a child that does not die.
@@ -91,6 +100,7 @@ func (s *survivor) live(t *testing.T, start executioner, listens bool) fate {
 	require.Len(t, f.errs, 1)
 	require.ErrorIs(t, f.errs[0], pipe.ErrPeerClosed)
 	require.Positive(t, f.points)
+	require.Equal(t, s.way.channel == mpt.UVName, f.lanes, "lanes carry")
 	return f
 }
 

@@ -90,10 +90,17 @@ type fate struct {
 	ending
 	n      int     // the point
 	closed bool    // it had begun to close
+	lanes  bool    // they had carried a tensor
 	errs   []error // of its pipe, if it had one
 	failed int     // handshakes that came to nothing meanwhile
 	freed  time.Duration
 }
+
+// alone reports whether it ended before anybody could have noticed.
+func (f fate) alone() bool { return len(f.errs) == 0 && f.failed == 0 }
+
+// striping reports whether it ended while its lanes carried tensors.
+func (f fate) striping() bool { return f.lanes && !f.closed }
 
 // meet lives with a child to its end, and until nothing is left of it.
 func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fate {
@@ -106,11 +113,11 @@ func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fa
 			f.errs = append(f.errs, s.dial(t, url))
 		}
 		f.ending = patience.Finish(t, m.ended)
-		_, f.closed = m.hasSaid(closing)
+		f.remember(m)
 	} else {
 		m := start(t, s.part(s.url, "converse"), n)
 		f.ending = patience.Finish(t, m.ended)
-		_, f.closed = m.hasSaid(closing)
+		f.remember(m)
 	}
 	what := fmt.Sprint("point ", n, ", ", f.where)
 	if !listens && f.dialled {
@@ -125,6 +132,12 @@ func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fa
 	s.mu.Unlock()
 	require.NoError(t, ask(t.Context(), s.sibling, words()[0]), "the sibling, point %d", n)
 	return f
+}
+
+// remember is how far it had come, as it said.
+func (f *fate) remember(m *mortal) {
+	_, f.lanes = m.hasSaid(striped)
+	_, f.closed = m.hasSaid(closing)
 }
 
 func (s *survivor) dial(t *testing.T, url string) error {

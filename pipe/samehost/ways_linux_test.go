@@ -255,6 +255,9 @@ func converse(ctx context.Context, p *pipe.Pipe) error {
 			return err
 		}
 	}
+	if err := stripe(ctx, p); err != nil {
+		return err
+	}
 	fmt.Println(closing)
 	err := p.Close()
 	fmt.Print(steps, step.Passed(), "\n")
