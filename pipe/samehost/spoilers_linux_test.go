@@ -2,12 +2,14 @@ package samehost_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +20,7 @@ import (
 var spoilers = map[string]func() error{
 	"nothing":  func() error { return nil },
 	"dumpable": func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
+	"user":     becomeNobody,
 	"readv":    func() error { return forbid(unix.SYS_PROCESS_VM_READV) },
 	"memfd":    func() error { return forbid(unix.SYS_MEMFD_CREATE) },
 	"fsize":    func() error { return limit(unix.RLIMIT_FSIZE, 4096) },
@@ -31,6 +34,15 @@ func limit(resource int, soft uint64) error {
 		return err
 	}
 	return unix.Setrlimit(resource, &unix.Rlimit{Cur: soft, Max: before.Max})
+}
+
+// becomeNobody makes this process one of a user without rights, that is as dumpable
+// as others.
+func becomeNobody() error {
+	if err := errors.Join(syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody)); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 }
 
 // limitDescriptors leaves a few: enough for a pipe over TCP, not for one that moves
