@@ -67,27 +67,40 @@ func TestBenchTable(t *testing.T) {
 
 // What compression gains shows in a column more, and in JSON.
 func TestBenchCompress(t *testing.T) {
-	args := "bench -size 100KiB,1MiB -count 3 -compress zstd -data "
-	for data, want := range map[string]string{"zeros": " 0.0", "weights": " 9", "random": " 100 %"} {
-		stdout, stderr, code := tpipe(t, strings.Fields(args+data)...)
-		require.Zero(t, code, stderr)
-		lines := strings.Split(strings.TrimSpace(stdout), "\n")
-		require.Len(t, lines, 4)
-		require.Contains(t, lines[0], "tensors of "+data+", compressed by zstd")
-		require.Regexp(t, "wire$", lines[1])
-		require.Contains(t, lines[3], want)
-		require.Regexp(t, "%$", lines[3])
-	}
-	stdout, stderr, code := tpipe(t, strings.Fields(args+"weights -json")...)
-	require.Zero(t, code, stderr)
-	for line := range strings.Lines(stdout) {
-		var r bench.Result
-		require.NoError(t, json.Unmarshal([]byte(line), &r))
-		if r.Subject != (bench.Go{}).Name() {
-			continue // a yardstick, which compresses nothing
+	for codec, shares := range map[string]map[string]string{
+		"s2":   {"zeros": " 0.0", "weights": " 100 %", "random": " 100 %"}, // it gains nothing on floats
+		"zstd": {"zeros": " 0.0", "weights": " 9", "random": " 100 %"},
+	} {
+		args := "bench -size 100KiB,1MiB -count 3 -compress " + codec + " -data "
+		for data, want := range shares {
+			stdout, stderr, code := tpipe(t, strings.Fields(args+data)...)
+			require.Zero(t, code, stderr)
+			lines := strings.Split(strings.TrimSpace(stdout), "\n")
+			require.Len(t, lines, 4)
+			require.Contains(t, lines[0], "tensors of "+data+", compressed by "+codec)
+			require.Regexp(t, "wire$", lines[1])
+			require.Contains(t, lines[3], want)
+			require.Regexp(t, "%$", lines[3])
 		}
-		require.Equal(t, "zstd weights", r.Compression.String()+" "+r.Data)
-		require.InDelta(t, 0.93, r.WireShare, 0.03)
+	}
+}
+
+func TestBenchCompressJSON(t *testing.T) {
+	for args, want := range map[string]float64{"zstd -data weights": 0.93, "s2 -data weights": 1, "s2 -data zeros": 0} {
+		stdout, stderr, code := tpipe(t, strings.Fields("bench -json -size 100KiB,1MiB -count 3 -compress "+args)...)
+		require.Zero(t, code, stderr)
+		ours := 0
+		for line := range strings.Lines(stdout) {
+			var r bench.Result
+			require.NoError(t, json.Unmarshal([]byte(line), &r))
+			if r.Subject != (bench.Go{}).Name() {
+				continue // a yardstick, which compresses nothing
+			}
+			ours++
+			require.Equal(t, args, r.Compression.String()+" -data "+r.Data)
+			require.InDelta(t, want, r.WireShare, 0.03)
+		}
+		require.Equal(t, 2, ours)
 	}
 }
 

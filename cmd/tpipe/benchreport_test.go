@@ -176,6 +176,31 @@ func TestBenchSVG(t *testing.T) {
 	}
 }
 
+// The peer has a line of its own beside ours, on its own path too.
+func TestBenchSVGWithPeer(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	for peerPath, args := range map[string]string{"uv/basic": "", "uv/mpt_uv": "-peer-channel mpt_uv -lanes 2"} {
+		path := filepath.Join(t.TempDir(), "bench.svg")
+		line := "bench -peer libtensorpipe -pairs 1 -transport uv -channel basic -count 3 -size 0,8,100KiB " + args
+		_, stderr, code := tpipe(t, append(strings.Fields(line), "-svg", path)...)
+		require.Zero(t, code, stderr)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		requireXML(t, text)
+		const library = 3 + 2 // round trips of all sizes, rates of those that are not 0
+		for name, dots := range map[string]int{
+			"uv/basic, tensorpipe-go (native)": library, peerPath + ", libtensorpipe (compatible)": library,
+			"memcpy": 1, "tcp, 1 connection": 1,
+		} {
+			require.Equal(t, 1, strings.Count(string(text), ">"+name+"</text>"), name)
+			require.Equal(t, dots, strings.Count(string(text), "<title>"+name+", "), name)
+		}
+		require.Equal(t, 4, strings.Count(string(text), `class="entry"`), "and nothing else has a line")
+	}
+}
+
 func requireXML(t *testing.T, text []byte) {
 	t.Helper()
 	d := xml.NewDecoder(bytes.NewReader(text))
