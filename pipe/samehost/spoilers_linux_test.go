@@ -24,7 +24,8 @@ var spoilers = map[string]func() error{
 	"readv":    func() error { return forbid(unix.SYS_PROCESS_VM_READV) },
 	"memfd":    func() error { return forbid(unix.SYS_MEMFD_CREATE) },
 	"fsize":    func() error { return limit(unix.RLIMIT_FSIZE, 4096) },
-	"nofile":   limitDescriptors,
+	"nofile":   func() error { return limitDescriptors(few) },
+	"full":     func() error { return limitDescriptors(0) },
 	"cable":    plugIn,
 }
 
@@ -45,22 +46,26 @@ func becomeNobody() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 }
 
-// limitDescriptors leaves a few: enough for a pipe over TCP, not for one that moves
-// to shared memory.
-func limitDescriptors() error {
-	const left = 8
+// few are enough descriptors for a pipe over TCP, not for one that moves to shared
+// memory.
+const few = 8
+
+// limitDescriptors leaves as many.
+func limitDescriptors(left int) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // the runtime has some of its own from here on
 	if err != nil {
 		return err
 	}
 	l.Close()
 	end := uint64(0)
-	for free := 0; free < left; end++ {
-		if _, err := unix.FcntlInt(uintptr(end), unix.F_GETFD, 0); err != nil {
-			free++
+	for free := 0; ; end++ {
+		if _, err := unix.FcntlInt(uintptr(end), unix.F_GETFD, 0); err == nil {
+			continue
+		}
+		if free++; free > left {
+			return limit(unix.RLIMIT_NOFILE, end)
 		}
 	}
-	return limit(unix.RLIMIT_NOFILE, end)
 }
 
 // plugIn waits for the parent to lay a cable, and puts it into service.

@@ -211,6 +211,9 @@ func playOn(part []string) error {
 	if err != nil {
 		return err
 	}
+	if of, ok := strings.CutPrefix(role, "starve-"); ok {
+		return starve(ctx, p, of)
+	}
 	return wayRoles[role](ctx, p)
 }
 
