@@ -109,6 +109,45 @@ func TestLanes(t *testing.T) {
 	}
 }
 
+// The plan says from which size on there are lanes, and tensors keep to it.
+func TestPlanOfLanes(t *testing.T) {
+	for dialect, want := range map[string]struct {
+		plan    string
+		carried map[string]uint64
+	}{
+		pipe.DialectNative: {`dialect            native
+transport          uv
+up to 65536 bytes  inside the message
+cpu:0 to cpu:0     mpt_uv
+cpu:0 to cpu:0     basic below 1048576 bytes
+not channel cma    forbidden by the policy
+`, map[string]uint64{"mpt_uv": 2, "basic": 2}},
+		pipe.DialectCompatible: {`dialect            compatible
+transport          uv
+cpu:0 to cpu:0     mpt_uv
+not channel basic  the listening end did not choose it
+not channel cma    forbidden by the policy
+`, map[string]uint64{"mpt_uv": 5}},
+	} {
+		t.Run(dialect, func(t *testing.T) {
+			patience.Watch(t, 0)
+			one, other := torchPipe(t, uv.New(), dialect)
+			for _, size := range []int{8, 100 << 10, 1<<20 - 8, 1 << 20, 4 << 20} {
+				sendBytes(t, one, other, size)
+			}
+			require.Equal(t, want.plan, one.Plan().String())
+			require.Equal(t, one.Plan().Channels, other.Plan().Channels)
+			for _, end := range []*pipe.Pipe{one, other} {
+				carried := map[string]uint64{}
+				for _, c := range end.Stats().Channels {
+					carried[c.Name] = c.Sent.Messages + c.Received.Messages
+				}
+				require.Equal(t, want.carried, carried)
+			}
+		})
+	}
+}
+
 // torchPipe opens a pipe within this process as PyTorch would between machines.
 func torchPipe(t *testing.T, tcp transport.Transport, dialect string) (one, other *pipe.Pipe) {
 	t.Helper()
@@ -134,7 +173,12 @@ func apart() pipe.Policy { return pipe.Policy{Channels: pipe.Rule{Forbid: []stri
 
 func sendTensor(t *testing.T, from, to *pipe.Pipe) {
 	t.Helper()
-	data := bytes.Repeat([]byte("tensor!!"), 4<<20/8)
+	sendBytes(t, from, to, 4<<20)
+}
+
+func sendBytes(t *testing.T, from, to *pipe.Pipe, size int) {
+	t.Helper()
+	data := bytes.Repeat([]byte("tensor!!"), size/8)
 	op := from.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
 	in, err := to.Next(t.Context())
 	require.NoError(t, err)

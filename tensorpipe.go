@@ -72,7 +72,8 @@ type Profile struct {
 
 // TorchProfile is what PyTorch's RPC registers, as far as it exists here: the
 // transports uv (priority 0) and shm (200), and the channels basic (1000), mpt_uv
-// with 16 lanes (1100) and cma (1200). Use it to be sure that a pipe between two
+// with 16 lanes (1100) and cma (1200). In the native dialect mpt_uv is for tensors of
+// [mpt.NativeBytes] or more, where there is another channel for the others. Use it to be sure that a pipe between two
 // ends takes the path that it takes to a C++ process.
 func TorchProfile() Profile {
 	return Profile{
@@ -82,7 +83,10 @@ func TorchProfile() Profile {
 		},
 		Channels: []pipe.ChannelEntry{
 			{Name: basic.Name, Priority: 1000, Factory: basic.New()},
-			{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: torchLanes, Transport: uv.New()})},
+			{
+				Name: mpt.UVName, Priority: 1100, MinBytes: mpt.NativeBytes,
+				Factory: mpt.New(mpt.Lanes{Count: torchLanes, Transport: uv.New()}),
+			},
 			{Name: cma.Name, Priority: 1200, Factory: cma.New(cma.Options{})},
 		},
 	}

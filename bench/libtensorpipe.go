@@ -7,13 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/cxx"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
 //go:embed peers/libtensorpipe/*.h peers/libtensorpipe/*.cc
@@ -35,8 +41,10 @@ func (Libtensorpipe) Build() error {
 	return err
 }
 
-// Measure implements Subject. The spec must name one transport and one channel.
+// Measure implements Subject. The spec must name one transport and one channel, or
+// say which ones this library takes.
 func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
+	s = s.ForPeer()
 	if err := l.Check(s); err != nil {
 		return nil, err
 	}
@@ -67,6 +75,7 @@ func unviable(s Spec, err error) error {
 // Check returns an error that matches ErrSpec where s cannot be measured with
 // this library.
 func (Libtensorpipe) Check(s Spec) error {
+	s = s.ForPeer()
 	if err := s.Check(); err != nil {
 		return err
 	}
@@ -79,8 +88,19 @@ func (Libtensorpipe) Check(s Spec) error {
 	if s.OneProcess {
 		return specErrorf("libtensorpipe is measured between two processes")
 	}
+	if !slices.Contains(peerTransports(), s.Transports[0]) {
+		return specErrorf("libtensorpipe has no transport %q here, only %s", s.Transports[0], strings.Join(peerTransports(), ", "))
+	}
+	if !slices.Contains(peerChannels(), s.Channels[0]) {
+		return specErrorf("libtensorpipe has no channel %q here, only %s", s.Channels[0], strings.Join(peerChannels(), ", "))
+	}
 	return nil
 }
+
+// peerTransports and peerChannels are what the program knows.
+func peerTransports() []string { return []string{tcpTransport, shm.Name} }
+
+func peerChannels() []string { return []string{basic.Name, mpt.UVName, cma.Name} }
 
 // plan is the only path there is.
 func (Libtensorpipe) plan(s Spec) *pipe.Plan {

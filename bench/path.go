@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -58,5 +59,27 @@ func route(before, after pipe.PipeStats, tensors int) string {
 	return strings.Join(names, ",")
 }
 
-// Inline is the route of tensors that travel within their messages.
-const Inline = "inline"
+// Inline is the route of tensors that travel within their messages, and Bulk that of
+// those which a channel leaves to the pipe's own way for host memory.
+const (
+	Inline = "inline"
+	Bulk   = "bulk"
+)
+
+// withoutLanes puts Bulk in the place of mpt_uv for tensors that it has no lanes for.
+// In the native dialect that is a matter of their size, and of the pipe. What was sent
+// before the first lanes were open, and took the same way, does not show.
+func (r *Result) withoutLanes() {
+	if r.Dialect != pipe.DialectNative || r.Connections > 0 && r.SizeBytes >= mpt.NativeBytes {
+		return
+	}
+	for _, route := range []*string{&r.TripRoute, &r.OneWayRoute} {
+		names := strings.Split(*route, ",")
+		for i, name := range names {
+			if name == mpt.UVName {
+				names[i] = Bulk
+			}
+		}
+		*route = strings.Join(names, ",")
+	}
+}

@@ -101,6 +101,29 @@ func TestRoute(t *testing.T) {
 	}
 }
 
+// Tensors that are no matter for lanes go the pipe's own way, whoever offers it.
+func TestRouteBesideLanes(t *testing.T) {
+	for _, c := range []struct {
+		dialect  string
+		channels []string
+		size     int
+		want     string
+	}{
+		{pipe.DialectNative, []string{"mpt_uv"}, 200_000, Bulk}, {pipe.DialectNative, []string{"mpt_uv"}, 1 << 20, "mpt_uv"},
+		{pipe.DialectNative, []string{"mpt_uv", "basic"}, 200_000, "basic"}, {pipe.DialectNative, []string{"mpt_uv", "basic"}, 1 << 20, "mpt_uv"},
+		{pipe.DialectNative, []string{"mpt_uv"}, 8, Inline}, {pipe.DialectCompatible, []string{"mpt_uv", "basic"}, 8, "mpt_uv"},
+	} {
+		s := small(c.size, true)
+		s.Dialect, s.Channels, s.OneWay = c.dialect, c.channels, 20
+		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, []string{"mpt_uv", c.want, c.want}, []string{r.Channel, r.TripRoute, r.OneWayRoute}, "%+v", c)
+	}
+	r := &Result{Dialect: pipe.DialectNative, SizeBytes: 1 << 20, TripRoute: "inline,mpt_uv", OneWayRoute: "mpt_uv"}
+	r.withoutLanes()
+	require.Equal(t, []string{"inline,bulk", "bulk"}, []string{r.TripRoute, r.OneWayRoute}, "a pipe without lanes")
+}
+
 // What went before, or in the other phase, does not count.
 func TestRouteOfAPhase(t *testing.T) {
 	stats := func(basicSent, basicReceived, cmaSent uint64) pipe.PipeStats {
@@ -156,6 +179,27 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// The peer measures what the spec names for it.
+func TestPathOfThePeer(t *testing.T) {
+	s := small(8, true)
+	require.Equal(t, s, s.ForPeer())
+	s.Transports, s.Channels = nil, nil
+	require.ErrorContains(t, Libtensorpipe{}.Check(s), "one transport and one channel")
+	s.PeerTransport, s.PeerChannel = "shm", "basic"
+	require.NoError(t, Libtensorpipe{}.Check(s))
+	require.Equal(t, []string{"shm", "basic"}, append(s.ForPeer().Transports, s.ForPeer().Channels...))
+
+	for want, spoil := range map[string]func(*Spec){
+		`no transport "mem"`: func(s *Spec) { s.PeerTransport = "mem" },
+		`no channel "xth"`:   func(s *Spec) { s.PeerChannel = "xth" },
+	} {
+		s := s
+		spoil(&s)
+		require.ErrorIs(t, Libtensorpipe{}.Check(s), ErrSpec)
+		require.ErrorContains(t, Libtensorpipe{}.Check(s), want)
 	}
 }
 

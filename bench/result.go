@@ -19,7 +19,7 @@ type Result struct {
 	Dialect   string `json:"dialect"`
 
 	// Which way the tensors really went in the round trips and one way: channels,
-	// or Inline, separated by commas; empty if there were none. Path says which
+	// Inline or Bulk, separated by commas; empty if there were none. Path says which
 	// they might go.
 	TripRoute   string `json:"rtt_route"`
 	OneWayRoute string `json:"one_way_route"`
@@ -93,6 +93,7 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	if r.Channel == mpt.UVName {
 		r.Connections = lanes(r, s.Lanes)
 	}
+	r.withoutLanes()
 	r.setRate(samples.OneWay)
 	return r
 }

@@ -17,6 +17,12 @@ type Spec struct {
 	Transports []string `json:"transports,omitempty"`
 	Channels   []string `json:"channels,omitempty"`
 
+	// PeerTransport and PeerChannel, where they are not empty, are what
+	// Libtensorpipe uses instead of Transports and Channels: its best path need not
+	// be ours.
+	PeerTransport string `json:"peer_transport,omitempty"`
+	PeerChannel   string `json:"peer_channel,omitempty"`
+
 	// Lanes is the number of connections of the channel mpt_uv. 0 stands for 16,
 	// which is what PyTorch has.
 	Lanes int `json:"lanes,omitempty"`
@@ -113,6 +119,17 @@ func (s Spec) Check() error {
 		return specErrorf("size %d: with a depth of %d want 0 to %d bytes", s.Size, s.Depth, maxBatchBytes/(2*s.Depth))
 	}
 	return nil
+}
+
+// ForPeer is the spec as Libtensorpipe measures it.
+func (s Spec) ForPeer() Spec {
+	if s.PeerTransport != "" {
+		s.Transports = []string{s.PeerTransport}
+	}
+	if s.PeerChannel != "" {
+		s.Channels = []string{s.PeerChannel}
+	}
+	return s
 }
 
 // batch is the number of messages between two pauses for checking. Each has

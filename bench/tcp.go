@@ -13,7 +13,6 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // TCP are the connections that a path over TCP is made of, and nothing else:
@@ -53,6 +52,10 @@ func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	return out, nil
 }
 
+// Carries reports whether the tensors of a measurement went one way over TCP, which
+// those of the other of two that are compared need not have done.
+func (TCP) Carries(r *Result) bool { return connections(r) > 0 }
+
 // connections is how many TCP connections carried the tensors of a measurement one
 // way.
 func connections(r *Result) int {
@@ -60,9 +63,9 @@ func connections(r *Result) int {
 	for name := range strings.SplitSeq(r.OneWayRoute, ",") {
 		n := 0
 		switch {
-		case name == mpt.UVName && (r.Dialect != pipe.DialectNative || r.SizeBytes >= mpt.NativeBytes):
+		case name == mpt.UVName:
 			n = r.Connections
-		case r.Transport == tcpTransport && (name == basic.Name || name == mpt.UVName || name == Inline):
+		case r.Transport == tcpTransport && (name == basic.Name || name == Bulk || name == Inline):
 			n = 1
 		}
 		most = max(most, n)

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // heavy is a spec with bytes enough for yardsticks.
@@ -29,17 +27,15 @@ func onLanes(transport, route string, lanes int) *Result {
 
 func TestConnectionsOfTCP(t *testing.T) {
 	for _, c := range []struct {
-		transport, route, dialect string
-		size, want                int
+		transport, route string
+		want             int
 	}{
-		{"uv", "basic", pipe.DialectNative, 1 << 20, 1}, {"uv", "basic,inline", pipe.DialectNative, 1 << 20, 1},
-		{"uv", "mpt_uv", pipe.DialectNative, 1 << 20, 3}, {"uv", "mpt_uv,inline", pipe.DialectNative, 1 << 20, 3},
-		{"uv", "mpt_uv", pipe.DialectNative, 1<<20 - 1, 1}, {"uv", "mpt_uv", pipe.DialectCompatible, 8, 3},
-		{"shm", "mpt_uv", pipe.DialectCompatible, 1 << 20, 3}, {"shm", "basic", pipe.DialectNative, 1 << 20, 0},
-		{"uv", "cma", pipe.DialectNative, 1 << 20, 0}, {"shm", Inline, pipe.DialectNative, 1 << 20, 0}, {"uv", "", pipe.DialectNative, 0, 0},
+		{"uv", "basic", 1}, {"uv", "basic,inline", 1}, {"uv", Bulk, 1}, {"uv", Inline, 1},
+		{"uv", "mpt_uv", 3}, {"uv", "mpt_uv,inline", 3}, {"shm", "mpt_uv", 3},
+		{"shm", "basic", 0}, {"shm", Bulk, 0}, {"shm", Inline, 0}, {"uv", "cma", 0}, {"uv", "", 0},
 	} {
 		r := onLanes(c.transport, c.route, 3)
-		r.Dialect, r.SizeBytes, r.TripRoute = c.dialect, c.size, "mpt_uv"
+		r.TripRoute = "mpt_uv"
 		require.Equal(t, c.want, connections(r), "%+v", c)
 	}
 }

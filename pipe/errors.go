@@ -31,7 +31,8 @@ var (
 	ErrProtocol = errors.New("peer broke the protocol")
 
 	// ErrLimit: a message, a peer's claim or a number of connections exceeds a
-	// limit of the Options. Raise that limit if the size is wanted.
+	// limit of the Options, which can be raised if the size is wanted; or the
+	// description of a message is larger than the peer can take.
 	ErrLimit = errors.New("limit exceeded")
 
 	// ErrOptions: the Options given to New make no sense; the text says which.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
+	"github.com/tensorpipe-go/tensorpipe/internal/framed"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -115,7 +116,7 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 			if err != nil {
 				return classify(err)
 			}
-			link.Conns = append(link.Conns, newStreamConn(stream))
+			link.Conns = append(link.Conns, framed.Over(stream))
 		}
 		if err := p.openChannel(ctx, cs.entry, link, p.channelBroken); err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // outbox is the writing half of a pipe. Messages wait in queue until the run
@@ -18,9 +19,10 @@ import (
 // through, and complete in order. Their tensors wait in unsent until the
 // target devices are known, and go to the channels in the order of messages.
 type outbox struct {
-	pipe *compat
-	room room
-	wake chan struct{} // has a token when the run loop should look again
+	pipe  *compat
+	room  room
+	whole int           // how large a description the peer survives, 0 for any
+	wake  chan struct{} // has a token when the run loop should look again
 
 	refused chan struct{} // closed with refusal
 	halted  chan struct{} // closed with stopped
@@ -43,6 +45,9 @@ type outbox struct {
 func (o *outbox) init(p *compat) {
 	o.pipe = p
 	o.room = newRoom(p.context)
+	if c, ok := p.first.(transport.Whole); ok {
+		o.whole = c.LargestWhole()
+	}
 	o.wake = make(chan struct{}, 1)
 	o.refused = make(chan struct{})
 	o.halted = make(chan struct{})

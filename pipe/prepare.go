@@ -21,6 +21,9 @@ const (
 func (o *outbox) prepare(m *Message) (*outgoing, error) {
 	size, err := o.pipe.measure(m)
 	if err == nil {
+		err = o.checkWhole(m, size.descriptor)
+	}
+	if err == nil {
 		err = m.checkDeadline()
 	}
 	if err != nil {
@@ -72,6 +75,19 @@ func (p *Pipe) measure(m *Message) (size sizer, err error) {
 		}
 	}
 	return size, size.check(l)
+}
+
+// checkWhole refuses a message whose description, of at most this size, is more
+// than the peer takes in one piece, which it would not survive.
+func (o *outbox) checkWhole(m *Message, atMost int) error {
+	if o.whole == 0 || atMost <= o.whole {
+		return nil
+	}
+	var e encoder
+	if n := len(e.describe(m)); n > o.whole {
+		return messageError("%w", limitError("descriptor, which this peer reads in one piece,", uint64(n), uint64(o.whole)))
+	}
+	return nil
 }
 
 // checkTensor finds out before anything is sent whether a tensor can travel.
@@ -158,6 +174,19 @@ type encoder struct {
 // valid until clear.
 func (e *encoder) encode(op *outgoing) []transport.Frame {
 	m := op.msg
+	e.parts = append(e.parts[:0], e.describe(m))
+	for _, p := range m.Payloads {
+		e.parts = append(e.parts, p.Data)
+	}
+	e.frames = e.frames[:0]
+	for i := range e.parts {
+		e.frames = append(e.frames, e.parts[i:i+1])
+	}
+	return e.frames
+}
+
+// describe returns the descriptor's frame, valid until the next.
+func (e *encoder) describe(m *Message) []byte {
 	e.desc.Metadata = m.Metadata
 	e.desc.Payloads, e.desc.Tensors = e.desc.Payloads[:0], e.desc.Tensors[:0]
 	for _, p := range m.Payloads {
@@ -172,15 +201,7 @@ func (e *encoder) encode(op *outgoing) []transport.Frame {
 		})
 	}
 	e.buf = e.desc.Append(e.buf[:0])
-	e.parts = append(e.parts[:0], e.buf)
-	for _, p := range m.Payloads {
-		e.parts = append(e.parts, p.Data)
-	}
-	e.frames = e.frames[:0]
-	for i := range e.parts {
-		e.frames = append(e.frames, e.parts[i:i+1])
-	}
-	return e.frames
+	return e.buf
 }
 
 // clear lets go of the message's memory.

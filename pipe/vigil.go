@@ -7,9 +7,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// lastCall is how long the listening end still waits for connections of a peer
-// that has ended one: what it had opened before that is on its way.
-const lastCall = 700 * time.Millisecond
+// The listening end still waits a little for connections of a peer that has ended
+// one: what it had opened before that is on its way, behind a packet that was lost
+// and comes again after 200 ms. The time is taken in pieces, of which each begins
+// when the last one was over, so that an end that stood still does not count that.
+const (
+	lastPiece  = 50 * time.Millisecond
+	lastPieces = 6
+)
 
 // vigil is the reading of a connection that begins before anybody has use for what
 // comes: the listening end of a handshake reads on one while it waits for others,
@@ -41,7 +46,9 @@ func (w *welcomer) keepVigil(conn transport.Conn) (v *vigil, ctx context.Context
 // giveLastCall cancels what waits for connections of a peer that has ended one,
 // some time later.
 func giveLastCall(ctx context.Context, cancel context.CancelCauseFunc, end error) {
-	wait(ctx.Done(), lastCall)
+	for range lastPieces {
+		wait(ctx.Done(), lastPiece)
+	}
 	cancel(classify(midMessage(end)))
 }
 

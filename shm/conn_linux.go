@@ -203,6 +203,14 @@ func (c *conn) RemoteAddr() string { return c.remote }
 // PeerIdentity implements [transport.Identified].
 func (c *conn) PeerIdentity() (transport.Identity, error) { return c.peer, nil }
 
+// LargestWhole implements [transport.Whole]. Peers that ring read piece by piece.
+func (c *conn) LargestWhole() int {
+	if c.rings {
+		return 0
+	}
+	return c.theirs.ring.Size() - headerSize
+}
+
 // wake rings the peer's doorbell if the half of it that is meant sleeps.
 func (c *conn) wake(word *atomic.Uint32, sleeps uint32) {
 	if word.Load()&sleeps != 0 && word.And(^sleeps)&sleeps != 0 {

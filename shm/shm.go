@@ -54,7 +54,9 @@
 // # Limits
 //
 // A frame is shorter than 4 GiB. C++ peers read an object of the handshake or of
-// a message's description in one piece, so for them it must fit into 2 MiB.
+// a message's description in one piece, so for them it must fit into 2 MiB with the
+// four bytes before it: their connections say so, see [transport.Whole], and a pipe
+// refuses to send more.
 //
 // A connection keeps one descriptor open, a transport with connections three
 // more. The goroutine that looks for tokens occupies a thread.

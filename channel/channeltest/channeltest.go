@@ -17,8 +17,12 @@
 // devices.
 //
 // All of it is done in both dialects. For the native one the suite plays the
-// pipe: it moves host memory by package bulk, over one more connection of the
-// Backend, and aborts a transfer at one end soon after the other end did.
+// pipe: the channel's connections are streams of a session, which a connection of
+// the Backend became; host memory is moved by package bulk, over another stream
+// of that session or, with transports of which sessions are not made for it, over
+// one more connection, and then once more over a stream, as in a pipe that does
+// not get that connection. A transfer is aborted at one end soon after the other
+// end did.
 //
 // Nothing sleeps and nothing is timed. A test with a call that stays blocked
 // where it must not fails within a minute, and its connections are closed.
@@ -72,7 +76,8 @@ type Backend struct {
 	// Patience bounds each test; zero stands for one minute.
 	Patience time.Duration
 
-	native bool // the dialect
+	native     bool // the dialect
+	oneSession bool // that is native, with no connection besides
 }
 
 // inNative returns b for the native dialect, where every channel skips what was
@@ -127,7 +132,7 @@ type testCase struct {
 // Run tests b in both dialects, in the native one with names that begin with
 // Native. It skips all tests, with the reason, where the channel is not viable,
 // and those of the native dialect where Connect's connections do not become
-// streams.
+// sessions.
 func Run(t *testing.T, b Backend) {
 	if err := b.New(t).Viable(); err != nil {
 		t.Skip(err)
@@ -135,23 +140,40 @@ func Run(t *testing.T, b Backend) {
 	run(t, b)
 	t.Run("Native", func(t *testing.T) {
 		conn, _ := b.Connect(t)
-		if _, ok := conn.(transport.Streamer); !ok {
-			t.Skip("the transport has no streams")
+		if _, ok := conn.(transport.Multiplexer); !ok {
+			t.Skip("the transport has no sessions")
 		}
 		run(t, b.inNative())
 		runGroup(t, b.inNative(), "Ids", nativeCases)
+		if !carriesBulk(t, b.Connect) {
+			runInOneSession(t, b.inNative())
+		}
 	})
 }
 
 func run(t *testing.T, b Backend) {
 	runParity(t, b)
 	runGroup(t, b, "Factory", factoryCases)
+	runMoving(t, b)
+	runGroup(t, b, "Hostile", hostileCases)
+	runStreams(t, b)
+}
+
+// runMoving runs the cases for which it matters how host memory moves.
+func runMoving(t *testing.T, b Backend) {
 	runGroup(t, b, "Transfer", transferCases)
 	runGroup(t, b, "Abort", abortCases)
 	runGroup(t, b, "Close", closeCases)
 	runGroup(t, b, "Death", deathCases)
-	runGroup(t, b, "Hostile", hostileCases)
-	runStreams(t, b)
+}
+
+// runInOneSession runs them with all that a pipe has in one session.
+func runInOneSession(t *testing.T, b Backend) {
+	b.oneSession = true
+	t.Run("OneSession", func(t *testing.T) {
+		runMoving(t, b)
+		runGroup(t, b, "Ids", nativeCases)
+	})
 }
 
 func runGroup(t *testing.T, b Backend, name string, cases []testCase) {

@@ -62,20 +62,14 @@ var factoryCases = []testCase{
 
 	{"WrongNumberOfConnections", func(t *testing.T, b Backend) {
 		for _, extra := range []int{-1, 1} {
-			w, other := connections(t, b)
-			near, far := w.conns, other.conns
-			if extra > 0 {
-				n, f := b.Connect(t)
-				near, far = append(near, n), append(far, f)
-			} else if len(near) > 0 {
-				near[0].Close()
-				near, far = near[1:], far[1:]
-			} else {
+			conns := b.New(t).Connections(b.native) + extra
+			if conns < 0 {
 				continue // it needs none
 			}
+			w, other := wire(t, b, conns)
 			link := channel.Link{
 				Native: b.native,
-				Conns:  near,
+				Conns:  w.conns,
 				Peer:   "peer",
 				Broken: func(error) {},
 				Logger: slog.New(slog.DiscardHandler),
@@ -86,13 +80,13 @@ var factoryCases = []testCase{
 			_, err := b.New(t).New(t.Context(), link, channel.RoleConnect)
 			var fault *channel.LinkError
 			require.ErrorAs(t, err, &fault)
-			require.Equal(t, len(near), fault.Got)
+			require.Equal(t, conns, fault.Got)
 			if b.native {
 				late := make(chan error, 1)
 				link.Host.Recv(0, device.Bytes(make([]byte, 1)), func(err error) { late <- err })
 				require.ErrorIs(t, patience.Finish(t, late), channel.ErrClosed)
 			}
-			for _, c := range far {
+			for _, c := range other.conns {
 				ended := patience.Start(func() error { _, err := c.NextFrame(); return err })
 				require.Error(t, patience.Finish(t, ended), "New has closed the connections")
 			}

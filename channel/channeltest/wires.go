@@ -5,8 +5,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
@@ -18,44 +16,54 @@ type wires struct {
 	conns []transport.Conn
 
 	// In the native dialect:
-	bulk  transport.Stream // for host memory
-	sends *readiness       // of this end
-	recvs *readiness       // of this end, the peer's sends
+	session transport.Session // that conns are streams of
+	bulk    transport.Stream  // for host memory
+	sends   *readiness        // of this end
+	recvs   *readiness        // of this end, the peer's sends
 }
 
 // connections returns what the two ends of a channel need.
 func connections(t *testing.T, b Backend) (connect, listen wires) {
 	t.Helper()
-	for range b.New(t).Connections(b.native) {
+	return wire(t, b, b.New(t).Connections(b.native))
+}
+
+// wire returns what the ends of a channel with so many connections need.
+func wire(t *testing.T, b Backend, conns int) (connect, listen wires) {
+	t.Helper()
+	if b.native {
+		return wireNative(t, b, conns)
+	}
+	for range conns {
 		c, l := b.Connect(t)
 		connect.conns, listen.conns = append(connect.conns, c), append(listen.conns, l)
-	}
-	if b.native {
-		connect.bulk, listen.bulk = streams(t, b)
-		connect.sends, connect.recvs = newReadiness(), newReadiness()
-		listen.sends, listen.recvs = connect.recvs, connect.sends
 	}
 	return connect, listen
 }
 
-// streams returns the two ends of a stream.
-func streams(t *testing.T, b Backend) (connect, listen transport.Stream) {
+func wireNative(t *testing.T, b Backend, conns int) (connect, listen wires) {
 	t.Helper()
-	c, l := b.Connect(t)
-	one, err := c.(transport.Streamer).Stream()
-	require.NoError(t, err)
-	other, err := l.(transport.Streamer).Stream()
-	require.NoError(t, err)
-	return one, other
+	s := newSessions(t, b, conns)
+	connect.session, listen.session = s.connect, s.listen
+	for range conns {
+		c, l := s.conn()
+		connect.conns, listen.conns = append(connect.conns, c), append(listen.conns, l)
+	}
+	connect.bulk, listen.bulk = s.bulk(b)
+	connect.sends, connect.recvs = newReadiness(), newReadiness()
+	listen.sends, listen.recvs = connect.recvs, connect.sends
+	return connect, listen
 }
 
 // close ends all connections, as the death of a process does.
 func (w wires) close() {
+	if w.session != nil {
+		w.session.Close()
+		w.bulk.Close()
+		return
+	}
 	for _, c := range w.conns {
 		c.Close()
-	}
-	if w.bulk != nil {
-		w.bulk.Close()
 	}
 }
 

@@ -7,8 +7,9 @@ import (
 )
 
 // lastLimit is for how long lanes may still come behind the end of the control
-// connection. An end that is gone, and will never open them, looks the same.
-const lastLimit = time.Second
+// connection. An end that is gone, and will never open them, looks the same, and is
+// to be an error within a second, on a busy machine too.
+const lastLimit = 500 * time.Millisecond
 
 // attend waits for the end of the control connection. An orderly one says that
 // both ends have given their lanes all that they had to send, but not that all of

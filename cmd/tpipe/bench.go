@@ -24,6 +24,8 @@ type benchmark struct {
 	named                namedFlag
 	spin                 bool
 	peer                 string
+	peerTransport        string
+	peerChannel          string
 	json                 bool
 	svg                  string
 }
@@ -43,9 +45,10 @@ own at both ends, and every byte is checked while no clock runs.
 -transport and -channel are lists, of which every combination is measured; one
 that does not work here is a line that says why. In both lists auto stands for
 what a pipe uses if nothing is said, and "via" is the way that the tensors really
-took: a channel, or inline for those within their messages; where round trips went
-one way and the messages one way another, both, in this order, with a stroke in
-between. The channel xth works within one process only: for it both ends are in one.
+took: a channel, or inline for those within their messages, or bulk, the pipe's own
+way, for those that mpt_uv has no lanes for; where round trips went one way and the
+messages one way another, both, in this order, with a stroke in between. The channel
+xth works within one process only: for it both ends are in one.
 
 From 64 KiB on the rate one way is held against what the machine can do, measured
 in the same run: a copy in memory on one core, and, where the tensors go over TCP,
@@ -62,9 +65,10 @@ what part of their bytes travels. What that gains is a matter of what they hold,
 a normal distribution; or random bytes. GB/s and CPU count the tensors' own bytes.
 
 With -peer libtensorpipe the C++ library is measured in the same way, in turn, in
--pairs pairs of runs, on the same transport and channel. The figures are then
-medians, and the ratio is the median of those of the pairs. What only one of the
-two has is printed without a ratio. It needs g++ and the library (Debian:
+-pairs pairs of runs, on the same transport and channel, or on those that
+-peer-transport and -peer-channel name: its best path need not be the best one here.
+The figures are then medians, and the ratio is the median of those of the pairs.
+What only one of the two has is printed without a ratio. It needs g++ and the library (Debian:
 libtensorpipe-dev).
 
 With -json each run is one line, and each ratio of two one more. -svg draws the
@@ -95,6 +99,8 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.Var(&b.named, "named", "name the device on which tensors shall arrive; -named=both measures with and without")
 	fs.BoolVar(&b.spin, "spin", true, "let who waits for a message look for it for a while before going to sleep")
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
+	fs.StringVar(&b.peerTransport, "peer-transport", "", "`transport` that the peer uses (default: what -transport says)")
+	fs.StringVar(&b.peerChannel, "peer-channel", "", "`channel` that the peer uses (default: what -channel says)")
 	fs.IntVar(&b.pairs, "pairs", defaultPairs, "`number` of pairs of runs, with -peer")
 	fs.BoolVar(&b.json, "json", false, "print JSON, an object in each line")
 	fs.StringVar(&b.svg, "svg", "", "draw the figures into `file`")
@@ -153,6 +159,8 @@ func (b *benchmark) drawing() (*benchDrawing, error) {
 func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	var peer bench.Libtensorpipe
 	switch {
+	case b.peer == "" && b.peerTransport+b.peerChannel != "":
+		return nil, usageErrorf("-peer-transport and -peer-channel are for runs with -peer")
 	case b.peer == "" && b.pairs != defaultPairs:
 		return nil, usageErrorf("-pairs is for runs with -peer")
 	case b.peer == "":
@@ -160,8 +168,8 @@ func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 		return nil, nil
 	case b.peer != peer.Name():
 		return nil, usageErrorf("-peer %q: want %s", b.peer, peer.Name())
-	case b.transports == auto || b.channels == auto:
-		return nil, usageErrorf("-peer %s: say with -transport and -channel which path to compare, as in -transport uv -channel basic", b.peer)
+	case b.transports == auto && b.peerTransport == "" || b.channels == auto && b.peerChannel == "":
+		return nil, usageErrorf("-peer %s: say with -transport and -channel which path to compare, as in -transport uv -channel basic, or with -peer-transport and -peer-channel which one it takes", b.peer)
 	case b.pairs < 1 || b.pairs > maxCount:
 		return nil, usageErrorf("-pairs %d: want 1 to %d", b.pairs, maxCount)
 	}

@@ -67,27 +67,40 @@ func TestBenchTable(t *testing.T) {
 
 // What compression gains shows in a column more, and in JSON.
 func TestBenchCompress(t *testing.T) {
-	args := "bench -size 100KiB,1MiB -count 3 -compress zstd -data "
-	for data, want := range map[string]string{"zeros": " 0.0", "weights": " 9", "random": " 100 %"} {
-		stdout, stderr, code := tpipe(t, strings.Fields(args+data)...)
-		require.Zero(t, code, stderr)
-		lines := strings.Split(strings.TrimSpace(stdout), "\n")
-		require.Len(t, lines, 4)
-		require.Contains(t, lines[0], "tensors of "+data+", compressed by zstd")
-		require.Regexp(t, "wire$", lines[1])
-		require.Contains(t, lines[3], want)
-		require.Regexp(t, "%$", lines[3])
-	}
-	stdout, stderr, code := tpipe(t, strings.Fields(args+"weights -json")...)
-	require.Zero(t, code, stderr)
-	for line := range strings.Lines(stdout) {
-		var r bench.Result
-		require.NoError(t, json.Unmarshal([]byte(line), &r))
-		if r.Subject != (bench.Go{}).Name() {
-			continue // a yardstick, which compresses nothing
+	for codec, shares := range map[string]map[string]string{
+		"s2":   {"zeros": " 0.0", "weights": " 100 %", "random": " 100 %"}, // it gains nothing on floats
+		"zstd": {"zeros": " 0.0", "weights": " 9", "random": " 100 %"},
+	} {
+		args := "bench -size 100KiB,1MiB -count 3 -compress " + codec + " -data "
+		for data, want := range shares {
+			stdout, stderr, code := tpipe(t, strings.Fields(args+data)...)
+			require.Zero(t, code, stderr)
+			lines := strings.Split(strings.TrimSpace(stdout), "\n")
+			require.Len(t, lines, 4)
+			require.Contains(t, lines[0], "tensors of "+data+", compressed by "+codec)
+			require.Regexp(t, "wire$", lines[1])
+			require.Contains(t, lines[3], want)
+			require.Regexp(t, "%$", lines[3])
 		}
-		require.Equal(t, "zstd weights", r.Compression.String()+" "+r.Data)
-		require.InDelta(t, 0.93, r.WireShare, 0.03)
+	}
+}
+
+func TestBenchCompressJSON(t *testing.T) {
+	for args, want := range map[string]float64{"zstd -data weights": 0.93, "s2 -data weights": 1, "s2 -data zeros": 0} {
+		stdout, stderr, code := tpipe(t, strings.Fields("bench -json -size 100KiB,1MiB -count 3 -compress "+args)...)
+		require.Zero(t, code, stderr)
+		ours := 0
+		for line := range strings.Lines(stdout) {
+			var r bench.Result
+			require.NoError(t, json.Unmarshal([]byte(line), &r))
+			if r.Subject != (bench.Go{}).Name() {
+				continue // a yardstick, which compresses nothing
+			}
+			ours++
+			require.Equal(t, args, r.Compression.String()+" -data "+r.Data)
+			require.InDelta(t, want, r.WireShare, 0.03)
+		}
+		require.Equal(t, 2, ours)
 	}
 }
 
@@ -166,6 +179,47 @@ func TestBenchPeerLacksThePath(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stdout, `"tensorpipe-go/libtensorpipe"`))
 }
 
+// The peer takes its own path, and that is said.
+func TestBenchPeerTakesAnotherPath(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	args := "bench -peer libtensorpipe -pairs 1 -transport uv -channel basic -peer-channel mpt_uv -lanes 2 -count 3 -size 100KiB"
+	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
+	require.Zero(t, code, stderr)
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	require.Len(t, lines, 5)
+	require.Contains(t, lines[0], "transport uv, channel basic, native")
+	require.Contains(t, lines[0], ", medians of 1 pair, libtensorpipe on transport uv, channel mpt_uv with up to 2 lanes")
+	require.Regexp(t, " mpt_uv$", lines[3])
+	require.Regexp(t, " basic$", lines[2])
+
+	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
+	require.Zero(t, code, stderr)
+	found := map[string]benchRatios{}
+	for line := range strings.Lines(stdout) {
+		var r benchRatios
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		found[r.Subject] = r
+	}
+	require.Equal(t, "uv mpt_uv", found["libtensorpipe"].Transport+" "+found["libtensorpipe"].Channel)
+	both := found["tensorpipe-go/libtensorpipe"]
+	require.Equal(t, "uv mpt_uv", both.PeerTransport+" "+both.PeerChannel)
+	require.Equal(t, "uv basic", both.Transport+" "+both.Channel)
+}
+
+// With a path of the peer's own, ours may be whatever a pipe takes.
+func TestBenchPeerBesideAuto(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	args := "bench -peer libtensorpipe -pairs 1 -peer-transport uv -peer-channel basic -count 3 -size 8"
+	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "auto/auto: transport ")
+	require.Equal(t, 1, strings.Count(stdout, "ratio"))
+}
+
 // All that the catalog has runs, or says why it does not.
 func TestBenchCatalog(t *testing.T) {
 	all := catalog(torchLanes)
@@ -187,8 +241,8 @@ func TestBenchCatalog(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(line), &r))
 		if r.Subject == (bench.Go{}).Name() {
 			require.Positive(t, r.RTT.P50)
-			require.Contains(t, []string{r.Channel, bench.Inline}, r.TripRoute)
-			require.Contains(t, []string{r.Channel, bench.Inline}, r.OneWayRoute)
+			require.Contains(t, []string{r.Channel, bench.Inline, bench.Bulk}, r.TripRoute)
+			require.Contains(t, []string{r.Channel, bench.Inline, bench.Bulk}, r.OneWayRoute)
 			seen[r.Transport+"/"+r.Channel] = true
 		}
 	}
@@ -229,10 +283,15 @@ func TestBenchBadCommandLines(t *testing.T) {
 		"-peer gloo":                         `-peer "gloo": want libtensorpipe`,
 		"-peer libtensorpipe":                "say with -transport and -channel which path to compare",
 		"-peer libtensorpipe -channel basic": "say with -transport and -channel which path to compare",
-		"-peer libtensorpipe -transport uv -channel basic -pairs 0": "-pairs 0: want 1 to 10000000",
-		"-peer libtensorpipe -transport uv -channel xth":            "-peer libtensorpipe: libtensorpipe is measured between two processes",
-		"-pairs 3":     "-pairs is for runs with -peer",
-		"-named=maybe": `invalid boolean value "maybe" for -named: want true, false or both`,
+		"-peer libtensorpipe -transport uv -channel basic -pairs 0":            "-pairs 0: want 1 to 10000000",
+		"-peer libtensorpipe -transport uv -channel xth":                       "-peer libtensorpipe: libtensorpipe is measured between two processes",
+		"-peer libtensorpipe -transport uv -channel basic -peer-channel xth":   `-peer libtensorpipe: libtensorpipe has no channel "xth" here, only basic, mpt_uv, cma`,
+		"-peer libtensorpipe -transport uv -channel basic -peer-transport mem": `-peer libtensorpipe: libtensorpipe has no transport "mem" here, only uv, shm`,
+		"-peer libtensorpipe -channel basic -peer-channel basic":               "say with -transport and -channel which path to compare",
+		"-peer-channel basic": "-peer-transport and -peer-channel are for runs with -peer",
+		"-peer-transport shm": "-peer-transport and -peer-channel are for runs with -peer",
+		"-pairs 3":            "-pairs is for runs with -peer",
+		"-named=maybe":        `invalid boolean value "maybe" for -named: want true, false or both`,
 	} {
 		stdout, stderr, code := tpipe(t, append([]string{"bench"}, strings.Fields(line)...)...)
 		require.Equal(t, exitUsage, code, line)

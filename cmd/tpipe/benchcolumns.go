@@ -67,10 +67,17 @@ func via(r *bench.Result) string {
 	return r.TripRoute + "/" + r.OneWayRoute
 }
 
+// benchFits is false of plain connections for the one of two libraries whose tensors
+// took none.
+func benchFits(yardstick string, of []*bench.Result) bool {
+	var tcp bench.TCP
+	return yardstick != tcp.Name() || tcp.Carries(of[0])
+}
+
 // share is the part that a library has of the rate of a yardstick, and that rate.
 func (c benchColumns) share(of []*bench.Result, y bench.Yardstick) string {
 	results := c.runs.Yardsticks[y.Name()]
-	if len(results) == 0 {
+	if len(results) == 0 || !benchFits(y.Name(), of) {
 		return "-"
 	}
 	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(of, results, bench.Bandwidth), bench.Median(results, bench.Bandwidth))

@@ -48,17 +48,18 @@ func (d *benchDrawing) measured(spec bench.Spec, runs *bench.Comparison) error {
 	common := spec
 	common.Named, common.OneProcess = false, false
 	d.facts = strings.Join(append(benchFacts(common), benchPairs(runs)...), ", ")
-	path := pathName(spec)
+	named := ""
 	if spec.Named {
-		path += ", named"
+		named = ", named"
 	}
 	for _, side := range []struct {
 		kind    chart.Kind
+		path    string
 		results []*bench.Result
-	}{{chart.Ours, runs.A}, {chart.Peer, runs.B}} {
+	}{{chart.Ours, pathName(spec), runs.A}, {chart.Peer, pathName(spec.ForPeer()), runs.B}} {
 		if len(side.results) > 0 {
 			r := side.results[0]
-			d.line(path, r.Subject+" ("+r.Dialect+")", side.kind).add(side.results)
+			d.line(side.path+named, r.Subject+" ("+r.Dialect+")", side.kind).add(side.results)
 		}
 	}
 	for _, y := range benchYardsticks(runs) {

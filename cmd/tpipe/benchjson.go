@@ -11,10 +11,15 @@ import (
 // second one's, the peer's or those of a yardstick; null where one of the two has
 // none.
 type benchRatios struct {
-	Subject    string   `json:"subject"` // both names
-	Transport  string   `json:"transport"`
-	Channel    string   `json:"channel"`
-	Dialect    string   `json:"dialect"`
+	Subject   string `json:"subject"` // both names
+	Transport string `json:"transport"`
+	Channel   string `json:"channel"`
+	Dialect   string `json:"dialect"`
+
+	// The path of the second one, if that is the peer.
+	PeerTransport string `json:"peer_transport,omitempty"`
+	PeerChannel   string `json:"peer_channel,omitempty"`
+
 	SizeBytes  int      `json:"size_bytes"`
 	Named      bool     `json:"named"`
 	Buffers    string   `json:"buffers"`
@@ -32,6 +37,7 @@ func newBenchRatios(of, by []*bench.Result) benchRatios {
 	ratio := func(f bench.Figure) *float64 { return some(bench.Ratio(of, by, f)) }
 	return benchRatios{
 		Subject: a.Subject + "/" + b.Subject, Transport: a.Transport, Channel: a.Channel, Dialect: a.Dialect,
+		PeerTransport: b.Transport, PeerChannel: b.Channel,
 		SizeBytes: a.SizeBytes, Named: a.Named, Buffers: a.Buffers, Depth: a.Depth, Pairs: len(of),
 		RTT: ratio(bench.RTT), Cold: ratio(bench.ColdRTT), CPUPerTrip: ratio(bench.CPUPerTrip),
 		Rate: ratio(bench.Rate), CPU: ratio(bench.CPUPerMessage),
@@ -77,7 +83,7 @@ func (l *benchLines) measured(spec bench.Spec, runs *bench.Comparison) error {
 	}
 	for _, side := range [][]*bench.Result{runs.A, runs.B} {
 		for _, y := range sticks {
-			if len(side) > 0 {
+			if len(side) > 0 && benchFits(y[0].Subject, side) {
 				lines = append(lines, newBenchRatios(side, y))
 			}
 		}
@@ -86,7 +92,7 @@ func (l *benchLines) measured(spec bench.Spec, runs *bench.Comparison) error {
 		lines = append(lines, newBenchAbsent(bench.Go{}.Name(), spec, &spec.Size, runs.WhyA))
 	}
 	if runs.WhyB != nil {
-		lines = append(lines, newBenchAbsent(bench.Libtensorpipe{}.Name(), spec, &spec.Size, runs.WhyB))
+		lines = append(lines, newBenchAbsent(bench.Libtensorpipe{}.Name(), spec.ForPeer(), &spec.Size, runs.WhyB))
 	}
 	return l.print(lines...)
 }

@@ -64,6 +64,55 @@ transport uv, channel cma: not measured: channel cma: forbidden
 `, out.String())
 }
 
+// feedApart gives a report one size for which the libraries took different paths.
+func feedApart(t *testing.T, to benchReport) {
+	t.Helper()
+	spec, size := benchSpec(1<<20), 1<<20
+	spec.PeerTransport, spec.PeerChannel = "shm", "basic"
+	ours, theirs := figures("tensorpipe-go", size, 2), figures("libtensorpipe", size, 4)
+	ours.OneWayRoute = "basic"
+	theirs.Transport, theirs.Channel, theirs.TripRoute, theirs.OneWayRoute = "shm", "basic", "basic", "basic"
+	require.NoError(t, to.measured(spec, &bench.Comparison{
+		A: []*bench.Result{ours}, B: []*bench.Result{theirs},
+		Yardsticks: map[string][]*bench.Result{"tcp": {figures("tcp", size, 8)}},
+	}))
+}
+
+// What took no TCP is not held against it.
+func TestBenchTableOfTwoPaths(t *testing.T) {
+	var out bytes.Buffer
+	feedApart(t, &benchTable{out: &out})
+	require.Equal(t, `transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair, libtensorpipe on transport shm, channel basic
+  size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy    CPU       of TCP      via
+  1 MiB    here               2 us      2 us      2 us      2 us      2 us      2 GB/s     2 s/GB            -      -     0.25 (8) cma/basic
+           libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB            -      -            -    basic
+           ratio              0.50      0.50      0.50      0.50      0.50        0.50       0.50
+`, out.String())
+}
+
+func TestBenchLinesOfTwoPaths(t *testing.T) {
+	var out bytes.Buffer
+	feedApart(t, newBenchLines(&out))
+	require.Contains(t, out.String(), `"transport":"uv","channel":"cma","dialect":"native","peer_transport":"shm","peer_channel":"basic"`)
+	require.Contains(t, out.String(), `"subject":"tensorpipe-go/tcp"`)
+	require.NotContains(t, out.String(), `"subject":"libtensorpipe/tcp"`)
+
+	out.Reset()
+	spec := benchSpec(8)
+	spec.PeerChannel = "mpt_uv"
+	require.NoError(t, newBenchLines(&out).measured(spec, &bench.Comparison{A: []*bench.Result{figures("tensorpipe-go", 8, 2)}, WhyB: errNoPath}))
+	require.Contains(t, out.String(), `{"subject":"libtensorpipe","transport":"uv","channel":"mpt_uv","size_bytes":8,`)
+}
+
+func TestBenchDrawingOfTwoPaths(t *testing.T) {
+	var d benchDrawing
+	feedApart(t, &d)
+	c := d.chart()
+	require.Equal(t, "uv/cma, tensorpipe-go (native)", c.Series[0].Name)
+	require.Equal(t, "shm/basic, libtensorpipe (native)", c.Series[1].Name)
+	require.NotEqual(t, c.Series[0].Hue, c.Series[1].Hue)
+}
+
 // Two phases may take two ways, and one that was not measured takes none.
 func TestBenchVia(t *testing.T) {
 	for want, r := range map[string]bench.Result{
@@ -124,6 +173,31 @@ func TestBenchSVG(t *testing.T) {
 	requireXML(t, text)
 	for _, want := range []string{"uv/basic, tensorpipe-go (native)", "memcpy", "tcp, 1 connection", "100 KiB", " GB/s", "8 in flight, default buffers"} {
 		require.Contains(t, string(text), want)
+	}
+}
+
+// The peer has a line of its own beside ours, on its own path too.
+func TestBenchSVGWithPeer(t *testing.T) {
+	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	for peerPath, args := range map[string]string{"uv/basic": "", "uv/mpt_uv": "-peer-channel mpt_uv -lanes 2"} {
+		path := filepath.Join(t.TempDir(), "bench.svg")
+		line := "bench -peer libtensorpipe -pairs 1 -transport uv -channel basic -count 3 -size 0,8,100KiB " + args
+		_, stderr, code := tpipe(t, append(strings.Fields(line), "-svg", path)...)
+		require.Zero(t, code, stderr)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		requireXML(t, text)
+		const library = 3 + 2 // round trips of all sizes, rates of those that are not 0
+		for name, dots := range map[string]int{
+			"uv/basic, tensorpipe-go (native)": library, peerPath + ", libtensorpipe (compatible)": library,
+			"memcpy": 1, "tcp, 1 connection": 1,
+		} {
+			require.Equal(t, 1, strings.Count(string(text), ">"+name+"</text>"), name)
+			require.Equal(t, dots, strings.Count(string(text), "<title>"+name+", "), name)
+		}
+		require.Equal(t, 4, strings.Count(string(text), `class="entry"`), "and nothing else has a line")
 	}
 }
 

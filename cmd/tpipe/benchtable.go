@@ -67,14 +67,12 @@ func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 	if len(spec.Transports) == 0 || len(spec.Channels) == 0 {
 		path = pathName(spec) + ": " + path
 	}
-	if first.Connections > 0 {
-		path += " with up to " + plural(first.Connections, "lane")
-	}
-	facts := append([]string{path, first.Dialect + " dialect"}, benchFacts(spec)...)
+	facts := append([]string{path + benchLanes(first), first.Dialect + " dialect"}, benchFacts(spec)...)
 	if first.Congestion != "" {
 		facts = append(facts, "congestion control "+first.Congestion)
 	}
 	facts = append(facts, benchPairs(runs)...)
+	facts = append(facts, benchPeerPath(runs)...)
 	return strings.Join(facts, ", ") + without("this library", runs.WhyA) + without(bench.Libtensorpipe{}.Name(), runs.WhyB)
 }
 
@@ -85,6 +83,26 @@ func benchPairs(runs *bench.Comparison) []string {
 		return nil
 	}
 	return []string{"medians of " + plural(len(either(runs)), "pair")}
+}
+
+// benchPeerPath says what the peer was measured on, where that is another path.
+func benchPeerPath(runs *bench.Comparison) []string {
+	if len(runs.A) == 0 || len(runs.B) == 0 {
+		return nil
+	}
+	ours, theirs := runs.A[0], runs.B[0]
+	if ours.Transport == theirs.Transport && ours.Channel == theirs.Channel {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s on transport %s, channel %s%s", theirs.Subject, theirs.Transport, theirs.Channel, benchLanes(theirs))}
+}
+
+// benchLanes are the lanes of a path that has some.
+func benchLanes(r *bench.Result) string {
+	if r.Connections == 0 {
+		return ""
+	}
+	return " with up to " + plural(r.Connections, "lane")
 }
 
 // benchAlone is true where there is no library to compare with.

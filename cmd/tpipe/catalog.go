@@ -31,7 +31,10 @@ func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
 		pipe.TransportEntry{Name: uvName, Priority: 0, Transport: uv.New(with...)},
 	)
 	p.Channels = put(p.Channels, channelName,
-		pipe.ChannelEntry{Name: mpt.UVName, Priority: 1100, Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)})},
+		pipe.ChannelEntry{
+			Name: mpt.UVName, Priority: 1100, MinBytes: mpt.NativeBytes,
+			Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)}),
+		},
 		pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(cma.Options{})},
 	)
 	return p

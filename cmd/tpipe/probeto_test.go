@@ -2,12 +2,76 @@ package main
 
 import (
 	"encoding/json"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 )
+
+// planOf is what a probe prints about the peer at url.
+func planOf(t *testing.T, url string, flags ...string) string {
+	t.Helper()
+	text, stderr, code := tpipe(t, append([]string{"probe", "-to", url}, flags...)...)
+	require.Zero(t, code, stderr)
+	require.Empty(t, stderr)
+	return text
+}
+
+// A probe shows which sizes of tensors take which way.
+func TestProbeShowsSizes(t *testing.T) {
+	_, url := startEcho(t, "-transport", "uv", "-channel", "mpt_uv,basic")
+	require.Equal(t, `  dialect            native
+  transport          uv
+  up to 65536 bytes  inside the message
+  cpu:0 to cpu:0     mpt_uv
+  cpu:0 to cpu:0     basic below 1048576 bytes
+`, planOf(t, url, "-transport", "uv", "-channel", "mpt_uv,basic"))
+	require.Equal(t, `  dialect            compatible
+  transport          uv
+  cpu:0 to cpu:0     mpt_uv
+  not channel basic  the listening end did not choose it
+`, planOf(t, url, "-transport", "uv", "-channel", "mpt_uv,basic", "-dialect", "compatible"))
+
+	out, stderr, code := tpipe(t, "probe", "-to", url, "-transport", "uv", "-json")
+	require.Zero(t, code, stderr)
+	var plan pipe.Plan
+	require.NoError(t, json.Unmarshal([]byte(out), &plan))
+	require.Equal(t, 64<<10, plan.Inline)
+	require.Len(t, plan.Channels, 2)
+	require.Equal(t, 1<<20, plan.Channels[1].Below)
+}
+
+// Two ends that say nothing take the best path that this machine has.
+func TestProbeOfTheBestPath(t *testing.T) {
+	for _, err := range []error{shm.New().Viable(), cma.New(cma.Options{}).Viable()} {
+		if err != nil {
+			t.Skip(err)
+		}
+	}
+	_, url := startEcho(t)
+	domain := regexp.MustCompile(`"shm:.*"`) // which is this machine's
+	require.Equal(t, `  dialect              native
+  transport            shm
+  up to 1048576 bytes  inside the message
+  cpu:0 to cpu:0       cma
+  not transport uv     the listening end: shm goes before it
+  not channel xth      the listening end did not choose it
+  not channel mpt_uv   the listening end: mpt is not supported: the lanes are for pipes in the domain "uv:*", not "shm:..."
+  not channel basic    the listening end did not choose it
+`, domain.ReplaceAllString(planOf(t, url), `"shm:..."`))
+	require.Equal(t, `  dialect             native
+  transport           uv
+  up to 65536 bytes   inside the message
+  cpu:0 to cpu:0      cma
+  not channel xth     the listening end did not choose it
+  not channel mpt_uv  the listening end did not choose it
+  not channel basic   the listening end did not choose it
+`, planOf(t, url, "-transport", "uv"))
+}
 
 func TestProbeOfAPeer(t *testing.T) {
 	_, url := startEcho(t, "-channel", "basic", "-dialect", "compatible")

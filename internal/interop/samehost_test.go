@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // TestParityOfSameHost takes the paths between two processes of one machine, and
@@ -25,6 +27,7 @@ func TestParityOfSameHost(t *testing.T) {
 		shared.prove(t)
 		t.Run("client, no upgrade", shared.clientDialsShared)
 		t.Run("server, no upgrade", shared.peerDialsShared)
+		t.Run("large descriptions", shared.largeDescriptions)
 	})
 	parity.Case(t, "interop/libtensorpipe.shm_cma", route{transport: "shm", channel: "cma"}.prove)
 }
@@ -74,4 +77,28 @@ func (r route) peerDialsShared(t *testing.T) {
 	peer := Start(t, append(args, Shape{Seed: 23}.flags(20)...)...)
 	r.echoAll(t, r.accept(t, l))
 	require.NoError(t, peer.Wait())
+}
+
+// largeDescriptions sends messages of which a peer in C++ has to take the
+// description out of its ring in one piece. One that does not fit is refused here,
+// where it would end that process; those that do, and what moves in pieces, arrive.
+func (r route) largeDescriptions(t *testing.T) {
+	r.requireViable(t)
+	peer := r.start(t, "echo")
+	p := r.dial(t, peer)
+	const ring = 2 << 20
+	described := func(n int) Message { return Message{Metadata: bytes.Repeat([]byte("m"), n)} }
+	for _, n := range []int{ring - 4, ring, 3 << 20} {
+		err := p.Write(testContext(t), described(n).pipe())
+		require.ErrorIs(t, err, pipe.ErrLimit, "%d bytes", n)
+	}
+	many := Message{Tensors: make([]Part, 60_000)}
+	for _, sent := range []Message{described(ring - 32), many, {Payloads: []Part{{Data: make([]byte, 2*ring)}}}} {
+		op := p.WriteAsync(testContext(t), sent.pipe())
+		requireMessage(t, sent, p)
+		require.NoError(t, op.Wait(testContext(t)))
+	}
+	echoes(t, p)
+	require.NoError(t, p.Close())
+	require.NoError(t, peer.Stop())
 }

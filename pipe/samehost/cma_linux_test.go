@@ -55,19 +55,33 @@ func TestDirectCopy(t *testing.T) {
 	})
 }
 
-// requireRefused checks that the next channel is used, and that somebody's plan
-// says why.
+// requireRefused checks that the next channel is used, that the plans of both ends
+// say why, and that a policy makes an error of it.
 func requireRefused(t *testing.T, m meeting, why string) {
+	t.Helper()
+	requireRefusedFor(t, m, why, why)
+}
+
+// requireRefusedFor is requireRefused where the end that dials knows another reason
+// than that which listens.
+func requireRefusedFor(t *testing.T, m meeting, why, whyDialling string) {
 	t.Helper()
 	kid, p := mustMeet(t, m)
 	requireChannel(t, p, "basic")
-	require.Contains(t, p.Plan().String()+kid.plan(), why)
+	listens, dials := p.Plan().String(), kid.plan()
+	if m.listens {
+		listens, dials = dials, listens
+	}
+	for _, end := range [][2]string{{listens, why}, {dials, whyDialling}} {
+		require.Regexp(t, "cpu:0 to cpu:0 +basic\n", end[0])
+		require.Regexp(t, "not channel "+cma.Name+" .*"+end[1], end[0])
+	}
 
 	m.policy.Channels.Require = []string{cma.Name}
 	if m.listens {
 		_, _, err := meet(t, m)
 		require.ErrorIs(t, err, pipe.ErrPolicy)
-		require.ErrorContains(t, err, "channel cma: ")
+		require.Regexp(t, "channel "+cma.Name+": .*"+whyDialling, err.Error())
 	}
 }
 
@@ -95,14 +109,18 @@ func TestFilteredCall(t *testing.T) {
 	})
 }
 
-// Processes of different users do not try: their descriptors differ.
+// Processes of different users do not try: their descriptors differ. Where those do
+// not tell, the system does.
 func TestOtherUser(t *testing.T) {
 	if syscall.Geteuid() != 0 {
 		t.Skip("only root can start a process as another user")
 	}
 	inBoth(t, func(t *testing.T, m meeting) {
+		m.spoil = "late-user"
+		requireRefused(t, m, "operation not permitted")
+		m.spoil = "nothing"
 		m.attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		requireRefused(t, m, "does not go with our")
+		requireRefusedFor(t, m, "does not go with our", "the listening end did not choose it")
 	})
 }
 
@@ -113,7 +131,7 @@ func TestOtherNamespace(t *testing.T) {
 	}
 	inBoth(t, func(t *testing.T, m meeting) {
 		m.attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-		requireRefused(t, m, "does not go with our")
+		requireRefusedFor(t, m, "does not go with our", "the listening end did not choose it")
 	})
 }
 

@@ -21,11 +21,12 @@ type mortal struct {
 
 // ending is how a mortal ended.
 type ending struct {
-	killed bool
-	points int // those it came by, as far as is known
-	where  string
-	at     time.Time
-	err    error // of one that lived to the end
+	killed  bool
+	dialled bool // it had a connection over TCP, as far as is known
+	points  int  // those it came by, as far as is known
+	where   string
+	at      time.Time
+	err     error // of one that lived to the end
 }
 
 // executioner starts a child that dies at the n-th point; 0 is never.

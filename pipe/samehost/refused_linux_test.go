@@ -49,7 +49,7 @@ func (r refusal) prove(t *testing.T) {
 		for _, plan := range []string{p.Plan().String(), plan} {
 			require.Regexp(t, "transport +"+r.transport+"\n", plan)
 			require.Regexp(t, "cpu:0 to cpu:0 +"+r.channel+"\n", plan)
-			require.Regexp(t, "not (transport|channel) "+r.refused+" .*"+r.why, plan)
+			require.Regexp(t, "not (transport|channel) "+r.refused+" .*("+r.why+")", plan)
 		}
 		data := pseudoRandom(1 << 20)
 		roundTrip(t, p, data)
@@ -59,7 +59,7 @@ func (r refusal) prove(t *testing.T) {
 		r.require = r.refused
 		_, _, err = r.open(t)
 		require.ErrorContains(t, err, pipe.ErrPolicy.Error())
-		require.Regexp(t, "(transport|channel) "+r.refused+": .*"+r.why, err.Error())
+		require.Regexp(t, "(transport|channel) "+r.refused+": .*("+r.why+")", err.Error())
 		if r.listens {
 			require.ErrorIs(t, err, pipe.ErrPolicy)
 		}

@@ -2,12 +2,14 @@ package samehost_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,10 +20,12 @@ import (
 var spoilers = map[string]func() error{
 	"nothing":  func() error { return nil },
 	"dumpable": func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
+	"user":     becomeNobody,
 	"readv":    func() error { return forbid(unix.SYS_PROCESS_VM_READV) },
 	"memfd":    func() error { return forbid(unix.SYS_MEMFD_CREATE) },
 	"fsize":    func() error { return limit(unix.RLIMIT_FSIZE, 4096) },
-	"nofile":   limitDescriptors,
+	"nofile":   func() error { return limitDescriptors(few) },
+	"full":     func() error { return limitDescriptors(0) },
 	"cable":    plugIn,
 }
 
@@ -33,22 +37,35 @@ func limit(resource int, soft uint64) error {
 	return unix.Setrlimit(resource, &unix.Rlimit{Cur: soft, Max: before.Max})
 }
 
-// limitDescriptors leaves a few: enough for a pipe over TCP, not for one that moves
-// to shared memory.
-func limitDescriptors() error {
-	const left = 8
+// becomeNobody makes this process one of a user without rights, that is as dumpable
+// as others.
+func becomeNobody() error {
+	if err := errors.Join(syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody)); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+}
+
+// few are enough descriptors for a pipe over TCP, not for one that moves to shared
+// memory.
+const few = 8
+
+// limitDescriptors leaves as many.
+func limitDescriptors(left int) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // the runtime has some of its own from here on
 	if err != nil {
 		return err
 	}
 	l.Close()
 	end := uint64(0)
-	for free := 0; free < left; end++ {
-		if _, err := unix.FcntlInt(uintptr(end), unix.F_GETFD, 0); err != nil {
-			free++
+	for free := 0; ; end++ {
+		if _, err := unix.FcntlInt(uintptr(end), unix.F_GETFD, 0); err == nil {
+			continue
+		}
+		if free++; free > left {
+			return limit(unix.RLIMIT_NOFILE, end)
 		}
 	}
-	return limit(unix.RLIMIT_NOFILE, end)
 }
 
 // plugIn waits for the parent to lay a cable, and puts it into service.

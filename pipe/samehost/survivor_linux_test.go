@@ -90,28 +90,42 @@ type fate struct {
 	ending
 	n      int     // the point
 	closed bool    // it had begun to close
+	lanes  bool    // they had carried a tensor
 	errs   []error // of its pipe, if it had one
+	failed int     // handshakes that came to nothing meanwhile
 	freed  time.Duration
 }
+
+// alone reports whether it ended before anybody could have noticed.
+func (f fate) alone() bool { return len(f.errs) == 0 && f.failed == 0 }
+
+// striping reports whether it ended while its lanes carried tensors.
+func (f fate) striping() bool { return f.lanes && !f.closed }
 
 // meet lives with a child to its end, and until nothing is left of it.
 func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fate {
 	t.Helper()
 	f := fate{n: n}
+	failed := s.context.Stats().HandshakesFailed
 	if listens {
 		m := start(t, s.part("listen", "converse"), n)
 		if url := patience.Finish(t, m.address); url != "" {
 			f.errs = append(f.errs, s.dial(t, url))
 		}
 		f.ending = patience.Finish(t, m.ended)
-		_, f.closed = m.hasSaid(closing)
+		f.remember(m)
 	} else {
 		m := start(t, s.part(s.url, "converse"), n)
 		f.ending = patience.Finish(t, m.ended)
-		_, f.closed = m.hasSaid(closing)
+		f.remember(m)
 	}
-	s.settle(t, fmt.Sprint("point ", n, ", ", f.where))
+	what := fmt.Sprint("point ", n, ", ", f.where)
+	if !listens && f.dialled {
+		s.notice(t, failed, what)
+	}
+	s.settle(t, what)
 	f.freed = time.Since(f.at)
+	f.failed = int(s.context.Stats().HandshakesFailed - failed)
 	s.mu.Lock()
 	f.errs = append(f.errs, s.over...)
 	s.over = nil
@@ -120,12 +134,32 @@ func (s *survivor) meet(t *testing.T, start executioner, listens bool, n int) fa
 	return f
 }
 
+// remember is how far it had come, as it said.
+func (f *fate) remember(m *mortal) {
+	_, f.lanes = m.hasSaid(striped)
+	_, f.closed = m.hasSaid(closing)
+}
+
 func (s *survivor) dial(t *testing.T, url string) error {
 	p, err := s.context.Dial(t.Context(), url)
 	if err != nil {
 		return err
 	}
 	return s.outlive(t.Context(), p)
+}
+
+// notice waits until there is an error of a pipe with a child that dialled, or the
+// listener has counted a handshake that failed.
+func (s *survivor) notice(t *testing.T, failed uint64, what string) {
+	t.Helper()
+	noticed := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.over) > 0 || s.context.Stats().HandshakesFailed > failed
+	}
+	if !noticed() {
+		require.Eventually(t, noticed, patience.Limit, time.Millisecond, what)
+	}
 }
 
 // settle waits until the sibling is alone.

@@ -155,7 +155,9 @@ func (tr *tracer) call(tid int) {
 	if tr.points == tr.fatal {
 		tr.where = fmt.Sprintf("system call %d", c.number)
 		_ = unix.Kill(tr.pid, unix.SIGKILL)
+		return
 	}
+	tr.dialled = tr.dialled || c.number == unix.SYS_CONNECT && c.args[2] == unix.SizeofSockaddrInet4
 }
 
 // systemCall is the kernel's struct ptrace_syscall_info, of a call that begins.
@@ -179,10 +181,13 @@ func (c *systemCall) of(tid int) bool {
 }
 
 // private reports whether a call has to do with threads, signals and the heap of
-// the runtime only: these come when they want.
+// the runtime only, which come when they want, or with the test.
 func (c *systemCall) private() bool {
-	if c.number == unix.SYS_MMAP {
+	switch c.number {
+	case unix.SYS_MMAP:
 		return int32(c.args[4]) < 0 // no file
+	case unix.SYS_GETSOCKOPT:
+		return c.args[2] == unix.TCP_INFO // see lanesCarry
 	}
 	return slices.Contains(runtimesOwn, c.number)
 }

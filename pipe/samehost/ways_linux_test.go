@@ -211,6 +211,9 @@ func playOn(part []string) error {
 	if err != nil {
 		return err
 	}
+	if of, ok := strings.CutPrefix(role, "starve-"); ok {
+		return starve(ctx, p, of)
+	}
 	return wayRoles[role](ctx, p)
 }
 
@@ -254,6 +257,9 @@ func converse(ctx context.Context, p *pipe.Pipe) error {
 		if err := ask(ctx, p, m); err != nil {
 			return err
 		}
+	}
+	if err := stripe(ctx, p); err != nil {
+		return err
 	}
 	fmt.Println(closing)
 	err := p.Close()

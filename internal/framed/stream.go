@@ -1,4 +1,4 @@
-package pipe
+package framed
 
 import (
 	"sync/atomic"
@@ -7,8 +7,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// streamConn makes a connection for a channel out of a stream of the session,
-// with the framing of package frame.
+// streamConn is a stream with the framing of package frame.
 type streamConn struct {
 	stream   transport.Stream
 	frames   *frame.Reader
@@ -17,7 +16,9 @@ type streamConn struct {
 	finished atomic.Bool // closed, or CloseWrite was called
 }
 
-func newStreamConn(s transport.Stream) *streamConn {
+// Over returns the connection of a channel that has the stream s of a session to
+// itself, and closes it.
+func Over(s transport.Stream) transport.Conn {
 	return &streamConn{stream: s, frames: frame.NewReader(s)}
 }
 

@@ -1,0 +1,68 @@
+package cma
+
+import (
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Every process of the user may read this one only where that is asked for and
+// needed. Here the system does not let it be allowed, so each try shows.
+func TestAnyTracer(t *testing.T) {
+	for _, c := range []struct {
+		scope string
+		allow bool
+		why   string // not; empty if it is viable
+	}{
+		{"0", false, ""},
+		{"0", true, ""},
+		{"1", false, "ptrace_scope is 1"},
+		{"1", true, "PR_SET_PTRACER_ANY: operation not permitted"},
+		{"2", true, "ptrace_scope is 2"},
+	} {
+		f := New(Options{Root: machine(t, "capability,yama", c.scope), AllowAnyTracer: c.allow})
+		tried, err := withoutTracers(f.Viable)
+		require.NoError(t, err)
+		if c.why == "" {
+			require.NoError(t, tried, "scope %s", c.scope)
+		} else {
+			require.ErrorContains(t, tried, c.why, "scope %s", c.scope)
+		}
+	}
+}
+
+// withoutTracers calls f in a thread that cannot name its tracers. The thread ends
+// with that.
+func withoutTracers(f func() error) (of, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked
+		if err = forbidTracers(); err == nil {
+			of = f()
+		}
+	}()
+	<-done
+	return of, err
+}
+
+// forbidTracers has prctl(PR_SET_PTRACER) fail in this thread.
+func forbidTracers() error {
+	const numberOf, firstOf = 0, 16 // in struct seccomp_data
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: numberOf},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PRCTL, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: firstOf},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.PR_SET_PTRACER, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&filter)), 0, 0)
+}
