@@ -91,10 +91,10 @@ func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
 	}
 }
 
-// took is the message that was taken from ready. If its bytes are in the way of one
-// that others wait for, they are to be taken in now.
+// took is the message that was taken from ready. If others wait for one somebody has
+// to see to the stream, in which the bytes of this one may come first.
 func (i *nativeInbox) took(in *nativeIncoming) *nativeIncoming {
-	if in.whole > 0 && i.demand.Load() > 0 {
+	if i.demand.Load() > 0 {
 		i.mind()
 	}
 	return in

@@ -8,7 +8,8 @@
 // reader, who share two counters that only grow: how many bytes were written,
 // how many were read. Each keeps what it knows in memory of its own and believes
 // the other's counter only within what can be; the memory is sealed, so that it
-// cannot be taken away, and no fault can come of it.
+// cannot be cut short, and pages are set aside before an end touches them: there is no
+// fault for lack of them unless a peer gives them back while the system has no others.
 //
 // # Waiting
 //

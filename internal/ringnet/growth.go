@@ -41,6 +41,7 @@ func (w *writerEnd) grow() {
 	}
 	w.growth.due = false
 	if segment.Reserve(w.data[w.size:]) != nil {
+		_ = segment.Release(w.data[w.size:]) // what there was
 		w.growth.refused = true
 		return
 	}
@@ -105,11 +106,12 @@ func (s *stream) shrink() (again bool) {
 
 // reduce has the rings shrink that nobody writes to.
 func (s *Session) reduce() {
-	some := false
+	s.reducer.began()
 	for _, st := range s.all() {
-		some = st.shrink() || some
+		if st.shrink() {
+			s.reducer.grew(s.reduce)
+		}
 	}
-	s.reducer.again(some)
 }
 
 // idleRing is half of how long at most a ring keeps memory that nothing is written to.
@@ -118,11 +120,11 @@ const idleRing = 30 * time.Second
 // reducer has the rings of a session shrink.
 type reducer struct {
 	mu    sync.Mutex
-	timer *time.Timer // nil while all are as they began
+	timer *time.Timer // nil while nobody has to look
 	over  bool
 }
 
-// grew notes that a ring did; later is what looks for idle ones.
+// grew has later called after a while: there is a ring that has grown.
 func (r *reducer) grew(later func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,17 +133,11 @@ func (r *reducer) grew(later func()) {
 	}
 }
 
-// again notes whether any ring is still grown.
-func (r *reducer) again(some bool) {
+// began notes that somebody looks: what grows from now on may escape him.
+func (r *reducer) began() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.over:
-	case some:
-		r.timer.Reset(idleRing)
-	default:
-		r.timer = nil
-	}
+	r.timer = nil
 }
 
 func (r *reducer) stop() {

@@ -87,7 +87,7 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 	"segments without end": func(t *testing.T, sock *net.UnixConn) {
 		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
 		later := sealed(t, ringnet.LaterSegment)
-		for range 2*places - 1 {
+		for range 2*places - ringnet.FirstPlaces + 1 {
 			ring(t, sock, ringnet.Segment, later.File())
 		}
 	},

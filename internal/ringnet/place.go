@@ -52,15 +52,19 @@ func firstSegment() (size int) {
 
 // created makes the segment that begins with the k-th place, with such rings unless it
 // is the first. Where the system can set pages aside later, a segment has those of its
-// headers only.
+// headers only, else those that the rings begin with.
 func created(k, ring int) (*segment.Segment, error) {
 	rings := []int{ring}
 	if k == 0 {
 		rings = firstRings[:]
 	}
-	size, headers := 0, []segment.Extent{}
+	size, headers, begins := 0, []segment.Extent{}, []segment.Extent{}
 	for _, ring := range rings {
+		begin := headerSize + min(ring, startRing)
 		headers = append(headers, segment.Extent{At: size, Length: placeHeader + headerSize})
+		begins = append(begins,
+			segment.Extent{At: size, Length: placeHeader + begin},
+			segment.Extent{At: size + placeHeader + headerSize + ring, Length: begin})
 		size += placeSize(ring)
 	}
 	seg, err := segment.CreateSparse(size, headers...)
@@ -68,10 +72,11 @@ func created(k, ring int) (*segment.Segment, error) {
 		return seg, err
 	}
 	_ = seg.Close()
-	return segment.CreateSealed(size)
+	return segment.CreateSparse(size, begins...)
 }
 
-// page sets aside what the rings begin with.
+// page sets aside what the rings begin with, whatever the other end has done: a peer
+// could send a segment without any memory.
 func (p *place) page() error {
 	if p.paged {
 		return nil

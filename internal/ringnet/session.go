@@ -259,6 +259,9 @@ func (s *Session) opened(b bell) error {
 		return fmt.Errorf("%w: a stream at place %d", ErrCorrupt, k)
 	}
 	p := s.theirs[k]
+	if err := p.page(); err != nil {
+		return err
+	}
 	st := s.add(bell(k<<bellPlace), p, ends{in: newReaderEnd(p.here), out: newWriterEnd(p.there)})
 	p.used = true
 	s.taken++
