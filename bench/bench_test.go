@@ -10,8 +10,8 @@ import (
 // BenchmarkRoundTrip: one operation is a message to a second process and its
 // echo. Allocations are those of this process.
 func BenchmarkRoundTrip(b *testing.B) {
-	for _, path := range pathSpecs() {
-		forEachSize(b, path, func(b *testing.B, s Spec) {
+	for _, l := range loads() {
+		forEachMessage(b, l, func(b *testing.B, s Spec) {
 			connected(b, s, func(c *client) { roundTrips(b, c) })
 		})
 	}
@@ -49,8 +49,8 @@ func roundTrips(b *testing.B, c *client) {
 // BenchmarkOneWay: one operation is a batch of messages to a second process, 8
 // of them in flight. The figures of one message are metrics.
 func BenchmarkOneWay(b *testing.B) {
-	for _, path := range pathSpecs() {
-		forEachSize(b, path, func(b *testing.B, s Spec) {
+	for _, l := range loads() {
+		forEachMessage(b, l, func(b *testing.B, s Spec) {
 			connected(b, s, func(c *client) { oneWay(b, c) })
 		})
 	}

@@ -21,7 +21,8 @@ type EndCost struct {
 
 	// Of the whole process, with all pipes.
 	Resident    int // bytes
-	Shared      int // bytes of memory shared with other processes, touched or not
+	Mapped      int // bytes that are mapped and shared with other processes
+	Shared      int // bytes of those that have memory, touched or not; 0 without CAP_SYS_ADMIN
 	Descriptors int
 	Threads     int // more than before the first pipe
 }
@@ -75,6 +76,7 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 			BytesPerPipe:       (full[i].Resident - empty[i].Resident) / pipes,
 			DescriptorsPerPipe: float64(full[i].Descriptors-empty[i].Descriptors) / float64(pipes),
 			Resident:           later[i].Resident,
+			Mapped:             later[i].Mapped,
 			Shared:             later[i].Shared,
 			Descriptors:        later[i].Descriptors,
 			Threads:            later[i].Threads - none[i].Threads,

@@ -2,5 +2,10 @@
 
 package bench
 
-// mostResident, in MiB, is what a process with a hundred pipes may hold.
-const mostResident = 300
+const (
+	// mostResident, in MiB, is what a process with a hundred pipes may hold.
+	mostResident = 300
+
+	// mostCarried is the largest message that idle pipes have carried in tests.
+	mostCarried = 16 << 20
+)

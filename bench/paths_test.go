@@ -10,8 +10,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-var sizes = []int{0, 8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
-
 // bigSize is that from which bytes cost, rather than messages.
 const bigSize = 1 << 20
 
@@ -25,25 +23,77 @@ func pathSpecs() []Spec {
 	return []Spec{uvBasic(pipe.DialectNative), uvBasic(pipe.DialectCompatible)}
 }
 
-// label names a path as benchstat wants it. Every spec here leads to one path.
-func label(s Spec) string {
-	return fmt.Sprintf("transport=%s/channel=%s/dialect=%s", s.Transports[0], s.Channels[0], s.Dialect)
+// load is a path and the messages that are measured on it.
+type load struct {
+	Spec
+	sizes []int
+	named []bool // target device
 }
 
-// forEachSize runs a benchmark for all sizes, with and without the target device
-// named.
-func forEachSize(b *testing.B, path Spec, run func(*testing.B, Spec)) {
-	for _, size := range sizes {
-		for _, named := range []bool{true, false} {
+var (
+	allSizes   = []int{0, 8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
+	smallSizes = []int{0, 8, 4 << 10, 64 << 10, 256 << 10, 1 << 20}
+	largeSizes = []int{16 << 20, 64 << 20}
+	bothWays   = []bool{true, false}
+)
+
+// direct is the path of direct copies.
+func direct() Spec {
+	return Spec{Transports: []string{"shm"}, Channels: []string{"cma"}, Dialect: pipe.DialectNative}
+}
+
+// fourLanes is the path over four TCP connections.
+func fourLanes() Spec {
+	return Spec{Transports: []string{"uv"}, Channels: []string{"mpt_uv"}, Dialect: pipe.DialectNative, Lanes: 4}
+}
+
+// loads are what each path is for.
+func loads() []load {
+	all := []load{
+		{shared(pipe.DialectNative, 0), smallSizes, bothWays},
+		{shared(pipe.DialectCompatible, 0), smallSizes, bothWays},
+		{direct(), largeSizes, []bool{true}},
+		{fourLanes(), largeSizes, []bool{true}},
+	}
+	for _, s := range pathSpecs() {
+		all = append(all, load{s, allSizes, bothWays})
+	}
+	return all
+}
+
+// label names a path as benchstat wants it. Every spec here leads to one path.
+func label(s Spec) string {
+	name := fmt.Sprintf("transport=%s/channel=%s/dialect=%s", s.Transports[0], s.Channels[0], s.Dialect)
+	if s.PeerChannel != "" {
+		name += "/peer-channel=" + s.PeerChannel
+	}
+	return name
+}
+
+// forEachMessage runs a benchmark for all messages of a load.
+func forEachMessage(b *testing.B, l load, run func(*testing.B, Spec)) {
+	for _, size := range l.sizes {
+		for _, named := range l.named {
 			if size == 0 && !named {
 				continue // without a tensor there is nothing to name
 			}
-			b.Run(fmt.Sprintf("%s/size=%d/named=%t", label(path), size, named), func(b *testing.B) {
-				s := path
+			b.Run(fmt.Sprintf("%s/size=%d/named=%t", label(l.Spec), size, named), func(b *testing.B) {
+				needPath(b, l.Spec)
+				s := l.Spec
 				s.Size, s.Named = size, named
 				run(b, s)
 			})
 		}
+	}
+}
+
+// needPath skips what this machine has no path for.
+func needPath(t testing.TB, s Spec) {
+	t.Helper()
+	opts, err := s.options("test", nil)
+	require.NoError(t, err)
+	if err := findPath(s, opts); err != nil {
+		t.Skip(err)
 	}
 }
 

@@ -14,7 +14,8 @@ type usage struct {
 
 	Resident    int `json:"resident_bytes"` // 0 where the system does not say
 	Descriptors int `json:"descriptors"`    // likewise
-	Shared      int `json:"shared_bytes"`   // mapped memory of package shm; likewise
+	Mapped      int `json:"mapped_bytes"`   // memory of package shm; likewise
+	Shared      int `json:"shared_bytes"`   // what of it has pages; likewise
 	Threads     int `json:"threads"`        // likewise
 }
 
@@ -25,7 +26,8 @@ func ownUsage() usage {
 	runtime.GC()
 	debug.FreeOSMemory()
 	u.Resident, u.Descriptors = residentBytes(), descriptors()
-	u.Shared, u.Threads = sharedBytes(), threads()
+	u.Mapped, u.Shared = sharedBytes()
+	u.Threads = threads()
 	u.After = cpuTime()
 	return u
 }

@@ -6,6 +6,6 @@ func residentBytes() int { return 0 }
 
 func descriptors() int { return 0 }
 
-func sharedBytes() int { return 0 }
+func sharedBytes() (mapped, pages int) { return 0, 0 }
 
 func threads() int { return 0 }

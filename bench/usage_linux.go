@@ -28,34 +28,43 @@ func descriptors() int {
 	return len(list) - 1
 }
 
-// sharedBytes is the memory that the system has set aside for the segments that are
-// mapped here, be it touched by this process, by another one, or by nobody. A process
-// that may not see that (it takes CAP_SYS_ADMIN) counts all that is mapped.
-func sharedBytes() int {
+// sharedBytes is the size of all places at which segments are mapped, and how much of
+// them has pages, which the system has set aside even where nobody has touched them.
+// That is 0 for those who may not ask.
+func sharedBytes() (mapped, pages int) {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	sum := 0
+	seen := map[uint64]bool{}
 	for line := range strings.Lines(string(text)) {
 		var from, to int
 		if !strings.Contains(line, "memfd:tensorpipe_shm") {
 			continue
 		}
-		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err == nil {
-			sum += setAside(from, to)
+		if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+			continue
+		}
+		mapped += to - from
+		if file := mappedFile(line); file != nil && !seen[file.Ino] {
+			seen[file.Ino] = true
+			pages += int(file.Blocks) * blockBytes
 		}
 	}
-	return sum
+	return mapped, pages
 }
 
-// setAside is how much of the file that is mapped there has memory.
-func setAside(from, to int) int {
-	info, err := os.Stat(fmt.Sprintf("/proc/self/map_files/%x-%x", from, to))
+const blockBytes = 512 // of stat, whatever the file system
+
+// mappedFile is what a line of the maps is about, nil for those who may not ask.
+func mappedFile(line string) *syscall.Stat_t {
+	place, _, _ := strings.Cut(line, " ")
+	info, err := os.Stat("/proc/self/map_files/" + place)
 	if err != nil {
-		return to - from
+		return nil
 	}
-	return int(info.Sys().(*syscall.Stat_t).Blocks) * 512
+	file, _ := info.Sys().(*syscall.Stat_t)
+	return file
 }
 
 func threads() int {

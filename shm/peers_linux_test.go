@@ -22,6 +22,7 @@ var peers = map[string]func(addr string) error{
 	"half":          func(addr string) error { return half(New(), addr) },
 	"half by token": func(addr string) error { return half(New(tokens), addr) },
 	"tokens":        func(string) error { return leaveTokens() },
+	"shrinker":      shrinkUnderAWriter,
 	"stranger": func(addr string) error {
 		if err := syscall.Setuid(nobody); err != nil {
 			return err

@@ -21,7 +21,14 @@
 // # Who may connect
 //
 // Whoever shares memory with a peer can be disturbed by it, so both ends ask the
-// kernel who the other one is, and turn away other users, see [WithOtherUsers].
+// kernel who the other one is (SO_PEERCRED), and turn away other users, see
+// [WithOtherUsers]. All processes of the user may connect: the transport has no
+// secret of its own. Those who make one thing of several connections need one, as
+// pipes do, whose handshake on the first connection tells the client ids of 64
+// random bits, by which the listener knows those that belong to it. A pipe that is
+// dialled right here in the native dialect has only that first connection; whoever
+// opens one has a pipe of his own, and is in nobody else's.
+//
 // That check apart, what a peer puts into the memory is not trusted: it ends in
 // an error of that connection. A peer that shrinks its memory under a call
 // causes no crash, but an error that matches [ErrProtocol].

@@ -25,16 +25,24 @@ type stranger struct {
 // unsealed makes the memory of a ring.
 func unsealed(t testing.TB, size int) memory {
 	t.Helper()
-	header, err := segment.Create(ring.HeaderSize)
+	m, err := createUnsealed(size)
+	t.Cleanup(m.close)
 	require.NoError(t, err)
-	t.Cleanup(func() { header.Close() })
-	data, err := segment.Create(size)
-	require.NoError(t, err)
-	t.Cleanup(func() { data.Close() })
-	require.NoError(t, ring.Init(header.Bytes(), size))
-	r, err := ring.Open(header.Bytes(), data.Bytes())
-	require.NoError(t, err)
-	return memory{header, data, r}
+	return m
+}
+
+func createUnsealed(size int) (m memory, err error) {
+	if m.header, err = segment.Create(ring.HeaderSize); err != nil {
+		return m, err
+	}
+	if m.data, err = segment.Create(size); err != nil {
+		return m, err
+	}
+	if err = ring.Init(m.header.Bytes(), size); err != nil {
+		return m, err
+	}
+	m.ring, err = ring.Open(m.header.Bytes(), m.data.Bytes())
+	return m, err
 }
 
 // newStranger dials l and says nothing yet.

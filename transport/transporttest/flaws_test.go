@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,10 @@ var flaws = []struct {
 	}},
 	{"listens in spite of its context", "Transport/CancelledBefore", func(b bent) bent {
 		b.listenContext = context.WithoutCancel
+		return b
+	}},
+	{"serves the last who waits first", "Parity/ListenerAcceptCallbacksAreQueued", func(b bent) bent {
+		b.listener = func(l transport.Listener) transport.Listener { return newLastFirst(l) }
 		return b
 	}},
 	{"joins frames", "Frames/ManyFramesPerCall", bendConn(func(c transport.Conn) transport.Conn { return joiner{c} })},
@@ -107,6 +112,7 @@ type bent struct {
 	reaches       func(string) bool
 	dialError     error
 	listenContext func(context.Context) context.Context
+	listener      func(transport.Listener) transport.Listener
 	beforeAccept  func(context.Context)
 	conn          func(transport.Conn) transport.Conn
 }
@@ -137,6 +143,9 @@ func (b bent) Listen(ctx context.Context, addr string) (transport.Listener, erro
 	if err != nil {
 		return nil, err
 	}
+	if b.listener != nil {
+		l = b.listener(l)
+	}
 	return bentListener{l, b}, nil
 }
 
@@ -165,6 +174,35 @@ func (b bent) wrap(c transport.Conn, err error) (transport.Conn, error) {
 		return c, err
 	}
 	return b.conn(c), nil
+}
+
+// lastFirst has its callers wait in a stack.
+type lastFirst struct {
+	transport.Listener
+	changed sync.Cond
+	stack   []*int
+	busy    bool
+}
+
+func newLastFirst(l transport.Listener) *lastFirst {
+	return &lastFirst{Listener: l, changed: sync.Cond{L: new(sync.Mutex)}}
+}
+
+func (l *lastFirst) Accept(ctx context.Context) (transport.Conn, error) {
+	l.changed.L.Lock()
+	defer l.changed.L.Unlock()
+	me := new(int)
+	l.stack = append(l.stack, me)
+	for l.busy || l.stack[len(l.stack)-1] != me {
+		l.changed.Wait()
+	}
+	l.stack, l.busy = l.stack[:len(l.stack)-1], true
+	l.changed.L.Unlock()
+	c, err := l.Listener.Accept(ctx)
+	l.changed.L.Lock()
+	l.busy = false
+	l.changed.Broadcast()
+	return c, err
 }
 
 type joiner struct{ transport.Conn }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,32 +61,39 @@ const many = 10
 // number is the frame by which a connection says which one it is.
 func number(i int) []byte { return fmt.Append(nil, "connection ", i) }
 
+// Calls wait in line before anybody comes, and whoever called first gets the first
+// connection.
 func listenerAcceptsWait(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
-	var mu sync.Mutex
-	got := map[string]int{}
-	var waiters sync.WaitGroup
+	var waiters []<-chan string
 	for range many {
-		waiters.Go(func() {
-			c, err := l.Accept(t.Context())
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			p, _ := readFrame(c)
-			mu.Lock()
-			defer mu.Unlock()
-			got[string(p)]++
-		})
+		names := make(chan string, 1)
+		waiters = append(waiters, patience.Start(func() string {
+			names <- ownName()
+			return acceptNumber(t.Context(), l)
+		}))
+		awaitCall(t, <-names, "Accept")
 	}
-	want := map[string]int{}
 	for i := range many {
-		c := dial(t, tr, l.Addr())
-		require.NoError(t, c.WriteFrames(one(number(i))))
-		want[string(number(i))] = 1
+		require.NoError(t, dial(t, tr, l.Addr()).WriteFrames(one(number(i))))
 	}
-	patience.Finish(t, patience.Start(func() bool { waiters.Wait(); return true }))
-	require.Equal(t, want, got)
+	for i, got := range waiters {
+		require.Equal(t, string(number(i)), patience.Finish(t, got), "call %d", i)
+	}
+}
+
+// acceptNumber returns what the next connection says it is, or what went wrong.
+func acceptNumber(ctx context.Context, l transport.Listener) string {
+	c, err := l.Accept(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	defer c.Close()
+	p, err := readFrame(c)
+	if err != nil {
+		return err.Error()
+	}
+	return string(p)
 }
 
 func listenerConnectionsWait(t *testing.T, b Backend) {

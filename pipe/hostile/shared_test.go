@@ -1,0 +1,143 @@
+package hostile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// childGuesses has the ids that a child tries.
+const childGuesses = "HOSTILE_GUESSES"
+
+// Shared memory turns away other users. Another process of the user finds the
+// listener, whose name is no secret, and lacks only the ids that the handshake gave
+// to the client: with others it is not let into the pipe, and disturbs nobody.
+func TestGuessedIDOverSharedMemory(t *testing.T) {
+	s := newSharing(t)
+	ids := s.answer.TransportRegistrationIDs
+	desc, reply := ids[wire.DescriptorConnection], ids[wire.ReplyConnection]
+	channel := s.answer.ChannelRegistrationIDs[basic.Name][0]
+	guesses := []uint64{0, 1, 2, 3, 4, desc - 1, desc + 1, reply - 1, reply + 1, channel - 1, channel + 1, reply ^ channel}
+	for range 10 {
+		guesses = append(guesses, rand.Uint64())
+	}
+	s.guess(t, guesses)
+	require.Equal(t, 1, s.v.Stats().PipesOpen, "the healthy one")
+
+	conns := map[uint64]transport.Conn{}
+	for _, id := range []uint64{channel, reply, desc} {
+		conns[id] = s.visit(t, id)
+	}
+	p, err := s.listener.Accept(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, shm.Name, p.Plan().Transport)
+	require.NoError(t, conns[desc].WriteFrames(transport.Frame{payloadDescriptor(2)}, transport.Frame{[]byte("hi")}))
+	in, err := p.Next(t.Context())
+	require.NoError(t, err)
+	a := pipe.NewAllocation(in.Descriptor())
+	require.NoError(t, in.Read(t.Context(), a))
+	require.Equal(t, "hi", string(a.Payloads[0]))
+	for _, c := range conns {
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, p.Close())
+	s.v.quiet(t)
+}
+
+// sharing is a handshake that began over TCP and goes on over shared memory.
+type sharing struct {
+	v        *victim
+	tr       *shm.Transport // of the client
+	listener *pipe.Listener
+	answer   *wire.BrochureAnswer
+}
+
+func newSharing(t *testing.T) *sharing {
+	t.Helper()
+	s := &sharing{tr: shm.New()}
+	if err := s.tr.Viable(); err != nil {
+		t.Skip("shared memory does not work here: ", err)
+	}
+	s.v = newVictim(t, func(o *pipe.Options) {
+		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})
+	})
+	var err error
+	s.listener, err = s.v.Listen(t.Context(), "uv://127.0.0.1:0", "shm://")
+	require.NoError(t, err)
+	b := goodBrochure()
+	b.TransportDomainDescriptors[shm.Name] = s.tr.DomainDescriptor()
+	first := s.v.over.dial(t, strings.TrimPrefix(s.listener.URLs()[1], "uv://"))
+	first.frame(hello())
+	first.frame(b.Append(nil))
+	s.answer, err = wire.DecodeBrochureAnswer(first.read(), wire.Limits{})
+	require.NoError(t, err)
+	require.Equal(t, shm.Name, s.answer.Transport)
+	return s
+}
+
+// visit opens a connection to the victim with an id.
+func (s *sharing) visit(t *testing.T, id uint64) transport.Conn {
+	t.Helper()
+	c, err := s.tr.Dial(t.Context(), s.answer.Address)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.NoError(t, c.WriteFrames(transport.Frame{request(id)}))
+	return c
+}
+
+// guess lets another process try ids, and checks that each was turned away, at both
+// ends.
+func (s *sharing) guess(t *testing.T, ids []uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // who is let in waits for more
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), childPart+"=guess", childURL+"="+s.answer.Address,
+		childGuesses+"="+strings.Trim(fmt.Sprint(ids), "[]"))
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	name := fmt.Sprint("pid ", cmd.Process.Pid)
+	await(t, func() bool {
+		refused := s.v.log.find(func(r record) bool { return r.peer == name && errors.Is(r.err, pipe.ErrProtocol) })
+		return len(refused) == len(ids)
+	}, "a line about each guess")
+}
+
+// tryGuesses is the child of guess.
+func tryGuesses() error {
+	for text := range strings.FieldsSeq(os.Getenv(childGuesses)) {
+		id, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return err
+		}
+		c, err := shm.New().Dial(context.Background(), os.Getenv(childURL))
+		if err != nil {
+			return err
+		}
+		if err := c.WriteFrames(transport.Frame{request(id)}); err != nil {
+			return err
+		}
+		if _, err := c.NextFrame(); !errors.Is(err, io.EOF) {
+			return fmt.Errorf("id %d: %w", id, err)
+		}
+		if err := c.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
