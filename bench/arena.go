@@ -45,7 +45,7 @@ func (a *arena) release() {
 	}
 	a.owners, a.slots = nil, nil
 	switch {
-	case a.buffers == BuffersHeap:
+	case a.buffers == BuffersDefault:
 		debug.FreeOSMemory()
 	case a.pool != nil:
 		a.pool.Trim()

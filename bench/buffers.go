@@ -9,21 +9,22 @@ import (
 
 // The memory that messages lie in, in a Spec.
 const (
-	// BuffersDefault is what an application gets that asks for nothing: a
-	// storage of a [tensor.Pool] for each message here, a block of malloc for
-	// Libtensorpipe.
+	// BuffersDefault is what an application gets that asks for nothing, for each
+	// message by itself: memory of the Go heap here ([tensor.Heap], as
+	// pipe.NewAllocation), a block of malloc for Libtensorpipe.
 	BuffersDefault = "default"
 
 	// BuffersHuge is one mapping for all messages of a batch, in huge pages
 	// where the system has them, for both libraries.
 	BuffersHuge = "huge"
 
-	// BuffersHeap is the Go heap here, and malloc for Libtensorpipe.
-	BuffersHeap = "heap"
+	// BuffersPool is a storage of a [tensor.Pool] for each message here, and malloc
+	// for Libtensorpipe.
+	BuffersPool = "pool"
 )
 
 // AllBuffers are the values that Spec.Buffers can have.
-func AllBuffers() []string { return []string{BuffersDefault, BuffersHuge, BuffersHeap} }
+func AllBuffers() []string { return []string{BuffersDefault, BuffersHuge, BuffersPool} }
 
 const (
 	hugePage  = 2 << 20
@@ -36,9 +37,9 @@ func (a *arena) allocate(slots int) error {
 	if a.buffers == BuffersHuge {
 		return a.allocateMapping(slots)
 	}
-	var source tensor.Allocator = a.pool
-	if a.buffers == BuffersHeap {
-		source = tensor.Heap{}
+	var source tensor.Allocator = tensor.Heap{}
+	if a.buffers == BuffersPool {
+		source = a.pool
 	}
 	for range slots {
 		s, err := source.Alloc(a.size)

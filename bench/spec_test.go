@@ -21,7 +21,7 @@ func TestSpecCheck(t *testing.T) {
 		"size 2147483648: with a depth of 4 want 0 to 1073741824 bytes": func(s *Spec) { s.Size = 2 << 30 },
 		"-1 lanes: want 1 to 128":                   func(s *Spec) { s.Lanes = -1 },
 		"129 lanes: want 1 to 128":                  func(s *Spec) { s.Lanes = 129 },
-		`buffers "stack": want default, huge, heap`: func(s *Spec) { s.Buffers = "stack" },
+		`buffers "stack": want default, huge, pool`: func(s *Spec) { s.Buffers = "stack" },
 		"idle -1s": func(s *Spec) { s.Idle = -time.Second },
 	} {
 		s := small(8, true)

@@ -55,9 +55,9 @@ in the same run: a copy in memory on one core, and, where the tensors go over TC
 plain connections, for mpt_uv as many as there are lanes. Printed is the part of it
 that the pipe has, and in brackets its GB/s; the CPU behind it is a multiple of the copy's.
 
--buffers is the memory of the messages: default, what an application gets (here a
-tensor.Pool, in C++ malloc); huge, huge pages at both ends in both libraries; or
-heap, the heap of Go or malloc.
+-buffers is the memory of the messages: default, what an application gets (the heap
+of Go, malloc in C++); huge, huge pages at both ends in both libraries; or pool, a
+tensor.Pool, for C++ again malloc.
 
 With -compress the tensors are compressed on their way, and a column more says
 what part of their bytes travels. What that gains is a matter of what they hold,

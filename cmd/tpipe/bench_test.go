@@ -274,7 +274,7 @@ func TestBenchBadCommandLines(t *testing.T) {
 		"-channel basic,pigeon":            `-channel: there is no channel "pigeon", only `,
 		"-lanes 0":                         "-lanes 0: want 1 to 128",
 		"-lanes 129":                       "129 lanes: want 1 to 128",
-		"-buffers stack":                   `buffers "stack": want default, huge, heap`,
+		"-buffers stack":                   `buffers "stack": want default, huge, pool`,
 		"-dialect latin":                   `-dialect "latin": want auto, compatible or native`,
 		"-compress gzip":                   `compression "gzip" is not known: none, s2 or zstd`,
 		"-compress s2 -dialect compatible": "compression s2: the compatible dialect has none",

@@ -26,7 +26,7 @@ func figures(subject string, size int, v float64) *bench.Result {
 }
 
 func benchSpec(size int) bench.Spec {
-	return bench.Spec{Transports: []string{"uv"}, Channels: []string{"cma"}, Size: size, Depth: 8, Buffers: "heap"}
+	return bench.Spec{Transports: []string{"uv"}, Channels: []string{"cma"}, Size: size, Depth: 8, Buffers: "pool"}
 }
 
 var errNoPath = &bench.PathError{What: "channel cma", Err: errors.New("forbidden")}
@@ -49,13 +49,13 @@ func feed(t *testing.T, to benchReport) {
 func TestBenchTableOfBoth(t *testing.T) {
 	var out bytes.Buffer
 	feed(t, &benchTable{out: &out})
-	require.Equal(t, `transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair
+	require.Equal(t, `transport uv, channel cma, native dialect, 8 in flight, pool buffers, medians of 1 pair
   size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy    CPU       of TCP      via
   8 B      here               2 us      2 us      2 us      2 us      2 us   0.002 k/s        2 s            -      -            -      cma
            libtensorpipe      4 us      4 us      4 us      4 us      4 us   0.004 k/s        4 s            -      -            -      cma
            ratio              0.50      0.50      0.50      0.50      0.50        0.50       0.50
 
-transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair
+transport uv, channel cma, native dialect, 8 in flight, pool buffers, medians of 1 pair
 without this library: channel cma: forbidden
   size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy    CPU       of TCP      via
   1 MiB    libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB    0.25 (16)   0.25            -      cma
@@ -82,7 +82,7 @@ func feedApart(t *testing.T, to benchReport) {
 func TestBenchTableOfTwoPaths(t *testing.T) {
 	var out bytes.Buffer
 	feedApart(t, &benchTable{out: &out})
-	require.Equal(t, `transport uv, channel cma, native dialect, 8 in flight, heap buffers, medians of 1 pair, libtensorpipe on transport shm, channel basic
+	require.Equal(t, `transport uv, channel cma, native dialect, 8 in flight, pool buffers, medians of 1 pair, libtensorpipe on transport shm, channel basic
   size                         p50       p90       p99  cold p50       CPU     one way        CPU    of memcpy    CPU       of TCP      via
   1 MiB    here               2 us      2 us      2 us      2 us      2 us      2 GB/s     2 s/GB            -      -     0.25 (8) cma/basic
            libtensorpipe      4 us      4 us      4 us      4 us      4 us      4 GB/s     4 s/GB            -      -            -    basic

@@ -31,8 +31,10 @@ func starve(ctx context.Context, p *pipe.Pipe, of string) error {
 // ways through shared memory that there is.
 func TestRefusedOncePipeIsOpen(t *testing.T) {
 	for _, of := range []string{"fsize", "memfd", "full"} {
-		for name, listens := range map[string]bool{"child dials": false, "child listens": true} {
-			t.Run(of+"/"+name, func(t *testing.T) { outliveStarving(t, of, pipe.DialectCompatible, listens) })
+		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+			for name, listens := range map[string]bool{"child dials": false, "child listens": true} {
+				t.Run(of+"/"+dialect+"/"+name, func(t *testing.T) { outliveStarving(t, of, dialect, listens) })
+			}
 		}
 	}
 }
