@@ -3,6 +3,8 @@ package store_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/agent/store/storetest"
 )
@@ -22,4 +24,35 @@ func TestPrefixConforms(t *testing.T) {
 		t.Cleanup(func() { a.Close(); b.Close(); s.Close() })
 		return a, b
 	}})
+}
+
+func TestTCPConforms(t *testing.T) {
+	storetest.Run(t, storetest.Backend{RefusesByClosing: true, New: func(t *testing.T) (a, b store.Store) {
+		_, addr := serve(t, store.ServerOptions{})
+		return dial(t, addr), dial(t, addr)
+	}})
+}
+
+// Rank 0 has no connection to what it serves.
+func TestServerAndClientConform(t *testing.T) {
+	storetest.Run(t, storetest.Backend{RefusesByClosing: true, New: func(t *testing.T) (a, b store.Store) {
+		s, addr := serve(t, store.ServerOptions{})
+		return s.Store(), dial(t, addr)
+	}})
+}
+
+func serve(t *testing.T, o store.ServerOptions) (*store.Server, string) {
+	t.Helper()
+	s, err := store.Serve(t.Context(), "127.0.0.1:0", o)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s, s.Addr()
+}
+
+func dial(t *testing.T, addr string) *store.Client {
+	t.Helper()
+	c, err := store.Dial(t.Context(), addr, store.ClientOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
 }

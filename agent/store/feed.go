@@ -15,7 +15,7 @@ type update struct {
 // feed brings the changes of one key to one reader. It holds one update, into
 // which later ones are merged: a reader who is slow costs no memory.
 type feed struct {
-	ready chan struct{} // has an element when there is something to take
+	ready chan struct{} // has an element when there is something to take; feeds may share it
 
 	mu      sync.Mutex
 	pending bool
@@ -23,7 +23,9 @@ type feed struct {
 	err     error // of a feed that has ended
 }
 
-func newFeed() *feed { return &feed{ready: make(chan struct{}, 1)} }
+func newFeed() *feed { return &feed{ready: newReady()} }
+
+func newReady() chan struct{} { return make(chan struct{}, 1) }
 
 func (f *feed) push(u update) {
 	f.mu.Lock()

@@ -58,6 +58,27 @@ func (t *table) get(key string) ([]byte, error) {
 	return value, nil
 }
 
+// has returns whether all keys exist.
+func (t *table) has(keys []string) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false, ErrClosed
+	}
+	for _, k := range keys {
+		if _, ok := t.values[k]; !ok {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (t *table) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.values)
+}
+
 func (t *table) add(key string, delta int64) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
