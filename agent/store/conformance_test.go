@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,4 +56,34 @@ func dial(t *testing.T, addr string) *store.Client {
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+func TestFileConforms(t *testing.T) {
+	storetest.Run(t, storetest.Backend{New: func(t *testing.T) (a, b store.Store) {
+		path := filepath.Join(t.TempDir(), "store")
+		return openFile(t, path), openFile(t, path)
+	}})
+}
+
+func openFile(t *testing.T, path string) *store.File {
+	t.Helper()
+	s, err := store.OpenFile(t.Context(), path, store.Limits{})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func TestMemURLConforms(t *testing.T) {
+	storetest.Run(t, storetest.Backend{New: func(t *testing.T) (a, b store.Store) {
+		o := store.Options{Spaces: new(store.Spaces)}
+		return open(t, "mem://name", o), open(t, "mem://name", o)
+	}})
+}
+
+func open(t *testing.T, url string, o store.Options) store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), url, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
 }
