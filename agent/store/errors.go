@@ -83,7 +83,7 @@ func fail(op, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if inner, ok := errors.AsType[*Error](err); ok {
+	if inner, ok := err.(*Error); ok {
 		err = inner.Err
 	}
 	if err == context.Canceled || err == context.DeadlineExceeded {

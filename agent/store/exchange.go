@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -70,8 +71,8 @@ func (c *Client) cause(ctx context.Context, err error) error {
 		return ErrClosed
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded):
-		return context.DeadlineExceeded // the dialer's clock was ahead of ctx
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return context.DeadlineExceeded // of ctx; the dialer's clock was ahead
 	}
 	return lost(err)
 }

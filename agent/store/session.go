@@ -128,7 +128,7 @@ func (c *session) answer(r *request) error {
 		return c.compareAndSet(r)
 	case opGet:
 		value, err := c.table.get(r.key)
-		return c.reply(err, appendText(nil, value))
+		return c.reply(err, size(value), value)
 	case opAdd:
 		n, err := c.table.add(r.key, r.delta)
 		return c.replyNumber(err, n)
@@ -160,7 +160,7 @@ func (c *session) compareAndSet(r *request) error {
 	if errors.Is(err, ErrNotFound) {
 		value, err = r.expected, nil
 	}
-	return c.reply(err, appendText(nil, value))
+	return c.reply(err, size(value), value)
 }
 
 // wait waits until all keys have come, or the peer has gone.
@@ -196,22 +196,29 @@ func (c *session) replyNumber(err error, n int64) error {
 }
 
 // reply writes, unless there was an error.
-func (c *session) reply(err error, p []byte) error {
+func (c *session) reply(err error, parts ...[]byte) error {
 	if err != nil {
 		return err
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	return c.write(p)
+	return c.write(parts...)
 }
 
-// write is called with the lock held.
-func (c *session) write(p []byte) error {
+// write is called with the lock held. Values go out from where the table has them:
+// peers that do not read would otherwise cost a copy each.
+func (c *session) write(parts ...[]byte) error {
 	if err := c.conn.SetWriteDeadline(time.Now().Add(c.server.options.Stall)); err != nil {
 		return err
 	}
-	_, err := c.conn.Write(p)
+	buffers := net.Buffers(parts)
+	_, err := buffers.WriteTo(c.conn)
 	return err
+}
+
+// size is what precedes a value.
+func size(value []byte) []byte {
+	return binary.LittleEndian.AppendUint64(nil, uint64(len(value)))
 }
 
 // watch begins to follow key before it says so, and lets updates go out after.
@@ -255,7 +262,8 @@ func (c *session) tellAll() error {
 			return err
 		}
 		if kind, some := u.kind(); ok && some {
-			if err := c.write(appendUpdate(nil, kind, key, u)); err != nil {
+			head := appendText([]byte{kind}, key)
+			if err := c.write(head, size(u.old), u.old, size(u.now), u.now); err != nil {
 				return err
 			}
 		}
@@ -272,9 +280,4 @@ func (u update) kind() (kind byte, some bool) {
 		return replyCreated, true
 	}
 	return replyDeleted, u.had
-}
-
-func appendUpdate(dst []byte, kind byte, key string, u update) []byte {
-	dst = appendText(append(dst, kind), key)
-	return appendText(appendText(dst, u.old), u.now)
 }

@@ -147,3 +147,36 @@ func TestServerOfPyTorch(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "prefixed", string(value))
 }
+
+// Two workers of PyTorch find each other through a server of ours, as they do
+// through that of torchrun: by Gloo's rendezvous, RPC's, and the barriers of its
+// shutdown.
+func TestGroupOfPyTorch(t *testing.T) {
+	s, _ := serve(t, store.ServerOptions{})
+	host, port, _ := strings.Cut(s.Addr(), ":")
+	for name, value := range map[string]string{
+		"MASTER_ADDR": host, "MASTER_PORT": port, "WORLD_SIZE": "2",
+		"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
+		"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", // nothing leaves this machine
+	} {
+		t.Setenv(name, value)
+	}
+	var workers []*peer
+	for rank := range 2 {
+		t.Setenv("RANK", fmt.Sprint(rank))
+		workers = append(workers, startTorch(t, "rpc"))
+	}
+	for _, w := range workers {
+		var ready struct{ Ready bool }
+		w.next(t, &ready)
+		require.True(t, ready.Ready)
+	}
+	for rank, w := range workers {
+		var said struct{ Sum []float64 }
+		w.next(t, &said)
+		require.Equal(t, []float64{float64(rank + 1), float64(rank + 1)}, said.Sum)
+	}
+	addr, err := s.Store().Get(t.Context(), "/worker/attempt_0/rpc_prefix_0/addrs/worker1")
+	require.NoError(t, err)
+	require.Contains(t, string(addr), "uv://")
+}

@@ -2,6 +2,8 @@
 
 serve          serves a store; prints its port; ends with its standard input
 use HOST PORT  uses a store that a test serves; prints what it saw as JSON
+rpc            joins an RPC group of two that the environment describes, makes a
+               call, and leaves
 """
 import json
 import sys
@@ -69,7 +71,23 @@ def use(host, port):
     print(json.dumps(seen), flush=True)
 
 
+def join():
+    import os
+    import torch
+    import torch.distributed.rpc as rpc
+
+    print(json.dumps({"ready": True}), flush=True)
+    rank = int(os.environ["RANK"])
+    options = rpc.TensorPipeRpcBackendOptions(init_method="env://", rpc_timeout=30)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+    got = rpc.rpc_sync(f"worker{1 - rank}", torch.add, (torch.ones(2), rank))
+    rpc.shutdown()
+    print(json.dumps({"sum": got.tolist()}), flush=True)
+
+
 if sys.argv[1] == "serve":
     serve()
+elif sys.argv[1] == "rpc":
+    join()
 else:
     use(sys.argv[2], sys.argv[3])
