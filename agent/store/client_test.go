@@ -34,7 +34,7 @@ func liar(t *testing.T, answer string) *Client {
 				text = "\x01\x00\x00\x00\x00\x00\x00\x00" + answer
 			}
 			_, _ = c.Read(make([]byte, 1)) // an answer that comes before the question is another lie
-			_, _ = c.Write([]byte(text)) // who hangs up shows at the other end
+			_, _ = c.Write([]byte(text))   // who hangs up shows at the other end
 		}
 	}()
 	c, err := Dial(t.Context(), l.Addr().String(), ClientOptions{})
