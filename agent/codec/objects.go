@@ -10,10 +10,10 @@ type arrived struct {
 	typ     reflect.Type   // of the pointer; nil as long as it was not decoded
 	pointer unsafe.Pointer // nil while it is being decoded
 
-	// Of one that was skipped: where it is and what, to decode it should a
+	// Of one that was skipped: what it is and where, to decode it should a
 	// pointer that is known here point to it too.
-	schema *schema
-	pos    int
+	schema   *schema
+	pos, end int
 }
 
 // object reads a pointer to memory of type p.typ at to. An object that comes
@@ -30,6 +30,14 @@ func (d *Decoder) object(p *plan, s *schema, to unsafe.Pointer, decode func(*Dec
 	}
 	if err := d.first(n); err != nil {
 		return err
+	}
+	if d.objects[n].typ != nil {
+		end := d.objects[n].end
+		if err := d.again(n, p, to, decode); err != nil {
+			return err
+		}
+		d.pos = end
+		return nil
 	}
 	return d.decodeObject(n, p, s, to, decode)
 }
@@ -49,11 +57,12 @@ func (d *Decoder) decodeObject(n uint64, p *plan, s *schema, to unsafe.Pointer, 
 
 // first makes room for an object that comes now. Numbers go up by one, except
 // where objects lay in bytes that only the application could have read, and
-// where an object that was skipped is read after all.
+// where one that was skipped is read after all, which may hold others of which
+// that is true.
 func (d *Decoder) first(n uint64) error {
 	have := uint64(len(d.objects))
 	switch {
-	case n < have && d.replays > 0 && d.objects[n].typ == nil:
+	case n < have && d.replays > 0 && d.objects[n].pos == d.pos:
 		return nil
 	case n == have || n > have && d.lost && n < uint64(len(d.data)):
 	default:
@@ -71,8 +80,11 @@ func (d *Decoder) first(n uint64) error {
 
 // again finds an object that came before.
 func (d *Decoder) again(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
-	if n >= uint64(len(d.objects)) {
-		return corrupt("object %d of %d", n, len(d.objects))
+	if have := len(d.objects); n >= uint64(have) {
+		if d.lost {
+			return hidden(n)
+		}
+		return corrupt("object %d of %d", n, have)
 	}
 	o := &d.objects[n]
 	switch {
@@ -84,10 +96,14 @@ func (d *Decoder) again(n uint64, p *plan, to unsafe.Pointer, decode func(*Decod
 	case o.typ != nil:
 		return fault(ErrType, "the same object goes to a %v and a %v", o.typ, p.typ)
 	case o.schema == nil:
-		return fault(ErrType, "object %d lies in a value that was skipped and only the application can read", n)
+		return hidden(n)
 	default:
 		return d.replay(n, p, to, decode)
 	}
+}
+
+func hidden(n uint64) error {
+	return fault(ErrType, "object %d lies in a value that was skipped and only the application can read", n)
 }
 
 // replay decodes an object where it was skipped.

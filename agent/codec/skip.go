@@ -157,7 +157,7 @@ func (d *Decoder) skipObject(s *schema) error {
 	}
 	n := (r - 1) / 2
 	if r%2 == 0 {
-		if n >= uint64(len(d.objects)) {
+		if n >= uint64(len(d.objects)) && !d.lost {
 			return corrupt("object %d of %d", n, len(d.objects))
 		}
 		return nil
@@ -165,9 +165,16 @@ func (d *Decoder) skipObject(s *schema) error {
 	if err := d.first(n); err != nil {
 		return err
 	}
+	if end := d.objects[n].end; end > 0 {
+		d.pos = end
+		return nil
+	}
 	d.objects[n].schema, d.objects[n].pos = s, d.pos
 	if s.kind == kindSparse {
-		return d.skipSparse()
+		err = d.skipSparse()
+	} else {
+		err = d.skip(s.elem)
 	}
-	return d.skip(s.elem)
+	d.objects[n].end = d.pos
+	return err
 }
