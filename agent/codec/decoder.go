@@ -17,6 +17,7 @@ import (
 // return an error that matches ErrCorrupt where the bytes are something else.
 type Decoder struct {
 	registry *Registry
+	last     lastPlan
 	limits   Limits
 	state    state
 	err      error
@@ -94,13 +95,18 @@ func (d *Decoder) front(message []byte) error {
 	return nil
 }
 
+// tables reads what lies behind the values.
 func (d *Decoder) tables(c *cursor) error {
-	for _, read := range []func(*cursor) error{d.readTypes, d.readParts, d.readViews, d.readHeaders} {
-		if err := read(c); err != nil {
-			return err
-		}
+	if err := d.readTypes(c); err != nil {
+		return err
 	}
-	return nil
+	if err := d.readParts(c); err != nil {
+		return err
+	}
+	if err := d.readViews(c); err != nil {
+		return err
+	}
+	return d.readHeaders(c)
 }
 
 // Decode reads the next value into what ptr points to, and overwrites it. Of a

@@ -17,6 +17,7 @@ import (
 // The methods named after types are for the application's own encodings.
 type Encoder struct {
 	registry *Registry
+	last     lastPlan
 	limits   Limits
 	state    state
 
@@ -24,9 +25,6 @@ type Encoder struct {
 	start int // of the message in buf
 	depth int
 	err   error
-
-	lastType reflect.Type // whose plan is
-	lastPlan *plan
 
 	types      index[typeKey]
 	uses       []typeUse
@@ -53,7 +51,6 @@ func (e *Encoder) Reset(dst []byte) {
 	e.state.reset()
 	e.start, e.depth, e.err = len(dst), 0, nil
 	e.buf = append(dst, version, 0, 0, 0, 0)
-	e.lastType, e.lastPlan = nil, nil
 	e.types.reset()
 	e.uses = emptied(e.uses)
 	e.objects.reset()
@@ -90,7 +87,7 @@ func (e *Encoder) encode(ptr any) error {
 		return fault(ErrUnsupported, "%T: want a pointer to the value", ptr)
 	}
 	t := v.Type().Elem()
-	p, err := e.plan(t)
+	p, err := e.last.of(e.registry, t)
 	if err == nil {
 		e.Uint(uint64(e.use(typeKey{t, false}, p, "", false)))
 		err = p.encode(e, v.UnsafePointer())
@@ -108,18 +105,6 @@ func root(t reflect.Type, depth int) string {
 		return ".(" + t.String() + ")"
 	}
 	return t.String()
-}
-
-// plan is that of the registry, which is asked less often like this.
-func (e *Encoder) plan(t reflect.Type) (*plan, error) {
-	if t == e.lastType {
-		return e.lastPlan, nil
-	}
-	p, err := e.registry.plan(t)
-	if err == nil {
-		e.lastType, e.lastPlan = t, p
-	}
-	return p, err
 }
 
 // Finish ends the message and returns it: dst and the bytes behind it, and the

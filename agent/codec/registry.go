@@ -3,6 +3,7 @@ package codec
 import (
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -22,6 +23,7 @@ type Registry struct {
 	sentinelNames map[error]string
 	hooks         map[reflect.Type]hook
 	plans         map[reflect.Type]*plan
+	hooked        atomic.Uint32 // how often the plans were thrown away
 }
 
 // hook is an encoding of the application's own, for a type or its pointer.
@@ -136,6 +138,7 @@ func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, 
 		decode: func(d *Decoder, p unsafe.Pointer) error { return decode(d, (*T)(p)) },
 	}
 	clear(r.plans)
+	r.hooked.Add(1)
 	return nil
 }
 
@@ -205,4 +208,24 @@ func (r *Registry) plan(t reflect.Type) (*plan, error) {
 		r.plans[t] = p
 	}
 	return p, nil
+}
+
+// lastPlan keeps the plan that was used last, which most often is the next too.
+type lastPlan struct {
+	typ    reflect.Type
+	plan   *plan
+	hooked uint32
+}
+
+// of is the plan of a type.
+func (l *lastPlan) of(r *Registry, t reflect.Type) (*plan, error) {
+	hooked := r.hooked.Load()
+	if t == l.typ && hooked == l.hooked {
+		return l.plan, nil
+	}
+	p, err := r.plan(t)
+	if err == nil {
+		*l = lastPlan{t, p, hooked}
+	}
+	return p, err
 }

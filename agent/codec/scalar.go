@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"reflect"
+	"slices"
 	"unsafe"
 )
 
@@ -99,14 +100,17 @@ func leafFloats[T float32 | float64](p *plan, k kind, n int) {
 
 // appendFloats appends the bits of floats, the lowest byte first.
 func appendFloats[T float32 | float64](dst []byte, values []T) []byte {
+	start, size := len(dst), len(values)*int(unsafe.Sizeof(T(0)))
+	dst = slices.Grow(dst, size)[:start+size]
+	to := dst[start:]
 	switch values := any(values).(type) {
 	case []float32:
-		for _, v := range values {
-			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
+		for i, v := range values {
+			binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(v))
 		}
 	case []float64:
-		for _, v := range values {
-			dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
+		for i, v := range values {
+			binary.LittleEndian.PutUint64(to[8*i:], math.Float64bits(v))
 		}
 	}
 	return dst

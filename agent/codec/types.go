@@ -113,7 +113,7 @@ func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, err
 	if entry.typ == t {
 		return entry.plan, entry.resolved, nil
 	}
-	p, err := d.registry.plan(t)
+	p, err := d.last.of(d.registry, t)
 	if err != nil {
 		return nil, nil, err
 	}

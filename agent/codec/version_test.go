@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -95,7 +96,8 @@ type everything struct {
 	Last    int
 }
 
-func TestSkipping(t *testing.T) {
+func fullOf(t testing.TB) everything {
+	t.Helper()
 	m := counting(t, 3)
 	sparse, err := tensor.NewSparse(must(t)(tensor.FromSlice([]int64{1}, 1, 1)), counting(t, 1), 4)
 	require.NoError(t, err)
@@ -108,6 +110,20 @@ func TestSkipping(t *testing.T) {
 		Own: secretive{text: "own", t: m}, Last: 9,
 	}
 	full.Deep = &everything{Last: 8, Ptr: shared}
+	return full
+}
+
+// sample is a message of everything.
+func sample(t testing.TB, r *Registry) ([]byte, []pipe.Tensor) {
+	t.Helper()
+	require.NoError(t, r.Register("part1", part1{}))
+	require.NoError(t, r.Register("codeError", codeError{}))
+	full := fullOf(t)
+	return encode(t, r, &full)
+}
+
+func TestSkipping(t *testing.T) {
+	full := fullOf(t)
 	r := NewRegistry()
 	require.NoError(t, r.Register("part1", part1{}))
 	require.NoError(t, r.Register("codeError", codeError{}))
