@@ -50,12 +50,14 @@ func NewDecoder(r *Registry, limits Limits) *Decoder {
 // asked before the tensors have come. The message must stay as it is as long as
 // values are decoded and headers used. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) Reset(message []byte) error {
-	d.forget()
+	d.Forget()
 	d.err = d.front(message)
 	return d.err
 }
 
-func (d *Decoder) forget() {
+// Forget lets go of everything about the last message. Do that before a Decoder
+// rests in a pool.
+func (d *Decoder) Forget() {
 	d.state.reset()
 	d.depth, d.replays, d.lost = 0, 0, false
 	d.cursor, d.values, d.viewData = cursor{}, nil, nil
@@ -256,7 +258,10 @@ func (d *Decoder) Bytes() ([]byte, error) {
 
 // Tensor reads what Encoder.Tensor wrote. A tensor that was written several
 // times is the same one each time.
-func (d *Decoder) Tensor() (t *tensor.Tensor, err error) {
-	err = decodeTensor(d, unsafe.Pointer(&t))
-	return t, err
+func (d *Decoder) Tensor() (*tensor.Tensor, error) {
+	n, err := d.uvarint()
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	return d.view(n - 1)
 }

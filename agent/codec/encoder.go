@@ -26,6 +26,8 @@ type Encoder struct {
 	depth int
 	err   error
 
+	finished bool
+
 	types      index[typeKey]
 	uses       []typeUse
 	objects    index[object]
@@ -39,17 +41,18 @@ type Encoder struct {
 	headers    []header
 }
 
-// NewEncoder makes an Encoder. Of the limits only Depth counts. Call Reset
-// before the first value.
+// NewEncoder makes an Encoder. Of the limits only Depth counts.
 func NewEncoder(r *Registry, limits Limits) *Encoder {
-	return &Encoder{registry: r, limits: limits.withDefaults()}
+	e := &Encoder{registry: r, limits: limits.withDefaults()}
+	e.Reset(nil)
+	return e
 }
 
-// Reset begins a message, which is appended to dst, and forgets everything about
-// the last one.
+// Reset begins a message, which is appended to dst, and lets go of everything
+// about the last one. Do that before an Encoder rests in a pool.
 func (e *Encoder) Reset(dst []byte) {
 	e.state.reset()
-	e.start, e.depth, e.err = len(dst), 0, nil
+	e.start, e.depth, e.err, e.finished = len(dst), 0, nil, false
 	e.buf = append(dst, version, 0, 0, 0, 0)
 	e.types.reset()
 	e.uses = emptied(e.uses)
@@ -73,10 +76,18 @@ func (e *Encoder) Reset(dst []byte) {
 // the application's own returned, with the path. After an error the message is
 // lost, and all calls return it until Reset.
 func (e *Encoder) Encode(ptr any) error {
-	if e.err != nil {
-		return e.err
+	if err := e.usable(); err != nil {
+		return err
 	}
 	e.err = e.encode(ptr)
+	return e.err
+}
+
+// usable is an error if the message is lost or has its end.
+func (e *Encoder) usable() error {
+	if e.err == nil && e.finished {
+		e.err = fault(ErrUnsupported, "the message is finished, more needs a Reset")
+	}
 	return e.err
 }
 
@@ -115,18 +126,19 @@ func root(t reflect.Type, depth int) string {
 //
 // The error is that of Encode, or one of package tensor.
 func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
-	if e.err == nil {
-		e.err = e.finish()
+	if err := e.usable(); err != nil {
+		return nil, nil, err
 	}
-	if e.err != nil {
+	if e.err = e.finish(); e.err != nil {
 		return nil, nil, e.err
 	}
+	e.finished = true
 	return e.buf, e.parts, nil
 }
 
 func (e *Encoder) finish() error {
 	values := len(e.buf) - e.start - frontSize
-	if values > math.MaxUint32 {
+	if uint64(values) > math.MaxUint32 {
 		return fault(ErrLimit, "values of %d bytes", values)
 	}
 	binary.LittleEndian.PutUint32(e.buf[e.start+1:], uint32(values))
@@ -218,4 +230,20 @@ func (e *Encoder) Bytes(v []byte) {
 
 // Tensor lets a tensor, or nil, travel with the message. The error is
 // tensor.ErrReleased.
-func (e *Encoder) Tensor(t *tensor.Tensor) error { return encodeTensor(e, unsafe.Pointer(&t)) }
+func (e *Encoder) Tensor(t *tensor.Tensor) error {
+	if t == nil {
+		e.Uint(0)
+		return nil
+	}
+	n, ok := e.views.find(t)
+	if !ok {
+		buf, err := t.Storage().Buffer()
+		if err != nil {
+			return err
+		}
+		n = e.views.add(t)
+		e.pieces = append(e.pieces, e.piece(t, buf))
+	}
+	e.Uint(uint64(n) + 1)
+	return nil
+}

@@ -162,6 +162,9 @@ func (d *Decoder) opaqueError() (error, error) {
 	return o, nil
 }
 
+// errorSchema is the schema of wrapped errors.
+var errorSchema = &schema{kind: kindError, width: 1}
+
 func (d *Decoder) skipError() error {
 	form, err := d.uvarint()
 	if err != nil || form == errorNil {
@@ -194,5 +197,5 @@ func (d *Decoder) skipOpaque(form uint64) error {
 	if err != nil {
 		return err
 	}
-	return d.skipAll(n, &schema{kind: kindError, width: 1}, nil)
+	return d.skipAll(n, errorSchema, nil)
 }

@@ -243,6 +243,28 @@ func must2[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
+// The memory in which entries of a map are decoded counts too, also where none
+// comes.
+func TestForgedEmptyMaps(t *testing.T) {
+	type wide [1 << 18]int
+	maps := make([]map[int]wide, 5000)
+	for i := range maps {
+		maps[i] = map[int]wide{}
+	}
+	data, _ := encode(t, NewRegistry(), &maps)
+	var before, after runtime.MemStats
+	var got []map[int]wide
+	runtime.ReadMemStats(&before)
+	require.NoError(t, decode(t, NewRegistry(), &got, data, nil))
+	runtime.ReadMemStats(&after)
+	require.Len(t, got, len(maps))
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(slack+factor*len(data)))
+
+	maps = []map[int]wide{{1: {}}}
+	data, _ = encode(t, NewRegistry(), &maps)
+	require.NoError(t, decode(t, NewRegistry(), &got, data, nil))
+}
+
 // Any byte of a message may be anything: it is decoded or refused, and takes no
 // more memory than its size allows.
 func TestEveryByte(t *testing.T) {

@@ -60,7 +60,7 @@ var values = map[string]any{
 	"nil bytes":     []byte(nil),
 	"named":         celsius(-40),
 	"duration":      -3 * time.Hour,
-	"slice":         []int{1, -1, 1 << 40},
+	"slice":         []int64{1, -1, 1 << 40},
 	"empty slice":   []int{},
 	"nil slice":     []int(nil),
 	"strings":       names{"a", "", "c"},

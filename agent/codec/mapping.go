@@ -88,14 +88,18 @@ func (p *plan) decodeMap(d *Decoder, s *schema, to unsafe.Pointer) error {
 		return err
 	}
 	m := reflect.MakeMapWithSize(p.typ, n)
-	if err := p.decodeEntries(d, s, m, n); err != nil {
-		return err
+	if n > 0 {
+		if err := p.decodeEntries(d, s, m, n); err != nil {
+			return err
+		}
 	}
 	d.leave()
 	reflect.NewAt(p.typ, to).Elem().Set(m)
 	return nil
 }
 
+// decodeEntries reads each key and element to memory that it uses again for the
+// next.
 func (p *plan) decodeEntries(d *Decoder, s *schema, m reflect.Value, n int) error {
 	key, elem := reflect.New(p.key.typ), reflect.New(p.elem.typ)
 	for range n {

@@ -56,7 +56,7 @@ func (e *Encoder) own(from unsafe.Pointer, encode func(*Encoder, unsafe.Pointer)
 		return e.err
 	}
 	n := len(e.buf) - front - ownFront
-	if n > math.MaxUint32 {
+	if uint64(n) > math.MaxUint32 {
 		return fault(ErrLimit, "an own encoding of %d bytes", n)
 	}
 	binary.LittleEndian.PutUint32(e.buf[front:], uint32(n))

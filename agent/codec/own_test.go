@@ -207,7 +207,9 @@ func TestHookErrors(t *testing.T) {
 	require.ErrorIs(t, Hook(r, "ref", encode, nil), ErrUnsupported)
 	require.ErrorIs(t, Hook(r, "fmt", func(*Encoder, *fmt.Stringer) error { return nil }, func(*Decoder, *fmt.Stringer) error { return nil }), ErrUnsupported)
 	require.ErrorIs(t, Hook(r, "int", encode, decode), ErrRegistered)
+	require.NoError(t, r.Register("ref", ref{}))
 	require.NoError(t, Hook(r, "ref", encode, decode))
+	require.ErrorIs(t, Hook(r, "ref", encode, decode), ErrRegistered)
 	require.ErrorIs(t, Hook(r, "again", encode, decode), ErrRegistered)
 }
 
@@ -291,4 +293,20 @@ func TestState(t *testing.T) {
 	require.Equal(t, 2, e.State("other"))
 	e.Reset(nil)
 	require.Nil(t, e.State(countKey{}))
+}
+
+// After the end of a message there is no more of it.
+func TestFinished(t *testing.T) {
+	e := NewEncoder(NewRegistry(), Limits{})
+	require.NoError(t, e.Encode(ptr(7)))
+	_, _, err := e.Finish()
+	require.NoError(t, err)
+	_, _, err = e.Finish()
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorIs(t, e.Encode(ptr(7)), ErrUnsupported)
+	e.Reset(nil)
+	require.NoError(t, e.Encode(ptr(7)))
+
+	d := NewDecoder(NewRegistry(), Limits{})
+	require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt, "there is no message yet")
 }

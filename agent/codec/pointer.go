@@ -21,9 +21,8 @@ func (c *compiler) pointer(p *plan) (err error) {
 	p.encode = func(e *Encoder, from unsafe.Pointer) error {
 		return e.object(p.typ, *(*unsafe.Pointer)(from), p.elem.encode)
 	}
-	p.decode = func(d *Decoder, s *schema, to unsafe.Pointer) error {
-		return d.object(p, s, to, p.decodePointee)
-	}
+	decode := p.decodePointee
+	p.decode = func(d *Decoder, s *schema, to unsafe.Pointer) error { return d.object(p, s, to, decode) }
 	return nil
 }
 

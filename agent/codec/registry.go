@@ -121,7 +121,8 @@ func (r *Registry) RegisterError(name string, err error) error {
 // pointer, which may be one that exists already.
 //
 // The name is that of the type on the wire, also in interfaces. A hook comes
-// before all other encodings of T. The error matches ErrRegistered.
+// before all other encodings of T. The error matches ErrRegistered, or
+// ErrUnsupported for an interface and where something is missing.
 func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, decode func(d *Decoder, v *T) error) error {
 	t := reflect.TypeFor[T]()
 	if name == "" || encode == nil || decode == nil || t.Kind() == reflect.Interface {
@@ -129,8 +130,13 @@ func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.name(name, t); err != nil {
-		return err
+	if _, ok := r.hooks[t]; ok {
+		return fault(ErrRegistered, "%v has a hook already", t)
+	}
+	if r.types[name] != t {
+		if err := r.name(name, t); err != nil {
+			return err
+		}
 	}
 	r.hooks[t] = hook{
 		name:   name,

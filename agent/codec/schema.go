@@ -86,7 +86,12 @@ func (s *schema) measure() {
 
 // plus and times are sums and products of sizes that stop at what no message
 // can have.
-func plus(a, b int) int { return min(a+b, math.MaxInt32) }
+func plus(a, b int) int {
+	if b > math.MaxInt32-a {
+		return math.MaxInt32
+	}
+	return a + b
+}
 
 func times(a, b int) int {
 	if a > 0 && b > math.MaxInt32/a {

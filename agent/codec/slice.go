@@ -13,12 +13,9 @@ type sliceHeader struct {
 }
 
 func (c *compiler) slice(p *plan) (err error) {
-	switch p.typ.Elem().Kind() {
-	case reflect.Uint8:
-		if !hasEncoding(c, p.typ.Elem()) {
-			p.leaf(kindBytes, encodeBytes, p.decodeBytes)
-			return nil
-		}
+	if e := p.typ.Elem(); e.Kind() == reflect.Uint8 && !hasEncoding(c, e) {
+		p.leaf(kindBytes, encodeBytes, decodeBytes)
+		return nil
 	}
 	p.schema.kind = kindSlice
 	if p.elem, err = c.plan(p.typ.Elem()); err != nil {
@@ -47,7 +44,7 @@ func encodeBytes(e *Encoder, p unsafe.Pointer) error {
 	return nil
 }
 
-func (p *plan) decodeBytes(d *Decoder, to unsafe.Pointer) error {
+func decodeBytes(d *Decoder, to unsafe.Pointer) error {
 	n, isNil, err := d.length(1)
 	if err != nil {
 		return err

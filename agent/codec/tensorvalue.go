@@ -19,25 +19,9 @@ type piece struct {
 	from    int           // where that begins, in bytes of the storage
 }
 
-func encodeTensor(e *Encoder, from unsafe.Pointer) error {
-	t := *(**tensor.Tensor)(from)
-	if t == nil {
-		e.Uint(0)
-		return nil
-	}
-	n, ok := e.views.find(t)
-	if !ok {
-		buf, err := t.Storage().Buffer()
-		if err != nil {
-			return err
-		}
-		n = e.views.add(t)
-		e.pieces = append(e.pieces, e.piece(t, buf))
-	}
-	e.Uint(uint64(n) + 1)
-	return nil
-}
+func encodeTensor(e *Encoder, from unsafe.Pointer) error { return e.Tensor(*(**tensor.Tensor)(from)) }
 
+// piece finds the memory that a tensor uses.
 func (e *Encoder) piece(t *tensor.Tensor, buf device.Buffer) piece {
 	s, ok := e.storages.find(t.Storage())
 	if !ok {
@@ -56,13 +40,8 @@ func (e *Encoder) piece(t *tensor.Tensor, buf device.Buffer) piece {
 	return p
 }
 
-func decodeTensor(d *Decoder, to unsafe.Pointer) error {
-	*(**tensor.Tensor)(to) = nil
-	n, err := d.uvarint()
-	if err != nil || n == 0 {
-		return err
-	}
-	*(**tensor.Tensor)(to), err = d.view(n - 1)
+func decodeTensor(d *Decoder, to unsafe.Pointer) (err error) {
+	*(**tensor.Tensor)(to), err = d.Tensor()
 	return err
 }
 

@@ -225,5 +225,29 @@ func TestNumbersThatDoNotFit(t *testing.T) {
 	require.Equal(t, int8(-128), small)
 	require.ErrorIs(t, sent(t, ptr(128), &small), ErrType)
 	require.ErrorIs(t, sent(t, ptr(uint64(256)), new(uint8)), ErrType)
-	require.ErrorContains(t, sent(t, &part1{A: 1 << 40}, &struct{ A int32 }{}), ".A: type does not fit: the number 1099511627776 is no int32")
+	require.ErrorContains(t, sent(t, &struct{ A int64 }{1 << 40}, &struct{ A int32 }{}), ".A: type does not fit: the number 1099511627776 is no int32")
+}
+
+// What a hook makes of a pointer is found in a struct of another version too,
+// whether it is known here or not.
+func TestHookInTwoVersions(t *testing.T) {
+	known := map[int]*ref{1: {id: 1}}
+	r := withHooks(t, known)
+	type was struct {
+		Skipped, Kept *ref
+		Bytes         [4]byte
+	}
+	type now struct {
+		Bytes [4]byte
+		Kept  *ref
+		Again *ref
+	}
+	data, _ := encode(t, r, &was{Kept: known[1], Bytes: [4]byte{1, 2}})
+	var got now
+	require.NoError(t, decode(t, r, &got, data, nil))
+	require.Equal(t, now{Bytes: [4]byte{1, 2}, Kept: known[1]}, got)
+
+	data, _ = encode(t, r, &was{Skipped: known[1], Kept: known[1]})
+	require.NoError(t, decode(t, r, &got, data, nil))
+	require.Same(t, known[1], got.Kept)
 }
