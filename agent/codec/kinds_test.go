@@ -1,9 +1,6 @@
 package codec
 
 import (
-	"encoding/binary"
-	"encoding/hex"
-	hashfnv "hash/fnv"
 	"math"
 	"net/netip"
 	"reflect"
@@ -197,48 +194,6 @@ func TestUnsupported(t *testing.T) {
 		data, _ := encode(t, r, &struct{}{})
 		require.ErrorIs(t, decode(t, r, c.ptr, data, nil), ErrUnsupported)
 	}
-}
-
-// These bytes are the format, which later versions must read.
-func TestGolden(t *testing.T) {
-	const pointerToPoint = "110f0b636f6465632e706f696e7403017803035461670901460c05"
-	type point struct {
-		X   int `tensorpipe:"x"`
-		Tag string
-		F   []float32
-	}
-	r := NewRegistry()
-	require.NoError(t, r.Register("point", point{}))
-	for _, c := range []struct {
-		name string
-		ptr  any
-		want string
-	}{
-		{"int", ptr(-3), "01" + "02000000" + "00" + "05" +
-			"01" + "00" + "00" + fnv("03") + "01" + "03" + "00" + "00" + "00"},
-		{"struct", &point{X: 1, Tag: "ab", F: []float32{1}}, "01" + "0a000000" + "00" + "02" + "026162" + "02" + "0000803f" +
-			"01" + "00" + "00" + fnv("0f0b636f6465632e706f696e7403017803035461670901460c05") + "1a" + "0f" + "0b" + hex.EncodeToString([]byte("codec.point")) + "03" +
-			"0178" + "03" + "03546167" + "09" + "0146" + "0c05" + "00" + "00" + "00"},
-		{"interface", ptr(any(&point{})), "01" + "06000000" + "00" + "02" + "01" + "00" + "00" + "00" +
-			"02" + "00" + "00" + fnv("12") + "01" + "12" +
-			"05" + hex.EncodeToString([]byte("point")) + "01" + fnv(pointerToPoint) + "1b" + pointerToPoint + "00" + "00" + "00"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			data, _ := encode(t, r, c.ptr)
-			require.Equal(t, c.want, hex.EncodeToString(data))
-		})
-	}
-}
-
-// fnv is the hash of a schema, in bytes as hexadecimal digits.
-func fnv(schema string) string {
-	text, err := hex.DecodeString(schema)
-	if err != nil {
-		panic(err)
-	}
-	h := hashfnv.New64a()
-	h.Write(text)
-	return hex.EncodeToString(binary.LittleEndian.AppendUint64(nil, h.Sum64()))
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -22,11 +22,7 @@ func (d *Decoder) skip(s *schema) error {
 		_, err := d.text()
 		return err
 	case kindBytes:
-		n, _, err := d.length(1)
-		if err == nil {
-			_, err = d.take(n)
-		}
-		return err
+		return d.skipBytes()
 	case kindTime:
 		return d.skipTime()
 	case kindOwn:
@@ -43,6 +39,14 @@ func (d *Decoder) skip(s *schema) error {
 		_, err := d.take(s.width)
 		return err
 	}
+}
+
+func (d *Decoder) skipBytes() error {
+	n, _, err := d.length(1)
+	if err == nil {
+		_, err = d.take(n)
+	}
+	return err
 }
 
 func (d *Decoder) skipParts(s *schema) error {
