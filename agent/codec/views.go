@@ -144,7 +144,9 @@ func (d *Decoder) readViews(c *cursor) error {
 }
 
 // Parts lists the memory that travels with the message, in the order of the
-// tensors of its pipe.Message. The list is good until Reset.
+// tensors of its pipe.Message. The list is good until Reset. It is what the peer
+// claims: whoever allocates by it compares it with the descriptor of the pipe
+// first, which bounds what really comes.
 func (d *Decoder) Parts() []Part { return d.parts }
 
 // Supply gives the memory of the parts, a storage of exactly its size for each,
