@@ -21,6 +21,7 @@ var support = map[string]struct {
 }{
 	"transport/transporttest": {"a suite of tests", []string{"github.com/stretchr/testify", "golang.org/x/net"}},
 	"channel/channeltest":     {"a suite of tests", []string{"github.com/stretchr/testify"}},
+	"agent/store/storetest":   {"a suite of tests", []string{"github.com/stretchr/testify"}},
 	"internal/leakcheck":      {"the TestMain of all packages", []string{"go.uber.org/goleak"}},
 }
 

@@ -19,7 +19,7 @@ var house = [][]string{
 	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/simnet", "internal/mux", "internal/ringnet"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
 	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
-	4: {"agent", "agent/*"},
+	4: {"agent", "agent/*", "agent/store/storetest"},
 	5: {"rref"},
 	6: {"autograd", "autograd/dist"},
 	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "internal/interop"},

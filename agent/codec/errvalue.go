@@ -1,0 +1,201 @@
+package codec
+
+import (
+	"reflect"
+	"unsafe"
+)
+
+// The forms of an error.
+const (
+	errorNil      = 0
+	errorSentinel = 1 // name
+	errorTyped    = 2 // index of a type, value
+	errorOpaque   = 3 // name of the type, text, number of wrapped errors, these
+)
+
+func encodeErrorAt(e *Encoder, from unsafe.Pointer) error { return e.error(*(*error)(from)) }
+
+func decodeErrorAt(d *Decoder, to unsafe.Pointer) (err error) {
+	*(*error)(to) = nil
+	*(*error)(to), err = d.error()
+	return err
+}
+
+func (e *Encoder) error(v error) error {
+	if v == nil {
+		e.Uint(errorNil)
+		return nil
+	}
+	if err := e.descend(); err != nil {
+		return err
+	}
+	if name := e.registry.sentinelName(v); name != "" {
+		e.Uint(errorSentinel)
+		e.String(name)
+	} else if _, _, known := e.registry.nameOf(reflect.TypeOf(v)); known {
+		if err := e.typedError(v); err != nil {
+			return at(err, ".("+reflect.TypeOf(v).String()+")")
+		}
+	} else if err := e.opaqueError(e.registry.opaque(v)); err != nil {
+		return err
+	}
+	e.depth--
+	return nil
+}
+
+func (e *Encoder) typedError(v error) error {
+	t := reflect.TypeOf(v)
+	name, pointer, _ := e.registry.nameOf(t)
+	p, err := e.registry.plan(t)
+	if err != nil {
+		return err
+	}
+	e.Uint(errorTyped)
+	e.Uint(uint64(e.use(typeKey{t, true}, p, name, pointer)))
+	box := reflect.New(t)
+	box.Elem().Set(reflect.ValueOf(v))
+	return p.encode(e, box.UnsafePointer())
+}
+
+func (e *Encoder) opaqueError(o *RemoteError) error {
+	e.Uint(errorOpaque)
+	e.String(o.Type)
+	e.String(o.Text)
+	e.Uint(uint64(len(o.wrapped)))
+	for _, inner := range o.wrapped {
+		if err := e.error(inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Decoder) error() (v error, err error) {
+	form, err := d.uvarint()
+	if err != nil || form == errorNil {
+		return nil, err
+	}
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	switch form {
+	case errorSentinel:
+		v, err = d.sentinelError()
+	case errorTyped:
+		v, err = d.typedError()
+	case errorOpaque:
+		v, err = d.opaqueError()
+	default:
+		err = corrupt("form %d of an error", form)
+	}
+	d.leave()
+	return v, err
+}
+
+// sentinelError finds an error by its name. One that is not registered here is
+// as good as any unknown one: the name is all that is known of it.
+func (d *Decoder) sentinelError() (error, error) {
+	name, err := d.String()
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := d.registry.sentinel(name); ok {
+		return v, nil
+	}
+	return &RemoteError{Type: name, Text: name}, d.spend(64)
+}
+
+// typedError reads an error of a registered type. Of one that is not registered
+// here the name is left.
+func (d *Decoder) typedError() (error, error) {
+	n, err := d.uvarint()
+	if err != nil {
+		return nil, err
+	}
+	entry, err := d.typeEntry(n)
+	if err != nil {
+		return nil, err
+	}
+	name := string(entry.name)
+	if _, err := d.registry.typeOf(name, entry.pointer); err != nil {
+		unknown := &RemoteError{Type: name, Text: "error of the type " + name + ", which is not registered here"}
+		if err := d.spend(len(unknown.Text) + 64); err != nil {
+			return nil, err
+		}
+		return unknown, d.skipTyped(n)
+	}
+	v, err := d.typed(n, errorType)
+	if err != nil {
+		return nil, err
+	}
+	return v.Interface().(error), nil
+}
+
+func (d *Decoder) opaqueError() (error, error) {
+	if err := d.spend(int(unsafe.Sizeof(RemoteError{}))); err != nil {
+		return nil, err
+	}
+	var err error
+	o := &RemoteError{}
+	if o.Type, err = d.String(); err != nil {
+		return nil, err
+	}
+	if o.Text, err = d.String(); err != nil {
+		return nil, err
+	}
+	n, err := d.count(1)
+	if err != nil || n == 0 {
+		return o, err
+	}
+	if err := d.spendElements(n, int(unsafe.Sizeof(error(nil)))); err != nil {
+		return nil, err
+	}
+	o.wrapped = make([]error, n)
+	for i := range o.wrapped {
+		if o.wrapped[i], err = d.error(); err != nil {
+			return nil, err
+		}
+		if o.wrapped[i] == nil {
+			return nil, corrupt("an error wraps nil")
+		}
+	}
+	return o, nil
+}
+
+// errorSchema is the schema of wrapped errors.
+var errorSchema = &schema{kind: kindError, width: 1}
+
+func (d *Decoder) skipError() error {
+	form, err := d.uvarint()
+	if err != nil || form == errorNil {
+		return err
+	}
+	if form == errorTyped {
+		n, err := d.uvarint()
+		if err != nil {
+			return err
+		}
+		return d.skipTyped(n)
+	}
+	if form == errorSentinel {
+		_, err := d.text()
+		return err
+	}
+	return d.skipOpaque(form)
+}
+
+func (d *Decoder) skipOpaque(form uint64) error {
+	if form != errorOpaque {
+		return corrupt("form %d of an error", form)
+	}
+	for range 2 {
+		if _, err := d.text(); err != nil {
+			return err
+		}
+	}
+	n, err := d.count(1)
+	if err != nil {
+		return err
+	}
+	return d.skipAll(n, errorSchema, nil)
+}

@@ -1,0 +1,106 @@
+package codec
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// supplies makes memory for what a message claims, as long as that is little.
+func supplies(d *Decoder) (storages []*tensor.Storage, ok bool) {
+	left := 1 << 16
+	for _, p := range d.Parts() {
+		if p.Bytes > left {
+			return nil, false
+		}
+		left -= p.Bytes
+		s, err := tensor.Heap{}.Alloc(p.Bytes)
+		if err != nil {
+			return nil, false
+		}
+		storages = append(storages, s)
+	}
+	return storages, true
+}
+
+// FuzzDecode decodes arbitrary bytes to types that know all of the fields, some
+// or none, and what could be decoded must be what is encoded again.
+func FuzzDecode(f *testing.F) {
+	r := NewRegistry()
+	data, _ := sample(f, r)
+	f.Add(data)
+	require.NoError(f, r.Register("node", node{}))
+	shared := &node{Name: "x"}
+	for _, ptr := range []any{
+		&node{Name: "a", Next: shared, More: []*node{shared}, Any: shared, Map: map[string]*node{"k": shared}},
+		ptr(any(&old{Name: "n", Map: map[string]*part1{}})), ptr(any(counting(f, 2, 3))), ptr(any([]any{1, "a", errMine})), &old{}, &young{},
+	} {
+		if boxed, ok := ptr.(*any); ok && reflect.TypeOf(*boxed) == reflect.TypeFor[*old]() {
+			require.NoError(f, r.Register("old", old{}))
+		}
+		data, _ := encode(f, r, ptr)
+		f.Add(data)
+	}
+	targets := []reflect.Type{
+		reflect.TypeFor[everything](), reflect.TypeFor[old](), reflect.TypeFor[young](), reflect.TypeFor[part1](),
+		reflect.TypeFor[any](), reflect.TypeFor[node](), reflect.TypeFor[error](), reflect.TypeFor[*tensor.Sparse](),
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d := NewDecoder(r, Limits{Elements: 1 << 16, ExpandedBytes: 1 << 20})
+		for _, typ := range targets {
+			if err := d.Reset(data); err != nil {
+				require.True(t, known(err), err)
+				return
+			}
+			storages, ok := supplies(d)
+			if !ok || d.Supply(storages) != nil {
+				return
+			}
+			to := reflect.New(typ)
+			err := d.Decode(to.Interface())
+			if err == nil {
+				err = d.Finish()
+			}
+			if err != nil {
+				require.True(t, known(err), err)
+				continue
+			}
+			again, tensors := encode(t, r, to.Interface())
+			require.NoError(t, decode(t, r, reflect.New(typ).Interface(), again, tensors))
+		}
+	})
+}
+
+// FuzzSchema reads arbitrary descriptions of types, which are what is written
+// again.
+func FuzzSchema(f *testing.F) {
+	r := NewRegistry()
+	for _, t := range []reflect.Type{reflect.TypeFor[everything](), reflect.TypeFor[young](), reflect.TypeFor[[3][]*node]()} {
+		p, err := r.plan(t)
+		require.NoError(f, err)
+		text, _ := p.written()
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		left := 1 << 22
+		s, err := readSchema(text, func(n int) error {
+			if left -= n; left < 0 {
+				return fault(ErrLimit, "memory")
+			}
+			return nil
+		})
+		if err != nil {
+			require.True(t, known(err), err)
+			return
+		}
+		require.LessOrEqual(t, len(s.String()), 32*len(text), "it ends")
+		again, _ := s.written()
+		same, err := readSchema(again, func(int) error { return nil })
+		require.NoError(t, err)
+		require.Equal(t, s.width, same.width)
+		require.Equal(t, s.height, same.height)
+	})
+}

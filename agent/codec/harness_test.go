@@ -1,0 +1,82 @@
+package codec
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// encode makes the message of one value.
+func encode(t testing.TB, r *Registry, ptr any) ([]byte, []pipe.Tensor) {
+	t.Helper()
+	e := NewEncoder(r, Limits{})
+	e.Reset(nil)
+	require.NoError(t, e.Encode(ptr))
+	data, tensors, err := e.Finish()
+	require.NoError(t, err)
+	return data, tensors
+}
+
+// received copies the memory of tensors, as a pipe does.
+func received(t testing.TB, tensors []pipe.Tensor) []*tensor.Storage {
+	t.Helper()
+	storages := make([]*tensor.Storage, len(tensors))
+	for i, part := range tensors {
+		s, err := tensor.Heap{}.Alloc(part.Buffer.Len())
+		require.NoError(t, err)
+		to, err := s.Bytes()
+		require.NoError(t, err)
+		from, ok := part.Buffer.Contiguous()
+		require.True(t, ok)
+		copy(to, from)
+		storages[i] = s
+	}
+	return storages
+}
+
+// decode reads a message of one value.
+func decode(t testing.TB, r *Registry, ptr any, data []byte, tensors []pipe.Tensor) error {
+	t.Helper()
+	d := NewDecoder(r, Limits{})
+	if err := d.Reset(data); err != nil {
+		return err
+	}
+	require.NoError(t, d.Supply(received(t, tensors)))
+	if err := d.Decode(ptr); err != nil {
+		return err
+	}
+	return d.Finish()
+}
+
+// roundTrip sends a value through a message.
+func roundTrip[T any](t testing.TB, r *Registry, v T) T {
+	t.Helper()
+	data, tensors := encode(t, r, &v)
+	var got T
+	require.NoError(t, decode(t, r, &got, data, tensors))
+	return got
+}
+
+// refused is the error about a value that cannot be encoded.
+func refused(t testing.TB, r *Registry, ptr any) error {
+	t.Helper()
+	e := NewEncoder(r, Limits{})
+	e.Reset(nil)
+	err := e.Encode(ptr)
+	require.Error(t, err)
+	_, _, again := e.Finish()
+	require.Equal(t, err, again, "the message is lost")
+	return err
+}
+
+// sent sends the value from points to and receives it in what to points to,
+// which may be of another type.
+func sent(t testing.TB, from, to any) error {
+	t.Helper()
+	r := NewRegistry()
+	data, tensors := encode(t, r, from)
+	return decode(t, r, to, data, tensors)
+}

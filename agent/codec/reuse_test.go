@@ -1,0 +1,71 @@
+package codec
+
+import (
+	"errors"
+	"reflect"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An Encoder and a Decoder that were used before do what fresh ones do.
+func TestReuse(t *testing.T) {
+	r := nodes(t)
+	long := make([]*int, 2*kept)
+	for i := range long {
+		long[i] = new(int)
+	}
+	messages := []any{
+		&long, ptr(counting(t, 3)), ptr(any(&node{Name: "x"})), ptr([]error{errMine}), &long, &node{Next: &node{}},
+		new(chan int), // which cannot be encoded
+		ptr(7), &[]any{1, "a", counting(t, 2), counting(t, 2)},
+	}
+	e, d := NewEncoder(r, Limits{}), NewDecoder(r, Limits{})
+	var buf []byte
+	for _, ptr := range messages {
+		e.Reset(buf[:0])
+		if err := e.Encode(ptr); err != nil {
+			require.ErrorIs(t, err, ErrUnsupported)
+			require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt, "the last one has no more")
+			continue
+		}
+		data, tensors, err := e.Finish()
+		require.NoError(t, err)
+		want, _ := encode(t, r, ptr)
+		require.Equal(t, want, data)
+		buf = data
+
+		require.NoError(t, d.Reset(data))
+		require.NoError(t, d.Supply(received(t, tensors)))
+		got := reflect.New(reflect.TypeOf(ptr).Elem())
+		require.NoError(t, d.Decode(got.Interface()))
+		require.NoError(t, d.Finish())
+		require.Len(t, d.Parts(), len(tensors))
+	}
+	d.Forget()
+	require.Empty(t, d.Parts())
+	require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt)
+}
+
+// One Registry serves all goroutines.
+func TestConcurrentUse(t *testing.T) {
+	r := NewRegistry()
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			was := young{Name: "x", Map: map[string]*part2{"a": {A: i}}}
+			if i == 3 {
+				_ = r.Register("part2", part2{})
+			}
+			e, d := NewEncoder(r, Limits{}), NewDecoder(r, Limits{})
+			var got young
+			err := e.Encode(&was)
+			data, _, err2 := e.Finish()
+			if err = errors.Join(err, err2, d.Reset(data), d.Decode(&got)); err != nil || !reflect.DeepEqual(was, got) {
+				t.Errorf("%v: %+v", err, got)
+			}
+		})
+	}
+	all.Wait()
+}

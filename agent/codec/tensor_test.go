@@ -1,0 +1,299 @@
+package codec
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// counting makes a tensor of the numbers from 0 on.
+func counting(t testing.TB, shape ...int) *tensor.Tensor {
+	t.Helper()
+	n, err := tensor.NumElements(shape)
+	require.NoError(t, err)
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(i)
+	}
+	out, err := tensor.FromSlice(values, shape...)
+	require.NoError(t, err)
+	return out
+}
+
+// must makes a view, of which it is known that it exists.
+func must(t testing.TB) func(*tensor.Tensor, error) *tensor.Tensor {
+	return func(v *tensor.Tensor, err error) *tensor.Tensor {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+func requireSame(t testing.TB, want, got *tensor.Tensor) {
+	t.Helper()
+	require.Equal(t, want.String(), got.String())
+	same, err := tensor.Equal(want, got)
+	require.NoError(t, err)
+	require.True(t, same)
+}
+
+func TestTensorsAnywhere(t *testing.T) {
+	type args struct {
+		A    *tensor.Tensor
+		List []*tensor.Tensor
+		Map  map[string]any
+		Deep *args
+	}
+	a, b := counting(t, 2, 3), tensor.Scalar(int64(7))
+	was := args{A: a, List: []*tensor.Tensor{b, nil, a}, Map: map[string]any{"x": a, "y": []*tensor.Tensor{b}}, Deep: &args{A: b}}
+	r := NewRegistry()
+	data, tensors := encode(t, r, &was)
+	require.Len(t, tensors, 2, "each travels once")
+	var got args
+	require.NoError(t, decode(t, r, &got, data, tensors))
+	requireSame(t, a, got.A)
+	requireSame(t, b, got.List[0])
+	require.Nil(t, got.List[1])
+	require.Same(t, got.A, got.List[2])
+	require.Same(t, got.A, got.Map["x"])
+	require.Same(t, got.Deep.A, got.Map["y"].([]*tensor.Tensor)[0])
+}
+
+func TestDTypes(t *testing.T) {
+	r := NewRegistry()
+	for d := tensor.Bool; d.Valid(); d++ {
+		for _, shape := range [][]int{{}, {0}, {5}, {2, 0, 3}, {1, 2, 1, 3}} {
+			was := must(t)(tensor.Zeros(d, shape...))
+			requireSame(t, was, roundTrip(t, r, was))
+		}
+	}
+}
+
+// views has views of one matrix of 6 x 8 floats, and what they take on the wire.
+func views(t *testing.T, m *tensor.Tensor) map[string]struct {
+	view  *tensor.Tensor
+	bytes int
+	kept  bool // the strides
+} {
+	must := must(t)
+	transposed := must(m.Transpose(0, 1))
+	return map[string]struct {
+		view  *tensor.Tensor
+		bytes int
+		kept  bool
+	}{
+		"all":              {m, 192, true},
+		"rows":             {must(m.Slice(0, 2, 4, 1)), 64, true},
+		"row in a middle":  {must(m.Narrow(1, 3, 2)), 12 * 4, false},
+		"most columns":     {must(m.Narrow(1, 0, 6)), 46 * 4, true},
+		"transposed":       {transposed, 192, true},
+		"column":           {must(m.Select(1, 3)), 6 * 4, false},
+		"column of a row":  {must(must(m.Select(0, 3)).Slice(0, 5, 6, 1)), 4 + 4, true},
+		"scalar":           {must(must(m.Select(0, 1)).Select(0, 4)), 4, true},
+		"expanded":         {must(must(m.Narrow(0, 1, 1)).Expand(100, 8)), 32, true},
+		"nothing":          {must(m.Narrow(0, 3, 0)), 0, false},
+		"every other":      {must(must(m.Select(0, 0)).Slice(0, 0, 8, 2)), 28, true},
+		"every third":      {must(must(m.View(48)).Slice(0, 0, 48, 3)), 16 * 4, false},
+		"permuted, narrow": {must(transposed.Narrow(1, 1, 3)), 96, true},
+	}
+}
+
+func TestViews(t *testing.T) {
+	r := NewRegistry()
+	m := counting(t, 6, 8)
+	for name, c := range views(t, m) {
+		t.Run(name, func(t *testing.T) {
+			data, tensors := encode(t, r, &c.view)
+			require.Len(t, tensors, 1)
+			require.Equal(t, c.bytes, tensors[0].Buffer.Len())
+			var got *tensor.Tensor
+			require.NoError(t, decode(t, r, &got, data, tensors))
+			requireSame(t, c.view, got)
+			if c.kept {
+				require.Equal(t, c.view.Strides(), got.Strides())
+			} else {
+				require.True(t, got.IsContiguous())
+			}
+		})
+	}
+}
+
+func TestSharedStorage(t *testing.T) {
+	r := NewRegistry()
+	m := counting(t, 10, 10)
+	must := must(t)
+	was := []*tensor.Tensor{must(m.Narrow(0, 1, 4)), must(must(m.Narrow(0, 3, 5)).Transpose(0, 1)), must(m.Select(1, 2))}
+	data, tensors := encode(t, r, &was)
+	require.Len(t, tensors, 1)
+	require.Equal(t, 372, tensors[0].Buffer.Len(), "from the column's first element, brought to 16 bytes, to its last")
+
+	var got []*tensor.Tensor
+	require.NoError(t, decode(t, r, &got, data, tensors))
+	for i := range was {
+		requireSame(t, was[i], got[i])
+		require.Same(t, got[0].Storage(), got[i].Storage())
+	}
+	require.NoError(t, tensor.Set(got[0], float32(-1), 3, 2)) // row 4 of m
+	for i, index := range [][]int{1: {2, 1}, 2: {4}} {
+		if index != nil {
+			seen, err := tensor.At[float32](got[i], index...)
+			require.NoError(t, err)
+			require.Equal(t, float32(-1), seen, "tensor %d", i)
+		}
+	}
+}
+
+// Views far apart do not drag along what is between them, and those that share
+// memory stay together.
+func TestDistantViews(t *testing.T) {
+	r := NewRegistry()
+	m := counting(t, 1000, 10)
+	must := must(t)
+	was := []*tensor.Tensor{must(m.Narrow(0, 990, 2)), must(m.Narrow(0, 0, 2)), must(m.Narrow(0, 1, 2)), must(m.Narrow(0, 500, 0))}
+	data, tensors := encode(t, r, &was)
+	require.Len(t, tensors, 2, "without elements it fits in anywhere")
+	total := 0
+	for _, part := range tensors {
+		total += part.Buffer.Len()
+	}
+	require.Equal(t, 120+80, total)
+	var got []*tensor.Tensor
+	require.NoError(t, decode(t, r, &got, data, tensors))
+	for i := range was {
+		requireSame(t, was[i], got[i])
+	}
+	require.Same(t, got[1].Storage(), got[2].Storage())
+}
+
+// Views of different dtypes of one storage need a common beginning.
+func TestMixedDTypes(t *testing.T) {
+	s, err := tensor.Heap{}.Alloc(96)
+	require.NoError(t, err)
+	must := must(t)
+	was := []*tensor.Tensor{
+		must(tensor.Strided(s, tensor.U8, []int{50}, []int{1}, 21)),
+		must(tensor.Strided(s, tensor.C128, []int{3}, []int{1}, 2)),
+		must(tensor.Strided(s, tensor.I16, []int{20}, []int{1}, 13)),
+	}
+	require.NoError(t, tensor.Fill(was[1], 3+4i))
+	got := roundTrip(t, NewRegistry(), was)
+	for i := range was {
+		requireSame(t, was[i], got[i])
+		require.Same(t, got[0].Storage(), got[i].Storage())
+	}
+}
+
+func TestManyTensors(t *testing.T) {
+	m := counting(t, 100, 16)
+	var was []*tensor.Tensor
+	for i := range 100 {
+		was = append(was, must(t)(m.Select(0, i)), counting(t, i))
+	}
+	data, tensors := encode(t, NewRegistry(), &was)
+	require.Len(t, tensors, 101)
+	var got []*tensor.Tensor
+	require.NoError(t, decode(t, NewRegistry(), &got, data, tensors))
+	for i := range was {
+		requireSame(t, was[i], got[i])
+	}
+}
+
+func TestReleasedTensor(t *testing.T) {
+	m := counting(t, 3)
+	m.Release()
+	if invariants.Enabled {
+		e := NewEncoder(NewRegistry(), Limits{})
+		e.Reset(nil)
+		require.Panics(t, func() { _ = e.Encode(&m) }, "as every use of released memory in such builds")
+		return
+	}
+	err := refused(t, NewRegistry(), &struct{ A []*tensor.Tensor }{[]*tensor.Tensor{nil, m}})
+	require.ErrorIs(t, err, tensor.ErrReleased)
+	require.ErrorContains(t, err, ".A[1]")
+}
+
+// remote is memory that the host cannot address.
+type remote int
+
+func (r remote) Len() int { return int(r) }
+
+func TestDevices(t *testing.T) {
+	gpu := device.Device{Kind: "npu", Index: 3}
+	s, err := tensor.NewStorage(device.On(gpu, remote(400), nil), nil)
+	require.NoError(t, err)
+	m := must(t)(tensor.FromStorage(s, tensor.F32, 10, 10))
+	was := []*tensor.Tensor{counting(t, 2), must(t)(m.Select(1, 3))}
+	r := NewRegistry()
+	data, tensors := encode(t, r, &was)
+	require.Len(t, tensors, 2)
+	require.Equal(t, gpu, tensors[1].Buffer.Device())
+
+	d := NewDecoder(r, Limits{})
+	require.NoError(t, d.Reset(data))
+	require.Equal(t, []Part{{8, device.CPU()}, {376, gpu}}, d.Parts(), "the host cannot collect a column")
+
+	host, err := tensor.Heap{}.Alloc(8)
+	require.NoError(t, err)
+	there, err := tensor.NewStorage(device.On(gpu, remote(376), nil), nil)
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Supply(nil), ErrStorage)
+	require.ErrorIs(t, d.Supply([]*tensor.Storage{host, nil}), ErrStorage)
+	require.ErrorIs(t, d.Supply([]*tensor.Storage{there, host}), ErrStorage)
+	require.NoError(t, d.Supply([]*tensor.Storage{host, there}))
+	var got []*tensor.Tensor
+	require.NoError(t, d.Decode(&got))
+	require.NoError(t, d.Finish())
+	require.Equal(t, gpu, got[1].Device())
+	require.Equal(t, was[1].Strides(), got[1].Strides())
+}
+
+func TestNoSupply(t *testing.T) {
+	data, _ := encode(t, NewRegistry(), ptr(counting(t, 2)))
+	d := NewDecoder(NewRegistry(), Limits{})
+	require.NoError(t, d.Reset(data))
+	require.ErrorIs(t, d.Decode(new(*tensor.Tensor)), ErrStorage)
+}
+
+func TestSparse(t *testing.T) {
+	indices := must(t)(tensor.FromSlice([]int64{0, 2, 1, 0}, 2, 2))
+	values := counting(t, 2, 5)
+	s, err := tensor.NewSparse(indices, values, 3, 2, 5)
+	require.NoError(t, err)
+	type args struct {
+		A, B *tensor.Sparse
+		C    any
+		None *tensor.Sparse
+		V    *tensor.Tensor
+	}
+	got := roundTrip(t, NewRegistry(), args{A: s, B: s, C: s, V: values})
+	same, err := tensor.EqualSparse(s, got.A)
+	require.NoError(t, err)
+	require.True(t, same)
+	require.Same(t, got.A, got.B)
+	require.Same(t, got.A, got.C)
+	require.Nil(t, got.None)
+	require.Same(t, got.A.Values(), got.V)
+}
+
+func TestExpandedLimit(t *testing.T) {
+	wide := must(t)(tensor.Scalar(float64(1)).Expand(1<<20, 1<<5))
+	data, tensors := encode(t, NewRegistry(), &wide)
+	require.Equal(t, 8, tensors[0].Buffer.Len())
+	var got *tensor.Tensor
+	require.NoError(t, decode(t, NewRegistry(), &got, data, tensors))
+	require.Equal(t, wide.Shape(), got.Shape())
+
+	d := NewDecoder(NewRegistry(), Limits{ExpandedBytes: 1 << 20})
+	require.NoError(t, d.Reset(data))
+	require.NoError(t, d.Supply(received(t, tensors)))
+	require.ErrorIs(t, d.Decode(&got), ErrLimit)
+
+	vast := must(t)(tensor.Scalar(float64(1)).Expand(math.MaxInt32, 1<<29))
+	data, tensors = encode(t, NewRegistry(), &vast)
+	require.ErrorIs(t, decode(t, NewRegistry(), &got, data, tensors), ErrLimit)
+}

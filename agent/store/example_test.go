@@ -1,0 +1,35 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+)
+
+// Two workers of one process tell each other where they are. With tcp:// or env://
+// they may be anywhere.
+func Example() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	spaces := new(store.Spaces)
+	for rank := range 2 {
+		s, err := store.Open(ctx, "mem://group", store.Options{Rank: rank, WorldSize: 2, Spaces: spaces})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer s.Close()
+		own := fmt.Sprintf("addrs/worker%d", rank)
+		if err := s.Set(ctx, own, []byte(fmt.Sprintf("uv://10.0.0.%d:4000", rank+1))); err != nil {
+			fmt.Println(err)
+			return
+		}
+		addr, err := store.Await(ctx, s, "addrs/worker0")
+		fmt.Println(string(addr), err)
+	}
+	// Output:
+	// uv://10.0.0.1:4000 <nil>
+	// uv://10.0.0.1:4000 <nil>
+}

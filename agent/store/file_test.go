@@ -1,0 +1,185 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/flock"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+// written returns a path and the file that some changes make there.
+func written(t *testing.T) (path string, content []byte) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "store")
+	s := opened(t, path)
+	require.NoError(t, s.Set(t.Context(), "a", []byte("1")))
+	require.NoError(t, s.Set(t.Context(), "b", nil))
+	require.NoError(t, s.Set(t.Context(), "a", []byte("2")))
+	require.NoError(t, s.Close())
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return path, content
+}
+
+func opened(t *testing.T, path string) *File {
+	t.Helper()
+	s, err := OpenFile(t.Context(), path, Limits{})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func wantValue(t *testing.T, s Store, key, want string) {
+	t.Helper()
+	value, err := s.Get(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, want, string(value))
+}
+
+func TestFileStays(t *testing.T) {
+	path, _ := written(t)
+	s := opened(t, path)
+	wantValue(t, s, "a", "2")
+	wantValue(t, s, "b", "")
+}
+
+// Wherever the last record ends, all others count, and it is written over.
+func TestFileWithAnIncompleteRecord(t *testing.T) {
+	path, content := written(t)
+	last := len(content) - len(record{kind: recordSet, key: "a", value: []byte("2")}.append(nil))
+	for size := last; size < len(content); size++ {
+		require.NoError(t, os.WriteFile(path, content[:size], 0o600))
+		s := opened(t, path)
+		wantValue(t, s, "a", "1")
+		require.NoError(t, s.Set(t.Context(), "a", []byte("3")))
+		wantValue(t, opened(t, path), "a", "3")
+	}
+}
+
+// A reader passes over what is incomplete, and meets what is written there later.
+func TestReaderOfAnIncompleteRecord(t *testing.T) {
+	path, content := written(t)
+	s := opened(t, path)
+	half := record{kind: recordSet, key: "a", value: []byte("never")}.append(nil)
+	require.NoError(t, os.WriteFile(path, append(content, half[:len(half)-1]...), 0o600))
+	wantValue(t, s, "a", "2")
+	wantValue(t, s, "a", "2")
+	require.NoError(t, opened(t, path).Set(t.Context(), "a", []byte("3")))
+	wantValue(t, s, "a", "3")
+}
+
+func TestFileWithAnIncompleteBeginning(t *testing.T) {
+	for size := range len(fileMagic) {
+		path := filepath.Join(t.TempDir(), "store")
+		require.NoError(t, os.WriteFile(path, []byte(fileMagic[:size]), 0o600))
+		require.NoError(t, opened(t, path).Set(t.Context(), "a", []byte("1")))
+		wantValue(t, opened(t, path), "a", "1")
+	}
+}
+
+// Any byte that has changed shows, and a file that is not understood is left alone.
+func TestFileThatIsDamaged(t *testing.T) {
+	path, content := written(t)
+	for i := range content {
+		bad := bytes.Clone(content)
+		bad[i] ^= 0x10
+		require.NoError(t, os.WriteFile(path, bad, 0o600))
+		_, err := OpenFile(t.Context(), path, Limits{})
+		require.ErrorIs(t, err, ErrCorrupt, "byte %d", i)
+		left, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, bad, left)
+	}
+}
+
+func TestFileThatBecomesShorter(t *testing.T) {
+	path, content := written(t)
+	s := opened(t, path)
+	require.NoError(t, os.Truncate(path, int64(len(content)-1)))
+	for range 2 {
+		_, err := s.Get(t.Context(), "a")
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.ErrorIs(t, s.Set(t.Context(), "a", nil), ErrCorrupt)
+	}
+}
+
+func TestFileThatIsNoFile(t *testing.T) {
+	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "missing", "store")} {
+		_, err := OpenFile(t.Context(), path, Limits{})
+		var typed *Error
+		require.ErrorAs(t, err, &typed)
+		require.Equal(t, path, typed.Key)
+	}
+}
+
+func TestFileIsFull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	s, err := OpenFile(t.Context(), path, Limits{TotalBytes: 100, Keys: 2})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Set(t.Context(), "a", nil))
+	require.NoError(t, s.Set(t.Context(), "b", nil))
+	require.ErrorIs(t, s.Set(t.Context(), "c", nil), ErrLimit, "two keys")
+	for err == nil {
+		err = s.Set(t.Context(), "a", []byte("x"))
+	}
+	require.ErrorIs(t, err, ErrLimit)
+	wantValue(t, s, "a", "x")
+	_, err = OpenFile(t.Context(), path, Limits{TotalBytes: 50})
+	require.ErrorIs(t, err, ErrLimit)
+}
+
+// Whoever holds the lock for long does not hold up those who give up, or only read
+// what they know.
+func TestFileThatIsLocked(t *testing.T) {
+	path, _ := written(t)
+	s := opened(t, path)
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	ok, err := flock.Try(f, true)
+	require.NoError(t, err)
+	require.True(t, ok)
+
+	wantValue(t, s, "a", "2")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.Set(ctx, "a", nil), ErrTimeout)
+	_, err = OpenFile(ctx, path, Limits{})
+	require.ErrorIs(t, err, ErrTimeout)
+	blocked := patience.Start(func() error { return s.Set(t.Context(), "a", nil) })
+	queued := patience.Start(func() error { return s.Set(t.Context(), "a", nil) })
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, patience.Finish(t, blocked), ErrClosed)
+	require.ErrorIs(t, patience.Finish(t, queued), ErrClosed)
+}
+
+func FuzzRecords(f *testing.F) {
+	one := record{kind: recordSet, key: "key", value: []byte("value")}.append(nil)
+	f.Add(one)
+	f.Add(record{kind: recordDelete}.append(one))
+	f.Add(one[:len(one)-1])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := scanner{r: bufio.NewReader(bytes.NewReader(b)), left: int64(len(b))}
+		var again []byte
+		for {
+			r, size, err := s.next()
+			if err != nil {
+				break
+			}
+			again = r.append(again)
+			require.Len(t, b[:len(again)], len(again))
+			require.Positive(t, size)
+		}
+		require.Equal(t, b[:len(again)], append([]byte{}, again...))
+	})
+}

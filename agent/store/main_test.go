@@ -1,0 +1,15 @@
+package store
+
+import (
+	"os"
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVar); role != "" {
+		os.Exit(play(role, os.Getenv(pathVar)))
+	}
+	leakcheck.Main(m)
+}

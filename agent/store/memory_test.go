@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWaitEndsAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Limits{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		err := m.Wait(ctx, "key")
+		require.ErrorIs(t, err, ErrTimeout)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.EqualError(t, err, `store: wait "key": timed out: context deadline exceeded`)
+		require.Equal(t, time.Minute, time.Since(begin))
+	})
+}
+
+// Who gives up costs the store nothing.
+func TestNothingStaysOfWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMemory(Limits{})
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 3 {
+			go m.Wait(ctx, "key")
+		}
+		synctest.Wait()
+		require.Equal(t, 3, m.table.awaits["key"].waiting)
+		cancel()
+		synctest.Wait()
+		require.Empty(t, m.table.awaits)
+
+		w, err := m.Watch(t.Context(), "key")
+		require.NoError(t, err)
+		require.Len(t, m.table.feeds, 1)
+		require.NoError(t, w.Close())
+		require.Empty(t, m.table.feeds)
+	})
+}
+
+func TestStoreIsFull(t *testing.T) {
+	ctx := t.Context()
+	m := NewMemory(Limits{KeyBytes: 4, ValueBytes: 8, Keys: 3, TotalBytes: 20})
+	require.ErrorIs(t, m.Set(ctx, "12345", nil), ErrLimit)
+	require.ErrorIs(t, m.Set(ctx, "a", make([]byte, 9)), ErrLimit)
+
+	require.NoError(t, m.Set(ctx, "a", make([]byte, 8)))
+	require.NoError(t, m.Set(ctx, "b", make([]byte, 8)))
+	require.ErrorIs(t, m.Set(ctx, "c", make([]byte, 2)), ErrLimit)
+	require.NoError(t, m.Set(ctx, "c", nil))
+	require.NoError(t, m.Set(ctx, "a", make([]byte, 7)))
+	require.ErrorIs(t, m.Set(ctx, "d", nil), ErrLimit, "three keys")
+	_, err := m.Add(ctx, "d", 1)
+	require.ErrorIs(t, err, ErrLimit)
+	_, err = m.CompareAndSet(ctx, "d", nil, nil)
+	require.ErrorIs(t, err, ErrLimit)
+
+	existed, err := m.Delete(ctx, "b")
+	require.NoError(t, err)
+	require.True(t, existed)
+	require.NoError(t, m.Set(ctx, "d", make([]byte, 8)))
+	require.Equal(t, len("acd")+7+8, m.table.bytes)
+}
+
+// What was missed is one update, from what was last told to what is.
+func TestUpdatesMerge(t *testing.T) {
+	f := newFeed()
+	f.push(update{old: []byte("0"), had: true, now: []byte("1"), has: true})
+	f.push(update{old: []byte("1"), had: true})
+	f.push(update{now: []byte("2"), has: true})
+	u, ok, err := f.take()
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, update{old: []byte("0"), had: true, now: []byte("2"), has: true}, u)
+	_, ok, err = f.take()
+	require.NoError(t, err)
+	require.False(t, ok)
+}

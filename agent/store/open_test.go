@@ -1,0 +1,170 @@
+package store
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+// freeAddr is an address where nobody listens.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// openAll opens a URL as a group of two does, the later rank first.
+func openAll(t *testing.T, url string, o Options) (rank0, rank1 Store) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	defer cancel()
+	o.WorldSize = 2
+	later := o
+	later.Rank = 1
+	one := patience.Start(func() Store {
+		s, err := Open(ctx, url, later)
+		if err != nil {
+			t.Error(err)
+		}
+		return s
+	})
+	rank0, err := Open(ctx, url, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { rank0.Close() })
+	rank1 = patience.Finish(t, one)
+	require.NotNil(t, rank1)
+	t.Cleanup(func() { rank1.Close() })
+	return rank0, rank1
+}
+
+func TestOpen(t *testing.T) {
+	spaces := new(Spaces)
+	for _, url := range []string{
+		"tcp://" + freeAddr(t),
+		"tcp://" + freeAddr(t) + "/",
+		"file://" + filepath.Join(t.TempDir(), "a b%20c"),
+		"mem://name",
+	} {
+		rank0, rank1 := openAll(t, url, Options{Spaces: spaces})
+		require.NoError(t, rank1.Set(t.Context(), "key", []byte("1")))
+		wantValue(t, rank0, "key", "1")
+		require.NoError(t, rank1.Close())
+		wantValue(t, rank0, "key", "1")
+		require.NoError(t, rank0.Close())
+		require.ErrorIs(t, rank0.Set(t.Context(), "key", nil), ErrClosed)
+	}
+	require.Empty(t, spaces.stores)
+}
+
+// Rank 0 serves until it closes, and counts itself as the others do.
+func TestRankZeroServes(t *testing.T) {
+	addr := freeAddr(t)
+	rank0, rank1 := openAll(t, "tcp://"+addr, Options{})
+	local := rank0.(*view).base.(*Memory)
+	require.NoError(t, rank0.Wait(t.Context()))
+	value, err := local.Get(t.Context(), initKey)
+	require.NoError(t, err)
+	require.Equal(t, "2", string(value))
+	_, err = Open(t.Context(), "tcp://"+addr, Options{})
+	require.ErrorContains(t, err, "address already in use")
+
+	require.NoError(t, rank0.Close())
+	require.ErrorIs(t, rank1.Set(t.Context(), "key", nil), ErrDisconnected)
+}
+
+func TestListenElsewhere(t *testing.T) {
+	_, port, err := net.SplitHostPort(freeAddr(t))
+	require.NoError(t, err)
+	rank0, rank1 := openAll(t, "tcp://localhost:"+port, Options{Listen: "127.0.0.1:" + port})
+	require.NoError(t, rank1.Set(t.Context(), "key", []byte("1")))
+	wantValue(t, rank0, "key", "1")
+}
+
+func TestOpenBadURL(t *testing.T) {
+	for url, o := range map[string]Options{
+		"":                   {},
+		"127.0.0.1:1":        {},
+		"http://127.0.0.1:1": {},
+		"tcp://":             {},
+		"tcp://host":         {},
+		"tcp://host:1/path":  {},
+		"tcp://host:1?rank=": {},
+		"tcp://h:1":          {Rank: 2, WorldSize: 2},
+		"tcp://h:2":          {Rank: -1},
+		"file://":            {},
+		"mem://":             {Spaces: new(Spaces)},
+		"mem://name":         {},
+		"env://somewhere":    {},
+	} {
+		_, err := Open(t.Context(), url, o)
+		require.ErrorIs(t, err, ErrURL, url)
+		var typed *Error
+		require.ErrorAs(t, err, &typed)
+		require.Equal(t, "open", typed.Op)
+		require.Equal(t, url, typed.Key)
+	}
+}
+
+func setenv(t *testing.T, values map[string]string) {
+	t.Helper()
+	for name, v := range values {
+		t.Setenv(name, v)
+	}
+}
+
+func TestEnviron(t *testing.T) {
+	host, port, err := net.SplitHostPort(freeAddr(t))
+	require.NoError(t, err)
+	good := map[string]string{
+		"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2",
+		"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "3",
+	}
+	setenv(t, good)
+	e, err := FromEnviron()
+	require.NoError(t, err)
+	require.Equal(t, Environ{Addr: host + ":" + port, WorldSize: 2}, e)
+	rank0, err := Open(t.Context(), "env://", Options{Rank: 7})
+	require.NoError(t, err)
+	defer rank0.Close()
+
+	t.Setenv("RANK", "1")
+	rank1, err := Open(t.Context(), "env://", Options{})
+	require.NoError(t, err)
+	defer rank1.Close()
+	require.NoError(t, rank1.Set(t.Context(), "key", []byte("1")))
+	wantValue(t, rank0, "key", "1")
+
+	// The same server as one of torchrun's, which a rank 0 joins as well.
+	setenv(t, map[string]string{"RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+	joined, err := Open(t.Context(), "env://", Options{})
+	require.NoError(t, err)
+	require.NoError(t, joined.Set(t.Context(), "key", []byte("2")))
+	wantValue(t, rank0, "/worker/attempt_3/key", "2")
+	wantValue(t, rank0, "key", "1")
+	require.NoError(t, joined.Close())
+	require.ErrorIs(t, joined.Set(t.Context(), "key", nil), ErrClosed)
+
+	for name, text := range map[string]string{
+		"RANK": "two", "WORLD_SIZE": "0x2", "MASTER_ADDR": "", "MASTER_PORT": "http",
+		"TORCHELASTIC_RESTART_COUNT": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, text)
+			_, err := Open(t.Context(), "env://", Options{})
+			require.ErrorIs(t, err, ErrURL)
+			if text == "" {
+				require.ErrorContains(t, err, name+" expected, but not set")
+			}
+		})
+	}
+	t.Setenv("RANK", "2")
+	_, err = FromEnviron()
+	require.ErrorContains(t, err, "rank 2 in a world of 2")
+}

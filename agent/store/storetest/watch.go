@@ -1,0 +1,169 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+var watchCases = []testCase{
+	{"EachChange", watchEachChange},
+	{"OnlyItsKey", watchOnlyItsKey},
+	{"NotWhatWas", watchNotWhatWas},
+	{"EndsAtTheLast", watchEndsAtTheLast},
+	{"Several", watchSeveral},
+	{"GivenUp", watchGivenUp},
+	{"Closed", watchClosed},
+	{"OfAStoreThatCloses", watchOfAStoreThatCloses},
+}
+
+func (f fixture) watch(s store.Store, key string) store.Watcher {
+	f.Helper()
+	w, err := s.Watch(f.ctx, key)
+	require.NoError(f, err)
+	f.Cleanup(func() { w.Close() })
+	return w
+}
+
+// next waits on the side.
+func (f fixture) next(w store.Watcher) <-chan string {
+	done := patience.Start(func() string { return word(w.Next(f.ctx)) })
+	yield()
+	return done
+}
+
+// word is a change, or error, as text.
+func word(c store.Change, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case !c.Exists:
+		return "gone"
+	}
+	return "is " + string(c.Value)
+}
+
+func watchEachChange(f fixture) {
+	w := f.watch(f.a, "key")
+	for _, step := range []struct {
+		want string
+		do   func() error
+	}{
+		{"is one", func() error { return f.b.Set(f.ctx, "key", []byte("one")) }},
+		{"is two", func() error { return f.a.Set(f.ctx, "key", []byte("two")) }},
+		{"is 3", func() error {
+			_, err := f.b.CompareAndSet(f.ctx, "key", []byte("two"), []byte("3"))
+			return err
+		}},
+		{"is 4", func() error { _, err := f.b.Add(f.ctx, "key", 1); return err }},
+		{"gone", func() error { _, err := f.b.Delete(f.ctx, "key"); return err }},
+		{"is ", func() error { return f.b.Set(f.ctx, "key", nil) }},
+	} {
+		next := f.next(w)
+		require.NoError(f, step.do())
+		require.Equal(f, step.want, patience.Finish(f, next))
+	}
+}
+
+func watchOnlyItsKey(f fixture) {
+	w := f.watch(f.a, "key")
+	next := f.next(w)
+	f.set(f.b, "key2", "1")
+	f.set(f.b, "ke", "1")
+	f.set(f.b, "key/", "1")
+	_, err := f.b.CompareAndSet(f.ctx, "key", []byte("none"), []byte("1"))
+	require.ErrorIs(f, err, store.ErrNotFound)
+	_, err = f.b.Delete(f.ctx, "key")
+	require.NoError(f, err)
+	f.set(f.b, "key", "2")
+	require.Equal(f, "is 2", patience.Finish(f, next))
+}
+
+func watchNotWhatWas(f fixture) {
+	f.set(f.b, "key", "before")
+	w := f.watch(f.a, "key")
+	next := f.next(w)
+	f.set(f.b, "key", "after")
+	require.Equal(f, "is after", patience.Finish(f, next))
+}
+
+// A reader who is slow may miss some, but not the last, and none comes twice.
+func watchEndsAtTheLast(f fixture) {
+	w := f.watch(f.a, "key")
+	const last = 50
+	for i := range last + 1 {
+		f.set(f.b, "key", fmt.Sprintf("%03d", i))
+	}
+	before := ""
+	for {
+		c, err := w.Next(f.ctx)
+		require.NoError(f, err)
+		require.Greater(f, string(c.Value), before)
+		if before = string(c.Value); before == fmt.Sprintf("%03d", last) {
+			break
+		}
+	}
+	next := f.next(w)
+	_, err := f.b.Delete(f.ctx, "key")
+	require.NoError(f, err)
+	require.Equal(f, "gone", patience.Finish(f, next))
+}
+
+func watchSeveral(f fixture) {
+	one, same, other := f.watch(f.a, "one"), f.watch(f.a, "one"), f.watch(f.b, "other")
+	f.set(f.b, "one", "1")
+	f.set(f.a, "other", "2")
+	require.Equal(f, "is 1", patience.Finish(f, f.next(one)))
+	require.NoError(f, one.Close())
+	require.Equal(f, "is 1", patience.Finish(f, f.next(same)))
+	require.Equal(f, "is 2", patience.Finish(f, f.next(other)))
+	f.set(f.b, "one", "3")
+	require.Equal(f, "is 3", patience.Finish(f, f.next(same)))
+	again := f.watch(f.a, "one")
+	f.set(f.b, "one", "4")
+	require.Equal(f, "is 4", patience.Finish(f, f.next(again)))
+}
+
+// A call that was given up loses no change.
+func watchGivenUp(f fixture) {
+	w := f.watch(f.a, "key")
+	ctx, cancel := context.WithCancel(f.ctx)
+	given := patience.Start(func() error { _, err := w.Next(ctx); return err })
+	yield()
+	cancel()
+	require.ErrorIs(f, patience.Finish(f, given), context.Canceled)
+	_, err := f.a.Watch(ctx, "key")
+	require.ErrorIs(f, err, context.Canceled)
+	expired, cancel := context.WithTimeout(f.ctx, 1)
+	defer cancel()
+	_, err = w.Next(expired)
+	require.ErrorIs(f, err, store.ErrTimeout)
+	f.set(f.b, "key", "1")
+	require.Equal(f, "is 1", patience.Finish(f, f.next(w)))
+}
+
+func watchClosed(f fixture) {
+	w := f.watch(f.a, "key")
+	next := patience.Start(func() error { _, err := w.Next(f.ctx); return err })
+	yield()
+	require.NoError(f, w.Close())
+	require.NoError(f, w.Close())
+	require.ErrorIs(f, patience.Finish(f, next), store.ErrClosed)
+	_, err := w.Next(f.ctx)
+	require.ErrorIs(f, err, store.ErrClosed)
+	f.set(f.a, "key", "1")
+	f.wants("key", "1")
+}
+
+func watchOfAStoreThatCloses(f fixture) {
+	w := f.watch(f.a, "key")
+	next := patience.Start(func() error { _, err := w.Next(f.ctx); return err })
+	yield()
+	require.NoError(f, f.a.Close())
+	require.ErrorIs(f, patience.Finish(f, next), store.ErrClosed)
+	require.NoError(f, w.Close())
+}
