@@ -27,18 +27,26 @@ func sleepers(t *testing.T, tap *tap, p *pipe.Pipe, n int) <-chan *pipe.Incoming
 	return found
 }
 
+// foundEarly is a pipe of which the server has message 0 from its own goroutine, which
+// parks behind that: of its bytes the tap has let so many through.
+func foundEarly(t *testing.T, bytes int) (tap *tap, client, server *pipe.Pipe, in *pipe.Incoming) {
+	t.Helper()
+	tap = newTap(1 << 20)
+	client, server = connectPolled(t, tap)
+	found := sleepers(t, tap, server, 1)
+	write(t, client, inlineMessage(0))
+	tap.set(bytes)
+	in = <-found
+	require.NotNil(t, in)
+	return tap, client, server, in
+}
+
 // Who sleeps gets a message before its bytes have come, too.
 func TestPolledSleeperGetsItEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
-		found := sleepers(t, tap, server, 1)
-		write(t, client, inlineMessage(1))
-		tap.set(10_000)
-		in := <-found
-		require.NotNil(t, in)
+		tap, client, server, in := foundEarly(t, 10_000)
 		time.AfterFunc(time.Second, func() { tap.set(1 << 40) })
-		same(t, inlineMessage(1), in.Descriptor(), read(t, in))
+		same(t, inlineMessage(0), in.Descriptor(), read(t, in))
 		client.Abort(nil)
 		server.Abort(nil)
 	})
@@ -143,13 +151,7 @@ func TestPolledNotAskedForAndClosed(t *testing.T) {
 // The other end of a sleeper may die in the middle of a message.
 func TestPolledLostWhileParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
-		found := sleepers(t, tap, server, 1)
-		write(t, client, inlineMessage(1))
-		tap.set(40_000)
-		in := <-found
-		require.NotNil(t, in)
+		_, client, server, in := foundEarly(t, 40_000)
 		client.Abort(errEnough)
 		synctest.Wait()
 		err := in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
@@ -162,12 +164,7 @@ func TestPolledLostWhileParked(t *testing.T) {
 // the pipe's own goroutine has waited for that: it was for another message.
 func TestPolledReaderKeepsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
-		found := sleepers(t, tap, server, 1)
-		write(t, client, inlineMessage(0))
-		tap.set(10_000)
-		in := <-found // from the pipe's own goroutine, which waits behind it
+		tap, client, server, in := foundEarly(t, 10_000)
 		tap.set(1 << 40)
 		same(t, inlineMessage(0), in.Descriptor(), read(t, in))
 		var reading atomic.Bool
@@ -195,12 +192,7 @@ func TestPolledReaderKeepsUp(t *testing.T) {
 // the other end.
 func TestPolledReadyDisturbsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
-		found := sleepers(t, tap, server, 1)
-		write(t, client, inlineMessage(0))
-		tap.set(10_000)
-		in := <-found
+		tap, client, server, in := foundEarly(t, 10_000)
 		write(t, client, inlineMessage(1))
 		time.AfterFunc(time.Second, func() { tap.set(1 << 40) })
 		read(t, in) // by the pipe's own goroutine, which goes on to the next
