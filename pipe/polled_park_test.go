@@ -177,7 +177,7 @@ func TestPolledReaderKeepsUp(t *testing.T) {
 		for i := range 20 {
 			write(t, client, inlineMessage(i))
 			in := next(t, server)
-			<-time.NewTimer(5 * time.Millisecond).C // the application is busy, but not for long
+			<-time.NewTimer(3 * time.Millisecond).C // the application is busy, but not for long
 			reading.Store(true)
 			same(t, inlineMessage(i), in.Descriptor(), read(t, in))
 			reading.Store(false)

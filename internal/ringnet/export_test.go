@@ -1,5 +1,7 @@
 package ringnet
 
+import "sync/atomic"
+
 // FirstSegment is the size of an end's first segment, LaterSegment that of each
 // further one.
 var (
@@ -85,3 +87,9 @@ func Roomy(ring []byte, written, read uint64) bool {
 
 // Segments counts those of this end and the peer.
 func (s *Session) Segments() int { return len(s.segments) }
+
+// FirstWriter is the word of that ring that says that its writer sleeps.
+func (s *Session) FirstWriter() *atomic.Uint32 {
+	w, _ := split(s.mine[0].here)
+	return w.writer
+}

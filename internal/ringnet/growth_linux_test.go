@@ -164,3 +164,15 @@ func TestBulkNeedsNoOtherSegment(t *testing.T) {
 	require.Equal(t, before, client.Segments())
 	require.Equal(t, 1, before)
 }
+
+// A reader wakes a writer that sleeps when half of the ring is free, and not before.
+func TestReaderWakesAtHalf(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	require.Equal(t, ringnet.StartRing, fill(t, out, 0, most))
+	client.FirstWriter().Store(1)
+	drain(t, in, 0, ringnet.StartRing/2-1)
+	require.EqualValues(t, 1, client.FirstWriter().Load())
+	drain(t, in, ringnet.StartRing/2-1, 1)
+	require.Zero(t, client.FirstWriter().Load())
+}
