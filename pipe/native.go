@@ -148,8 +148,8 @@ func (p *nativePipe) stats() PipeStats {
 		Compression:    compression,
 		Sent:           p.out.traffic.snapshot(),
 		Received:       p.in.traffic.snapshot(),
-		BytesInFlight:  p.out.room.own.inUse(),
-		BytesReadAhead: p.in.held.inUse(),
+		BytesInFlight:  p.out.room.own.InUse(),
+		BytesReadAhead: p.in.held.InUse(),
 	}
 }
 

@@ -33,6 +33,22 @@ func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
 	return in
 }
 
+// poll is next for one who does not sleep here. It takes part in the demand, so
+// that whoever reads leaves the stream to it.
+func (p *nativePipe) poll(ctx context.Context) *Incoming {
+	i := &p.in
+	i.demand.Add(1)
+	in := i.seek(ctx)
+	if in == nil {
+		i.demand.Add(-1)
+		return nil
+	}
+	if !i.deliver(in) {
+		return nil
+	}
+	return &in.Incoming
+}
+
 // lookOut looks for the next message. Whoever has the turn reads, and puts what is
 // not his into ready before he gives it up; then he sees to it that somebody reads
 // for those who came meanwhile.

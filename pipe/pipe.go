@@ -49,6 +49,7 @@ type dialect interface {
 	writeConfirmed(ctx context.Context, m *Message) error
 	writeAsync(ctx context.Context, m *Message) *WriteOp
 	next(ctx context.Context) (*Incoming, error)
+	poll(ctx context.Context) *Incoming
 	confirms() bool
 	stats() PipeStats
 
@@ -140,6 +141,18 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 		return nil, p.errorFor("next", "", ErrClosed)
 	}
 	return p.dialect.next(ctx)
+}
+
+// Poll is Next that never sleeps: it looks for the next message for some
+// microseconds, as Next does before it sleeps, and returns nil if none came, or if
+// messages of this pipe cannot be looked for, which is so over TCP and in the
+// compatible dialect. It is for who waits for one answer while another goroutine is
+// in Next all the time: the answer then takes no way over that one.
+func (p *Pipe) Poll(ctx context.Context) *Incoming {
+	if p.isClosing() {
+		return nil
+	}
+	return p.dialect.poll(ctx)
 }
 
 // errorFor puts a cause into an *Error, unless it is one already.

@@ -45,11 +45,11 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 	case wire.RequestedConnection:
 		return w.deliver(packet.RegistrationID, conn)
 	case wire.SpontaneousConnection:
-		if !w.listener.context.openings.tryAcquire(1) {
+		if !w.listener.context.openings.TryAcquire(1) {
 			w.listener.refused(conn)
 			return nil
 		}
-		defer w.listener.context.openings.release(1)
+		defer w.listener.context.openings.Release(1)
 		p, err := w.open(packet.ContextName, conn)
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
@@ -81,22 +82,22 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, b.windows.inUse(), bound)
+		require.LessOrEqual(t, b.windows.InUse(), bound)
 
 		for _, p := range servers {
 			take(t, p, each/2)
-			require.LessOrEqual(t, b.windows.inUse(), bound)
+			require.LessOrEqual(t, b.windows.InUse(), bound)
 		}
 		synctest.Wait()
-		require.Greater(t, b.windows.inUse(), bound-256<<10, "and the readers pause")
-		require.LessOrEqual(t, b.windows.inUse(), bound)
+		require.Greater(t, b.windows.InUse(), bound-256<<10, "and the readers pause")
+		require.LessOrEqual(t, b.windows.InUse(), bound)
 		perPipe := 256<<10 + b.limits.ReadAheadBytes + 2*len(windowMessage().Payloads[0].Data)
 		require.LessOrEqual(t, unread(clients, servers), bound+pipes*perPipe)
 
 		for _, p := range servers {
 			take(t, p, each-each/2)
 		}
-		require.LessOrEqual(t, b.windows.inUse(), bound)
+		require.LessOrEqual(t, b.windows.InUse(), bound)
 		for i, p := range servers {
 			if i%2 == 0 {
 				p.Abort(nil)
@@ -105,12 +106,12 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 			}
 		}
 		b.Close()
-		require.Zero(t, b.windows.inUse())
+		require.Zero(t, b.windows.InUse())
 	})
 }
 
 func TestWindowBudgetIsNeverExceeded(t *testing.T) {
-	b := windowBudget{newBudget(10)}
+	b := windowBudget{budget.New(10)}
 	require.False(t, b.Acquire(11), "not even alone")
 	require.True(t, b.Acquire(10))
 	require.False(t, b.Acquire(1))

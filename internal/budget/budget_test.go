@@ -1,4 +1,4 @@
-package pipe
+package budget
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 
 func TestBudgetServesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(10)
-		require.True(t, b.tryAcquire(8))
+		b := New(10)
+		require.True(t, b.TryAcquire(8))
 		var order []int
 		var mu sync.Mutex
 		wait := func(n int) {
 			go func() {
-				require.True(t, b.acquire(t.Context(), nil, n))
+				require.True(t, b.Acquire(t.Context(), nil, n))
 				mu.Lock()
 				order = append(order, n)
 				mu.Unlock()
@@ -28,53 +28,53 @@ func TestBudgetServesInOrder(t *testing.T) {
 		wait(5)
 		wait(2) // would fit, but stands behind the 5
 		require.Empty(t, order)
-		require.False(t, b.tryAcquire(1))
-		b.release(3)
+		require.False(t, b.TryAcquire(1))
+		b.Release(3)
 		synctest.Wait()
 		require.Equal(t, []int{5}, order)
-		b.release(2)
+		b.Release(2)
 		synctest.Wait()
 		require.Equal(t, []int{5, 2}, order)
-		require.Equal(t, 10, b.inUse())
+		require.Equal(t, 10, b.InUse())
 	})
 }
 
 func TestBudgetLetsTheLargePassAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(10)
-		require.True(t, b.tryAcquire(1))
+		b := New(10)
+		require.True(t, b.TryAcquire(1))
 		granted := make(chan bool, 1)
-		go func() { granted <- b.acquire(t.Context(), nil, 1000) }()
+		go func() { granted <- b.Acquire(t.Context(), nil, 1000) }()
 		synctest.Wait()
 		require.Empty(t, granted)
-		b.release(1)
+		b.Release(1)
 		require.True(t, <-granted)
-		require.False(t, b.tryAcquire(1))
-		b.release(1000)
-		require.Zero(t, b.inUse())
+		require.False(t, b.TryAcquire(1))
+		b.Release(1000)
+		require.Zero(t, b.InUse())
 	})
 }
 
 func TestBudgetWaitersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBudget(10)
-		require.True(t, b.tryAcquire(10))
+		b := New(10)
+		require.True(t, b.TryAcquire(10))
 		ctx, cancel := context.WithCancel(t.Context())
 		stop := make(chan struct{})
 		results := make(chan bool, 3)
-		go func() { results <- b.acquire(ctx, nil, 10) }()
+		go func() { results <- b.Acquire(ctx, nil, 10) }()
 		synctest.Wait()
-		go func() { results <- b.acquire(t.Context(), stop, 5) }()
+		go func() { results <- b.Acquire(t.Context(), stop, 5) }()
 		synctest.Wait()
-		go func() { results <- b.acquire(t.Context(), nil, 4) }()
+		go func() { results <- b.Acquire(t.Context(), nil, 4) }()
 		synctest.Wait()
 		cancel()
 		require.False(t, <-results)
 		close(stop)
 		require.False(t, <-results)
-		b.release(10)
+		b.Release(10)
 		require.True(t, <-results)
-		require.Equal(t, 4, b.inUse())
+		require.Equal(t, 4, b.InUse())
 	})
 }
 
@@ -84,13 +84,13 @@ func TestBudgetProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 100).Draw(rt, "size")
 		demands := rapid.SliceOf(rapid.IntRange(0, 150)).Draw(rt, "demands")
-		b := newBudget(size)
+		b := New(size)
 		var mu sync.Mutex
 		out := map[int]int{}
 		var wg sync.WaitGroup
 		for i, n := range demands {
 			wg.Go(func() {
-				if !b.acquire(context.Background(), nil, n) {
+				if !b.Acquire(context.Background(), nil, n) {
 					panic("not granted")
 				}
 				mu.Lock()
@@ -107,10 +107,10 @@ func TestBudgetProperty(t *testing.T) {
 				}
 				delete(out, i)
 				mu.Unlock()
-				b.release(n)
+				b.Release(n)
 			})
 		}
 		wg.Wait()
-		require.Zero(rt, b.inUse())
+		require.Zero(rt, b.InUse())
 	})
 }

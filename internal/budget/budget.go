@@ -1,4 +1,5 @@
-package pipe
+// Package budget shares a number of bytes, or of anything, among many.
+package budget
 
 import (
 	"container/list"
@@ -6,10 +7,10 @@ import (
 	"sync"
 )
 
-// budget is a number of bytes that many share: who wants some waits in line
+// Budget is a number of bytes that many share: who wants some waits in line
 // until it is free. A demand larger than the whole is served when nothing else
 // is out, so that nobody waits for ever.
-type budget struct {
+type Budget struct {
 	size int
 
 	mu      sync.Mutex
@@ -23,10 +24,14 @@ type claim struct {
 	granted chan struct{}
 }
 
-func newBudget(size int) *budget { return &budget{size: size} }
+// New makes a Budget of size.
+func New(size int) *Budget { return &Budget{size: size} }
 
-// tryAcquire takes n if it is free and nobody waits.
-func (b *budget) tryAcquire(n int) bool {
+// Size is the whole.
+func (b *Budget) Size() int { return b.size }
+
+// TryAcquire takes n if it is free and nobody waits.
+func (b *Budget) TryAcquire(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiters.Len() > 0 || !b.fits(n) {
@@ -36,10 +41,10 @@ func (b *budget) tryAcquire(n int) bool {
 	return true
 }
 
-// acquire takes n, waiting until it is free, ctx ends or stop is closed. It
+// Acquire takes n, waiting until it is free, ctx ends or stop is closed. It
 // reports false if it took nothing.
-func (b *budget) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
-	if b.tryAcquire(n) {
+func (b *Budget) Acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
+	if b.TryAcquire(n) {
 		return true
 	}
 	c := &claim{n: n, granted: make(chan struct{})}
@@ -58,7 +63,7 @@ func (b *budget) acquire(ctx context.Context, stop <-chan struct{}, n int) bool 
 
 // withdraw leaves the line, unless the claim was granted in the meantime; then
 // it stands, since the caller finds out about its end soon enough.
-func (b *budget) withdraw(el *list.Element, c *claim) bool {
+func (b *Budget) withdraw(el *list.Element, c *claim) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
@@ -71,34 +76,24 @@ func (b *budget) withdraw(el *list.Element, c *claim) bool {
 	return false
 }
 
-func (b *budget) release(n int) {
+func (b *Budget) Release(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.out -= n
 	b.grant()
 }
 
-// inUse is the number of bytes taken.
-func (b *budget) inUse() int {
+// InUse is the number of bytes taken.
+func (b *Budget) InUse() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.out
 }
 
-func (b *budget) fits(n int) bool { return b.out == 0 || n <= b.size-b.out }
-
-// windowBudget is a budget for the windows of sessions, which go on without what
-// they do not get: not even the first has more than there is.
-type windowBudget struct{ *budget }
-
-// Acquire implements [transport.Budget].
-func (b windowBudget) Acquire(n int) bool { return n <= b.size && b.tryAcquire(n) }
-
-// Release implements [transport.Budget].
-func (b windowBudget) Release(n int) { b.release(n) }
+func (b *Budget) fits(n int) bool { return b.out == 0 || n <= b.size-b.out }
 
 // grant serves the line from its front as far as the free bytes go.
-func (b *budget) grant() {
+func (b *Budget) grant() {
 	for el := b.waiters.Front(); el != nil; el = b.waiters.Front() {
 		c := el.Value.(*claim)
 		if !b.fits(c.n) {
