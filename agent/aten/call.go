@@ -10,9 +10,9 @@ import (
 // Limits bounds what a call of the kernels of this package may use. The zero
 // value has the defaults.
 type Limits struct {
-	// TensorBytes bounds each tensor that a call makes or that its result stands
-	// for, in bytes of its elements, those on the way to the result included; 0 is
-	// 1 GiB. A call holds at most a few such tensors at a time.
+	// TensorBytes bounds each tensor that a call makes, in bytes of its elements,
+	// those on the way to the result included and those of expand, which makes only
+	// a view; 0 is 1 GiB. A call holds at most a few such tensors at a time.
 	TensorBytes int
 }
 
