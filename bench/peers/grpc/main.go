@@ -19,6 +19,9 @@
 // before those that count. cpu_us is processor time of both processes by the
 // number of calls, all goroutines of the runtime and of gRPC included.
 //
+// The server keeps its goroutines from call to call. The garbage collectors are as Go
+// has them, without settings.
+//
 // Messages are bytes for gRPC: the codec hands over the request as it is, and
 // copies what comes into memory that is used again, which is less work than
 // generated code has. No call has a deadline, because each would travel as a

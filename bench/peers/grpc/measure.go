@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,7 +93,7 @@ func makeCalls(ctx context.Context, calls []call, samples []time.Duration) error
 		})
 	}
 	callers.Wait()
-	return errors.Join(errs...)
+	return cmp.Or(errs...) // one says enough
 }
 
 func newResult(j job, samples []time.Duration, took, cpu time.Duration) result {
