@@ -33,7 +33,11 @@ func (s *slots) start(r *Request) {
 // run runs r, and then others for as long as there are any and the slot is not
 // with somebody else.
 func (s *slots) run(r *Request) {
-	for r != nil && r.run() {
+	for r != nil {
+		r.slot.begin(s)
+		if !r.run() {
+			return
+		}
 		r = s.next()
 	}
 }
