@@ -36,6 +36,7 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 		w.listener.context.strangers.Add(-1)
 		return err
 	}
+	w.opening.phase = phasePacket
 	packet, err := w.readPacket(conn)
 	w.listener.context.strangers.Add(-1)
 	if err != nil {
@@ -54,6 +55,7 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 		if err != nil {
 			return err
 		}
+		w.opening.phase = phaseAccept
 		return w.queue(ctx, p)
 	default:
 		return protocolError("first packet is a %T", packet)
@@ -89,6 +91,7 @@ func (w *welcomer) deliver(id uint64, conn transport.Conn) error {
 // that the answer asks for.
 func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	limits := w.listener.context.limits
+	w.opening.phase = phaseBrochure
 	frame, err := readFrame(first, nil, limits.HandshakeBytes)
 	if err != nil {
 		return nil, classify(err)
@@ -168,17 +171,20 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	if s.native {
 		w.opening.linger()
 	}
+	w.opening.phase = phaseReply
 	if err := first.WriteFrames(transport.Frame{answer.Append(nil)}); err != nil {
 		return classify(err)
 	}
 	var err error
 	if len(s.probing.Offers) > 0 {
+		w.opening.phase = phaseVerdict
 		if err = w.verdict(first); err != nil {
 			return err
 		}
 	}
 	s.desc = first
 	if desc != nil {
+		w.opening.phase = phaseArrival
 		if s.desc, err = w.awaitMove(s, desc, first); err != nil {
 			return err
 		}
@@ -200,6 +206,7 @@ func (w *welcomer) meetFurther(s *spec, reply, control *ticket) (err error) {
 	vigil, ctx, stop := w.keepVigil(s.desc)
 	defer stop()
 	s.vigil = vigil
+	w.opening.phase = phaseOthers
 	if s.reply, err = w.await(ctx, reply); err != nil {
 		return err
 	}
