@@ -19,7 +19,7 @@ func unheard(t *testing.T) (*stranger, *conn) {
 	t.Helper()
 	l := listen(t)
 	s := newStranger(t, l)
-	inbox, err := create(inboxSize)
+	inbox, err := createInbox()
 	require.NoError(t, err)
 	t.Cleanup(inbox.close)
 	inbox.word().Store(doorbells)

@@ -73,6 +73,9 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 	if c.rings {
 		h.posts.close()
 	} else {
+		if err := c.mine.complete(); err != nil {
+			return nil, err
+		}
 		c.letters = newLetterbox(h.posts, h.tokens, c.alone)
 		c.reactor.watch(h.transport.spin, h.transport.pause)
 	}
@@ -93,7 +96,7 @@ func (c *conn) takeRoles(h *handshake) error {
 	spin := wait.NewMemory(h.transport.spin)
 	c.in = inbox{conn: c, from: consumer}
 	c.in.waiter = newWaiter(h.in, spin, readerSleeps, c.in.ready)
-	c.out = outbox{conn: c, to: producer, guarded: !c.theirs.sealed()}
+	c.out = outbox{conn: c, to: producer, guarded: !c.theirs.sealed(), complete: !c.rings}
 	c.out.waiter = newWaiter(h.out, spin.Sibling(), writerSleeps, c.out.ready)
 	c.out.pass, c.out.raw = c.out.passFrames, c.out.passPieces
 	if c.rings {

@@ -61,7 +61,7 @@ func (h *handshake) prepare() (err error) {
 		return err
 	}
 	h.greeting.inToken, h.greeting.outToken = h.reactor.register(h.in), h.reactor.register(h.out)
-	if h.mine, err = create(inboxSize); err != nil {
+	if h.mine, err = createInbox(); err != nil {
 		return err
 	}
 	if !h.transport.tokensOnly {

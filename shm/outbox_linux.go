@@ -26,6 +26,8 @@ type outbox struct {
 	conn     *conn
 	to       *ring.Producer
 	guarded  bool // the peer can take the memory away
+	complete bool // the memory has all of its pages
+	first    int  // bytes put in while it had not
 	deadline deadline
 
 	mu     sync.Mutex // held by a writer
@@ -130,7 +132,13 @@ func (o *outbox) put(p []byte) (n int, err error) {
 		if err := o.stopped(); err != nil {
 			return n, err
 		}
-		m, err := o.to.Write(p[n:min(n+piece-o.hidden, len(p))])
+		part := p[n:min(n+piece-o.hidden, len(p))]
+		if !o.complete {
+			if err := o.reserve(len(part)); err != nil {
+				return n, err
+			}
+		}
+		m, err := o.to.Write(part)
 		if err != nil {
 			return n, err
 		}
@@ -147,6 +155,15 @@ func (o *outbox) put(p []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// reserve has pages set aside before bytes go to where there may be none.
+func (o *outbox) reserve(n int) error {
+	if o.first += n; o.first <= inboxBegin {
+		return nil
+	}
+	o.complete = true
+	return o.conn.theirs.complete()
 }
 
 // stopped is the reason to write no more.
