@@ -37,6 +37,7 @@ type Agent struct {
 	interceptors []Interceptor
 	envelopes    envelopes
 	arrivals     arrivals
+	callPool     sync.Pool // of *call
 	slots        slots
 	limits       Limits
 	timeout      atomic.Int64 // nanoseconds, 0 is none
@@ -98,6 +99,7 @@ func newAgent(c *Config) (*Agent, error) {
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)
 	a.arrivals.init(c.Registry, c.Limits.Codec, c.Allocator)
+	a.callPool.New = func() any { return &call{woken: make(chan struct{}, 1)} }
 	a.base, a.cancel = context.WithCancelCause(context.Background())
 	return a, nil
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 )
 
@@ -32,11 +31,9 @@ type target struct {
 	opts      []CallOption
 }
 
-var callPool = sync.Pool{New: func() any { return &call{woken: make(chan struct{}, 1)} }}
-
 // roundTrip makes a call and waits for its answer, which it decodes to result.
 func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any) error {
-	c := callPool.Get().(*call)
+	c := a.callPool.Get().(*call)
 	err := a.begin(ctx, c, t, args...)
 	if err != nil {
 		return err
@@ -49,7 +46,7 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any
 		err = c.fault(err)
 	}
 	c.conn, c.answer, c.err = nil, nil, nil
-	callPool.Put(c)
+	a.callPool.Put(c)
 	return err
 }
 
