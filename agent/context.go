@@ -26,7 +26,17 @@ func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadl
 func (c *callContext) Done() <-chan struct{} { return c.real().Done() }
 
 // Err implements context.Context.
-func (c *callContext) Err() error { return c.real().Err() }
+func (c *callContext) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.inner != nil:
+		return c.inner.Err()
+	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
+		return context.DeadlineExceeded
+	}
+	return c.base.Err()
+}
 
 // value is Value for what the context of the package looks for to find the cause.
 func (c *callContext) value(key any) any { return c.real().Value(key) }

@@ -25,6 +25,7 @@ type call struct {
 	// Who waits for the call gets a word in woken once answer or err is set; or
 	// settled is called, and never on the goroutine of the one who waits.
 	woken   chan struct{}
+	timer   *time.Timer // for the limit; made when first needed
 	settled func(*arrival, error)
 	answer  *arrival
 	err     error

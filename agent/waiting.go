@@ -13,9 +13,8 @@ func (c *call) wait(ctx context.Context) (*arrival, error) {
 	defer leaveSlot(ctx)()
 	var over <-chan time.Time
 	if c.limit > 0 {
-		t := time.NewTimer(time.Until(c.begun.Add(c.limit)))
-		defer t.Stop()
-		over = t.C
+		over = c.alarm(time.Until(c.begun.Add(c.limit)))
+		defer c.timer.Stop()
 	}
 	select {
 	case <-c.woken:
@@ -25,6 +24,16 @@ func (c *call) wait(ctx context.Context) (*arrival, error) {
 		return c.giveUp(&TimeoutError{Limit: c.limit})
 	}
 	return c.answer, c.err
+}
+
+// alarm is sent to after d.
+func (c *call) alarm(d time.Duration) <-chan time.Time {
+	if c.timer == nil {
+		c.timer = time.NewTimer(d)
+	} else {
+		c.timer.Reset(d)
+	}
+	return c.timer.C
 }
 
 // abandon takes a call that nobody wants any more out of the table, and tells the other

@@ -25,11 +25,12 @@ type Pipe struct {
 	first   transport.Conn // the connection that messages come by
 	dialect dialect
 
-	channels []*lane
-	lanes    map[devicePair][]sizedLane      // of the largest tensors first
-	arriving map[device.Device]device.Device // for each device of the peer, one here that it reaches
-	leaving  map[device.Device]struct{}      // the devices here that reach one of the peer
-	plain    traffic                         // parts that were to be compressed and are not
+	channels  []*lane
+	lanes     map[devicePair][]sizedLane      // of the largest tensors first
+	hostLanes []sizedLane                     // between host memory here and there
+	arriving  map[device.Device]device.Device // for each device of the peer, one here that it reaches
+	leaving   map[device.Device]struct{}      // the devices here that reach one of the peer
+	plain     traffic                         // parts that were to be compressed and are not
 
 	closeCalled atomic.Bool
 	closing     chan struct{} // closed when Close begins
