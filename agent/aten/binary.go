@@ -20,16 +20,16 @@ const (
 
 // arithmetic is the row of a sum, difference, product or quotient. Integers are
 // never divided.
-func arithmetic[T number](op opcode) row[T, T] {
+func arithmetic[T number](op opcode, out, x, y []T) {
 	switch op {
 	case opAdd:
-		return addRow[T]
+		addRow(out, x, y)
 	case opSub:
-		return subRow[T]
+		subRow(out, x, y)
 	case opMul:
-		return mulRow[T]
+		mulRow(out, x, y)
 	default:
-		return divRow[T]
+		divRow(out, x, y)
 	}
 }
 
@@ -65,23 +65,23 @@ func divRow[T number](out, x, y []T) {
 func (c *call) arith(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:
-		return combineTensors(c, x, y, arithmetic[uint8](op))
+		return combineTensors(c, op, x, y, arithmetic[uint8])
 	case tensor.I8:
-		return combineTensors(c, x, y, arithmetic[int8](op))
+		return combineTensors(c, op, x, y, arithmetic[int8])
 	case tensor.I16:
-		return combineTensors(c, x, y, arithmetic[int16](op))
+		return combineTensors(c, op, x, y, arithmetic[int16])
 	case tensor.I32:
-		return combineTensors(c, x, y, arithmetic[int32](op))
+		return combineTensors(c, op, x, y, arithmetic[int32])
 	case tensor.I64:
-		return combineTensors(c, x, y, arithmetic[int64](op))
+		return combineTensors(c, op, x, y, arithmetic[int64])
 	case tensor.F32:
-		return combineTensors(c, x, y, arithmetic[float32](op))
+		return combineTensors(c, op, x, y, arithmetic[float32])
 	case tensor.F64:
-		return combineTensors(c, x, y, arithmetic[float64](op))
+		return combineTensors(c, op, x, y, arithmetic[float64])
 	case tensor.C64:
-		return combineTensors(c, x, y, arithmetic[complex64](op))
+		return combineTensors(c, op, x, y, arithmetic[complex64])
 	default:
-		return combineTensors(c, x, y, arithmetic[complex128](op))
+		return combineTensors(c, op, x, y, arithmetic[complex128])
 	}
 }
 
@@ -213,58 +213,55 @@ func comparison(op opcode) kernel {
 func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:
-		return combineTensors(c, x, y, ordered[uint8](op))
+		return combineTensors(c, op, x, y, ordered[uint8])
 	case tensor.I8:
-		return combineTensors(c, x, y, ordered[int8](op))
+		return combineTensors(c, op, x, y, ordered[int8])
 	case tensor.I16:
-		return combineTensors(c, x, y, ordered[int16](op))
+		return combineTensors(c, op, x, y, ordered[int16])
 	case tensor.I32:
-		return combineTensors(c, x, y, ordered[int32](op))
+		return combineTensors(c, op, x, y, ordered[int32])
 	case tensor.I64:
-		return combineTensors(c, x, y, ordered[int64](op))
+		return combineTensors(c, op, x, y, ordered[int64])
 	case tensor.F32:
-		return combineTensors(c, x, y, ordered[float32](op))
+		return combineTensors(c, op, x, y, ordered[float32])
 	case tensor.F64:
-		return combineTensors(c, x, y, ordered[float64](op))
+		return combineTensors(c, op, x, y, ordered[float64])
 	}
 	if op != opEq && op != opNe {
 		return nil, fault("complex numbers have no order")
 	}
 	if x.DType() == tensor.C64 {
-		return combineTensors(c, x, y, equality[complex64](op))
+		return combineTensors(c, op, x, y, equality[complex64])
 	}
-	return combineTensors(c, x, y, equality[complex128](op))
+	return combineTensors(c, op, x, y, equality[complex128])
 }
 
 // equality is the row of == or !=.
-func equality[T number](op opcode) row[T, bool] {
+func equality[T number](op opcode, out []bool, x, y []T) {
 	if op == opEq {
-		return func(out []bool, x, y []T) {
-			for i := range out {
-				out[i] = x[i] == y[i]
-			}
-		}
-	}
-	return func(out []bool, x, y []T) {
 		for i := range out {
-			out[i] = x[i] != y[i]
+			out[i] = x[i] == y[i]
 		}
+		return
+	}
+	for i := range out {
+		out[i] = x[i] != y[i]
 	}
 }
 
 // ordered is the row of any comparison.
-func ordered[T realNum](op opcode) row[T, bool] {
+func ordered[T realNum](op opcode, out []bool, x, y []T) {
 	switch op {
 	case opLt:
-		return less[T]
+		less(out, x, y)
 	case opLe:
-		return lessOrEqual[T]
+		lessOrEqual(out, x, y)
 	case opGt:
-		return func(out []bool, x, y []T) { less(out, y, x) }
+		less(out, y, x)
 	case opGe:
-		return func(out []bool, x, y []T) { lessOrEqual(out, y, x) }
+		lessOrEqual(out, y, x)
 	default:
-		return equality[T](op)
+		equality(op, out, x, y)
 	}
 }
 

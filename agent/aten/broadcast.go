@@ -7,8 +7,12 @@ import (
 )
 
 // broadcast is the shape that two shapes are stretched to: aligned at the end,
-// dimensions of size 1 take the size of the other. The error is a *SizeError.
+// dimensions of size 1 take the size of the other. It may be one of them. The error
+// is a *SizeError.
 func broadcast(a, b []int) ([]int, error) {
+	if slices.Equal(a, b) {
+		return a, nil
+	}
 	long, short := a, b
 	if len(a) < len(b) {
 		long, short = b, a
@@ -89,17 +93,18 @@ func (w *walk) next() bool {
 // that functions of rows always get slices.
 const chunk = 512
 
-// row computes as many elements as out has.
-type row[T, R any] func(out []R, x, y []T)
+// row computes as many elements as out has. That it gets the operation, rather
+// than being a function of it, saves an allocation for each call.
+type row[T, R any] func(op opcode, out []R, x, y []T)
 
 // zip computes all elements of out, which has that shape, from two tensors that
 // are broadcast to it.
-func zip[T, R any](shape []int, out []R, x, y []T, xs, ys []int, f row[T, R]) {
+func zip[T, R any](op opcode, shape []int, out []R, x, y []T, xs, ys []int, f row[T, R]) {
 	if len(out) == 0 {
 		return
 	}
 	if slices.Equal(xs, ys) {
-		f(out, x, y)
+		f(op, out, x, y)
 		return
 	}
 	all := lanes(shape, xs, ys)
@@ -113,7 +118,7 @@ func zip[T, R any](shape []int, out []R, x, y []T, xs, ys []int, f row[T, R]) {
 		}
 		for at := 0; at < inner.size; at += step {
 			n := min(step, inner.size-at)
-			f(out[at:at+n], xFill.take(x, w.x, inner.x, at, n), yFill.take(y, w.y, inner.y, at, n))
+			f(op, out[at:at+n], xFill.take(x, w.x, inner.x, at, n), yFill.take(y, w.y, inner.y, at, n))
 		}
 		out = out[inner.size:]
 		if !w.next() {
@@ -143,7 +148,7 @@ func (f *filler[T]) take(data []T, start, step, at, n int) []T {
 }
 
 // combineTensors computes a tensor from two of the same dtype.
-func combineTensors[T, R tensor.Element](c *call, x, y *tensor.Tensor, f row[T, R]) (*tensor.Tensor, error) {
+func combineTensors[T, R tensor.Element](c *call, op opcode, x, y *tensor.Tensor, f row[T, R]) (*tensor.Tensor, error) {
 	shape, err := broadcast(x.Shape(), y.Shape())
 	if err != nil {
 		return nil, err
@@ -160,6 +165,6 @@ func combineTensors[T, R tensor.Element](c *call, x, y *tensor.Tensor, f row[T, 
 	if err != nil {
 		return nil, err
 	}
-	zip(shape, to, a, b, x.Shape(), y.Shape(), f)
+	zip(op, shape, to, a, b, x.Shape(), y.Shape(), f)
 	return out, nil
 }

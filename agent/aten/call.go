@@ -28,6 +28,7 @@ type call struct {
 	ctx    context.Context
 	limits Limits
 	args   []Value
+	one    [1]Value // room for the result of most
 }
 
 // kernel computes a built-in operator. Several results come as a results.
@@ -47,7 +48,8 @@ func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
 		if many, ok := v.(results); ok {
 			return many, nil
 		}
-		return []Value{v}, nil
+		c.args, c.one[0] = nil, v
+		return c.one[:], nil
 	}
 }
 

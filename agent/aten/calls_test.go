@@ -45,7 +45,7 @@ func (c *caller) away(d tensor.DType, shape ...int) *tensor.Tensor {
 	if d < tensor.C64 {
 		return c.x(d, shape...)
 	}
-	out, err := aten.Default().Call(c.Context(), "aten::add", []aten.Value{c.x(d, shape...), int64(5)}, nil)
+	out, err := table.Call(c.Context(), "aten::add", []aten.Value{c.x(d, shape...), int64(5)}, nil)
 	require.NoError(c, err)
 	return out[0].(*tensor.Tensor)
 }
@@ -84,9 +84,11 @@ func (c *caller) pairs() {
 					continue // see away
 				}
 				c.call(op+".Tensor", c.x(a, 2, 3), c.away(b, 3))
-				c.call(op+".Tensor", c.x(a, 2, 3), c.away(b))
-				c.call(op+".Tensor", c.x(a), c.away(b, 4))
-				c.call(op+".Tensor", c.x(a), c.away(b))
+				if op == "add" || op == "div" || op == "lt" { // the dtypes of others meet in the same way
+					c.call(op+".Tensor", c.x(a, 2, 3), c.away(b))
+					c.call(op+".Tensor", c.x(a), c.away(b, 4))
+					c.call(op+".Tensor", c.x(a), c.away(b))
+				}
 			}
 		}
 	}

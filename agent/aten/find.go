@@ -102,7 +102,7 @@ func allClose(c *call) (Value, error) {
 	if y, err = c.cast(y, tensor.C128); err != nil {
 		return nil, err
 	}
-	out, err := combineTensors(c, x, y, func(out []bool, x, y []complex128) {
+	out, err := combineTensors(c, opEq, x, y, func(_ opcode, out []bool, x, y []complex128) {
 		for i := range out {
 			out[i] = near(x[i], y[i], rtol, atol) || nans && cmplx.IsNaN(x[i]) && cmplx.IsNaN(y[i])
 		}

@@ -221,12 +221,25 @@ func multiplyPair[T number](c *call, p *productPlan, out, x, y []T) error {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		to := out[i*p.n:][:p.n]
-		for k, factor := range x[i*p.k:][:p.k] {
-			addMultiple(to, y[k*p.n:][:p.n], factor)
-		}
+		addMultiples(out[i*p.n:][:p.n], x[i*p.k:][:p.k], y)
 	}
 	return nil
+}
+
+// addMultiples adds to a row, for each factor, its multiple of a row of y; four at
+// a time, because what is added to is then loaded and stored only once for them.
+func addMultiples[T number](to, factors, y []T) {
+	n, k := len(to), 0
+	for ; k+4 <= len(factors); k += 4 {
+		a, b, c, d := y[k*n:][:n], y[(k+1)*n:][:n], y[(k+2)*n:][:n], y[(k+3)*n:][:n]
+		f, g, h, i := factors[k], factors[k+1], factors[k+2], factors[k+3]
+		for j := range to {
+			to[j] += f*a[j] + g*b[j] + h*c[j] + i*d[j]
+		}
+	}
+	for ; k < len(factors); k++ {
+		addMultiple(to, y[k*n:][:n], factors[k])
+	}
 }
 
 func addMultiple[T number](to, row []T, factor T) {

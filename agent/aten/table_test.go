@@ -10,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -295,4 +296,23 @@ func TestMemoryOfArguments(t *testing.T) {
 	view := call(t, table, "aten::t", odd).(*tensor.Tensor)
 	require.Same(t, odd.Storage(), view.Storage())
 	require.NotSame(t, odd.Storage(), call(t, table, "aten::clone", odd).(*tensor.Tensor).Storage())
+}
+
+// A call of two small tensors costs its arguments in order, its result and what
+// goes with it.
+func TestAllocations(t *testing.T) {
+	table := aten.Default()
+	x := must(tensor.Zeros(tensor.F32, 2, 2))
+	args := values{x, x}
+	ctx := t.Context()
+	n := testing.AllocsPerRun(1000, func() {
+		if _, err := table.Call(ctx, "aten::add", args, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	limit := 7.0
+	if invariants.Enabled {
+		limit++ // what scribbles over released memory
+	}
+	require.LessOrEqual(t, n, limit)
 }
