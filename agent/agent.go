@@ -84,6 +84,9 @@ func newAgent(c *Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := prepare(c.Registry); err != nil {
+		return nil, err
+	}
 	a := &Agent{
 		self:  WorkerInfo{Name: c.Name, Rank: c.Rank},
 		group: c.Group, token: c.Token,

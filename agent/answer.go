@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 )
 
 // Reply answers the request with what the pointers point to, which the caller
@@ -36,7 +37,7 @@ func (r *Request) Fail(err error) error {
 
 // answerFailure sends err, or what can be said of it.
 func (r *Request) answerFailure(err error) {
-	stack := ""
+	err, stack := travelling(err), ""
 	if p, ok := err.(*PanicError); ok && r.flags&wantStack != 0 {
 		stack = p.Stack
 	}
@@ -54,10 +55,16 @@ func (r *Request) answerFailure(err error) {
 	r.send(e)
 }
 
-// encode makes an answer.
-func (r *Request) encode(k kind, ptrs ...any) (*envelope, error) {
+// encode makes an answer. A panic in methods of a value, as in that of an error that is
+// a nil pointer, is an error: somebody waits for an answer.
+func (r *Request) encode(k kind, ptrs ...any) (e *envelope, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+		}
+	}()
 	a := r.conn.agent
-	e := a.envelopes.get()
+	e = a.envelopes.get()
 	e.begin(appendHead(e.buf[:0], k, 0, r.id))
 	e.about = Message{Kind: k.public(), Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: e.encoder}
 	if err := a.encode(r.ctx, e, ptrs...); err != nil {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -218,6 +219,12 @@ func (a *Agent) takeFailure(ctx context.Context, answer *arrival) error {
 	}
 	if err != nil {
 		return marked(ErrResult, err)
+	}
+	if remote == nil {
+		return fmt.Errorf("%w: a failure without an error", ErrProtocol)
+	}
+	if p, ok := remote.(*PanicError); ok && p != nil {
+		p.Stack = stack
 	}
 	return &RemoteError{Err: remote, Stack: stack}
 }

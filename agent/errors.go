@@ -58,6 +58,11 @@ var (
 	// agreed to, which only a caller that breaks the protocol brings about.
 	ErrOverloaded = errors.New("overloaded")
 
+	// ErrFuture says that a value holds a future, which means nothing elsewhere. Wait
+	// for it, or serve the function so that the future is its answer: Func.ServeAsync,
+	// AsyncFunction.
+	ErrFuture = errors.New("a future cannot travel: wait for it, or serve the function with ServeAsync")
+
 	// ErrProtocol says that a peer sent what no agent sends.
 	ErrProtocol = errors.New("protocol broken")
 )
@@ -78,7 +83,15 @@ func (e *Error) Error() string {
 	if e.Worker != "" {
 		text += " on " + e.Worker
 	}
-	return text + ": " + e.Err.Error()
+	return text + ": " + textOf(e.Err)
+}
+
+// textOf is the text of an error that a peer may have left out.
+func textOf(err error) string {
+	if err == nil {
+		return "unknown error"
+	}
+	return err.Error()
 }
 
 // Unwrap returns the cause.
@@ -113,7 +126,7 @@ func marked(kind, err error) error {
 // PanicError is a handler that panicked. It matches ErrPanic.
 type PanicError struct {
 	Value string // what it panicked with
-	Stack string // of the goroutine, at the worker that was called
+	Stack string `tensorpipe:"-"` // of the goroutine, at the worker that was called; a caller gets it if asked for by RemoteStack
 }
 
 func (e *PanicError) Error() string { return "panic in handler: " + e.Value }
@@ -126,10 +139,10 @@ func (e *PanicError) Unwrap() error { return ErrPanic }
 // type or identity is registered at both ends; otherwise its text is what it was.
 type RemoteError struct {
 	Err   error
-	Stack string // of a handler that panicked, if asked for by RemoteStack
+	Stack string `tensorpipe:"-"` // of a handler that panicked, if asked for by RemoteStack
 }
 
-func (e *RemoteError) Error() string { return e.Err.Error() }
+func (e *RemoteError) Error() string { return textOf(e.Err) }
 
 // Unwrap returns the error as far as it could travel.
 func (e *RemoteError) Unwrap() error { return e.Err }

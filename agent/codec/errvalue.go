@@ -143,6 +143,9 @@ func (d *Decoder) typedError() (error, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v.Kind() == reflect.Pointer && v.IsNil() { // whose Error method hardly works
+		return d.unknownError(entry.name, text)
+	}
 	return v.Interface().(error), nil
 }
 
