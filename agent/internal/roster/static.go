@@ -1,6 +1,7 @@
 package roster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (j *joiner) step(ctx context.Context, g *gate) (*Roster, error) {
 		}
 		return nil, err
 	case g.phase == complete:
-		return nil, j.late(ctx, g)
+		return j.late(ctx, g)
 	}
 	return j.enter(ctx, g)
 }
@@ -113,34 +114,40 @@ func (j *joiner) begin(ctx context.Context, g *gate) error {
 	return err
 }
 
-// late comes to a complete group that it does not belong to. It may wait only
-// where its rank has left, or where it never had one and the others are leaving.
-func (j *joiner) late(ctx context.Context, g *gate) error {
+// late comes to a complete group. It may wait only where its rank has left, or where
+// it never had one and the others are leaving.
+func (j *joiner) late(ctx context.Context, g *gate) (*Roster, error) {
 	waits, err := j.leaving(ctx, g, j.self.Rank)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case waits:
 		j.behind = g
 		err := j.outlast(ctx, g)
 		if err == nil {
 			j.behind = nil
 		}
-		return err
+		return nil, err
 	case g.world != j.world:
-		return failure{kind: otherWorld, name: j.self.Name, a: j.world, b: g.world}.err()
+		return nil, failure{kind: otherWorld, name: j.self.Name, a: j.world, b: g.world}.err()
 	}
-	return j.taken(ctx, g)
+	members, err := j.members(ctx, g)
+	if members == nil || err != nil {
+		return nil, err
+	}
+	old := members[j.self.Rank]
+	if bytes.Equal(encodeEntry(old), encodeEntry(j.self)) { // it could not withdraw, and comes again
+		return newRoster(j.visit, j.self, g, members), nil
+	}
+	return nil, j.taken(old)
 }
 
 // taken says who has the rank.
-func (j *joiner) taken(ctx context.Context, g *gate) error {
+func (j *joiner) taken(old Member) error {
 	const advice = "if it has died, form the group under another name"
-	members, err := j.members(ctx, g)
-	if members == nil || err != nil {
-		return err
+	if old.Incarnation == j.self.Incarnation {
+		return clashf(ErrRejoin, "worker %s with rank %d has joined already, and said other things about itself", old.Name, old.Rank)
 	}
-	old := members[j.self.Rank]
 	if old.Name == j.self.Name {
 		return clashf(ErrRejoin, "worker %s with rank %d has joined as another incarnation, which has not left: %s", old.Name, old.Rank, advice)
 	}

@@ -279,6 +279,9 @@ func TestGenerations(t *testing.T) {
 func TestGenerationsLeaveNothingBehind(t *testing.T) {
 	s := &counted{Store: onMemory(t)(), keys: map[string]bool{}}
 	for range 5 {
+		one, two := joining(t.Context(), s, worker("X", 0), 2), joining(t.Context(), s, worker("X", 1), 2)
+		failsJoin(t, one, ErrDuplicateName)
+		failsJoin(t, two, ErrDuplicateName)
 		for _, r := range formed(t, func() store.Store { return s }, worker("a", 0), worker("b", 1)) {
 			require.NoError(t, r.Leave(t.Context()))
 		}
