@@ -315,8 +315,22 @@ func sparseTimes[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) 
 		return nil, err
 	}
 	for k, factor := range factors {
-		row, column := int(index[k]), int(index[len(factors)+k])
-		addMultiple(to[row*n:][:n], data[column*n:][:n], factor)
+		row, column := index[k], index[len(factors)+k]
+		if err := checkPlace(s.Shape(), row, column); err != nil {
+			return nil, err
+		}
+		addMultiple(to[int(row)*n:][:n], data[int(column)*n:][:n], factor)
 	}
 	return out, nil
+}
+
+// checkPlace fails for a place outside of the matrix. There was none when the
+// sparse tensor was made, but its memory may have changed since.
+func checkPlace(shape []int, index ...int64) error {
+	for dim, i := range index {
+		if i < 0 || i >= int64(shape[dim]) {
+			return &tensor.IndexError{What: "sparse dimension", Index: toInt(i), Len: shape[dim]}
+		}
+	}
+	return nil
 }

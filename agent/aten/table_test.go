@@ -316,3 +316,27 @@ func TestAllocations(t *testing.T) {
 	}
 	require.LessOrEqual(t, n, limit)
 }
+
+// The memory of indices may be another process's, which can break its word.
+func TestIndicesThatChanged(t *testing.T) {
+	at := must(tensor.Zeros(tensor.I64, 2, 1))
+	s := must(tensor.NewSparse(at, tensorOf(t, 1.0), 3, 3))
+	for _, bad := range []int64{3, -1, math63} {
+		for dim := range 2 {
+			require.NoError(t, tensor.Fill(at, int64(0)))
+			require.NoError(t, tensor.Set(at, bad, dim, 0))
+			for _, name := range []string{"aten::mm", "aten::add", "aten::to_dense"} {
+				args := values{s, must(tensor.Zeros(tensor.F64, 3, 3))}
+				switch name {
+				case "aten::add":
+					args[0], args[1] = args[1], args[0]
+				case "aten::to_dense":
+					args = args[:1]
+				}
+				_, err := table.Call(t.Context(), name, args, nil)
+				var index *tensor.IndexError
+				require.ErrorAs(t, err, &index, name)
+			}
+		}
+	}
+}
