@@ -22,7 +22,7 @@ var house = [][]string{
 	4: {"agent", "agent/*", "agent/internal/*", "agent/store/storetest"},
 	5: {"rref"},
 	6: {"autograd", "autograd/dist"},
-	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/internal/*", "internal/interop"},
+	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/rpc", "bench/internal/*", "internal/interop"},
 }
 
 // lean lists the packages that must not pull in what only some users want, and
