@@ -35,10 +35,12 @@ type Agent struct {
 
 	handlers     *handlers
 	interceptors []Interceptor
+	outgoing     func(*Message) Fate
 	envelopes    envelopes
 	arrivals     arrivals
 	callPool     sync.Pool // of *call
 	slots        slots
+	rounds       rounds
 	limits       Limits
 	timeout      atomic.Int64 // nanoseconds, 0 is none
 	stats        stats
@@ -56,6 +58,7 @@ type Agent struct {
 type stats struct {
 	late       atomic.Uint64 // answers for which nobody waited any more
 	turnedAway atomic.Uint64 // pipes
+	repeated   atomic.Uint64 // requests that came again while they were served
 }
 
 // Join makes this process a worker of a group, and returns when all workers of a
@@ -90,7 +93,7 @@ func newAgent(c *Config) (*Agent, error) {
 	a := &Agent{
 		self:  WorkerInfo{Name: c.Name, Rank: c.Rank},
 		group: c.Group, token: c.Token,
-		handlers: h, interceptors: c.Interceptors,
+		handlers: h, interceptors: c.Interceptors, outgoing: c.Outgoing,
 		limits: c.Limits, log: c.Logger.With("worker", c.Name),
 		handshakeTimeout: c.HandshakeTimeout,
 		joined:           make(chan struct{}),
@@ -98,6 +101,8 @@ func newAgent(c *Config) (*Agent, error) {
 	if _, err := rand.Read(a.incarnation[:]); err != nil {
 		return nil, err
 	}
+	a.rounds.init(a)
+	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds}
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)

@@ -57,6 +57,11 @@ type Config struct {
 
 	Interceptors []Interceptor
 
+	// Outgoing decides what becomes of each message of a call that is about to leave,
+	// in tests; see package faulty. It is called from any goroutine and does not block.
+	// Default: all are sent.
+	Outgoing func(*Message) Fate
+
 	// Registry knows the types and errors that travel. Default: an empty one.
 	Registry *codec.Registry
 

@@ -128,7 +128,13 @@ func (c *conn) stopServing() map[uint64]*Request {
 
 // write sends what e holds and takes it back. Small messages leave at once.
 func (c *conn) write(ctx context.Context, e *envelope) error {
-	err := c.pipe.Write(ctx, &e.message)
+	over, err := false, error(nil)
+	if c.agent.outgoing != nil {
+		over, err = c.suffer(e)
+	}
+	if !over {
+		err = c.pipe.Write(ctx, &e.message)
+	}
 	c.agent.envelopes.put(e)
 	return err
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -18,6 +19,10 @@ func (c *conn) serve(a *arrival) {
 	r, err := c.admit(a)
 	if err != nil {
 		c.agent.arrivals.drop(a)
+		if err == errTwice { // what came first is what gets the answer
+			c.agent.stats.repeated.Add(1)
+			return
+		}
 		c.refuse(r, err)
 		return
 	}
@@ -46,6 +51,9 @@ func (c *conn) admit(a *arrival) (*Request, error) {
 	return r, c.enlist(r)
 }
 
+// errTwice says that a request is being served already.
+var errTwice = errors.New("request came twice")
+
 // enlist lets a request be cancelled by the other end.
 func (c *conn) enlist(r *Request) error {
 	c.mu.Lock()
@@ -54,7 +62,7 @@ func (c *conn) enlist(r *Request) error {
 		return ErrClosed
 	}
 	if _, twice := c.serving[r.id]; twice {
-		return fmt.Errorf("%w: call %d twice", ErrProtocol, r.id)
+		return errTwice
 	}
 	if len(c.serving) >= c.agent.limits.Serving {
 		return fmt.Errorf("%w: %d calls at once", ErrOverloaded, len(c.serving))
