@@ -62,35 +62,44 @@ func TestNameOfOneWhoWithdrewByHalf(t *testing.T) {
 	})
 }
 
+// hesitant is a store whose user waits before it says that the group is complete.
+type hesitant struct {
+	store.Store
+	list    string
+	resumes chan struct{}
+}
+
+func (h hesitant) Set(ctx context.Context, key string, value []byte) error {
+	if key == h.list {
+		<-h.resumes
+	}
+	return h.Store.Set(ctx, key, value)
+}
+
 // A member that dies while it withdraws may be in the group all the same: then the
 // one that takes its rank meanwhile is not.
 func TestSuccessorOfOneWhoWithdrewByHalf(t *testing.T) {
-	interposed(t, func(t *testing.T, s, hooked store.Store, meanwhile func(func())) {
-		dead := worker("a", 0)
+	synctest.Test(t, func(t *testing.T) {
+		s, resumes := onMemory(t)(), make(chan struct{})
+		slow := func(m Member) store.Store {
+			return hesitant{s, newShelf(s, "group").listKey(1, m.Incarnation), resumes}
+		}
+		dead, a, b := worker("a", 0), worker("a", 0), worker("b", 1)
 		waitsAndDies(t, s, dead, 2)
-		a, b := worker("a", 0), worker("b", 1)
-		successor := make(chan joined, 1)
-		asked := false
-		meanwhile(func() {
-			asked = true
-			clearRank(t, s, dead)
-			r, err := JoinStatic(within(t), s, "group", a, 2)
-			successor <- joined{r, err}
-		})
-		r, err := JoinStatic(within(t), hooked, "group", b, 2)
-		require.NoError(t, err)
-		if !asked {
-			return
-		}
-		first, _ := r.Rank(0)
-		got := patience.Finish(t, successor)
-		if first.Incarnation == a.Incarnation {
-			require.NoError(t, got.err)
-			wantMembers(t, got.r, a, b)
-			return
-		}
-		require.Equal(t, dead.Incarnation, first.Incarnation)
+		first := joining(t.Context(), slow(b), b, 2)
+		synctest.Wait() // it has seen the dead one, and both are there
+		clearRank(t, s, dead)
+		second := joining(t.Context(), slow(a), a, 2)
+		synctest.Wait() // it has seen the other one, and both are there
+		resumes <- struct{}{} // to the first, which was there before
+		synctest.Wait()
+		resumes <- struct{}{}
+		r := mustJoin(t, first)
+		got := patience.Finish(t, second)
+		wantMembers(t, r, dead, b)
 		require.ErrorIs(t, got.err, ErrRejoin)
+		_, err := s.Get(t.Context(), newShelf(s, "group").listKey(1, a.Incarnation))
+		require.ErrorIs(t, err, store.ErrNotFound, "a list that does not count")
 	})
 }
 
@@ -119,9 +128,10 @@ func TestOtherTriesAgainBeforeEachCall(t *testing.T) {
 // are in the next one already.
 func TestFailureAndNextAttemptBeforeEachCall(t *testing.T) {
 	interposed(t, func(t *testing.T, s, hooked store.Store, meanwhile func(func())) {
-		slow := worker("w", 2)
-		entered := false
+		slow, begun := worker("w", 2), time.Now()
+		entered, inTime := false, false
 		meanwhile(func() {
+			inTime = time.Since(begun) < 5*time.Second
 			value, err := newShelf(s, "group").get(t.Context(), newShelf(s, "group").rankKey(1, 2))
 			entered = value != nil && err == nil
 			one, two := joining(t.Context(), s, worker("X", 0), 3), joining(t.Context(), s, worker("X", 1), 3)
@@ -131,9 +141,8 @@ func TestFailureAndNextAttemptBeforeEachCall(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		begun := time.Now()
 		_, err := JoinStatic(ctx, hooked, "group", slow, 3)
-		if entered && time.Since(begun) < 5*time.Second {
+		if entered && inTime {
 			require.ErrorIs(t, err, ErrDuplicateName)
 		} else {
 			require.True(t, isAny(err, ErrDuplicateName, context.DeadlineExceeded), "%v", err)
@@ -172,13 +181,10 @@ func TestDeathInLeaveBeforeEachCall(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.Equal(t, uint64(2), mustJoin(t, b).Generation())
-			gone := old[0].visit.goneKey(1, 0)
-			_, err = s.Delete(t.Context(), gone) // who died while it swept has left it
-			require.NoError(t, err)
 			old[0].left = false // as if it had not heard that it succeeded
 			require.NoError(t, old[0].Leave(t.Context()))
-			_, err = s.Get(t.Context(), gone)
-			require.ErrorIs(t, err, store.ErrNotFound)
+			_, err = s.Get(t.Context(), old[0].visit.goneKey(2, 0))
+			require.ErrorIs(t, err, store.ErrNotFound, "that is not its generation")
 		})
 		if !died || t.Failed() {
 			require.Greater(t, n, 4)
