@@ -90,7 +90,7 @@ func TestSuccessorOfOneWhoWithdrewByHalf(t *testing.T) {
 		synctest.Wait() // it has seen the dead one, and both are there
 		clearRank(t, s, dead)
 		second := joining(t.Context(), slow(a), a, 2)
-		synctest.Wait() // it has seen the other one, and both are there
+		synctest.Wait()       // it has seen the other one, and both are there
 		resumes <- struct{}{} // to the first, which was there before
 		synctest.Wait()
 		resumes <- struct{}{}
