@@ -236,7 +236,7 @@ func (c *call) fault(err error) error {
 
 // cmpName is how errors call what was called.
 func cmpName(typ, name string) string {
-	if typ == "" {
+	if typ == "" || typ == invokeType {
 		return name
 	}
 	return typ + ":" + name

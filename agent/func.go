@@ -87,10 +87,15 @@ func (f Func[A, R]) ServeAsync(fn func(ctx context.Context, args A) *Future[R], 
 	return f.served(&asyncHandler[A, R]{fn}, opts)
 }
 
-func (f Func[A, R]) served(h Handler, opts []ServeOption) Served {
-	s := Served{entry: entry{name: f.name, Handler: h}}
+func (f Func[A, R]) served(h invocable, opts []ServeOption) Served { return served(f.name, h, opts) }
+
+// served is a function that is served by h, if it is not nil.
+func served(name string, h invocable, opts []ServeOption) Served {
+	s := Served{entry: entry{name: name}}
 	if h == nil {
-		s.err = fmt.Errorf("%w: %s: function is nil", ErrConfig, f.name)
+		s.err = fmt.Errorf("%w: %s: function is nil", ErrConfig, name)
+	} else {
+		s.entry.Handler, s.entry.invoked = h, invokedHandler{h}
 	}
 	for _, set := range opts {
 		set(&s)
@@ -129,7 +134,7 @@ func (t *plainTask[A, R]) Run(ctx context.Context, r *Request) {
 	}
 	t.result = result
 	// An error is the answer then.
-	_ = r.Reply(&t.result)
+	_ = r.answer(&t.result)
 }
 
 type asyncHandler[A, R any] struct {
@@ -160,7 +165,7 @@ func (t *asyncTask[A, R]) Run(ctx context.Context, r *Request) {
 			r.failed(err)
 			return
 		}
-		_ = r.Reply(&result)
+		_ = r.answer(&result)
 	}
 	if err := f.OnDone(answer); err != nil {
 		r.failed(err)

@@ -49,6 +49,11 @@ func (h *handlers) find(typ, name []byte) (entry, bool) {
 		e, ok := h.funcs[string(name)]
 		return e, ok
 	}
+	if string(typ) == invokeType {
+		e, ok := h.funcs[string(name)]
+		e.typ, e.Handler = invokeType, e.invoked
+		return e, ok
+	}
 	e, ok := h.types[string(typ)]
 	e.name = string(name)
 	return e, ok

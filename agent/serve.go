@@ -11,6 +11,7 @@ type entry struct {
 	typ, name string
 	short     bool
 	Handler
+	invoked Handler // of calls of a function by name
 }
 
 // serve sees to a request: at once if all of it is here and its handler is short,
@@ -74,7 +75,7 @@ func (c *conn) enlist(r *Request) error {
 // notServed is the error for a function or a type that nobody registered here.
 func (a *Agent) notServed(r *Request) error {
 	what := "function " + r.handler.name
-	if r.handler.typ != "" {
+	if t := r.handler.typ; t != "" && t != invokeType {
 		what = "message type " + r.handler.typ
 	}
 	return fmt.Errorf("%w: %s is not registered on %s", ErrNoFunction, what, a.self)

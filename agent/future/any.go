@@ -18,6 +18,7 @@ type Any interface {
 	unwatch(watcher)
 	order(context.Context) error
 	isNil() bool
+	onValue(func(ptr any, err error))
 }
 
 func (f *Future[T]) isNil() bool { return f == nil }
