@@ -76,6 +76,9 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error
 
 // request encodes a request and gives it its number.
 func (a *Agent) request(ctx context.Context, c *call, t target, args ...any) (*envelope, error) {
+	if len(t.typ) > maxName || len(t.name) > maxName {
+		return nil, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, maxName)
+	}
 	o := callOptions{limit: -1}
 	for _, set := range t.opts {
 		set(&o)
@@ -236,7 +239,7 @@ func (c *call) fault(err error) error {
 
 // cmpName is how errors call what was called.
 func cmpName(typ, name string) string {
-	if typ == "" || typ == invokeType {
+	if typ == "" || typ == invokeType || typ == opType {
 		return name
 	}
 	return typ + ":" + name

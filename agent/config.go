@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -54,6 +55,10 @@ type Config struct {
 	// types, by type. Types that begin with "agent." are the agent's own.
 	Funcs    Funcs
 	Handlers map[string]Handler
+
+	// Operators are what Op calls. The table must not change any more. Default:
+	// aten.Default().
+	Operators *aten.Table
 
 	Interceptors []Interceptor
 
@@ -146,6 +151,9 @@ func (c *Config) check() error {
 	}
 	if c.Registry == nil {
 		c.Registry = codec.NewRegistry()
+	}
+	if c.Operators == nil {
+		c.Operators = aten.Default()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

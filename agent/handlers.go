@@ -27,6 +27,10 @@ func newHandlers(c *Config) (*handlers, error) {
 		}
 		h.types[typ] = entry{typ: typ, Handler: handler, short: isShort(handler)}
 	}
+	if _, taken := h.types[opType]; taken {
+		return nil, fmt.Errorf("%w: handler of type %s: what serves operators is Operators", ErrConfig, opType)
+	}
+	h.types[opType] = entry{typ: opType, Handler: opHandler{c.Operators}}
 	return h, nil
 }
 

@@ -129,11 +129,17 @@ func (c *conn) startLater(r *Request) {
 }
 
 func (c *conn) start(r *Request) {
-	if r.handler.short {
+	if r.short() {
 		r.run()
 		return
 	}
 	c.agent.slots.start(r)
+}
+
+// short reports whether the request is served on the goroutine that reads.
+func (r *Request) short() bool {
+	t, ok := r.task.(shortTask)
+	return r.handler.short || ok && t.short()
 }
 
 // refuse answers a request that does not get to its handler.

@@ -11,14 +11,21 @@ func Default() *Table { return Builtin(Limits{}) }
 // Builtin makes a table of the operators of this package.
 func Builtin(limits Limits) *Table {
 	t := &Table{}
-	for _, group := range [][]builtin{pointwise, compared, created, shaped, reduced, multiplied, sparsely} {
-		for _, b := range group {
-			schema := MustParse("aten::" + b.schema)
-			// The list has each name once, which a test shows.
-			_ = t.Register(Operator{Schema: schema, Kernel: bind(schema.FullName(), limits, b.kernel, b.sparse)})
-		}
+	for _, group := range [][]builtin{pointwise, compared, reduced, multiplied} {
+		t.add(limits, group, true)
+	}
+	for _, group := range [][]builtin{created, shaped, sparsely} { // of sizes that numbers say
+		t.add(limits, group, false)
 	}
 	return t
+}
+
+func (t *Table) add(limits Limits, group []builtin, short bool) {
+	for _, b := range group {
+		schema := MustParse("aten::" + b.schema)
+		// The list has each name once, which a test shows.
+		_ = t.Register(Operator{Schema: schema, Kernel: bind(schema.FullName(), limits, b.kernel, b.sparse), Short: short})
+	}
 }
 
 // builtin is an operator of this package.

@@ -24,6 +24,24 @@ type Operator struct {
 	// schema says Tensor: one for variables of an autograd, say. Nil is none.
 	// Lists of tensors have tensors only.
 	Tensorlike func(Value) bool
+
+	// Short says that the kernel waits for nothing, and that the work it does is
+	// bounded by the sizes of the tensors that it gets: it may run where small
+	// work should be done at once.
+	Short bool
+}
+
+// Run computes with arguments that Resolve returned. The error is that of the kernel,
+// for the kernels of this package a *KernelError.
+func (op *Operator) Run(ctx context.Context, args []Value) ([]Value, error) {
+	out, err := op.Kernel(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	if want := len(op.Schema.Results); len(out) != want {
+		return nil, &KernelError{Operator: op.Schema.FullName(), Err: fault("the kernel returned %d results, its schema says %d", len(out), want)}
+	}
+	return out, nil
 }
 
 // Table finds operators by name. The zero Table is empty.
@@ -182,14 +200,7 @@ func (t *Table) Call(ctx context.Context, name string, args []Value, named map[s
 	if err != nil {
 		return nil, err
 	}
-	out, err := op.Kernel(ctx, complete)
-	if err != nil {
-		return nil, err
-	}
-	if want := len(op.Schema.Results); len(out) != want {
-		return nil, &KernelError{Operator: op.Schema.FullName(), Err: fault("the kernel returned %d results, its schema says %d", len(out), want)}
-	}
-	return out, nil
+	return op.Run(ctx, complete)
 }
 
 // MustParse is Parse for schemas that a program consists of; it panics on an error.
