@@ -40,6 +40,7 @@ type Agent struct {
 	arrivals     arrivals
 	callPool     sync.Pool // of *call
 	slots        slots
+	rounds       rounds
 	limits       Limits
 	timeout      atomic.Int64 // nanoseconds, 0 is none
 	stats        stats
@@ -100,6 +101,8 @@ func newAgent(c *Config) (*Agent, error) {
 	if _, err := rand.Read(a.incarnation[:]); err != nil {
 		return nil, err
 	}
+	a.rounds.init(a)
+	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds}
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)

@@ -46,7 +46,9 @@ func (r *Request) Value(key any) any {
 	if _, ok := key.(requestKey); ok {
 		return r
 	}
-	if v := r.base.Value(key); v != nil {
+	// What the package context asks for to find the cause is here, not at the base.
+	v := r.base.Value(key)
+	if _, inner := v.(context.Context); v != nil && !inner {
 		return v
 	}
 	return r.callContext.value(key)
