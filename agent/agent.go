@@ -38,7 +38,8 @@ type Agent struct {
 	outgoing     func(*Message) Fate
 	envelopes    envelopes
 	arrivals     arrivals
-	callPool     sync.Pool // of *call
+	callPool     sync.Pool     // of *call
+	keys         atomic.Uint64 // of calls that are made again
 	slots        slots
 	rounds       rounds
 	limits       Limits

@@ -15,6 +15,7 @@ func (r *Request) Reply(ptrs ...any) error {
 	if err := r.claim(); err != nil {
 		return err
 	}
+	r.remember(ptrs, nil)
 	e, err := r.encode(reply, ptrs...)
 	if err != nil {
 		err = marked(ErrResult, err)
@@ -31,6 +32,7 @@ func (r *Request) Fail(err error) error {
 	if claimed := r.claim(); claimed != nil {
 		return claimed
 	}
+	r.remember(nil, err)
 	r.answerFailure(err)
 	return nil
 }

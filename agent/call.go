@@ -16,11 +16,21 @@ type CallOption func(*callOptions)
 type callOptions struct {
 	limit time.Duration // negative: that of the agent
 	stack bool
+	key   string // see Idempotent
+	retry *Retry
+	err   error // of an option that makes no sense
 }
 
 // Timeout gives a call its own limit; 0 is none. A context that ends earlier counts
-// all the same.
-func Timeout(d time.Duration) CallOption { return func(o *callOptions) { o.limit = max(d, 0) } }
+// all the same. The error of the call matches ErrConfig if d is negative.
+func Timeout(d time.Duration) CallOption {
+	return func(o *callOptions) {
+		o.limit = d
+		if d < 0 {
+			o.err = fmt.Errorf("%w: RPC Timeout must be non-negative, got %v", ErrConfig, d)
+		}
+	}
+}
 
 // RemoteStack asks for the stack of the handler if that panics, see [PanicError].
 func RemoteStack() CallOption { return func(o *callOptions) { o.stack = true } }
@@ -34,6 +44,14 @@ type target struct {
 
 // roundTrip makes a call and waits for its answer, which it decodes to result.
 func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any) error {
+	if r := t.retry(); r != nil {
+		return a.insist(ctx, r, t, result, args...)
+	}
+	return a.attempt(ctx, t, result, args...)
+}
+
+// attempt makes a call once.
+func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) error {
 	c := a.callPool.Get().(*call)
 	err := a.begin(ctx, c, t, args...)
 	if err != nil {
@@ -83,6 +101,9 @@ func (a *Agent) request(ctx context.Context, c *call, t target, args ...any) (*e
 	for _, set := range t.opts {
 		set(&o)
 	}
+	if o.err != nil {
+		return nil, o.err
+	}
 	if o.limit < 0 {
 		o.limit = a.DefaultTimeout()
 	}
@@ -105,6 +126,9 @@ func (a *Agent) request(ctx context.Context, c *call, t target, args ...any) (*e
 	e := a.envelopes.get()
 	e.begin(appendRequest(e.buf[:0], flags, c.id, left, t.typ, t.name))
 	e.about = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: e.encoder}
+	if o.key != "" {
+		e.encoder.SetHeader(keyHeader, []byte(o.key))
+	}
 	if err := a.encode(ctx, e, args...); err != nil {
 		a.envelopes.put(e)
 		return nil, marked(ErrArguments, err)

@@ -107,6 +107,10 @@ type Limits struct {
 	// the protocol; they are answered with ErrOverloaded. Default 1<<20.
 	Serving int
 
+	// Remembered bounds the answers that are kept for each other worker, see Once.
+	// Default 1024.
+	Remembered int
+
 	// MessageBytes bounds the tensors and values of one message. Default 16 GiB.
 	MessageBytes int
 
@@ -117,6 +121,7 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	l.CallBytes = positive(l.CallBytes, 256<<20)
 	l.Serving = positive(l.Serving, 1<<20)
+	l.Remembered = positive(l.Remembered, 1024)
 	l.MessageBytes = positive(l.MessageBytes, 16<<30)
 	return l
 }
@@ -139,7 +144,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case c.Limits.CallBytes < 0 || c.Limits.Serving < 0 || c.Limits.MessageBytes < 0:
+	case c.Limits.CallBytes < 0 || c.Limits.Serving < 0 || c.Limits.Remembered < 0 || c.Limits.MessageBytes < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)

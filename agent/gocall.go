@@ -21,6 +21,9 @@ type asyncCall[R any] struct {
 
 // goCall makes a call whose result goes to a future.
 func goCall[R any](ctx context.Context, a *Agent, t target, args ...any) *Future[R] {
+	if r := t.retry(); r != nil {
+		return insistLater[R](ctx, a, r, t, args...)
+	}
 	g := &asyncCall[R]{ctx: ctx, agent: a}
 	g.future = future.NewWith[R](future.Options{OnCancel: g.giveUp, OnPanic: a.callbackPanicked})
 	g.settled = g.settle

@@ -17,6 +17,7 @@ type peer struct {
 	member roster.Member
 	info   WorkerInfo
 	conn   atomic.Pointer[conn] // that calls take, while it is up
+	memory memory               // of what it called here
 
 	mu        sync.Mutex
 	attempt   *attempt

@@ -36,6 +36,8 @@ type Request struct {
 	begun   time.Time
 	ctx     context.Context             // of the handler: this request, and what interceptors added
 	held    func(context.Context) error // by interceptors, before it may start
+	key     string                      // of one whose handler runs once, see Once
+	once    *run                        // that this request leads
 
 	answered atomic.Bool
 	slot     slotState

@@ -10,6 +10,7 @@ import (
 type entry struct {
 	typ, name string
 	short     bool
+	once      bool // for each key
 	Handler
 	invoked Handler // of calls of a function by name
 }
@@ -111,6 +112,9 @@ func (c *conn) decode(r *Request) (err error) {
 	if r.ctx, err = c.agent.received(r, &a.about); err != nil {
 		return err
 	}
+	if err := r.takeKey(); err != nil {
+		return err
+	}
 	if r.task, err = r.handler.Open(r); err != nil {
 		return err
 	}
@@ -129,6 +133,13 @@ func (c *conn) startLater(r *Request) {
 }
 
 func (c *conn) start(r *Request) {
+	if r.key == "" || c.owner.memory.enter(r) {
+		c.launch(r)
+	}
+}
+
+// launch runs the handler of a request, when there is a slot.
+func (c *conn) launch(r *Request) {
 	if r.short() {
 		r.run()
 		return
