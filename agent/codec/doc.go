@@ -47,8 +47,8 @@
 // no more than the part from the first to the last byte that the views use,
 // begun at a multiple of 16 bytes. If the views of a storage use less than half
 // of that part, those that have no memory in common travel apart. A view alone
-// whose elements are less than half of the memory that they are spread over, as
-// a column of a large matrix, is copied to be contiguous where the host can do
+// whose elements are less than half of the memory that they are spread over, if that
+// is 8 KiB or more, as a column of a large matrix, is copied to be contiguous where the host can do
 // that. Everything between the views of a part travels too.
 //
 // # Errors
