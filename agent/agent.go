@@ -36,6 +36,7 @@ type Agent struct {
 	handlers     *handlers
 	interceptors []Interceptor
 	outgoing     func(*Message) Fate
+	values       Codec
 	envelopes    envelopes
 	arrivals     arrivals
 	callPool     sync.Pool     // of *call
@@ -104,6 +105,7 @@ func newAgent(c *Config) (*Agent, error) {
 	}
 	a.rounds.init(a)
 	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds}
+	a.values = c.Codec
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)

@@ -229,7 +229,7 @@ func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) 
 		return a.takeFailure(ctx, answer)
 	}
 	if result != nil {
-		if err := answer.decoder.Decode(result); err != nil {
+		if err := a.values.Decode(answer.decoder, result); err != nil {
 			return marked(ErrResult, err)
 		}
 	}

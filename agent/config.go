@@ -70,6 +70,9 @@ type Config struct {
 	// Registry knows the types and errors that travel. Default: an empty one.
 	Registry *codec.Registry
 
+	// Codec encodes arguments and results, in place of package codec.
+	Codec Codec
+
 	// Timeout is the limit of calls that have none of their own. Default 60 s;
 	// NoTimeout is none.
 	Timeout time.Duration
@@ -156,6 +159,9 @@ func (c *Config) check() error {
 	}
 	if c.Registry == nil {
 		c.Registry = codec.NewRegistry()
+	}
+	if c.Codec == nil {
+		c.Codec = plainCodec{}
 	}
 	if c.Operators == nil {
 		c.Operators = aten.Default()

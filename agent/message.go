@@ -118,7 +118,7 @@ func (a *Agent) encode(ctx context.Context, e *envelope, ptrs ...any) error {
 		}
 	}
 	for _, ptr := range ptrs {
-		if err := e.encoder.Encode(ptr); err != nil {
+		if err := a.encodeValue(e, ptr); err != nil {
 			return err
 		}
 	}

@@ -74,7 +74,7 @@ func (r *Request) Decode(ptr any) error {
 	if r.arrival == nil {
 		return r.fault(fmt.Errorf("%w: values are decoded before Open returns", ErrArguments))
 	}
-	return r.arrival.decoder.Decode(ptr)
+	return r.conn.agent.values.Decode(r.arrival.decoder, ptr)
 }
 
 func (r *Request) fault(err error) error {
