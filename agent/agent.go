@@ -43,6 +43,8 @@ type Agent struct {
 	keys         atomic.Uint64 // of calls that are made again
 	slots        slots
 	rounds       rounds
+	activity     activity
+	conns        sync.Map // of *conn: those that are up
 	limits       Limits
 	timeout      atomic.Int64 // nanoseconds, 0 is none
 	stats        stats
@@ -166,10 +168,12 @@ func (a *Agent) Close() error {
 		return nil
 	}
 	a.cancel(ErrClosed)
-	err := a.leave()
+	var err error
 	if a.pipes != nil {
-		err = errors.Join(err, a.pipes.Close())
+		err = a.pipes.Close()
 	}
+	// Not before: others end the pipe to a worker that has left, whatever is on its way.
+	err = errors.Join(err, a.leave())
 	a.work.Wait()
 	if a.ownStore && a.store != nil {
 		err = errors.Join(err, a.store.Close())

@@ -52,6 +52,9 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any
 
 // attempt makes a call once.
 func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) error {
+	if a.activity.begin(&t) {
+		defer a.activity.ended.Add(1)
+	}
 	c := a.callPool.Get().(*call)
 	err := a.begin(ctx, c, t, args...)
 	if err != nil {
@@ -212,7 +215,7 @@ func (c *conn) unsent(ctx context.Context, call *call, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	return marked(ErrUnreachable, err)
+	return c.lost(err)
 }
 
 // take decodes the answer to a call.

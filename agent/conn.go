@@ -26,12 +26,14 @@ type conn struct {
 }
 
 func (a *Agent) newConn(line *pipe.Pipe, p *peer) *conn {
-	return &conn{
+	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: line,
 		room:    budget.New(a.limits.CallBytes),
 		serving: map[uint64]*Request{},
 		down:    make(chan struct{}),
 	}
+	a.conns.Store(c, nil)
+	return c
 }
 
 // read takes in all that comes, until the pipe ends.
@@ -98,6 +100,7 @@ func (c *conn) answered(a *arrival) {
 // end is called once, when the pipe is down.
 func (c *conn) end(cause error) {
 	close(c.down)
+	c.agent.conns.Delete(c)
 	err := c.lost(cause)
 	c.owner.detach(c)
 	for _, call := range c.calls.end(err) {

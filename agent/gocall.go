@@ -27,8 +27,10 @@ func goCall[R any](ctx context.Context, a *Agent, t target, args ...any) *Future
 	g := &asyncCall[R]{ctx: ctx, agent: a}
 	g.future = future.NewWith[R](future.Options{OnCancel: g.giveUp, OnPanic: a.callbackPanicked})
 	g.settled = g.settle
+	a.activity.begin(&t)
 	if err := a.begin(ctx, &g.call, t, args...); err != nil {
 		_ = g.future.Fail(err) // nobody else has it
+		a.activity.ended.Add(1)
 		return g.future
 	}
 	g.watch()
@@ -62,6 +64,7 @@ func (g *asyncCall[R]) expire(cause error) {
 	if g.abandon(cause) {
 		g.finish()
 		_ = g.future.Fail(g.fault(cause))
+		g.agent.activity.ended.Add(1)
 	}
 }
 
@@ -69,6 +72,7 @@ func (g *asyncCall[R]) expire(cause error) {
 func (g *asyncCall[R]) giveUp(cause error) {
 	if g.abandon(cause) {
 		g.finish()
+		g.agent.activity.ended.Add(1)
 	}
 }
 
@@ -78,6 +82,7 @@ func (g *asyncCall[R]) settle(answer *arrival, err error) {
 	switch {
 	case err != nil:
 		_ = g.future.Fail(g.fault(err))
+		g.agent.activity.ended.Add(1)
 	case answer.immediate():
 		g.decode(answer)
 	default:
@@ -93,6 +98,7 @@ func (g *asyncCall[R]) finish() {
 }
 
 func (g *asyncCall[R]) decode(answer *arrival) {
+	defer g.agent.activity.ended.Add(1)
 	var result R
 	if err := g.agent.take(g.ctx, &g.call, answer, &result); err != nil {
 		_ = g.future.Fail(g.fault(err)) // somebody may have cancelled it

@@ -188,7 +188,8 @@ func (s *rounds) forget(rd *round) {
 func (s *rounds) dismiss(rd *round, answer *groupReply) {
 	rd.timer.Stop()
 	rd.over()
-	for i := range rd.guests {
+	// The first is this worker itself, who may close the agent as soon as it knows.
+	for i := len(rd.guests) - 1; i >= 0; i-- {
 		if r := rd.guests[i].request; r != nil {
 			rd.guests[i].stop()
 			_ = r.Reply(answer) // an error is the answer then
