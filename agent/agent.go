@@ -30,6 +30,7 @@ type Agent struct {
 	ownStore bool
 	roster   *roster.Roster
 	peers    peers
+	aside    aside
 	own      *peer         // this worker as its own callee
 	joined   chan struct{} // closed when the members are known
 
@@ -46,6 +47,7 @@ type Agent struct {
 	activity     activity
 	conns        sync.Map // of *conn: those that are up
 	limits       Limits
+	labels       bool         // of handlers in profiles
 	timeout      atomic.Int64 // nanoseconds, 0 is none
 	stats        stats
 	log          *slog.Logger
@@ -98,7 +100,7 @@ func newAgent(c *Config) (*Agent, error) {
 		self:  WorkerInfo{Name: c.Name, Rank: c.Rank},
 		group: c.Group, token: c.Token,
 		handlers: h, interceptors: c.Interceptors, outgoing: c.Outgoing,
-		limits: c.Limits, log: c.Logger.With("worker", c.Name),
+		limits: c.Limits, labels: c.ProfileLabels, log: c.Logger.With("worker", c.Name),
 		handshakeTimeout: c.HandshakeTimeout,
 		joined:           make(chan struct{}),
 	}

@@ -80,37 +80,45 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error
 	if err := context.Cause(ctx); err != nil {
 		return fail(err)
 	}
-	conn, err := a.connTo(ctx, t.to)
+	c.conn, c.to, c.typ, c.name, c.id, c.begun = nil, t.to, t.typ, t.name, 0, time.Now()
+	o, err := a.options(t)
 	if err != nil {
 		return fail(err)
 	}
-	c.conn, c.typ, c.name, c.begun = conn, t.typ, t.name, time.Now()
-	e, err := a.request(ctx, c, t, args...)
+	c.limit = o.limit
+	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
+		return fail(err)
+	}
+	e, err := a.request(ctx, c, t, &o, args...)
 	if err != nil {
 		return fail(err)
 	}
-	if err := conn.send(ctx, c, e); err != nil {
+	if err := c.conn.send(ctx, c, e); err != nil {
 		return fail(err)
 	}
 	return nil
 }
 
-// request encodes a request and gives it its number.
-func (a *Agent) request(ctx context.Context, c *call, t target, args ...any) (*envelope, error) {
+// options are those of a call.
+func (a *Agent) options(t target) (callOptions, error) {
 	if len(t.typ) > maxName || len(t.name) > maxName {
-		return nil, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, maxName)
+		return callOptions{}, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, maxName)
+	}
+	if len(t.opts) == 0 {
+		return callOptions{limit: a.DefaultTimeout()}, nil
 	}
 	o := callOptions{limit: -1}
 	for _, set := range t.opts {
 		set(&o)
 	}
-	if o.err != nil {
-		return nil, o.err
-	}
 	if o.limit < 0 {
 		o.limit = a.DefaultTimeout()
 	}
-	c.limit = o.limit
+	return o, o.err
+}
+
+// request encodes a request and gives it its number.
+func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, args ...any) (*envelope, error) {
 	left := o.limit
 	if deadline, ok := ctx.Deadline(); ok {
 		if until := deadline.Sub(c.begun); left == 0 || until < left {
@@ -143,6 +151,7 @@ func (a *Agent) request(ctx context.Context, c *call, t target, args ...any) (*e
 // is over, and nobody else settles it.
 func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 	call.weight = 0
+	call.left.Store(false)
 	if n := e.bytes() + callOverhead; !call.nested {
 		if err := c.acquire(ctx, call, n); err != nil {
 			c.agent.envelopes.put(e)
@@ -184,6 +193,7 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 		return nil
 	}
 	defer leaveSlot(ctx)()
+	defer c.agent.aside.enter(call, CallBlocked)()
 	ctx, cancel := call.bound(ctx)
 	defer cancel(nil)
 	if c.room.Acquire(ctx, c.down, n) {
@@ -208,7 +218,11 @@ func (c *conn) sendLarge(ctx context.Context, call *call, e *envelope) {
 // unsent ends a call whose request could not be sent, if there is an err. Where
 // somebody else has ended the call there is none to report.
 func (c *conn) unsent(ctx context.Context, call *call, err error) error {
-	if err == nil || c.calls.take(call.id) == nil {
+	if err == nil {
+		call.left.Store(true)
+		return nil
+	}
+	if c.calls.take(call.id) == nil {
 		return nil
 	}
 	call.release()
@@ -221,6 +235,9 @@ func (c *conn) unsent(ctx context.Context, call *call, err error) error {
 // take decodes the answer to a call.
 func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) error {
 	defer a.arrivals.put(answer)
+	if !answer.immediate() {
+		defer a.aside.enter(c, CallReading)()
+	}
 	if err := a.arrivals.receive(ctx, answer); err != nil {
 		return marked(ErrResult, err)
 	}

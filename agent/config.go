@@ -81,6 +81,10 @@ type Config struct {
 	// their own do not count. Default 256.
 	MaxHandlers int
 
+	// ProfileLabels marks the goroutines of handlers in profiles with "function" and
+	// "caller", for some allocations per call. Handlers that are Short have none.
+	ProfileLabels bool
+
 	// Allocator makes the memory for tensors that come. Default: a tensor.Pool.
 	Allocator tensor.Allocator
 

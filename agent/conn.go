@@ -38,6 +38,7 @@ func (a *Agent) newConn(line *pipe.Pipe, p *peer) *conn {
 
 // read takes in all that comes, until the pipe ends.
 func (c *conn) read() {
+	c.agent.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
 	for {
 		in, err := c.pipe.Next(context.Background())
 		if err != nil {
@@ -102,6 +103,7 @@ func (c *conn) end(cause error) {
 	close(c.down)
 	c.agent.conns.Delete(c)
 	err := c.lost(cause)
+	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
 	c.owner.detach(c)
 	for _, call := range c.calls.end(err) {
 		call.settle(nil, err)

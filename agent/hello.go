@@ -119,6 +119,10 @@ func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) error {
 // welcome is the part of the other end. It returns who opened the pipe, who is to be
 // attached to it then, if it is not this worker itself.
 func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (*peer, error) {
+	// Before that neither the members are known nor who this worker is.
+	if err := await(ctx, a.joined); err != nil {
+		return nil, err
+	}
 	var h hello
 	if err := hear(ctx, line, &h); err != nil {
 		return nil, err

@@ -53,6 +53,7 @@ func (m *memory) enter(r *Request) bool {
 		return true
 	}
 	if !old.over {
+		r.stage.Store(uint32(ServedRepeated))
 		old.waiting = append(old.waiting, r)
 		return false
 	}

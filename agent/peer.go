@@ -32,8 +32,8 @@ type attempt struct {
 	err  error
 }
 
-// connTo is the pipe to a worker, opened if it is not there.
-func (a *Agent) connTo(ctx context.Context, to To) (*conn, error) {
+// connTo is the pipe to a worker, opened if it is not there and the call has the time.
+func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	p, err := a.peer(ctx, to)
 	if err != nil {
 		return nil, err
@@ -41,6 +41,9 @@ func (a *Agent) connTo(ctx context.Context, to To) (*conn, error) {
 	if c := p.conn.Load(); c != nil {
 		return c, nil
 	}
+	ctx, cancel := call.bound(ctx)
+	defer cancel(nil)
+	defer a.aside.enter(call, CallConnecting)()
 	return p.connect(ctx)
 }
 

@@ -81,11 +81,6 @@ func (a *Agent) peer(ctx context.Context, to To) (*peer, error) {
 // peerByIdentity is the member that opened a pipe. The error matches ErrRestarted for
 // another incarnation than the member's.
 func (a *Agent) peerByIdentity(ctx context.Context, who identity) (*peer, error) {
-	select { // before that the members are not known
-	case <-a.joined:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 	known := func() *peer {
 		if p := a.peers.find(To(who.Name)); p != nil && p.identity() == who {
 			return p

@@ -10,6 +10,7 @@ import (
 // call is a request that waits for its answer.
 type call struct {
 	conn      *conn
+	to        To
 	id        uint64
 	typ, name string
 	begun     time.Time
@@ -19,6 +20,7 @@ type call struct {
 
 	// Of a large request that is sent by a goroutine: how to end that, and when it
 	// has ended and nobody uses the memory of the arguments any more.
+	left        atomic.Bool // the request has
 	stopSending context.CancelCauseFunc
 	sent        chan struct{}
 

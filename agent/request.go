@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"runtime/pprof"
 	"sync/atomic"
 	"time"
 )
@@ -40,6 +41,7 @@ type Request struct {
 	once    *run                        // that this request leads
 
 	answered atomic.Bool
+	stage    atomic.Uint32 // a ServedState, as far as the others do not tell
 	slot     slotState
 }
 
@@ -96,8 +98,16 @@ func (r *Request) run() (held bool) {
 		if v := recover(); v != nil {
 			r.panicked(v)
 		}
+		r.stage.Store(uint32(ServedLater))
 		held = r.slot.end()
 	}()
+	r.stage.Store(uint32(ServedRunning))
+	if r.conn.agent.labels && !r.short() {
+		pprof.Do(r.ctx, pprof.Labels("function", cmpName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name), func(ctx context.Context) {
+			r.task.Run(ctx, r)
+		})
+		return
+	}
 	r.task.Run(r.ctx, r)
 	return
 }

@@ -89,6 +89,7 @@ func (c *conn) open(r *Request) {
 		return
 	}
 	if r.held != nil {
+		r.stage.Store(uint32(ServedHeld))
 		go c.startLater(r)
 		return
 	}
@@ -144,6 +145,7 @@ func (c *conn) launch(r *Request) {
 		r.run()
 		return
 	}
+	r.stage.Store(uint32(ServedQueued))
 	c.agent.slots.start(r)
 }
 

@@ -19,6 +19,13 @@ func (t *slotState) begin(s *slots) {
 	t.of, t.held = s, true
 }
 
+// isAway reports whether somebody waits on behalf of the request.
+func (t *slotState) isAway() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.of != nil && t.away > 0
+}
+
 // end says that the handler has returned, and reports whether it had the slot.
 func (t *slotState) end() (held bool) {
 	t.mu.Lock()
