@@ -258,7 +258,11 @@ func (i *nativeInbox) finish(err error) {
 	p.awaitSession()
 	parted, reason := p.control.lastWord()
 	if !parted {
-		p.sessionEnded("message", err)
+		err = p.explain(err) // which waits once more for a peer that is slow to say it
+		parted, reason = p.control.lastWord()
+	}
+	if !parted {
+		p.fail(p.errorFor("connection", "message", err))
 		return
 	}
 	end := p.errorFor("next", "message", peerClosed(reason))
