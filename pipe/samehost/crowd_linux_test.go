@@ -43,8 +43,10 @@ func TestCrowdFullyConnected(t *testing.T) {
 	c.tell(func(i int) string { return strings.Join(urls[:i], " ") })
 	c.hear(connected)
 	t.Logf("%d processes have opened %d pipes in %v", crowdSize, crowdSize*(crowdSize-1)/2, time.Since(told))
+	told = time.Now()
 	c.tell(func(int) string { return "close" })
 	c.hear(wellEnded)
+	t.Logf("and have closed them in %v", time.Since(told))
 }
 
 // playCrowd is the life of one of many: it listens, says where, reads whom to dial,
@@ -56,7 +58,7 @@ func playCrowd(part string) error {
 		return err
 	}
 	o := everythingOptions("member "+part, pipe.DialectNative, shm.Name, cma.New(cma.Options{}))
-	o.HandshakeTimeout = meetingLimit
+	o.HandshakeTimeout, o.CloseTimeout = meetingLimit, 2*crowdLimit // what does not close is to be seen
 	c, err := pipe.New(o)
 	if err != nil {
 		return err
