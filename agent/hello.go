@@ -160,8 +160,12 @@ func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (*peer, error) {
 	return p, nil
 }
 
-// examine finds out who opened a pipe, and whether that is welcome.
+// examine finds out who opened a pipe, and whether that is welcome. Before this worker
+// has joined it knows neither itself nor others.
 func (a *Agent) examine(ctx context.Context, h *hello) (*peer, *refusal) {
+	if err := await(ctx, a.joined); err != nil {
+		return nil, &refusal{refusedStranger, "this worker has not joined: " + err.Error()}
+	}
 	if h.Oldest > protocol || h.Newest < protocol {
 		return nil, &refusal{refusedVersion, fmt.Sprintf("%s speaks version %d, not %d to %d", a.self.Name, protocol, h.Oldest, h.Newest)}
 	}
