@@ -38,6 +38,7 @@ type Agent struct {
 	interceptors []Interceptor
 	outgoing     func(*Message) Fate
 	values       Codec
+	devices      *devices
 	envelopes    envelopes
 	arrivals     arrivals
 	callPool     sync.Pool     // of *call
@@ -110,10 +111,13 @@ func newAgent(c *Config) (*Agent, error) {
 	a.rounds.init(a)
 	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds}
 	a.values = c.Codec
+	if a.devices, err = newDevices(c); err != nil {
+		return nil, err
+	}
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)
-	a.arrivals.init(c.Registry, c.Limits.Codec, c.Allocator)
+	a.arrivals.init(c.Registry, c.Limits.Codec, c.Allocator, a.devices)
 	a.callPool.New = func() any { return &call{woken: make(chan struct{}, 1)} }
 	a.base, a.cancel = context.WithCancelCause(context.Background())
 	return a, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
@@ -26,12 +27,13 @@ type arrival struct {
 
 // arrivals hands out arrivals of one agent.
 type arrivals struct {
-	pool  sync.Pool
-	alloc tensor.Allocator
+	pool    sync.Pool
+	alloc   tensor.Allocator
+	devices *devices
 }
 
-func (p *arrivals) init(r *codec.Registry, limits codec.Limits, alloc tensor.Allocator) {
-	p.alloc = alloc
+func (p *arrivals) init(r *codec.Registry, limits codec.Limits, alloc tensor.Allocator, d *devices) {
+	p.alloc, p.devices = alloc, d
 	p.pool.New = func() any { return &arrival{decoder: codec.NewDecoder(r, limits)} }
 }
 
@@ -70,7 +72,9 @@ func (p *arrivals) drop(a *arrival) {
 // immediate reports whether all of the message has come with its description, or
 // comes right behind it.
 func (a *arrival) immediate() bool {
-	return a.incoming.Descriptor().Bytes() <= inlineTensors
+	d := a.incoming.Descriptor()
+	remote := func(t pipe.TensorDescriptor) bool { return t.TargetDevice != device.CPU() }
+	return d.Bytes() <= inlineTensors && !slices.ContainsFunc(d.Tensors, remote)
 }
 
 // receive reads the message, tensors into memory of the allocator, and lets values
@@ -119,10 +123,7 @@ func (p *arrivals) allocate(a *arrival, d *pipe.Descriptor) error {
 }
 
 func (p *arrivals) allocateTensor(a *arrival, d *pipe.TensorDescriptor) error {
-	if d.TargetDevice != device.CPU() {
-		return fmt.Errorf("%w: tensor for device %v", ErrProtocol, d.TargetDevice)
-	}
-	s, err := p.alloc.Alloc(d.Length)
+	s, err := p.devices.alloc(d.TargetDevice, d.Length, p.alloc)
 	if err != nil {
 		return err
 	}

@@ -64,10 +64,13 @@ func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) 
 	if err == nil {
 		err = a.take(ctx, c, answer, result)
 	}
+	if err == nil {
+		err = order(ctx, c.streams)
+	}
 	if err != nil {
 		err = c.fault(err)
 	}
-	c.conn, c.answer, c.err = nil, nil, nil
+	c.conn, c.answer, c.err, c.streams = nil, nil, nil, nil
 	a.callPool.Put(c)
 	return err
 }
@@ -241,6 +244,7 @@ func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) 
 	if err := a.arrivals.receive(ctx, answer); err != nil {
 		return marked(ErrResult, err)
 	}
+	c.streams = answer.streams()
 	answer.about = Message{Kind: answer.head.kind.public(), Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: answer.decoder}
 	if _, err := a.received(ctx, &answer.about); err != nil {
 		return err

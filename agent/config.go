@@ -8,6 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -87,6 +88,14 @@ type Config struct {
 
 	// Allocator makes the memory for tensors that come. Default: a tensor.Pool.
 	Allocator tensor.Allocator
+
+	// Kinds are the kinds of devices, beside the CPU, on which tensors may come; the
+	// pipes that NewContext makes need a channel for them. DeviceMap says to which device
+	// of a worker a tensor goes, in a call or in the answer to one, and false where there
+	// is none. Tensors of the host go to the host. A tensor that came is valid on the
+	// stream of its buffer.
+	Kinds     []device.Kind
+	DeviceMap func(worker string, src device.Device) (to device.Device, ok bool)
 
 	Limits Limits
 

@@ -14,8 +14,9 @@ type envelope struct {
 	message pipe.Message
 	payload [1]pipe.Payload
 	buf     []byte
-	head    int // bytes of the head
-	large   int // bytes of the tensors
+	head    int  // bytes of the head
+	large   int  // bytes of the tensors
+	remote  bool // some of them are not on the host
 	about   Message
 }
 
@@ -51,7 +52,7 @@ func (e *envelope) begin(head []byte) {
 }
 
 // seal ends the message.
-func (e *envelope) seal() error {
+func (e *envelope) seal(d *devices) error {
 	data, tensors, err := e.encoder.Finish()
 	if err != nil {
 		return err
@@ -63,11 +64,13 @@ func (e *envelope) seal() error {
 		e.payload[0].Data = data[e.head:]
 		e.message.Metadata, e.message.Payloads = data[:e.head], e.payload[:]
 	}
-	e.large = 0
+	e.large, e.remote = 0, false
 	for i := range tensors {
-		if tensors[i].Buffer.IsHost() {
-			tensors[i].TargetDevice = device.CPU()
+		src := tensors[i].Buffer.Device()
+		if tensors[i].TargetDevice, err = d.target(e.about.Peer.Name, src); err != nil {
+			return err
 		}
+		e.remote = e.remote || src != device.CPU()
 		e.large += tensors[i].Buffer.Len()
 	}
 	e.message.Tensors = tensors
@@ -78,7 +81,7 @@ func (e *envelope) seal() error {
 func (e *envelope) bytes() int { return len(e.buf) + e.large }
 
 // small reports whether the pipe takes the message at once, by a copy.
-func (e *envelope) small() bool { return e.bytes() <= inlineTensors }
+func (e *envelope) small() bool { return e.bytes() <= inlineTensors && !e.remote }
 
 // inlineTensors is what may travel within a message of the pipe, and thus be taken
 // off it without waiting.

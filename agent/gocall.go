@@ -104,5 +104,5 @@ func (g *asyncCall[R]) decode(answer *arrival) {
 		_ = g.future.Fail(g.fault(err)) // somebody may have cancelled it
 		return
 	}
-	_ = g.future.Set(result)
+	_ = g.future.SetOn(result, g.streams...)
 }

@@ -84,6 +84,7 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 		Name:    c.Name,
 		Dialect: pipe.DialectNative,
 		Limits:  pipe.Limits{MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes},
+		Kinds:   c.Kinds,
 		Logger:  c.Logger,
 	})
 	if err != nil {

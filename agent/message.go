@@ -129,7 +129,7 @@ func (a *Agent) encode(ctx context.Context, e *envelope, ptrs ...any) error {
 			}
 		}
 	}
-	return e.seal()
+	return e.seal(a.devices)
 }
 
 // received has the interceptors see a message of which no value is decoded.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 // call is a request that waits for its answer.
@@ -31,6 +33,7 @@ type call struct {
 	settled func(*arrival, error)
 	answer  *arrival
 	err     error
+	streams []device.Stream // on which the tensors of the result are valid
 }
 
 // settle ends the call. Whoever took it out of the table calls this, once.
