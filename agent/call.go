@@ -250,7 +250,7 @@ func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) 
 		return err
 	}
 	if answer.head.kind == failure {
-		return a.takeFailure(ctx, answer)
+		return c.overdue(a.takeFailure(ctx, answer))
 	}
 	if result != nil {
 		if err := a.values.Decode(answer.decoder, result); err != nil {
@@ -258,6 +258,15 @@ func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) 
 		}
 	}
 	return a.decoded(ctx, &answer.about)
+}
+
+// overdue is the failure of a call, which has timed out where the handler says so: its
+// time ends no sooner than the caller's, who just has not noticed yet.
+func (c *call) overdue(err error) error {
+	if c.limit > 0 && time.Since(c.begun) >= c.limit && errors.Is(err, context.DeadlineExceeded) {
+		return &TimeoutError{Limit: c.limit}
+	}
+	return err
 }
 
 // takeFailure decodes the error that a call ended with.

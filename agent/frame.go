@@ -84,12 +84,13 @@ func appendRequest(dst []byte, flags byte, id uint64, left time.Duration, typ, n
 	return appendText(appendText(dst, typ), name)
 }
 
-// micros is a time that is left in microseconds, at least one of them; 0 is none.
+// micros is a time that is left in microseconds, the last of which counts as a whole
+// one; 0 is none.
 func micros(left time.Duration) uint64 {
 	if left <= 0 {
 		return 0
 	}
-	return uint64(max(left/time.Microsecond, 1))
+	return uint64((left-1)/time.Microsecond + 1)
 }
 
 func appendText(dst []byte, text string) []byte {
