@@ -131,6 +131,7 @@ func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (*peer, error) {
 	if no != nil {
 		return nil, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
 	}
+	before := p.conn.Load()
 	w := welcome{Version: protocol}
 	if _, err := rand.Read(w.Nonce[:]); err != nil {
 		return nil, err
@@ -150,7 +151,7 @@ func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (*peer, error) {
 	if p == a.own {
 		return p, say(ctx, line, &done{})
 	}
-	if !p.accept(answer.Has) {
+	if !p.accept(answer.Has, before) {
 		return nil, errors.Join(errCrossed, say(ctx, line, &done{&refusal{Code: refusedCrossed}}))
 	}
 	if err := say(ctx, line, &done{}); err != nil {

@@ -189,11 +189,15 @@ func (p *peer) has() bool {
 
 // accept decides about a pipe that the peer opened. Of two that are opened at once
 // that of the lower name is taken; and none where the peer has one already, which it
-// has learned meanwhile. Who gets true calls attach or unaccept.
-func (p *peer) accept(has bool) bool {
+// has learned meanwhile: as it says itself, or because there is one now that was not
+// there before it was asked. Who gets true calls attach or unaccept.
+func (p *peer) accept(has bool, before *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if has || p.attempt != nil && p.agent.self.Name < p.info.Name {
+	if c := p.conn.Load(); has || c != nil && c != before {
+		return false
+	}
+	if p.attempt != nil && p.agent.self.Name < p.info.Name {
 		return false
 	}
 	p.accepting++
