@@ -44,6 +44,9 @@ type target struct {
 
 // roundTrip makes a call and waits for its answer, which it decodes to result.
 func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any) error {
+	if a.activity.begin(&t) {
+		defer a.activity.ended.Add(1)
+	}
 	if r := t.retry(); r != nil {
 		return a.insist(ctx, r, t, result, args...)
 	}
@@ -52,9 +55,6 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any
 
 // attempt makes a call once.
 func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) error {
-	if a.activity.begin(&t) {
-		defer a.activity.ended.Add(1)
-	}
 	c := a.callPool.Get().(*call)
 	err := a.begin(ctx, c, t, args...)
 	if err != nil {

@@ -19,10 +19,13 @@ type asyncCall[R any] struct {
 	stop   func() bool // looking after ctx
 }
 
-// goCall makes a call whose result goes to a future.
-func goCall[R any](ctx context.Context, a *Agent, t target, args ...any) *Future[R] {
+// launch makes a call whose result goes to a future.
+func launch[R any](ctx context.Context, a *Agent, t target, args ...any) *Future[R] {
 	if r := t.retry(); r != nil {
-		return insistLater[R](ctx, a, r, t, args...)
+		a.activity.begin(&t)
+		f := insistLater[R](ctx, a, r, t, args...)
+		_ = f.OnDone(func(*Future[R]) { a.activity.ended.Add(1) }) // it is never refused
+		return f
 	}
 	g := &asyncCall[R]{ctx: ctx, agent: a}
 	g.future = future.NewWith[R](future.Options{OnCancel: g.giveUp, OnPanic: a.callbackPanicked})
