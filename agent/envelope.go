@@ -37,11 +37,11 @@ func (p *envelopes) get() *envelope { return p.pool.Get().(*envelope) }
 
 // put takes back an envelope whose message has left, or never will.
 func (p *envelopes) put(e *envelope) {
-	e.encoder.Reset(nil)
 	e.message, e.payload, e.about = pipe.Message{}, [1]pipe.Payload{}, Message{}
 	if cap(e.buf) > keepBody {
 		e.buf = nil
 	}
+	e.encoder.Reset(e.buf[:0])
 	p.pool.Put(e)
 }
 
