@@ -25,9 +25,9 @@ type outbox struct {
 	waiter
 	conn     *conn
 	to       *ring.Producer
-	guarded  bool // the peer can take the memory away
-	complete bool // the memory has all of its pages
-	first    int  // bytes put in while it had not
+	guarded  bool  // the peer can take the memory away
+	complete bool  // the memory has all of its pages
+	first    int64 // bytes put in while it had not
 	deadline deadline
 
 	mu     sync.Mutex // held by a writer
@@ -55,10 +55,16 @@ func (o *outbox) writeFrames(frames []transport.Frame) error {
 	if err := o.stopped(); err != nil {
 		return err
 	}
+	total := int64(0)
 	for _, f := range frames {
-		if n := frame.Size(f); n > math.MaxUint32 {
+		n := frame.Size(f)
+		if n > math.MaxUint32 {
 			return fmt.Errorf("%w: one of %d bytes; shared memory takes less than 4 GiB", transport.ErrFrame, n)
 		}
+		total += headerSize + n
+	}
+	if err := o.reserve(total); err != nil {
+		return err
 	}
 	o.frames = frames
 	err := o.guard(o.pass)
@@ -94,6 +100,9 @@ func (o *outbox) passFrames() error {
 // where it fails.
 func (o *outbox) writePieces(pieces *net.Buffers) (int, error) {
 	if err := o.stopped(); err != nil {
+		return 0, err
+	}
+	if err := o.reserve(frame.Size(*pieces)); err != nil {
 		return 0, err
 	}
 	o.pieces, o.sent = *pieces, 0
@@ -132,13 +141,7 @@ func (o *outbox) put(p []byte) (n int, err error) {
 		if err := o.stopped(); err != nil {
 			return n, err
 		}
-		part := p[n:min(n+piece-o.hidden, len(p))]
-		if !o.complete {
-			if err := o.reserve(len(part)); err != nil {
-				return n, err
-			}
-		}
-		m, err := o.to.Write(part)
+		m, err := o.to.Write(p[n:min(n+piece-o.hidden, len(p))])
 		if err != nil {
 			return n, err
 		}
@@ -157,13 +160,19 @@ func (o *outbox) put(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// reserve has pages set aside before bytes go to where there may be none.
-func (o *outbox) reserve(n int) error {
-	if o.first += n; o.first <= inboxBegin {
+// reserve has pages set aside before any of n bytes goes to where there may be none:
+// a lack of them leaves no part of a frame behind, and the next call tries again.
+func (o *outbox) reserve(n int64) error {
+	if o.complete {
 		return nil
 	}
-	o.complete = true
-	return o.conn.theirs.complete()
+	if o.first+n > inboxBegin {
+		err := o.conn.theirs.complete()
+		o.complete = err == nil
+		return err
+	}
+	o.first += n
+	return nil
 }
 
 // stopped is the reason to write no more.
