@@ -73,9 +73,6 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 	if c.rings {
 		h.posts.close()
 	} else {
-		if err := c.mine.complete(); err != nil {
-			return nil, err
-		}
 		c.letters = newLetterbox(h.posts, h.tokens, c.alone)
 		c.reactor.watch(h.transport.spin, h.transport.pause)
 	}

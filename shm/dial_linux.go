@@ -71,6 +71,9 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("the listening end hung up, and knows why: %w", err)
 	}
+	if err == nil {
+		err = h.complete()
+	}
 	if !interrupt() {
 		<-interrupted
 		return nil, ctx.Err()

@@ -39,7 +39,7 @@ func (h *handshake) identify() (err error) {
 // meet is what the listening end does before it says anything. For a peer that has
 // given up meanwhile it sets no memory aside.
 func (h *handshake) meet() error {
-	for _, part := range []func() error{h.identify, h.take, h.present, h.prepare} {
+	for _, part := range []func() error{h.identify, h.take, h.present, h.prepare, h.complete} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -115,6 +115,15 @@ func (h *handshake) take() error {
 	}
 	h.theirs, err = open(g.files[2], g.files[3])
 	return err
+}
+
+// complete has all pages of this end's inbox set aside for a peer that does not know
+// how to, once both ends have their memory.
+func (h *handshake) complete() error {
+	if h.rings() {
+		return nil
+	}
+	return h.mine.complete()
 }
 
 // rings reports whether the peer rings doorbells, and can be rung.

@@ -8,8 +8,9 @@ import (
 
 // inboxBegin is how many bytes of an inbox have pages at first: enough for what two
 // ends say that then make a session of their connection. A peer of ours has the rest
-// set aside when it writes more. A C++ peer knows nothing of that, and for it all is
-// set aside before it writes anything.
+// set aside when it writes more. A C++ peer knows nothing of that, and for one that
+// dials all is set aside before it can write anything. One that listens shows what it
+// is when it may write already; but there who dials speaks first, and that is later.
 const inboxBegin = 64 << 10
 
 // createInbox makes an inbox of this end. Where the system cannot set pages aside

@@ -1,13 +1,16 @@
 package shm
 
 import (
+	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -33,6 +36,7 @@ func inspected(t *testing.T, opts ...Option) (ends [2]*conn, inboxes [2]*os.File
 	}
 	for i, h := range shakes {
 		require.NoError(t, h.take())
+		require.NoError(t, h.complete())
 		ends[i], err = newConn(h, "", "")
 		require.NoError(t, err)
 		t.Cleanup(func() { ends[i].Close() })
@@ -64,6 +68,43 @@ func TestInboxForTokensIsComplete(t *testing.T) {
 	for _, f := range inboxes {
 		require.Equal(t, inboxSize, resident(t, f))
 	}
+}
+
+// A C++ peer that dials can write from the greeting on, for which there are pages by
+// then. The one that listens waits for the first word of this end.
+func TestInboxForStrangersIsComplete(t *testing.T) {
+	leakcheck.Check(t)
+	l := listen(t)
+	s := newStranger(t, l)
+	s.greet(t, words(0, 1), s.files()...)
+	requireCompleteInbox(t, s)
+
+	silent, err := net.ListenUnix("unix", socketAddr(""))
+	require.NoError(t, err)
+	defer silent.Close()
+	dialled := patience.Start(func() error {
+		c, err := New().Dial(t.Context(), strings.TrimPrefix(silent.Addr().String(), "@"))
+		if err == nil {
+			defer c.Close()
+			err = c.WriteFrames(transport.Frame{[]byte("first word")})
+		}
+		return err
+	})
+	socket, err := silent.AcceptUnix()
+	require.NoError(t, err)
+	s = strangerAt(t, socket)
+	s.greet(t, words(0, 1), s.files()...)
+	require.NoError(t, patience.Finish(t, dialled))
+	requireCompleteInbox(t, s)
+}
+
+// requireCompleteInbox takes the greeting of the other end.
+func requireCompleteInbox(t *testing.T, s *stranger) {
+	t.Helper()
+	g, err := receive(s.UnixConn)
+	require.NoError(t, err)
+	defer g.close()
+	require.Equal(t, inboxSize, resident(t, g.files[3]))
 }
 
 // However large an inbox a peer shows, no more than one of ours is set aside for it.
