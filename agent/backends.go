@@ -65,9 +65,16 @@ func (b *Backends) Register(name string, make Backend) error {
 	return nil
 }
 
-// Join makes a worker by the backend of that name. The error matches ErrConfig where
-// there is none, or the options are not those of the backend.
+// Join makes a worker by the backend of that name; without a name options that are a
+// Config are for "tensorpipe". The error matches ErrConfig where there is no such
+// backend, or the options are not those of the backend.
 func (b *Backends) Join(ctx context.Context, name string, options any) (Worker, error) {
+	if _, ok := options.(Config); name == "" && ok {
+		name = "tensorpipe"
+	}
+	if name == "" {
+		return nil, fmt.Errorf("%w: Could not infer backend for options of type %T", ErrConfig, options)
+	}
 	b.mu.Lock()
 	make, ok := b.byName[name]
 	names := slices.Sorted(maps.Keys(b.byName))

@@ -153,3 +153,19 @@ func TestBarrierDeadline(t *testing.T) {
 	require.Error(t, err)
 	allWell(t, group, func(a *agent.Agent) error { return a.Barrier(t.Context()) })
 }
+
+// The agent serves messages of its own types by itself.
+func TestOwnTypes(t *testing.T) {
+	c := member(memoryStore(t), 0, 1)
+	c.Handlers = map[string]agent.Handler{"agent.group": nil}
+	_, errs := joinAll(t, c)
+	require.ErrorIs(t, errs[0], agent.ErrConfig)
+	c.Handlers = map[string]agent.Handler{"agent.group": noHandler{}}
+	_, errs = joinAll(t, c)
+	require.ErrorIs(t, errs[0], agent.ErrConfig)
+	require.ErrorContains(t, errs[0], "the agent's own")
+}
+
+type noHandler struct{}
+
+func (noHandler) Open(*agent.Request) (agent.Task, error) { return nil, errors.New("not to be called") }

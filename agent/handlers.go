@@ -1,6 +1,12 @@
 package agent
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
+
+// ownTypes is how the types of messages begin that the agent itself serves.
+const ownTypes = "agent."
 
 // handlers is what a worker serves. It does not change once it is made.
 type handlers struct {
@@ -24,6 +30,9 @@ func newHandlers(c *Config) (*handlers, error) {
 	for typ, handler := range c.Handlers {
 		if typ == "" || len(typ) > maxName || handler == nil {
 			return nil, fmt.Errorf("%w: handler of type %.50q: want a name of 1 to %d bytes, and a handler", ErrConfig, typ, maxName)
+		}
+		if strings.HasPrefix(typ, ownTypes) {
+			return nil, fmt.Errorf("%w: handler of type %s: types that begin with %s are the agent's own", ErrConfig, typ, ownTypes)
 		}
 		h.types[typ] = entry{typ: typ, Handler: handler, short: isShort(handler)}
 	}

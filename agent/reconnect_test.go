@@ -19,7 +19,7 @@ func serveDouble(_ int, c *agent.Config) {
 
 // All workers call all others at once, before there is any pipe: no call is lost.
 func TestFirstCallsCross(t *testing.T) {
-	for range 40 {
+	for range 15 {
 		group := startGroup(t, 3, serveDouble)
 		errs := make(chan error, 64)
 		start := make(chan struct{})
