@@ -115,13 +115,13 @@ const defaultTimeout = 60 * time.Second
 type Limits struct {
 	// CallBytes bounds the calls on their way to one worker and not answered: their
 	// messages, and 512 bytes for each. Further ones wait, but for those that handlers
-	// make. Default 256 MiB.
+	// make. The smaller one of both ends counts. Default 256 MiB.
 	CallBytes int
 
-	// Serving bounds the calls of one other worker that are here and not answered.
-	// More than CallBytes lets through are only sent by handlers, and by who breaks
-	// the protocol; they are answered with ErrOverloaded. Default 1<<20.
-	Serving int
+	// LargeBytes bounds the memory for the calls of one other worker of more than 64 KiB,
+	// from before they are read until they are answered. Further ones wait at the
+	// caller, but for those that handlers make. Default 1 GiB.
+	LargeBytes int
 
 	// Remembered bounds the answers that are kept for each other worker, see Once.
 	// Default 1024.
@@ -136,7 +136,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	l.CallBytes = positive(l.CallBytes, 256<<20)
-	l.Serving = positive(l.Serving, 1<<20)
+	l.LargeBytes = positive(l.LargeBytes, 1<<30)
 	l.Remembered = positive(l.Remembered, 1024)
 	l.MessageBytes = positive(l.MessageBytes, 16<<30)
 	return l
@@ -160,7 +160,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case c.Limits.CallBytes < 0 || c.Limits.Serving < 0 || c.Limits.Remembered < 0 || c.Limits.MessageBytes < 0:
+	case c.Limits.CallBytes < 0 || c.Limits.LargeBytes < 0 || c.Limits.Remembered < 0 || c.Limits.MessageBytes < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)

@@ -18,17 +18,21 @@ type conn struct {
 	pipe  *pipe.Pipe
 	calls calls          // of this end
 	room  *budget.Budget // of the calls of this end, in bytes
+	large *budget.Budget // of large calls of the other end, in bytes
 	lead  sync.Mutex     // of the caller who looks for answers himself
 
 	mu      sync.Mutex
 	serving map[uint64]*Request // of the other end
+	taken   int                 // bytes of these
 	down    chan struct{}       // closed when the pipe is of no use any more
 }
 
-func (a *Agent) newConn(line *pipe.Pipe, p *peer) *conn {
+// newConn makes a conn. Room is what the other end has for calls of this one.
+func (a *Agent) newConn(line *pipe.Pipe, p *peer, room int) *conn {
 	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: line,
-		room:    budget.New(a.limits.CallBytes),
+		room:    budget.New(min(max(room, 1), a.limits.CallBytes)),
+		large:   budget.New(a.limits.LargeBytes),
 		serving: map[uint64]*Request{},
 		down:    make(chan struct{}),
 	}
@@ -49,6 +53,9 @@ func (c *conn) read() {
 	}
 }
 
+// lookAtOnce is how many messages a caller takes in before he looks at his context.
+const lookAtOnce = 64
+
 // lookFor takes in what comes for as long as that comes at once and own has no
 // answer, if nobody else does. The answer then comes without a change of goroutines.
 func (c *conn) lookFor(own *call) bool {
@@ -56,7 +63,7 @@ func (c *conn) lookFor(own *call) bool {
 		return false
 	}
 	defer c.lead.Unlock()
-	for {
+	for range lookAtOnce {
 		in := c.pipe.Poll(context.Background())
 		if in == nil {
 			return false
@@ -68,6 +75,7 @@ func (c *conn) lookFor(own *call) bool {
 		default:
 		}
 	}
+	return false
 }
 
 // dispatch sees to one message. What may take long goes to another goroutine.

@@ -33,6 +33,7 @@ type hello struct {
 	From           identity
 	To             identity // who it is meant for
 	Nonce          [16]byte
+	Room           int // for calls of the other end, Limits.CallBytes
 }
 
 // identity is a worker as it calls itself.
@@ -47,6 +48,7 @@ type welcome struct {
 	Version uint32
 	Nonce   [16]byte
 	Proof   []byte
+	Room    int
 }
 
 type proof struct {
@@ -84,81 +86,82 @@ func (p *peer) identity() identity {
 	return identity{Name: p.info.Name, Rank: p.info.Rank, Incarnation: p.member.Incarnation}
 }
 
-// introduce is the part of the end that opened the pipe.
-func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) error {
-	h := hello{Oldest: protocol, Newest: protocol, Group: a.group, From: a.identity(), To: p.identity()}
+// introduce is the part of the end that opened the pipe. It returns how much room the
+// other end has for calls.
+func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (room int, err error) {
+	h := hello{Oldest: protocol, Newest: protocol, Group: a.group, From: a.identity(), To: p.identity(), Room: a.limits.CallBytes}
 	if _, err := rand.Read(h.Nonce[:]); err != nil {
-		return err
+		return 0, err
 	}
 	if err := say(ctx, line, &h); err != nil {
-		return err
+		return 0, err
 	}
 	var w welcome
 	if err := hear(ctx, line, &w); err != nil {
-		return err
+		return 0, err
 	}
 	if err := w.Refusal.err(); err != nil {
-		return err
+		return 0, err
 	}
 	if w.Version != protocol {
-		return fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
+		return 0, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
 	}
 	if !hmac.Equal(w.Proof, a.proof("welcome", &h, w.Nonce)) {
-		return fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
+		return 0, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
 	}
 	if err := say(ctx, line, &proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has()}); err != nil {
-		return err
+		return 0, err
 	}
 	var d done
 	if err := hear(ctx, line, &d); err != nil {
-		return err
+		return 0, err
 	}
-	return d.Refusal.err()
+	return w.Room, d.Refusal.err()
 }
 
 // welcome is the part of the other end. It returns who opened the pipe, who is to be
-// attached to it then, if it is not this worker itself.
-func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (*peer, error) {
+// attached to it then, if it is not this worker itself, and the room there.
+func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, room int, err error) {
 	// Before that neither the members are known nor who this worker is.
 	if err := await(ctx, a.joined); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var h hello
 	if err := hear(ctx, line, &h); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	p, no := a.examine(ctx, &h)
 	if no != nil {
-		return nil, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
+		return nil, 0, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
 	}
 	before := p.conn.Load()
-	w := welcome{Version: protocol}
+	w := welcome{Version: protocol, Room: a.limits.CallBytes}
 	if _, err := rand.Read(w.Nonce[:]); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	w.Proof = a.proof("welcome", &h, w.Nonce)
 	if err := say(ctx, line, &w); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var answer proof
 	if err := hear(ctx, line, &answer); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !hmac.Equal(answer.Proof, a.proof("hello", &h, w.Nonce)) {
 		no = &refusal{refusedToken, fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
-		return nil, errors.Join(no.err(), say(ctx, line, &done{no}))
+		return nil, 0, errors.Join(no.err(), say(ctx, line, &done{no}))
 	}
 	if p == a.own {
-		return p, say(ctx, line, &done{})
+		return p, h.Room, say(ctx, line, &done{})
 	}
 	if !p.accept(answer.Has, before) {
-		return nil, errors.Join(errCrossed, say(ctx, line, &done{&refusal{Code: refusedCrossed}}))
+		return nil, 0, errors.Join(errCrossed, say(ctx, line, &done{&refusal{Code: refusedCrossed}}))
 	}
 	if err := say(ctx, line, &done{}); err != nil {
 		p.unaccept()
-		return nil, err
+		return nil, 0, err
 	}
-	return p, nil
+	return p, h.Room, nil
 }
 
 // examine finds out who opened a pipe, and whether that is welcome. Before this worker

@@ -149,7 +149,7 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = p.agent.introduce(ctx, line, p)
+	room, err := p.agent.introduce(ctx, line, p)
 	if errors.Is(err, errCrossed) {
 		line.Abort(nil)
 		return p.awaitCrossed(ctx)
@@ -158,7 +158,7 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 		line.Abort(err)
 		return nil, err
 	}
-	return p.attach(line)
+	return p.attach(line, room)
 }
 
 // errCrossed says that the peer is opening a pipe to us, too, and that that is the one
@@ -214,8 +214,8 @@ func (p *peer) unaccept() {
 
 // attach makes an open pipe the one that calls take. One that was there before is
 // lost to the other end, which would not have opened another.
-func (p *peer) attach(line *pipe.Pipe) (*conn, error) {
-	c := p.agent.newConn(line, p)
+func (p *peer) attach(line *pipe.Pipe, room int) (*conn, error) {
+	c := p.agent.newConn(line, p, room)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.agent.spawn(c.read) {

@@ -31,6 +31,8 @@ type Request struct {
 	conn    *conn
 	id      uint64
 	flags   byte
+	weight  int      // of conn.taken
+	large   int      // of conn.large
 	arrival *arrival // until its values are decoded
 	handler entry
 	task    Task
@@ -123,7 +125,13 @@ func (r *Request) panicked(v any) {
 func (r *Request) close() {
 	c := r.conn
 	c.mu.Lock()
-	delete(c.serving, r.id)
+	if c.serving[r.id] == r {
+		delete(c.serving, r.id)
+		c.taken -= r.weight
+	}
 	c.mu.Unlock()
+	if r.large > 0 {
+		c.large.Release(r.large)
+	}
 	r.finish()
 }

@@ -29,7 +29,7 @@ func (c *conn) serve(a *arrival) {
 		return
 	}
 	if !a.immediate() {
-		go c.open(r)
+		go c.openLarge(r)
 		return
 	}
 	c.open(r)
@@ -49,7 +49,10 @@ func (c *conn) admit(a *arrival) (*Request, error) {
 		r.handler = entry{typ: string(h.typ), name: string(h.name)}
 		return r, c.agent.notServed(r)
 	}
-	r.handler = e
+	r.handler, r.weight = e, callOverhead+len(a.incoming.Descriptor().Metadata)
+	if a.immediate() {
+		r.weight += a.incoming.Descriptor().Bytes()
+	}
 	return r, c.enlist(r)
 }
 
@@ -66,9 +69,10 @@ func (c *conn) enlist(r *Request) error {
 	if _, twice := c.serving[r.id]; twice {
 		return errTwice
 	}
-	if len(c.serving) >= c.agent.limits.Serving {
-		return fmt.Errorf("%w: %d calls at once", ErrOverloaded, len(c.serving))
+	if !c.fits(r) {
+		return fmt.Errorf("%w: %d bytes in %d calls at once", ErrOverloaded, c.taken, len(c.serving))
 	}
+	c.taken += r.weight
 	c.serving[r.id] = r
 	return nil
 }
