@@ -10,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
@@ -72,7 +73,8 @@ func unread(from, to []*Pipe) (sum int) {
 // or unread stays under the bound of the context; and it is all given back.
 func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const pipes, bound, each = 50, 5 << 20, 150
+		const each = 150
+		pipes, bound := race.Pick(50, 20), race.Pick(5<<20, 2<<20)
 		network := mem.NewNetwork()
 		a, b := windowContext(t, network, 0), windowContext(t, network, bound)
 		clients, servers := windowPipes(t, a, b, pipes)

@@ -28,14 +28,12 @@ type refusal struct {
 
 // eachWay runs f in both dialects, with the child at either end.
 func (r refusal) eachWay(t *testing.T, f func(t *testing.T, r refusal)) {
-	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-		for _, listens := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/%s/listens=%t", r.spoil, dialect, listens), func(t *testing.T) {
-				r := r
-				r.dialect, r.listens = dialect, listens
-				f(t, r)
-			})
-		}
+	for _, c := range constellations(0) {
+		t.Run(fmt.Sprintf("%s/%s/listens=%t", r.spoil, c.dialect, c.listens), func(t *testing.T) {
+			r := r
+			r.dialect, r.listens = c.dialect, c.listens
+			f(t, r)
+		})
 	}
 }
 
