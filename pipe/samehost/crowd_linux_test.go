@@ -3,11 +3,11 @@ package samehost_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,20 +29,41 @@ const (
 	unhappy   = "unhappy: "
 )
 
-// meetingLimit is how long a handshake may take, and then the greeting. The test is
-// about how many they are, not about their time.
-const meetingLimit = time.Minute
+// manner is how the members of a crowd come together.
+type manner struct {
+	size  int           // of the crowd
+	dials int           // how many members one dials at a time
+	limit time.Duration // of a handshake, and of the greeting; 0 leaves the options alone
+}
+
+const (
+	patient = "patient" // there are as many as can be: it is about their number, not about their time
+	usual   = "usual"   // as an application does it: with default options, and all at once
+)
+
+// manners has those of both. With few at a time the clock of a handshake times that
+// one and not all of them.
+var manners = map[string]manner{
+	patient: {size: crowdSize, dials: 4, limit: time.Minute},
+	usual:   {size: usualSize, dials: usualSize},
+}
 
 // Every process of a crowd has a pipe over shared memory to every other one, all at
 // the same time, and each pipe has carried a tensor both ways before the first is
 // closed.
-func TestCrowdFullyConnected(t *testing.T) {
-	c := newCrowd(t, crowdSize)
+func TestCrowdFullyConnected(t *testing.T) { connectCrowd(t, patient) }
+
+// A smaller one needs no options for that, and nobody who takes turns.
+func TestCrowdOnDefaultOptions(t *testing.T) { connectCrowd(t, usual) }
+
+func connectCrowd(t *testing.T, name string) {
+	size := manners[name].size
+	c := newCrowd(t, size, name)
 	urls := c.hear(shm.Name + "://")
 	told := time.Now()
 	c.tell(func(i int) string { return strings.Join(urls[:i], " ") })
 	c.hear(connected)
-	t.Logf("%d processes have opened %d pipes in %v", crowdSize, crowdSize*(crowdSize-1)/2, time.Since(told))
+	t.Logf("%d processes have opened %d pipes in %v", size, size*(size-1)/2, time.Since(told))
 	told = time.Now()
 	c.tell(func(int) string { return "close" })
 	c.hear(wellEnded)
@@ -53,12 +74,16 @@ func TestCrowdFullyConnected(t *testing.T) {
 // and accepts the others.
 func playCrowd(part string) error {
 	explainOnQuit()
-	number, err := strconv.Atoi(part)
-	if err != nil {
+	var number int
+	var name string
+	if _, err := fmt.Sscan(part, &number, &name); err != nil {
 		return err
 	}
-	o := everythingOptions("member "+part, pipe.DialectNative, shm.Name, cma.New(cma.Options{}))
-	o.HandshakeTimeout, o.CloseTimeout = meetingLimit, 2*crowdLimit // what does not close is to be seen
+	with := manners[name]
+	o := everythingOptions(fmt.Sprint("member ", number), pipe.DialectNative, shm.Name, cma.New(cma.Options{}))
+	if with.limit > 0 {
+		o.HandshakeTimeout, o.CloseTimeout = with.limit, 2*crowdLimit // what does not close is to be seen
+	}
 	c, err := pipe.New(o)
 	if err != nil {
 		return err
@@ -72,7 +97,7 @@ func playCrowd(part string) error {
 	if !said.Scan() {
 		return said.Err()
 	}
-	m := &meeter{context: c, listener: l, number: number}
+	m := &meeter{manner: with, context: c, listener: l, number: number}
 	if err := m.meetAll(strings.Fields(said.Text())); err != nil {
 		return err // not after a graceful close, for which the others would wait
 	}
@@ -83,16 +108,13 @@ func playCrowd(part string) error {
 
 // meeter opens the pipes of one member.
 type meeter struct {
+	manner
 	context  *pipe.Context
 	listener *pipe.Listener
 	number   int
 	met      sync.Map // by name
 	grumble  sync.Once
 }
-
-// dials is how many members one dials at a time, so that the clock of a handshake
-// times that one and not all of them.
-const dials = 4
 
 // meetAll opens a pipe to each of the others, of which it dials the lower ones, and
 // greets it. At the first that fails it gives up.
@@ -116,14 +138,14 @@ func (m *meeter) meetAll(lower []string) error {
 	}
 	close(todo)
 	var meetings sync.WaitGroup
-	for range dials {
+	for range m.dials {
 		meetings.Go(func() {
 			for url := range todo {
 				meet(m.context.Dial(ctx, url))
 			}
 		})
 	}
-	for range crowdSize - 1 - len(lower) {
+	for range m.size - 1 - len(lower) {
 		meetings.Go(func() { meet(m.listener.Accept(ctx)) })
 	}
 	meetings.Wait()
@@ -133,7 +155,7 @@ func (m *meeter) meetAll(lower []string) error {
 // greet sends this process's number, and as large a tensor as it takes for a channel
 // to carry it, and reads the peer's, who is a new one.
 func (m *meeter) greet(ctx context.Context, p *pipe.Pipe) error {
-	ctx, cancel := context.WithTimeout(ctx, meetingLimit)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.limit, crowdLimit))
 	defer cancel()
 	if got := p.Plan().Transport; got != shm.Name {
 		return fmt.Errorf("the transport is %s", got)

@@ -54,21 +54,21 @@ type word struct {
 }
 
 // newCrowd starts the members. They end with the test.
-func newCrowd(t *testing.T, size int) *crowd {
+func newCrowd(t *testing.T, size int, manner string) *crowd {
 	t.Helper()
 	const most = 4 // words of a member
 	c := &crowd{t: t, words: make(chan word, most*size)}
 	t.Cleanup(c.disperse)
 	for i := range size {
-		c.members = append(c.members, c.start(i))
+		c.members = append(c.members, c.start(i, manner))
 	}
 	return c
 }
 
-func (c *crowd) start(number int) *member {
+func (c *crowd) start(number int, manner string) *member {
 	c.t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", partVar, crowdPart, number), prompt)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", partVar, crowdPart, number, manner), prompt)
 	m := &member{number: number, cmd: cmd, over: make(chan struct{})}
 	cmd.Stderr = &m.errors
 	in, err := cmd.StdinPipe()
@@ -137,12 +137,12 @@ func (c *crowd) fail(format string, args ...any) {
 	for _, m := range c.members {
 		_ = m.cmd.Process.Signal(syscall.SIGQUIT)
 	}
-	patient := time.NewTimer(10 * time.Second)
-	defer patient.Stop()
+	long := time.NewTimer(10 * time.Second)
+	defer long.Stop()
 	for _, m := range c.members {
 		select {
 		case <-m.over:
-		case <-patient.C:
+		case <-long.C:
 			c.disperse()
 		}
 		if c.heard[m.number] != "" {
