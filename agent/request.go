@@ -7,6 +7,8 @@ import (
 	"runtime/pprof"
 	"sync/atomic"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 // Handler serves the requests of one type, or of one function.
@@ -28,19 +30,20 @@ type Task interface {
 // Request is a call of another worker, or of this one.
 type Request struct {
 	callContext
-	conn    *conn
-	id      uint64
-	flags   byte
-	weight  int      // of conn.taken
-	large   int      // of conn.large
-	arrival *arrival // until its values are decoded
-	handler entry
-	task    Task
-	begun   time.Time
-	ctx     context.Context             // of the handler: this request, and what interceptors added
-	held    func(context.Context) error // by interceptors, before it may start
-	key     string                      // of one whose handler runs once, see Once
-	once    *run                        // that this request leads
+	conn     *conn
+	id       uint64
+	flags    byte
+	weight   int      // of conn.taken
+	large    int      // of conn.large
+	arrival  *arrival // until its values are decoded
+	handler  entry
+	task     Task
+	borrowed []*tensor.Storage // to be released when the answer has left
+	begun    time.Time
+	ctx      context.Context             // of the handler: this request, and what interceptors added
+	held     func(context.Context) error // by interceptors, before it may start
+	key      string                      // of one whose handler runs once, see Once
+	once     *run                        // that this request leads
 
 	answered atomic.Bool
 	stage    atomic.Uint32 // a ServedState, as far as the others do not tell
@@ -132,6 +135,9 @@ func (r *Request) close() {
 	c.mu.Unlock()
 	if r.large > 0 {
 		c.large.Release(r.large)
+	}
+	for _, s := range r.borrowed {
+		s.Release()
 	}
 	r.finish()
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -11,6 +12,7 @@ type entry struct {
 	typ, name string
 	short     bool
 	once      bool // for each key
+	borrows   bool // the memory of the tensors of its arguments
 	Handler
 	invoked Handler // of calls of a function by name
 }
@@ -112,6 +114,9 @@ func (c *conn) decode(r *Request) (err error) {
 	}()
 	if err := c.agent.arrivals.receive(r, a); err != nil {
 		return marked(ErrArguments, err)
+	}
+	if r.handler.borrows {
+		r.borrowed = slices.Clone(a.storages)
 	}
 	a.about = Message{Kind: KindRequest, Type: r.handler.typ, Name: r.handler.name, Peer: c.peer, decoder: a.decoder}
 	if r.ctx, err = c.agent.received(r, &a.about); err != nil {
