@@ -106,9 +106,3 @@ func (t *calls) end(err error) map[uint64]*call {
 	t.waiting = nil
 	return all
 }
-
-func (t *calls) count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.waiting)
-}
