@@ -112,6 +112,9 @@ func (l *listener) receive(socket *net.UnixConn) {
 	socket.SetDeadline(time.Now().Add(l.transport.patience))
 	h := newHandshake(l.transport, socket)
 	err := h.meet()
+	if err != nil {
+		h.turnAway(err)
+	}
 	l.inLine.Lock()
 	defer l.inLine.Unlock()
 	if err == nil {
