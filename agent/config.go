@@ -25,6 +25,10 @@ type Config struct {
 	Rank      int
 	WorldSize int
 
+	// Replace lets this worker take the place of one of the same name in a dynamic
+	// group, which died without leaving. Whatever was agreed on with that one is void.
+	Replace bool
+
 	// Rendezvous is the URL of the store by which workers find each other, see
 	// store.Open. StoreOptions go with it; rank and world size are set from above.
 	// In place of it Store may be one that is open, and stays so.

@@ -25,6 +25,7 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
 		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
+		Replace: c.Replace,
 	}
 	var err error
 	if c.WorldSize > 0 {

@@ -44,7 +44,17 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	ctx, cancel := call.bound(ctx)
 	defer cancel(nil)
 	defer a.aside.enter(call, CallConnecting)()
-	return p.connect(ctx)
+	c, err := p.connect(ctx)
+	if err == nil || ctx.Err() != nil || a.isStatic() {
+		return c, err
+	}
+	// It may have started again, which the group knows and this worker does not yet.
+	if a.refresh(ctx) == nil {
+		if now := a.peers.find(to); now != nil && now != p {
+			return now.connect(ctx)
+		}
+	}
+	return nil, err
 }
 
 // connect waits for the pipe, which one caller opens for all.
