@@ -134,14 +134,14 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 		tried = c.passOver(name, brochure.ChannelDeviceDescriptors, tried)
 	}
 	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
-	more = overrule(more, "the dialling end", theirs.Refused)
+	toldMore := overrule(more, "the dialling end", theirs.Refused)
 	told := overrule(refused, "the dialling end", theirs.Without)
 	native, reason, err := c.chooseDialect(marker, marked, carriesSession(first))
 	all := c.registry.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
 		_, without := tried[e.Name]
 		return !without && e.serves(pair, brochure.ChannelDeviceDescriptors[e.Name])
 	})
-	plan := c.registry.newPlan(name, all, append(told, all.without(more)...))
+	plan := c.registry.newPlan(name, all, append(told, all.without(toldMore)...))
 	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
 		s.probing = wire.Probing{
 			Offers:  c.registry.answerOffers(all, theirs.Offers),
-			Refused: c.registry.reasons("channel", tried),
+			Refused: c.registry.reasons("channel", reasonsOf(all.without(more))),
 			Without: c.registry.reasons("transport", reasonsOf(refused)),
 		}
 	}
