@@ -23,6 +23,8 @@ type arrival struct {
 	memory   pipe.Allocation
 	payload  []byte
 	about    Message
+	received bool
+	err      error // of receiving it
 }
 
 // arrivals hands out arrivals of one agent.
@@ -57,6 +59,7 @@ func (p *arrivals) put(a *arrival) {
 	clear(a.memory.Tensors)
 	clear(a.memory.Payloads)
 	a.head, a.incoming, a.payload, a.about = head{}, nil, nil, Message{}
+	a.received, a.err = false, nil
 	p.pool.Put(a)
 }
 
@@ -69,17 +72,25 @@ func (p *arrivals) drop(a *arrival) {
 	p.put(a)
 }
 
-// immediate reports whether all of the message has come with its description, or
-// comes right behind it.
+// immediate reports whether the message is read best where it was found: what comes
+// behind it has to wait for its bytes anyway.
 func (a *arrival) immediate() bool {
-	d := a.incoming.Descriptor()
 	remote := func(t pipe.TensorDescriptor) bool { return t.TargetDevice != device.CPU() }
-	return d.Bytes() <= inlineTensors && !slices.ContainsFunc(d.Tensors, remote)
+	return a.incoming.Inline() && !slices.ContainsFunc(a.incoming.Descriptor().Tensors, remote)
 }
 
 // receive reads the message, tensors into memory of the allocator, and lets values
 // be decoded. The error matches ErrProtocol for what no agent sends.
 func (p *arrivals) receive(ctx context.Context, a *arrival) error {
+	if a.received {
+		return a.err
+	}
+	a.received = true
+	a.err = p.read(ctx, a)
+	return a.err
+}
+
+func (p *arrivals) read(ctx context.Context, a *arrival) error {
 	d := a.incoming.Descriptor()
 	if err := p.allocate(a, d); err != nil {
 		return errors.Join(err, a.incoming.Discard(ctx))

@@ -122,8 +122,9 @@ type Limits struct {
 	// make. The smaller one of both ends counts. Default 256 MiB.
 	CallBytes int
 
-	// LargeBytes bounds the memory for the calls of one other worker of more than 64 KiB,
-	// from before they are read until they are answered. Further ones wait at the
+	// LargeBytes bounds the memory for the calls of one other worker whose tensors do not
+	// travel within their message, which are those of more than 64 KiB, or 1 MiB through
+	// shared memory, from before they are read until they are answered. Further ones wait at the
 	// caller, but for those that handlers make. Default 1 GiB.
 	LargeBytes int
 

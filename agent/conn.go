@@ -103,6 +103,9 @@ func (c *conn) answered(a *arrival) {
 		c.agent.arrivals.drop(a)
 		return
 	}
+	if a.immediate() && a.incoming.Descriptor().Bytes() > 0 {
+		_ = c.agent.arrivals.receive(c.agent.base, a) // whoever takes it gets the error
+	}
 	call.settle(a, nil)
 }
 

@@ -84,10 +84,10 @@ func TestOverloadedByHandlers(t *testing.T) {
 func TestLargeCallsWaitForMemory(t *testing.T) {
 	g := newGate()
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
-		c.Limits.LargeBytes = 1 << 20
+		c.Limits.LargeBytes = 4 << 20
 		c.Funcs = agent.Funcs{blocked.Serve(g.serve), add.Serve(addTensors)}
 	})
-	large := filled(t, 1, 1<<18)
+	large := filled(t, 1, 1<<20)
 	first := blocked.Go(t.Context(), group[0], "worker1", large)
 	<-g.begun
 	second := blocked.Go(t.Context(), group[0], "worker1", large)
