@@ -4,6 +4,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +26,10 @@ type Pair struct{ A, B *tensor.Tensor }
 var (
 	Add  = agent.NewFunc[Pair, *tensor.Tensor]("bench.add")
 	Take = agent.NewFunc[*tensor.Tensor, agent.None]("bench.take")
+
+	// Bare tells the URL of a pipe on which each message is answered, once it has been
+	// read, by an empty one: what the agent adds to a pipe is seen beside it.
+	Bare = agent.NewFunc[agent.None, string]("bench.bare")
 )
 
 func add(_ context.Context, p Pair) (*tensor.Tensor, error) {
@@ -76,22 +81,29 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	a, err := join(ctx, rank, world, os.Getenv(envStore), os.Getenv(envURLs))
+	listen := os.Getenv(envURLs)
+	bare, err := newBarePipe(ctx, listen)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		return err
+	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.url())
+	if err != nil {
+		return errors.Join(err, bare.close())
 	}
-	return a.Close()
+	_, err = io.Copy(io.Discard, in)
+	return errors.Join(err, a.Close(), bare.close())
 }
 
-// join makes this process a worker.
-func join(ctx context.Context, rank, world int, rendezvous, listen string) (*agent.Agent, error) {
+// join makes this process a worker. Bare is what the function of that name answers.
+func join(ctx context.Context, rank, world int, rendezvous, listen, bare string) (*agent.Agent, error) {
 	c := agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: world,
 		Rendezvous: rendezvous, StoreOptions: store.Options{Join: rank > 0},
-		Funcs:  agent.Funcs{Add.Serve(add, agent.Short()), Take.Serve(take, agent.Short())},
+		Funcs: agent.Funcs{
+			Add.Serve(add, agent.Short()),
+			Take.Serve(take, agent.Short(), agent.Borrows()),
+			Bare.Serve(func(context.Context, agent.None) (string, error) { return bare, nil }),
+		},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if listen != "" {
@@ -131,6 +143,6 @@ func Start(ctx context.Context, path string, world int, rendezvous, listen strin
 			return cmd.Wait()
 		})
 	}
-	a, err = join(ctx, 0, world, rendezvous, listen)
+	a, err = join(ctx, 0, world, rendezvous, listen, "")
 	return a, stop, err
 }
