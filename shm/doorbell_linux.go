@@ -37,7 +37,26 @@ func (c *conn) sayChangeOver() error {
 // has been rung for already.
 func pressDoorbell(fd uintptr) {
 	step.Here()
-	_ = unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	press(fd, sendDoorbell)
+}
+
+// shortages is how often a doorbell is tried again for which the system has no memory.
+const shortages = 100
+
+// press ends the connection where the system never has memory: the peer might wait
+// for that doorbell for ever.
+func press(fd uintptr, send func(fd uintptr) error) {
+	for range shortages {
+		if send(fd) != unix.ENOBUFS {
+			return
+		}
+		pause()
+	}
+	_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // it fails where the peer is gone
+}
+
+func sendDoorbell(fd uintptr) error {
+	return unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
 var doorbell = []byte{somethingNew}
