@@ -163,7 +163,9 @@ func TestParityAdd(t *testing.T) {
 		equalTensor(t, full(2, w.n, w.n), w.add(t, agent.To(w.nextName()), full(1, w.n, w.n), full(1, w.n, w.n)).(*tensor.Tensor))
 	})
 	together(t, "rpc/RpcTest.test_add_with_id", func(t require.TestingT, w worker) {
-		info := agent.WorkerInfo{Name: w.nextName(), Rank: w.n % parityWorld}
+		info, err := w.Worker(w.ctx, agent.To(w.nextName()))
+		require.NoError(t, err)
+		require.Equal(t, agent.WorkerInfo{Name: w.nextName(), Rank: w.n % parityWorld}, info)
 		equalTensor(t, full(2, w.n, w.n), w.add(t, info.To(), full(1, w.n, w.n), full(1, w.n, w.n)).(*tensor.Tensor))
 	})
 	together(t, "rpc/RpcTest.test_scalar_add", func(t require.TestingT, w worker) {
