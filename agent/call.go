@@ -78,7 +78,7 @@ func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) 
 // begin sends a request.
 func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error {
 	fail := func(err error) error {
-		return &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: string(t.to), Err: err}
+		return &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return fail(err)

@@ -32,3 +32,11 @@ func (a *Agent) Worker(ctx context.Context, to To) (WorkerInfo, error) {
 	}
 	return p.info, nil
 }
+
+// nameOf is what errors call a destination: the name of the worker, if it is known.
+func (a *Agent) nameOf(to To) string {
+	if p := a.peers.find(to); p != nil {
+		return p.info.Name
+	}
+	return string(to)
+}
