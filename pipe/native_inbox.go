@@ -75,7 +75,7 @@ func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 }
 
 func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
-	if in := i.seek(ctx); in != nil {
+	if in := i.seek(ctx, false); in != nil {
 		return in, nil
 	}
 	p := i.pipe
