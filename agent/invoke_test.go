@@ -52,6 +52,7 @@ func serveNamed(_ int, c *agent.Config) {
 		agent.Function("nothing", func() {}),
 		agent.Function("fields", func(s sumArgs) int { return s.A * s.B }),
 		agent.AsyncFunction("later", func(n int) *agent.Future[int] { return future.Of(n + 1) }),
+		agent.Function("hang", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }),
 		agent.AsyncFunction("never", func() *agent.Future[int] { return nil }),
 		sumFields.Serve(func(_ context.Context, s sumArgs) (int, error) { return s.A + s.B + int(s.C), nil }),
 	}
@@ -135,7 +136,7 @@ func TestInvokeErrors(t *testing.T) {
 	_, err = group[0].Invoke(t.Context(), "worker1", "min", 1, counter{})
 	require.ErrorIs(t, err, codec.ErrType)
 	require.ErrorContains(t, err, "Args[1].(agent_test.counter)")
-	_, err = group[0].Invoke(t.Context(), "worker1", "later", 1, agent.RemoteStack(), agent.Timeout(time.Nanosecond))
+	_, err = group[0].Invoke(t.Context(), "worker1", "hang", agent.RemoteStack(), agent.Timeout(time.Millisecond))
 	require.ErrorIs(t, err, agent.ErrTimeout)
 }
 
