@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,11 +82,22 @@ func channels() []by {
 		constant("xth", xth.New()),
 		constant("cma", cma.New(cma.Options{})),
 		{"mpt", dialects(), func(over transport.Transport) pipe.ChannelEntry {
-			f := mpt.New(mpt.Lanes{Count: 2, Transport: over})
+			f := mpt.New(mpt.Lanes{Count: 2, Transport: over, Addr: laneAddr(over)})
 			return pipe.ChannelEntry{Name: mpt.UVName, Priority: 1000, Factory: f}
 		}, nil},
 	}
 }
+
+// laneAddr is where lanes listen: where the pipe came in, or, through shared memory,
+// under a name that no other process of this machine has.
+func laneAddr(over transport.Transport) string {
+	if _, ok := over.(*shm.Transport); !ok {
+		return ""
+	}
+	return fmt.Sprintf("lanes of %d, %d", os.Getpid(), laneNames.Add(1))
+}
+
+var laneNames atomic.Int64
 
 // paths lists the combinations that tests go through: all with which the package
 // must work, and under the race detector half of them, among which every two of
