@@ -125,7 +125,7 @@ not channel cma    forbidden by the policy
 		pipe.DialectCompatible: {`dialect            compatible
 transport          uv
 cpu:0 to cpu:0     mpt_uv
-not channel basic  the listening end did not choose it
+not channel basic  the listening end: cpu:0 to cpu:0: mpt_uv goes before it
 not channel cma    forbidden by the policy
 `, map[string]uint64{"mpt_uv": 5}},
 	} {

@@ -12,17 +12,23 @@ import (
 )
 
 // The code in the README is code that compiles and runs.
-func TestReadmeShowsTheExample(t *testing.T) {
+func TestReadmeShowsTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	source, err := os.ReadFile("examples/hello/main.go")
-	require.NoError(t, err)
+	var source []byte
+	for _, name := range []string{"calls", "hello"} {
+		text, err := os.ReadFile(filepath.Join("examples", name, "main.go"))
+		require.NoError(t, err)
+		source = append(source, text...)
+	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
 	require.NotEmpty(t, blocks)
 	for _, block := range blocks {
 		require.Contains(t, string(source), string(block[1]))
 	}
 }
+
+var code = regexp.MustCompile("(?s)```.*?```")
 
 var link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 
@@ -32,7 +38,7 @@ func TestDocumentsLinkToFiles(t *testing.T) {
 	for _, page := range documents(t) {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		for _, found := range link.FindAllSubmatch(text, -1) {
+		for _, found := range link.FindAllSubmatch(code.ReplaceAll(text, nil), -1) {
 			target := string(found[1])
 			if strings.Contains(target, "://") {
 				continue

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -18,12 +19,14 @@ type Tuning struct {
 	Lanes int          // of the channel mpt_uv
 	TCP   []uv.Option  // for all that makes TCP connections, lanes as well
 	Shm   []shm.Option // for the transport shm
+
+	AllowAnyTracer bool // for the channel cma
 }
 
 // profile is what s names, or, where it names nothing, what a pipe uses if
 // nothing is said.
 func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
-	t := Tuning{Lanes: s.withDefaults().Lanes}
+	t := Tuning{Lanes: s.withDefaults().Lanes, AllowAnyTracer: s.AllowAnyTracer}
 	if s.NoSpin {
 		t.TCP, t.Shm = []uv.Option{uv.WithSpin(0)}, []shm.Option{shm.WithSpin(0)}
 	}
@@ -46,6 +49,11 @@ func usual(t Tuning) tensorpipe.Profile {
 			p.Transports[i].Transport = uv.New(t.TCP...)
 		case shm.Name:
 			p.Transports[i].Transport = shm.New(t.Shm...)
+		}
+	}
+	for i, e := range p.Channels {
+		if e.Name == cma.Name {
+			p.Channels[i].Factory = cma.New(cma.Options{AllowAnyTracer: t.AllowAnyTracer})
 		}
 	}
 	return p

@@ -1,11 +1,11 @@
-//go:build !race
-
 package bench
 
-const (
-	// mostResident, in MiB, is what a process with a hundred pipes may hold.
-	mostResident = 300
+import "github.com/tensorpipe-go/tensorpipe/internal/race"
 
-	// mostCarried is the largest message that idle pipes have carried in tests.
-	mostCarried = 16 << 20
-)
+// mostResident, in MiB, is what a process with a hundred pipes may hold. The race
+// detector holds much beside.
+var mostResident = race.Pick(300, 1200)
+
+// mostCarried is the largest message that idle pipes have carried in tests: with
+// larger ones they take a minute under the race detector.
+var mostCarried = race.Pick(16<<20, 1_500_000)

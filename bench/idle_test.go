@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
@@ -40,8 +41,9 @@ func idlePipes(b *testing.B, s Spec) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// hundred is how many pipes over shared memory a process is to bear.
-const hundred = 100
+// hundred is how many pipes over shared memory a process is to bear, a quarter of
+// that under the race detector.
+var hundred = race.Pick(100, 25)
 
 // shared is the path over shared memory, on which each pipe has carried a message
 // of that size.

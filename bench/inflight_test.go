@@ -14,18 +14,17 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // A writer with 10,000 messages for a reader that does not read, 156 MiB under a
 // budget of 64 MiB, is made to wait. Both ends are in this process: its memory
-// holds whatever either of them has buffered. Then all messages arrive.
+// holds whatever either of them has buffered. Then all messages arrive. Under the
+// race detector all of that is a quarter.
 func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
-	const (
-		messages = 10_000
-		size     = 16 << 10
-		budget   = 64 << 20
-	)
+	const size = 16 << 10
+	messages, budget := race.Pick(10_000, 2500), race.Pick(64<<20, 16<<20)
 	for _, spec := range pathSpecs() {
 		for _, named := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/named=%t", spec.Dialect, named), func(t *testing.T) {

@@ -35,6 +35,9 @@ type Spec struct {
 	// see WithSpin there. It does not concern Libtensorpipe.
 	NoSpin bool `json:"no_spin,omitempty"`
 
+	// AllowAnyTracer is that option of channel/cma, for both processes.
+	AllowAnyTracer bool `json:"allow_any_tracer,omitempty"`
+
 	// Size is that of the one tensor of a message, in bytes. With 0, messages
 	// are empty: no tensor, no payload, no metadata.
 	Size int `json:"size"`

@@ -54,6 +54,8 @@ func (in *arrival) forgo(ctx context.Context) error {
 	return in.receive(ctx, a)
 }
 
+func (in *arrival) isInline() bool { return in.desc.Bytes() == 0 }
+
 func (in *arrival) release() {} // it is not used again
 
 // receive takes the message's turn and waits for all its parts.

@@ -63,6 +63,7 @@ type channelSpec struct {
 
 // build makes the pipe and takes its connections over from the opening.
 func (c *Context) build(o *opening, s *spec) (*Pipe, error) {
+	o.phase = phaseBuild
 	if s.native {
 		return c.buildNative(o, s)
 	}

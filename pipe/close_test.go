@@ -17,6 +17,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -58,7 +59,7 @@ func TestCloseDeliversAgainstTraffic(t *testing.T) {
 		}
 		t.Run(path.name, func(t *testing.T) {
 			client, server := connect(t, path)
-			against := server.WriteAsync(testContext(t), message(1, nil, []int{32 << 20}, device.CPU()))
+			against := server.WriteAsync(testContext(t), message(1, nil, []int{race.Pick(32<<20, 16<<20)}, device.CPU()))
 			next(t, client) // what has not begun to leave when the peer closes is refused
 			size := 100_000
 			if path.dialect == pipe.DialectNative {
@@ -78,7 +79,7 @@ func TestCloseDeliversAgainstTraffic(t *testing.T) {
 func TestCloseDiscardsWhatComes(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var ops []*pipe.WriteOp
-		for i := range 40 {
+		for i := range race.Pick(40, 15) {
 			ops = append(ops, server.WriteAsync(testContext(t), message(i, []int{1 << 20}, []int{1 << 20})))
 		}
 		_, err := client.Next(testContext(t)) // taken, and never read
@@ -118,7 +119,7 @@ func TestCloseAtOnce(t *testing.T) {
 			a, b := newContext(t, path), newContext(t, path)
 			l, err := b.Listen(testContext(t), path.url)
 			require.NoError(t, err)
-			for range 20 {
+			for range race.Pick(20, 8) {
 				client, err := a.Dial(testContext(t), l.URLs()[0])
 				require.NoError(t, err)
 				server, err := l.Accept(testContext(t))

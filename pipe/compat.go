@@ -238,8 +238,8 @@ func (p *compat) stats() PipeStats {
 	return PipeStats{
 		Sent:           p.out.traffic.snapshot(),
 		Received:       p.in.traffic.snapshot(),
-		BytesInFlight:  p.out.room.own.inUse(),
-		BytesReadAhead: p.in.held.inUse(),
+		BytesInFlight:  p.out.room.own.InUse(),
+		BytesReadAhead: p.in.held.InUse(),
 		Compression:    CompressionStats{Refused: "the pipe speaks the compatible dialect"},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
@@ -67,13 +68,13 @@ type Context struct {
 	limits   Limits
 	log      *slog.Logger
 	registry *registry
-	inFlight *budget
-	windows  *budget // of the sessions
+	inFlight *budget.Budget
+	windows  *budget.Budget // of the sessions
 	// Accepted connections that have not said what they are for, pipes that are
 	// being opened, and connections that those still expect. Each of the latter
 	// makes room for one more stranger: a pipe must not lack a place for its own.
 	strangers, expected atomic.Int64
-	openings            *budget
+	openings            *budget.Budget
 
 	blocks, incoming sync.Pool // memory of native pipes, to be used again
 
@@ -129,9 +130,9 @@ func New(o Options) (*Context, error) {
 	c.blocks.New = func() any { return new(block) }
 	c.incoming.New = func() any { return new(nativeIncoming) }
 	c.coders = compress.New(runtime.GOMAXPROCS(0))
-	c.inFlight = newBudget(c.limits.ContextBytesInFlight)
-	c.windows = newBudget(c.limits.ContextWindowBytes)
-	c.openings = newBudget(c.limits.HandshakesInProgress)
+	c.inFlight = budget.New(c.limits.ContextBytesInFlight)
+	c.windows = budget.New(c.limits.ContextWindowBytes)
+	c.openings = budget.New(c.limits.HandshakesInProgress)
 	c.closing, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }

@@ -58,6 +58,7 @@ type dialer struct {
 
 func (d *dialer) dial(ctx context.Context, entry TransportEntry, addr string) (*Pipe, error) {
 	defer d.opening.abandon()
+	d.opening.phase = phaseDial
 	first, err := d.opening.dial(entry.Transport, addr)
 	if err != nil && ctx.Err() == nil {
 		return nil, err // nobody listens there, or the address is none
@@ -82,6 +83,7 @@ func (d *dialer) open(entry TransportEntry, first transport.Conn) (*Pipe, error)
 		return nil, err
 	}
 	spec.remoteAddr = first.RemoteAddr()
+	d.opening.phase = phaseTrial
 	if err := d.probe(spec, answer.Probing(), first); err != nil {
 		return nil, err
 	}
@@ -99,6 +101,7 @@ func (d *dialer) open(entry TransportEntry, first transport.Conn) (*Pipe, error)
 // exchange sends what this end offers and reads what the other end chose.
 func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 	r := d.context.registry
+	d.opening.phase = phaseOffer
 	hello := wire.SpontaneousConnection{ContextName: d.context.opts.Name}
 	brochure := wire.Brochure{
 		TransportDomainDescriptors: r.domains(),
@@ -123,6 +126,7 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 	if err != nil {
 		return nil, classify(err)
 	}
+	d.opening.phase = phaseAnswer
 	frame, err := readFrame(first, nil, d.context.limits.HandshakeBytes)
 	if err != nil {
 		return nil, classify(err)
@@ -232,6 +236,7 @@ func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, moved bool, first
 	}
 	s.desc = first
 	if moved {
+		d.opening.phase = phaseMove
 		var err error
 		if s.desc, err = d.move(s, answer, join); err != nil {
 			sayAnew(first, err)
@@ -242,6 +247,7 @@ func (d *dialer) connect(s *spec, answer *wire.BrochureAnswer, moved bool, first
 	if s.native {
 		return d.planBulk(s, answer, entry.Transport, addr)
 	}
+	d.opening.phase = phaseJoin
 	var err error
 	if s.reply, err = d.joinKey(answer, wire.ReplyConnection, join); err != nil {
 		return err

@@ -12,17 +12,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // An end that closes while the other is in the middle of big messages loses
 // neither what it sent nor the orderly end.
 func TestCloseWhilePeerPushes(t *testing.T) {
+	size := race.Pick(64<<20, 16<<20)
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		for i := range 8 {
 			write(t, server, message(i, []int{1000}, nil))
 		}
-		against := client.WriteAsync(testContext(t), message(2, []int{64 << 20}, []int{64 << 20}, device.CPU()))
+		against := client.WriteAsync(testContext(t), message(2, []int{size}, []int{size}, device.CPU()))
 		require.NoError(t, server.Close())
 		<-against.Done()
 		for i := range 8 {

@@ -16,6 +16,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -35,19 +36,19 @@ func TestFaultAtEveryFrame(t *testing.T) {
 
 			// Every call must end by itself after a cut.
 			t.Run("cut over mem+"+with, func(t *testing.T) {
-				eachPoint(t, overMem, func(t *testing.T, at simnet.Point) {
+				eachPoint(t, overMem, 5, func(t *testing.T, at simnet.Point) {
 					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, nil, simnet.CutAt(at)) })
 				})
 			})
 			t.Run("cut over uv+"+with, func(t *testing.T) {
-				eachPoint(t, overUV, func(t *testing.T, at simnet.Point) {
+				eachPoint(t, overUV, 5, func(t *testing.T, at simnet.Point) {
 					t.Parallel() // where bulk breaks alone, both ends wait a while for the other's reason
 					runLife(t, overUV, nil, simnet.CutAt(at))
 				})
 			})
 			// On a link that swallows everything, calls end when they are cancelled.
 			t.Run("cancelled over mem+"+with, func(t *testing.T) {
-				eachPoint(t, overMem, func(t *testing.T, at simnet.Point) {
+				eachPoint(t, overMem, 5, func(t *testing.T, at simnet.Point) {
 					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, synctest.Wait, simnet.HalfOpenAt(at)) })
 				})
 			})
@@ -60,12 +61,12 @@ func TestFaultAtEveryFrameOfLanes(t *testing.T) {
 	over := func() way { return way{mem.New(mem.NewNetwork()), "faulty", striped, pipe.DialectNative} }
 	require.True(t, lanesCarry(runLife(t, over, nil)))
 	t.Run("cut", func(t *testing.T) {
-		eachPoint(t, over, func(t *testing.T, at simnet.Point) {
+		eachPoint(t, over, 15, func(t *testing.T, at simnet.Point) {
 			synctest.Test(t, func(t *testing.T) { runLife(t, over, nil, simnet.CutAt(at)) })
 		})
 	})
 	t.Run("cancelled", func(t *testing.T) {
-		eachPoint(t, over, func(t *testing.T, at simnet.Point) {
+		eachPoint(t, over, 15, func(t *testing.T, at simnet.Point) {
 			synctest.Test(t, func(t *testing.T) { runLife(t, over, synctest.Wait, simnet.HalfOpenAt(at)) })
 		})
 	})
@@ -111,25 +112,43 @@ func striped(t transport.Transport) channel.Factory {
 }
 
 // eachPoint counts the frames of an undisturbed life and calls f for each place
-// in them. Where packets are put together as it happens, no two lives have the
-// same number of them, and a point behind the end is none.
-func eachPoint(t *testing.T, over func() way, f func(t *testing.T, at simnet.Point)) {
-	points := 0
-	for _, l := range runLife(t, over, nil).Links() {
+// in them, or for every so manieth under the race detector. Where packets are put
+// together as it happens, no two lives have the same number of them, and a point
+// behind the end is none.
+func eachPoint(t *testing.T, over func() way, every int, f func(t *testing.T, at simnet.Point)) {
+	points := pointsOf(runLife(t, over, nil))
+	require.Greater(t, len(points), 30)
+	taken := 0
+	for i, p := range points {
+		if race.Takes(i, len(points), every) {
+			taken++
+			t.Run(p.name, func(t *testing.T) { f(t, p.at) })
+		}
+	}
+	t.Logf("%d of %d points", taken, len(points))
+}
+
+// point is a place in the frames of a life.
+type point struct {
+	name string
+	at   simnet.Point
+}
+
+// pointsOf lists those before and within each frame, by turns.
+func pointsOf(network *simnet.Network) (all []point) {
+	for _, l := range network.Links() {
 		for _, end := range []simnet.End{simnet.Dialled, simnet.Accepted} {
 			for n := range l.Sent(end).Frames {
-				for place, at := range map[string]simnet.Point{
-					"before": simnet.AfterFrames(l.Number(), end, n),
-					"within": simnet.WithinFrame(l.Number(), end, n, 3),
-				} {
-					points++
-					t.Run(fmt.Sprintf("link %d end %d %s frame %d", l.Number(), end, place, n), func(t *testing.T) { f(t, at) })
+				name := func(place string) string {
+					return fmt.Sprintf("link %d end %d %s frame %d", l.Number(), end, place, n)
 				}
+				all = append(all,
+					point{name("before"), simnet.AfterFrames(l.Number(), end, n)},
+					point{name("within"), simnet.WithinFrame(l.Number(), end, n, 3)})
 			}
 		}
 	}
-	require.Greater(t, points, 30)
-	t.Logf("%d points", points)
+	return all
 }
 
 // life is one run: two contexts, a pipe between them, and what its calls

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -32,6 +35,7 @@ type path struct {
 	url     string // where to listen
 	opts    func() pipe.Options
 	refused error // why this machine does not have it
+	chosen  bool  // for the race detector
 }
 
 // via is a transport that paths take.
@@ -78,19 +82,37 @@ func channels() []by {
 		constant("xth", xth.New()),
 		constant("cma", cma.New(cma.Options{})),
 		{"mpt", dialects(), func(over transport.Transport) pipe.ChannelEntry {
-			f := mpt.New(mpt.Lanes{Count: 2, Transport: over})
+			f := mpt.New(mpt.Lanes{Count: 2, Transport: over, Addr: laneAddr(over)})
 			return pipe.ChannelEntry{Name: mpt.UVName, Priority: 1000, Factory: f}
 		}, nil},
 	}
 }
 
-// paths lists the combinations that the package must work with.
+// laneAddr is where lanes listen: where the pipe came in, or, through shared memory,
+// under a name that no other process of this machine has.
+func laneAddr(over transport.Transport) string {
+	if _, ok := over.(*shm.Transport); !ok {
+		return ""
+	}
+	return fmt.Sprintf("lanes of %d, %d", os.Getpid(), laneNames.Add(1))
+}
+
+var laneNames atomic.Int64
+
+// paths lists the combinations that tests go through: all with which the package
+// must work, and under the race detector half of them, among which every two of
+// transport, channel and dialect still meet.
 func paths() []path {
+	return slices.DeleteFunc(allPaths(), func(p path) bool { return race.Enabled && !p.chosen })
+}
+
+func allPaths() []path {
 	var out []path
-	for _, over := range transports() {
-		for _, channel := range channels() {
-			for _, dialect := range channel.dialects {
+	for i, over := range transports() {
+		for j, channel := range channels() {
+			for k, dialect := range channel.dialects {
 				out = append(out, path{
+					chosen:  (i+j+k)%2 == 0,
 					name:    over.name + "+" + channel.name + "+" + dialect,
 					dialect: dialect,
 					url:     over.url,
@@ -117,7 +139,7 @@ func memPath() path    { return pathNamed("mem+basic+" + pipe.DialectCompatible)
 func nativePath() path { return pathNamed("mem+basic+" + pipe.DialectNative) }
 
 func pathNamed(name string) path {
-	for _, p := range paths() {
+	for _, p := range allPaths() {
 		if p.name == name {
 			return p
 		}

@@ -9,9 +9,13 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
+
+// poll finds nothing: connections of this dialect are read by goroutines.
+func (p *compat) poll(context.Context) *Incoming { return nil }
 
 func (p *compat) next(ctx context.Context) (*Incoming, error) {
 	select {
@@ -33,8 +37,8 @@ func (p *compat) next(ctx context.Context) (*Incoming, error) {
 // gone.
 type inbox struct {
 	pipe  *compat
-	ready chan *arrival // what Next returns; closed at the end
-	held  *budget       // bytes taken in ahead of the application
+	ready chan *arrival  // what Next returns; closed at the end
+	held  *budget.Budget // bytes taken in ahead of the application
 	desc  wire.Descriptor
 	deaf  bool // no more tensors will come; belongs to the message whose turn it is
 
@@ -56,7 +60,7 @@ type progress struct {
 func (i *inbox) init(p *compat) {
 	i.pipe = p
 	i.ready = make(chan *arrival, p.context.limits.ReadAheadMessages)
-	i.held = newBudget(p.context.limits.ReadAheadBytes)
+	i.held = budget.New(p.context.limits.ReadAheadBytes)
 }
 
 // run reads descriptors and payloads until the connection ends.
@@ -121,10 +125,10 @@ func (i *inbox) receive(turn chan struct{}) (*arrival, error) {
 // up far enough.
 func (i *inbox) offer(in *arrival) error {
 	p := i.pipe
-	if !i.held.acquire(context.Background(), p.down, in.held) {
+	if !i.held.Acquire(context.Background(), p.down, in.held) {
 		return p.Err()
 	}
-	if n := in.payloadBytes(); len(in.desc.Payloads) > 0 && n <= i.held.size && i.held.tryAcquire(n) {
+	if n := in.payloadBytes(); len(in.desc.Payloads) > 0 && n <= i.held.Size() && i.held.TryAcquire(n) {
 		in.held += n
 		in.ahead = make([][]byte, len(in.desc.Payloads))
 	}
@@ -275,7 +279,7 @@ func (i *inbox) took(in *arrival) {
 	i.mu.Lock()
 	i.unread.Pop()
 	i.mu.Unlock()
-	i.held.release(in.held)
+	i.held.Release(in.held)
 }
 
 // drain discards what comes while the pipe is closing, so that the peer's

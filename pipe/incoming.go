@@ -17,6 +17,7 @@ type receiver interface {
 	read(ctx context.Context, a Allocation) error
 	discard(ctx context.Context) error
 	release()
+	isInline() bool
 }
 
 // Descriptor describes the message. The caller must not change it; it stays
@@ -53,6 +54,11 @@ func (in *Incoming) Discard(ctx context.Context) error {
 	}
 	return in.of.discard(ctx)
 }
+
+// Inline reports whether all of the message travels with its description, so that Read
+// waits at most for bytes that come before everything else of this pipe. Messages behind
+// it gain nothing if it is read elsewhere.
+func (in *Incoming) Inline() bool { return in.of.isInline() }
 
 // Release gives the Incoming back to its pipe, which uses it for another
 // message: a loop that calls it allocates nothing for small ones. It is an

@@ -30,7 +30,7 @@ type sizedLane struct {
 // laneFor is the channel for n bytes between two devices, of which it is known
 // that there is one.
 func (p *Pipe) laneFor(local, remote device.Device, n int) *lane {
-	all := p.lanes[devicePair{local, remote}]
+	all := p.between(local, remote)
 	l := all[0].lane
 	for _, s := range all[1:] {
 		if n < s.below {
@@ -68,6 +68,18 @@ func (p *Pipe) assignLanes(all routes) {
 		p.arriving[pair.remote] = pair.local
 		p.leaving[pair.local] = struct{}{}
 	}
+	p.hostLanes = p.lanes[hostPair]
+}
+
+var hostPair = devicePair{device.CPU(), device.CPU()}
+
+// between is the channels of a pair of devices, those of the largest tensors first.
+// It is asked for each tensor, and nearly all are in host memory.
+func (p *Pipe) between(local, remote device.Device) []sizedLane {
+	if local == hostPair.local && remote == hostPair.remote {
+		return p.hostLanes
+	}
+	return p.lanes[devicePair{local, remote}]
 }
 
 func (p *Pipe) closeChannels(cause error) {
@@ -78,7 +90,7 @@ func (p *Pipe) closeChannels(cause error) {
 
 // lane finds the channel from a local to a remote device.
 func (p *Pipe) lane(local, remote device.Device) (*lane, error) {
-	if all := p.lanes[devicePair{local, remote}]; all != nil {
+	if all := p.between(local, remote); all != nil {
 		return all[0].lane, nil
 	}
 	return nil, fmt.Errorf("%w: %s here to %s there; %s", ErrNoChannel, local, remote, p.refusedChannels())
@@ -86,6 +98,9 @@ func (p *Pipe) lane(local, remote device.Device) (*lane, error) {
 
 // checkSource reports whether any channel serves a local device.
 func (p *Pipe) checkSource(source device.Device) error {
+	if source == hostPair.local && p.hostLanes != nil {
+		return nil
+	}
 	if _, ok := p.leaving[source]; ok {
 		return nil
 	}

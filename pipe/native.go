@@ -148,8 +148,8 @@ func (p *nativePipe) stats() PipeStats {
 		Compression:    compression,
 		Sent:           p.out.traffic.snapshot(),
 		Received:       p.in.traffic.snapshot(),
-		BytesInFlight:  p.out.room.own.inUse(),
-		BytesReadAhead: p.in.held.inUse(),
+		BytesInFlight:  p.out.room.own.InUse(),
+		BytesReadAhead: p.in.held.InUse(),
 	}
 }
 
@@ -164,7 +164,7 @@ func (p *nativePipe) close() error {
 		err = p.in.awaitReads(ctx)
 	}
 	if err == nil {
-		p.sayNoMore()
+		p.sayNoMore(ctx)
 		err = p.awaitPeer(ctx)
 	}
 	p.fail(ErrClosed)
@@ -176,10 +176,16 @@ func (p *nativePipe) close() error {
 	return nil
 }
 
-// sayNoMore announces the end of what this end sends, once all of it has left.
-func (p *nativePipe) sayNoMore() {
+// sayNoMore announces the end of what this end sends, once all of it has left. The
+// goodbye goes first: without one the end of the messages means that the process died.
+func (p *nativePipe) sayNoMore(ctx context.Context) {
 	p.control.goodbye("")
-	p.out.stream.CloseWrite()
+	select {
+	case <-p.control.wrote:
+		p.out.stream.CloseWrite()
+	case <-p.down:
+	case <-ctx.Done():
+	}
 }
 
 // awaitPeer waits until the peer has said the same.
@@ -199,7 +205,7 @@ func (p *nativePipe) awaitPeer(ctx context.Context) error {
 func (p *nativePipe) answerClose() {
 	select {
 	case <-p.out.idle():
-		p.sayNoMore()
+		p.sayNoMore(context.Background())
 	case <-p.down:
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -24,7 +25,7 @@ type nativeInbox struct {
 	demand atomic.Int32         // calls of next, less what is in ready or was taken from it for them
 	seeker atomic.Bool          // one of them has the turn
 	ready  chan *nativeIncoming // what Next returns; closed at the end
-	held   *budget              // bytes taken in ahead of the application
+	held   *budget.Budget       // bytes taken in ahead of the application
 	ended  chan struct{}        // closed when the peer has said that no more will come
 
 	recvMu sync.Mutex // one Recv at a time
@@ -45,7 +46,7 @@ type nativeInbox struct {
 func (i *nativeInbox) init(p *nativePipe) {
 	i.pipe = p
 	i.ready = make(chan *nativeIncoming, p.context.limits.ReadAheadMessages)
-	i.held = newBudget(p.context.limits.ReadAheadBytes)
+	i.held = budget.New(p.context.limits.ReadAheadBytes)
 	i.ended = make(chan struct{})
 	i.open = map[uint64]*nativeIncoming{}
 }
@@ -74,7 +75,7 @@ func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 }
 
 func (i *nativeInbox) nextReady(ctx context.Context) (*nativeIncoming, error) {
-	if in := i.seek(ctx); in != nil {
+	if in := i.seek(ctx, false); in != nil {
 		return in, nil
 	}
 	p := i.pipe
@@ -104,7 +105,7 @@ func (i *nativeInbox) took(in *nativeIncoming) *nativeIncoming {
 // the peer has given up meanwhile.
 func (i *nativeInbox) deliver(in *nativeIncoming) bool {
 	if in.held > 0 {
-		i.held.release(in.held)
+		i.held.Release(in.held)
 	}
 	i.mu.Lock()
 	aborted := in.aborted != nil
@@ -170,7 +171,7 @@ func (i *nativeInbox) receive() error {
 			return err
 		}
 		in.held = in.cost()
-		if !i.held.acquire(context.Background(), i.pipe.down, in.held) {
+		if !i.held.Acquire(context.Background(), i.pipe.down, in.held) {
 			return i.pipe.Err()
 		}
 		if in.body != nil {
@@ -257,7 +258,11 @@ func (i *nativeInbox) finish(err error) {
 	p.awaitSession()
 	parted, reason := p.control.lastWord()
 	if !parted {
-		p.sessionEnded("message", err)
+		err = p.explain(err) // which waits once more for a peer that is slow to say it
+		parted, reason = p.control.lastWord()
+	}
+	if !parted {
+		p.fail(p.errorFor("connection", "message", err))
 		return
 	}
 	end := p.errorFor("next", "message", peerClosed(reason))
@@ -331,7 +336,7 @@ func (i *nativeInbox) drain() {
 			if !ok {
 				return
 			}
-			i.held.release(in.held)
+			i.held.Release(in.held)
 			in.forgo()
 		case <-i.pipe.down:
 			return

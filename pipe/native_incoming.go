@@ -108,6 +108,8 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	return in.unpackLarge(ctx, a)
 }
 
+func (in *nativeIncoming) isInline() bool { return in.large == 0 }
+
 // claim reports whether the message is now the caller's to read or to let go.
 func (in *nativeIncoming) claim() bool { return in.claimed.CompareAndSwap(false, true) }
 

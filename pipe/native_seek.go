@@ -12,8 +12,9 @@ import (
 // goroutine sleeps meanwhile; it reads when nobody looks. So no goroutine has to
 // wake another one for a message that comes at once.
 
-// seek returns the next message if that is there, or comes soon.
-func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
+// seek returns the next message if that is there, or comes soon. What is due is
+// looked for whatever comes for other pipes.
+func (i *nativeInbox) seek(ctx context.Context, due bool) *nativeIncoming {
 	if i.reader.poll == nil || ctx.Err() != nil || isClosed(i.pipe.down) || isClosed(i.pipe.closing) {
 		return nil
 	}
@@ -25,7 +26,7 @@ func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
 		return i.took(in)
 	default:
 	}
-	in := i.lookOut()
+	in := i.lookOut(due)
 	if in != nil {
 		i.demand.Add(-1)
 		i.foundOne()
@@ -33,10 +34,26 @@ func (i *nativeInbox) seek(ctx context.Context) *nativeIncoming {
 	return in
 }
 
+// poll is next for one who does not sleep here. It takes part in the demand, so
+// that whoever reads leaves the stream to it.
+func (p *nativePipe) poll(ctx context.Context) *Incoming {
+	i := &p.in
+	i.demand.Add(1)
+	in := i.seek(ctx, true)
+	if in == nil {
+		i.demand.Add(-1)
+		return nil
+	}
+	if !i.deliver(in) {
+		return nil
+	}
+	return &in.Incoming
+}
+
 // lookOut looks for the next message. Whoever has the turn reads, and puts what is
 // not his into ready before he gives it up; then he sees to it that somebody reads
 // for those who came meanwhile.
-func (i *nativeInbox) lookOut() *nativeIncoming {
+func (i *nativeInbox) lookOut(due bool) *nativeIncoming {
 	if !i.turn.TryLock() {
 		i.hint()
 		return nil
@@ -51,7 +68,7 @@ func (i *nativeInbox) lookOut() *nativeIncoming {
 	defer i.reader.mu.Unlock()
 	defer i.seeker.Store(false) // before anybody else can rely on this call
 	i.reader.letRead()
-	in := i.reader.find()
+	in := i.reader.find(due)
 	if in != nil {
 		i.admit(in)
 	}
@@ -83,8 +100,12 @@ func (r *messageReader) letRead() {
 // patience is how often a message that comes in bits is looked at again.
 const patience = 64
 
-// find looks for a message. The caller holds mu.
-func (r *messageReader) find() *nativeIncoming {
+// find looks for a message, see seek. The caller holds mu.
+func (r *messageReader) find(due bool) *nativeIncoming {
+	look := r.poll.Look
+	if due {
+		look = r.poll.LookDue
+	}
 	for range patience {
 		in, err := r.read(true)
 		if err == nil && in.body != nil {
@@ -94,7 +115,7 @@ func (r *messageReader) find() *nativeIncoming {
 		if err == nil {
 			return in
 		}
-		if err != errNothing || !r.poll.Look() {
+		if err != errNothing || !look() {
 			break
 		}
 	}

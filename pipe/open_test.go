@@ -179,12 +179,14 @@ func TestHandshakeTimesOut(t *testing.T) {
 		_, err = c.Dial(context.Background(), "mem://silent")
 		require.ErrorIs(t, err, pipe.ErrHandshakeTimeout)
 		require.ErrorIs(t, err, pipe.ErrHandshake)
+		require.ErrorContains(t, err, "handshake timed out while waiting for the answer")
 		require.Equal(t, 10*time.Second, time.Since(begin))
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errEnough)
 		_, err = c.Dial(ctx, "mem://silent")
 		require.ErrorIs(t, err, errEnough)
+		require.ErrorContains(t, err, errEnough.Error()+" while dialling")
 		require.Equal(t, uint64(2), c.Stats().HandshakesFailed)
 	})
 }

@@ -14,8 +14,9 @@ import (
 // them when the time for that runs out: that is what ends blocked reads and
 // writes of the handshake.
 type opening struct {
-	ctx  context.Context
-	stop func() bool // watching ctx; false if ctx has ended
+	ctx   context.Context
+	stop  func() bool // watching ctx; false if ctx has ended
+	phase phase       // of the goroutine that opens
 
 	mu    sync.Mutex
 	conns []transport.Conn
@@ -118,11 +119,16 @@ func wait(done <-chan struct{}, d time.Duration) {
 }
 
 // explain turns an error of the handshake into one that says why it failed:
-// where time ran out or the caller gave up, that is the cause, whatever the
-// closed connections say.
+// where time ran out or the caller gave up, that is the cause, and the phase says
+// what was waited for. Of err there is then the text alone: what the connections
+// say that were closed for that reason must not match.
 func (o *opening) explain(err error) error {
-	if cause := context.Cause(o.ctx); cause != nil {
-		return fmt.Errorf("%w: %w", ErrHandshake, cause)
+	cause := context.Cause(o.ctx)
+	switch {
+	case cause == nil:
+		return fmt.Errorf("%w: %w", ErrHandshake, err)
+	case errors.Is(err, ErrClosed), errors.Is(err, cause):
+		return fmt.Errorf("%w: %w while %s", ErrHandshake, cause, o.phase)
 	}
-	return fmt.Errorf("%w: %w", ErrHandshake, err)
+	return fmt.Errorf("%w: %w while %s: %v", ErrHandshake, cause, o.phase, err)
 }

@@ -25,11 +25,12 @@ type Pipe struct {
 	first   transport.Conn // the connection that messages come by
 	dialect dialect
 
-	channels []*lane
-	lanes    map[devicePair][]sizedLane      // of the largest tensors first
-	arriving map[device.Device]device.Device // for each device of the peer, one here that it reaches
-	leaving  map[device.Device]struct{}      // the devices here that reach one of the peer
-	plain    traffic                         // parts that were to be compressed and are not
+	channels  []*lane
+	lanes     map[devicePair][]sizedLane      // of the largest tensors first
+	hostLanes []sizedLane                     // between host memory here and there
+	arriving  map[device.Device]device.Device // for each device of the peer, one here that it reaches
+	leaving   map[device.Device]struct{}      // the devices here that reach one of the peer
+	plain     traffic                         // parts that were to be compressed and are not
 
 	closeCalled atomic.Bool
 	closing     chan struct{} // closed when Close begins
@@ -49,6 +50,7 @@ type dialect interface {
 	writeConfirmed(ctx context.Context, m *Message) error
 	writeAsync(ctx context.Context, m *Message) *WriteOp
 	next(ctx context.Context) (*Incoming, error)
+	poll(ctx context.Context) *Incoming
 	confirms() bool
 	stats() PipeStats
 
@@ -140,6 +142,18 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 		return nil, p.errorFor("next", "", ErrClosed)
 	}
 	return p.dialect.next(ctx)
+}
+
+// Poll is Next that never sleeps: it looks for the next message for some
+// microseconds, as Next does before it sleeps, and returns nil if none came, or if
+// messages of this pipe cannot be looked for, which is so over TCP and in the
+// compatible dialect. It is for who waits for one answer while another goroutine is
+// in Next all the time: the answer then takes no way over that one.
+func (p *Pipe) Poll(ctx context.Context) *Incoming {
+	if p.isClosing() {
+		return nil
+	}
+	return p.dialect.poll(ctx)
 }
 
 // errorFor puts a cause into an *Error, unless it is one already.

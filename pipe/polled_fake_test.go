@@ -312,6 +312,8 @@ func (s *polledStream) Await() {
 }
 
 // Look waits for something as long as the tap is open.
+func (s *polledStream) LookDue() bool { return s.Look() }
+
 func (s *polledStream) Look() bool {
 	s.tap.mu.Lock()
 	defer s.tap.mu.Unlock()

@@ -1,26 +1,30 @@
 package pipe
 
-import "context"
+import (
+	"context"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+)
 
 // room is what the messages under way of one pipe may take: of its own budget
 // and of that of all pipes of the context.
 type room struct {
-	own    *budget
-	shared *budget
+	own    *budget.Budget
+	shared *budget.Budget
 }
 
 func newRoom(c *Context) room {
-	return room{own: newBudget(c.limits.PipeBytesInFlight), shared: c.inFlight}
+	return room{own: budget.New(c.limits.PipeBytesInFlight), shared: c.inFlight}
 }
 
 // acquire takes n bytes, waiting until they are free, ctx ends or stop is
 // closed. It reports false if it took nothing.
 func (r *room) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
-	if !r.own.acquire(ctx, stop, n) {
+	if !r.own.Acquire(ctx, stop, n) {
 		return false
 	}
-	if !r.shared.acquire(ctx, stop, r.sharedCost(n)) {
-		r.own.release(n)
+	if !r.shared.Acquire(ctx, stop, r.sharedCost(n)) {
+		r.own.Release(n)
 		return false
 	}
 	return true
@@ -38,8 +42,8 @@ func (r *room) giveBack(s share) {
 	if s == (share{}) {
 		return
 	}
-	r.shared.release(s.shared)
-	r.own.release(s.own)
+	r.shared.Release(s.shared)
+	r.own.Release(s.own)
 }
 
 func (s *share) add(other share) {
@@ -56,4 +60,11 @@ func (s share) split(n int) (part, rest share) {
 // sharedCost is what a message takes of the context's budget. A very large one
 // counts as half of it: were it to wait for all, one pipe whose peer does not
 // read could hold it up, and behind it everybody.
-func (r *room) sharedCost(n int) int { return min(n, r.shared.size/2) }
+func (r *room) sharedCost(n int) int { return min(n, r.shared.Size()/2) }
+
+// windowBudget is a budget for the windows of sessions, which go on without what
+// they do not get: not even the first has more than there is.
+type windowBudget struct{ *budget.Budget }
+
+// Acquire implements [transport.Budget].
+func (b windowBudget) Acquire(n int) bool { return n <= b.Size() && b.TryAcquire(n) }

@@ -83,8 +83,8 @@ func (c *Context) Stats() ContextStats {
 		PipesOpened:          opened,
 		HandshakesDone:       c.counters.handshakesDone.Load(),
 		HandshakesFailed:     c.counters.handshakesFailed.Load(),
-		HandshakesInProgress: int(c.strangers.Load()) + c.openings.inUse(),
+		HandshakesInProgress: int(c.strangers.Load()) + c.openings.InUse(),
 		ConnectionsRefused:   c.counters.connectionsRefused.Load(),
-		BytesInFlight:        c.inFlight.inUse(),
+		BytesInFlight:        c.inFlight.InUse(),
 	}
 }

@@ -36,6 +36,7 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 		w.listener.context.strangers.Add(-1)
 		return err
 	}
+	w.opening.phase = phasePacket
 	packet, err := w.readPacket(conn)
 	w.listener.context.strangers.Add(-1)
 	if err != nil {
@@ -45,15 +46,16 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 	case wire.RequestedConnection:
 		return w.deliver(packet.RegistrationID, conn)
 	case wire.SpontaneousConnection:
-		if !w.listener.context.openings.tryAcquire(1) {
+		if !w.listener.context.openings.TryAcquire(1) {
 			w.listener.refused(conn)
 			return nil
 		}
-		defer w.listener.context.openings.release(1)
+		defer w.listener.context.openings.Release(1)
 		p, err := w.open(packet.ContextName, conn)
 		if err != nil {
 			return err
 		}
+		w.opening.phase = phaseAccept
 		return w.queue(ctx, p)
 	default:
 		return protocolError("first packet is a %T", packet)
@@ -89,6 +91,7 @@ func (w *welcomer) deliver(id uint64, conn transport.Conn) error {
 // that the answer asks for.
 func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	limits := w.listener.context.limits
+	w.opening.phase = phaseBrochure
 	frame, err := readFrame(first, nil, limits.HandshakeBytes)
 	if err != nil {
 		return nil, classify(err)
@@ -131,14 +134,14 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 		tried = c.passOver(name, brochure.ChannelDeviceDescriptors, tried)
 	}
 	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
-	more = overrule(more, "the dialling end", theirs.Refused)
+	toldMore := overrule(more, "the dialling end", theirs.Refused)
 	told := overrule(refused, "the dialling end", theirs.Without)
 	native, reason, err := c.chooseDialect(marker, marked, carriesSession(first))
 	all := c.registry.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
 		_, without := tried[e.Name]
 		return !without && e.serves(pair, brochure.ChannelDeviceDescriptors[e.Name])
 	})
-	plan := c.registry.newPlan(name, all, append(told, all.without(more)...))
+	plan := c.registry.newPlan(name, all, append(told, all.without(toldMore)...))
 	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
 	}
@@ -149,7 +152,7 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
 		s.probing = wire.Probing{
 			Offers:  c.registry.answerOffers(all, theirs.Offers),
-			Refused: c.registry.reasons("channel", tried),
+			Refused: c.registry.reasons("channel", reasonsOf(all.without(more))),
 			Without: c.registry.reasons("transport", reasonsOf(refused)),
 		}
 	}
@@ -168,17 +171,20 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	if s.native {
 		w.opening.linger()
 	}
+	w.opening.phase = phaseReply
 	if err := first.WriteFrames(transport.Frame{answer.Append(nil)}); err != nil {
 		return classify(err)
 	}
 	var err error
 	if len(s.probing.Offers) > 0 {
+		w.opening.phase = phaseVerdict
 		if err = w.verdict(first); err != nil {
 			return err
 		}
 	}
 	s.desc = first
 	if desc != nil {
+		w.opening.phase = phaseArrival
 		if s.desc, err = w.awaitMove(s, desc, first); err != nil {
 			return err
 		}
@@ -200,6 +206,7 @@ func (w *welcomer) meetFurther(s *spec, reply, control *ticket) (err error) {
 	vigil, ctx, stop := w.keepVigil(s.desc)
 	defer stop()
 	s.vigil = vigil
+	w.opening.phase = phaseOthers
 	if s.reply, err = w.await(ctx, reply); err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
@@ -71,7 +73,8 @@ func unread(from, to []*Pipe) (sum int) {
 // or unread stays under the bound of the context; and it is all given back.
 func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const pipes, bound, each = 50, 5 << 20, 150
+		const each = 150
+		pipes, bound := race.Pick(50, 20), race.Pick(5<<20, 2<<20)
 		network := mem.NewNetwork()
 		a, b := windowContext(t, network, 0), windowContext(t, network, bound)
 		clients, servers := windowPipes(t, a, b, pipes)
@@ -81,22 +84,22 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, b.windows.inUse(), bound)
+		require.LessOrEqual(t, b.windows.InUse(), bound)
 
 		for _, p := range servers {
 			take(t, p, each/2)
-			require.LessOrEqual(t, b.windows.inUse(), bound)
+			require.LessOrEqual(t, b.windows.InUse(), bound)
 		}
 		synctest.Wait()
-		require.Greater(t, b.windows.inUse(), bound-256<<10, "and the readers pause")
-		require.LessOrEqual(t, b.windows.inUse(), bound)
+		require.Greater(t, b.windows.InUse(), bound-256<<10, "and the readers pause")
+		require.LessOrEqual(t, b.windows.InUse(), bound)
 		perPipe := 256<<10 + b.limits.ReadAheadBytes + 2*len(windowMessage().Payloads[0].Data)
 		require.LessOrEqual(t, unread(clients, servers), bound+pipes*perPipe)
 
 		for _, p := range servers {
 			take(t, p, each-each/2)
 		}
-		require.LessOrEqual(t, b.windows.inUse(), bound)
+		require.LessOrEqual(t, b.windows.InUse(), bound)
 		for i, p := range servers {
 			if i%2 == 0 {
 				p.Abort(nil)
@@ -105,12 +108,12 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 			}
 		}
 		b.Close()
-		require.Zero(t, b.windows.inUse())
+		require.Zero(t, b.windows.InUse())
 	})
 }
 
 func TestWindowBudgetIsNeverExceeded(t *testing.T) {
-	b := windowBudget{newBudget(10)}
+	b := windowBudget{budget.New(10)}
 	require.False(t, b.Acquire(11), "not even alone")
 	require.True(t, b.Acquire(10))
 	require.False(t, b.Acquire(1))

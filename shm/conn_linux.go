@@ -42,6 +42,7 @@ type conn struct {
 	work     sync.WaitGroup // goroutines
 
 	spin    time.Duration
+	hearing time.Duration // that a peer may take to make room for a byte
 	parted  bool          // attend has heard that the peer changed over to a session
 	left    chan struct{} // closed when attend is over
 	session atomic.Pointer[ringnet.Session]
@@ -59,8 +60,8 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		mine: h.mine, theirs: h.theirs, rings: h.rings(),
 		inToken: h.greeting.inToken, outToken: h.greeting.outToken,
 		press: pressDoorbell,
-		spin:  h.transport.spin,
-		left:  make(chan struct{}),
+		spin:  h.transport.spin, hearing: h.transport.patience,
+		left: make(chan struct{}),
 	}
 	var err error
 	if c.raw, err = h.socket.SyscallConn(); err != nil {
@@ -92,7 +93,7 @@ func (c *conn) takeRoles(h *handshake) error {
 	spin := wait.NewMemory(h.transport.spin)
 	c.in = inbox{conn: c, from: consumer}
 	c.in.waiter = newWaiter(h.in, spin, readerSleeps, c.in.ready)
-	c.out = outbox{conn: c, to: producer, guarded: !c.theirs.sealed()}
+	c.out = outbox{conn: c, to: producer, guarded: !c.theirs.sealed(), complete: !c.rings}
 	c.out.waiter = newWaiter(h.out, spin.Sibling(), writerSleeps, c.out.ready)
 	c.out.pass, c.out.raw = c.out.passFrames, c.out.passPieces
 	if c.rings {

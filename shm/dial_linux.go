@@ -68,8 +68,14 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	if err == nil {
 		err = h.take()
 	}
+	if errors.Is(err, errRefused) {
+		err = h.refusal()
+	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("the listening end hung up, and knows why: %w", err)
+	}
+	if err == nil {
+		err = h.complete()
 	}
 	if !interrupt() {
 		<-interrupted

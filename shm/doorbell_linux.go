@@ -16,19 +16,47 @@ const (
 	changeOver   = 2 // what follows is a session's
 )
 
-// send sends one byte. Where the socket is full the peer has been rung for
-// already. Where the peer is gone attend hears of it.
-func (c *conn) send(what byte) {
+// sayChangeOver may not be lost: the peer waits for that byte. Hence it waits for
+// a peer that has let doorbells come together until no more fit, though not for ever.
+// Where the peer is gone attend hears of it.
+func (c *conn) sayChangeOver() error {
 	step.Here()
-	_ = c.raw.Control(func(fd uintptr) {
-		_ = unix.Send(int(fd), []byte{what}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-	})
+	_ = c.socket.SetWriteDeadline(time.Now().Add(c.hearing))
+	_, err := c.socket.Write([]byte{changeOver})
+	_ = c.socket.SetWriteDeadline(time.Time{})
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return c.failure("write", protocolError("it does not listen to its doorbell"))
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+		return nil
+	}
+	return err
 }
 
-// pressDoorbell is send(somethingNew) for one descriptor.
+// pressDoorbell says that there is something new. Where the socket is full the peer
+// has been rung for already.
 func pressDoorbell(fd uintptr) {
 	step.Here()
-	_ = unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	press(fd, sendDoorbell)
+}
+
+// shortages is how often a doorbell is tried again for which the system has no memory.
+const shortages = 100
+
+// press ends the connection where the system never has memory: the peer might wait
+// for that doorbell for ever.
+func press(fd uintptr, send func(fd uintptr) error) {
+	for range shortages {
+		if send(fd) != unix.ENOBUFS {
+			return
+		}
+		pause()
+	}
+	_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // it fails where the peer is gone
+}
+
+func sendDoorbell(fd uintptr) error {
+	return unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
 var doorbell = []byte{somethingNew}

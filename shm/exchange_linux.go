@@ -53,6 +53,9 @@ func (g greeting) close() {
 	}
 }
 
+// errRefused is what stands for a greeting of a peer that turns this end away.
+var errRefused = errors.New("the peer refuses")
+
 // receive takes the peer's greeting, which comes in one piece. The descriptors
 // must be closed.
 func receive(socket *net.UnixConn) (greeting, error) {
@@ -68,6 +71,9 @@ func receive(socket *net.UnixConn) (greeting, error) {
 	}
 	if err != nil {
 		return greeting{}, err
+	}
+	if string(tokens[:n]) == refusing && oobn == 0 {
+		return greeting{}, errRefused
 	}
 	files, err := segment.Received(rights[:oobn], flags, passed)
 	if errors.Is(err, segment.ErrFile) {

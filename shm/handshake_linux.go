@@ -1,6 +1,8 @@
 package shm
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"os"
 
@@ -34,14 +36,32 @@ func (h *handshake) identify() (err error) {
 	return h.transport.admits(h.peer)
 }
 
+// meet is what the listening end does before it says anything. For a peer that has
+// given up meanwhile it sets no memory aside.
+func (h *handshake) meet() error {
+	for _, part := range []func() error{h.identify, h.take, h.present, h.prepare, h.complete} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // share makes this end's memory and sends it to the peer.
 func (h *handshake) share() error {
-	var err error
+	if err := h.prepare(); err != nil {
+		return err
+	}
+	return h.greet()
+}
+
+// prepare makes what this end shares, which takes its time.
+func (h *handshake) prepare() (err error) {
 	if h.reactor, err = h.transport.reactors.acquire(); err != nil {
 		return err
 	}
 	h.greeting.inToken, h.greeting.outToken = h.reactor.register(h.in), h.reactor.register(h.out)
-	if h.mine, err = create(inboxSize); err != nil {
+	if h.mine, err = createInbox(); err != nil {
 		return err
 	}
 	if !h.transport.tokensOnly {
@@ -51,10 +71,32 @@ func (h *handshake) share() error {
 		h.reactor.memory.header.File(), h.reactor.memory.data.File(),
 		h.mine.header.File(), h.mine.data.File(),
 	}
+	return nil
+}
+
+// greet sends it to the peer. Nothing was sent before, so there is room for it, and
+// it waits for nobody.
+func (h *handshake) greet() error {
 	if err := h.greeting.send(h.socket); err != nil {
 		return err
 	}
 	return h.mine.closeFiles()
+}
+
+// present fails where the dialling end is not there any more.
+func (h *handshake) present() error {
+	raw, err := h.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	gone := false
+	if err := raw.Control(func(fd uintptr) { gone = hungUp(int(fd)) }); err != nil {
+		return err
+	}
+	if gone {
+		return fmt.Errorf("the dialling end has given up: %w", io.ErrUnexpectedEOF)
+	}
+	return nil
 }
 
 // take maps what the peer shares.
@@ -73,6 +115,15 @@ func (h *handshake) take() error {
 	}
 	h.theirs, err = open(g.files[2], g.files[3])
 	return err
+}
+
+// complete has all pages of this end's inbox set aside for a peer that does not know
+// how to, once both ends have their memory.
+func (h *handshake) complete() error {
+	if h.rings() {
+		return nil
+	}
+	return h.mine.complete()
 }
 
 // rings reports whether the peer rings doorbells, and can be rung.

@@ -105,19 +105,20 @@ func (l *listener) welcome() {
 
 // receive does this end's part of a handshake. A peer that it turns away is
 // queued too. Whoever dials one after the other is accepted in that order,
-// because the last word of a handshake is said in it.
+// because the last word of a handshake is said in it; the memory was made before,
+// by all at once.
 func (l *listener) receive(socket *net.UnixConn) {
 	interrupt := context.AfterFunc(l.closing, func() { socket.SetDeadline(past) })
 	socket.SetDeadline(time.Now().Add(l.transport.patience))
 	h := newHandshake(l.transport, socket)
-	err := h.identify()
-	if err == nil {
-		err = h.take()
+	err := h.meet()
+	if err != nil {
+		h.turnAway(err)
 	}
 	l.inLine.Lock()
 	defer l.inLine.Unlock()
 	if err == nil {
-		err = h.share()
+		err = h.greet()
 	}
 	if !interrupt() && err == nil {
 		err = transport.ErrClosed

@@ -27,9 +27,9 @@ type memory struct {
 	ring         *ring.Ring
 }
 
-// create makes the memory of a ring of this end. It is sealed: a C++ peer does
-// not notice, and nobody can take it away.
-func create(size int) (m memory, err error) {
+// create makes the memory of a ring of this end, of which the first part has its
+// pages. It is sealed: a C++ peer does not notice, and nobody can take it away.
+func create(size, part int) (m memory, err error) {
 	defer func() {
 		if err != nil {
 			m.close()
@@ -38,7 +38,7 @@ func create(size int) (m memory, err error) {
 	if m.header, err = segment.CreateSealed(ring.HeaderSize); err != nil {
 		return m, err
 	}
-	if m.data, err = segment.CreateSealed(size); err != nil {
+	if m.data, err = segment.CreateSparse(size, segment.Extent{At: 0, Length: part}); err != nil {
 		return m, err
 	}
 	if err = ring.Init(m.header.Bytes(), size); err != nil {

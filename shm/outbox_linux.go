@@ -25,7 +25,9 @@ type outbox struct {
 	waiter
 	conn     *conn
 	to       *ring.Producer
-	guarded  bool // the peer can take the memory away
+	guarded  bool  // the peer can take the memory away
+	complete bool  // the memory has all of its pages
+	first    int64 // bytes put in while it had not
 	deadline deadline
 
 	mu     sync.Mutex // held by a writer
@@ -53,10 +55,16 @@ func (o *outbox) writeFrames(frames []transport.Frame) error {
 	if err := o.stopped(); err != nil {
 		return err
 	}
+	total := int64(0)
 	for _, f := range frames {
-		if n := frame.Size(f); n > math.MaxUint32 {
+		n := frame.Size(f)
+		if n > math.MaxUint32 {
 			return fmt.Errorf("%w: one of %d bytes; shared memory takes less than 4 GiB", transport.ErrFrame, n)
 		}
+		total += headerSize + n
+	}
+	if err := o.reserve(total); err != nil {
+		return err
 	}
 	o.frames = frames
 	err := o.guard(o.pass)
@@ -92,6 +100,9 @@ func (o *outbox) passFrames() error {
 // where it fails.
 func (o *outbox) writePieces(pieces *net.Buffers) (int, error) {
 	if err := o.stopped(); err != nil {
+		return 0, err
+	}
+	if err := o.reserve(frame.Size(*pieces)); err != nil {
 		return 0, err
 	}
 	o.pieces, o.sent = *pieces, 0
@@ -147,6 +158,21 @@ func (o *outbox) put(p []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// reserve has pages set aside before any of n bytes goes to where there may be none:
+// a lack of them leaves no part of a frame behind, and the next call tries again.
+func (o *outbox) reserve(n int64) error {
+	if o.complete {
+		return nil
+	}
+	if o.first+n > inboxBegin {
+		err := o.conn.theirs.complete()
+		o.complete = err == nil
+		return err
+	}
+	o.first += n
+	return nil
 }
 
 // stopped is the reason to write no more.

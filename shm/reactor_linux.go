@@ -32,7 +32,7 @@ type reactor struct {
 }
 
 func newReactor() (*reactor, error) {
-	m, err := create(reactorSize)
+	m, err := create(reactorSize, reactorSize)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,9 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 	if !c.rings {
 		return mux.New(s, cfg)
 	}
-	c.send(changeOver)
+	if err := c.sayChangeOver(); err != nil {
+		return nil, err
+	}
 	at := ringnet.Addresses{Local: s.LocalAddr(), Remote: s.RemoteAddr()}
 	inner, err := ringnet.NewSession(c.socket, c.left, cfg, c.spin, at)
 	if err != nil {

@@ -50,6 +50,12 @@ func newStranger(t testing.TB, l transport.Listener) *stranger {
 	t.Helper()
 	socket, err := net.DialUnix("unix", nil, socketAddr(l.Addr()))
 	require.NoError(t, err)
+	return strangerAt(t, socket)
+}
+
+// strangerAt is a stranger at that end of a socket.
+func strangerAt(t testing.TB, socket *net.UnixConn) *stranger {
+	t.Helper()
 	t.Cleanup(func() { socket.Close() })
 	return &stranger{UnixConn: socket, reactor: unsealed(t, reactorSize), inbox: unsealed(t, inboxSize)}
 }

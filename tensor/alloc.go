@@ -33,12 +33,28 @@ func (Heap) Alloc(size int) (*Storage, error) {
 // heapStorage makes a storage whose memory the collector owns; Release only
 // makes stale users show under the tag "invariants".
 func heapStorage(size int) *Storage {
-	p := heapBytes(size)
-	s := &Storage{buf: device.Bytes(p), host: p}
+	s, p := newHeapStorage(size)
+	s.buf, s.host = device.Bytes(p), p
 	if invariants.Enabled {
 		s.release = func() { invariants.Scribble(p) }
 	}
 	return s
+}
+
+func newHeapStorage(size int) (*Storage, []byte) {
+	if size > smallBytes {
+		return &Storage{}, heapBytes(size)
+	}
+	one := &smallStorage{}
+	return &one.Storage, unsafe.Slice((*byte)(unsafe.Pointer(&one.memory)), size)
+}
+
+// smallBytes is the size up to which memory lies beside its Storage.
+const smallBytes = 64
+
+type smallStorage struct {
+	Storage
+	memory [smallBytes / 8]uint64
 }
 
 // heapBytes returns zeroed memory that is aligned for every dtype, which

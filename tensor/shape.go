@@ -63,12 +63,16 @@ func ByteSize(dtype DType, shape []int) (int, error) {
 // rowMajor is the strides of a contiguous tensor of that valid shape.
 func rowMajor(shape []int) []int {
 	strides := make([]int, len(shape))
+	fillRowMajor(strides, shape)
+	return strides
+}
+
+func fillRowMajor(strides, shape []int) {
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {
 		strides[i] = step
 		step *= max(shape[i], 1)
 	}
-	return strides
 }
 
 // checkStrided fails unless every element of the described tensor lies among

@@ -31,19 +31,44 @@ func Strided(s *Storage, dtype DType, shape, strides []int, offset int) (*Tensor
 	if err := checkStrided(shape, strides, offset, s.Len()/dtype.Size()); err != nil {
 		return nil, err
 	}
-	t := &Tensor{storage: s, dtype: dtype, offset: offset}
-	both := append(append(make([]int, 0, 2*len(shape)), shape...), strides...)
-	t.shape, t.strides = both[:len(shape):len(shape)], both[len(shape):]
+	t := blank(s, dtype, len(shape))
+	t.offset = offset
+	copy(t.shape, shape)
+	copy(t.strides, strides)
 	return t, nil
+}
+
+// fewDims is the rank up to which shape and strides lie beside the Tensor.
+const fewDims = 4
+
+// blank is a tensor whose shape and strides are to be filled in.
+func blank(s *Storage, dtype DType, rank int) *Tensor {
+	if rank <= fewDims {
+		one := &struct {
+			Tensor
+			dims [2 * fewDims]int
+		}{}
+		one.Tensor = Tensor{storage: s, dtype: dtype, shape: one.dims[:rank:rank], strides: one.dims[rank : 2*rank : 2*rank]}
+		return &one.Tensor
+	}
+	dims := make([]int, 2*rank)
+	return &Tensor{storage: s, dtype: dtype, shape: dims[:rank:rank], strides: dims[rank:]}
 }
 
 // FromStorage views the first elements of s in row-major order. The error is
 // that of Strided.
 func FromStorage(s *Storage, dtype DType, shape ...int) (*Tensor, error) {
-	if _, err := NumElements(shape); err != nil {
+	size, err := ByteSize(dtype, shape)
+	if err != nil {
 		return nil, err
 	}
-	return Strided(s, dtype, shape, rowMajor(shape), 0)
+	if size > s.Len() {
+		return Strided(s, dtype, shape, rowMajor(shape), 0) // which says what is wrong
+	}
+	t := blank(s, dtype, len(shape))
+	copy(t.shape, shape)
+	fillRowMajor(t.strides, shape)
+	return t, nil
 }
 
 // Alloc makes a contiguous tensor with undefined contents in memory from a.

@@ -31,6 +31,10 @@ type Poller interface {
 	// whether there is.
 	Look() bool
 
+	// LookDue is Look for who waits for one thing that is due, whatever the others of
+	// this process wait for.
+	LookDue() bool
+
 	// Wake makes Await return.
 	Wake()
 

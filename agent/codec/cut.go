@@ -95,10 +95,14 @@ func (e *Encoder) addPart(order []int, lo, hi int) error {
 	return nil
 }
 
+// minSpread is the memory from which on it is worth while to send less of it than a
+// view is spread over.
+const minSpread = 8 << 10
+
 // sparseView reports whether the elements of a view make up less than half of
 // the memory that they are spread over, and can be collected here and now.
 func (e *Encoder) sparseView(p *piece) bool {
-	return p.tensor.ByteSize() < (p.hi-p.lo)/2 && p.tensor.ByteSize() > 0 &&
+	return p.hi-p.lo >= minSpread && p.tensor.ByteSize() < (p.hi-p.lo)/2 && p.tensor.ByteSize() > 0 &&
 		!repeats(p.tensor.Shape(), p.tensor.Strides()) && p.buffer.IsHost() && p.buffer.Stream() == nil
 }
 

@@ -47,15 +47,16 @@
 // no more than the part from the first to the last byte that the views use,
 // begun at a multiple of 16 bytes. If the views of a storage use less than half
 // of that part, those that have no memory in common travel apart. A view alone
-// whose elements are less than half of the memory that they are spread over, as
-// a column of a large matrix, is copied to be contiguous where the host can do
+// whose elements are less than half of the memory that they are spread over, if that
+// is 8 KiB or more, as a column of a large matrix, is copied to be contiguous where the host can do
 // that. Everything between the views of a part travels too.
 //
 // # Errors
 //
 // An error value keeps its identity where both ends registered it by
-// [Registry.RegisterError], and its fields where its type is registered. Others
-// arrive as a [*RemoteError] with type, text and what they wrap. An error that
+// [Registry.RegisterError], and its fields where its type is registered. Others, and
+// those that only the sender registered, arrive as a [*RemoteError] with type and
+// text, the first with what they wrap too. An error that
 // has a method Is arrives as wrapping all registered errors that it claims to be.
 //
 // # Two versions of a program
@@ -122,8 +123,9 @@
 //	               object n that was not there yet, counting from 0; 2n+2 for
 //	               object n again
 //	18 interface   0 for nil; index in the table of types + 1, value
-//	19 error       0 for nil; 1, name; 2, index in the table of types, value; 3,
-//	               type as text, text, number of wrapped errors, these errors
+//	19 error       0 for nil; 1, name, text; 2, text, index in the table of types,
+//	               value; 3, type as text, text, number of wrapped errors, these
+//	               errors
 //	20 tensor      0 for nil; index of the view + 1
 //	21 sparse      as a pointer, to: indices and values as tensors, number of
 //	               dimensions, dimensions

@@ -8,8 +8,8 @@ import (
 // The forms of an error.
 const (
 	errorNil      = 0
-	errorSentinel = 1 // name
-	errorTyped    = 2 // index of a type, value
+	errorSentinel = 1 // name, text
+	errorTyped    = 2 // text, index of a type, value
 	errorOpaque   = 3 // name of the type, text, number of wrapped errors, these
 )
 
@@ -32,6 +32,7 @@ func (e *Encoder) error(v error) error {
 	if name := e.registry.sentinelName(v); name != "" {
 		e.Uint(errorSentinel)
 		e.String(name)
+		e.String(v.Error())
 	} else if _, _, known := e.registry.nameOf(reflect.TypeOf(v)); known {
 		if err := e.typedError(v); err != nil {
 			return at(err, ".("+reflect.TypeOf(v).String()+")")
@@ -51,6 +52,7 @@ func (e *Encoder) typedError(v error) error {
 		return err
 	}
 	e.Uint(errorTyped)
+	e.String(v.Error()) // for those who do not know the type
 	e.Uint(uint64(e.use(typeKey{t, true}, p, name, pointer)))
 	box := reflect.New(t)
 	box.Elem().Set(reflect.ValueOf(v))
@@ -92,22 +94,36 @@ func (d *Decoder) error() (v error, err error) {
 	return v, err
 }
 
-// sentinelError finds an error by its name. One that is not registered here is
-// as good as any unknown one: the name is all that is known of it.
+// sentinelError finds an error by its name. Of one that is not registered here name
+// and text are left.
 func (d *Decoder) sentinelError() (error, error) {
-	name, err := d.String()
+	name, err := d.text()
 	if err != nil {
 		return nil, err
 	}
-	if v, ok := d.registry.sentinel(name); ok {
+	text, err := d.text()
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := d.registry.sentinel(string(name)); ok {
 		return v, nil
 	}
-	return &RemoteError{Type: name, Text: name}, d.spend(64)
+	return d.unknownError(name, text)
+}
+
+// unknownError stands for an error that is not registered here.
+func (d *Decoder) unknownError(name, text []byte) (error, error) {
+	err := d.spend(len(name) + len(text) + int(unsafe.Sizeof(RemoteError{})))
+	return &RemoteError{Type: string(name), Text: string(text)}, err
 }
 
 // typedError reads an error of a registered type. Of one that is not registered
-// here the name is left.
+// here name and text are left.
 func (d *Decoder) typedError() (error, error) {
+	text, err := d.text()
+	if err != nil {
+		return nil, err
+	}
 	n, err := d.uvarint()
 	if err != nil {
 		return nil, err
@@ -116,10 +132,9 @@ func (d *Decoder) typedError() (error, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := string(entry.name)
-	if _, err := d.registry.typeOf(name, entry.pointer); err != nil {
-		unknown := &RemoteError{Type: name, Text: "error of the type " + name + ", which is not registered here"}
-		if err := d.spend(len(unknown.Text) + 64); err != nil {
+	if _, err := d.registry.typeOf(string(entry.name), entry.pointer); err != nil {
+		unknown, err := d.unknownError(entry.name, text)
+		if err != nil {
 			return nil, err
 		}
 		return unknown, d.skipTyped(n)
@@ -127,6 +142,9 @@ func (d *Decoder) typedError() (error, error) {
 	v, err := d.typed(n, errorType)
 	if err != nil {
 		return nil, err
+	}
+	if v.Kind() == reflect.Pointer && v.IsNil() { // whose Error method hardly works
+		return d.unknownError(entry.name, text)
 	}
 	return v.Interface().(error), nil
 }
@@ -170,28 +188,28 @@ func (d *Decoder) skipError() error {
 	if err != nil || form == errorNil {
 		return err
 	}
-	if form == errorTyped {
+	if _, err := d.text(); err != nil { // all forms have one, or a name
+		return err
+	}
+	switch form {
+	case errorSentinel:
+		_, err := d.text()
+		return err
+	case errorTyped:
 		n, err := d.uvarint()
 		if err != nil {
 			return err
 		}
 		return d.skipTyped(n)
+	case errorOpaque:
+		return d.skipOpaque()
 	}
-	if form == errorSentinel {
-		_, err := d.text()
-		return err
-	}
-	return d.skipOpaque(form)
+	return corrupt("form %d of an error", form)
 }
 
-func (d *Decoder) skipOpaque(form uint64) error {
-	if form != errorOpaque {
-		return corrupt("form %d of an error", form)
-	}
-	for range 2 {
-		if _, err := d.text(); err != nil {
-			return err
-		}
+func (d *Decoder) skipOpaque() error {
+	if _, err := d.text(); err != nil {
+		return err
 	}
 	n, err := d.count(1)
 	if err != nil {

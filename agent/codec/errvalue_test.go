@@ -87,6 +87,7 @@ func TestErrorsOfOthers(t *testing.T) {
 	require.NoError(t, decode(t, NewRegistry(), &got, data, nil))
 	require.ErrorAs(t, got, &remote)
 	require.Equal(t, "mine", remote.Type)
+	require.Equal(t, errMine.Error(), remote.Text)
 
 	type result struct {
 		Err  error
@@ -98,6 +99,7 @@ func TestErrorsOfOthers(t *testing.T) {
 	require.Equal(t, 5, res.Next)
 	require.ErrorAs(t, res.Err, &remote)
 	require.Equal(t, "codeError", remote.Type)
+	require.Equal(t, (&codeError{7, errMine}).Error(), remote.Text)
 }
 
 type endless struct{}

@@ -85,7 +85,7 @@ var golden = []struct {
 	{twice(ptr(1)), "0c 11 03", "04 01 02 00 02"},
 	{new(any), "12", "00"},
 	{new(error), "13", "00"},
-	{ptr(io.EOF), "13", "01 'io.EOF'"},
+	{ptr(io.EOF), "13", "01 'io.EOF' 'EOF'"},
 	{ptr(error(strangeError{})), "13", "03 'codec.strangeError' 'strange' 00"},
 	{new(*tensor.Tensor), "14", "00"},
 	{new(*tensor.Sparse), "15", "00"},
@@ -119,7 +119,7 @@ var goldenTables = []struct {
 		" '' 00 [ 12 ]" +
 		" 'point' 01 [ 11 0f 'codec.point' 03 'x' 03 'Tag' 09 'F' 0c 05 ]" +
 		" 00 00 01 'head' 'x'"},
-	{"typed error", ptr(error(&codeError{Code: 1})), "00 02 01 01 02 00", "02" +
+	{"typed error", ptr(error(&codeError{Code: 1})), "00 02 0d 636f646520313a203c6e696c3e 01 01 02 00", "02" +
 		" '' 00 [ 13 ]" +
 		" 'codeError' 01 [ 11 0f 'codec.codeError' 02 'Code' 03 'Err' 13 ]" +
 		" 00 00 01 'head' 'x'"},

@@ -37,7 +37,7 @@ func (e *Encoder) typed(v reflect.Value) error {
 		ok = true
 	}
 	if !ok {
-		return fault(ErrType, "the type is not registered")
+		return e.registry.stranger(t)
 	}
 	p, err := e.registry.plan(t)
 	if err != nil {

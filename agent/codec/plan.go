@@ -47,9 +47,10 @@ func (p *plan) written() ([]byte, uint64) {
 
 // compiler makes the plans of a type and of all that it consists of.
 type compiler struct {
-	hooks map[reflect.Type]hook
-	known map[reflect.Type]*plan
-	fresh map[reflect.Type]*plan // of types that refer to themselves some are not ready
+	hooks    map[reflect.Type]hook
+	refusals []refusal
+	known    map[reflect.Type]*plan
+	fresh    map[reflect.Type]*plan // of types that refer to themselves some are not ready
 }
 
 // leaf describes a type without parts.
@@ -86,6 +87,9 @@ func (c *compiler) compile(p *plan) error {
 	if h, ok := c.hooks[p.typ]; ok {
 		c.hook(p, h)
 		return nil
+	}
+	if err := refusalOf(c.refusals, p.typ); err != nil {
+		return err
 	}
 	switch p.typ {
 	case reflect.TypeFor[*tensor.Tensor]():

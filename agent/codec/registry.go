@@ -22,6 +22,7 @@ type Registry struct {
 	sentinels     map[string]error
 	sentinelNames map[error]string
 	hooks         map[reflect.Type]hook
+	refusals      []refusal
 	plans         map[reflect.Type]*plan
 	hooked        atomic.Uint32 // how often the plans were thrown away
 }
@@ -205,7 +206,7 @@ func (r *Registry) plan(t reflect.Type) (*plan, error) {
 	if p := r.plans[t]; p != nil {
 		return p, nil
 	}
-	c := compiler{hooks: r.hooks, known: r.plans, fresh: map[reflect.Type]*plan{}}
+	c := compiler{hooks: r.hooks, refusals: r.refusals, known: r.plans, fresh: map[reflect.Type]*plan{}}
 	p, err := c.plan(t)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 )
 
 var closeCases = []testCase{
@@ -76,7 +77,7 @@ var closeCases = []testCase{
 	}},
 
 	{"BothEndsAtOnce", func(t *testing.T, b Backend) {
-		for range 20 {
+		for range race.Pick(20, 8) {
 			connect, listen := open(t, b)
 			p := usual(t, b)
 			connect.send(p.alloc(1 << 20))
@@ -93,7 +94,7 @@ var closeCases = []testCase{
 
 // Sends and receives race with Close; each gets its done all the same.
 func closeWhileTransfersBegin(t *testing.T, b Backend) {
-	for range 20 {
+	for range race.Pick(20, 8) {
 		connect, listen := open(t, b)
 		p := usual(t, b)
 		begun := patience.Start(func() []*transfer {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 )
 
 var transferCases = []testCase{
@@ -22,6 +23,7 @@ var transferCases = []testCase{
 
 	{"Large", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
+		large := race.Pick(64<<20, 16<<20) // takes every path for large tensors many times over
 		there := begin(t, b, connect, listen, large)
 		back := begin(t, b, listen, connect, large)
 		there()
@@ -30,7 +32,7 @@ var transferCases = []testCase{
 
 	{"ManyBothWays", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
-		sizes := make([]int, 500)
+		sizes := make([]int, race.Pick(500, 200))
 		r := rand.New(rand.NewPCG(1, 2))
 		for i := range sizes {
 			sizes[i] = r.IntN(3000) * r.IntN(2)

@@ -71,7 +71,8 @@ type Lanes struct {
 	Transport transport.Transport
 
 	// Addr is where to listen for them, as in "192.0.2.1:0". If it is empty that
-	// is the address of this machine through which the pipe came, with any port.
+	// is the address of this machine through which the pipe came, with any port;
+	// a transport that has no such addresses needs one of its own.
 	Addr string
 }
 

@@ -15,6 +15,7 @@ import (
 type benchmark struct {
 	transports, channels string
 	lanes                int
+	anyTracer            bool
 	dialect              string
 	buffers              string
 	compression          pipe.Compression
@@ -98,6 +99,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: what gives steady figures, by size)")
 	fs.Var(&b.named, "named", "name the device on which tensors shall arrive; -named=both measures with and without")
 	fs.BoolVar(&b.spin, "spin", true, "let who waits for a message look for it for a while before going to sleep")
+	tracerFlag(fs, &b.anyTracer)
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
 	fs.StringVar(&b.peerTransport, "peer-transport", "", "`transport` that the peer uses (default: what -transport says)")
 	fs.StringVar(&b.peerChannel, "peer-channel", "", "`channel` that the peer uses (default: what -channel says)")

@@ -67,7 +67,8 @@ func (b *benchmark) spec(size int) bench.Spec {
 	}
 	return bench.Spec{
 		Lanes: b.lanes, Buffers: b.buffers, Size: size, Depth: b.depth, NoSpin: !b.spin, Data: b.data, Compression: b.compression,
-		PeerTransport: b.peerTransport, PeerChannel: b.peerChannel,
+		AllowAnyTracer: b.anyTracer,
+		PeerTransport:  b.peerTransport, PeerChannel: b.peerChannel,
 		RoundTrips: trips, ColdTrips: min(trips, maxColdTrips), OneWay: messages,
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe"
@@ -35,14 +36,25 @@ func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
 			Name: mpt.UVName, Priority: 1100, MinBytes: mpt.NativeBytes,
 			Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)}),
 		},
-		pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(cma.Options{})},
+		directCopies(cma.Options{}),
 	)
 	return p
+}
+
+// directCopies is the channel that reads the memory of the other process.
+func directCopies(o cma.Options) pipe.ChannelEntry {
+	return pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(o)}
+}
+
+// tracerFlag declares the flag of commands that may use that channel.
+func tracerFlag(fs *flag.FlagSet, allow *bool) {
+	fs.BoolVar(allow, "allow-any-tracer", false, "for the channel cma where Yama's ptrace_scope is 1: let every process of the same user read, change and trace this one, as if Yama were not there")
 }
 
 // benchCatalog is the same for measurements.
 func benchCatalog(t bench.Tuning) tensorpipe.Profile {
 	p := catalog(t.Lanes, t.TCP...)
+	p.Channels = put(p.Channels, channelName, directCopies(cma.Options{AllowAnyTracer: t.AllowAnyTracer}))
 	at := slices.IndexFunc(p.Transports, func(e pipe.TransportEntry) bool { return e.Name == shm.Name })
 	p.Transports[at].Transport = shm.New(t.Shm...)
 	return p

@@ -42,7 +42,7 @@ type entry struct {
 
 // table lists the sub-commands.
 func table() []entry {
-	return []entry{demoEntry(), probeEntry(), sendEntry(), recvEntry(), echoEntry(), pingEntry(), benchEntry(), receiverEntry(), benchChildEntry()}
+	return []entry{demoEntry(), probeEntry(), sendEntry(), recvEntry(), echoEntry(), pingEntry(), benchEntry(), workerEntry(), callEntry(), receiverEntry(), benchChildEntry()}
 }
 
 func lookup(name string) (entry, bool) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -16,6 +17,7 @@ import (
 type offerFlags struct {
 	transports, channels nameList
 	lanes                int
+	copies               cma.Options // of which flags set AllowAnyTracer
 }
 
 // flags declares the flags. Their defaults are what usual has.
@@ -25,6 +27,7 @@ func (f *offerFlags) flags(fs *flag.FlagSet, usual tensorpipe.Profile) {
 	fs.Var(&f.transports, "transport", "`list` of transports, separated by commas, out of "+strings.Join(transportNames(all), ","))
 	fs.Var(&f.channels, "channel", "`list` of channels, separated by commas, out of "+strings.Join(channelNames(all), ","))
 	fs.IntVar(&f.lanes, "lanes", torchLanes, "`number` of connections of the channel mpt_uv; a C++ peer must have as many")
+	tracerFlag(fs, &f.copies.AllowAnyTracer)
 }
 
 // profile is what the flags name, whether it works on this machine or not. TCP
@@ -34,6 +37,7 @@ func (f *offerFlags) profile(with ...uv.Option) (tensorpipe.Profile, error) {
 		return tensorpipe.Profile{}, usageErrorf("-lanes %d: want 1 to %d", f.lanes, maxLanes)
 	}
 	p := catalog(f.lanes, with...)
+	p.Channels = put(p.Channels, channelName, directCopies(f.copies))
 	var transports, channels error
 	p.Transports, transports = choose("transport", f.transports, p.Transports, transportName)
 	p.Channels, channels = choose("channel", f.channels, p.Channels, channelName)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -90,7 +91,7 @@ func TestGenerateMatchesPeer(t *testing.T) {
 		"fixed tensors": {"--tensors 3 --both", Shape{Seed: 1, Tensors: &three}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const count = 20
+			count := race.Pick(20, 5)
 			sink := Start(t, "sink", "--listen", "uv://127.0.0.1:0", "--count", strconv.Itoa(count))
 			source := Start(t, append([]string{"source", "--to", sink.URL(), "--count", strconv.Itoa(count)}, strings.Fields(c.flags)...)...)
 			for i := range count {

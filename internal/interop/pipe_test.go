@@ -11,6 +11,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -24,7 +25,7 @@ func TestParity(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_server", func(t *testing.T) {
 		t.Run("echo", func(t *testing.T) { eachShape(t, plain.serverEchoes) })
 		t.Run("source", func(t *testing.T) { eachShape(t, plain.serverAgainstSource) })
-		t.Run("all at once", func(t *testing.T) { plain.serverEchoesAllAtOnce(t, newBatch(Shape{Seed: 19}, 40)) })
+		t.Run("all at once", func(t *testing.T) { plain.serverEchoesAllAtOnce(t, newBatch(Shape{Seed: 19}, race.Pick(40, 15))) })
 	})
 	parity.Case(t, "interop/libtensorpipe.peer_killed", plain.killed)
 	parity.Case(t, "interop/libtensorpipe.go_go_upgrade", upgrade)
@@ -35,9 +36,9 @@ var shapes = map[string]struct {
 	shape Shape
 	count int
 }{
-	"random":        {Shape{Seed: 11}, 40},
-	"all targets":   {Shape{Seed: 12, Targets: TargetsAll}, 20},
-	"no targets":    {Shape{Seed: 13, Targets: TargetsNone}, 20},
+	"random":        {Shape{Seed: 11}, race.Pick(40, 15)},
+	"all targets":   {Shape{Seed: 12, Targets: TargetsAll}, race.Pick(20, 8)},
+	"no targets":    {Shape{Seed: 13, Targets: TargetsNone}, race.Pick(20, 8)},
 	"empty parts":   {Shape{Seed: 14, Sizes: []int{0}, Payloads: ptr(2), Tensors: ptr(2)}, 4},
 	"metadata only": {Shape{Seed: 15, Payloads: ptr(0), Tensors: ptr(0)}, 4},
 	"large tensor":  {Shape{Seed: 16, Sizes: []int{large}, Payloads: ptr(0), Tensors: ptr(1)}, 2},

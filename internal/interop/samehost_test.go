@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -40,7 +41,7 @@ var everySize = sync.OnceValue(func() *batch {
 })
 
 // anySize is messages that chance made.
-var anySize = sync.OnceValue(func() *batch { return newBatch(Shape{Seed: 22}, 40) })
+var anySize = sync.OnceValue(func() *batch { return newBatch(Shape{Seed: 22}, race.Pick(40, 15)) })
 
 // prove takes the route in both roles and both directions, with messages that
 // know no chance and such that do.

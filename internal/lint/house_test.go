@@ -19,10 +19,10 @@ var house = [][]string{
 	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/simnet", "internal/mux", "internal/ringnet"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
 	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
-	4: {"agent", "agent/*", "agent/store/storetest"},
+	4: {"agent", "agent/*", "agent/internal/*", "agent/store/storetest"},
 	5: {"rref"},
 	6: {"autograd", "autograd/dist"},
-	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "internal/interop"},
+	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/rpc", "bench/internal/*", "internal/interop"},
 }
 
 // lean lists the packages that must not pull in what only some users want, and

@@ -93,8 +93,27 @@ func (b *bond) ring(what bell) {
 		err = b.strike(b.sendLater)
 		_ = b.sock.SetWriteDeadline(time.Time{})
 	}
+	for range shortages {
+		if !errors.Is(err, unix.ENOBUFS) {
+			break
+		}
+		pause()
+		err = b.strike(b.send)
+	}
 	b.ringing.Unlock()
+	if errors.Is(err, unix.ENOBUFS) {
+		b.end(os.NewSyscallError("write", err)) // the peer might wait for this bell for ever
+	}
 	_ = b.deaf(err) // who is gone is noticed by listen
+}
+
+// shortages is how often a bell is tried again for which the system has no memory.
+const shortages = 100
+
+func pause() {
+	t := time.NewTimer(time.Millisecond)
+	defer t.Stop()
+	<-t.C
 }
 
 // deaf ends the bond with a peer that did not hear in time.

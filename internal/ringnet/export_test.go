@@ -1,6 +1,13 @@
 package ringnet
 
-import "sync/atomic"
+import (
+	"net"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
 
 // FirstSegment is the size of an end's first segment, LaterSegment that of each
 // further one.
@@ -92,4 +99,29 @@ func (s *Session) Segments() int { return len(s.segments) }
 func (s *Session) FirstWriter() *atomic.Uint32 {
 	w, _ := split(s.mine[0].here)
 	return w.writer
+}
+
+// Shortages is how often a bell is tried again.
+const Shortages = shortages
+
+// Starve has the system lack the memory for a bell so many times. What it returns
+// rings one, says why the bond has ended, if it has, and ends it.
+func Starve(sock *net.UnixConn, times int) (ring func() error, err error) {
+	b := &bond{}
+	if err := b.init(sock); err != nil {
+		return nil, err
+	}
+	b.send = func(fd uintptr) bool {
+		if times--; times >= 0 {
+			b.sent = unix.ENOBUFS
+			return true
+		}
+		return b.write(fd)
+	}
+	return func() error {
+		b.ring(bellWritable)
+		err := b.failure()
+		b.end(transport.ErrClosed)
+		return err
+	}, nil
 }

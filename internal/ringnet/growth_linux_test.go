@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -128,7 +129,7 @@ func TestIdleRingShrinks(t *testing.T) {
 
 // A session may be closed with rings that have grown, at any time.
 func TestCloseAgainstReduce(t *testing.T) {
-	for range 20 {
+	for range race.Pick(20, 6) {
 		client, server := sessions(t, 1)
 		out, in := open(t, client, server)
 		at := pass(t, out, in, 0)

@@ -65,12 +65,17 @@ func (s *stream) Wake() {
 }
 
 // Look implements transport.Poller.
-func (s *stream) Look() bool {
+func (s *stream) Look() bool { return s.lookBy(s.read.looker.Find) }
+
+// LookDue implements transport.Poller.
+func (s *stream) LookDue() bool { return s.lookBy(s.read.looker.FindDue) }
+
+func (s *stream) lookBy(find func(look func() bool) bool) bool {
 	if !s.looking.Load() {
 		s.looking.Store(true)
 		s.bells(false)
 	}
-	if s.readable() || s.read.looker.Find(s.look) {
+	if s.readable() || find(s.look) {
 		return true
 	}
 	s.Mind()

@@ -71,8 +71,9 @@ func Map(f *os.File, limit int64) (*Segment, error) { return open(f, limit) }
 // page.
 func (s *Segment) Bytes() []byte { return s.memory }
 
-// Sealed reports whether no process can take pages of this memory away, so that
-// touching it needs no [Guard].
+// Sealed reports whether the file cannot shrink, so that touching this memory needs no
+// [Guard]. Whoever has it can still give pages back (fallocate, MADV_REMOVE): the next
+// touch finds zeros in a new page, and is a fault only where the system has none left.
 func (s *Segment) Sealed() bool { return s.sealed }
 
 // File is the descriptor to pass to the peer. It belongs to the segment. It is

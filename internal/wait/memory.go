@@ -23,5 +23,9 @@ func NewMemory(spin time.Duration) *Memory {
 // it returns false, sleep is better.
 func (m *Memory) Find(look func() bool) bool { return m.spinner.find(look) }
 
+// FindDue is Find for who waits for one thing that is due, such as an answer: it spins
+// whatever comes for others of this process, unless one of them waits like that.
+func (m *Memory) FindDue(look func() bool) bool { return m.spinner.findDue(look) }
+
 // Came notes that what was waited for came, be it found by a spin or not.
 func (m *Memory) Came() { m.spinner.seat.came() }

@@ -6,6 +6,7 @@ import "sync/atomic"
 type room struct {
 	seats atomic.Uint64 // given out so far
 	last  atomic.Uint64 // the seat for which something came last
+	due   atomic.Bool   // somebody spins for what is due
 }
 
 // process is the room of this process. It holds nothing that two users of the

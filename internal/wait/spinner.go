@@ -17,14 +17,26 @@ type spinner struct {
 // spin it does not even look once: yielding to nobody wakes a thread, and whom
 // something was handed over to will run as soon as the reader sleeps.
 func (s *spinner) find(look func() bool) bool {
-	if s.bound <= 0 || !s.seat.alone() || !s.shy.dares() {
+	return s.bound > 0 && s.seat.alone() && s.shy.dares() && s.spin(look, false)
+}
+
+// findDue is find for who need not be the only one for whom something comes, but the
+// only one who says so.
+func (s *spinner) findDue(look func() bool) bool {
+	if s.bound <= 0 || !s.seat.room.due.CompareAndSwap(false, true) {
 		return false
 	}
+	defer s.seat.room.due.Store(false)
+	return s.shy.dares() && s.spin(look, true)
+}
+
+// spin looks until it finds something. It makes way for others unless it is due.
+func (s *spinner) spin(look func() bool, due bool) bool {
 	if s.apart != nil && s.lookOut(look) {
 		return true
 	}
 	yields := 0
-	for end := s.now() + s.bound; s.seat.alone(); {
+	for end := s.now() + s.bound; due || s.seat.alone(); {
 		s.yield()
 		yields++
 		if look() {

@@ -153,3 +153,34 @@ func TestSpinMakesWay(t *testing.T) {
 	require.Equal(t, 3, looks)
 	require.Zero(t, s.shy.pause, "the spin was not in vain")
 }
+
+// What is due is looked for though something came for others; by one at a time, and
+// not for ever.
+func TestSpinForWhatIsDue(t *testing.T) {
+	one, two := newStage(10*time.Microsecond), newStage(10*time.Microsecond)
+	two.seat = one.seat.room.enter()
+	for _, s := range []*stage{one, two} {
+		s.seat.came()
+	}
+	looks := 0
+	due := func(s *stage, n int) bool {
+		looks = 0
+		return s.findDue(func() bool {
+			looks++
+			s.time += time.Microsecond
+			if looks == 1 && s == one {
+				require.False(t, two.findDue(func() bool { panic("it must not look") }))
+			}
+			two.seat.came() // does not end the spin
+			return looks == n
+		})
+	}
+	require.True(t, due(one, 5))
+	require.Equal(t, 5, looks)
+	require.True(t, due(two, 7))
+	require.Equal(t, 7, looks)
+	require.False(t, due(two, 100), "it ends")
+	require.Equal(t, 10, looks)
+	require.False(t, due(two, 1), "and becomes rare")
+	require.Zero(t, looks)
+}

@@ -34,6 +34,7 @@ func TestAnswerWithAddressThatNeverAnswers(t *testing.T) {
 	addr := fullBacklog(t)
 	d := answered(v, l, func(a *wire.BrochureAnswer) { a.Address = addr })
 	requireDialFailed(t, l, d, pipe.ErrHandshakeTimeout)
+	require.ErrorContains(t, d.err, "timed out while opening the other connections: connection ")
 	v.quiet(t)
 }
 
@@ -42,5 +43,6 @@ func TestDialAddressThatNeverAnswers(t *testing.T) {
 	v := newVictim(t, hurried)
 	_, err := v.Dial(t.Context(), "uv://"+fullBacklog(t))
 	requireError(t, err, "", pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+	require.ErrorContains(t, err, "timed out while dialling: uv: ")
 	v.quiet(t)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -14,7 +15,7 @@ import (
 // A peer with as many devices as it may have, and a message with as many
 // tensors: the work must not be the product of the two.
 func TestCrowdOfDevices(t *testing.T) {
-	const devices, tensors = 4000, 1 << 16
+	devices, tensors := race.Pick(4000, 1000), race.Pick(1<<16, 1<<13)
 	from := func(i int) device.Device { return device.Device{Kind: "cpu", Index: i % devices} }
 	b := goodBrochure()
 	for i := range devices {

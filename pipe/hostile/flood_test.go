@@ -65,7 +65,8 @@ func TestAcceptBacklogFull(t *testing.T) {
 	}
 	await(t, func() bool { return v.Stats().HandshakesDone == done+backlog }, "the backlog fills up")
 	late := v.knock(t)
-	v.log.requireRefused(t, late.desc.local(), pipe.ErrHandshakeTimeout)
+	err := v.log.requireRefused(t, late.desc.local(), pipe.ErrHandshakeTimeout)
+	require.ErrorContains(t, err, "timed out while waiting for somebody who accepts the pipe")
 	late.desc.ended()
 	v.unharmed(t)
 

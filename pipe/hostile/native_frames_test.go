@@ -9,6 +9,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -134,7 +135,7 @@ func TestNativeIdleTalk(t *testing.T) {
 
 func idleTalk(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 	n := open(t)
-	for i := range uint64(3000) {
+	for i := range race.Pick[uint64](3000, 500) {
 		for _, c := range []native.Control{
 			{Kind: native.Ready, Number: i, Lane: uint16(i)}, // memory for what was never sent
 			{Kind: native.Cancel, Number: i},

@@ -119,7 +119,8 @@ func streamsNeverOpened(t *testing.T, v *victim) {
 	v.unharmed(t)
 	for name, first := range visitors {
 		t.Run(name, func(t *testing.T) {
-			v.log.requireRefused(t, first.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+			err := v.log.requireRefused(t, first.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+			require.ErrorContains(t, err, "timed out while opening streams and channels")
 			first.ended()
 		})
 	}

@@ -60,17 +60,19 @@ func (r *recorder) find(match func(record) bool) []record {
 }
 
 // requireRefused waits for the line about a failed handshake with that peer
-// and checks its reasons.
-func (r *recorder) requireRefused(t testing.TB, peer string, reasons ...error) {
+// and checks its reasons. It returns that error.
+func (r *recorder) requireRefused(t testing.TB, peer string, reasons ...error) error {
 	t.Helper()
 	var found []record
 	await(t, func() bool {
 		found = r.find(func(rec record) bool { return rec.peer == peer })
 		return len(found) > 0
 	}, "a line about "+peer)
+	last := found[len(found)-1].err
 	for _, reason := range reasons {
-		require.ErrorIs(t, found[len(found)-1].err, reason)
+		require.ErrorIs(t, last, reason)
 	}
+	return last
 }
 
 // count is the number of lines so far that give that reason.

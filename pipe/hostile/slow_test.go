@@ -13,9 +13,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// stalls are the points at which a client can stop in the middle of opening a
-// pipe. Each returns the connection on which the victim waits.
-var stalls = map[string]func(t testing.TB, v *victim) *raw{
+// stall is a point at which a client can stop in the middle of opening a pipe. It
+// returns the connection on which the victim waits.
+type stall func(t testing.TB, v *victim) *raw
+
+var stalls = map[string]stall{
 	"a silent connection": func(t testing.TB, v *victim) *raw { return v.visit(t) },
 	"half a length": func(t testing.TB, v *victim) *raw {
 		r := v.visit(t)
@@ -54,6 +56,19 @@ var stalls = map[string]func(t testing.TB, v *victim) *raw{
 	},
 }
 
+// awaited is what the victim says that it waits for, by stall.
+var awaited = map[string]string{
+	"a silent connection":   "the first words",
+	"half a length":         "the first words",
+	"half a packet":         "the first words",
+	"a byte at a time":      "", // where time runs out depends on the machine
+	"no brochure":           "what the peer offers",
+	"half a brochure":       "what the peer offers",
+	"no further connection": "the other connections",
+	"no reply connection":   "the other connections",
+	"no channel connection": "the other connections",
+}
+
 // drip sends p so slowly that a hurried victim gives up long before the end.
 func (r *raw) drip(p []byte) {
 	tick := time.NewTicker(soon / 50)
@@ -81,7 +96,9 @@ func slowClient(t *testing.T, v *victim) {
 	v.unharmed(t)
 	for name, r := range visitors {
 		t.Run(name, func(t *testing.T) {
-			v.log.requireRefused(t, r.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+			err := v.log.requireRefused(t, r.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+			require.ErrorContains(t, err, "timed out while waiting for "+awaited[name])
+			require.NotErrorIs(t, err, pipe.ErrClosed, "the connections that were closed for it")
 			r.ended()
 		})
 	}
@@ -119,6 +136,7 @@ func slowListener(t *testing.T, v *victim) {
 		t.Run(name, func(t *testing.T) {
 			d := <-visit.result
 			requireDialFailed(t, visit.trap, d, pipe.ErrHandshakeTimeout)
+			require.ErrorContains(t, d.err, "timed out while waiting for the answer")
 			var timeout interface{ Timeout() bool }
 			require.True(t, errors.As(d.err, &timeout) && timeout.Timeout())
 			visit.first.ended()

@@ -3,18 +3,15 @@ package samehost_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -25,68 +22,73 @@ import (
 // crowdPart begins the part of a child that is one of many.
 const crowdPart = "crowd"
 
+// What members say: that all their pipes are open, and why not. First they say where
+// they listen.
+const (
+	connected = "connected"
+	unhappy   = "unhappy: "
+)
+
+// manner is how the members of a crowd come together.
+type manner struct {
+	size  int           // of the crowd
+	dials int           // how many members one dials at a time
+	limit time.Duration // of a handshake, and of the greeting; 0 leaves the options alone
+}
+
+const (
+	patient = "patient" // there are as many as can be: it is about their number, not about their time
+	usual   = "usual"   // as an application does it: with default options, and all at once
+)
+
+// manners has those of both. With few at a time the clock of a handshake times that
+// one and not all of them.
+var manners = map[string]manner{
+	patient: {size: crowdSize, dials: 4, limit: time.Minute},
+	usual:   {size: usualSize, dials: usualSize},
+}
+
 // Every process of a crowd has a pipe over shared memory to every other one, all at
 // the same time, and each pipe has carried a tensor both ways before the first is
 // closed.
-func TestCrowdFullyConnected(t *testing.T) {
-	kids := make([]*child, crowdSize)
-	urls := make([]string, crowdSize)
-	for i := range kids {
-		kids[i] = member(t, i)
-	}
-	for i, kid := range kids {
-		urls[i] = kid.line()
-	}
-	tell := func(text func(i int) string) {
-		for i, kid := range kids {
-			_, err := fmt.Fprintln(kid.in, text(i))
-			require.NoError(t, err)
-		}
-	}
-	tell(func(i int) string { return strings.Join(urls[:i], " ") })
-	for _, kid := range kids {
-		require.Equal(t, "connected", kid.line())
-	}
-	tell(func(int) string { return "close" })
-	for _, kid := range kids {
-		require.NoError(t, kid.cmd.Wait())
-	}
-}
+func TestCrowdFullyConnected(t *testing.T) { connectCrowd(t, patient) }
 
-// member starts the process with that number.
-func member(t *testing.T, number int) *child {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", partVar, crowdPart, number), prompt)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		in.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return &child{t, cmd, in, bufio.NewReader(out)}
+// A smaller one needs no options for that, and nobody who takes turns.
+func TestCrowdOnDefaultOptions(t *testing.T) { connectCrowd(t, usual) }
+
+func connectCrowd(t *testing.T, name string) {
+	size := manners[name].size
+	c := newCrowd(t, size, name)
+	urls := c.hear(shm.Name + "://")
+	told := time.Now()
+	c.tell(func(i int) string { return strings.Join(urls[:i], " ") })
+	c.hear(connected)
+	t.Logf("%d processes have opened %d pipes in %v", size, size*(size-1)/2, time.Since(told))
+	told = time.Now()
+	c.tell(func(int) string { return "close" })
+	c.hear(wellEnded)
+	t.Logf("and have closed them in %v", time.Since(told))
 }
 
 // playCrowd is the life of one of many: it listens, says where, reads whom to dial,
 // and accepts the others.
 func playCrowd(part string) error {
-	number, err := strconv.Atoi(part)
+	explainOnQuit()
+	var number int
+	var name string
+	if _, err := fmt.Sscan(part, &number, &name); err != nil {
+		return err
+	}
+	with := manners[name]
+	o := everythingOptions(fmt.Sprint("member ", number), pipe.DialectNative, shm.Name, cma.New(cma.Options{}))
+	if with.limit > 0 {
+		o.HandshakeTimeout, o.CloseTimeout = with.limit, 2*crowdLimit // what does not close is to be seen
+	}
+	c, err := pipe.New(o)
 	if err != nil {
 		return err
 	}
-	c, err := everything("member "+part, pipe.DialectNative, shm.Name, cma.New(cma.Options{}))
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	l, err := c.Listen(ctx, "shm://")
+	l, err := c.Listen(context.Background(), "shm://")
 	if err != nil {
 		return err
 	}
@@ -95,63 +97,87 @@ func playCrowd(part string) error {
 	if !said.Scan() {
 		return said.Err()
 	}
-	if err := meetAll(ctx, c, l, number, strings.Fields(said.Text())); err != nil {
-		return err
+	m := &meeter{manner: with, context: c, listener: l, number: number}
+	if err := m.meetAll(strings.Fields(said.Text())); err != nil {
+		return err // not after a graceful close, for which the others would wait
 	}
-	fmt.Println("connected")
+	fmt.Println(connected)
 	said.Scan() // the pipes stay until all are there
 	return c.Close()
 }
 
-// meetAll opens a pipe to each of the others and greets it, and sees that they are
-// all there.
-func meetAll(ctx context.Context, c *pipe.Context, l *pipe.Listener, number int, lower []string) error {
-	errs := make([]error, crowdSize)
-	var met sync.Map
-	var greeting sync.WaitGroup
-	for i := range crowdSize - 1 {
-		greeting.Go(func() {
-			var p *pipe.Pipe
-			var err error
-			if i < len(lower) {
-				p, err = c.Dial(ctx, lower[i])
-			} else {
-				p, err = l.Accept(ctx)
+// meeter opens the pipes of one member.
+type meeter struct {
+	manner
+	context  *pipe.Context
+	listener *pipe.Listener
+	number   int
+	met      sync.Map // by name
+	grumble  sync.Once
+}
+
+// meetAll opens a pipe to each of the others, of which it dials the lower ones, and
+// greets it. At the first that fails it gives up.
+func (m *meeter) meetAll(lower []string) error {
+	limited, cancel := context.WithTimeout(context.Background(), 2*crowdLimit) // if nobody is there to end it
+	defer cancel()
+	ctx, giveUp := context.WithCancelCause(limited)
+	defer giveUp(nil)
+	meet := func(p *pipe.Pipe, err error) {
+		if err == nil {
+			err = m.greet(ctx, p)
+		}
+		if err != nil {
+			m.grumble.Do(func() { fmt.Println(unhappy + strings.ReplaceAll(err.Error(), "\n", " ")) })
+			giveUp(err) // not before it was said: the others hear of it
+		}
+	}
+	todo := make(chan string, len(lower))
+	for _, url := range slices.Backward(lower) { // not all the same one first
+		todo <- url
+	}
+	close(todo)
+	var meetings sync.WaitGroup
+	for range m.dials {
+		meetings.Go(func() {
+			for url := range todo {
+				meet(m.context.Dial(ctx, url))
 			}
-			var name string
-			if err == nil {
-				name, err = greet(ctx, p, number)
-			}
-			if _, before := met.LoadOrStore(name, true); before && err == nil {
-				err = fmt.Errorf("member %s is there twice", name)
-			}
-			errs[i] = err
 		})
 	}
-	greeting.Wait()
-	return errors.Join(errs...)
+	for range m.size - 1 - len(lower) {
+		meetings.Go(func() { meet(m.listener.Accept(ctx)) })
+	}
+	meetings.Wait()
+	return context.Cause(ctx)
 }
 
 // greet sends this process's number, and as large a tensor as it takes for a channel
-// to carry it, and returns the peer's.
-func greet(ctx context.Context, p *pipe.Pipe, number int) (name string, err error) {
+// to carry it, and reads the peer's, who is a new one.
+func (m *meeter) greet(ctx context.Context, p *pipe.Pipe) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.limit, crowdLimit))
+	defer cancel()
 	if got := p.Plan().Transport; got != shm.Name {
-		return "", fmt.Errorf("the transport is %s", got)
+		return fmt.Errorf("the transport is %s", got)
 	}
-	word := fmt.Appendf(nil, "%4d", number)
+	word := fmt.Appendf(nil, "%4d", m.number)
 	tensor := bytes.Repeat(word, 25_000)
 	op := p.WriteAsync(ctx, &pipe.Message{Metadata: word, Tensors: []pipe.Tensor{{Buffer: device.Bytes(tensor)}}})
 	in, err := p.Next(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
 	a := pipe.NewAllocation(in.Descriptor())
 	if err := in.Read(ctx, a); err != nil {
-		return "", err
+		return err
 	}
 	got, _ := a.Tensors[0].Contiguous()
-	if theirs := in.Descriptor().Metadata; !bytes.Equal(got, bytes.Repeat(theirs, 25_000)) {
-		return "", fmt.Errorf("the tensor of member %s is not what it sent", theirs)
+	theirs := in.Descriptor().Metadata
+	if !bytes.Equal(got, bytes.Repeat(theirs, 25_000)) {
+		return fmt.Errorf("the tensor of member %s is not what it sent", theirs)
 	}
-	return string(in.Descriptor().Metadata), op.Wait(ctx)
+	if _, before := m.met.LoadOrStore(string(theirs), true); before {
+		return fmt.Errorf("member %s is there twice", theirs)
+	}
+	return op.Wait(ctx)
 }

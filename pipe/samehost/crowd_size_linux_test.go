@@ -1,6 +1,10 @@
-//go:build !race
-
 package samehost_test
 
-// crowdSize is how many processes there are in a crowd.
-const crowdSize = 64
+import "github.com/tensorpipe-go/tensorpipe/internal/race"
+
+// crowdSize is how many processes there are in a crowd, and usualSize how many in one
+// with no options of its own: under the race detector each takes many times as much.
+var (
+	crowdSize = race.Pick(64, 16)
+	usualSize = race.Pick(16, 8)
+)

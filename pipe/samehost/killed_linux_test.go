@@ -31,22 +31,19 @@ func TestKilledAtSystemCalls(t *testing.T) {
 	onAllWays(t, func(t *testing.T, s *survivor, listens bool) { s.bury(t, atSystemCall, listens, 3) })
 }
 
-// onAllWays runs f with a survivor for each way, in both dialects, and for each end
-// that may die.
+// onAllWays runs f with a survivor for each way, in the constellations of dialects
+// and of ends that may die.
 func onAllWays(t *testing.T, f func(t *testing.T, s *survivor, listens bool)) {
-	for _, w := range ways {
-		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-			for _, listens := range []bool{false, true} {
-				name := map[bool]string{false: "child dials", true: "child listens"}[listens]
-				t.Run(w.name+"/"+dialect+"/"+name, func(t *testing.T) {
-					w.needs(t)
-					s := newSurvivor(t, w, dialect)
-					if !listens {
-						s.accept(t)
-					}
-					f(t, s, listens)
-				})
-			}
+	for i, w := range ways {
+		for _, c := range constellations(i) {
+			t.Run(w.name+"/"+c.dialect+"/"+c.child(), func(t *testing.T) {
+				w.needs(t)
+				s := newSurvivor(t, w, c.dialect)
+				if !c.listens {
+					s.accept(t)
+				}
+				f(t, s, c.listens)
+			})
 		}
 	}
 }

@@ -31,10 +31,8 @@ func starve(ctx context.Context, p *pipe.Pipe, of string) error {
 // ways through shared memory that there is.
 func TestRefusedOncePipeIsOpen(t *testing.T) {
 	for _, of := range []string{"fsize", "memfd", "full"} {
-		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-			for name, listens := range map[string]bool{"child dials": false, "child listens": true} {
-				t.Run(of+"/"+dialect+"/"+name, func(t *testing.T) { outliveStarving(t, of, dialect, listens) })
-			}
+		for _, c := range constellations(0) {
+			t.Run(of+"/"+c.dialect+"/"+c.child(), func(t *testing.T) { outliveStarving(t, of, c.dialect, c.listens) })
 		}
 	}
 }
@@ -47,9 +45,11 @@ func outliveStarving(t *testing.T, of, dialect string, listens bool) {
 	kid, p := w.meet(ctx, t, dialect, "starve-"+of, listens)
 	w.requireWay(t, p)
 	require.NoError(t, ask(ctx, p, words()[0]))
-	for _, size := range []int{1 << 20, 3<<20 + 1, 8 << 20} {
+	const most = 8 << 20
+	data := pseudoRandom(most)
+	for _, size := range []int{1 << 20, 3<<20 + 1, most} {
 		for _, target := range []device.Device{device.CPU(), {}} {
-			large := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(pseudoRandom(size)), TargetDevice: target}}}
+			large := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data[:size]), TargetDevice: target}}}
 			require.NoError(t, ask(ctx, p, large), "%d bytes", size)
 		}
 	}

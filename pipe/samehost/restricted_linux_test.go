@@ -25,6 +25,10 @@ const restrictedPart = "restricted"
 // everything is what both processes have: shared memory goes before TCP, and direct
 // copies before a connection.
 func everything(name, dialect, require string, f *cma.Factory) (*pipe.Context, error) {
+	return pipe.New(everythingOptions(name, dialect, require, f))
+}
+
+func everythingOptions(name, dialect, require string, f *cma.Factory) pipe.Options {
 	o := pipe.Options{
 		Name: name, Dialect: dialect,
 		Transports: []pipe.TransportEntry{
@@ -42,7 +46,7 @@ func everything(name, dialect, require string, f *cma.Factory) (*pipe.Context, e
 	case cma.Name:
 		o.Policy.Channels.Require = []string{require}
 	}
-	return pipe.New(o)
+	return o
 }
 
 // none is a word for nothing.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -24,14 +25,15 @@ var closeCases = []testCase{
 	{"WriterWaitsForTheReader", writerWaits},
 }
 
-// chunk is sent again and again where the contents do not matter; stretch of
-// them, 128 MiB, are more than a transport may hold on its way.
+// chunk is sent again and again where the contents do not matter.
 var chunk = bytes.Repeat([]byte{0xaa}, 64<<10)
 
-const stretch = 2048
+// stretch of them, 128 MiB, are more than a transport may hold on its way, which is
+// half as much. Those that are tested under the race detector hold less.
+var stretch = race.Pick(2048, 512)
 
 // ahead is how many chunks a writer may be ahead of its reader.
-const ahead = stretch / 2
+var ahead = stretch / 2
 
 // yield lets the other goroutines get to where they block. A test must hold
 // without it too; it only makes the interesting order the likely one.
@@ -196,7 +198,7 @@ func writerWaits(t *testing.T, b Backend) {
 		_, err := accepted.NextFrame()
 		require.NoError(t, err)
 		require.NoError(t, accepted.ReadBody(dst))
-		if read < ahead {
+		if read < int64(ahead) {
 			yield()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -127,7 +128,7 @@ func sessionOrder(t *testing.T, b Backend) {
 // More streams than fit are opened one after the other, from both ends, while
 // others are in use.
 func sessionManyStreams(t *testing.T, b Backend) {
-	const rounds = 50
+	rounds := race.Pick(50, 20)
 	client, server := b.sessions(t, transport.SessionConfig{Streams: 100})
 	var users sync.WaitGroup
 	errs := make(chan error, 4*rounds)
@@ -240,7 +241,8 @@ func sessionWindow(t *testing.T, b Backend) {
 // What the streams of a session may have unread, all together, stays within its
 // budget, to which everything goes back in the end; and they all come through.
 func sessionBudget(t *testing.T, b Backend) {
-	const streams, rounds = 5, 100
+	const streams = 5
+	rounds := race.Pick(100, 40) // of 64 KiB, together more than the budget
 	p := &purse{size: 1 << 20}
 	client, server := b.sessions(t, transport.SessionConfig{Streams: streams, Budget: p})
 	var opened, accepted []transport.Stream

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+)
+
+// Reply answers the request with what the pointers point to, which the caller
+// decodes in the same order. Nothing of the values may change before it has left:
+// tensors of up to 64 KiB have when Reply returns. A value that cannot travel becomes
+// an error at the caller, and is returned. The error is ErrResult too where the
+// request has been answered before.
+func (r *Request) Reply(ptrs ...any) error {
+	if err := r.claim(); err != nil {
+		return err
+	}
+	r.remember(ptrs, nil)
+	e, err := r.encode(reply, ptrs...)
+	if err != nil {
+		err = marked(ErrResult, err)
+		r.answerFailure(err)
+		return err
+	}
+	r.send(e)
+	return nil
+}
+
+// Fail answers the request with an error. It keeps its identity where the caller
+// has registered it, and otherwise its type and text.
+func (r *Request) Fail(err error) error {
+	if claimed := r.claim(); claimed != nil {
+		return claimed
+	}
+	r.remember(nil, err)
+	r.answerFailure(err)
+	return nil
+}
+
+// answerFailure sends err, or what can be said of it.
+func (r *Request) answerFailure(err error) {
+	err, stack := travelling(err), ""
+	if p, ok := err.(*PanicError); ok && r.flags&wantStack != 0 {
+		stack = p.Stack
+	}
+	e, failed := r.encode(failure, &err, &stack)
+	if failed != nil {
+		text := fmt.Errorf("%v (which cannot travel as it is: %v)", err, failed)
+		e, failed = r.encode(failure, &text, &stack)
+	}
+	if failed != nil {
+		r.conn.agent.log.Error("no answer", "function", r.Name(), "caller", r.conn.peer.Name, "error", failed)
+		r.conn.pipe.Abort(failed)
+		r.close()
+		return
+	}
+	r.send(e)
+}
+
+// encode makes an answer. A panic in methods of a value, as in that of an error that is
+// a nil pointer, is an error: somebody waits for an answer.
+func (r *Request) encode(k kind, ptrs ...any) (e *envelope, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+		}
+	}()
+	a := r.conn.agent
+	e = a.envelopes.get()
+	e.begin(appendHead(e.buf[:0], k, 0, r.id))
+	e.about = Message{Kind: k.public(), Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: e.encoder}
+	if err := a.encode(r.ctx, e, ptrs...); err != nil {
+		a.envelopes.put(e)
+		return nil, err
+	}
+	return e, nil
+}
+
+// send sends an answer. The goroutine that reads must not wait for the other end,
+// which may be waiting for it.
+func (r *Request) send(e *envelope) {
+	if e.small() {
+		r.depart(e)
+		return
+	}
+	go r.depart(e)
+}
+
+func (r *Request) depart(e *envelope) {
+	if err := r.conn.write(context.Background(), e); err != nil {
+		r.conn.agent.log.Debug("answer lost", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
+	}
+	r.close()
+}

@@ -1,0 +1,156 @@
+package aten
+
+import (
+	"math"
+	"math/cmplx"
+)
+
+// Default makes a table of the operators of this package with the default limits.
+func Default() *Table { return Builtin(Limits{}) }
+
+// Builtin makes a table of the operators of this package.
+func Builtin(limits Limits) *Table {
+	t := &Table{}
+	for _, group := range [][]builtin{pointwise, compared, reduced, multiplied} {
+		t.add(limits, group, true)
+	}
+	for _, group := range [][]builtin{created, shaped, sparsely} { // of sizes that numbers say
+		t.add(limits, group, false)
+	}
+	return t
+}
+
+func (t *Table) add(limits Limits, group []builtin, short bool) {
+	for _, b := range group {
+		schema := MustParse("aten::" + b.schema)
+		// The list has each name once, which a test shows.
+		_ = t.Register(Operator{Schema: schema, Kernel: bind(schema.FullName(), limits, b.kernel, b.sparse), Short: short})
+	}
+}
+
+// builtin is an operator of this package.
+type builtin struct {
+	schema string // without the namespace
+	kernel kernel
+	sparse bool // it takes sparse tensors too
+}
+
+// made is what the schemas of functions that make tensors end in.
+const made = "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"
+
+// madeLike is the same for those that follow another tensor.
+const madeLike = "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"
+
+var pointwise = []builtin{
+	{"add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", addition(opAdd), true},
+	{"add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", addition(opAdd), false},
+	{"sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", addition(opSub), true},
+	{"sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", addition(opSub), false},
+	{"mul.Tensor(Tensor self, Tensor other) -> Tensor", dense(multiply), false},
+	{"mul.Scalar(Tensor self, Scalar other) -> Tensor", timesNumber, true},
+	{"div.Tensor(Tensor self, Tensor other) -> Tensor", dense(divide), false},
+	{"div.Scalar(Tensor self, Scalar other) -> Tensor", dense(divide), false},
+	{"pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", dense(power), false},
+	{"neg(Tensor self) -> Tensor", negated, true},
+	{"abs(Tensor self) -> Tensor", signed(absolute), false},
+	{"relu(Tensor self) -> Tensor", signed(rectify), false},
+	{"exp(Tensor self) -> Tensor", function(math.Exp, cmplx.Exp), false},
+	{"log(Tensor self) -> Tensor", function(math.Log, cmplx.Log), false},
+	{"sqrt(Tensor self) -> Tensor", function(math.Sqrt, cmplx.Sqrt), false},
+	{"sin(Tensor self) -> Tensor", function(math.Sin, cmplx.Sin), false},
+	{"cos(Tensor self) -> Tensor", function(math.Cos, cmplx.Cos), false},
+	{"tanh(Tensor self) -> Tensor", function(math.Tanh, cmplx.Tanh), false},
+	{"sigmoid(Tensor self) -> Tensor", function(sigmoid, complexSigmoid), false},
+}
+
+var compared = []builtin{
+	{"eq.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opEq), false},
+	{"eq.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opEq), false},
+	{"ne.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opNe), false},
+	{"ne.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opNe), false},
+	{"lt.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opLt), false},
+	{"lt.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opLt), false},
+	{"le.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opLe), false},
+	{"le.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opLe), false},
+	{"gt.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opGt), false},
+	{"gt.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opGt), false},
+	{"ge.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opGe), false},
+	{"ge.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opGe), false},
+	{"equal(Tensor self, Tensor other) -> bool", same, false},
+	{"allclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> bool", allClose, false},
+	{"nonzero(Tensor self) -> Tensor", dense(places), false},
+}
+
+var created = []builtin{
+	{"zeros(SymInt[] size, " + made, dense(zeros), false},
+	{"ones(SymInt[] size, " + made, dense(ones), false},
+	{"full(SymInt[] size, Scalar fill_value, " + made, dense(full), false},
+	{"zeros_like(Tensor self, " + madeLike, dense(zerosLike), false},
+	{"ones_like(Tensor self, " + madeLike, dense(onesLike), false},
+	{"full_like(Tensor self, Scalar fill_value, " + madeLike, dense(fullLike), false},
+	{"eye(int n, " + made, dense(eye), false},
+	{"eye.m(int n, int m, " + made, dense(eyeOfTwo), false},
+	{"arange(Scalar end, " + made, dense(arange), false},
+	{"arange.start(Scalar start, Scalar end, " + made, dense(arangeFrom), false},
+	{"arange.start_step(Scalar start, Scalar end, Scalar step=1, " + made, dense(arangeStep), false},
+}
+
+var shaped = []builtin{
+	{"t(Tensor(a) self) -> Tensor(a)", dense(transposed), false},
+	{"transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)", dense(transpose), false},
+	{"permute(Tensor(a) self, int[] dims) -> Tensor(a)", dense(permute), false},
+	{"reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)", dense(reshape), false},
+	{"view(Tensor(a) self, SymInt[] size) -> Tensor(a)", dense(view), false},
+	{"expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)", dense(expand), false},
+	{"unsqueeze(Tensor(a) self, int dim) -> Tensor(a)", dense(unsqueeze), false},
+	{"squeeze(Tensor(a) self) -> Tensor(a)", dense(squeeze), false},
+	{"squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)", dense(squeezeDim), false},
+	{"select.int(Tensor(a) self, int dim, int index) -> Tensor(a)", dense(selectIndex), false},
+	{"narrow(Tensor(a) self, int dim, int start, int length) -> Tensor(a)", dense(narrow), false},
+	{"split.Tensor(Tensor(a -> *) self, int split_size, int dim=0) -> Tensor(a)[]", split, false},
+	{"cat(Tensor[] tensors, int dim=0) -> Tensor", dense(cat), false},
+	{"stack(Tensor[] tensors, int dim=0) -> Tensor", dense(stack), false},
+	{"clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor", clone, true},
+	{"contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)", dense(contiguous), false},
+	{"to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)", dense(toDType), false},
+	{"item(Tensor self) -> Scalar", item, false},
+}
+
+var reduced = []builtin{
+	{"sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", dense(sumAll), false},
+	{"sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", dense(sumDims), false},
+	{"mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", dense(meanAll), false},
+	{"mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", dense(meanDims), false},
+	{"max(Tensor self) -> Tensor", extremeOfAll(false), false},
+	{"max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", extremeOfDim(false), false},
+	{"min(Tensor self) -> Tensor", extremeOfAll(true), false},
+	{"min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", extremeOfDim(true), false},
+	{"argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", placeOfExtreme(false), false},
+	{"argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", placeOfExtreme(true), false},
+	{"softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", softmax(false), false},
+	{"log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", softmax(true), false},
+}
+
+var multiplied = []builtin{
+	{"mm(Tensor self, Tensor mat2) -> Tensor", mm, true},
+	{"bmm(Tensor self, Tensor mat2) -> Tensor", dense(bmm), false},
+	{"mv(Tensor self, Tensor vec) -> Tensor", dense(mv), false},
+	{"dot(Tensor self, Tensor tensor) -> Tensor", dense(dot), false},
+	{"matmul(Tensor self, Tensor other) -> Tensor", dense(matmul), false},
+	{"linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", dense(linear), false},
+}
+
+var sparsely = []builtin{
+	{"sparse_coo_tensor.indices(Tensor indices, Tensor values, " + made, makeSparseAround, false},
+	{"sparse_coo_tensor.indices_size(Tensor indices, Tensor values, int[] size, " + made, makeSparse, false},
+	{"_sparse_coo_tensor_unsafe(Tensor indices, Tensor values, int[] size, " + made, makeSparse, false},
+	{"coalesce(Tensor(a) self) -> Tensor(a)", coalesce, true},
+	{"is_coalesced(Tensor self) -> bool", isCoalesced, true},
+	{"indices(Tensor(a) self) -> Tensor(a)", coalesced("indices", indicesOf), true},
+	{"values(Tensor(a) self) -> Tensor(a)", coalesced("values", valuesOf), true},
+	{"_indices(Tensor(a) self) -> Tensor(a)", indicesOf, true},
+	{"_values(Tensor(a) self) -> Tensor(a)", valuesOf, true},
+	{"to_dense(Tensor self, ScalarType? dtype=None) -> Tensor", toDense, true},
+	{"_sparse_mm(Tensor sparse, Tensor dense) -> Tensor", mm, true},
+	{"_sparse_sum(Tensor self) -> Tensor", sumSparse, true},
+}

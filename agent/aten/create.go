@@ -1,0 +1,260 @@
+package aten
+
+import (
+	"math"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// options reads what all functions that make tensors have: dtype, layout, device
+// and whether the memory is pinned, from argument i on.
+func (c *call) options(i int, otherwise tensor.DType) (tensor.DType, error) {
+	if layout := c.args[i+1]; layout != nil && layout != int64(0) {
+		return 0, fault("no layout but the strided one can be made")
+	}
+	if where := c.args[i+2]; where != nil && where != "cpu" && where != "cpu:0" {
+		return 0, fault("tensors are made on the cpu, not on %.64v", where)
+	}
+	if c.args[i+3] == true {
+		return 0, fault("memory is never pinned")
+	}
+	return c.dtype(i, otherwise)
+}
+
+func zeros(c *call) (*tensor.Tensor, error) {
+	d, err := c.options(1, tensor.F32)
+	if err != nil {
+		return nil, err
+	}
+	return c.zeros(d, c.ints(0)...)
+}
+
+func ones(c *call) (*tensor.Tensor, error) {
+	d, err := c.options(1, tensor.F32)
+	if err != nil {
+		return nil, err
+	}
+	return c.filled(int64(1), d, c.ints(0))
+}
+
+func full(c *call) (*tensor.Tensor, error) {
+	d, err := c.options(2, numberType(c.args[1]))
+	if err != nil {
+		return nil, err
+	}
+	return c.filled(c.args[1], d, c.ints(0))
+}
+
+func zerosLike(c *call) (*tensor.Tensor, error) {
+	d, err := c.options(1, c.tensor(0).DType())
+	if err != nil {
+		return nil, err
+	}
+	return c.zeros(d, c.tensor(0).Shape()...)
+}
+
+func onesLike(c *call) (*tensor.Tensor, error) {
+	d, err := c.options(1, c.tensor(0).DType())
+	if err != nil {
+		return nil, err
+	}
+	return c.filled(int64(1), d, c.tensor(0).Shape())
+}
+
+func fullLike(c *call) (*tensor.Tensor, error) {
+	d, err := c.options(2, c.tensor(0).DType())
+	if err != nil {
+		return nil, err
+	}
+	return c.filled(c.args[1], d, c.tensor(0).Shape())
+}
+
+// filled makes a tensor of one number, which must fit the dtype.
+func (c *call) filled(v Value, d tensor.DType, shape []int) (*tensor.Tensor, error) {
+	one, err := c.scalar(v, d)
+	if err != nil {
+		return nil, err
+	}
+	if !fits(v, d) {
+		return nil, fault("value cannot be converted to type %v without overflow", d)
+	}
+	if err := c.room(d, shape); err != nil {
+		return nil, err
+	}
+	all, err := one.Expand(shape...)
+	if err != nil {
+		return nil, err
+	}
+	return all.Clone()
+}
+
+// fits reports whether an integer dtype has a number, but for its fraction.
+func fits(v Value, d tensor.DType) bool {
+	if !isInt(d) {
+		return true
+	}
+	low, high := -math.Ldexp(1, 8*d.Size()-1), math.Ldexp(1, 8*d.Size()-1)
+	if d == tensor.U8 {
+		low, high = 0, 256
+	}
+	if _, ok := v.(int64); ok && d == tensor.I64 {
+		return true // also those that a float64 would round up
+	}
+	f := math.Trunc(toFloat(v))
+	return f >= low && f < high
+}
+
+func eye(c *call) (*tensor.Tensor, error) { return c.eye(c.int(0), c.int(0), 1) }
+
+func eyeOfTwo(c *call) (*tensor.Tensor, error) { return c.eye(c.int(0), c.int(1), 2) }
+
+// eye makes a matrix with ones on its diagonal.
+func (c *call) eye(rows, columns, options int) (*tensor.Tensor, error) {
+	d, err := c.options(options, tensor.F32)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.zeros(d, rows, columns)
+	if err != nil {
+		return nil, err
+	}
+	n := min(rows, columns)
+	if n == 0 {
+		return t, nil
+	}
+	diagonal, err := tensor.Strided(t.Storage(), d, []int{n}, []int{columns + 1}, 0)
+	if err != nil {
+		return nil, err
+	}
+	ones, err := c.filled(int64(1), d, []int{n})
+	if err != nil {
+		return nil, err
+	}
+	return t, diagonal.CopyFrom(ones)
+}
+
+func arange(c *call) (*tensor.Tensor, error) { return c.arange(int64(0), c.args[0], int64(1), 1) }
+
+func arangeFrom(c *call) (*tensor.Tensor, error) {
+	return c.arange(c.args[0], c.args[1], int64(1), 2)
+}
+
+func arangeStep(c *call) (*tensor.Tensor, error) {
+	return c.arange(c.args[0], c.args[1], c.args[2], 3)
+}
+
+// arange counts from start to below end.
+func (c *call) arange(start, end, step Value, options int) (*tensor.Tensor, error) {
+	otherwise := tensor.I64
+	for _, v := range []Value{start, end, step} {
+		if _, ok := v.(float64); ok {
+			otherwise = tensor.F32
+		}
+	}
+	d, err := c.options(options, otherwise)
+	if err != nil {
+		return nil, err
+	}
+	if d == tensor.Bool || isComplex(d) {
+		return nil, fault("arange does not make %v", d)
+	}
+	for _, v := range []Value{start, end, step} {
+		if !fits(v, d) {
+			return nil, fault("value cannot be converted to type %v without overflow", d)
+		}
+	}
+	var t *tensor.Tensor
+	if isInt(d) && otherwise == tensor.I64 {
+		t, err = c.arangeInts(toInt64(start), toInt64(end), toInt64(step))
+	} else {
+		t, err = c.arangeFloats(toFloat(start), toFloat(end), toFloat(step), isInt(d))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.cast(t, d)
+}
+
+// arangeFloats makes as many numbers as there are steps; if they are to be
+// integers the fractions are cut off first, as PyTorch does.
+func (c *call) arangeFloats(start, end, step float64, whole bool) (*tensor.Tensor, error) {
+	if math.IsNaN(end-start) || math.IsInf(end-start, 0) {
+		return nil, fault("unsupported range: %v -> %v", start, end)
+	}
+	if err := checkStep(step > 0, step < 0, end-start); err != nil {
+		return nil, err
+	}
+	n := math.Ceil((end - start) / step)
+	if n > float64(c.limits.tensorBytes()) { // also where it is no int
+		return nil, &LimitError{Bytes: toInt(int64(min(n, 1<<62))), Limit: c.limits.tensorBytes()}
+	}
+	t, data, err := fresh[float64](c, int(n))
+	if err != nil {
+		return nil, err
+	}
+	if whole {
+		start, step = math.Trunc(start), math.Trunc(step)
+	}
+	for i := range data {
+		data[i] = start + float64(i)*step
+	}
+	return t, nil
+}
+
+// checkStep fails unless steps of that direction lead somewhere along way.
+func checkStep(up, down bool, way float64) error {
+	switch {
+	case !up && !down:
+		return fault("step must be nonzero")
+	case up && way < 0 || down && way > 0:
+		return fault("upper bound and larger bound inconsistent with step sign")
+	}
+	return nil
+}
+
+func (c *call) arangeInts(from, to, by int64) (*tensor.Tensor, error) {
+	if err := checkStep(by > 0, by < 0, sign(to, from)); err != nil {
+		return nil, err
+	}
+	n := steps(from, to, by)
+	if n > uint64(c.limits.tensorBytes()/8) {
+		return nil, &LimitError{Bytes: int(min(n, math.MaxInt/8) * 8), Limit: c.limits.tensorBytes()}
+	}
+	t, data, err := fresh[int64](c, int(n))
+	if err != nil {
+		return nil, err
+	}
+	for i := range data {
+		data[i] = from + int64(i)*by
+	}
+	return t, nil
+}
+
+func toInt64(v Value) int64 {
+	if n, ok := v.(int64); ok {
+		return n
+	}
+	return int64(toFloat(v))
+}
+
+// sign is that of a-b, whose value may be no int64.
+func sign(a, b int64) float64 {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// steps is how many numbers there are, in the differences that an uint64 has.
+func steps(from, to, by int64) uint64 {
+	switch {
+	case from == to:
+		return 0
+	case by > 0:
+		return (uint64(to)-uint64(from)-1)/uint64(by) + 1
+	}
+	return (uint64(from)-uint64(to)-1)/-uint64(by) + 1
+}

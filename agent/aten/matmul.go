@@ -1,0 +1,250 @@
+package aten
+
+import (
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// mm multiplies two matrices, of which the first may be sparse.
+func mm(c *call) (Value, error) {
+	y, ok := c.args[1].(*tensor.Tensor)
+	if !ok {
+		return nil, fault("mm does not take a %s as its second matrix", describe(c.args[1]))
+	}
+	if s, ok := c.args[0].(*tensor.Sparse); ok {
+		return value(c.sparseProduct(s, y))
+	}
+	x := c.tensor(0)
+	switch {
+	case x.Rank() != 2:
+		return nil, fault("self must be a matrix")
+	case y.Rank() != 2:
+		return nil, fault("mat2 must be a matrix")
+	}
+	return value(c.product(x, y))
+}
+
+func bmm(c *call) (*tensor.Tensor, error) {
+	x, y := c.tensor(0), c.tensor(1)
+	switch {
+	case x.Rank() != 3:
+		return nil, fault("batch1 must be a 3D tensor")
+	case y.Rank() != 3:
+		return nil, fault("batch2 must be a 3D tensor")
+	case x.Shape()[0] != y.Shape()[0]:
+		return nil, fault("Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d].", x.Shape()[0], x.Shape()[2], y.Shape()[0], y.Shape()[1])
+	}
+	return c.product(x, y)
+}
+
+func mv(c *call) (*tensor.Tensor, error) {
+	x, y := c.tensor(0), c.tensor(1)
+	if x.Rank() != 2 || y.Rank() != 1 {
+		return nil, fault("vector + matrix @ vector expected, got 1, %d, %d", x.Rank(), y.Rank())
+	}
+	return c.matmul(x, y)
+}
+
+func dot(c *call) (*tensor.Tensor, error) {
+	x, y := c.tensor(0), c.tensor(1)
+	if x.Rank() != 1 || y.Rank() != 1 {
+		return nil, fault("1D tensors expected, but got %dD and %dD tensors", x.Rank(), y.Rank())
+	}
+	return c.matmul(x, y)
+}
+
+func matmul(c *call) (*tensor.Tensor, error) { return c.matmul(c.tensor(0), c.tensor(1)) }
+
+// matmul makes matrices of vectors and takes the dimension off again behind it.
+func (c *call) matmul(x, y *tensor.Tensor) (*tensor.Tensor, error) {
+	if x.Rank() == 0 || y.Rank() == 0 {
+		return nil, fault("both arguments to matmul need to be at least 1D, but they are %dD and %dD", x.Rank(), y.Rank())
+	}
+	row, column := x.Rank() == 1, y.Rank() == 1
+	var err error
+	if row {
+		if x, err = x.Unsqueeze(0); err != nil {
+			return nil, err
+		}
+	}
+	if column {
+		if y, err = y.Unsqueeze(1); err != nil {
+			return nil, err
+		}
+	}
+	out, err := c.product(x, y)
+	if err != nil {
+		return nil, err
+	}
+	if column {
+		if out, err = out.Select(out.Rank()-1, 0); err != nil {
+			return nil, err
+		}
+	}
+	if row {
+		dim := out.Rank() - 1
+		if !column {
+			dim--
+		}
+		return out.Select(dim, 0)
+	}
+	return out, nil
+}
+
+// linear is input times the transposed weight, plus a bias.
+func linear(c *call) (*tensor.Tensor, error) {
+	weight := c.tensor(1)
+	if weight.Rank() != 2 {
+		return nil, fault("linear: the weight must be a matrix, but it is %dD", weight.Rank())
+	}
+	weight, err := weight.Transpose(0, 1)
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.matmul(c.tensor(0), weight)
+	if err != nil || !c.given(2) {
+		return out, err
+	}
+	bias, ok := c.args[2].(*tensor.Tensor)
+	if !ok {
+		return nil, fault("linear: the bias must be dense")
+	}
+	if err := sameDType(out, bias); err != nil {
+		return nil, err
+	}
+	return c.binary(opAdd, out, bias, out.DType())
+}
+
+// product multiplies matrices, the last two dimensions of both; those in front are
+// broadcast.
+func (c *call) product(x, y *tensor.Tensor) (*tensor.Tensor, error) {
+	if err := sameDType(x, y); err != nil {
+		return nil, err
+	}
+	d := x.DType()
+	if d == tensor.Bool {
+		return nil, fault("matrices of bools are not multiplied")
+	}
+	x, err := c.cast(x, computed(d))
+	if err != nil {
+		return nil, err
+	}
+	if y, err = c.cast(y, computed(d)); err != nil {
+		return nil, err
+	}
+	p, err := planProduct(x.Shape(), y.Shape())
+	if err != nil {
+		return nil, err
+	}
+	out, err := c.multiplyMatrices(p, x, y)
+	if err != nil {
+		return nil, err
+	}
+	return c.cast(out, d)
+}
+
+func (c *call) multiplyMatrices(p *productPlan, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+	switch x.DType() {
+	case tensor.U8:
+		return matrices[uint8](c, p, x, y)
+	case tensor.I8:
+		return matrices[int8](c, p, x, y)
+	case tensor.I16:
+		return matrices[int16](c, p, x, y)
+	case tensor.I32:
+		return matrices[int32](c, p, x, y)
+	case tensor.I64:
+		return matrices[int64](c, p, x, y)
+	case tensor.F32:
+		return matrices[float32](c, p, x, y)
+	case tensor.F64:
+		return matrices[float64](c, p, x, y)
+	case tensor.C64:
+		return matrices[complex64](c, p, x, y)
+	default:
+		return matrices[complex128](c, p, x, y)
+	}
+}
+
+// productPlan is a loop over pairs of matrices, m by k and k by n.
+type productPlan struct {
+	m, k, n int
+	shape   []int  // of the result
+	batches []lane // steps in matrices
+}
+
+func planProduct(xs, ys []int) (*productPlan, error) {
+	a, b := len(xs)-2, len(ys)-2
+	p := &productPlan{m: xs[a], k: xs[a+1], n: ys[b+1]}
+	if p.k != ys[b] {
+		return nil, fault("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", p.m, p.k, ys[b], p.n)
+	}
+	batch, err := broadcast(xs[:a], ys[:b])
+	if err != nil {
+		return nil, err
+	}
+	p.batches = lanes(batch, xs[:a], ys[:b])
+	p.shape = append(slices.Clone(batch), p.m, p.n)
+	return p, nil
+}
+
+func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+	out, to, err := fresh[T](c, p.shape...)
+	if err != nil {
+		return nil, err
+	}
+	a, err := elements[T](c, x)
+	if err != nil {
+		return nil, err
+	}
+	b, err := elements[T](c, y)
+	if err != nil || len(to) == 0 || p.k == 0 {
+		return out, err
+	}
+	w := walk{lanes: p.batches}
+	for {
+		if err := multiplyPair(c, p, to[:p.m*p.n], a[w.x*p.m*p.k:], b[w.y*p.k*p.n:]); err != nil {
+			return nil, err
+		}
+		to = to[p.m*p.n:]
+		if !w.next() {
+			return out, nil
+		}
+	}
+}
+
+// multiplyPair adds multiples of the rows of y, which lie in memory as they are
+// read, and looks now and then whether anybody still waits for it.
+func multiplyPair[T number](c *call, p *productPlan, out, x, y []T) error {
+	for i := range p.m {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		addMultiples(out[i*p.n:][:p.n], x[i*p.k:][:p.k], y)
+	}
+	return nil
+}
+
+// addMultiples adds to a row, for each factor, its multiple of a row of y; four at
+// a time, because what is added to is then loaded and stored only once for them.
+func addMultiples[T number](to, factors, y []T) {
+	n, k := len(to), 0
+	for ; k+4 <= len(factors); k += 4 {
+		a, b, c, d := y[k*n:][:n], y[(k+1)*n:][:n], y[(k+2)*n:][:n], y[(k+3)*n:][:n]
+		f, g, h, i := factors[k], factors[k+1], factors[k+2], factors[k+3]
+		for j := range to {
+			to[j] += f*a[j] + g*b[j] + h*c[j] + i*d[j]
+		}
+	}
+	for ; k < len(factors); k++ {
+		addMultiple(to, y[k*n:][:n], factors[k])
+	}
+}
+
+func addMultiple[T number](to, row []T, factor T) {
+	row = row[:len(to)]
+	for j := range to {
+		to[j] += factor * row[j]
+	}
+}

@@ -1,0 +1,344 @@
+package aten_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// requireTorch is the environment variable that turns a missing PyTorch from a
+// reason to skip into a failure.
+const requireTorch = "TENSORPIPE_REQUIRE_TORCH"
+
+// table is what all comparisons use.
+var table = aten.Default()
+
+// torchCall is a call for both sides.
+type torchCall struct {
+	name  string
+	args  []aten.Value
+	named map[string]aten.Value
+	exact bool // the text of an error must have PyTorch's in it
+	bools bool // a Scalar is a bool
+}
+
+// answer is what PyTorch returned.
+type answer struct {
+	Error   string
+	Schema  string
+	Skip    string // why there is no answer
+	Results []json.RawMessage
+}
+
+// askTorch runs all calls in one process, which takes seconds to start.
+func askTorch(t *testing.T, calls []torchCall) []answer {
+	t.Helper()
+	var questions []map[string]any
+	for _, c := range calls {
+		args := []any{}
+		for _, v := range c.args {
+			args = append(args, dump(t, v))
+		}
+		named := map[string]any{}
+		for name, v := range c.named {
+			named[name] = dump(t, v)
+		}
+		questions = append(questions, map[string]any{"op": c.name, "args": args, "named": named, "bools": c.bools})
+	}
+	in, err := json.Marshal(questions)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience.Limit) // it has thousands of calls to make
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/usr/bin/python3", "testdata/torch_peer.py")
+	cmd.Stdin = bytes.NewReader(in)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		if out.Len() == 0 && said.Len() == 0 {
+			without(t, err) // no Python
+		}
+		require.NoError(t, err, said.String())
+	}
+	var missing struct{ Missing string }
+	if json.Unmarshal(out.Bytes(), &missing) == nil && missing.Missing != "" {
+		without(t, missing.Missing)
+	}
+	var answers []answer
+	require.NoError(t, json.Unmarshal(out.Bytes(), &answers))
+	require.Len(t, answers, len(calls))
+	return answers
+}
+
+func without(t *testing.T, why any) {
+	t.Helper()
+	if os.Getenv(requireTorch) == "1" {
+		t.Fatal(why)
+	}
+	t.Skip("no PyTorch here: ", why)
+}
+
+// dump is a value as JSON for PyTorch.
+func dump(t *testing.T, v aten.Value) any {
+	t.Helper()
+	switch v := v.(type) {
+	case float64:
+		return map[string]string{"float": strconv.FormatFloat(v, 'g', -1, 64)}
+	case *tensor.Sparse:
+		return map[string]any{"sparse": []any{dump(t, v.Indices()), dump(t, v.Values())}, "shape": v.Shape(), "coalesced": v.Coalesced()}
+	case []*tensor.Tensor:
+		out := []any{}
+		for _, e := range v {
+			out = append(out, dump(t, e))
+		}
+		return out
+	case *tensor.Tensor:
+		x, err := v.Clone()
+		require.NoError(t, err)
+		p, err := x.Storage().Bytes()
+		require.NoError(t, err)
+		return map[string]any{"dtype": x.DType().String(), "shape": append([]int{}, x.Shape()...), "data": base64.StdEncoding.EncodeToString(p)}
+	default:
+		return v
+	}
+}
+
+// load is a value that PyTorch returned.
+func load(t *testing.T, raw json.RawMessage) aten.Value {
+	t.Helper()
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	require.NoError(t, d.Decode(&v))
+	switch v := v.(type) {
+	case json.Number:
+		n, err := v.Int64()
+		require.NoError(t, err)
+		return n
+	case []any:
+		var out []*tensor.Tensor
+		for _, e := range v {
+			out = append(out, loadTensor(t, e.(map[string]any)))
+		}
+		return out
+	case map[string]any:
+		if text, ok := v["float"]; ok {
+			f, err := strconv.ParseFloat(text.(string), 64)
+			require.NoError(t, err)
+			return f
+		}
+		parts, ok := v["sparse"].([]any)
+		if !ok {
+			return loadTensor(t, v)
+		}
+		s, err := tensor.NewSparse(loadTensor(t, parts[0].(map[string]any)), loadTensor(t, parts[1].(map[string]any)), loadShape(t, v["shape"])...)
+		require.NoError(t, err)
+		return s
+	default:
+		return v
+	}
+}
+
+func loadShape(t *testing.T, v any) []int {
+	t.Helper()
+	var out []int
+	for _, n := range v.([]any) {
+		i, err := n.(json.Number).Int64()
+		require.NoError(t, err)
+		out = append(out, int(i))
+	}
+	return out
+}
+
+func loadTensor(t *testing.T, v map[string]any) *tensor.Tensor {
+	t.Helper()
+	d, err := tensor.ParseDType(v["dtype"].(string))
+	require.NoError(t, err)
+	raw, err := base64.StdEncoding.DecodeString(v["data"].(string))
+	require.NoError(t, err)
+	x, err := tensor.Zeros(d, loadShape(t, v["shape"])...)
+	require.NoError(t, err)
+	p, err := x.Storage().Bytes()
+	require.NoError(t, err)
+	require.Len(t, p, len(raw))
+	copy(p, raw)
+	return x
+}
+
+// tolerance is what two ways to round may differ by.
+func tolerance(d tensor.DType) float64 {
+	switch d {
+	case tensor.F16:
+		return 4e-3
+	case tensor.BF16:
+		return 3e-2
+	case tensor.F32, tensor.C64:
+		return 2e-5
+	case tensor.F64, tensor.C128:
+		return 1e-11
+	}
+	return 0
+}
+
+// requireSame compares a result with that of PyTorch. NaNs are the same.
+func requireSame(t *testing.T, want, got aten.Value, what string) {
+	t.Helper()
+	switch want := want.(type) {
+	case *tensor.Tensor:
+		require.IsType(t, want, got, what)
+		requireClose(t, want, got.(*tensor.Tensor), what)
+	case *tensor.Sparse:
+		require.IsType(t, want, got, what)
+		a, err := want.ToDense()
+		require.NoError(t, err)
+		b, err := got.(*tensor.Sparse).ToDense()
+		require.NoError(t, err)
+		requireClose(t, a, b, what)
+	case []*tensor.Tensor:
+		require.Len(t, got, len(want), what)
+		for i := range want {
+			requireClose(t, want[i], got.([]*tensor.Tensor)[i], what)
+		}
+	default:
+		require.Equal(t, want, got, what)
+	}
+}
+
+func requireClose(t *testing.T, want, got *tensor.Tensor, what string) {
+	t.Helper()
+	require.Equal(t, want.String(), got.String(), what)
+	tol := tolerance(want.DType())
+	out, err := table.Call(t.Context(), "aten::allclose", []aten.Value{got, want, tol, tol, true}, nil)
+	require.NoError(t, err)
+	if out[0] != true {
+		require.Equal(t, numbers(t, want), numbers(t, got), what)
+	}
+}
+
+// numbers is the elements, for messages.
+func numbers(t *testing.T, x *tensor.Tensor) []complex128 {
+	t.Helper()
+	out, err := table.Call(t.Context(), "aten::to.dtype", []aten.Value{x, "c128"}, nil)
+	require.NoError(t, err)
+	c, err := out[0].(*tensor.Tensor).Contiguous()
+	require.NoError(t, err)
+	data, err := tensor.Data[complex128](c)
+	require.NoError(t, err)
+	return data
+}
+
+// Every operator returns what PyTorch returns, and refuses what PyTorch refuses
+// but for dtypes that it merely has no code for.
+func TestAgainstTorch(t *testing.T) {
+	calls := torchCalls(t)
+	answers := askTorch(t, calls)
+	byName := map[string][]int{}
+	for i, c := range calls {
+		byName[c.name] = append(byName[c.name], i)
+	}
+	for _, name := range table.Names() {
+		t.Run(name, func(t *testing.T) {
+			results := 0
+			for _, i := range byName[name] {
+				if answers[i].Skip == "" && requireAnswer(t, calls[i], answers[i]) {
+					results++
+				}
+			}
+			require.NotZero(t, results, "nothing is compared")
+		})
+	}
+}
+
+// requireAnswer makes a call and reports whether PyTorch had a result.
+func requireAnswer(t *testing.T, c torchCall, want answer) bool {
+	t.Helper()
+	what := fmt.Sprintf("%s%s %v", c.name, words(c.args), c.named)
+	out, err := table.Call(t.Context(), c.name, c.args, c.named)
+	if strings.Contains(want.Error, "not implemented for") {
+		return false // PyTorch would, but has no code for that dtype
+	}
+	if want.Error != "" {
+		require.Error(t, err, "%s\nPyTorch: %s", what, want.Error)
+		if c.exact {
+			require.Contains(t, err.Error(), want.Error, what)
+		}
+		return false
+	}
+	require.NoError(t, err, what)
+	require.Len(t, out, len(want.Results), what)
+	for j := range out {
+		requireSame(t, load(t, want.Results[j]), out[j], what)
+	}
+	theirs, err := aten.Parse(want.Schema)
+	require.NoError(t, err)
+	op, err := table.Lookup(theirs.String())
+	require.NoError(t, err)
+	require.Len(t, op, 1)
+	return true
+}
+
+func words(args []aten.Value) string {
+	text := ""
+	for _, v := range args {
+		text += fmt.Sprintf(" %v", v)
+	}
+	return text
+}
+
+var allDTypes = []tensor.DType{
+	tensor.Bool, tensor.U8, tensor.I8, tensor.I16, tensor.I32, tensor.I64,
+	tensor.F16, tensor.BF16, tensor.F32, tensor.F64, tensor.C64, tensor.C128,
+}
+
+// random is a tensor of small numbers, half of the time not contiguous.
+func random(t *testing.T, r *rand.Rand, d tensor.DType, shape ...int) *tensor.Tensor {
+	t.Helper()
+	n, err := tensor.NumElements(shape)
+	require.NoError(t, err)
+	data := make([]complex128, n)
+	for i := range data {
+		data[i] = complex(float64(r.IntN(9)-3), float64(r.IntN(5)-2))
+		switch d {
+		case tensor.U8:
+			data[i] = complex(float64(r.IntN(6)), 0)
+		case tensor.Bool:
+			data[i] = complex(float64(r.IntN(2)), 0)
+		case tensor.F16, tensor.BF16, tensor.F32, tensor.F64:
+			data[i] += complex(float64(r.IntN(8))/8, 0)
+		}
+	}
+	x, err := tensor.FromSlice(data, shape...)
+	require.NoError(t, err)
+	out, err := table.Call(t.Context(), "aten::to.dtype", []aten.Value{x, aten.ScalarTypeOf(d)}, nil)
+	require.NoError(t, err)
+	x = out[0].(*tensor.Tensor)
+	if len(shape) >= 2 && r.IntN(2) == 0 {
+		x = scattered(t, x)
+	}
+	return x
+}
+
+// scattered is a tensor of the same elements in another order in memory.
+func scattered(t *testing.T, x *tensor.Tensor) *tensor.Tensor {
+	t.Helper()
+	y, err := x.Transpose(0, x.Rank()-1)
+	require.NoError(t, err)
+	y, err = y.Clone()
+	require.NoError(t, err)
+	y, err = y.Transpose(0, x.Rank()-1)
+	require.NoError(t, err)
+	return y
+}

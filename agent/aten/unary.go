@@ -1,0 +1,218 @@
+package aten
+
+import (
+	"math"
+	"math/cmplx"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// mapped is a tensor of the same shape with f of each element.
+func mapped[S, T tensor.Element](c *call, t *tensor.Tensor, f func(S) T) (*tensor.Tensor, error) {
+	out, to, err := fresh[T](c, t.Shape()...)
+	if err != nil {
+		return nil, err
+	}
+	return out, apply(c, to, t, f)
+}
+
+// function is a kernel of a function of fractions; integers become fractions.
+func function(f func(float64) float64, z func(complex128) complex128) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		d := floating(c.tensor(0).DType())
+		t, err := c.operand(c.tensor(0), d)
+		if err != nil {
+			return nil, err
+		}
+		switch t.DType() {
+		case tensor.F32:
+			t, err = mapped(c, t, func(v float32) float32 { return float32(f(float64(v))) })
+		case tensor.F64:
+			t, err = mapped(c, t, f)
+		case tensor.C64:
+			t, err = mapped(c, t, func(v complex64) complex64 { return complex64(z(complex128(v))) })
+		default:
+			t, err = mapped(c, t, z)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c.cast(t, d)
+	})
+}
+
+func sigmoid(v float64) float64              { return 1 / (1 + math.Exp(-v)) }
+func complexSigmoid(v complex128) complex128 { return 1 / (1 + cmplx.Exp(-v)) }
+
+// signs are the functions that keep integers.
+type signs uint8
+
+const (
+	negate signs = iota
+	absolute
+	rectify
+)
+
+// signed is a kernel of one of them.
+func signed(f signs) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) { return c.signed(f, c.tensor(0)) })
+}
+
+func (c *call) signed(f signs, x *tensor.Tensor) (*tensor.Tensor, error) {
+	d := x.DType()
+	if d == tensor.Bool {
+		return nil, fault("negation, absolute values and relu of a bool tensor are not supported")
+	}
+	t, err := c.cast(x, computed(d))
+	if err != nil {
+		return nil, err
+	}
+	switch t.DType() {
+	case tensor.U8:
+		t, err = mapped(c, t, signOf[uint8](f))
+	case tensor.I8:
+		t, err = mapped(c, t, signOf[int8](f))
+	case tensor.I16:
+		t, err = mapped(c, t, signOf[int16](f))
+	case tensor.I32:
+		t, err = mapped(c, t, signOf[int32](f))
+	case tensor.I64:
+		t, err = mapped(c, t, signOf[int64](f))
+	case tensor.F32:
+		t, err = mapped(c, t, signOf[float32](f))
+	case tensor.F64:
+		t, err = mapped(c, t, signOf[float64](f))
+	default:
+		return c.complexSign(f, t)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.cast(t, d)
+}
+
+func signOf[T realNum](f signs) func(T) T {
+	switch f {
+	case negate:
+		return func(v T) T { return -v }
+	case absolute:
+		return func(v T) T {
+			if v <= 0 {
+				return 0 - v // minus zero becomes zero
+			}
+			return v
+		}
+	default:
+		return func(v T) T {
+			if v < 0 {
+				return 0
+			}
+			return v
+		}
+	}
+}
+
+func (c *call) complexSign(f signs, t *tensor.Tensor) (*tensor.Tensor, error) {
+	single := t.DType() == tensor.C64
+	switch {
+	case f == rectify:
+		return nil, fault("relu of a complex tensor is not supported")
+	case f == negate && single:
+		return mapped(c, t, func(v complex64) complex64 { return -v })
+	case f == negate:
+		return mapped(c, t, func(v complex128) complex128 { return -v })
+	case single:
+		return mapped(c, t, func(v complex64) float32 { return float32(cmplx.Abs(complex128(v))) })
+	default:
+		return mapped(c, t, cmplx.Abs)
+	}
+}
+
+// power raises to a number.
+func power(c *call) (*tensor.Tensor, error) {
+	base, exponent := c.tensor(0), c.args[1]
+	d := meet(base, exponent)
+	t, err := c.operand(base, d)
+	if err != nil {
+		return nil, err
+	}
+	if isFloat(d) || isComplex(d) {
+		t, err = c.floatPower(t, exponent)
+	} else {
+		t, err = c.intPower(t, exponent)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.cast(t, d)
+}
+
+func (c *call) floatPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error) {
+	e := toFloat(exponent)
+	switch t.DType() {
+	case tensor.F32:
+		return mapped(c, t, func(v float32) float32 { return float32(math.Pow(float64(v), e)) })
+	case tensor.F64:
+		return mapped(c, t, func(v float64) float64 { return math.Pow(v, e) })
+	case tensor.C64:
+		return mapped(c, t, func(v complex64) complex64 { return complex64(complexPower(complex128(v), e)) })
+	default:
+		return mapped(c, t, func(v complex128) complex128 { return complexPower(v, e) })
+	}
+}
+
+func complexPower(v complex128, e float64) complex128 {
+	if math.IsNaN(e) { // cmplx.Pow panics if the base is zero
+		return cmplx.NaN()
+	}
+	return cmplx.Pow(v, complex(e, 0))
+}
+
+func (c *call) intPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error) {
+	e := int64(toFloat(exponent))
+	if n, ok := exponent.(int64); ok {
+		e = n
+	}
+	if e < 0 {
+		return nil, fault("Integers to negative integer powers are not allowed.")
+	}
+	switch t.DType() {
+	case tensor.U8:
+		return mapped(c, t, powerOf[uint8](e))
+	case tensor.I8:
+		return mapped(c, t, powerOf[int8](e))
+	case tensor.I16:
+		return mapped(c, t, powerOf[int16](e))
+	case tensor.I32:
+		return mapped(c, t, powerOf[int32](e))
+	default:
+		return mapped(c, t, powerOf[int64](e))
+	}
+}
+
+// powerOf multiplies, wrapping around, by squaring.
+func powerOf[T integer](exponent int64) func(T) T {
+	return func(base T) T {
+		out := T(1)
+		for e := exponent; e > 0; e >>= 1 {
+			if e&1 == 1 {
+				out *= base
+			}
+			base *= base
+		}
+		return out
+	}
+}
+
+func toFloat(v Value) float64 {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return 1
+		}
+		return 0
+	case int64:
+		return float64(v)
+	}
+	return v.(float64)
+}

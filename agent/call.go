@@ -1,0 +1,303 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// callOverhead is what a call takes at either end beside its message, roughly.
+const callOverhead = 512
+
+// CallOption changes one call.
+type CallOption func(*callOptions)
+
+type callOptions struct {
+	limit time.Duration // negative: that of the agent
+	stack bool
+	key   string // see Idempotent
+	retry *Retry
+	err   error // of an option that makes no sense
+}
+
+// Timeout gives a call its own limit; 0 is none. A context that ends earlier counts
+// all the same. The error of the call matches ErrConfig if d is negative.
+func Timeout(d time.Duration) CallOption {
+	return func(o *callOptions) {
+		o.limit = d
+		if d < 0 {
+			o.err = fmt.Errorf("%w: RPC Timeout must be non-negative, got %v", ErrConfig, d)
+		}
+	}
+}
+
+// RemoteStack asks for the stack of the handler if that panics, see [PanicError].
+func RemoteStack() CallOption { return func(o *callOptions) { o.stack = true } }
+
+// target is what is called.
+type target struct {
+	to        To
+	typ, name string
+	opts      []CallOption
+}
+
+// roundTrip makes a call and waits for its answer, which it decodes to result.
+func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any) error {
+	if a.activity.begin(&t) {
+		defer a.activity.ended.Add(1)
+	}
+	if r := t.retry(); r != nil {
+		return a.insist(ctx, r, t, result, args...)
+	}
+	return a.attempt(ctx, t, result, args...)
+}
+
+// attempt makes a call once.
+func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) error {
+	c := a.callPool.Get().(*call)
+	err := a.begin(ctx, c, t, args...)
+	if err != nil {
+		return err
+	}
+	answer, err := c.wait(ctx)
+	if err == nil {
+		err = a.take(ctx, c, answer, result)
+	}
+	if err == nil {
+		err = order(ctx, c.streams)
+	}
+	if err != nil {
+		err = c.fault(err)
+	}
+	c.conn, c.answer, c.err, c.streams = nil, nil, nil, nil
+	a.callPool.Put(c)
+	return err
+}
+
+// begin sends a request.
+func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error {
+	fail := func(err error) error {
+		return &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return fail(err)
+	}
+	c.conn, c.to, c.typ, c.name, c.id, c.begun = nil, t.to, t.typ, t.name, 0, time.Now()
+	o, err := a.options(t)
+	if err != nil {
+		return fail(err)
+	}
+	c.limit = o.limit
+	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
+		return fail(err)
+	}
+	e, err := a.request(ctx, c, t, &o, args...)
+	if err != nil {
+		return fail(err)
+	}
+	if err := c.conn.send(ctx, c, e); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// options are those of a call.
+func (a *Agent) options(t target) (callOptions, error) {
+	if len(t.typ) > maxName || len(t.name) > maxName {
+		return callOptions{}, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, maxName)
+	}
+	if len(t.opts) == 0 {
+		return callOptions{limit: a.DefaultTimeout()}, nil
+	}
+	o := callOptions{limit: -1}
+	for _, set := range t.opts {
+		set(&o)
+	}
+	if o.limit < 0 {
+		o.limit = a.DefaultTimeout()
+	}
+	return o, o.err
+}
+
+// request encodes a request and gives it its number.
+func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, args ...any) (*envelope, error) {
+	left := o.limit
+	if deadline, ok := ctx.Deadline(); ok {
+		if until := deadline.Sub(c.begun); left == 0 || until < left {
+			left = max(until, 1)
+		}
+	}
+	flags := byte(0)
+	if o.stack {
+		flags |= wantStack
+	}
+	c.nested = requestOf(ctx) != nil
+	if c.nested {
+		flags |= nested
+	}
+	c.id = c.conn.calls.number()
+	e := a.envelopes.get()
+	e.begin(appendRequest(e.buf[:0], flags, c.id, left, t.typ, t.name))
+	e.about = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: e.encoder}
+	if o.key != "" {
+		e.encoder.SetHeader(keyHeader, []byte(o.key))
+	}
+	if err := a.encode(ctx, e, args...); err != nil {
+		a.envelopes.put(e)
+		return nil, marked(ErrArguments, err)
+	}
+	return e, nil
+}
+
+// send sends the request of a call, once there is room for it. If it fails the call
+// is over, and nobody else settles it.
+func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
+	call.weight = 0
+	call.left.Store(false)
+	if n := e.bytes() + callOverhead; !call.nested {
+		if err := c.acquire(ctx, call, n); err != nil {
+			c.agent.envelopes.put(e)
+			return err
+		}
+		call.weight = n
+	}
+	if err := c.calls.add(call); err != nil {
+		call.release()
+		c.agent.envelopes.put(e)
+		return err
+	}
+	if e.small() {
+		return c.unsent(ctx, call, c.write(ctx, e))
+	}
+	ctx, cancel := call.bound(ctx)
+	if call.settled == nil {
+		defer cancel(nil)
+		return c.unsent(ctx, call, c.write(ctx, e))
+	}
+	call.stopSending, call.sent = cancel, make(chan struct{})
+	go c.sendLarge(ctx, call, e)
+	return nil
+}
+
+// bound is ctx with the limit of the call.
+func (c *call) bound(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if c.limit == 0 {
+		return ctx, cancel
+	}
+	ctx, stop := context.WithDeadlineCause(ctx, c.begun.Add(c.limit), &TimeoutError{Limit: c.limit})
+	return ctx, func(cause error) { cancel(cause); stop() }
+}
+
+// acquire waits for room for n bytes.
+func (c *conn) acquire(ctx context.Context, call *call, n int) error {
+	if c.room.TryAcquire(n) {
+		return nil
+	}
+	defer leaveSlot(ctx)()
+	defer c.agent.aside.enter(call, CallBlocked)()
+	ctx, cancel := call.bound(ctx)
+	defer cancel(nil)
+	if c.room.Acquire(ctx, c.down, n) {
+		return nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return c.calls.reason()
+}
+
+// sendLarge sends the request of a call for which nobody waits here.
+func (c *conn) sendLarge(ctx context.Context, call *call, e *envelope) {
+	err := c.unsent(ctx, call, c.write(ctx, e))
+	call.stopSending(nil)
+	close(call.sent)
+	if err != nil {
+		call.settled(nil, err)
+	}
+}
+
+// unsent ends a call whose request could not be sent, if there is an err. Where
+// somebody else has ended the call there is none to report.
+func (c *conn) unsent(ctx context.Context, call *call, err error) error {
+	if err == nil {
+		call.left.Store(true)
+		return nil
+	}
+	if c.calls.take(call.id) == nil {
+		return nil
+	}
+	call.release()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return c.lost(err)
+}
+
+// take decodes the answer to a call.
+func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) error {
+	defer a.arrivals.put(answer)
+	if !answer.immediate() {
+		defer a.aside.enter(c, CallReading)()
+	}
+	if err := a.arrivals.receive(ctx, answer); err != nil {
+		return marked(ErrResult, err)
+	}
+	c.streams = answer.streams()
+	answer.about = Message{Kind: answer.head.kind.public(), Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: answer.decoder}
+	if _, err := a.received(ctx, &answer.about); err != nil {
+		return err
+	}
+	if answer.head.kind == failure {
+		return c.overdue(a.takeFailure(ctx, answer))
+	}
+	if result != nil {
+		if err := a.values.Decode(answer.decoder, result); err != nil {
+			return marked(ErrResult, err)
+		}
+	}
+	return a.decoded(ctx, &answer.about)
+}
+
+// overdue is the failure of a call, which has timed out where the handler says so: its
+// time ends no sooner than the caller's, who just has not noticed yet.
+func (c *call) overdue(err error) error {
+	if c.limit > 0 && time.Since(c.begun) >= c.limit && errors.Is(err, context.DeadlineExceeded) {
+		return &TimeoutError{Limit: c.limit}
+	}
+	return err
+}
+
+// takeFailure decodes the error that a call ended with.
+func (a *Agent) takeFailure(ctx context.Context, answer *arrival) error {
+	var remote error
+	var stack string
+	err := errors.Join(answer.decoder.Decode(&remote), answer.decoder.Decode(&stack))
+	if err == nil {
+		err = a.decoded(ctx, &answer.about)
+	}
+	if err != nil {
+		return marked(ErrResult, err)
+	}
+	if remote == nil {
+		return fmt.Errorf("%w: a failure without an error", ErrProtocol)
+	}
+	if p, ok := remote.(*PanicError); ok && p != nil {
+		p.Stack = stack
+	}
+	return &RemoteError{Err: remote, Stack: stack}
+}
+
+// fault is an error with what was called.
+func (c *call) fault(err error) error {
+	return &Error{Op: "call", Func: cmpName(c.typ, c.name), Worker: c.conn.peer.Name, Err: err}
+}
+
+// cmpName is how errors call what was called.
+func cmpName(typ, name string) string {
+	if typ == "" || typ == invokeType || typ == opType {
+		return name
+	}
+	return typ + ":" + name
+}

@@ -1,0 +1,79 @@
+package agent_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+type pair struct{ A, B *tensor.Tensor }
+
+var add = agent.NewFunc[pair, *tensor.Tensor]("test.add")
+
+func addTensors(_ context.Context, p pair) (*tensor.Tensor, error) {
+	x, err := tensor.Data[float32](p.A)
+	if err != nil {
+		return nil, err
+	}
+	y, err := tensor.Data[float32](p.B)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := tensor.Zeros(tensor.F32, p.A.Shape()...)
+	if err != nil {
+		return nil, err
+	}
+	z, err := tensor.MutableData[float32](sum)
+	if err != nil {
+		return nil, err
+	}
+	for i := range z {
+		z[i] = x[i] + y[i]
+	}
+	return sum, nil
+}
+
+func serveAdd(opts ...agent.ServeOption) func(int, *agent.Config) {
+	return func(_ int, c *agent.Config) { c.Funcs = agent.Funcs{add.Serve(addTensors, opts...)} }
+}
+
+func filled(t testing.TB, value float32, shape ...int) *tensor.Tensor {
+	t.Helper()
+	x, err := tensor.Zeros(tensor.F32, shape...)
+	require.NoError(t, err)
+	require.NoError(t, tensor.Fill(x, value))
+	return x
+}
+
+func TestCall(t *testing.T) {
+	group := startGroup(t, 3, serveAdd())
+	for _, from := range group {
+		for _, to := range group {
+			sum, err := add.Call(t.Context(), from, to.Self().To(), pair{filled(t, 1, 2, 2), filled(t, 2, 2, 2)})
+			require.NoError(t, err)
+			same, err := tensor.Equal(sum, filled(t, 3, 2, 2))
+			require.NoError(t, err)
+			require.True(t, same)
+		}
+	}
+	sum, err := add.Go(t.Context(), group[0], agent.Rank(1), pair{filled(t, 1, 2, 2), filled(t, 2, 2, 2)}).Wait(t.Context())
+	require.NoError(t, err)
+	same, err := tensor.Equal(sum, filled(t, 3, 2, 2))
+	require.NoError(t, err)
+	require.True(t, same)
+}
+
+func BenchmarkCall(b *testing.B) {
+	group := startGroup(b, 2, serveAdd(agent.Short()))
+	args := pair{filled(b, 1, 2, 2), filled(b, 2, 2, 2)}
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		_, err := add.Call(ctx, group[0], "worker1", args)
+		require.NoError(b, err)
+	}
+}

@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// Config describes a worker and the group that it joins.
+type Config struct {
+	// Name is what others call this worker: 1 to 127 of A-Z, a-z, 0-9, '-', '_' and
+	// ':', unique in the group.
+	Name string
+
+	// Rank is the number of this worker in a group of WorldSize, from 0 on. With a
+	// WorldSize of 0 the group is dynamic: workers come and go, and a Rank below 0
+	// stands for the lowest that is free. For env:// both come from the environment.
+	Rank      int
+	WorldSize int
+
+	// Replace lets this worker take the place of one of the same name in a dynamic
+	// group, which died without leaving. Whatever was agreed on with that one is void.
+	Replace bool
+
+	// Rendezvous is the URL of the store by which workers find each other, see
+	// store.Open. StoreOptions go with it; rank and world size are set from above.
+	// In place of it Store may be one that is open, and stays so.
+	Rendezvous   string
+	StoreOptions store.Options
+	Store        store.Store
+
+	// Group keeps several groups on one store apart. Default "default".
+	Group string
+
+	// Listen is where others reach this worker, see pipe.Context.Listen. Default:
+	// a free port of the loopback interface, and shared memory.
+	Listen []string
+
+	// Token is a secret of the group: who does not know it is turned away. It is never
+	// sent. Without it, and without TLS set up in NewContext, whoever reaches the
+	// address can call what is served; listening beyond the loopback interface is then
+	// refused unless Insecure is set, and logged.
+	Token    []byte
+	Insecure bool
+
+	// NewContext makes the pipes, from options that have the name, the limits and the
+	// logger; default tensorpipe.NewContext. Secure says that its transports
+	// encrypt and know their peers.
+	NewContext func(pipe.Options) (*pipe.Context, error)
+	Secure     bool
+
+	// Funcs are the functions that are served, Handlers what serves messages of other
+	// types, by type. Types that begin with "agent." are the agent's own.
+	Funcs    Funcs
+	Handlers map[string]Handler
+
+	// Operators are what Op calls. The table must not change any more. Default:
+	// aten.Default().
+	Operators *aten.Table
+
+	Interceptors []Interceptor
+
+	// Outgoing decides what becomes of each message of a call that is about to leave,
+	// in tests; see package faulty. It is called from any goroutine and does not block.
+	// Default: all are sent.
+	Outgoing func(*Message) Fate
+
+	// Registry knows the types and errors that travel. Default: an empty one.
+	Registry *codec.Registry
+
+	// Codec encodes arguments and results, in place of package codec.
+	Codec Codec
+
+	// Timeout is the limit of calls that have none of their own. Default 60 s;
+	// NoTimeout is none.
+	Timeout time.Duration
+
+	// MaxHandlers bounds the handlers that run at once; those that wait for calls of
+	// their own do not count. Default 256.
+	MaxHandlers int
+
+	// ProfileLabels marks the goroutines of handlers in profiles with "function" and
+	// "caller", for some allocations per call. Handlers that are Short have none.
+	ProfileLabels bool
+
+	// Allocator makes the memory for tensors that come. Default: a tensor.Pool.
+	Allocator tensor.Allocator
+
+	// Kinds are the kinds of devices, beside the CPU, on which tensors may come; the
+	// pipes that NewContext makes need a channel for them. DeviceMap says to which device
+	// of a worker a tensor goes, in a call or in the answer to one, and false where there
+	// is none. Tensors of the host go to the host. A tensor that came is valid on the
+	// stream of its buffer.
+	Kinds     []device.Kind
+	DeviceMap func(worker string, src device.Device) (to device.Device, ok bool)
+
+	Limits Limits
+
+	// HandshakeTimeout bounds the opening of a pipe to another worker. Default 10 s.
+	HandshakeTimeout time.Duration
+
+	// Logger gets what no call can return. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// NoTimeout as a Config.Timeout is no limit.
+const NoTimeout time.Duration = -1
+
+const defaultTimeout = 60 * time.Second
+
+// Limits bound what calls and other workers may take. A field of 0 takes the default.
+type Limits struct {
+	// CallBytes bounds the calls on their way to one worker and not answered: their
+	// messages, and 512 bytes for each. Further ones wait, but for those that handlers
+	// make. The smaller one of both ends counts. Default 256 MiB.
+	CallBytes int
+
+	// LargeBytes bounds the memory for the calls of one other worker whose tensors do not
+	// travel within their message, which are those of more than 64 KiB, or 1 MiB through
+	// shared memory, from before they are read until they are answered. Further ones wait at the
+	// caller, but for those that handlers make. Default 1 GiB.
+	LargeBytes int
+
+	// Remembered bounds the answers that are kept for each other worker, see Once.
+	// Default 1024.
+	Remembered int
+
+	// MessageBytes bounds the tensors and values of one message. Default 16 GiB.
+	MessageBytes int
+
+	// Codec bounds values, see codec.Limits.
+	Codec codec.Limits
+}
+
+func (l Limits) withDefaults() Limits {
+	l.CallBytes = positive(l.CallBytes, 256<<20)
+	l.LargeBytes = positive(l.LargeBytes, 1<<30)
+	l.Remembered = positive(l.Remembered, 1024)
+	l.MessageBytes = positive(l.MessageBytes, 16<<30)
+	return l
+}
+
+func positive(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// check refuses what makes no sense, and fills in defaults.
+func (c *Config) check() error {
+	switch {
+	case c.Timeout < 0 && c.Timeout != NoTimeout:
+		return fmt.Errorf("%w: RPC Timeout must be non-negative, got %v", ErrConfig, c.Timeout)
+	case c.MaxHandlers < 0:
+		return fmt.Errorf("%w: MaxHandlers must be positive, got %d", ErrConfig, c.MaxHandlers)
+	case c.WorldSize < 0:
+		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
+	case c.HandshakeTimeout < 0:
+		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
+	case c.Limits.CallBytes < 0 || c.Limits.LargeBytes < 0 || c.Limits.Remembered < 0 || c.Limits.MessageBytes < 0:
+		return fmt.Errorf("%w: a limit is negative", ErrConfig)
+	case c.Store == nil && c.Rendezvous == "":
+		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)
+	case c.Store != nil && c.Rendezvous != "":
+		return fmt.Errorf("%w: both Rendezvous and Store", ErrConfig)
+	}
+	if c.Group == "" {
+		c.Group = "default"
+	}
+	if c.Registry == nil {
+		c.Registry = codec.NewRegistry()
+	}
+	if c.Codec == nil {
+		c.Codec = plainCodec{}
+	}
+	if c.Operators == nil {
+		c.Operators = aten.Default()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Allocator == nil {
+		c.Allocator = tensor.NewPool(tensor.PoolOptions{})
+	}
+	if c.HandshakeTimeout == 0 {
+		c.HandshakeTimeout = 10 * time.Second
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	c.MaxHandlers = positive(c.MaxHandlers, 256)
+	c.Limits = c.Limits.withDefaults()
+	return nil
+}

@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// conn is a pipe to another worker whose ends know each other. Calls of both
+// workers travel on it.
+type conn struct {
+	agent *Agent
+	owner *peer
+	peer  WorkerInfo
+	pipe  *pipe.Pipe
+	calls calls          // of this end
+	room  *budget.Budget // of the calls of this end, in bytes
+	large *budget.Budget // of large calls of the other end, in bytes
+	lead  sync.Mutex     // of the caller who looks for answers himself
+
+	mu      sync.Mutex
+	serving map[uint64]*Request // of the other end
+	taken   int                 // bytes of these
+	down    chan struct{}       // closed when the pipe is of no use any more
+}
+
+// newConn makes a conn. Room is what the other end has for calls of this one.
+func (a *Agent) newConn(line *pipe.Pipe, p *peer, room int) *conn {
+	c := &conn{
+		agent: a, owner: p, peer: p.info, pipe: line,
+		room:    budget.New(min(max(room, 1), a.limits.CallBytes)),
+		large:   budget.New(a.limits.LargeBytes),
+		serving: map[uint64]*Request{},
+		down:    make(chan struct{}),
+	}
+	a.conns.Store(c, nil)
+	return c
+}
+
+// read takes in all that comes, until the pipe ends.
+func (c *conn) read() {
+	c.agent.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
+	for {
+		in, err := c.pipe.Next(context.Background())
+		if err != nil {
+			c.end(err)
+			return
+		}
+		c.dispatch(in)
+	}
+}
+
+// lookAtOnce is how many messages a caller takes in before he looks at his context.
+const lookAtOnce = 64
+
+// lookFor takes in what comes for as long as that comes at once and own has no
+// answer, if nobody else does. The answer then comes without a change of goroutines.
+func (c *conn) lookFor(own *call) bool {
+	if !c.lead.TryLock() {
+		return false
+	}
+	defer c.lead.Unlock()
+	for range lookAtOnce {
+		in := c.pipe.Poll(context.Background())
+		if in == nil {
+			return false
+		}
+		c.dispatch(in)
+		select {
+		case <-own.woken:
+			return true
+		default:
+		}
+	}
+	return false
+}
+
+// dispatch sees to one message. What may take long goes to another goroutine.
+func (c *conn) dispatch(in *pipe.Incoming) {
+	a, err := c.agent.arrivals.get(in)
+	if err != nil {
+		c.pipe.Abort(err)
+		return
+	}
+	switch a.head.kind {
+	case request:
+		c.serve(a)
+	case reply, failure:
+		c.answered(a)
+	case cancel:
+		c.cancel(a)
+	}
+}
+
+// answered hands an answer to who waits for it. One that comes too late goes by.
+func (c *conn) answered(a *arrival) {
+	call := c.calls.take(a.head.id)
+	if call == nil {
+		c.agent.stats.late.Add(1)
+		c.agent.arrivals.drop(a)
+		return
+	}
+	if a.immediate() && a.incoming.Descriptor().Bytes() > 0 {
+		_ = c.agent.arrivals.receive(c.agent.base, a) // whoever takes it gets the error
+	}
+	call.settle(a, nil)
+}
+
+// end is called once, when the pipe is down.
+func (c *conn) end(cause error) {
+	close(c.down)
+	c.agent.conns.Delete(c)
+	err := c.lost(cause)
+	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
+	c.owner.detach(c)
+	for _, call := range c.calls.end(err) {
+		call.settle(nil, err)
+	}
+	for _, r := range c.stopServing() {
+		r.cancel(marked(ErrCallerGone, err))
+	}
+	c.pipe.Abort(cause)
+}
+
+// lost is what calls fail with when the pipe is down.
+func (c *conn) lost(cause error) error {
+	if c.agent.isClosed() {
+		return ErrClosed
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, cause)
+}
+
+// stopServing empties the table of requests.
+func (c *conn) stopServing() map[uint64]*Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.serving
+	c.serving = nil
+	return all
+}
+
+// write sends what e holds and takes it back. Small messages leave at once.
+func (c *conn) write(ctx context.Context, e *envelope) error {
+	over, err := false, error(nil)
+	if c.agent.outgoing != nil {
+		over, err = c.suffer(e)
+	}
+	if !over {
+		err = c.pipe.Write(ctx, &e.message)
+	}
+	c.agent.envelopes.put(e)
+	return err
+}
+
+// tell sends a message without a body, which the pipe takes at once.
+func (c *conn) tell(message []byte) {
+	// A pipe that is down has its reader to say so.
+	_ = c.pipe.Write(context.Background(), &pipe.Message{Metadata: message})
+}

@@ -1,0 +1,137 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+var plusOne = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.plusOne")
+
+// addOne enqueues the work on the stream of the argument, and does not wait for it.
+func addOne(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	buf, err := x.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	return x, buf.Stream().(*delayed.Stream).Launch(func(mem ...[]byte) error {
+		for i := range mem[0] {
+			mem[0][i]++
+		}
+		return nil
+	}, buf)
+}
+
+// startDevices joins two workers with two devices each. What is on the first goes to
+// the second of the other worker.
+func startDevices(t *testing.T) (group []*agent.Agent, kinds []*delayed.Kind) {
+	kinds = []*delayed.Kind{npu.NewKind(), npu.NewKind()}
+	group = startGroup(t, 2, func(rank int, c *agent.Config) {
+		c.Funcs = agent.Funcs{plusOne.Serve(addOne)}
+		c.Kinds = []device.Kind{kinds[rank]}
+		c.DeviceMap = func(_ string, src device.Device) (device.Device, bool) {
+			return device.Device{Kind: npu.Name, Index: 1 - src.Index}, rank == 1 || src.Index == 0
+		}
+		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
+			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
+			return tensorpipe.NewContext(o)
+		}
+	})
+	for _, k := range kinds {
+		t.Cleanup(k.Close)
+	}
+	return group, kinds
+}
+
+// onDevice is a tensor of that many fives.
+func onDevice(t *testing.T, k *delayed.Kind, index, n int) (*tensor.Tensor, *delayed.Stream) {
+	s, err := k.NewStream(k.Devices()[index])
+	require.NoError(t, err)
+	buf, err := k.Alloc(k.Devices()[index], n, s)
+	require.NoError(t, err)
+	require.NoError(t, k.Write(buf, bytes.Repeat([]byte{5}, n)))
+	x, err := tensor.FromBuffer(buf, tensor.U8, n)
+	require.NoError(t, err)
+	return x, s.(*delayed.Stream)
+}
+
+// requireSix reads a tensor on a stream of the caller that waits for nothing but what
+// the call ordered it behind.
+func requireSix(t *testing.T, k *delayed.Kind, x *tensor.Tensor, s device.Stream) {
+	t.Helper()
+	buf, err := x.Buffer()
+	require.NoError(t, err)
+	got := make([]byte, buf.Len())
+	require.NoError(t, k.Read(got, buf.WithStream(s)))
+	require.NoError(t, s.Synchronize(t.Context()))
+	require.Equal(t, bytes.Repeat([]byte{6}, len(got)), got)
+}
+
+func TestTensorsOnDevices(t *testing.T) {
+	group, kinds := startDevices(t)
+	mine, err := kinds[0].NewStream(kinds[0].Devices()[0])
+	require.NoError(t, err)
+	ctx := device.WithStream(t.Context(), mine)
+	for _, n := range []int{16, 1 << 20} {
+		x, s := onDevice(t, kinds[0], 0, n)
+		release := s.Hold()
+		f := plusOne.Go(ctx, group[0], "worker1", x)
+		release()
+		y, err := f.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, kinds[0].Devices()[0], y.Device(), "there and back")
+		requireSix(t, kinds[0], y, mine)
+
+		x, _ = onDevice(t, kinds[0], 0, n)
+		y, err = plusOne.Call(ctx, group[0], "worker1", x)
+		require.NoError(t, err)
+		requireSix(t, kinds[0], y, mine)
+	}
+	x, _ := onDevice(t, kinds[0], 1, 16)
+	_, err = plusOne.Call(ctx, group[0], "worker1", x)
+	require.ErrorIs(t, err, agent.ErrArguments)
+	require.ErrorContains(t, err, "a tensor is on npu:1, and the device map has no device of worker1 for it")
+}
+
+func TestKindsOfDevices(t *testing.T) {
+	k := npu.NewKind()
+	t.Cleanup(k.Close)
+	for _, kinds := range [][]device.Kind{{nil}, {device.NewCPU()}, {k, k}} {
+		_, err := agent.Join(t.Context(), agent.Config{Name: "a", WorldSize: 1, Rendezvous: "mem://", Kinds: kinds})
+		require.ErrorIs(t, err, agent.ErrConfig)
+	}
+}
+
+// Tensors for a device that the worker called does not have are refused there.
+func TestDeviceThatIsNotThere(t *testing.T) {
+	kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
+	group := startGroup(t, 2, func(rank int, c *agent.Config) {
+		c.Funcs = agent.Funcs{plusOne.Serve(addOne)}
+		c.DeviceMap = func(_ string, src device.Device) (device.Device, bool) { return src, true }
+		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
+			o.Kinds = []device.Kind{kinds[rank]} // for Discard
+			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
+			return tensorpipe.NewContext(o)
+		}
+	})
+	for _, k := range kinds {
+		t.Cleanup(k.Close)
+	}
+	x, _ := onDevice(t, kinds[0], 0, 16)
+	_, err := plusOne.Call(t.Context(), group[0], "worker1", x)
+	require.ErrorIs(t, err, agent.ErrArguments)
+	require.ErrorContains(t, err, "tensor for device npu:0, which is not among the Kinds here")
+	_, err = plusOne.Call(t.Context(), group[0], "worker1", filled(t, 1, 1))
+	require.ErrorIs(t, err, agent.ErrPanic, "the pipe lives on: the handler finds no stream")
+}

@@ -1,0 +1,9 @@
+package faulty_test
+
+import (
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }

@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+// asyncCall is a call whose result goes to a future.
+type asyncCall[R any] struct {
+	call
+	ctx    context.Context
+	agent  *Agent
+	future *Future[R]
+	ended  atomic.Bool // the request has left, or never will
+	timer  *time.Timer
+	stop   func() bool // looking after ctx
+}
+
+// launch makes a call whose result goes to a future.
+func launch[R any](ctx context.Context, a *Agent, t target, args ...any) *Future[R] {
+	if r := t.retry(); r != nil {
+		a.activity.begin(&t)
+		f := insistLater[R](ctx, a, r, t, args...)
+		_ = f.OnDone(func(*Future[R]) { a.activity.ended.Add(1) }) // it is never refused
+		return f
+	}
+	g := &asyncCall[R]{ctx: ctx, agent: a}
+	g.future = future.NewWith[R](future.Options{OnCancel: g.giveUp, OnPanic: a.callbackPanicked})
+	g.settled = g.settle
+	a.activity.begin(&t)
+	if err := a.begin(ctx, &g.call, t, args...); err != nil {
+		_ = g.future.Fail(err) // nobody else has it
+		a.activity.ended.Add(1)
+		return g.future
+	}
+	g.watch()
+	return g.future
+}
+
+// watch ends the call when its time is over.
+func (g *asyncCall[R]) watch() {
+	if limit := g.limit; limit > 0 {
+		g.timer = time.AfterFunc(time.Until(g.begun.Add(limit)), func() { g.expire(&TimeoutError{Limit: limit}) })
+	}
+	if g.ctx.Done() != nil {
+		g.stop = context.AfterFunc(g.ctx, func() { g.expire(context.Cause(g.ctx)) })
+	}
+	if g.ended.Swap(true) {
+		g.unwatch() // the answer was faster
+	}
+}
+
+func (g *asyncCall[R]) unwatch() {
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	if g.stop != nil {
+		g.stop()
+	}
+}
+
+// expire ends the call with an error, unless it is answered.
+func (g *asyncCall[R]) expire(cause error) {
+	if g.abandon(cause) {
+		g.finish()
+		_ = g.future.Fail(g.fault(cause))
+		g.agent.activity.ended.Add(1)
+	}
+}
+
+// giveUp is called when the future has been cancelled.
+func (g *asyncCall[R]) giveUp(cause error) {
+	if g.abandon(cause) {
+		g.finish()
+		g.agent.activity.ended.Add(1)
+	}
+}
+
+// settle has the answer decoded, here if it is small.
+func (g *asyncCall[R]) settle(answer *arrival, err error) {
+	g.finish()
+	switch {
+	case err != nil:
+		_ = g.future.Fail(g.fault(err))
+		g.agent.activity.ended.Add(1)
+	case answer.immediate():
+		g.decode(answer)
+	default:
+		go g.decode(answer)
+	}
+}
+
+// finish stops watching, or has that done by who is about to begin.
+func (g *asyncCall[R]) finish() {
+	if g.ended.Swap(true) {
+		g.unwatch()
+	}
+}
+
+func (g *asyncCall[R]) decode(answer *arrival) {
+	defer g.agent.activity.ended.Add(1)
+	var result R
+	if err := g.agent.take(g.ctx, &g.call, answer, &result); err != nil {
+		_ = g.future.Fail(g.fault(err)) // somebody may have cancelled it
+		return
+	}
+	_ = g.future.SetOn(result, g.streams...)
+}

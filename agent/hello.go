@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// The ends of a new pipe tell each other who they are, and show that they know the
+// token of the group, before any call travels:
+//
+//	who opened it             the other end
+//	hello      ------------>
+//	           <------------  welcome, or why not
+//	proof      ------------>
+//	           <------------  done, or why not
+//
+// Each is the metadata of a message, one value of package codec.
+
+// protocol is the version of what agents say to each other.
+const protocol = 1
+
+type hello struct {
+	Oldest, Newest uint32 // versions
+	Group          string
+	From           identity
+	To             identity // who it is meant for
+	Nonce          [16]byte
+	Room           int // for calls of the other end, Limits.CallBytes
+}
+
+// identity is a worker as it calls itself.
+type identity struct {
+	Name        string
+	Rank        int
+	Incarnation roster.Incarnation
+}
+
+type welcome struct {
+	Refusal *refusal
+	Version uint32
+	Nonce   [16]byte
+	Proof   []byte
+	Room    int
+}
+
+type proof struct {
+	Proof []byte
+	Has   bool // there is a pipe to this worker by now
+}
+
+type done struct{ Refusal *refusal }
+
+// refusal says why a pipe is not wanted.
+type refusal struct {
+	Code refusalCode
+	Text string
+}
+
+type refusalCode byte
+
+const (
+	refusedCrossed   refusalCode = 1 + iota // both ends open one, and the other's is taken
+	refusedRestarted                        // the one who is meant, or who asks, is another by now
+	refusedToken
+	refusedVersion
+	refusedStranger // not a member
+	refusedClosing
+)
+
+// maxHello bounds these messages.
+const maxHello = 8 << 10
+
+func (a *Agent) identity() identity {
+	return identity{Name: a.self.Name, Rank: a.self.Rank, Incarnation: a.incarnation}
+}
+
+func (p *peer) identity() identity {
+	return identity{Name: p.info.Name, Rank: p.info.Rank, Incarnation: p.member.Incarnation}
+}
+
+// introduce is the part of the end that opened the pipe. It returns how much room the
+// other end has for calls.
+func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (room int, err error) {
+	h := hello{Oldest: protocol, Newest: protocol, Group: a.group, From: a.identity(), To: p.identity(), Room: a.limits.CallBytes}
+	if _, err := rand.Read(h.Nonce[:]); err != nil {
+		return 0, err
+	}
+	if err := say(ctx, line, &h); err != nil {
+		return 0, err
+	}
+	var w welcome
+	if err := hear(ctx, line, &w); err != nil {
+		return 0, err
+	}
+	if err := w.Refusal.err(); err != nil {
+		return 0, err
+	}
+	if w.Version != protocol {
+		return 0, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
+	}
+	if !hmac.Equal(w.Proof, a.proof("welcome", &h, w.Nonce)) {
+		return 0, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
+	}
+	if err := say(ctx, line, &proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has()}); err != nil {
+		return 0, err
+	}
+	var d done
+	if err := hear(ctx, line, &d); err != nil {
+		return 0, err
+	}
+	return w.Room, d.Refusal.err()
+}
+
+// welcome is the part of the other end. It returns who opened the pipe, who is to be
+// attached to it then, if it is not this worker itself, and the room there.
+func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, room int, err error) {
+	// Before that neither the members are known nor who this worker is.
+	if err := await(ctx, a.joined); err != nil {
+		return nil, 0, err
+	}
+	var h hello
+	if err := hear(ctx, line, &h); err != nil {
+		return nil, 0, err
+	}
+	p, no := a.examine(ctx, &h)
+	if no != nil {
+		return nil, 0, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
+	}
+	before := p.conn.Load()
+	w := welcome{Version: protocol, Room: a.limits.CallBytes}
+	if _, err := rand.Read(w.Nonce[:]); err != nil {
+		return nil, 0, err
+	}
+	w.Proof = a.proof("welcome", &h, w.Nonce)
+	if err := say(ctx, line, &w); err != nil {
+		return nil, 0, err
+	}
+	var answer proof
+	if err := hear(ctx, line, &answer); err != nil {
+		return nil, 0, err
+	}
+	if !hmac.Equal(answer.Proof, a.proof("hello", &h, w.Nonce)) {
+		no = &refusal{refusedToken, fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
+		return nil, 0, errors.Join(no.err(), say(ctx, line, &done{no}))
+	}
+	if p == a.own {
+		return p, h.Room, say(ctx, line, &done{})
+	}
+	if !p.accept(answer.Has, before) {
+		return nil, 0, errors.Join(errCrossed, say(ctx, line, &done{&refusal{Code: refusedCrossed}}))
+	}
+	if err := say(ctx, line, &done{}); err != nil {
+		p.unaccept()
+		return nil, 0, err
+	}
+	return p, h.Room, nil
+}
+
+// examine finds out who opened a pipe, and whether that is welcome. Before this worker
+// has joined it knows neither itself nor others.
+func (a *Agent) examine(ctx context.Context, h *hello) (*peer, *refusal) {
+	if err := await(ctx, a.joined); err != nil {
+		return nil, &refusal{refusedStranger, "this worker has not joined: " + err.Error()}
+	}
+	if h.Oldest > protocol || h.Newest < protocol {
+		return nil, &refusal{refusedVersion, fmt.Sprintf("%s speaks version %d, not %d to %d", a.self.Name, protocol, h.Oldest, h.Newest)}
+	}
+	if h.Group != a.group {
+		return nil, &refusal{refusedStranger, fmt.Sprintf("%s is in group %q, not %q", a.self.Name, a.group, h.Group)}
+	}
+	if h.To != a.identity() {
+		return nil, &refusal{refusedRestarted, fmt.Sprintf("%s has gone, its address is that of another incarnation or worker", h.To.Name)}
+	}
+	p, err := a.peerByIdentity(ctx, h.From)
+	if err != nil {
+		code := refusedStranger
+		if errors.Is(err, ErrRestarted) {
+			code = refusedRestarted
+		}
+		return nil, &refusal{code, err.Error()}
+	}
+	return p, nil
+}
+
+// proof shows that this end knows the token.
+func (a *Agent) proof(role string, h *hello, nonce [16]byte) []byte {
+	if len(a.token) == 0 {
+		return nil
+	}
+	m := hmac.New(sha256.New, a.token)
+	fmt.Fprintf(m, "%s|%q|%q|%d|%x|%q|%d|%x|%x|%x", role, h.Group,
+		h.From.Name, h.From.Rank, h.From.Incarnation, h.To.Name, h.To.Rank, h.To.Incarnation, h.Nonce, nonce)
+	return m.Sum(nil)
+}
+
+func (r *refusal) err() error {
+	if r == nil {
+		return nil
+	}
+	switch r.Code {
+	case refusedCrossed:
+		return errCrossed
+	case refusedRestarted:
+		return fmt.Errorf("%w: %w: %s", ErrRefused, ErrRestarted, r.Text)
+	case refusedClosing:
+		return fmt.Errorf("%w: %w: %s", ErrRefused, ErrClosed, r.Text)
+	}
+	return fmt.Errorf("%w: %s", ErrRefused, r.Text)
+}
+
+// helloLimits bound what a stranger's first messages may take.
+var helloLimits = codec.Limits{Depth: 8, Bytes: maxHello, Memory: 4 * maxHello, Elements: maxHello}
+
+func say(ctx context.Context, line *pipe.Pipe, v any) error {
+	e := codec.NewEncoder(codec.NewRegistry(), helloLimits)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	data, _, err := e.Finish()
+	if err != nil {
+		return err
+	}
+	return line.Write(ctx, &pipe.Message{Metadata: data})
+}
+
+func hear(ctx context.Context, line *pipe.Pipe, v any) error {
+	in, err := line.Next(ctx)
+	if err != nil {
+		return err
+	}
+	d := in.Descriptor()
+	if len(d.Payloads)+len(d.Tensors) > 0 {
+		return errors.Join(fmt.Errorf("%w: a greeting with tensors", ErrProtocol), in.Discard(ctx))
+	}
+	if err := in.Read(ctx, pipe.Allocation{}); err != nil {
+		return err
+	}
+	dec := codec.NewDecoder(codec.NewRegistry(), helloLimits)
+	if err := dec.Reset(d.Metadata); err != nil {
+		return marked(ErrProtocol, err)
+	}
+	return marked(ErrProtocol, errors.Join(dec.Decode(v), dec.Finish()))
+}

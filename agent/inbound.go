@@ -1,0 +1,45 @@
+package agent
+
+import "context"
+
+// What a caller may have here is bounded at the caller, by the room that this end has
+// said it has. What is bounded here as well is for a caller that does not keep to that,
+// or that has given up calls whose handlers go on all the same.
+const (
+	slack       = 2 // times the room
+	nestedSlack = 8 // times the room, with the calls that handlers make
+)
+
+// fits reports whether there is room for a request. The caller holds mu.
+func (c *conn) fits(r *Request) bool {
+	factor := slack
+	if r.flags&nested != 0 {
+		factor = nestedSlack
+	}
+	return len(c.serving) == 0 || c.taken+r.weight <= factor*c.agent.limits.CallBytes
+}
+
+// openLarge opens a request for which memory must be found first. Until there is
+// some, its tensors stay where they are, at the caller. Calls that handlers make do
+// not wait: handlers that hold memory may be waiting for them.
+func (c *conn) openLarge(r *Request) {
+	if r.flags&nested == 0 {
+		n := r.arrival.incoming.Descriptor().Bytes()
+		if !c.large.Acquire(r, c.down, n) {
+			c.agent.arrivals.drop(r.arrival)
+			r.arrival = nil
+			c.refuse(r, gone(r))
+			return
+		}
+		r.large = n
+	}
+	c.open(r)
+}
+
+// gone is why nobody waits for a request any more.
+func gone(r *Request) error {
+	if err := context.Cause(r); err != nil {
+		return err
+	}
+	return ErrCallerGone
+}

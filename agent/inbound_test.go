@@ -1,0 +1,109 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+var (
+	blocked = agent.NewFunc[*tensor.Tensor, agent.None]("test.blocked")
+	fanOut  = agent.NewFunc[int, int]("test.fanOut")
+)
+
+// gate holds up the handlers of blocked: each says that it has begun, and goes on when
+// it may.
+type gate struct{ begun, goOn chan struct{} }
+
+func newGate() gate { return gate{begun: make(chan struct{}, 1000), goOn: make(chan struct{})} }
+
+func (g gate) serve(ctx context.Context, _ *tensor.Tensor) (agent.None, error) {
+	g.begun <- struct{}{}
+	select {
+	case <-g.goOn:
+		return agent.None{}, nil
+	case <-ctx.Done():
+		return agent.None{}, context.Cause(ctx)
+	}
+}
+
+// A caller keeps to the room that the worker called has said it has.
+func TestRoomOfTheCallee(t *testing.T) {
+	g := newGate()
+	group := startGroup(t, 2, func(rank int, c *agent.Config) {
+		c.Funcs = agent.Funcs{blocked.Serve(g.serve)}
+		if rank == 1 {
+			c.Limits.CallBytes = 2000 // some three calls
+		}
+	})
+	results := make(chan error)
+	const calls = 20
+	for range calls {
+		go func() {
+			_, err := blocked.Call(t.Context(), group[0], "worker1", nil)
+			results <- err
+		}()
+	}
+	for range 2 {
+		<-g.begun
+	}
+	require.LessOrEqual(t, len(g.begun), 2, "the others wait at the caller")
+	close(g.goOn)
+	for range calls {
+		require.NoError(t, <-results)
+	}
+}
+
+// Calls that handlers make go beyond the room, to a limit.
+func TestOverloadedByHandlers(t *testing.T) {
+	g := newGate()
+	group := startGroup(t, 2, func(rank int, c *agent.Config) {
+		c.Limits.CallBytes = 4000
+		c.Funcs = agent.Funcs{blocked.Serve(g.serve), fanOut.Serve(func(ctx context.Context, n int) (int, error) {
+			var last *agent.Future[agent.None]
+			for range n {
+				last = blocked.Go(ctx, agent.FromContext(ctx), "worker1", nil)
+			}
+			_, err := last.Wait(ctx) // none of the others ends before
+			close(g.goOn)
+			return n, err
+		})}
+	})
+	_, err := fanOut.Call(t.Context(), group[0], "worker0", 100)
+	require.ErrorIs(t, err, agent.ErrOverloaded)
+	require.Greater(t, len(g.begun), 4000/600, "more than the room for others")
+	require.Less(t, len(g.begun), 100)
+}
+
+// A large call waits for memory at the worker called, until others are answered.
+func TestLargeCallsWaitForMemory(t *testing.T) {
+	g := newGate()
+	group := startGroup(t, 2, func(_ int, c *agent.Config) {
+		c.Limits.LargeBytes = 4 << 20
+		c.Funcs = agent.Funcs{blocked.Serve(g.serve), add.Serve(addTensors)}
+	})
+	large := filled(t, 1, 1<<20)
+	first := blocked.Go(t.Context(), group[0], "worker1", large)
+	<-g.begun
+	second := blocked.Go(t.Context(), group[0], "worker1", large)
+	// Small ones go on meanwhile, and come behind it.
+	_, err := add.Call(t.Context(), group[0], "worker1", pair{filled(t, 1, 2), filled(t, 2, 2)})
+	require.NoError(t, err)
+	require.Empty(t, g.begun)
+	given, cancel := context.WithCancelCause(t.Context())
+	third := blocked.Go(given, group[0], "worker1", large)
+	gone := errors.New("not wanted any more")
+	cancel(gone)
+	_, err = third.Wait(t.Context())
+	require.ErrorIs(t, err, gone)
+	close(g.goOn)
+	for _, f := range []*agent.Future[agent.None]{first, second} {
+		_, err := f.Wait(t.Context())
+		require.NoError(t, err)
+	}
+}

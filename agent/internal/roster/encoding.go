@@ -1,0 +1,223 @@
+package roster
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Every value on the store begins with the version of this format and with what it
+// is. Numbers are varints, and texts follow their lengths.
+const formatVersion = 1
+
+const (
+	kindGate  = 'g'
+	kindEntry = 'm' // one member
+	kindList  = 'l'
+	kindClaim = 'n' // of a name
+)
+
+// maxNumber bounds numbers that only grow, far below where they would overflow.
+const maxNumber = math.MaxInt64
+
+func begin(kind byte) []byte { return []byte{formatVersion, kind} }
+
+func appendNumber(dst []byte, n uint64) []byte { return binary.AppendUvarint(dst, n) }
+
+func appendText[T string | []byte](dst []byte, s T) []byte {
+	return append(appendNumber(dst, uint64(len(s))), s...)
+}
+
+// decoder reads a value. After the first thing that is wrong it returns zeros.
+type decoder struct {
+	data []byte
+	err  error
+}
+
+func decode(value []byte, kind byte) *decoder {
+	d := &decoder{data: value}
+	if v := d.byte(); d.err == nil && v != formatVersion {
+		d.err = fmt.Errorf("%w: format %d on the store, and only %d is known here", ErrVersion, v, formatVersion)
+	}
+	if k := d.byte(); k != kind {
+		d.fail("%q instead of %q", k, kind)
+	}
+	return d
+}
+
+func (d *decoder) fail(format string, args ...any) {
+	if d.err == nil {
+		d.err, d.data = corrupt(format, args...), nil
+	}
+}
+
+func (d *decoder) take(n int) []byte {
+	if d.err == nil && n > len(d.data) {
+		d.fail("%d bytes where %d are left", n, len(d.data))
+	}
+	if d.err != nil {
+		return nil
+	}
+	taken := d.data[:n]
+	d.data = d.data[n:]
+	return taken
+}
+
+func (d *decoder) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// number is at most limit.
+func (d *decoder) number(limit uint64) uint64 {
+	if d.err != nil {
+		return 0
+	}
+	n, size := binary.Uvarint(d.data)
+	if size <= 0 || n > limit {
+		d.fail("no number of at most %d", limit)
+		return 0
+	}
+	d.data = d.data[size:]
+	return n
+}
+
+func (d *decoder) bytes(limit int) []byte { return d.take(int(d.number(uint64(limit)))) }
+
+func (d *decoder) text(limit int) string { return string(d.bytes(limit)) }
+
+func (d *decoder) incarnation() (i Incarnation) {
+	copy(i[:], d.take(len(i)))
+	return i
+}
+
+// end returns what was wrong, which a value that goes on is as well.
+func (d *decoder) end() error {
+	if len(d.data) > 0 {
+		d.fail("%d bytes too many", len(d.data))
+	}
+	return d.err
+}
+
+// smallest is what a member takes at least.
+const smallest = 24
+
+func (m Member) append(dst []byte) []byte {
+	dst = appendText(dst, m.Name)
+	dst = appendNumber(dst, uint64(m.Rank))
+	dst = append(dst, m.Incarnation[:]...)
+	dst = appendNumber(dst, uint64(m.MinVersion))
+	dst = appendNumber(dst, uint64(m.MaxVersion))
+	static := byte(0)
+	if m.Static {
+		static = 1
+	}
+	dst = append(dst, static)
+	dst = appendText(dst, m.Extra)
+	dst = appendNumber(dst, uint64(len(m.URLs)))
+	for _, url := range m.URLs {
+		dst = appendText(dst, url)
+	}
+	return dst
+}
+
+func (d *decoder) member(static bool) Member {
+	m := Member{
+		Name:        d.text(maxName),
+		Rank:        int(d.number(maxRank)),
+		Incarnation: d.incarnation(),
+		MinVersion:  uint32(d.number(math.MaxUint32)),
+		MaxVersion:  uint32(d.number(math.MaxUint32)),
+	}
+	flag := d.byte()
+	m.Static = flag == 1
+	if flag > 1 || m.Static != static {
+		d.fail("worker %.130q is of another kind than its group", m.Name)
+	}
+	if extra := d.bytes(maxExtra); len(extra) > 0 {
+		m.Extra = append([]byte(nil), extra...)
+	}
+	for range d.number(maxURLs) {
+		m.URLs = append(m.URLs, d.text(maxURL))
+	}
+	if d.err == nil {
+		if err := m.check(); err != nil {
+			d.fail("%v", err)
+		}
+	}
+	return m
+}
+
+func appendMembers(dst []byte, members []Member) []byte {
+	dst = appendNumber(dst, uint64(len(members)))
+	for _, m := range members {
+		dst = m.append(dst)
+	}
+	return dst
+}
+
+// members are in the order of their ranks.
+func (d *decoder) members(static bool) []Member {
+	n := int(d.number(maxWorld))
+	if n > len(d.data)/smallest {
+		d.fail("%d members in %d bytes", n, len(d.data))
+	}
+	if d.err != nil || n == 0 {
+		return nil
+	}
+	members := make([]Member, 0, n)
+	names := make(map[string]bool, n)
+	for last := -1; len(members) < n && d.err == nil; {
+		m := d.member(static)
+		if m.Rank <= last || names[m.Name] {
+			d.fail("worker %q or its rank %d twice", m.Name, m.Rank)
+		}
+		last, names[m.Name] = m.Rank, true
+		members = append(members, m)
+	}
+	return members
+}
+
+func encodeEntry(m Member) []byte { return m.append(begin(kindEntry)) }
+
+// decodeEntry reads who wants a rank of a static group.
+func decodeEntry(value []byte, rank int) (Member, error) {
+	d := decode(value, kindEntry)
+	m := d.member(true)
+	if m.Rank != rank {
+		d.fail("worker %q has rank %d where %d was expected", m.Name, m.Rank, rank)
+	}
+	return m, d.end()
+}
+
+func encodeList(members []Member) []byte { return appendMembers(begin(kindList), members) }
+
+func decodeList(value []byte, world int) ([]Member, error) {
+	d := decode(value, kindList)
+	members := d.members(true)
+	if err := d.end(); err != nil {
+		return nil, err
+	}
+	if len(members) != world || members[world-1].Rank != world-1 {
+		return nil, corrupt("a list of %d members in a group of %d", len(members), world)
+	}
+	return members, nil
+}
+
+// claim says who wants a name.
+type claim struct {
+	rank int
+	who  Incarnation
+}
+
+func (c claim) encode() []byte {
+	return append(appendNumber(begin(kindClaim), uint64(c.rank)), c.who[:]...)
+}
+
+func decodeClaim(value []byte) (claim, error) {
+	d := decode(value, kindClaim)
+	c := claim{int(d.number(maxRank)), d.incarnation()}
+	return c, d.end()
+}

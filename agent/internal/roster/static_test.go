@@ -1,0 +1,428 @@
+package roster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+func isAny(err error, targets ...error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestStaticGroup(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		want := []Member{worker("c", 0), worker("a", 1), worker("b:-_9", 2)}
+		for i, r := range formed(t, open, want...) {
+			wantMembers(t, r, want...)
+			require.Equal(t, want[i].Incarnation, r.Self().Incarnation)
+			m, ok := r.Lookup("a")
+			require.True(t, ok)
+			require.Equal(t, 1, m.Rank)
+			m, ok = r.Rank(2)
+			require.True(t, ok)
+			require.Equal(t, "b:-_9", m.Name)
+			_, ok = r.Lookup("d")
+			require.False(t, ok)
+			_, ok = r.Rank(3)
+			require.False(t, ok)
+			_, ok = r.Rank(-1)
+			require.False(t, ok)
+			require.True(t, r.Current("c", want[0].Incarnation))
+			require.False(t, r.Current("c", want[1].Incarnation))
+			require.False(t, r.Current("d", want[0].Incarnation))
+			require.NoError(t, r.Refresh(t.Context()))
+			require.ErrorIs(t, r.Remove(t.Context(), "a", want[1].Incarnation), ErrStatic)
+		}
+	})
+}
+
+func TestGroupOfOne(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		for range 3 {
+			r := formed(t, open, worker("a", 0))[0]
+			require.NoError(t, r.Leave(t.Context()))
+			require.NoError(t, r.Leave(t.Context()))
+		}
+	})
+}
+
+func TestBadArguments(t *testing.T) {
+	s := onMemory(t)()
+	good := worker("a", 0)
+	type change func(m *Member)
+	for _, c := range []struct {
+		group  string
+		world  int
+		change change
+		want   error
+		text   string
+	}{
+		{"", 1, func(*Member) {}, ErrName, "a group name of 0 bytes"},
+		{strings.Repeat("g", 256), 1, func(*Member) {}, ErrName, "256 bytes"},
+		{"g", 1, func(m *Member) { m.Name = "" }, ErrName, "must be non-empty and shorter than 128 chars, but got "},
+		{"g", 1, func(m *Member) { m.Name = strings.Repeat("n", 128) }, ErrName, "Worker name must match ^[A-Za-z0-9-_:]*$"},
+		{"g", 1, func(m *Member) { m.Name = "a b" }, ErrName, `but got "a b"`},
+		{"g", 1, func(m *Member) { m.Name = "ä" }, ErrName, ""},
+		{"g", 1, func(m *Member) { m.Rank = 1 }, ErrWorldSize, "rank 1 in a group of 1"},
+		{"g", 0, func(*Member) {}, ErrWorldSize, "0, and 1 to 32768 are possible"},
+		{"g", 1 << 15, func(m *Member) { m.Rank = 1 << 15 }, ErrMember, "RPC worker id 32768 out of bound of int16_t."},
+		{"g", 1<<15 + 1, func(*Member) {}, ErrWorldSize, "32769"},
+		{"g", 1, func(m *Member) { m.Rank = -1 }, ErrMember, "rank -1"},
+		{"g", 1, func(m *Member) { m.Incarnation = Incarnation{} }, ErrMember, "no incarnation"},
+		{"g", 1, func(m *Member) { m.MinVersion = 2 }, ErrMember, "versions from 2 to 1"},
+		{"g", 1, func(m *Member) { m.URLs = make([]string, 17) }, ErrMember, "17 addresses"},
+		{"g", 1, func(m *Member) { m.URLs[0] = strings.Repeat("u", 2049) }, ErrMember, "2049 bytes"},
+		{"g", 1, func(m *Member) { m.Extra = make([]byte, 16385) }, ErrMember, "16385 extra bytes"},
+	} {
+		m := good.private()
+		c.change(&m)
+		_, err := JoinStatic(t.Context(), s, c.group, m, c.world)
+		require.ErrorIs(t, err, c.want, c.text)
+		require.ErrorContains(t, err, c.text)
+		var typed *Error
+		require.ErrorAs(t, err, &typed)
+		require.Equal(t, Error{"join", c.group, m.Name, typed.Err}, *typed)
+		if c.world == 1 && m.Rank == 0 {
+			_, err = JoinDynamic(t.Context(), s, c.group, m)
+			require.ErrorIs(t, err, c.want, c.text)
+		}
+	}
+	require.Equal(t, absent, seen(t, s, "g").phase, "nothing of that came to the store")
+}
+
+// A name as long as it may be, and a group whose name has slashes, which is not
+// another group's part.
+func TestNamesAtTheLimit(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		for _, group := range []string{"a", "a/1", "a/1/name", "a/1/name/gate", strings.Repeat("/", 255)} {
+			r, err := JoinStatic(t.Context(), open(), group, worker("gate", 0), 1)
+			require.NoError(t, err)
+			require.Equal(t, uint64(1), r.Generation())
+		}
+		_, err := JoinStatic(t.Context(), open(), "b", worker(strings.Repeat("n", 127), 0), 1)
+		require.NoError(t, err)
+	})
+}
+
+// All members fail if some do not fit: those who wait, those who see it, and those
+// who come later.
+func TestConflictsFailEverybody(t *testing.T) {
+	older, newer := worker("o", 0), worker("n", 1)
+	older.MinVersion, older.MaxVersion = 1, 3
+	newer.MinVersion, newer.MaxVersion = 4, 5
+	any2, any3 := worker("y", 2), worker("x", 3)
+	any2.MaxVersion, any3.MaxVersion = 9, 9
+	type arrival struct {
+		Member
+		world int
+	}
+	for name, c := range map[string]struct {
+		waiting []arrival // of a group of 4
+		last    arrival
+		want    error
+		text    string
+	}{
+		"name": {[]arrival{{worker("X", 0), 4}, {worker("b", 3), 4}}, arrival{worker("X", 1), 4}, ErrDuplicateName,
+			"RPC worker name X is not unique. Workers 0 and 1 share the same name."},
+		"rank": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("b", 1), 4}, ErrDuplicateRank,
+			"RPC worker id 1 is not unique. Worker a and already has ID and b cannot be added."},
+		"again": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("a", 1), 4}, ErrRejoin, "worker a with rank 1 wants to join twice"},
+		"world": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("b", 2), 3}, ErrWorldSize, "worker b wants a group of 3, and others one of 4"},
+		"mixed": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("b", 2), 0}, ErrMixed,
+			"RPC group mixes statically and dynamically initialized members which is not supported."},
+		"version": {[]arrival{{older, 4}, {any2, 4}, {any3, 4}}, arrival{newer, 4}, ErrVersion, "workers o and n have no version in common"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			backends(t, func(t *testing.T, open opener) {
+				var waiting []<-chan joined
+				for _, m := range c.waiting {
+					waiting = append(waiting, joining(t.Context(), open(), restarted(m.Member), m.world))
+				}
+				s := open()
+				for _, m := range c.waiting { // they are there, so nobody else is the last
+					_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, m.Name))
+					require.NoError(t, err)
+				}
+				var err error
+				if c.last.world == 0 {
+					_, err = JoinDynamic(t.Context(), open(), "group", c.last.Member)
+				} else {
+					_, err = JoinStatic(t.Context(), open(), "group", restarted(c.last.Member), c.last.world)
+				}
+				require.ErrorIs(t, err, c.want)
+				require.ErrorContains(t, err, c.text)
+				for _, ch := range waiting {
+					require.ErrorContains(t, failsJoin(t, ch, c.want), c.text)
+				}
+				late := freeRank(c.last.Rank, c.waiting[0].Rank, c.waiting[1].Rank)
+				if len(waiting) == 2 {
+					require.ErrorContains(t, failsJoin(t, joining(t.Context(), open(), worker("late", late), 4), c.want), c.text)
+				}
+			})
+		})
+	}
+}
+
+// restarted keeps what a worker says about versions.
+func restarted(m Member) Member {
+	n := started(m)
+	n.MinVersion, n.MaxVersion = m.MinVersion, m.MaxVersion
+	return n
+}
+
+func freeRank(taken ...int) int {
+	for r := range 4 {
+		free := true
+		for _, x := range taken {
+			free = free && x != r
+		}
+		if free {
+			return r
+		}
+	}
+	return 0
+}
+
+// As PyTorch's test_duplicate_name has it: all have one name, and all fail.
+func TestAllHaveOneName(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		var coming []<-chan joined
+		for rank := range 4 {
+			coming = append(coming, joining(t.Context(), open(), worker("duplicate_name", rank), 4))
+		}
+		for _, ch := range coming {
+			require.ErrorContains(t, failsJoin(t, ch, ErrDuplicateName), "is not unique")
+		}
+	})
+}
+
+// Who was told tries again, and forms a group with the others.
+func TestGroupAfterAConflict(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		for range 3 {
+			first := joining(t.Context(), open(), worker("X", 0), 2)
+			second := joining(t.Context(), open(), worker("X", 1), 2)
+			failsJoin(t, first, ErrDuplicateName)
+			failsJoin(t, second, ErrDuplicateName)
+			for _, r := range formed(t, open, worker("a", 0), worker("b", 1)) {
+				require.NoError(t, r.Leave(t.Context()))
+			}
+		}
+	})
+}
+
+func TestCompleteGroupRefusesOthersAlone(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		rosters := formed(t, open, worker("a", 0), worker("b", 1))
+		s := open()
+		_, err := JoinStatic(t.Context(), s, "group", worker("b", 1), 2)
+		require.ErrorIs(t, err, ErrRejoin)
+		require.NotErrorIs(t, err, ErrDuplicateRank)
+		require.ErrorContains(t, err, "another name")
+		_, err = JoinStatic(t.Context(), s, "group", worker("c", 1), 2)
+		require.ErrorIs(t, err, ErrRejoin)
+		require.ErrorIs(t, err, ErrDuplicateRank)
+		require.ErrorContains(t, err, "RPC worker id 1 is not unique. Worker b and already has ID and c cannot be added.")
+		_, err = JoinStatic(t.Context(), s, "group", worker("c", 2), 3)
+		require.ErrorIs(t, err, ErrWorldSize)
+		_, err = JoinDynamic(t.Context(), s, "group", worker("c", 2))
+		require.ErrorIs(t, err, ErrMixed)
+		_, err = JoinStatic(t.Context(), s, "other", worker("b", 0), 1)
+		require.NoError(t, err, "two groups on one store do not disturb each other")
+		for _, r := range rosters {
+			require.NoError(t, r.Leave(t.Context()))
+		}
+		require.True(t, seen(t, s, "group").is(ended, 1))
+	})
+}
+
+// The next group under a name may have other members, and another size or kind.
+func TestGenerations(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		for i, names := range []string{"ab", "abc", "c", "ba"} {
+			var members []Member
+			for rank, name := range names {
+				members = append(members, worker(string(name), rank))
+			}
+			for _, r := range formed(t, open, members...) {
+				require.Equal(t, uint64(i+1), r.Generation())
+				wantMembers(t, r, members...)
+				require.NoError(t, r.Leave(t.Context()))
+			}
+		}
+		r, err := JoinDynamic(t.Context(), open(), "group", worker("d", -1))
+		require.NoError(t, err)
+		_, err = JoinStatic(t.Context(), open(), "group", worker("a", 0), 1)
+		require.ErrorIs(t, err, ErrMixed)
+		require.ErrorContains(t, err, "RPC group mixes")
+		require.NoError(t, r.Leave(t.Context()))
+		require.Equal(t, uint64(6), formed(t, open, worker("a", 0))[0].Generation())
+	})
+}
+
+// What is over leaves the gate and two bells behind, however often it was.
+func TestGenerationsLeaveNothingBehind(t *testing.T) {
+	s := &counted{Store: onMemory(t)(), keys: map[string]bool{}}
+	for range 5 {
+		one, two := joining(t.Context(), s, worker("X", 0), 2), joining(t.Context(), s, worker("X", 1), 2)
+		failsJoin(t, one, ErrDuplicateName)
+		failsJoin(t, two, ErrDuplicateName)
+		for _, r := range formed(t, func() store.Store { return s }, worker("a", 0), worker("b", 1)) {
+			require.NoError(t, r.Leave(t.Context()))
+		}
+	}
+	left := 0
+	for key := range s.keys {
+		if _, err := s.Get(t.Context(), key); err == nil {
+			left++
+		}
+	}
+	require.Equal(t, 3, left)
+}
+
+// A member goes on to the next group while another one is still in the last.
+func TestRejoinWaitsForThoseWhoLeaveLate(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		old := formed(t, open, worker("a", 0), worker("b", 1))
+		require.NoError(t, old[0].Leave(t.Context()))
+		a, newcomer := worker("a", 0), worker("c", 2)
+		first, third := joining(t.Context(), open(), a, 3), joining(t.Context(), open(), newcomer, 3)
+		require.NoError(t, old[1].Leave(t.Context()))
+		b := worker("b", 1)
+		second := joining(t.Context(), open(), b, 3)
+		for _, ch := range []<-chan joined{first, second, third} {
+			wantMembers(t, mustJoin(t, ch), a, b, newcomer)
+		}
+	})
+}
+
+// A member that died keeps the generation open.
+func TestDeadMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := onMemory(t)
+		old := formed(t, open, worker("a", 0), worker("b", 1))
+		require.NoError(t, old[0].Leave(t.Context()))
+		_, err := JoinStatic(t.Context(), open(), "group", worker("b", 1), 2)
+		require.ErrorIs(t, err, ErrRejoin)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begun := time.Now()
+		_, err = JoinStatic(ctx, open(), "group", worker("a", 0), 2)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "rank 1 of 2 has not left the group that there was before")
+		require.Equal(t, time.Minute, time.Since(begun))
+	})
+}
+
+func TestMissingMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := onMemory(t)()
+		for _, c := range []struct {
+			world int
+			text  string
+		}{
+			{2, "rank 0 of 2 has not joined"},
+			{4, "ranks 0, 2, 3 of 4 have not joined"},
+			{40, "ranks 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, and 23 more of 40 have not joined"},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			begun := time.Now()
+			_, err := JoinStatic(ctx, s, "group", worker("a", 1), c.world)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, store.ErrTimeout)
+			require.ErrorContains(t, err, c.text)
+			require.Equal(t, time.Hour, time.Since(begun))
+			cancel()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		coming := joining(ctx, s, worker("a", 1), 2)
+		synctest.Wait()
+		cancel()
+		require.ErrorContains(t, failsJoin(t, coming, context.Canceled), "rank 0 of 2 has not joined")
+	})
+}
+
+// Who gave up is not in the way of a later attempt, of a member of other name or
+// another size.
+func TestWithdrawal(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		for i := range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			coming := joining(ctx, open(), worker(fmt.Sprint("a", i), 0), i+2)
+			s := open()
+			_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(uint64(i+1), fmt.Sprint("a", i)))
+			require.NoError(t, err)
+			cancel()
+			failsJoin(t, coming, context.Canceled)
+			require.True(t, seen(t, s, "group").vacant(), "the last one closes")
+		}
+		formed(t, open, worker("b", 0), worker("a0", 1))
+	})
+}
+
+// The others go on waiting for one who gave up and comes again.
+func TestWithdrawalOfOne(t *testing.T) {
+	backends(t, func(t *testing.T, open opener) {
+		b := worker("b", 1)
+		waiting := joining(t.Context(), open(), b, 3)
+		s := open()
+		_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, "b"))
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		coming := joining(ctx, open(), worker("a", 0), 3)
+		_, err = store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, "a"))
+		require.NoError(t, err)
+		cancel()
+		failsJoin(t, coming, context.Canceled)
+		a, c := worker("a", 2), worker("c", 0) // its name and its rank, with others
+		first, third := joining(t.Context(), open(), c, 3), joining(t.Context(), open(), a, 3)
+		for _, ch := range []<-chan joined{waiting, first, third} {
+			wantMembers(t, mustJoin(t, ch), c, b, a)
+		}
+	})
+}
+
+// Values that this package did not write are errors, in time.
+func TestForeignValues(t *testing.T) {
+	for _, key := range []string{"gate", "1/rank/1", "1/rank/0", "1/name/a"} {
+		t.Run(key, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := onMemory(t)()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				require.NoError(t, s.Set(ctx, "roster/group/"+key, []byte("foreign")))
+				got := patience.Finish(t, joining(ctx, s, worker("a", 0), 2))
+				require.True(t, isAny(got.err, ErrCorrupt, ErrVersion), "%v", got.err)
+			})
+		})
+	}
+}
+
+// A bell that rings for nothing makes nobody spin.
+func TestBellThatRingsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &counted{Store: onMemory(t)(), keys: map[string]bool{}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, s.Set(ctx, "roster/group/1/decided", mark))
+		_, err := JoinStatic(ctx, s, "group", worker("a", 0), 2)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Less(t, s.calls, 200)
+	})
+}

@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// join listens, finds the other workers, and lets them in.
+func (a *Agent) join(ctx context.Context, c *Config) error {
+	if err := a.openStore(ctx, c); err != nil {
+		return err
+	}
+	if err := a.listen(ctx, c); err != nil {
+		return err
+	}
+	self := roster.Member{
+		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
+		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
+		Replace: c.Replace,
+	}
+	var err error
+	if c.WorldSize > 0 {
+		a.roster, err = roster.JoinStatic(ctx, a.store, c.Group, self, c.WorldSize)
+	} else {
+		a.roster, err = roster.JoinDynamic(ctx, a.store, c.Group, self)
+	}
+	if err != nil {
+		return err
+	}
+	self = a.roster.Self()
+	a.self = WorkerInfo{Name: self.Name, Rank: self.Rank}
+	a.own = &peer{agent: a, member: self, info: a.self}
+	a.update()
+	close(a.joined)
+	if c.WorldSize == 0 {
+		a.spawn(a.watch)
+	}
+	return nil
+}
+
+// openStore opens the store, which for env:// also says who this worker is.
+func (a *Agent) openStore(ctx context.Context, c *Config) error {
+	if c.Store != nil {
+		a.store = c.Store
+		return nil
+	}
+	o := c.StoreOptions
+	o.Rank, o.WorldSize = max(c.Rank, 0), c.WorldSize
+	if u, err := url.Parse(c.Rendezvous); err == nil && u.Scheme == "env" {
+		env, err := store.FromEnviron()
+		if err != nil {
+			return err
+		}
+		c.Rank, c.WorldSize = env.Rank, env.WorldSize
+	}
+	s, err := store.Open(ctx, c.Rendezvous, o)
+	a.store, a.ownStore = s, err == nil
+	return err
+}
+
+// listen makes what other workers reach this one by.
+func (a *Agent) listen(ctx context.Context, c *Config) error {
+	urls := c.Listen
+	if len(urls) == 0 {
+		urls = []string{"uv://127.0.0.1:0", "shm://"}
+	}
+	if err := a.checkExposure(c, urls); err != nil {
+		return err
+	}
+	make := c.NewContext
+	if make == nil {
+		make = tensorpipe.NewContext
+	}
+	var err error
+	a.pipes, err = make(pipe.Options{
+		Name:    c.Name,
+		Dialect: pipe.DialectNative,
+		Limits:  pipe.Limits{MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes},
+		Kinds:   c.Kinds,
+		Logger:  c.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	if a.listener, err = a.pipes.Listen(ctx, urls...); err != nil {
+		return err
+	}
+	a.spawn(a.accept)
+	return nil
+}
+
+// checkExposure refuses to let in whoever comes, beyond this machine.
+func (a *Agent) checkExposure(c *Config, urls []string) error {
+	if len(c.Token) > 0 || c.Secure {
+		return nil
+	}
+	for _, u := range urls {
+		if isLocal(u) {
+			continue
+		}
+		if !c.Insecure {
+			return fmt.Errorf("%w: listening at %s lets in whoever reaches it: set Token, use TLS, or set Insecure", ErrConfig, u)
+		}
+		a.log.Warn("whoever reaches this address can call what is served here", "address", u)
+	}
+	return nil
+}
+
+// isLocal reports whether only this machine reaches what listens at a URL.
+func isLocal(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	if u.Scheme != "uv" {
+		return true
+	}
+	ip := net.ParseIP(u.Hostname())
+	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// watch keeps up with who is in a dynamic group.
+func (a *Agent) watch() {
+	err := a.roster.Watch(a.base, func(roster.Change) { a.update() })
+	if err != nil && !a.isClosed() {
+		a.log.Warn("changes of the group are not noticed any more", "error", err)
+	}
+}
+
+// leaveTimeout bounds what Close tells the store.
+const leaveTimeout = 5 * time.Second
+
+// leave tells the store that this worker is gone.
+func (a *Agent) leave() error {
+	if a.roster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	if err := a.roster.Leave(ctx); err != nil && !errors.Is(err, roster.ErrRemoved) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,462 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// chain is the argument of functions that call another worker.
+type chain struct {
+	To   string
+	X    *tensor.Tensor
+	Y, Z int
+}
+
+var (
+	addUseFuture    = agent.NewFunc[chain, *tensor.Tensor]("add_use_future")
+	asyncAdd        = agent.NewFunc[chain, *tensor.Tensor]("async_add")
+	asyncCtor       = agent.NewFunc[chain, *tensor.Tensor]("async_add_with_future_ctor")
+	asyncChained    = agent.NewFunc[chain, *tensor.Tensor]("async_add_chained")
+	asyncNested     = agent.NewFunc[chain, *tensor.Tensor]("async_add_nested")
+	multiChained    = agent.NewFunc[chain, *tensor.Tensor]("async_add_chained_multi")
+	multiFanout     = agent.NewFunc[chain, *tensor.Tensor]("async_add_multi_fanout")
+	asyncRaise      = agent.NewFunc[agent.None, *tensor.Tensor]("async_raise_func")
+	asyncWrong      = agent.NewFunc[agent.None, *tensor.Tensor]("async_wrong_type")
+	setResult       = agent.NewFunc[chain, *tensor.Tensor]("add_use_future_set_result")
+	nestedCallback  = agent.NewFunc[chain, *tensor.Tensor]("add_use_future_nested_cb")
+	returnFuture    = agent.NewFunc[agent.None, *agent.Future[int]]("return_future")
+	failOnFuture    = agent.NewFunc[holdsFuture, agent.None]("fail_on_fut")
+	static, classed = agent.NewFunc[chain, *tensor.Tensor]("AsyncExecutionClass.StaticAsyncAdd"), agent.NewFunc[chain, *tensor.Tensor]("AsyncExecutionClass.ClassAsyncAdd")
+)
+
+type holdsFuture struct {
+	N    int
+	Deep []map[string]*agent.Future[int]
+}
+
+// asyncClass has methods that are asynchronous.
+type asyncClass struct{}
+
+func (asyncClass) StaticAsyncAdd(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	return addChained(ctx, c)
+}
+
+func (*asyncClass) ClassAsyncAdd(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	return addWithFuture(ctx, c)
+}
+
+// opAsync calls an operator of one result.
+func opAsync(ctx context.Context, a *agent.Agent, to agent.To, name string, args ...any) *agent.Future[*tensor.Tensor] {
+	return future.Then(a.OpAsync(ctx, to, name, args...), func(f *agent.Future[[]any]) (*tensor.Tensor, error) {
+		return agent.One[*tensor.Tensor](f.Result())
+	})
+}
+
+// plus makes a callback that adds a number to what a future has.
+func plus(n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
+	return func(f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
+		x, err := f.Result()
+		if err != nil {
+			return nil, err
+		}
+		return compute("aten::add", x, n)
+	}
+}
+
+// addThere has another worker compute x+y.
+func addThere(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	return opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", c.X, c.Y)
+}
+
+func addChained(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	return future.Then(addThere(ctx, c), plus(c.Z))
+}
+
+// addWithFuture sets a future of its own when the other is done.
+func addWithFuture(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	out := future.New[*tensor.Tensor]()
+	err := addThere(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
+		if x, err := plus(c.Z)(f); err != nil {
+			_ = out.Fail(err)
+		} else {
+			_ = out.Set(x)
+		}
+	})
+	if err != nil {
+		return future.Failed[*tensor.Tensor](err)
+	}
+	return out
+}
+
+func addNested(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	inner := asyncAdd.Go(ctx, agent.FromContext(ctx), agent.To(c.To), c)
+	return future.Then(inner, plus(c.Z))
+}
+
+// addChainedMulti adds Z to x, Y times, one after the other.
+func addChainedMulti(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	f := opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", c.X, 0)
+	for range c.Y {
+		f = future.Then(f, plus(c.Z))
+	}
+	return f
+}
+
+// addFanout has Y calls that add up, at once.
+func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	out := future.New[*tensor.Tensor]()
+	var mu sync.Mutex
+	sum, left := full(0, c.X.Shape()...), c.Y
+	for i := range c.Y {
+		x := c.X
+		if i > 0 {
+			x = full(0, x.Shape()...)
+		}
+		_ = opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", x, c.Z).OnDone(func(f *agent.Future[*tensor.Tensor]) {
+			mu.Lock()
+			defer mu.Unlock()
+			part, err := f.Result()
+			if err == nil {
+				sum, err = addHere(sum, part)
+			}
+			if err != nil {
+				_ = out.Fail(err)
+				return
+			}
+			if left--; left == 0 {
+				_ = out.Set(sum)
+			}
+		})
+	}
+	return out
+}
+
+// waited makes a plain function of an asynchronous one.
+func waited(fn func(context.Context, chain) *agent.Future[*tensor.Tensor]) func(context.Context, chain) (*tensor.Tensor, error) {
+	return func(ctx context.Context, c chain) (*tensor.Tensor, error) { return fn(ctx, c).Wait(ctx) }
+}
+
+// callbackInCallback adds a callback to a call that a callback makes.
+func callbackInCallback(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+	return future.ThenFuture(addThere(ctx, c), func(f *agent.Future[*tensor.Tensor]) (*agent.Future[*tensor.Tensor], error) {
+		x, err := f.Result()
+		if err != nil {
+			return nil, err
+		}
+		return opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", x, c.Z), nil
+	})
+}
+
+// servedFutures is what a worker of the parity tests serves with futures.
+func servedFutures() agent.Funcs {
+	all := agent.Funcs{
+		addUseFuture.Serve(waited(addChained)),
+		setResult.Serve(waited(addWithFuture)),
+		nestedCallback.Serve(waited(callbackInCallback)),
+		asyncAdd.ServeAsync(addThere),
+		asyncCtor.ServeAsync(addWithFuture),
+		asyncChained.ServeAsync(addChained),
+		asyncNested.ServeAsync(addNested),
+		multiChained.ServeAsync(addChainedMulti),
+		multiFanout.ServeAsync(addFanout),
+		asyncRaise.ServeAsync(func(context.Context, agent.None) *agent.Future[*tensor.Tensor] { panic(expectedErr) }),
+		asyncWrong.ServeAsync(func(context.Context, agent.None) *agent.Future[*tensor.Tensor] { return nil }),
+		agent.AsyncFunction("async_fail_func", func() *agent.Future[int] { return future.Failed[int](errQuota) }),
+		returnFuture.Serve(func(context.Context, agent.None) (*agent.Future[int], error) { return future.Of(1), nil }),
+		agent.Function("return_any_future", func() any { return future.Of(1) }),
+		failOnFuture.Serve(func(context.Context, holdsFuture) (agent.None, error) { return agent.None{}, nil }),
+		agent.Function("raise_or_inc", func(x *tensor.Tensor) (*tensor.Tensor, error) {
+			if x.Len() == 2 {
+				return nil, errors.New(expectedErr)
+			}
+			return compute("aten::add", x, 1)
+		}),
+	}
+	return append(all, agent.Methods("AsyncExecutionClass", &asyncClass{})...)
+}
+
+// mode is a way to make a call.
+type mode func(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain) (*tensor.Tensor, error)
+
+func inSync(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain) (*tensor.Tensor, error) {
+	return f.Call(w.ctx, w.Agent, to, c)
+}
+
+func inAsync(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain) (*tensor.Tensor, error) {
+	return f.Go(w.ctx, w.Agent, to, c).Wait(w.ctx)
+}
+
+// toThird is the argument of a call to the next worker that calls the one after.
+func (w worker) toThird(y, z int) chain {
+	return chain{To: string(w.next(2)), X: full(1, 2, 2), Y: y, Z: z}
+}
+
+// adds is a script that calls f and gets a sum.
+func adds(f agent.Func[chain, *tensor.Tensor], call mode, y, z int, want float32) script {
+	return func(t require.TestingT, w worker) {
+		got, err := call(w, f, w.next(1), w.toThird(y, z))
+		require.NoError(t, err)
+		equalTensor(t, full(want, 2, 2), got)
+	}
+}
+
+// two is a call whose result is a tensor of twos.
+func (w worker) two() *agent.Future[*tensor.Tensor] {
+	return opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, w.n, w.n), full(1, w.n, w.n))
+}
+
+func requireValue(t require.TestingT, w worker, f *agent.Future[*tensor.Tensor], value float32) {
+	got, err := f.Wait(w.ctx)
+	require.NoError(t, err)
+	equalTensor(t, full(value, got.Shape()...), got)
+}
+
+func TestParityCallbacks(t *testing.T) {
+	apart(t, "rpc/RpcTest.test_callback_simple", func(t require.TestingT, w worker) {
+		byCallback := future.New[*tensor.Tensor]()
+		f := w.two()
+		require.NoError(t, f.OnDone(func(f *agent.Future[*tensor.Tensor]) {
+			x, err := plus(1)(f)
+			if err != nil {
+				_ = byCallback.Fail(err)
+				return
+			}
+			_ = byCallback.Set(x)
+		}))
+		requireValue(t, w, f, 2)
+		requireValue(t, w, byCallback, 3)
+		requireValue(t, w, f, 2)
+	})
+	together(t, "rpc/RpcTest.test_callback_multi", func(t require.TestingT, w worker) {
+		f := w.two()
+		var more []*agent.Future[*tensor.Tensor]
+		for i := range 10 {
+			more = append(more, future.Then(f, plus(i)))
+		}
+		requireValue(t, w, f, 2)
+		for i, f := range more {
+			requireValue(t, w, f, float32(2+i))
+		}
+		requireValue(t, w, f, 2)
+	})
+	together(t, "rpc/RpcTest.test_callback_chain", func(t require.TestingT, w worker) {
+		f := opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, w.n, w.n), 1)
+		for range 20 {
+			f = future.Then(f, plus(1))
+		}
+		requireValue(t, w, f, 22)
+	})
+	together(t, "rpc/RpcTest.test_callback_in_rpc", adds(addUseFuture, inSync, 1, 2, 4))
+	together(t, "rpc/RpcTest.test_callback_with_ret", func(t require.TestingT, w worker) {
+		f := future.ThenFuture(opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, 2, 2), 1), func(f *agent.Future[*tensor.Tensor]) (*agent.Future[*tensor.Tensor], error) {
+			x, err := f.Result()
+			return future.Then(opAsync(w.ctx, w.Agent, w.next(1), "aten::add", x, 1), plus(1)), err
+		})
+		requireValue(t, w, f, 4)
+	})
+	apart(t, "rpc/RpcTest.test_callback_with_error", func(t require.TestingT, w worker) {
+		var first error
+		f := future.Then(w.InvokeAsync(w.ctx, w.next(1), "raise_func"), func(f *agent.Future[[]any]) (int, error) {
+			first = f.Err()
+			return 0, errors.New("Another expected error")
+		})
+		_, err := f.Wait(w.ctx)
+		require.EqualError(t, err, "Another expected error")
+		require.ErrorContains(t, first, expectedErr)
+	})
+	together(t, "rpc/RpcTest.test_callback_none", func(t require.TestingT, w worker) {
+		f := w.InvokeAsync(w.ctx, w.next(1), "raise_func")
+		require.ErrorIs(t, f.OnDone(nil), future.ErrNilCallback)
+		_, err := future.Then[[]any, int](f, nil).Wait(w.ctx)
+		require.ErrorIs(t, err, future.ErrNilCallback)
+		_, err = f.Wait(w.ctx)
+		require.ErrorContains(t, err, expectedErr, "the call goes on")
+	})
+	together(t, "rpc/RpcTest.test_add_done_callback", func(t require.TestingT, w worker) {
+		var set atomic.Bool
+		f := w.two()
+		require.NoError(t, f.OnDone(func(f *agent.Future[*tensor.Tensor]) { set.Store(f.Err() == nil) }))
+		then := future.Then(f, func(*agent.Future[*tensor.Tensor]) (bool, error) { return set.Load(), nil })
+		requireValue(t, w, f, 2)
+		before, err := then.Wait(w.ctx)
+		require.NoError(t, err)
+		require.True(t, before, "callbacks run in order")
+		requireValue(t, w, f, 2)
+	})
+	together(t, "rpc/RpcTest.test_future_in_rpc", adds(setResult, inSync, 1, 2, 4))
+	together(t, "rpc/RpcTest.test_future_nested_callback", adds(nestedCallback, inSync, 1, 2, 4))
+}
+
+func TestParityFutures(t *testing.T) {
+	together(t, "rpc/RpcTest.test_mark_future_twice", func(t require.TestingT, w worker) {
+		f := opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(0, 2, 2), 1)
+		requireValue(t, w, f, 1)
+		require.ErrorIs(t, f.Set(full(5, 2, 2)), future.ErrDone)
+		require.ErrorIs(t, f.Fail(errQuota), future.ErrDone)
+		requireValue(t, w, f, 1)
+		call := asyncAdd.Go(w.ctx, w.Agent, w.next(1), w.toThird(1, 0))
+		requireValue(t, w, call, 2)
+		require.ErrorIs(t, call.Set(nil), future.ErrDone)
+	})
+	together(t, "rpc/RpcTest.test_pickle_future", func(t require.TestingT, w worker) {
+		arg := holdsFuture{Deep: []map[string]*agent.Future[int]{{"x": future.New[int]()}}}
+		_, sync := failOnFuture.Call(w.ctx, w.Agent, w.next(1), arg)
+		_, async := failOnFuture.Go(w.ctx, w.Agent, w.next(1), arg).Wait(w.ctx)
+		_, named := w.Invoke(w.ctx, w.next(1), "identity", future.New[int]())
+		_, namedAsync := w.InvokeAsync(w.ctx, w.next(1), "identity", future.New[int]()).Wait(w.ctx)
+		for _, err := range []error{sync, async, named, namedAsync} {
+			require.ErrorIs(t, err, agent.ErrFuture)
+			require.ErrorIs(t, err, agent.ErrArguments)
+			require.ErrorContains(t, err, "a future cannot travel")
+		}
+		require.ErrorContains(t, sync, "holdsFuture.Deep[][]")
+		require.ErrorContains(t, named, "Args[0]")
+	})
+	together(t, "rpc/RpcTest.test_future_done", func(t require.TestingT, w worker) {
+		f := asyncAdd.Go(w.ctx, w.Agent, w.next(1), w.toThird(1, 0))
+		requireValue(t, w, f, 2)
+		require.True(t, f.IsDone())
+	})
+	apart(t, "rpc/RpcTest.test_future_done_exception", func(t require.TestingT, w worker) {
+		f := w.InvokeAsync(w.ctx, w.next(1), "raise_func")
+		_, err := f.Wait(w.ctx)
+		require.ErrorContains(t, err, expectedErr)
+		require.True(t, f.IsDone())
+		require.Equal(t, err, f.Err())
+	})
+	returns := func(call func(w worker, name string) error) script {
+		return func(t require.TestingT, w worker) {
+			for _, name := range []string{"return_future", "return_any_future"} {
+				err := call(w, name)
+				require.ErrorIs(t, err, agent.ErrFuture)
+				require.ErrorIs(t, err, agent.ErrResult)
+				require.ErrorContains(t, err, name+" on worker")
+			}
+		}
+	}
+	together(t, "rpc/RpcTest.test_return_future", returns(func(w worker, name string) error {
+		_, err := w.Invoke(w.ctx, w.next(1), name)
+		return err
+	}))
+	together(t, "rpc/RpcTest.test_return_future_async", returns(func(w worker, name string) error {
+		_, err := agent.NewFunc[agent.None, int](name).Go(w.ctx, w.Agent, w.next(1), agent.None{}).Wait(w.ctx)
+		return err
+	}))
+}
+
+func TestParityAsyncFunctions(t *testing.T) {
+	raises := func(call func(w worker, name string) error) script {
+		return func(t require.TestingT, w worker) {
+			err := call(w, "async_raise_func")
+			require.ErrorIs(t, err, agent.ErrPanic)
+			require.ErrorContains(t, err, expectedErr)
+			require.ErrorIs(t, call(w, "async_fail_func"), errQuota)
+		}
+	}
+	wrong := func(call func(w worker, name string) error) script {
+		return func(t require.TestingT, w worker) {
+			err := call(w, "async_wrong_type")
+			require.ErrorIs(t, err, agent.ErrResult)
+			require.ErrorContains(t, err, "asynchronous function async_wrong_type returned no future")
+			_, err = agent.Join(w.ctx, agent.Config{
+				Name: "alone", WorldSize: 1, Rendezvous: "mem://",
+				Funcs: agent.Funcs{agent.AsyncFunction("async_wrong_type", func() *tensor.Tensor { return nil })},
+			})
+			require.ErrorIs(t, err, agent.ErrConfig)
+			require.ErrorContains(t, err, "async_wrong_type: an asynchronous function must return a *Future")
+		}
+	}
+	sync := func(w worker, name string) error {
+		_, err := w.Invoke(w.ctx, w.next(1), name)
+		return err
+	}
+	async := func(w worker, name string) error {
+		_, err := w.InvokeAsync(w.ctx, w.next(1), name).Wait(w.ctx)
+		return err
+	}
+	together(t, "rpc/RpcTest.test_async_function_raise", raises(sync))
+	together(t, "rpc/RpcTest.test_async_function_raise_async", raises(async))
+	together(t, "rpc/RpcTest.test_async_function_wrong_return_type", wrong(sync))
+	together(t, "rpc/RpcTest.test_async_function_wrong_return_type_async", wrong(async))
+	apart(t, "rpc/RpcTest.test_async_function_simple", adds(asyncAdd, inSync, 1, 0, 2))
+	together(t, "rpc/RpcTest.test_async_function_with_future_ctor", adds(asyncCtor, inSync, 1, 2, 4))
+	apart(t, "rpc/RpcTest.test_async_function_chained", adds(asyncChained, inSync, 1, 2, 4))
+	apart(t, "rpc/RpcTest.test_async_function_nested", adds(asyncNested, inSync, 1, 2, 4))
+	together(t, "rpc/RpcTest.test_async_static_method", adds(static, inSync, 1, 2, 4))
+	together(t, "rpc/RpcTest.test_async_class_method", adds(classed, inSync, 1, 2, 4))
+	together(t, "rpc/RpcTest.test_async_function_multi_chained", adds(multiChained, inSync, 20, 3, 61))
+	together(t, "rpc/RpcTest.test_async_function_multi_chained_async", adds(multiChained, inAsync, 20, 3, 61))
+	apart(t, "rpc/RpcTest.test_async_function_multi_fanout", adds(multiFanout, inSync, 20, 3, 61))
+	together(t, "rpc/RpcTest.test_async_function_multi_fanout_async", adds(multiFanout, inAsync, 20, 3, 61))
+}
+
+// jsonCodec encodes values as JSON, and counts.
+type jsonCodec struct{ encoded, decoded *atomic.Int32 }
+
+func (c jsonCodec) Encode(e *codec.Encoder, ptr any) error {
+	text, err := json.Marshal(ptr)
+	if err != nil {
+		return err
+	}
+	c.encoded.Add(1)
+	e.Bytes(text)
+	return nil
+}
+
+func (c jsonCodec) Decode(d *codec.Decoder, ptr any) error {
+	text, err := d.Bytes()
+	if err != nil {
+		return err
+	}
+	c.decoded.Add(1)
+	return json.Unmarshal(text, ptr)
+}
+
+// unexported has what package codec refuses, and JSON leaves out.
+type unexported struct {
+	N      int
+	hidden int
+}
+
+func TestParityCodec(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_use_rpc_pickler", func(t *testing.T) {
+		twice := agent.NewFunc[unexported, unexported]("twice")
+		serve := twice.Serve(func(_ context.Context, v unexported) (unexported, error) {
+			if v.N == 0 {
+				return v, errQuota
+			}
+			return unexported{N: 2 * v.N, hidden: v.hidden}, nil
+		})
+		var encoded, decoded atomic.Int32
+		group := startGroup(t, parityWorld, func(_ int, c *agent.Config) {
+			c.Registry, c.Funcs, c.Codec = parityRegistry(), agent.Funcs{serve}, jsonCodec{&encoded, &decoded}
+		})
+		got, err := twice.Call(t.Context(), group[0], "worker1", unexported{N: 21, hidden: 1})
+		require.NoError(t, err)
+		require.Equal(t, unexported{N: 42}, got)
+		require.Equal(t, []int32{2, 2}, []int32{encoded.Load(), decoded.Load()}, "the argument and the result")
+		_, err = twice.Go(t.Context(), group[0], "worker1", unexported{}).Wait(t.Context())
+		require.ErrorIs(t, err, errQuota, "errors are not the business of the codec")
+		_, err = agent.NewFunc[chan int, unexported]("twice").Call(t.Context(), group[0], "worker1", nil)
+		require.ErrorIs(t, err, agent.ErrArguments)
+		require.ErrorContains(t, err, "json: unsupported type")
+		_, err = agent.NewFunc[string, unexported]("twice").Call(t.Context(), group[0], "worker1", "x")
+		require.ErrorIs(t, err, agent.ErrArguments, "the other end cannot decode it")
+
+		plain := startGroup(t, 2, func(_ int, c *agent.Config) { c.Funcs = agent.Funcs{serve} })
+		_, err = twice.Call(t.Context(), plain[0], "worker1", unexported{N: 21})
+		require.ErrorIs(t, err, codec.ErrUnsupported, "other agents keep theirs")
+	})
+}

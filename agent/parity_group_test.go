@@ -1,0 +1,365 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+// world is how many workers most of PyTorch's tests have.
+const world = 4
+
+// memoryStore is a store that ends with the test.
+func memoryStore(t *testing.T) store.Store {
+	t.Helper()
+	s := store.NewMemory(store.Limits{})
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// member is the Config of one of n workers.
+func member(s store.Store, rank, n int) agent.Config {
+	return agent.Config{Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: n, Store: s, Logger: slog.New(slog.DiscardHandler)}
+}
+
+// joinAll joins workers at once, and returns the error of each.
+func joinAll(t *testing.T, configs ...agent.Config) ([]*agent.Agent, []error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	agents, errs := make([]*agent.Agent, len(configs)), make([]error, len(configs))
+	var wg sync.WaitGroup
+	for i, c := range configs {
+		wg.Go(func() { agents[i], errs[i] = agent.Join(ctx, c) })
+	}
+	wg.Wait()
+	t.Cleanup(func() {
+		for _, a := range agents {
+			if a != nil {
+				require.NoError(t, a.Close())
+			}
+		}
+	})
+	return agents, errs
+}
+
+// next is the worker of the next rank.
+func next(a *agent.Agent) agent.To { return agent.Rank((a.Self().Rank + 1) % world) }
+
+func TestParityMembers(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_get_worker_infos", func(t *testing.T) {
+		for _, a := range startGroup(t, world, nil) {
+			infos := a.WorkerInfos()
+			require.Len(t, infos, world)
+			for rank, info := range infos {
+				require.Equal(t, agent.WorkerInfo{Name: fmt.Sprintf("worker%d", rank), Rank: rank}, info)
+			}
+			found, err := a.Workers(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, infos, found)
+		}
+	})
+	parity.Case(t, "rpc/RpcTest.test_duplicate_name", func(t *testing.T) {
+		s := memoryStore(t)
+		var configs []agent.Config
+		for rank := range world {
+			c := member(s, rank, world)
+			c.Name = "duplicate_name"
+			configs = append(configs, c)
+		}
+		_, errs := joinAll(t, configs...)
+		for _, err := range errs {
+			require.ErrorIs(t, err, agent.ErrDuplicateName)
+			require.ErrorContains(t, err, "is not unique")
+		}
+	})
+	parity.Case(t, "rpc/RpcTest.test_reinit", func(t *testing.T) {
+		s := memoryStore(t)
+		group := startGroup(t, world, func(rank int, c *agent.Config) { c.Store = s; serveDouble(rank, c) })
+		same, other := member(s, 1, world), member(s, 1, world)
+		other.Name = "other"
+		_, errs := joinAll(t, same, other)
+		for _, err := range errs {
+			require.ErrorIs(t, err, agent.ErrJoined)
+		}
+		n, err := double.Call(t.Context(), group[0], "worker1", 21)
+		require.NoError(t, err)
+		require.Equal(t, 42, n)
+	})
+	parity.Case(t, "rpc/RpcTest.test_invalid_names", func(t *testing.T) {
+		for _, name := range []string{"abc*", " ", "", strings.Repeat("a", 500)} {
+			c := member(memoryStore(t), 0, 1)
+			c.Name = name
+			_, errs := joinAll(t, c)
+			require.ErrorIs(t, errs[0], agent.ErrName)
+			require.ErrorContains(t, errs[0], "Worker name must match")
+			require.ErrorContains(t, errs[0], "must be non-empty and shorter than 128 chars")
+		}
+		c := member(memoryStore(t), 0, 1)
+		c.Name = strings.Repeat("a", 120) + "A-z_:09"
+		_, errs := joinAll(t, c)
+		require.NoError(t, errs[0])
+	})
+	for _, first := range []string{"pg", "rpc"} {
+		id := map[string]string{"pg": "rpc/RpcTest.test_init_pg_then_rpc", "rpc": "rpc/RpcTest.test_init_rpc_then_pg"}[first]
+		parity.Case(t, id, func(t *testing.T) { twoGroups(t, first) })
+	}
+}
+
+// twoGroups joins two groups of the same names on one store, one after the other.
+func twoGroups(t *testing.T, first string) {
+	second := map[string]string{"pg": "rpc", "rpc": "pg"}[first]
+	s := memoryStore(t)
+	groups := map[string][]*agent.Agent{}
+	for i, name := range []string{first, second} {
+		answer := i + 1
+		groups[name] = startGroup(t, world, func(_ int, c *agent.Config) {
+			c.Store, c.Group = s, name
+			c.Funcs = agent.Funcs{double.Serve(func(_ context.Context, n int) (int, error) { return n * answer, nil })}
+		})
+	}
+	for i, name := range []string{first, second} {
+		allWell(t, groups[name], func(a *agent.Agent) error {
+			n, err := double.Call(t.Context(), a, next(a), 10)
+			require.Equal(t, 10*(i+1), n)
+			return err
+		})
+		allWell(t, groups[name], func(a *agent.Agent) error { return a.Barrier(t.Context()) })
+	}
+	allWell(t, groups[first], shutdown(t))
+	allWell(t, groups[second], func(a *agent.Agent) error { return a.Barrier(t.Context()) })
+	allWell(t, groups[second], shutdown(t))
+}
+
+func TestParityCollective(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_all_gather_timeout", func(t *testing.T) {
+		group := startGroup(t, world, nil)
+		for _, a := range group {
+			require.NoError(t, a.SetDefaultTimeout(100*time.Millisecond))
+		}
+		errs := each(t, group[:3], func(a *agent.Agent) error { // the last one takes too long
+			_, err := agent.AllGather(t.Context(), a, a.Self().Rank)
+			return err
+		})
+		for _, err := range errs {
+			require.ErrorContains(t, err, "RPC ran for more than set timeout (100 ms)")
+		}
+		if !errors.Is(errs[0], agent.ErrCallerGone) { // another one was first
+			require.Regexp(t, `timed out in _all_gather after 0\.10 seconds|followers \[.*worker3\] did not come`, errs[0].Error())
+		}
+	})
+	parity.Case(t, "rpc/RpcTest.test_rpc_barrier_multithreaded", barrierOfGoroutines)
+	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_timeout", func(t *testing.T) {
+		group := startGroup(t, world, nil)
+		errs := each(t, group[:3], func(a *agent.Agent) error { // one does not come
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			return a.Shutdown(ctx)
+		})
+		for _, err := range errs {
+			require.Error(t, err)
+		}
+		for _, a := range group[:3] {
+			require.ErrorIs(t, a.Barrier(t.Context()), agent.ErrClosed)
+		}
+	})
+}
+
+// barrierOfGoroutines lets goroutines of all workers meet at the same time. Nobody
+// comes from his n-th barrier before each worker has begun n of them.
+func barrierOfGoroutines(t *testing.T) {
+	const goroutines, times = 3, 4
+	group := startGroup(t, world, nil)
+	var begun [world]atomic.Int32
+	allWell(t, group, func(a *agent.Agent) error {
+		var passed atomic.Int32
+		errs := make(chan error, goroutines)
+		for range goroutines {
+			go func() {
+				for range times {
+					begun[a.Self().Rank].Add(1)
+					if err := a.Barrier(t.Context()); err != nil {
+						errs <- err
+						return
+					}
+					n := passed.Add(1)
+					for rank := range begun {
+						if begun[rank].Load() < n {
+							errs <- fmt.Errorf("%d barriers are behind %s, and worker%d has begun fewer", n, a.Self(), rank)
+							return
+						}
+					}
+				}
+				errs <- nil
+			}()
+		}
+		var all error
+		for range goroutines {
+			all = errors.Join(all, <-errs)
+		}
+		return all
+	})
+}
+
+func TestParityScopes(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_wait_all", func(t *testing.T) {
+		group, begun, gate := startGated(t)
+		var call *agent.Future[int]
+		require.NoError(t, agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			call = gated.Go(ctx, group[0], "worker1", 7)
+			patience.Finish(t, begun)
+			close(gate)
+			return nil
+		}))
+		require.True(t, call.IsDone())
+		n, err := call.Result()
+		require.NoError(t, err)
+		require.Equal(t, 7, n)
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_multiple_call", func(t *testing.T) {
+		group, _, gate := startGated(t)
+		var calls []*agent.Future[int]
+		require.NoError(t, agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			for i := range 20 {
+				calls = append(calls, gated.Go(ctx, group[0], "worker1", i))
+			}
+			close(gate)
+			for i := range 20 {
+				n, err := gated.Call(ctx, group[0], "worker1", i)
+				require.NoError(t, err)
+				require.Equal(t, i, n)
+			}
+			return nil
+		}))
+		for i, call := range calls {
+			require.True(t, call.IsDone())
+			n, err := call.Result()
+			require.NoError(t, err)
+			require.Equal(t, i, n)
+		}
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_timeout", func(t *testing.T) {
+		group, _, _ := startGated(t)
+		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			gated.Go(ctx, group[0], "worker1", 7, agent.Timeout(100*time.Millisecond))
+			return nil
+		})
+		require.ErrorIs(t, err, agent.ErrTimeout)
+		require.ErrorContains(t, err, "RPC ran for more than set timeout (100 ms)")
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_raise_in_user_func", func(t *testing.T) {
+		group, _, _ := startGated(t)
+		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			fails.Go(ctx, group[0], "worker1", "Expected error")
+			fails.Go(ctx, group[0], "worker1", "another one")
+			return nil
+		})
+		require.ErrorContains(t, err, "Expected error")
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_raise_in_body", func(t *testing.T) {
+		group, begun, gate := startGated(t)
+		raised := errors.New("Expected error")
+		var call *agent.Future[int]
+		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			call = gated.Go(ctx, group[0], "worker1", 7)
+			patience.Finish(t, begun)
+			close(gate)
+			return raised
+		})
+		require.ErrorIs(t, err, raised)
+		require.True(t, call.IsDone(), "the calls are waited for all the same")
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_with_exception", func(t *testing.T) { waitAllOf(t, 10, 0) })
+	parity.Case(t, "rpc/RpcTest.test_wait_all_with_partial_exception", func(t *testing.T) { waitAllOf(t, 1, 10) })
+}
+
+// waitAllOf waits for calls of which some fail, at all workers at once.
+func waitAllOf(t *testing.T, bad, good int) {
+	work := agent.NewFunc[string, int]("test.work")
+	group := startGroup(t, world, func(_ int, c *agent.Config) {
+		c.Funcs = agent.Funcs{work.Serve(func(_ context.Context, text string) (int, error) {
+			if text != "" {
+				return 0, errors.New(text)
+			}
+			return 1, nil
+		})}
+	})
+	allWell(t, group, func(a *agent.Agent) error {
+		var calls []*agent.Future[int]
+		for range good {
+			calls = append(calls, work.Go(t.Context(), a, next(a), ""))
+		}
+		fine := calls
+		for range bad {
+			calls = append(calls, work.Go(t.Context(), a, next(a), "Expected error"))
+		}
+		_, err := future.WaitAll(t.Context(), calls...)
+		var remote *agent.RemoteError
+		require.ErrorAs(t, err, &remote)
+		require.ErrorContains(t, err, "Expected error")
+		_, err = future.WaitAll(t.Context(), fine...)
+		return err
+	})
+}
+
+type otherOptions struct{ URL string }
+
+func TestParityBackends(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_register_rpc_backend_and_set_and_start_rpc_backend", func(t *testing.T) {
+		backends := agent.NewBackends()
+		stub := func(ctx context.Context, options any) (agent.Worker, error) {
+			o, err := agent.OptionsOf[otherOptions]("stub_backend", options)
+			if err != nil {
+				return nil, err
+			}
+			c := member(memoryStore(t), 0, 1)
+			c.Name = o.URL
+			return agent.Join(ctx, c)
+		}
+		require.NoError(t, backends.Register("stub_backend", stub))
+		require.ErrorContains(t, backends.Register("stub_backend", stub), "RPC backend stub_backend: already registered")
+		w, err := backends.Join(t.Context(), "stub_backend", otherOptions{"stub"})
+		require.NoError(t, err)
+		require.Equal(t, "stub", w.Self().Name)
+		require.NoError(t, w.Shutdown(t.Context()))
+		require.ErrorIs(t, backends.Register("", stub), agent.ErrConfig)
+		require.ErrorIs(t, backends.Register("none", nil), agent.ErrConfig)
+	})
+	parity.Case(t, "rpc/RpcTest.test_wrong_types", func(t *testing.T) {
+		backends := agent.NewBackends()
+		_, err := backends.Join(t.Context(), "TENSORPIPE", member(memoryStore(t), 0, 1))
+		require.ErrorIs(t, err, agent.ErrConfig)
+		require.ErrorContains(t, err, "Argument backend must be a member of BackendType")
+		_, err = backends.Join(t.Context(), "tensorpipe", map[string]string{"init_method": "env://"})
+		require.ErrorIs(t, err, agent.ErrConfig)
+		require.ErrorContains(t, err, "the options of backend tensorpipe must be agent.Config, got map[string]string")
+	})
+	parity.Case(t, "rpc/RpcTest.test_cannot_infer_backend_from_options", func(t *testing.T) {
+		backends := agent.NewBackends()
+		_, err := backends.Join(t.Context(), "", otherOptions{})
+		require.ErrorIs(t, err, agent.ErrConfig)
+		require.ErrorContains(t, err, "Could not infer backend for options of type agent_test.otherOptions")
+		w, err := backends.Join(t.Context(), "", member(memoryStore(t), 0, 1))
+		require.NoError(t, err)
+		require.NoError(t, w.Shutdown(t.Context()))
+	})
+	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_mismatched_type_for_options", func(t *testing.T) {
+		_, err := agent.NewBackends().Join(t.Context(), "tensorpipe", otherOptions{})
+		require.ErrorIs(t, err, agent.ErrConfig)
+		require.ErrorContains(t, err, "must be agent.Config, got agent_test.otherOptions")
+	})
+}

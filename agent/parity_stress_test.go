@@ -1,0 +1,147 @@
+package agent_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/team"
+)
+
+// stress calls the next worker many times at once, and finds that it ran as often.
+func stress(name string, repeat int, arg func(t require.TestingT) any) script {
+	return func(t require.TestingT, w worker) {
+		var all []*agent.Future[[]any]
+		var args []any
+		if arg != nil {
+			args = append(args, arg(t))
+		}
+		for range repeat {
+			all = append(all, w.InvokeAsync(w.ctx, w.next(1), name, args...))
+		}
+		results, err := future.WaitAll(w.ctx, all...)
+		require.NoError(t, err)
+		for _, r := range results {
+			require.Equal(t, []any{0}, r)
+		}
+		runs, err := agent.One[int](w.Invoke(w.ctx, w.next(1), "runs"))
+		require.NoError(t, err)
+		require.Equal(t, repeat, runs)
+	}
+}
+
+func TestParityStress(t *testing.T) {
+	dense := func(require.TestingT) any { return full(1, 100, 100) }
+	sparse := func(t require.TestingT) any { return buildSparse(t) }
+	inProcesses(t, "rpc/RpcTest.test_stress_light_rpc", stress("light_rpc", 1000, nil))
+	inProcesses(t, "rpc/RpcTest.test_stress_heavy_rpc", stress("heavy_rpc", 20, dense))
+	inTime(t, "rpc/RpcTest.test_stress_heavy_rpc_torchscript", oneSlot, stress("heavy_rpc", 20, dense))
+	inTime(t, "rpc/TensorPipeAgentRpcTest.test_stress_heavy_rpc_sparse", serveCore, stress("heavy_rpc", 20, sparse))
+}
+
+// oneSlot is a worker of the tests that runs one handler at a time.
+func oneSlot(rank int, c *agent.Config) {
+	serveCore(rank, c)
+	c.MaxHandlers = 1
+}
+
+// One worker waits for a slow call while all the others wait for each other.
+func TestParityDeadlock(t *testing.T) {
+	inTime(t, "rpc/RpcTest.test_deadlock", oneSlot, func(t require.TestingT, w worker) {
+		if w.Self().Rank == 1 {
+			sum, err := w.InvokeAsync(w.ctx, w.next(1), "slow_add", full(1, 2), full(1, 2), agent.Timeout(15*time.Second)).Wait(w.ctx)
+			require.NoError(t, err)
+			require.Len(t, sum, 1)
+		}
+		require.NoError(t, w.Barrier(w.ctx))
+	})
+}
+
+func TestParityShutdown(t *testing.T) {
+	inProcesses(t, "rpc/RpcTest.test_local_shutdown", func(t require.TestingT, w worker) {
+		require.NoError(t, w.Close())
+	})
+	inProcesses(t, "rpc/RpcTest.test_local_shutdown_with_rpc", func(t require.TestingT, w worker) {
+		require.NotNil(t, w.add(t, w.next(1), full(1, w.n, w.n), full(1, w.n, w.n)))
+		require.NoError(t, w.Barrier(w.ctx))
+		require.NoError(t, w.Close())
+	})
+	inProcesses(t, "rpc/RpcTest.test_shutdown_followed_by_rpc", func(t require.TestingT, w worker) {
+		require.NotNil(t, w.add(t, w.next(1), full(1, w.n, w.n), full(1, w.n, w.n)))
+		require.NoError(t, w.Shutdown(w.ctx))
+		for _, to := range []agent.To{w.next(1), w.Self().To()} {
+			_, err := w.Op(w.ctx, to, "aten::add", full(1, 2), full(1, 2))
+			require.ErrorIs(t, err, agent.ErrClosed)
+			_, err = w.InvokeAsync(w.ctx, to, "light_rpc").Wait(w.ctx)
+			require.ErrorIs(t, err, agent.ErrClosed)
+		}
+	})
+}
+
+// A worker that is killed fails the calls to it: those that wait, and those that come.
+func TestParityKilled(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_handle_send_exceptions", func(t *testing.T) {
+		crew := team.Start(t, parityWorld, outlive)
+		crew.Await(1, "waiting")
+		crew.Kill(2)
+		crew.Await(1, "done")
+		crew.TellAll("end")
+		crew.Wait()
+	})
+}
+
+func outlive(m *team.Member) error {
+	a, err := joinCore(m)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if m.Rank != 1 {
+		return m.Await("end")
+	}
+	t := panicking{}
+	require.NoError(t, a.SetDefaultTimeout(30*time.Second))
+	_, err = a.Op(m.Context(), "worker2", "aten::add", full(1, 1), 3)
+	require.NoError(t, err)
+	pending := a.InvokeAsync(m.Context(), "worker2", "timed_out_rpc")
+	m.Say("waiting")
+	for _, f := range []*agent.Future[[]any]{pending, a.OpAsync(m.Context(), "worker2", "aten::add", full(1, 1), 3)} {
+		_, err = f.Wait(m.Context())
+		require.ErrorIs(t, err, agent.ErrUnreachable)
+		require.NotErrorIs(t, err, agent.ErrTimeout)
+		require.ErrorContains(t, err, "worker2")
+	}
+	_, err = a.Op(m.Context(), "worker3", "aten::add", full(1, 1), 3)
+	require.NoError(t, err, "a sibling of the dead")
+	m.Say("done")
+	return m.Await("end")
+}
+
+func TestParityWaitAll(t *testing.T) {
+	early := func(text, name string, args ...any) script {
+		return func(t require.TestingT, w worker) {
+			require.NoError(t, w.Barrier(w.ctx))
+			first := w.InvokeAsync(w.ctx, w.next(1), "timed_out_rpc")
+			call := func() *agent.Future[[]any] {
+				if name == "aten::add" {
+					return w.OpAsync(w.ctx, w.next(1), name, args...)
+				}
+				return w.InvokeAsync(w.ctx, w.next(1), name, args...)
+			}
+			_, err := future.WaitAll(w.ctx, first, call(), call())
+			require.ErrorContains(t, err, text)
+			require.False(t, first.IsDone())
+			_, err = w.Invoke(w.ctx, w.next(1), "let_go")
+			require.NoError(t, err)
+			_, err = first.Wait(w.ctx)
+			require.NoError(t, err)
+		}
+	}
+	inProcesses(t, "rpc/RpcTest.test_wait_all_exit_early_python", early(expectedErr, "raise_func"))
+	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_builtin", serveCore, early("size of tensor", "aten::add", full(1, 10), full(1, 5)))
+	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_script_function", serveCore, early(expectedErr, "raise_func"))
+}

@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// peer is one incarnation of another member of the group, or of this worker itself.
+type peer struct {
+	agent  *Agent
+	member roster.Member
+	info   WorkerInfo
+	conn   atomic.Pointer[conn] // that calls take, while it is up
+	memory memory               // of what it called here
+
+	mu        sync.Mutex
+	attempt   *attempt
+	accepting int           // pipes of the peer that are not attached yet
+	changed   chan struct{} // see changes
+}
+
+// attempt is the opening of a pipe, for which several callers may wait.
+type attempt struct {
+	done chan struct{} // closed when conn and err are set
+	conn *conn
+	err  error
+}
+
+// connTo is the pipe to a worker, opened if it is not there and the call has the time.
+func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
+	p, err := a.peer(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if c := p.conn.Load(); c != nil {
+		return c, nil
+	}
+	ctx, cancel := call.bound(ctx)
+	defer cancel(nil)
+	defer a.aside.enter(call, CallConnecting)()
+	c, err := p.connect(ctx)
+	if err == nil || ctx.Err() != nil || a.isStatic() {
+		return c, err
+	}
+	// It may have started again, which the group knows and this worker does not yet.
+	if a.refresh(ctx) == nil {
+		if now := a.peers.find(to); now != nil && now != p {
+			return now.connect(ctx)
+		}
+	}
+	return nil, err
+}
+
+// connect waits for the pipe, which one caller opens for all.
+func (p *peer) connect(ctx context.Context) (*conn, error) {
+	defer leaveSlot(ctx)()
+	for {
+		p.mu.Lock()
+		if c := p.conn.Load(); c != nil {
+			p.mu.Unlock()
+			return c, nil
+		}
+		if p.accepting > 0 {
+			changed := p.changes()
+			p.mu.Unlock()
+			if err := await(ctx, changed); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		t, err := p.begin()
+		p.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if err := await(ctx, t.done); err != nil {
+			return nil, err
+		}
+		return t.conn, t.err
+	}
+}
+
+// begin is the attempt that is under way, or a new one. The caller holds mu.
+func (p *peer) begin() (*attempt, error) {
+	if p.attempt != nil {
+		return p.attempt, nil
+	}
+	t := &attempt{done: make(chan struct{})}
+	if !p.agent.spawn(func() { p.open(t) }) {
+		return nil, ErrClosed
+	}
+	p.attempt = t
+	return t, nil
+}
+
+func await(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// changes is closed at the next change of conn or accepting. The caller holds mu.
+func (p *peer) changes() <-chan struct{} {
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed
+}
+
+// change tells those who wait for one. The caller holds mu.
+func (p *peer) change() {
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+// open opens the pipe for an attempt.
+func (p *peer) open(t *attempt) {
+	ctx, cancel := context.WithTimeout(p.agent.base, p.agent.handshakeTimeout)
+	defer cancel()
+	t.conn, t.err = p.dial(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.attempt = nil
+	if c := p.conn.Load(); t.err != nil && c != nil {
+		t.conn, t.err = c, nil // the other end was faster
+	}
+	close(t.done)
+}
+
+// dial tries the addresses of the worker.
+func (p *peer) dial(ctx context.Context) (*conn, error) {
+	var errs []error
+	for _, url := range p.member.URLs {
+		c, err := p.dialURL(ctx, url)
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+		if errors.Is(err, ErrRefused) || ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, marked(ErrUnreachable, errors.Join(errs...))
+}
+
+func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
+	line, err := p.agent.pipes.Dial(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	room, err := p.agent.introduce(ctx, line, p)
+	if errors.Is(err, errCrossed) {
+		line.Abort(nil)
+		return p.awaitCrossed(ctx)
+	}
+	if err != nil {
+		line.Abort(err)
+		return nil, err
+	}
+	return p.attach(line, room)
+}
+
+// errCrossed says that the peer is opening a pipe to us, too, and that that is the one
+// to take.
+var errCrossed = errors.New("the other end is opening a pipe of its own")
+
+// awaitCrossed waits for the pipe that the peer opens.
+func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
+	for {
+		p.mu.Lock()
+		c, changed := p.conn.Load(), p.changes()
+		p.mu.Unlock()
+		if c != nil {
+			return c, nil
+		}
+		if await(ctx, changed) != nil {
+			return nil, fmt.Errorf("%w, which did not come", errCrossed)
+		}
+	}
+}
+
+// has reports whether there is a pipe, or about to be one that the peer opened.
+func (p *peer) has() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conn.Load() != nil || p.accepting > 0
+}
+
+// accept decides about a pipe that the peer opened. Of two that are opened at once
+// that of the lower name is taken; and none where the peer has one already, which it
+// has learned meanwhile: as it says itself, or because there is one now that was not
+// there before it was asked. Who gets true calls attach or unaccept.
+func (p *peer) accept(has bool, before *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.conn.Load(); has || c != nil && c != before {
+		return false
+	}
+	if p.attempt != nil && p.agent.self.Name < p.info.Name {
+		return false
+	}
+	p.accepting++
+	return true
+}
+
+// unaccept takes back accept.
+func (p *peer) unaccept() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.accepting--
+	p.change()
+}
+
+// attach makes an open pipe the one that calls take. One that was there before is
+// lost to the other end, which would not have opened another.
+func (p *peer) attach(line *pipe.Pipe, room int) (*conn, error) {
+	c := p.agent.newConn(line, p, room)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.agent.spawn(c.read) {
+		line.Abort(ErrClosed)
+		return nil, ErrClosed
+	}
+	if old := p.conn.Swap(c); old != nil {
+		old.pipe.Abort(errReplaced)
+	}
+	p.change()
+	return c, nil
+}
+
+// errReplaced ends a pipe in place of which the other end has opened another.
+var errReplaced = fmt.Errorf("%w: replaced by another pipe", pipe.ErrClosed)
+
+// detach has the next call open another pipe.
+func (p *peer) detach(c *conn) { p.conn.CompareAndSwap(c, nil) }

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// call is a request that waits for its answer.
+type call struct {
+	conn      *conn
+	to        To
+	id        uint64
+	typ, name string
+	begun     time.Time
+	limit     time.Duration
+	nested    bool
+	weight    int // of the budget; 0 for one that took nothing of it
+
+	// Of a large request that is sent by a goroutine: how to end that, and when it
+	// has ended and nobody uses the memory of the arguments any more.
+	left        atomic.Bool // the request has
+	stopSending context.CancelCauseFunc
+	sent        chan struct{}
+
+	// Who waits for the call gets a word in woken once answer or err is set; or
+	// settled is called, and never on the goroutine of the one who waits.
+	woken   chan struct{}
+	timer   *time.Timer // for the limit; made when first needed
+	settled func(*arrival, error)
+	answer  *arrival
+	err     error
+	streams []device.Stream // on which the tensors of the result are valid
+}
+
+// settle ends the call. Whoever took it out of the table calls this, once.
+func (c *call) settle(a *arrival, err error) {
+	c.release()
+	if c.settled != nil {
+		c.settled(a, err)
+		return
+	}
+	c.answer, c.err = a, err
+	c.woken <- struct{}{}
+}
+
+// release gives back what the call took of the budget.
+func (c *call) release() {
+	if c.weight > 0 {
+		c.conn.room.Release(c.weight)
+	}
+}
+
+// calls is the table of those that wait.
+type calls struct {
+	mu      sync.Mutex
+	waiting map[uint64]*call
+	err     error // why there can be no more
+	last    atomic.Uint64
+}
+
+// number is one for the next call.
+func (t *calls) number() uint64 { return t.last.Add(1) }
+
+// reason is why there can be no more calls.
+func (t *calls) reason() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// add lets a call be answered.
+func (t *calls) add(c *call) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return t.err
+	}
+	if t.waiting == nil {
+		t.waiting = map[uint64]*call{}
+	}
+	t.waiting[c.id] = c
+	return nil
+}
+
+// take removes a call; who gets it settles it.
+func (t *calls) take(id uint64) *call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.waiting[id]
+	delete(t.waiting, id)
+	return c
+}
+
+// end removes all calls, and lets no other come.
+func (t *calls) end(err error) map[uint64]*call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil {
+		t.err = err
+	}
+	all := t.waiting
+	t.waiting = nil
+	return all
+}

@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"runtime/pprof"
+	"sync/atomic"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// Handler serves the requests of one type, or of one function.
+type Handler interface {
+	// Open decodes the values of a request and returns what is to be done. An error
+	// is the answer. It does not block: for small requests it runs on the goroutine
+	// that reads all that this caller sends.
+	Open(r *Request) (Task, error)
+}
+
+// Task does what a request asks for.
+type Task interface {
+	// Run does it, and has the request answered by Reply or Fail: before it returns,
+	// or later from any goroutine. The context ends when nobody waits for the answer
+	// any more. A panic is answered with an error.
+	Run(ctx context.Context, r *Request)
+}
+
+// Request is a call of another worker, or of this one.
+type Request struct {
+	callContext
+	conn     *conn
+	id       uint64
+	flags    byte
+	weight   int      // of conn.taken
+	large    int      // of conn.large
+	arrival  *arrival // until its values are decoded
+	handler  entry
+	task     Task
+	borrowed []*tensor.Storage // to be released when the answer has left
+	begun    time.Time
+	ctx      context.Context             // of the handler: this request, and what interceptors added
+	held     func(context.Context) error // by interceptors, before it may start
+	key      string                      // of one whose handler runs once, see Once
+	once     *run                        // that this request leads
+
+	answered atomic.Bool
+	stage    atomic.Uint32 // a ServedState, as far as the others do not tell
+	slot     slotState
+}
+
+// Value implements context.Context.
+func (r *Request) Value(key any) any {
+	if _, ok := key.(requestKey); ok {
+		return r
+	}
+	// What the package context asks for to find the cause is here, not at the base.
+	v := r.base.Value(key)
+	if _, inner := v.(context.Context); v != nil && !inner {
+		return v
+	}
+	return r.callContext.value(key)
+}
+
+// Agent is the agent that serves the request.
+func (r *Request) Agent() *Agent { return r.conn.agent }
+
+// From is who calls.
+func (r *Request) From() WorkerInfo { return r.conn.peer }
+
+// Type is the type of the message, empty for the call of a function.
+func (r *Request) Type() string { return r.handler.typ }
+
+// Name is the name of the function, or whatever the type takes it for.
+func (r *Request) Name() string { return r.handler.name }
+
+// Decode reads the next value that the caller encoded into what ptr points to. It is
+// for Handler.Open.
+func (r *Request) Decode(ptr any) error {
+	if r.arrival == nil {
+		return r.fault(fmt.Errorf("%w: values are decoded before Open returns", ErrArguments))
+	}
+	return r.conn.agent.values.Decode(r.arrival.decoder, ptr)
+}
+
+func (r *Request) fault(err error) error {
+	return &Error{Op: "serve", Func: r.Name(), Worker: r.conn.peer.Name, Err: err}
+}
+
+// claim makes the caller the one who answers.
+func (r *Request) claim() error {
+	if r.answered.Swap(true) {
+		return r.fault(fmt.Errorf("%w: the request has been answered", ErrResult))
+	}
+	return nil
+}
+
+// run does the task of the request, and reports whether the slot it ran in is still
+// its own.
+func (r *Request) run() (held bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.panicked(v)
+		}
+		r.stage.Store(uint32(ServedLater))
+		held = r.slot.end()
+	}()
+	r.stage.Store(uint32(ServedRunning))
+	if r.conn.agent.labels && !r.short() {
+		pprof.Do(r.ctx, pprof.Labels("function", cmpName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name), func(ctx context.Context) {
+			r.task.Run(ctx, r)
+		})
+		return
+	}
+	r.task.Run(r.ctx, r)
+	return
+}
+
+func (r *Request) panicked(v any) {
+	err := &PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+	r.conn.agent.log.Error("handler panicked", "function", r.Name(), "caller", r.conn.peer.Name, "panic", err.Value, "stack", err.Stack)
+	// A task that has answered already cannot do so again: the log has to do.
+	_ = r.Fail(err)
+}
+
+// close forgets a request that has been answered.
+func (r *Request) close() {
+	c := r.conn
+	c.mu.Lock()
+	if c.serving[r.id] == r {
+		delete(c.serving, r.id)
+		c.taken -= r.weight
+	}
+	c.mu.Unlock()
+	if r.large > 0 {
+		c.large.Release(r.large)
+	}
+	for _, s := range r.borrowed {
+		s.Release()
+	}
+	r.finish()
+}

@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+// Retry says how often a call that got no answer is made again, and when. A field of 0
+// takes the default.
+type Retry struct {
+	Max     int           // attempts after the first one. Default 5
+	Delay   time.Duration // from one attempt to the next. Default 1 s
+	Backoff float64       // by which the delay grows from the third attempt on. Default 1.5
+}
+
+// WithRetry makes a call again that found the worker unreachable, was not answered
+// within its limit, or was one too many for the worker. Each attempt has the call's
+// limit of its own; the context bounds them all. A call that is answered, with an error
+// too, is not made again, nor is one by an agent that is closed or to a worker that has
+// restarted. When all attempts are over the error is a *RetryError.
+//
+// The function may run more than once, unless it is served with Once: the attempts
+// carry a key by which that is known. The error of the call matches ErrConfig if r makes
+// no sense.
+func WithRetry(r Retry) CallOption {
+	err := r.check()
+	if r.Max == 0 {
+		r.Max = 5
+	}
+	if r.Delay == 0 {
+		r.Delay = time.Second
+	}
+	if r.Backoff == 0 {
+		r.Backoff = 1.5
+	}
+	return func(o *callOptions) { o.retry, o.err = &r, errors.Join(o.err, err) }
+}
+
+func (r Retry) check() error {
+	switch {
+	case r.Max < 0:
+		return fmt.Errorf("%w: maxRetries cannot be negative", ErrConfig)
+	case r.Delay < 0:
+		return fmt.Errorf("%w: rpcRetryDuration cannot be negative", ErrConfig)
+	case r.Backoff != 0 && !(r.Backoff >= 1):
+		return fmt.Errorf("%w: maxRetries cannot be exponentially decaying", ErrConfig)
+	}
+	return nil
+}
+
+// gap is the time from attempt k, counted from 0, to the next one.
+func (r *Retry) gap(k int) time.Duration {
+	d := float64(r.Delay) * math.Pow(r.Backoff, float64(max(k-1, 0)))
+	return time.Duration(min(d, float64(maxLeft)))
+}
+
+// RetryError says that all attempts of a call have failed.
+type RetryError struct {
+	Max int   // attempts after the first one
+	Err error // of the last one
+}
+
+func (e *RetryError) Error() string {
+	return fmt.Sprintf("The RPC has not succeeded after the specified number of max retries (%d).: %v", e.Max, e.Err)
+}
+
+// Unwrap returns the error of the last attempt.
+func (e *RetryError) Unwrap() error { return e.Err }
+
+// Idempotent gives a call a key. A function that is served with Once runs once for all
+// calls of this worker that have the same key. WithRetry gives a call one that no other
+// has. The key has 1 to 1024 bytes; the error of the call matches ErrConfig otherwise.
+func Idempotent(key string) CallOption {
+	return func(o *callOptions) {
+		if key == "" || len(key) > maxName {
+			o.err = errors.Join(o.err, fmt.Errorf("%w: a key of %d bytes", ErrConfig, len(key)))
+		}
+		o.key = "u" + key
+	}
+}
+
+// retry is what the options say about that, nil for a call that is made once.
+func (t *target) retry() *Retry {
+	if len(t.opts) == 0 {
+		return nil
+	}
+	o := callOptions{}
+	for _, set := range t.opts {
+		set(&o)
+	}
+	if o.err != nil {
+		return nil // the only attempt fails with it
+	}
+	return o.retry
+}
+
+// insist makes a call until it is answered.
+func (a *Agent) insist(ctx context.Context, r *Retry, t target, result any, args ...any) error {
+	t.opts = append(t.opts[:len(t.opts):len(t.opts)], a.freshKey())
+	for k := 0; ; k++ {
+		begun := time.Now()
+		err := a.attempt(ctx, t, result, args...)
+		if err == nil || ctx.Err() != nil || !unanswered(err) {
+			return err
+		}
+		if k == r.Max {
+			return t.fault(&RetryError{r.Max, err})
+		}
+		a.log.Debug("call is made again", "function", cmpName(t.typ, t.name), "worker", string(t.to), "attempt", k+1, "error", err)
+		if stop := a.pause(ctx, begun.Add(r.gap(k))); stop != nil {
+			return t.fault(fmt.Errorf("%w: %w", stop, err))
+		}
+	}
+}
+
+// freshKey gives a call a key if it has none.
+func (a *Agent) freshKey() CallOption {
+	key := "r" + strconv.FormatUint(a.keys.Add(1), 36)
+	return func(o *callOptions) { o.key = cmp.Or(o.key, key) }
+}
+
+// fault is an error with what is called.
+func (t *target) fault(err error) error {
+	return &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: string(t.to), Err: err}
+}
+
+// unanswered reports whether a call that failed may do better another time.
+func unanswered(err error) bool {
+	if errors.Is(err, ErrOverloaded) {
+		return true
+	}
+	var remote *RemoteError
+	if errors.As(err, &remote) || errors.Is(err, ErrRefused) {
+		return false
+	}
+	return errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable)
+}
+
+// pause waits until then, without the slot of a handler.
+func (a *Agent) pause(ctx context.Context, then time.Time) error {
+	defer leaveSlot(ctx)()
+	t := time.NewTimer(time.Until(then))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-a.base.Done():
+		return ErrClosed
+	}
+}
+
+// insistLater is insist for a call whose result goes to a future.
+func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args ...any) *Future[R] {
+	ctx, cancel := context.WithCancelCause(ctx)
+	f := future.NewWith[R](future.Options{OnCancel: func(cause error) { cancel(cause) }, OnPanic: a.callbackPanicked})
+	begun := a.spawn(func() {
+		defer cancel(nil)
+		var result R
+		if err := a.insist(ctx, r, t, &result, args...); err != nil {
+			_ = f.Fail(err) // somebody may have cancelled it
+			return
+		}
+		_ = f.Set(result)
+	})
+	if !begun {
+		cancel(nil)
+		_ = f.Fail(t.fault(ErrClosed)) // nobody else has it
+	}
+	return f
+}

@@ -1,0 +1,200 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+func shutdown(t *testing.T) func(*agent.Agent) error {
+	return func(a *agent.Agent) error { return a.Shutdown(t.Context()) }
+}
+
+// Calls that handlers leave behind them, and what is called by those, are waited for.
+func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
+	hop := agent.NewFunc[int, int]("test.hop")
+	last := make(chan *agent.Future[int], 8)
+	release := make(chan struct{})
+	group := startGroup(t, 4, func(rank int, c *agent.Config) {
+		c.Funcs = agent.Funcs{hop.Serve(func(ctx context.Context, n int) (int, error) {
+			if rank == 3 {
+				<-release
+				return n, nil
+			}
+			last <- hop.Go(context.WithoutCancel(ctx), agent.FromContext(ctx), agent.Rank(rank+1), n+1)
+			return 0, nil
+		})}
+	})
+	down := make([]<-chan error, 4)
+	for _, rank := range []int{3, 2, 1} { // which have nothing to do yet
+		down[rank] = patience.Start(func() error { return group[rank].Shutdown(t.Context()) })
+	}
+	_, err := hop.Call(t.Context(), group[0], "worker1", 0)
+	require.NoError(t, err)
+	down[0] = patience.Start(func() error { return group[0].Shutdown(t.Context()) })
+	patience.Finish(t, last)
+	toTheLast := patience.Finish(t, last)
+	close(release)
+	n, err := toTheLast.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	for _, ch := range down {
+		require.NoError(t, patience.Finish(t, ch))
+	}
+}
+
+func TestShutdownAfterDeath(t *testing.T) {
+	for gone := range 3 {
+		t.Run(fmt.Sprint(gone), func(t *testing.T) {
+			group := startGroup(t, 3, serveAdd())
+			require.NoError(t, group[gone].Close())
+			rest := append(append([]*agent.Agent(nil), group[:gone]...), group[gone+1:]...)
+			for i, err := range each(t, rest, shutdown(t)) {
+				var e *agent.Error
+				require.ErrorIs(t, err, agent.ErrUnreachable)
+				require.ErrorAs(t, err, &e)
+				require.Equal(t, "shutdown", e.Op)
+				if i > 0 && e.Worker == "worker0" {
+					continue // which has closed by the time that this one came
+				}
+				require.Equal(t, fmt.Sprintf("worker%d", gone), e.Worker)
+			}
+			for _, a := range rest {
+				isClosed(t, a)
+			}
+		})
+	}
+}
+
+// isClosed holds an agent against what becomes of one that is closed.
+func isClosed(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	x := filled(t, 1, 1)
+	for _, to := range []agent.To{"worker0", "worker1", a.Self().To()} {
+		_, err := add.Call(t.Context(), a, to, pair{x, x})
+		require.ErrorIs(t, err, agent.ErrClosed)
+		_, err = add.Go(t.Context(), a, to, pair{x, x}).Wait(t.Context())
+		require.ErrorIs(t, err, agent.ErrClosed)
+	}
+	require.ErrorIs(t, a.Barrier(t.Context()), agent.ErrClosed)
+	require.ErrorIs(t, a.Shutdown(t.Context()), agent.ErrClosed)
+	require.NoError(t, a.Close())
+}
+
+func TestShutdownDeadline(t *testing.T) {
+	park := agent.NewFunc[agent.None, agent.None]("test.park")
+	begun := make(chan struct{}, 1)
+	group := startGroup(t, 2, func(_ int, c *agent.Config) {
+		c.Funcs = agent.Funcs{park.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return agent.None{}, ctx.Err()
+		})}
+	})
+	call := park.Go(t.Context(), group[0], "worker1", agent.None{})
+	patience.Finish(t, begun)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	errs := each(t, group, func(a *agent.Agent) error { return a.Shutdown(ctx) })
+	for _, err := range errs {
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "1 calls and handlers of")
+	}
+	_, err := call.Wait(t.Context())
+	require.Error(t, err) // of the handler, whose context has ended, or of the agent here
+	isClosed(t, group[0])
+}
+
+// A handler cannot wait for itself to end.
+func TestShutdownByHandler(t *testing.T) {
+	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
+	group := startGroup(t, 2, func(_ int, c *agent.Config) {
+		c.Funcs = agent.Funcs{stop.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+			return agent.None{}, agent.FromContext(ctx).Shutdown(ctx)
+		})}
+	})
+	_, err := stop.Call(t.Context(), group[0], "worker1", agent.None{})
+	require.ErrorContains(t, err, "a handler cannot wait until there are none")
+	allWell(t, group, shutdown(t))
+}
+
+// A group is formed again and again by the same names, on one store.
+func TestJoinAgain(t *testing.T) {
+	s := store.NewMemory(store.Limits{})
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	for range 3 {
+		group := startGroup(t, 3, func(rank int, c *agent.Config) { c.Store = s; serveAdd()(rank, c) })
+		x := filled(t, 1, 2)
+		for _, a := range group {
+			_, err := add.Call(t.Context(), a, agent.Rank((a.Self().Rank+1)%3), pair{x, x})
+			require.NoError(t, err)
+		}
+		allWell(t, group, shutdown(t))
+		for _, a := range group {
+			isClosed(t, a)
+		}
+	}
+}
+
+// The store is with the first worker, which stays until all have left it.
+func TestShutdownWithEmbeddedStore(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	url := freeURL(t)
+	group := make([]*agent.Agent, 3)
+	joining := make([]<-chan error, 3)
+	for rank := range group {
+		joining[rank] = patience.Start(func() (err error) {
+			group[rank], err = agent.Join(ctx, agent.Config{
+				Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: 3, Rendezvous: url, Logger: slog.New(slog.DiscardHandler),
+			})
+			return err
+		})
+	}
+	for _, ch := range joining {
+		require.NoError(t, patience.Finish(t, ch))
+	}
+	allWell(t, group, shutdown(t))
+}
+
+// Who leaves a dynamic group ends what it has begun, and the others go on.
+func TestShutdownInDynamicGroup(t *testing.T) {
+	slow := agent.NewFunc[int, int]("test.slow")
+	begun, release := make(chan struct{}, 4), make(chan struct{})
+	group := startGroup(t, 3, func(_ int, c *agent.Config) {
+		c.WorldSize = 0
+		c.Funcs = agent.Funcs{slow.Serve(func(_ context.Context, n int) (int, error) {
+			begun <- struct{}{}
+			<-release
+			return n, nil
+		})}
+	})
+	calls := []*agent.Future[int]{
+		slow.Go(t.Context(), group[1], "worker0", 1),
+		slow.Go(t.Context(), group[0], "worker1", 2),
+	}
+	patience.Finish(t, begun)
+	patience.Finish(t, begun)
+	leaving := patience.Start(func() error { return group[1].Shutdown(t.Context()) })
+	close(release)
+	for i, f := range calls {
+		n, err := f.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, i+1, n)
+	}
+	require.NoError(t, patience.Finish(t, leaving))
+	n, err := slow.Call(t.Context(), group[0], "worker2", 7)
+	require.NoError(t, err)
+	require.Equal(t, 7, n)
+	_, err = slow.Call(t.Context(), group[0], "worker1", 7)
+	require.Error(t, err)
+	allWell(t, []*agent.Agent{group[0], group[2]}, shutdown(t))
+}

@@ -1,0 +1,121 @@
+package rpcpeer
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+)
+
+// requireTorch is the environment variable that turns a missing PyTorch from a
+// reason to skip into a failure.
+const requireTorch = "TENSORPIPE_REQUIRE_TORCH"
+
+func grpcPeer(t *testing.T) *Peer {
+	t.Helper()
+	peer, err := GRPC(t.Context(), t.TempDir())
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return peer
+}
+
+func torchPeer(t *testing.T) *Peer {
+	t.Helper()
+	peer, err := Torch(t.Context())
+	if errors.Is(err, errors.ErrUnsupported) && os.Getenv(requireTorch) != "1" {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return peer
+}
+
+func TestGRPC(t *testing.T) { measures(t, grpcPeer(t)) }
+
+func TestTorch(t *testing.T) { measures(t, torchPeer(t)) }
+
+// measures lets a peer do every kind of job, with answers that it checks itself, over
+// whatever it knows.
+func measures(t *testing.T, peer *Peer) {
+	const size, calls = 1 << 20, 3
+	for _, over := range peer.overs {
+		t.Run(over, func(t *testing.T) {
+			// More bytes than a byte counts, and more calls than are in flight.
+			jobs := []Job{Add(1, 10), Add(64, 300), Bytes(1, 300), Bytes(size, calls)}
+			results, err := peer.Run(t.Context(), Config{Over: over, Jobs: jobs})
+			require.NoError(t, err)
+			require.Len(t, results, len(jobs))
+			for i, r := range results {
+				t.Logf("%+v", r)
+				require.Equal(t, jobs[i].What, r.What)
+				require.Positive(t, r.CPU)
+			}
+			require.Zero(t, results[0].BytesPerSecond)
+			require.InEpsilon(t, size*results[3].PerSecond, results[3].BytesPerSecond, 1e-6)
+		})
+	}
+}
+
+func TestGRPCRefuses(t *testing.T) { refuses(t, grpcPeer(t)) }
+
+func TestTorchRefuses(t *testing.T) { refuses(t, torchPeer(t)) }
+
+func refuses(t *testing.T, peer *Peer) {
+	for _, what := range []string{"dance@1", "add@0", "bytes@268435457"} {
+		_, err := peer.Run(t.Context(), Config{Over: TCP, Jobs: []Job{Add(1, 1), {what, 1}}})
+		var failed *ProcessError
+		require.ErrorAs(t, err, &failed, what)
+		require.Contains(t, failed.Stderr, what)
+	}
+}
+
+func TestGRPCEndsEarly(t *testing.T) { endsEarly(t, grpcPeer(t), Unix) }
+
+func TestTorchEndsEarly(t *testing.T) { endsEarly(t, torchPeer(t), Default) }
+
+// With its context both processes of a peer end, the second one as soon as it is up.
+// It has the folder of the run in its command line.
+func endsEarly(t *testing.T, peer *Peer, over string) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes are looked for in /proc")
+	}
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	run := patience.Start(func() error {
+		_, err := peer.Run(ctx, Config{Over: over, Jobs: []Job{Add(1, 1_000_000_000)}})
+		return err
+	})
+	require.Eventually(t, func() bool { return running(t, folder) }, patience.Limit, time.Millisecond)
+	why := errors.New("enough")
+	cancel(why)
+	require.ErrorIs(t, patience.Finish(t, run), why)
+	require.False(t, running(t, folder))
+	left, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// running reports whether some process has that text in its command line.
+func running(t *testing.T, text string) bool {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(line), text) { // else it is gone
+			return true
+		}
+	}
+	return false
+}

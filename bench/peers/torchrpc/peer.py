@@ -1,0 +1,235 @@
+"""Measures calls of torch.distributed.rpc between two processes of one machine, as a
+yardstick for calls between workers.
+
+    peer.py [--over default|tcp] [--limit SECONDS] JOB...
+
+A job is one of
+
+    add@DEPTH=N    N calls of torch.add on two 2x2 tensors of float32, DEPTH in flight
+    bytes@SIZE=N   N calls of a Python function on a tensor of SIZE bytes, one behind
+                   the other
+
+and is answered by a line of JSON. Times are in microseconds.
+
+A call begins before rpc_sync is called and ends when it has returned the answer.
+With several in flight it begins before rpc_async is called and ends when the oldest
+future has been waited for, which is when the next call is made. Answers are checked
+when no clock runs. A tenth of the calls, but at most 1000, go before those that
+count. cpu_us is processor time of both processes by the number of calls.
+
+All options of the agent are at their defaults, which on one host is shared memory and
+cma; with tcp it has the transport uv and the channel basic alone.
+
+The second worker is the same program, started as a child. It ends when its stdin
+does. Both end themselves when they are not over in time.
+"""
+import argparse
+import collections
+import faulthandler
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import torch
+import torch.distributed.rpc as rpc
+
+MOST_DEPTH, LONGEST = 10_000, 256 << 20
+NAMES = ["worker0", "worker1"]
+CALLEE = NAMES[1]
+
+
+def join(rank, over, folder):
+    """Joins the group of two that meets at a file, so that no port is needed."""
+    path = {"default": {}, "tcp": {"_transports": ["uv"], "_channels": ["basic"]}}[over]
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/store", **path)
+    rpc.init_rpc(NAMES[rank], rank=rank, world_size=len(NAMES), rpc_backend_options=options)
+
+
+def end_with_stdin():
+    """Ends this process when its parent has ended."""
+
+    def wait():
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def ends(tensor):
+    """What bytes@SIZE calls: the size of the argument and its last byte."""
+    return tensor.numel(), int(tensor[-1])
+
+
+def process_time():
+    return time.process_time_ns()
+
+
+def used():
+    """The processor time of both processes so far, in nanoseconds."""
+    return process_time() + rpc.rpc_sync(CALLEE, process_time)
+
+
+def matrices():
+    return torch.tensor([[1.0, 2], [3, 4]]), torch.tensor([[10.0, 20], [30, 40]])
+
+
+def add_in_turn():
+    a, b = matrices()
+
+    def calls(n):
+        samples, answers = [], []
+        for _ in range(n):
+            begin = time.perf_counter_ns()
+            answer = rpc.rpc_sync(CALLEE, torch.add, args=(a, b))
+            samples.append(time.perf_counter_ns() - begin)
+            answers.append(answer)
+        return samples, lambda: check_sums(answers, a + b)
+
+    return calls
+
+
+def add_in_flight(depth):
+    a, b = matrices()
+
+    def calls(n):
+        samples, answers, pending = [], [], collections.deque()
+
+        def take():
+            begin, future = pending.popleft()
+            answers.append(future.wait())
+            samples.append(time.perf_counter_ns() - begin)
+
+        for _ in range(n):
+            if len(pending) == depth:
+                take()
+            begin = time.perf_counter_ns()
+            pending.append((begin, rpc.rpc_async(CALLEE, torch.add, args=(a, b))))
+        while pending:
+            take()
+        return samples, lambda: check_sums(answers, a + b)
+
+    return calls
+
+
+def check_sums(answers, want):
+    for got in answers:
+        if not torch.equal(got, want):
+            raise ValueError(f"the sum is {got}")
+
+
+def send_bytes(size):
+    # A storage of its own: of a view all of the storage would travel.
+    tensor = torch.arange(256).to(torch.uint8).repeat(size // 256 + 1)[:size].clone()
+
+    def calls(n):
+        samples, answers = [], []
+        for i in range(n):
+            tensor[-1] = i & 255  # numbers the call
+            begin = time.perf_counter_ns()
+            answer = rpc.rpc_sync(CALLEE, ends, args=(tensor,))
+            samples.append(time.perf_counter_ns() - begin)
+            answers.append(answer)
+        return samples, lambda: check_ends(answers, size)
+
+    return calls
+
+
+def check_ends(answers, size):
+    for i, got in enumerate(answers):
+        if got != (size, i & 255):
+            raise ValueError(f"of call {i} with {size} bytes arrived {got}")
+
+
+def prepare(kind, param):
+    """Makes the arguments, and returns a function that makes so many calls. That
+    returns their times in nanoseconds and a function that checks the answers."""
+    if kind == "bytes":
+        return send_bytes(param)
+    return add_in_turn() if param == 1 else add_in_flight(param)
+
+
+def measure(over, job):
+    kind, param, n = job
+    calls = prepare(kind, param)
+    _, check = calls(min(n // 10 + 1, 1000))
+    check()
+    before = used()
+    begin = time.perf_counter_ns()
+    samples, check = calls(n)
+    took = (time.perf_counter_ns() - begin) / 1e9
+    cpu = used() - before
+    check()
+    samples.sort()
+    result = {"what": f"{kind}@{param}", "over": over, "n": n}
+    for percent in 50, 90, 99:
+        result[f"p{percent}_us"] = samples[max((n * percent + 99) // 100, 1) - 1] / 1e3
+    result |= {"per_s": n / took, "cpu_us": cpu / 1e3 / n}
+    if kind == "bytes":
+        result["bytes_per_s"] = n * param / took
+    return result
+
+
+def parse_job(text):
+    try:
+        kind, numbers = text.split("@")
+        param, n = map(int, numbers.split("="))
+        most = {"add": MOST_DEPTH, "bytes": LONGEST}[kind]
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not add@DEPTH=N or bytes@SIZE=N")
+    if not (1 <= param <= most and n >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r}: DEPTH is up to {MOST_DEPTH}, SIZE up to {LONGEST}")
+    return kind, param, n
+
+
+def parse():
+    parser = argparse.ArgumentParser(description="Measures torch.distributed.rpc.")
+    parser.add_argument("--over", choices=["default", "tcp"], default="default")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for everything")
+    parser.add_argument("--callee", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("job", nargs="*", type=parse_job)
+    args = parser.parse_args()
+    if not args.job and not args.callee:
+        parser.error("no job, as add@1=10000")
+    return args
+
+
+def be_callee(args):
+    end_with_stdin()
+    join(1, args.over, args.callee)
+    rpc.shutdown()  # serves until the other is done
+    os._exit(0)  # the thread that waits for stdin stays where it is
+
+
+def be_caller(args, folder):
+    command = [sys.executable, __file__, "--over", args.over, "--limit", str(args.limit), "--callee", folder]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr)
+    try:
+        join(0, args.over, folder)
+        for job in args.job:
+            print(json.dumps(measure(args.over, job)), flush=True)
+        rpc.shutdown()
+        if child.wait() != 0:
+            raise RuntimeError(f"the second worker ended with {child.returncode}")
+    finally:
+        child.kill()
+        child.wait()
+
+
+def main():
+    args = parse()
+    # It needs no interpreter lock, and no thread that is still alive.
+    faulthandler.dump_traceback_later(args.limit, exit=True)
+    # Nothing leaves this machine.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
+    if args.callee:
+        be_callee(args)
+    with tempfile.TemporaryDirectory(prefix="torchrpc") as folder:
+        be_caller(args, folder)
+
+
+if __name__ == "__main__":
+    main()

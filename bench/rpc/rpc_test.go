@@ -1,0 +1,250 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/bench/internal/rpcpeer"
+	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+func TestMain(m *testing.M) {
+	if IsWorker() {
+		if err := RunWorker(context.Background(), os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leakcheck.Main(m)
+}
+
+// overTCP is where workers listen that are to use nothing else.
+const overTCP = "uv://127.0.0.1:0"
+
+var paths = []struct{ name, listen string }{{"shm", ""}, {"uv", overTCP}}
+
+func group(t testing.TB, world int, listen string) *agent.Agent {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	path, err := os.Executable()
+	require.NoError(t, err)
+	a, stop, err := Start(t.Context(), path, world, "tcp://"+addr, listen)
+	t.Cleanup(func() {
+		require.NoError(t, stop()) // this process serves the store
+		if a != nil {
+			require.NoError(t, a.Close())
+		}
+	})
+	require.NoError(t, err)
+	return a
+}
+
+func ones(t testing.TB, shape ...int) *tensor.Tensor {
+	t.Helper()
+	x, err := tensor.Zeros(tensor.F32, shape...)
+	require.NoError(t, err)
+	require.NoError(t, tensor.Fill(x, float32(1)))
+	return x
+}
+
+func adding(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
+	args := Pair{ones(t, 2, 2), ones(t, 2, 2)}
+	return func(ctx context.Context) error {
+		_, err := Add.Call(ctx, a, to, args)
+		return err
+	}
+}
+
+func report(b *testing.B, t Times, what string) {
+	b.ReportMetric(float64(t.P50.Nanoseconds())/1000, what+"p50-us")
+	b.ReportMetric(float64(t.P90.Nanoseconds())/1000, what+"p90-us")
+	b.ReportMetric(float64(t.P99.Nanoseconds())/1000, what+"p99-us")
+	b.ReportMetric(t.PerSecond, what+"calls/s")
+	b.ReportMetric(0, "ns/op")
+}
+
+// What is measured works.
+func TestMeasures(t *testing.T) {
+	a := group(t, 3, "")
+	for _, to := range []agent.To{"worker1", "worker2"} {
+		times, err := one(t.Context(), 1, 10, adding(t, a, to))
+		require.NoError(t, err)
+		require.Positive(t, times.P50)
+		times, err = many(t.Context(), 4, 40, adding(t, a, to))
+		require.NoError(t, err)
+		require.Positive(t, times.PerSecond)
+	}
+	p := barePipeTo(t, a)
+	require.NoError(t, barely(t.Context(), p, ones(t, 1<<20)))
+}
+
+func barePipeTo(t testing.TB, a *agent.Agent) *pipe.Pipe {
+	t.Helper()
+	url, err := Bare.Call(t.Context(), a, "worker1", agent.None{})
+	require.NoError(t, err)
+	c, err := tensorpipe.NewContext(pipe.Options{Name: "bench"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	p, err := c.Dial(t.Context(), url)
+	require.NoError(t, err)
+	return p
+}
+
+// BenchmarkAdd is the sum of two tensors of 2x2 at the other process, one call behind
+// the other and 64 at once.
+func BenchmarkAdd(b *testing.B) {
+	for _, path := range paths {
+		b.Run("transport="+path.name, func(b *testing.B) {
+			a := group(b, 2, path.listen)
+			b.ReportAllocs()
+			for b.Loop() {
+				times, err := one(b.Context(), 500, 20_000, adding(b, a, "worker1"))
+				require.NoError(b, err)
+				report(b, times, "")
+				times, err = many(b.Context(), 64, 100_000, adding(b, a, "worker1"))
+				require.NoError(b, err)
+				b.ReportMetric(times.PerSecond, "64-in-flight-calls/s")
+			}
+		})
+	}
+}
+
+// BenchmarkTwoWorkers is a trainer that calls two workers in turn: three processes.
+func BenchmarkTwoWorkers(b *testing.B) {
+	for _, path := range paths {
+		b.Run("transport="+path.name, func(b *testing.B) {
+			a := group(b, 3, path.listen)
+			first, second := adding(b, a, "worker1"), adding(b, a, "worker2")
+			for b.Loop() {
+				times, err := one(b.Context(), 500, 20_000, func(ctx context.Context) error {
+					first, second = second, first
+					return first(ctx)
+				})
+				require.NoError(b, err)
+				report(b, times, "")
+			}
+		})
+	}
+}
+
+// BenchmarkLarge is a large tensor as argument, beside the same over a bare pipe, in
+// turn: ratios are of the bare pipe's rate, medians of five pairs.
+func BenchmarkLarge(b *testing.B) {
+	for _, path := range paths {
+		for _, mib := range []int{1, 64} {
+			b.Run(fmt.Sprintf("transport=%s/MiB=%d", path.name, mib), func(b *testing.B) {
+				a := group(b, 2, path.listen)
+				p := barePipeTo(b, a)
+				x := ones(b, mib<<18)
+				n := max(20, 500/mib)
+				call := func(ctx context.Context) error {
+					_, err := Take.Call(ctx, a, "worker1", x)
+					return err
+				}
+				bare := func(ctx context.Context) error { return barely(ctx, p, x) }
+				for b.Loop() {
+					var ratios, rates []float64
+					for range 5 {
+						ours, err := one(b.Context(), 5, n, call)
+						require.NoError(b, err)
+						beside, err := one(b.Context(), 5, n, bare)
+						require.NoError(b, err)
+						ratios = append(ratios, ours.PerSecond/beside.PerSecond)
+						rates = append(rates, ours.PerSecond*float64(mib<<20)/1e9)
+					}
+					b.ReportMetric(median(ratios), "of-bare-pipe")
+					b.ReportMetric(median(rates), "GB/s")
+					b.ReportMetric(0, "ns/op")
+				}
+			})
+		}
+	}
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// BenchmarkVersus is the same calls with other libraries, in turn, in five pairs. A
+// ratio is the median of those of the pairs: how many times the other's time, or how many times
+// its rate.
+func BenchmarkVersus(b *testing.B) {
+	for _, c := range []struct{ peer, over, listen string }{
+		{"torch", rpcpeer.Default, ""}, {"torch", rpcpeer.TCP, overTCP},
+		{"grpc", rpcpeer.Unix, ""}, {"grpc", rpcpeer.TCP, overTCP},
+	} {
+		b.Run(fmt.Sprintf("peer=%s/over=%s", c.peer, c.over), func(b *testing.B) {
+			peer := findPeer(b, c.peer)
+			a := group(b, 2, c.listen)
+			for b.Loop() {
+				versus(b, a, peer, c.over)
+			}
+		})
+	}
+}
+
+func findPeer(b *testing.B, name string) *rpcpeer.Peer {
+	var peer *rpcpeer.Peer
+	var err error
+	if name == "torch" {
+		peer, err = rpcpeer.Torch(b.Context())
+	} else {
+		peer, err = rpcpeer.GRPC(b.Context(), b.TempDir())
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
+		b.Skip(err)
+	}
+	require.NoError(b, err)
+	return peer
+}
+
+func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
+	add := adding(b, a, "worker1")
+	large := ones(b, 16<<20)
+	var faster, rate, bytes, ours, theirs, oursRate, theirsRate, oursBytes, theirsBytes []float64
+	for range 5 {
+		r, err := peer.Run(b.Context(), rpcpeer.Config{Over: over, Jobs: []rpcpeer.Job{rpcpeer.Add(1, 3000), rpcpeer.Add(64, 20_000), rpcpeer.Bytes(64<<20, 10)}})
+		require.NoError(b, err)
+		single, err := one(b.Context(), 500, 20_000, add)
+		require.NoError(b, err)
+		flight, err := many(b.Context(), 64, 50_000, add)
+		require.NoError(b, err)
+		big, err := one(b.Context(), 3, 10, func(ctx context.Context) error {
+			_, err := Take.Call(ctx, a, "worker1", large)
+			return err
+		})
+		require.NoError(b, err)
+		us := float64(single.P50) / float64(time.Microsecond)
+		ours, theirs, faster = append(ours, us), append(theirs, r[0].P50), append(faster, r[0].P50/us)
+		oursRate, theirsRate = append(oursRate, flight.PerSecond), append(theirsRate, r[1].PerSecond)
+		rate = append(rate, flight.PerSecond/r[1].PerSecond)
+		gb := float64(64<<20) * big.PerSecond / 1e9
+		oursBytes, theirsBytes = append(oursBytes, gb), append(theirsBytes, r[2].BytesPerSecond/1e9)
+		bytes = append(bytes, gb*1e9/r[2].BytesPerSecond)
+	}
+	for name, v := range map[string][]float64{
+		"times-faster": faster, "p50-us": ours, "peer-p50-us": theirs,
+		"times-calls/s": rate, "calls/s": oursRate, "peer-calls/s": theirsRate,
+		"times-64MiB": bytes, "64MiB-GB/s": oursBytes, "peer-64MiB-GB/s": theirsBytes,
+	} {
+		b.ReportMetric(median(v), name)
+	}
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,148 @@
+// Package rpc measures calls between workers in processes of their own, and
+// compares them with those of other libraries in the same run.
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// Pair is the argument of Add.
+type Pair struct{ A, B *tensor.Tensor }
+
+// The functions that are called: the sum of two tensors of float32, and the argument
+// itself.
+var (
+	Add  = agent.NewFunc[Pair, *tensor.Tensor]("bench.add")
+	Take = agent.NewFunc[*tensor.Tensor, agent.None]("bench.take")
+
+	// Bare tells the URL of a pipe on which each message is answered, once it has been
+	// read, by an empty one: what the agent adds to a pipe is seen beside it.
+	Bare = agent.NewFunc[agent.None, string]("bench.bare")
+)
+
+func add(_ context.Context, p Pair) (*tensor.Tensor, error) {
+	x, err := tensor.Data[float32](p.A)
+	if err != nil {
+		return nil, err
+	}
+	y, err := tensor.Data[float32](p.B)
+	if err != nil {
+		return nil, err
+	}
+	if len(x) != len(y) {
+		return nil, fmt.Errorf("%d and %d elements", len(x), len(y))
+	}
+	sum, err := tensor.Zeros(tensor.F32, p.A.Shape()...)
+	if err != nil {
+		return nil, err
+	}
+	z, err := tensor.MutableData[float32](sum)
+	if err != nil {
+		return nil, err
+	}
+	for i := range z {
+		z[i] = x[i] + y[i]
+	}
+	return sum, nil
+}
+
+func take(context.Context, *tensor.Tensor) (agent.None, error) { return agent.None{}, nil }
+
+// The environment of a worker that is a child.
+const (
+	envRank  = "TENSORPIPE_BENCH_RANK"
+	envWorld = "TENSORPIPE_BENCH_WORLD"
+	envStore = "TENSORPIPE_BENCH_STORE"
+	envURLs  = "TENSORPIPE_BENCH_LISTEN"
+)
+
+// IsWorker reports whether this process was started as a worker by Start.
+func IsWorker() bool { return os.Getenv(envRank) != "" }
+
+// RunWorker is such a process. It serves until in ends.
+func RunWorker(ctx context.Context, in io.Reader) error {
+	rank, err := strconv.Atoi(os.Getenv(envRank))
+	if err != nil {
+		return err
+	}
+	world, err := strconv.Atoi(os.Getenv(envWorld))
+	if err != nil {
+		return err
+	}
+	listen := os.Getenv(envURLs)
+	bare, err := newBarePipe(ctx, listen)
+	if err != nil {
+		return err
+	}
+	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.url())
+	if err != nil {
+		return errors.Join(err, bare.close())
+	}
+	_, err = io.Copy(io.Discard, in)
+	return errors.Join(err, a.Close(), bare.close())
+}
+
+// join makes this process a worker. Bare is what the function of that name answers.
+func join(ctx context.Context, rank, world int, rendezvous, listen, bare string) (*agent.Agent, error) {
+	c := agent.Config{
+		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: world,
+		Rendezvous: rendezvous, StoreOptions: store.Options{Join: rank > 0},
+		Funcs: agent.Funcs{
+			Add.Serve(add, agent.Short()),
+			Take.Serve(take, agent.Short(), agent.Borrows()),
+			Bare.Serve(func(context.Context, agent.None) (string, error) { return bare, nil }),
+		},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if listen != "" {
+		c.Listen = []string{listen}
+	}
+	return agent.Join(ctx, c)
+}
+
+// Start makes this process worker0 of a group whose others are processes that run the
+// program path. stop ends them.
+func Start(ctx context.Context, path string, world int, rendezvous, listen string) (a *agent.Agent, stop func() error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var ends []func() error
+	stop = func() (err error) {
+		for _, end := range ends {
+			if e := end(); e != nil {
+				err = e
+			}
+		}
+		return err
+	}
+	for rank := 1; rank < world; rank++ {
+		cmd := exec.Command(path)
+		cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0",
+			envRank+"="+strconv.Itoa(rank), envWorld+"="+strconv.Itoa(world), envStore+"="+rendezvous, envURLs+"="+listen)
+		cmd.Stderr = os.Stderr
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			return nil, stop, err
+		}
+		if err := cmd.Start(); err != nil {
+			return nil, stop, err
+		}
+		ends = append(ends, func() error {
+			_ = stdin.Close()
+			return cmd.Wait()
+		})
+	}
+	a, err = join(ctx, 0, world, rendezvous, listen, "")
+	return a, stop, err
+}

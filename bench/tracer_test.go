@@ -1,0 +1,19 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+)
+
+// What a spec allows reaches the catalog, which both processes ask.
+func TestAnyTracerReachesTheCatalog(t *testing.T) {
+	for _, allow := range []bool{false, true} {
+		var got Tuning
+		_, err := Catalog(func(t Tuning) tensorpipe.Profile { got = t; return usual(t) }).profile(Spec{AllowAnyTracer: allow})
+		require.NoError(t, err)
+		require.Equal(t, allow, got.AllowAnyTracer)
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+)
+
+// caller is the command that makes one call.
+type caller struct {
+	groupFlags
+	to      string
+	timeout time.Duration
+	what    string
+	args    []any
+	named   map[string]any
+}
+
+func callEntry() entry {
+	return entry{
+		name:    "call",
+		usage:   "-to WORKER NAME [ARGUMENT | NAME=ARGUMENT]... [flags]",
+		summary: "call an operator, or a function, on a worker of a group",
+		help: `Joins a dynamic group for one call, prints each result in a line of its own, and
+leaves. A name with :: in it is that of an operator, any other that of a function
+that the worker serves.
+
+An argument is a tensor in nested lists, perhaps with its element type in front
+(f32, f64, i64, i32, u8); a list of integers, as for a shape; a number; true,
+false or none; anything else is a text:
+
+  tpipe call -to worker0 aten::add 'f32:[[1,2],[3,4]]' '[[10,20],[30,40]]' alpha=2
+  tpipe call -to worker0 aten::reshape '[1,2,3,4]' ints:[2,2]`,
+		make: func() command { return &caller{} },
+	}
+}
+
+func (c *caller) flags(fs *flag.FlagSet) {
+	c.groupFlags.flags(fs, "")
+	fs.StringVar(&c.to, "to", "", "`name` of the worker to call")
+	fs.DurationVar(&c.timeout, "timeout", time.Minute, "longest `time` that the call may take; 0 is any")
+}
+
+func (c *caller) take(operands []string) error {
+	if c.to == "" {
+		return usageErrorf("-to is missing: name a worker such as worker0")
+	}
+	if len(operands) == 0 {
+		return usageErrorf("nothing to call: name an operator such as aten::add")
+	}
+	if c.timeout < 0 {
+		return usageErrorf("-timeout %v: want 0 or more", c.timeout)
+	}
+	c.what, c.named = operands[0], map[string]any{}
+	for _, text := range operands[1:] {
+		name, rest, named := strings.Cut(text, "=")
+		if !named {
+			rest = text
+		}
+		v, err := parseValue(rest)
+		if err != nil {
+			return usageErrorf("%w", err)
+		}
+		if named {
+			c.named[name] = v
+		} else {
+			c.args = append(c.args, v)
+		}
+	}
+	return nil
+}
+
+func (c *caller) run(ctx context.Context, s streams) error {
+	if c.name == "" {
+		c.name = fmt.Sprintf("caller-%x", rand.Uint64())
+	}
+	config, err := c.config(s, -1, 0, false)
+	if err != nil {
+		return err
+	}
+	a, err := c.join(ctx, config)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	args := append(c.args, agent.Timeout(c.timeout))
+	if len(c.named) > 0 {
+		args = append(args, agent.Named(c.named))
+	}
+	call := a.Invoke
+	if strings.Contains(c.what, "::") {
+		call = a.Op
+	}
+	results, err := call(ctx, agent.To(c.to), c.what, args...)
+	for _, v := range results {
+		fmt.Fprintln(s.out, format(v))
+	}
+	return interrupted(ctx, errors.Join(err, a.Close()))
+}

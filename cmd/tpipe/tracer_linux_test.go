@@ -1,0 +1,77 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+)
+
+// yama is the root of a machine on which it keeps processes apart.
+func yama(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"sys/kernel/security/lsm":           "capability,yama",
+		"proc/sys/kernel/yama/ptrace_scope": "1\n",
+	} {
+		path := filepath.Join(root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	return root
+}
+
+// On such a machine direct copies are refused unless they are asked for by a flag.
+func TestAllowAnyTracer(t *testing.T) {
+	if err := cma.New(cma.Options{}).Viable(); err != nil {
+		t.Skip("direct copies do not work here: ", err)
+	}
+	for _, c := range []struct {
+		flags []string
+		why   string // not; empty if they are made
+	}{
+		{nil, "-channel: cma does not work on this machine"},
+		{[]string{"-allow-any-tracer=false"}, "ptrace_scope is 1"},
+		{[]string{"-allow-any-tracer"}, ""},
+	} {
+		f := offerFlags{copies: cma.Options{Root: yama(t)}}
+		fs := flag.NewFlagSet("test", flag.ContinueOnError)
+		f.flags(fs, tensorpipe.DefaultProfile())
+		require.NoError(t, fs.Parse(append(c.flags, "-channel", "cma,basic")))
+		_, err := f.working()
+		if c.why == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, c.why)
+		}
+	}
+}
+
+// A bench asks for them in what it sends to its processes.
+func TestBenchAllowsAnyTracer(t *testing.T) {
+	for _, want := range []bool{false, true} {
+		var b benchmark
+		fs := flag.NewFlagSet("test", flag.ContinueOnError)
+		b.flags(fs)
+		if want {
+			require.NoError(t, fs.Parse([]string{"-allow-any-tracer"}))
+		}
+		require.Equal(t, want, b.spec(8).AllowAnyTracer)
+	}
+}
+
+// The help says what comes of it.
+func TestAllowAnyTracerIsExplained(t *testing.T) {
+	for _, command := range []string{"ping", "echo", "bench"} {
+		stdout, stderr, code := tpipe(t, command, "-h")
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "-allow-any-tracer")
+		require.Contains(t, stdout, "every process of the same user")
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// freeAddress is a port of this machine that nobody listens at.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestCallsReachWorkers(t *testing.T) {
+	url := "tcp://" + freeAddress(t)
+	first := start(t, "worker", "-rendezvous", url, "-store")
+	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", first.line())
+	second := start(t, "worker", "-rendezvous", url, "-name", "second")
+	require.Equal(t, "ready as WorkerInfo(id=1, name=second)", second.line())
+	for line, want := range map[string]string{
+		"-to worker0 aten::add f32:[[1,2],[3,4]] [[10,20],[30,40]] alpha=2": "f32:[[21,42],[63,84]]",
+		"-to second aten::mul [1,2,3] 2":                                    "i64:[2,4,6]",
+		"-to second aten::reshape [1,2,3,4] ints:[2,2]":                     "i64:[[1,2],[3,4]]",
+		"-to worker0 aten::sum [1.5,2]":                                     "f32:3.5",
+		"-to worker0 aten::nonzero [0,1,0,1]":                               "i64:[[1],[3]]",
+	} {
+		stdout, stderr, code := tpipe(t, append([]string{"call", "-rendezvous", url}, strings.Fields(line)...)...)
+		require.Zero(t, code, stderr)
+		require.Equal(t, want+"\n", stdout, line)
+		require.Empty(t, stderr)
+	}
+	for line, want := range map[string]string{
+		"-to worker0 aten::add [1,2] [1,2,3]": "The size of tensor a (2) must match the size of tensor b (3)",
+		"-to worker0 aten::fly [1]":           "Cannot find matching operator for schema",
+		"-to worker0 fly 1":                   "not served: function fly is not registered on WorkerInfo(id=0, name=worker0)",
+		"-to nobody aten::neg [1]":            "could not find destination name nobody",
+	} {
+		stdout, stderr, code := tpipe(t, append([]string{"call", "-rendezvous", url}, strings.Fields(line)...)...)
+		require.Equal(t, exitFailed, code, line)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, want, line)
+	}
+	for _, p := range []*process{second, first} { // the first one has the store
+		p.signal(syscall.SIGTERM)
+		_, stderr, code := p.wait()
+		require.Zero(t, code, stderr)
+	}
+}
+
+func TestCallOfKilledWorkerFails(t *testing.T) {
+	url := "file://" + filepath.Join(t.TempDir(), "store")
+	w := start(t, "worker", "-rendezvous", url)
+	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", w.line())
+	require.NoError(t, w.cmd.Process.Kill())
+	w.wait()
+	stdout, stderr, code := tpipe(t, "call", "-rendezvous", url, "-to", "worker0", "aten::neg", "[1]")
+	require.Equal(t, exitFailed, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "worker0")
+	require.Contains(t, stderr, "unreachable")
+}
+
+func TestWorkersOfOneSize(t *testing.T) {
+	url := "tcp://" + freeAddress(t)
+	line := []string{"worker", "-rendezvous", url, "-world", "2"}
+	first := start(t, append(line, "-rank", "0")...)
+	second := start(t, append(line, "-rank", "1", "-name", "other")...)
+	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", first.line())
+	require.Equal(t, "ready as WorkerInfo(id=1, name=other)", second.line())
+	_, stderr, code := tpipe(t, "call", "-rendezvous", url, "-to", "other", "aten::neg", "[1]")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "mixes statically and dynamically initialized members")
+	for _, p := range []*process{second, first} {
+		p.signal(syscall.SIGTERM)
+		_, stderr, code := p.wait()
+		require.Zero(t, code, stderr)
+	}
+}
+
+func TestValuesOnTheCommandLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"1": "1", "-2.5": "-2.5", "true": "true", "none": "none", "cat": "cat", "a:b": "a:b",
+		"ints:[1,2]": "ints:[1,2]", "[]": "i64:[]", "[[1,2],[3,4]]": "i64:[[1,2],[3,4]]",
+		"[1,2.5]": "f32:[1,2.5]", "f64:[0.1]": "f64:[0.1]", "u8:[255]": "u8:[255]", "i32:[-1]": "i32:[-1]",
+	} {
+		v, err := parseValue(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, format(v), text)
+	}
+	for text, want := range map[string]string{
+		"[1,": "is no tensor", "[1,[2]]": "not of one length", "[[1],[2,3]]": "not of one length", `["a"]`: "is no number",
+		"u8:[256]": "256 is no u8", "i64:[1.5]": "1.5 is no i64", "f32:[1e99]": "1e99 is no f32", "x32:[1]": "x32", "ints:[a]": "no list of integers",
+		"c64:[1]": "no tensors of c64 on the command line",
+	} {
+		_, err := parseValue(text)
+		require.ErrorContains(t, err, want, text)
+	}
+	big, err := tensor.Zeros(tensor.F32, 1001)
+	require.NoError(t, err)
+	require.Equal(t, big.String(), format(big))
+}

@@ -1,0 +1,182 @@
+package pipe_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// polledPath is one on which messages can be looked for.
+func polledPath() path { return pathNamed("shm+basic+" + pipe.DialectNative) }
+
+// pollOne polls until there is a message.
+func pollOne(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
+	t.Helper()
+	ctx := testContext(t)
+	for ctx.Err() == nil {
+		if in := p.Poll(ctx); in != nil {
+			return in
+		}
+	}
+	require.Fail(t, "no message came")
+	return nil
+}
+
+// Where messages cannot be looked for there are none, and Next has them.
+func TestPollWhereItCannot(t *testing.T) {
+	for _, name := range []string{
+		"uv+basic+" + pipe.DialectNative,
+		"uv+basic+" + pipe.DialectCompatible,
+		"shm+basic+" + pipe.DialectCompatible,
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := connect(t, pathNamed(name))
+			for i := range 3 {
+				m := message(i, []int{10}, []int{10})
+				op := client.WriteAsync(testContext(t), m)
+				for range 100 {
+					require.Nil(t, server.Poll(testContext(t)))
+				}
+				expect(t, server, m)
+				require.NoError(t, op.Wait(testContext(t)))
+			}
+		})
+	}
+}
+
+// A message that is polled is one like those of Next: it can be read, is confirmed,
+// counts, and comes once.
+func TestPollIsNext(t *testing.T) {
+	client, server := connect(t, polledPath())
+	require.Nil(t, server.Poll(testContext(t)))
+	const count = 20
+	for i := range count {
+		m := message(i, []int{i}, []int{i * 20_000})
+		confirmed := patience.Start(func() error { return client.WriteConfirmed(testContext(t), m) })
+		if i%2 == 0 {
+			in := pollOne(t, server)
+			same(t, m, in.Descriptor(), read(t, in))
+		} else {
+			expect(t, server, m)
+		}
+		require.NoError(t, patience.Finish(t, confirmed))
+	}
+	require.Nil(t, server.Poll(testContext(t)))
+	require.EqualValues(t, count, server.Stats().Received.Messages)
+
+	ctx, cancel := context.WithCancel(testContext(t))
+	cancel()
+	require.NoError(t, client.Write(testContext(t), message(1, nil, nil)))
+	require.Nil(t, server.Poll(ctx))
+	expect(t, server, message(1, nil, nil))
+}
+
+// While others are in Next and poll, each message comes to one of them, once.
+func TestPollBesideNext(t *testing.T) {
+	patience.Watch(t, 0)
+	client, server := connect(t, polledPath())
+	count := race.Pick(4000, 800)
+	ctx, all := context.WithCancel(testContext(t))
+	var mu sync.Mutex
+	seen, failed := map[string]int{}, []error(nil)
+	took := func(in *pipe.Incoming, err error) {
+		if err == nil {
+			err = in.Read(ctx, pipe.NewAllocation(in.Descriptor()))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			failed = append(failed, err)
+			all()
+			return
+		}
+		if seen[string(in.Descriptor().Metadata)]++; len(seen) == count {
+			all()
+		}
+	}
+	var takers sync.WaitGroup
+	for range 2 {
+		takers.Go(func() {
+			for {
+				in, err := server.Next(ctx)
+				if ctx.Err() != nil && err != nil {
+					return
+				}
+				took(in, err)
+			}
+		})
+		takers.Go(func() {
+			for ctx.Err() == nil {
+				if in := server.Poll(ctx); in != nil {
+					took(in, nil)
+				}
+			}
+		})
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range count {
+		m := message(i, nil, nil)
+		m.Metadata = fmt.Append(nil, i)
+		if random.IntN(3) == 0 {
+			m.Payloads = []pipe.Payload{{Data: pattern(random.IntN(100_000), i)}}
+		}
+		write(t, client, m)
+	}
+	takers.Wait()
+	require.Empty(t, failed)
+	require.Len(t, seen, count)
+	for i, n := range seen {
+		require.Equal(t, 1, n, i)
+	}
+	require.EqualValues(t, count, server.Stats().Received.Messages)
+}
+
+// Who polls is told nothing of the end of a pipe, and holds it up in nothing.
+func TestPollWhileThePipeEnds(t *testing.T) {
+	for name, end := range map[string]func(p, peer *pipe.Pipe) error{
+		"Close": func(p, peer *pipe.Pipe) error {
+			closed := patience.Start(peer.Close)
+			return cmp.Or(p.Close(), <-closed)
+		},
+		"Abort":        func(p, _ *pipe.Pipe) error { p.Abort(nil); return nil },
+		"peer's Close": func(_, peer *pipe.Pipe) error { return peer.Close() },
+		"peer's Abort": func(_, peer *pipe.Pipe) error { peer.Abort(nil); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := connect(t, polledPath())
+			ctx, stop := context.WithCancel(testContext(t))
+			defer stop()
+			polling := make(chan struct{})
+			var once sync.Once
+			polled := patience.Start(func() error {
+				for ctx.Err() == nil {
+					if server.Poll(ctx) != nil {
+						return fmt.Errorf("a message")
+					}
+					once.Do(func() { close(polling) })
+				}
+				return nil
+			})
+			<-polling
+			require.NoError(t, end(server, client))
+			if name == "peer's Close" {
+				require.NoError(t, server.Close())
+			}
+			patience.Finish(t, server.Done())
+			require.Nil(t, server.Poll(ctx))
+			stop()
+			require.NoError(t, patience.Finish(t, polled))
+			_, err := server.Next(testContext(t))
+			require.Error(t, err)
+		})
+	}
+}
