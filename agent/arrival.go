@@ -24,7 +24,8 @@ type arrival struct {
 	payload  []byte
 	about    Message
 	received bool
-	err      error // of receiving it
+	reading  *sync.WaitGroup // see readElsewhere
+	err      error           // of receiving it
 }
 
 // arrivals hands out arrivals of one agent.
@@ -69,6 +70,7 @@ func (p *arrivals) drop(a *arrival) {
 	if a.incoming.Discard(context.Background()) != nil {
 		a.incoming = nil // the pipe has not given it back
 	}
+	a.readDone()
 	p.put(a)
 }
 
@@ -87,7 +89,22 @@ func (p *arrivals) receive(ctx context.Context, a *arrival) error {
 	}
 	a.received = true
 	a.err = p.read(ctx, a)
+	a.readDone()
 	return a.err
+}
+
+// readElsewhere notes that the message will be read, or dropped, by another goroutine,
+// for which its pipe has to stay.
+func (a *arrival) readElsewhere(reading *sync.WaitGroup) {
+	reading.Add(1)
+	a.reading = reading
+}
+
+func (a *arrival) readDone() {
+	if a.reading != nil {
+		a.reading.Done()
+		a.reading = nil
+	}
 }
 
 func (p *arrivals) read(ctx context.Context, a *arrival) error {

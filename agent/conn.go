@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -12,14 +13,15 @@ import (
 // conn is a pipe to another worker whose ends know each other. Calls of both
 // workers travel on it.
 type conn struct {
-	agent *Agent
-	owner *peer
-	peer  WorkerInfo
-	pipe  *pipe.Pipe
-	calls calls          // of this end
-	room  *budget.Budget // of the calls of this end, in bytes
-	large *budget.Budget // of large calls of the other end, in bytes
-	lead  sync.Mutex     // of the caller who looks for answers himself
+	agent   *Agent
+	owner   *peer
+	peer    WorkerInfo
+	pipe    *pipe.Pipe
+	calls   calls          // of this end
+	room    *budget.Budget // of the calls of this end, in bytes
+	large   *budget.Budget // of large calls of the other end, in bytes
+	lead    sync.Mutex     // of the caller who looks for answers himself
+	reading sync.WaitGroup // messages that have come and are read by others
 
 	mu      sync.Mutex
 	serving map[uint64]*Request // of the other end
@@ -103,8 +105,10 @@ func (c *conn) answered(a *arrival) {
 		c.agent.arrivals.drop(a)
 		return
 	}
-	if a.immediate() && a.incoming.Descriptor().Bytes() > 0 {
+	if a.immediate() {
 		_ = c.agent.arrivals.receive(c.agent.base, a) // whoever takes it gets the error
+	} else {
+		a.readElsewhere(&c.reading)
 	}
 	call.settle(a, nil)
 }
@@ -122,7 +126,24 @@ func (c *conn) end(cause error) {
 	for _, r := range c.stopServing() {
 		r.cancel(marked(ErrCallerGone, err))
 	}
-	c.pipe.Abort(cause)
+	c.part(cause)
+}
+
+// part ends this end of the pipe as the other one was ended. What either has sent last
+// still arrives where that was in an orderly way.
+func (c *conn) part(cause error) {
+	switch {
+	case errors.Is(cause, pipe.ErrPeerClosed):
+		c.lead.Lock() // a caller may be about to hand on what came last
+		c.lead.Unlock()
+		c.reading.Wait()
+		if err := c.pipe.Close(); err != nil {
+			c.agent.log.Debug("pipe not closed in order", "peer", c.peer.Name, "error", err)
+		}
+	case errors.Is(cause, pipe.ErrClosed): // somebody is closing it
+	default:
+		c.pipe.Abort(cause)
+	}
 }
 
 // lost is what calls fail with when the pipe is down.

@@ -109,8 +109,9 @@ func outlive(m *team.Member) error {
 	require.NoError(t, err)
 	pending := a.InvokeAsync(m.Context(), "worker2", "timed_out_rpc")
 	m.Say("waiting")
-	for _, f := range []*agent.Future[[]any]{pending, a.OpAsync(m.Context(), "worker2", "aten::add", full(1, 1), 3)} {
-		_, err = f.Wait(m.Context())
+	later := func() *agent.Future[[]any] { return a.OpAsync(m.Context(), "worker2", "aten::add", full(1, 1), 3) }
+	for _, call := range []func() *agent.Future[[]any]{func() *agent.Future[[]any] { return pending }, later} {
+		_, err = call().Wait(m.Context())
 		require.ErrorIs(t, err, agent.ErrUnreachable)
 		require.NotErrorIs(t, err, agent.ErrTimeout)
 		require.ErrorContains(t, err, "worker2")

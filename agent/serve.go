@@ -31,6 +31,7 @@ func (c *conn) serve(a *arrival) {
 		return
 	}
 	if !a.immediate() {
+		a.readElsewhere(&c.reading)
 		go c.openLarge(r)
 		return
 	}
