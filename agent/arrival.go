@@ -113,6 +113,8 @@ func (p *arrivals) read(ctx context.Context, a *arrival) error {
 		return errors.Join(err, a.incoming.Discard(ctx))
 	}
 	if err := a.incoming.Read(ctx, a.memory); err != nil {
+		// Where ctx had ended before, nobody has taken the message yet.
+		_ = a.incoming.Discard(context.Background())
 		return err
 	}
 	body := a.head.body

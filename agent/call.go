@@ -238,11 +238,8 @@ func (c *conn) unsent(ctx context.Context, call *call, err error) error {
 // take decodes the answer to a call.
 func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) error {
 	defer a.arrivals.put(answer)
-	if !answer.immediate() {
-		defer a.aside.enter(c, CallReading)()
-	}
-	if err := a.arrivals.receive(ctx, answer); err != nil {
-		return marked(ErrResult, err)
+	if err := a.receiveAnswer(ctx, c, answer); err != nil {
+		return err
 	}
 	c.streams = answer.streams()
 	answer.about = Message{Kind: answer.head.kind.public(), Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: answer.decoder}
@@ -258,6 +255,21 @@ func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) 
 		}
 	}
 	return a.decoded(ctx, &answer.about)
+}
+
+// receiveAnswer reads an answer. The time of the call counts until a large one is here.
+func (a *Agent) receiveAnswer(ctx context.Context, c *call, answer *arrival) error {
+	if !answer.immediate() {
+		defer a.aside.enter(c, CallReading)()
+		bounded, cancel := c.bound(ctx)
+		defer cancel(nil)
+		ctx = bounded
+	}
+	err := a.arrivals.receive(ctx, answer)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause
+	}
+	return marked(ErrResult, err)
 }
 
 // overdue is the failure of a call, which has timed out where the handler says so: its

@@ -23,10 +23,11 @@ type conn struct {
 	lead    sync.Mutex     // of the caller who looks for answers himself
 	reading sync.WaitGroup // messages that have come and are read by others
 
-	mu      sync.Mutex
-	serving map[uint64]*Request // of the other end
-	taken   int                 // bytes of these
-	down    chan struct{}       // closed when the pipe is of no use any more
+	mu          sync.Mutex
+	serving     map[uint64]*Request // of the other end
+	taken       int                 // bytes of these
+	nestedLarge int                 // bytes of those that are large and made by handlers
+	down        chan struct{}       // closed when the pipe is of no use any more
 }
 
 // newConn makes a conn. Room is what the other end has for calls of this one.
@@ -45,9 +46,20 @@ func (a *Agent) newConn(line *pipe.Pipe, p *peer, room int) *conn {
 // read takes in all that comes, until the pipe ends.
 func (c *conn) read() {
 	c.agent.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
+	c.readOn()
+}
+
+func (c *conn) readOn() {
+	ended := false
+	defer func() { // a Short handler may have called runtime.Goexit
+		if !ended && !c.agent.spawn(c.readOn) {
+			c.end(ErrClosed)
+		}
+	}()
 	for {
 		in, err := c.pipe.Next(context.Background())
 		if err != nil {
+			ended = true
 			c.end(err)
 			return
 		}

@@ -17,6 +17,7 @@ type callContext struct {
 	inner context.Context // what Done, Err and Cause rely on, once it is there
 	end   context.CancelCauseFunc
 	stop  context.CancelFunc // of the timer
+	over  bool               // the call has been answered
 }
 
 // Deadline implements context.Context.
@@ -32,6 +33,8 @@ func (c *callContext) Err() error {
 	switch {
 	case c.inner != nil:
 		return c.inner.Err()
+	case c.over:
+		return context.Canceled
 	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
 		return context.DeadlineExceeded
 	}
@@ -56,6 +59,9 @@ func (c *callContext) ensure() context.Context {
 	if !c.deadline.IsZero() {
 		c.inner, c.stop = context.WithDeadlineCause(c.inner, c.deadline, &TimeoutError{Limit: c.limit})
 	}
+	if c.over {
+		c.letGo()
+	}
 	return c.inner
 }
 
@@ -71,9 +77,14 @@ func (c *callContext) cancel(cause error) {
 func (c *callContext) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.inner == nil {
-		return
+	c.over = true
+	if c.inner != nil {
+		c.letGo()
 	}
+}
+
+// letGo ends inner. The caller holds mu.
+func (c *callContext) letGo() {
 	c.end(context.Canceled)
 	if c.stop != nil {
 		c.stop()

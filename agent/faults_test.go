@@ -77,14 +77,16 @@ func killedDuring(t *testing.T, victim int, op string, meet func(ctx context.Con
 			return err
 		}
 		err = a.Barrier(m.Context()) // so that there are pipes
+		m.Say("ready")
 		if m.Rank == victim {
-			m.Say("ready")
 			return errors.Join(err, m.Await("never"))
 		}
 		met := meet(m.Context(), a)
 		return errors.Join(err, blames(met, op, victim, m.Rank), a.Close())
 	})
-	crew.Await(victim, "ready")
+	for rank := range 3 { // who answers the others in the barrier may be through before them
+		crew.Await(rank, "ready")
+	}
 	crew.Kill(victim)
 	crew.Wait()
 }

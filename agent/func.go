@@ -105,6 +105,9 @@ func served(name string, h invocable, opts []ServeOption) Served {
 	for _, set := range opts {
 		set(&s)
 	}
+	if s.entry.once && s.entry.borrows {
+		s.err = fmt.Errorf("%w: %s: a result that is remembered must not view memory that is given back: Once or Borrows", ErrConfig, name)
+	}
 	return s
 }
 

@@ -103,7 +103,8 @@ func (g *asyncCall[R]) finish() {
 func (g *asyncCall[R]) decode(answer *arrival) {
 	defer g.agent.activity.ended.Add(1)
 	var result R
-	if err := g.agent.take(g.ctx, &g.call, answer, &result); err != nil {
+	err := guarded(func() error { return g.agent.take(g.ctx, &g.call, answer, &result) })
+	if err != nil {
 		_ = g.future.Fail(g.fault(err)) // somebody may have cancelled it
 		return
 	}

@@ -196,8 +196,8 @@ func (a *Agent) proof(role string, h *hello, nonce [16]byte) []byte {
 		return nil
 	}
 	m := hmac.New(sha256.New, a.token)
-	fmt.Fprintf(m, "%s|%q|%q|%d|%x|%q|%d|%x|%x|%x", role, h.Group,
-		h.From.Name, h.From.Rank, h.From.Incarnation, h.To.Name, h.To.Rank, h.To.Incarnation, h.Nonce, nonce)
+	fmt.Fprintf(m, "%s|%q|%q|%d|%x|%q|%d|%x|%x|%x|%d|%d|%d", role, h.Group,
+		h.From.Name, h.From.Rank, h.From.Incarnation, h.To.Name, h.To.Rank, h.To.Incarnation, h.Nonce, nonce, h.Oldest, h.Newest, h.Room)
 	return m.Sum(nil)
 }
 

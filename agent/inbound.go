@@ -1,6 +1,9 @@
 package agent
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // What a caller may have here is bounded at the caller, by the room that this end has
 // said it has. What is bounded here as well is for a caller that does not keep to that,
@@ -23,17 +26,33 @@ func (c *conn) fits(r *Request) bool {
 // some, its tensors stay where they are, at the caller. Calls that handlers make do
 // not wait: handlers that hold memory may be waiting for them.
 func (c *conn) openLarge(r *Request) {
-	if r.flags&nested == 0 {
-		n := r.arrival.incoming.Descriptor().Bytes()
-		if !c.large.Acquire(r, c.down, n) {
-			c.agent.arrivals.drop(r.arrival)
-			r.arrival = nil
-			c.refuse(r, gone(r))
-			return
-		}
-		r.large = n
+	n := r.arrival.incoming.Descriptor().Bytes()
+	if err := c.takeLarge(r, n); err != nil {
+		c.agent.arrivals.drop(r.arrival)
+		r.arrival = nil
+		c.refuse(r, err)
+		return
 	}
 	c.open(r)
+}
+
+// takeLarge takes memory for a large request.
+func (c *conn) takeLarge(r *Request, n int) error {
+	if r.flags&nested == 0 {
+		if !c.large.Acquire(r, c.down, n) {
+			return gone(r)
+		}
+		r.large = n
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nestedLarge > 0 && n > nestedSlack*c.agent.limits.LargeBytes-c.nestedLarge {
+		return fmt.Errorf("%w: %d bytes in large calls of handlers", ErrOverloaded, c.nestedLarge)
+	}
+	r.nestedLarge = n
+	c.nestedLarge += n
+	return nil
 }
 
 // gone is why nobody waits for a request any more.

@@ -34,16 +34,18 @@ type attempt struct {
 
 // connTo is the pipe to a worker, opened if it is not there and the call has the time.
 func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
-	p, err := a.peer(ctx, to)
-	if err != nil {
-		return nil, err
-	}
-	if c := p.conn.Load(); c != nil {
-		return c, nil
+	if p := a.peers.find(to); p != nil {
+		if c := p.conn.Load(); c != nil {
+			return c, nil
+		}
 	}
 	ctx, cancel := call.bound(ctx)
 	defer cancel(nil)
 	defer a.aside.enter(call, CallConnecting)()
+	p, err := a.peer(ctx, to)
+	if err != nil {
+		return nil, err
+	}
 	c, err := p.connect(ctx)
 	if err == nil || ctx.Err() != nil || a.isStatic() {
 		return c, err

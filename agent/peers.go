@@ -38,15 +38,18 @@ func (t *peers) all() []*peer {
 
 // set makes members those that there are. Who is another incarnation than before is
 // another peer. It returns those who are gone.
-func (t *peers) set(members []roster.Member, make func(roster.Member) *peer) (gone []*peer) {
+//
+// Members is asked under the lock: of two callers the one who comes later must not
+// bring what is older.
+func (t *peers) set(members func() []roster.Member, create func(roster.Member) *peer) (gone []*peer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.byName
 	t.byName, t.byRank = map[To]*peer{}, map[int]*peer{}
-	for _, m := range members {
+	for _, m := range members() {
 		p := old[To(m.Name)]
 		if p == nil || p.member.Incarnation != m.Incarnation {
-			p = make(m)
+			p = create(m)
 		}
 		t.byName[To(m.Name)], t.byRank[m.Rank] = p, p
 	}
@@ -113,7 +116,7 @@ func (a *Agent) refresh(ctx context.Context) error {
 
 // update takes over who is in the group.
 func (a *Agent) update() {
-	gone := a.peers.set(a.roster.Members(), a.newPeer)
+	gone := a.peers.set(a.roster.Members, a.newPeer)
 	for _, p := range gone {
 		if c := p.conn.Load(); c != nil {
 			c.pipe.Abort(fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name))

@@ -30,20 +30,21 @@ type Task interface {
 // Request is a call of another worker, or of this one.
 type Request struct {
 	callContext
-	conn     *conn
-	id       uint64
-	flags    byte
-	weight   int      // of conn.taken
-	large    int      // of conn.large
-	arrival  *arrival // until its values are decoded
-	handler  entry
-	task     Task
-	borrowed []*tensor.Storage // to be released when the answer has left
-	begun    time.Time
-	ctx      context.Context             // of the handler: this request, and what interceptors added
-	held     func(context.Context) error // by interceptors, before it may start
-	key      string                      // of one whose handler runs once, see Once
-	once     *run                        // that this request leads
+	conn        *conn
+	id          uint64
+	flags       byte
+	weight      int      // of conn.taken
+	large       int      // of conn.large
+	nestedLarge int      // of conn.nestedLarge
+	arrival     *arrival // until its values are decoded
+	handler     entry
+	task        Task
+	borrowed    []*tensor.Storage // to be released when the answer has left
+	begun       time.Time
+	ctx         context.Context             // of the handler: this request, and what interceptors added
+	held        func(context.Context) error // by interceptors, before it may start
+	key         string                      // of one whose handler runs once, see Once
+	once        *run                        // that this request leads
 
 	answered atomic.Bool
 	stage    atomic.Uint32 // a ServedState, as far as the others do not tell
@@ -99,14 +100,32 @@ func (r *Request) claim() error {
 // run does the task of the request, and reports whether the slot it ran in is still
 // its own.
 func (r *Request) run() (held bool) {
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		if v == nil && !returned {
+			v = "runtime.Goexit"
+		}
+		if v != nil {
 			r.panicked(v)
 		}
 		r.stage.Store(uint32(ServedLater))
-		held = r.slot.end()
+		if held = r.slot.end(); held && !returned && v == "runtime.Goexit" {
+			r.conn.agent.slots.leave() // this goroutine ends
+		}
 	}()
 	r.stage.Store(uint32(ServedRunning))
+	r.work()
+	returned = true
+	return
+}
+
+// work does the task, unless nobody waits for it any more.
+func (r *Request) work() {
+	if r.Err() != nil {
+		_ = r.Fail(context.Cause(r)) // nobody else has the request
+		return
+	}
 	if r.conn.agent.labels && !r.short() {
 		pprof.Do(r.ctx, pprof.Labels("function", cmpName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name), func(ctx context.Context) {
 			r.task.Run(ctx, r)
@@ -114,7 +133,16 @@ func (r *Request) run() (held bool) {
 		return
 	}
 	r.task.Run(r.ctx, r)
-	return
+}
+
+// guarded is f, whose panic is an error.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+		}
+	}()
+	return f()
 }
 
 func (r *Request) panicked(v any) {
@@ -132,6 +160,7 @@ func (r *Request) close() {
 		delete(c.serving, r.id)
 		c.taken -= r.weight
 	}
+	c.nestedLarge -= r.nestedLarge
 	c.mu.Unlock()
 	if r.large > 0 {
 		c.large.Release(r.large)

@@ -136,7 +136,7 @@ func (c *conn) decode(r *Request) (err error) {
 
 // startLater starts a request that an interceptor holds back. It takes no slot yet.
 func (c *conn) startLater(r *Request) {
-	if err := r.held(r.ctx); err != nil {
+	if err := guarded(func() error { return r.held(r.ctx) }); err != nil {
 		c.refuse(r, err)
 		return
 	}

@@ -67,11 +67,11 @@ func (t *slotState) enter() {
 }
 
 // keep holds on to a slot that was waited for. It reports false where the handler
-// has returned, or has one again.
+// has returned, has one again, or waits again.
 func (t *slotState) keep() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.of == nil || t.held {
+	if t.of == nil || t.held || t.away > 0 {
 		return false
 	}
 	t.held = true
