@@ -59,6 +59,7 @@ type Agent struct {
 	cancel context.CancelCauseFunc
 	mu     sync.Mutex
 	closed bool
+	gone   chan struct{} // closed when Close is through
 	work   sync.WaitGroup
 }
 
@@ -104,6 +105,7 @@ func newAgent(c *Config) (*Agent, error) {
 		limits: c.Limits, labels: c.ProfileLabels, log: c.Logger.With("worker", c.Name),
 		handshakeTimeout: c.HandshakeTimeout,
 		joined:           make(chan struct{}),
+		gone:             make(chan struct{}),
 	}
 	if _, err := rand.Read(a.incarnation[:]); err != nil {
 		return nil, err
@@ -162,17 +164,21 @@ func (a *Agent) isClosed() bool {
 	return a.closed
 }
 
-// Close leaves the group at once. Calls that wait, of this worker and to it, end with
-// ErrClosed here and with ErrUnreachable there; the contexts of handlers end. It waits
-// for nothing but what the agent itself runs. Closing again does nothing.
+// Close leaves the group. Calls that wait, of this worker and to it, end with ErrClosed
+// here and with ErrUnreachable there; the contexts of handlers end. It waits for what the
+// agent itself runs, and some seconds at most for workers and a store that do not
+// answer. Another Close waits for the first one and does nothing. It must not be called
+// by a Short function or an Interceptor, which it would wait for.
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	closed := a.closed
 	a.closed = true
 	a.mu.Unlock()
 	if closed {
+		<-a.gone
 		return nil
 	}
+	defer close(a.gone)
 	a.cancel(ErrClosed)
 	var err error
 	if a.pipes != nil {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -205,7 +206,8 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return c.calls.reason()
+	// The reason may be about to be known.
+	return cmp.Or(c.calls.reason(), ErrUnreachable)
 }
 
 // sendLarge sends the request of a call for which nobody waits here.

@@ -245,4 +245,10 @@ func (p *peer) attach(line *pipe.Pipe, room int) (*conn, error) {
 var errReplaced = fmt.Errorf("%w: replaced by another pipe", pipe.ErrClosed)
 
 // detach has the next call open another pipe.
-func (p *peer) detach(c *conn) { p.conn.CompareAndSwap(c, nil) }
+func (p *peer) detach(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn.CompareAndSwap(c, nil) {
+		p.change()
+	}
+}
