@@ -132,7 +132,10 @@ func (c *conn) end(cause error) {
 	err := c.lost(cause)
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
 	c.owner.detach(c)
-	for _, call := range c.calls.end(err) {
+	c.lead.Lock() // a caller may have an answer in hand that came before the end
+	all := c.calls.end(err)
+	c.lead.Unlock()
+	for _, call := range all {
 		call.settle(nil, err)
 	}
 	for _, r := range c.stopServing() {
@@ -146,8 +149,6 @@ func (c *conn) end(cause error) {
 func (c *conn) part(cause error) {
 	switch {
 	case errors.Is(cause, pipe.ErrPeerClosed):
-		c.lead.Lock() // a caller may be about to hand on what came last
-		c.lead.Unlock()
 		c.reading.Wait()
 		if err := c.pipe.Close(); err != nil {
 			c.agent.log.Debug("pipe not closed in order", "peer", c.peer.Name, "error", err)

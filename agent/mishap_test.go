@@ -76,7 +76,7 @@ func TestGivenUpBeforeItsTurn(t *testing.T) {
 		c.Funcs = agent.Funcs{blocked.Serve(g.serve), counts.Serve(func(context.Context, int) (int, error) {
 			ran++
 			return ran, nil
-		})}
+		}), add.Serve(addTensors, agent.Short())}
 	})
 	first := blocked.Go(t.Context(), group[0], "worker1", nil)
 	<-g.begun
@@ -85,7 +85,10 @@ func TestGivenUpBeforeItsTurn(t *testing.T) {
 	cancel()
 	_, err := second.Wait(t.Context())
 	require.ErrorIs(t, err, context.Canceled)
-	third := counts.Go(t.Context(), group[0], "worker1", 1) // behind the word that the second is given up
+	// This goes behind the word that the second is given up, and needs no place.
+	_, err = add.Call(t.Context(), group[0], "worker1", pair{filled(t, 1, 2), filled(t, 1, 2)})
+	require.NoError(t, err)
+	third := counts.Go(t.Context(), group[0], "worker1", 1)
 	close(g.goOn)
 	_, err = first.Wait(t.Context())
 	require.NoError(t, err)

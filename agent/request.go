@@ -120,9 +120,10 @@ func (r *Request) run() (held bool) {
 	return
 }
 
-// work does the task, unless nobody waits for it any more.
+// work does the task, unless that is a function for which nobody waits any more. What
+// handles messages of other types may have to know of each.
 func (r *Request) work() {
-	if r.Err() != nil {
+	if r.handler.invoked != nil && r.Err() != nil {
 		_ = r.Fail(context.Cause(r)) // nobody else has the request
 		return
 	}
