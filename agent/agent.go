@@ -72,8 +72,8 @@ type stats struct {
 // Join makes this process a worker of a group, and returns when all workers of a
 // static group are there. The agent serves calls until it is closed.
 //
-// The error is an *Error. It matches ErrConfig, what package roster... returns, or
-// the error of ctx.
+// The error is an *Error. It matches ErrConfig, one of the errors about joining, as
+// ErrDuplicateName, those of package store, or the error of ctx.
 func Join(ctx context.Context, c Config) (*Agent, error) {
 	fail := func(err error) error { return &Error{Op: "join", Worker: c.Name, Err: err} }
 	if err := c.check(); err != nil {

@@ -79,7 +79,7 @@ func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) 
 // begin sends a request.
 func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error {
 	fail := func(err error) error {
-		return &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+		return &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return fail(err)
@@ -305,11 +305,11 @@ func (a *Agent) takeFailure(ctx context.Context, answer *arrival) error {
 
 // fault is an error with what was called.
 func (c *call) fault(err error) error {
-	return &Error{Op: "call", Func: cmpName(c.typ, c.name), Worker: c.conn.peer.Name, Err: err}
+	return &Error{Op: "call", Func: calledName(c.typ, c.name), Worker: c.conn.peer.Name, Err: err}
 }
 
-// cmpName is how errors call what was called.
-func cmpName(typ, name string) string {
+// calledName is what errors call what was called.
+func calledName(typ, name string) string {
 	if typ == "" || typ == invokeType || typ == opType {
 		return name
 	}

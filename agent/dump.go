@@ -17,12 +17,12 @@ func (a *Agent) Dump(w io.Writer) error {
 	calls := a.PendingCalls()
 	fmt.Fprintf(&b, "calls: %d\n", len(calls))
 	for _, c := range calls {
-		fmt.Fprintf(&b, "  #%d %s to %s: %v, %s\n", c.ID, cmpName(c.Type, c.Name), c.To, now.Sub(c.Begun), c.State)
+		fmt.Fprintf(&b, "  #%d %s to %s: %v, %s\n", c.ID, calledName(c.Type, c.Name), c.To, now.Sub(c.Begun), c.State)
 	}
 	served := a.ServedCalls()
 	fmt.Fprintf(&b, "serving: %d\n", len(served))
 	for _, r := range served {
-		fmt.Fprintf(&b, "  #%d %s from %s: %v, %s\n", r.ID, cmpName(r.Type, r.Name), r.From.Name, now.Sub(r.Begun), r.State)
+		fmt.Fprintf(&b, "  #%d %s from %s: %v, %s\n", r.ID, calledName(r.Type, r.Name), r.From.Name, now.Sub(r.Begun), r.State)
 	}
 	_, err := b.WriteTo(w)
 	return err

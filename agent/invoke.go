@@ -34,7 +34,17 @@ type Named map[string]any
 // serve the function, and ErrArguments, from the worker called, where the arguments
 // are not those that it takes.
 func (a *Agent) Invoke(ctx context.Context, to To, name string, args ...any) ([]any, error) {
-	t, v, err := a.invocation(target{to: to, typ: invokeType, name: name}, args)
+	return a.invoke(ctx, target{to: to, typ: invokeType, name: name}, args)
+}
+
+// InvokeAsync is Invoke that does not wait for the results, see Func.Go.
+func (a *Agent) InvokeAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
+	return a.invokeLater(ctx, target{to: to, typ: invokeType, name: name}, args)
+}
+
+// invoke makes a call whose values are of any types, for Invoke and Op.
+func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error) {
+	t, v, err := a.invocation(t, args)
 	if err != nil {
 		return nil, err
 	}
@@ -43,9 +53,9 @@ func (a *Agent) Invoke(ctx context.Context, to To, name string, args ...any) ([]
 	return results, err
 }
 
-// InvokeAsync is Invoke that does not wait for the results, see Func.Go.
-func (a *Agent) InvokeAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
-	t, v, err := a.invocation(target{to: to, typ: invokeType, name: name}, args)
+// invokeLater is invoke that does not wait for the results.
+func (a *Agent) invokeLater(ctx context.Context, t target, args []any) *Future[[]any] {
+	t, v, err := a.invocation(t, args)
 	if err != nil {
 		return future.Failed[[]any](err)
 	}
@@ -66,7 +76,7 @@ func (a *Agent) invocation(t target, args []any) (target, invocation, error) {
 		case Named:
 			if v.Named != nil {
 				err := fmt.Errorf("%w: Named is given twice", ErrArguments)
-				return t, v, &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: string(t.to), Err: err}
+				return t, v, &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: string(t.to), Err: err}
 			}
 			v.Named = arg
 		default:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
-	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -23,22 +22,12 @@ const opType = "aten"
 // not fit the schema matches ErrArguments, an operator that the worker called does
 // not have ErrNoFunction.
 func (a *Agent) Op(ctx context.Context, to To, name string, args ...any) ([]any, error) {
-	t, v, err := a.invocation(target{to: to, typ: opType, name: name}, args)
-	if err != nil {
-		return nil, err
-	}
-	var results []any
-	err = a.roundTrip(ctx, t, &results, &v)
-	return results, err
+	return a.invoke(ctx, target{to: to, typ: opType, name: name}, args)
 }
 
 // OpAsync is Op that does not wait for the results, see Func.Go.
 func (a *Agent) OpAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
-	t, v, err := a.invocation(target{to: to, typ: opType, name: name}, args)
-	if err != nil {
-		return future.Failed[[]any](err)
-	}
-	return goCall[[]any](ctx, a, t, &v)
+	return a.invokeLater(ctx, target{to: to, typ: opType, name: name}, args)
 }
 
 // opHandler serves the operators of a table.

@@ -128,7 +128,7 @@ func (r *Request) work() {
 		return
 	}
 	if r.conn.agent.labels && !r.short() {
-		pprof.Do(r.ctx, pprof.Labels("function", cmpName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name), func(ctx context.Context) {
+		pprof.Do(r.ctx, pprof.Labels("function", calledName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name), func(ctx context.Context) {
 			r.task.Run(ctx, r)
 		})
 		return

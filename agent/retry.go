@@ -113,7 +113,7 @@ func (a *Agent) insist(ctx context.Context, r *Retry, t target, result any, args
 		if k == r.Max {
 			return t.fault(&RetryError{r.Max, err})
 		}
-		a.log.Debug("call is made again", "function", cmpName(t.typ, t.name), "worker", string(t.to), "attempt", k+1, "error", err)
+		a.log.Debug("call is made again", "function", calledName(t.typ, t.name), "worker", string(t.to), "attempt", k+1, "error", err)
 		if stop := a.pause(ctx, begun.Add(r.gap(k))); stop != nil {
 			return t.fault(fmt.Errorf("%w: %w", stop, err))
 		}
@@ -128,7 +128,7 @@ func (a *Agent) freshKey() CallOption {
 
 // fault is an error with what is called.
 func (t *target) fault(err error) error {
-	return &Error{Op: "call", Func: cmpName(t.typ, t.name), Worker: string(t.to), Err: err}
+	return &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: string(t.to), Err: err}
 }
 
 // unanswered reports whether a call that failed may do better another time.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// wait waits for the answer to a call, until ctx ends or the call's limit. Whatever the outcome, nobody uses the call any more.
+// wait waits for the answer to a call, until ctx ends or the call's limit. Whatever
+// the outcome, nobody uses the call any more.
 func (c *call) wait(ctx context.Context) (*arrival, error) {
 	if c.conn.lookFor(c) {
 		return c.answer, c.err
