@@ -61,9 +61,10 @@ const maxWorkers = 4
 // Options configure a factory. The zero value is what most programs want.
 type Options struct {
 	// Workers is the number of cores, at most, that copy at the same time for a
-	// channel. All channels of the factory share them but for one: with several
-	// at work there is one core more for each further one, so that none waits for
-	// another's peer. Default: all cores, but not more than four.
+	// channel, where a further one copies enough to be worth its processor. All
+	// channels of the factory share them but for one: with several at work there
+	// is one core more for each further one, so that none waits for another's
+	// peer. Default: all cores, but not more than four.
 	Workers int
 
 	// AllowAnyTracer matters where the security module Yama has ptrace_scope 1,

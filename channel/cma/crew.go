@@ -3,6 +3,7 @@ package cma
 import (
 	"cmp"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -13,7 +14,7 @@ import (
 // which is also how long somebody waits who wants the copying to end.
 const (
 	smallCopy = 128 << 10
-	chunk     = 1 << 20
+	chunk     = 2 << 20
 )
 
 // job is a tensor that a crew copies.
@@ -46,6 +47,8 @@ type crew struct {
 	jobs    fifo.Queue[*job]
 	workers int
 	idle    int
+	running int // chunks under way, of all jobs
+	pace    pace
 	closed  bool
 }
 
@@ -98,15 +101,17 @@ func (c *crew) close() {
 func (c *crew) serve() {
 	var r reader
 	for {
-		j, off, n := c.take()
-		if j == nil {
+		piece := c.take()
+		if piece.job == nil {
 			return
 		}
 		slot := c.slot()
-		err := r.read(j.pid, j.dst, j.src, off, n)
+		start := time.Now()
+		err := r.read(piece.pid, piece.dst, piece.src, piece.off, piece.n)
+		took := time.Since(start)
 		<-slot
-		if outcome, over := c.settle(j, err); over {
-			j.finished(outcome)
+		if outcome, over := c.settle(piece, took, err); over {
+			piece.finished(outcome)
 		}
 	}
 }
@@ -122,37 +127,64 @@ func (c *crew) slot() chan struct{} {
 	}
 }
 
-// take waits for a chunk to copy. It returns nil at the end.
-func (c *crew) take() (j *job, off, n int) {
+// piece is a chunk of a job that a worker copies.
+type piece struct {
+	*job
+	off, n int
+	beside int // chunks under way when it began, itself among them
+}
+
+// take waits for a chunk to copy. There is none at the end.
+func (c *crew) take() piece {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle++
-	for c.jobs.Len() == 0 && !c.closed {
+	for !c.ready() {
 		c.work.Wait()
 	}
 	c.idle--
 	if c.jobs.Len() == 0 {
-		return nil, 0, 0
+		return piece{}
 	}
-	j = c.jobs.Pop()
-	off, n = j.next, min(chunk, j.dst.Len()-j.next)
-	j.next += n
+	j := c.jobs.Pop()
+	p := piece{job: j, off: j.next, n: min(chunk, j.dst.Len()-j.next)}
+	j.next += p.n
 	j.running++
+	c.running++
+	p.beside = c.running
 	if j.next < j.dst.Len() {
 		c.jobs.Push(j)
 	}
-	return j, off, n
+	c.pace.turn()
+	c.work.Signal() // it may be another's turn to join in
+	return p
 }
 
-// settle notes that a chunk is through, and reports whether the job is, and how
+// ready reports whether a worker has something to do, be it to go. The caller
+// holds mu.
+func (c *crew) ready() bool {
+	if c.jobs.Len() == 0 {
+		return c.closed
+	}
+	return c.pace.another(c.running)
+}
+
+// settle notes that a chunk is through, and reports whether its job is, and how
 // it went. The rest of a job that has failed is not copied.
-func (c *crew) settle(j *job, err error) (outcome error, over bool) {
+func (c *crew) settle(p piece, took time.Duration, err error) (outcome error, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	j.running--
-	j.err = cmp.Or(j.err, err)
-	if j.err != nil {
-		c.drop(j)
+	if c.running == p.beside && p.n == chunk && err == nil {
+		c.pace.note(p.beside, p.n, took)
 	}
-	return j.err, j.running == 0 && j.next == j.dst.Len()
+	c.running--
+	p.running--
+	p.err = cmp.Or(p.err, err)
+	if p.err != nil {
+		c.drop(p.job)
+	}
+	if c.closed {
+		c.work.Broadcast()
+	}
+	return p.err, p.running == 0 && p.next == p.dst.Len()
 }
