@@ -81,6 +81,7 @@ func newPipe(c *Context, s *spec) *Pipe {
 		lanes:    map[devicePair][]sizedLane{},
 		arriving: map[device.Device]device.Device{},
 		leaving:  map[device.Device]struct{}{},
+		ahead:    make(chan *Incoming),
 		closing:  make(chan struct{}),
 		closed:   make(chan struct{}),
 		down:     make(chan struct{}),

@@ -137,6 +137,9 @@ func (i *inbox) offer(in *arrival) error {
 	in.number = i.at.received
 	i.at.received++
 	i.mu.Unlock()
+	if len(i.ready) == 0 && p.handOver(&in.Incoming) {
+		return nil
+	}
 	select {
 	case i.ready <- in:
 		return nil

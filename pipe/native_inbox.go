@@ -208,6 +208,12 @@ func nativeError(err error) error {
 // offer numbers a message and puts it where Next finds it.
 func (i *nativeInbox) offer(in *nativeIncoming) error {
 	i.admit(in)
+	if held := in.held; len(i.ready) == 0 && i.pipe.handOver(&in.Incoming) {
+		if held > 0 {
+			i.held.Release(held)
+		}
+		return nil
+	}
 	i.demand.Add(-1)
 	select {
 	case i.ready <- in:

@@ -32,6 +32,7 @@ type Pipe struct {
 	leaving   map[device.Device]struct{}      // the devices here that reach one of the peer
 	plain     traffic                         // parts that were to be compressed and are not
 
+	ahead       chan *Incoming // see Ahead
 	closeCalled atomic.Bool
 	closing     chan struct{} // closed when Close begins
 	closed      chan struct{} // closed when it has ended, with closeErr
@@ -154,6 +155,22 @@ func (p *Pipe) Poll(ctx context.Context) *Incoming {
 		return nil
 	}
 	return p.dialect.poll(ctx)
+}
+
+// Ahead is where a message goes while somebody receives from it and those in Next
+// have all that came before; nothing waits for its receivers, and it is never closed.
+// It is for who waits for one answer while another goroutine is in Next all the time,
+// once Poll has found nothing.
+func (p *Pipe) Ahead() <-chan *Incoming { return p.ahead }
+
+// handOver gives a message to who receives from Ahead, if anybody does.
+func (p *Pipe) handOver(in *Incoming) bool {
+	select {
+	case p.ahead <- in:
+		return true
+	default:
+		return false
+	}
 }
 
 // errorFor puts a cause into an *Error, unless it is one already.
