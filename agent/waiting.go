@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -17,14 +18,54 @@ func (c *call) wait(ctx context.Context) (*arrival, error) {
 		over = c.alarm(time.Until(c.begun.Add(c.limit)))
 		defer c.timer.Stop()
 	}
-	select {
-	case <-c.woken:
-	case <-ctx.Done():
-		return c.giveUp(context.Cause(ctx))
-	case <-over:
-		return c.giveUp(&TimeoutError{Limit: c.limit})
+	err := c.waitAhead(ctx, over)
+	if err == errBehind {
+		err = c.waitBehind(ctx, over)
+	}
+	if err != nil {
+		return c.giveUp(err)
 	}
 	return c.answer, c.err
+}
+
+// errBehind says that what comes is for others to take in.
+var errBehind = errors.New("behind others")
+
+// waitAhead takes in what comes until the call is over, if nobody else does: the answer
+// then takes no way over the reader of the pipe.
+func (c *call) waitAhead(ctx context.Context, over <-chan time.Time) error {
+	conn := c.conn
+	if !conn.lead.TryLock() {
+		return errBehind
+	}
+	defer conn.lead.Unlock()
+	ahead := conn.pipe.Ahead()
+	for {
+		select {
+		case in := <-ahead:
+			conn.dispatch(in)
+		case <-conn.down: // whose reader settles all calls, once nobody is ahead
+			return errBehind
+		case <-c.woken:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-over:
+			return &TimeoutError{Limit: c.limit}
+		}
+	}
+}
+
+// waitBehind waits until the call is over.
+func (c *call) waitBehind(ctx context.Context, over <-chan time.Time) error {
+	select {
+	case <-c.woken:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-over:
+		return &TimeoutError{Limit: c.limit}
+	}
 }
 
 // alarm is sent to after d.
