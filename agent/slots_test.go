@@ -2,7 +2,11 @@ package agent_test
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -60,4 +64,193 @@ func TestAllHandlersWait(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, i/3%7, n)
 	}
+}
+
+// weaver serves handlers that start goroutines, all of which call the next worker, and
+// counts how many run: those of which no goroutine waits for a call.
+type weaver struct {
+	places  int64 // of each worker
+	running [3]atomic.Int64
+	tooMany atomic.Int64
+}
+
+const (
+	threads = 3 // of each handler
+	weaves  = 1 + threads*(1+threads*(1+threads))
+)
+
+func (w *weaver) begin(rank int) {
+	if w.running[rank].Add(1) > w.places {
+		w.tooMany.Add(1)
+	}
+}
+
+// weave counts the handlers below it, and itself.
+func (w *weaver) weave(ctx context.Context, d depth) (int, error) {
+	a := agent.FromContext(ctx)
+	rank := a.Self().Rank
+	w.begin(rank)
+	var sum atomic.Int64
+	var errs [threads]error
+	if d.Left > 0 {
+		w.running[rank].Add(-1)
+		var all sync.WaitGroup
+		for i := range threads {
+			all.Go(func() {
+				n, err := descend.Call(ctx, a, agent.Rank((rank+1)%d.Workers), depth{d.Left - 1, d.Workers})
+				sum.Add(int64(n))
+				errs[i] = err
+			})
+		}
+		all.Wait()
+		w.begin(rank)
+	}
+	w.running[rank].Add(-1)
+	return int(sum.Load()) + 1, errors.Join(errs[:]...)
+}
+
+// Handlers whose goroutines call others, all at once, neither keep each other out nor run
+// in greater numbers than they may.
+func TestGoroutinesOfHandlers(t *testing.T) {
+	for name, places := range map[string]int64{"one": 1, "several": 4} {
+		run := func(t *testing.T, start func(configure func(int, *agent.Config), f func(*testing.T, []*agent.Agent))) {
+			w := &weaver{places: places}
+			start(func(_ int, c *agent.Config) {
+				c.MaxHandlers, c.Funcs = int(places), agent.Funcs{descend.Serve(w.weave)}
+			}, func(t *testing.T, group []*agent.Agent) { weaveAll(t, w, group) })
+		}
+		t.Run(name, func(t *testing.T) {
+			run(t, func(configure func(int, *agent.Config), f func(*testing.T, []*agent.Agent)) {
+				f(t, startGroup(t, 3, configure))
+			})
+		})
+		t.Run(name+" simulated", func(t *testing.T) {
+			run(t, func(configure func(int, *agent.Config), f func(*testing.T, []*agent.Agent)) {
+				simulate(t, 3, configure, func(t *testing.T, group []*agent.Agent) {
+					f(t, group)
+					synctest.Wait()
+					for _, a := range group {
+						require.Zero(t, a.Metrics().RunningHandlers, "all places are free again")
+					}
+				})
+			})
+		})
+	}
+}
+
+func weaveAll(t *testing.T, w *weaver, group []*agent.Agent) {
+	var futures []*agent.Future[int]
+	for range 8 {
+		for _, a := range group {
+			futures = append(futures, descend.Go(t.Context(), a, a.Self().To(), depth{3, 3}, agent.Timeout(0)))
+		}
+	}
+	for _, f := range futures {
+		n, err := f.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, weaves, n)
+	}
+	require.Zero(t, w.tooMany.Load(), "more handlers at once than may be")
+}
+
+// A handler gives its place away when the first of its goroutines waits, and has one again
+// when the last comes back: not before, though others have come back, and not while
+// another handler is there.
+func TestPlaceOfSeveralGoroutines(t *testing.T) {
+	hold, split := agent.NewFunc[int, int]("test.hold"), agent.NewFunc[int, int]("test.split")
+	var goOn [3]chan struct{}
+	var busy, back atomic.Bool
+	configure := func(rank int, c *agent.Config) {
+		if rank == 1 {
+			for i := range goOn {
+				goOn[i] = make(chan struct{})
+			}
+			c.Funcs = agent.Funcs{hold.Serve(func(_ context.Context, n int) (int, error) { <-goOn[n]; return n, nil })}
+			return
+		}
+		c.MaxHandlers = 1
+		c.Funcs = agent.Funcs{
+			hold.Serve(func(_ context.Context, n int) (int, error) { busy.Store(true); <-goOn[n]; return n, nil }),
+			split.Serve(func(ctx context.Context, n int) (int, error) {
+				var all sync.WaitGroup
+				var errs [2]error
+				for i := range errs {
+					all.Go(func() { _, errs[i] = hold.Call(ctx, agent.FromContext(ctx), "worker1", i) })
+				}
+				all.Wait()
+				back.Store(true)
+				return n, errors.Join(errs[:]...)
+			}),
+		}
+	}
+	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+		running := func() int { synctest.Wait(); return group[0].Metrics().RunningHandlers }
+		divided := split.Go(t.Context(), group[1], "worker0", 7)
+		require.Zero(t, running(), "all of it waits")
+		other := hold.Go(t.Context(), group[1], "worker0", 2)
+		require.Equal(t, 1, running())
+		require.True(t, busy.Load())
+		close(goOn[0])
+		require.Equal(t, 1, running())
+		close(goOn[1])
+		require.Equal(t, 1, running())
+		require.False(t, back.Load(), "the other one has the place")
+		close(goOn[2])
+		require.Zero(t, running())
+		for _, f := range []*agent.Future[int]{divided, other} {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+		require.True(t, back.Load())
+	})
+}
+
+// One goroutine of a handler is back and waits for a place, while another one makes a call
+// and comes back too: one place is enough for both.
+func TestOnePlaceForAllGoroutines(t *testing.T) {
+	hold, split := agent.NewFunc[int, int]("test.hold"), agent.NewFunc[int, int]("test.split")
+	var goOn [3]chan struct{}
+	var second chan struct{} // the goroutine begins its call
+	configure := func(rank int, c *agent.Config) {
+		serveHold := hold.Serve(func(_ context.Context, n int) (int, error) { <-goOn[n]; return n, nil })
+		c.Funcs = agent.Funcs{serveHold}
+		if rank == 1 {
+			for i := range goOn {
+				goOn[i] = make(chan struct{})
+			}
+			second = make(chan struct{})
+			return
+		}
+		c.MaxHandlers = 1
+		c.Funcs = agent.Funcs{serveHold, split.Serve(func(ctx context.Context, n int) (int, error) {
+			var all sync.WaitGroup
+			var errs [2]error
+			for i := range errs {
+				all.Go(func() {
+					if i == 1 {
+						<-second
+					}
+					_, errs[i] = hold.Call(ctx, agent.FromContext(ctx), "worker1", i)
+				})
+			}
+			all.Wait()
+			return n, errors.Join(errs[:]...)
+		})}
+	}
+	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+		divided := split.Go(t.Context(), group[1], "worker0", 7, agent.Timeout(0))
+		synctest.Wait()
+		other := hold.Go(t.Context(), group[1], "worker0", 2, agent.Timeout(0))
+		synctest.Wait()
+		for _, step := range []chan struct{}{goOn[0], second, goOn[1], goOn[2]} {
+			close(step)
+			synctest.Wait()
+		}
+		require.True(t, divided.IsDone())
+		for _, f := range []*agent.Future[int]{divided, other} {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+		require.Zero(t, group[0].Metrics().RunningHandlers)
+	})
 }
