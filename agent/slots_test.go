@@ -157,100 +157,94 @@ func weaveAll(t *testing.T, w *weaver, group []*agent.Agent) {
 // when the last comes back: not before, though others have come back, and not while
 // another handler is there.
 func TestPlaceOfSeveralGoroutines(t *testing.T) {
-	hold, split := agent.NewFunc[int, int]("test.hold"), agent.NewFunc[int, int]("test.split")
-	var goOn [3]chan struct{}
-	var busy, back atomic.Bool
-	configure := func(rank int, c *agent.Config) {
-		if rank == 1 {
-			for i := range goOn {
-				goOn[i] = make(chan struct{})
-			}
-			c.Funcs = agent.Funcs{hold.Serve(func(_ context.Context, n int) (int, error) { <-goOn[n]; return n, nil })}
-			return
-		}
-		c.MaxHandlers = 1
-		c.Funcs = agent.Funcs{
-			hold.Serve(func(_ context.Context, n int) (int, error) { busy.Store(true); <-goOn[n]; return n, nil }),
-			split.Serve(func(ctx context.Context, n int) (int, error) {
-				var all sync.WaitGroup
-				var errs [2]error
-				for i := range errs {
-					all.Go(func() { _, errs[i] = hold.Call(ctx, agent.FromContext(ctx), "worker1", i) })
-				}
-				all.Wait()
-				back.Store(true)
-				return n, errors.Join(errs[:]...)
-			}),
-		}
-	}
-	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+	p := &pacer{}
+	simulate(t, 2, p.serve, func(t *testing.T, group []*agent.Agent) {
 		running := func() int { synctest.Wait(); return group[0].Metrics().RunningHandlers }
-		divided := split.Go(t.Context(), group[1], "worker0", 7)
+		close(p.second)
+		divided := split.Go(t.Context(), group[1], "worker0", 7, agent.Timeout(0))
 		require.Zero(t, running(), "all of it waits")
-		other := hold.Go(t.Context(), group[1], "worker0", 2)
+		other := hold.Go(t.Context(), group[1], "worker0", 2, agent.Timeout(0))
 		require.Equal(t, 1, running())
-		require.True(t, busy.Load())
-		close(goOn[0])
+		close(p.ends[0])
 		require.Equal(t, 1, running())
-		close(goOn[1])
+		close(p.ends[1])
 		require.Equal(t, 1, running())
-		require.False(t, back.Load(), "the other one has the place")
-		close(goOn[2])
+		require.False(t, divided.IsDone(), "the other one has the place")
+		close(p.ends[2])
 		require.Zero(t, running())
 		for _, f := range []*agent.Future[int]{divided, other} {
 			_, err := f.Wait(t.Context())
 			require.NoError(t, err)
 		}
-		require.True(t, back.Load())
 	})
 }
 
-// One goroutine of a handler is back and waits for a place, while another one makes a call
-// and comes back too: one place is enough for both.
-func TestOnePlaceForAllGoroutines(t *testing.T) {
-	hold, split := agent.NewFunc[int, int]("test.hold"), agent.NewFunc[int, int]("test.split")
-	var goOn [3]chan struct{}
-	var second chan struct{} // the goroutine begins its call
-	configure := func(rank int, c *agent.Config) {
-		serveHold := hold.Serve(func(_ context.Context, n int) (int, error) { <-goOn[n]; return n, nil })
-		c.Funcs = agent.Funcs{serveHold}
-		if rank == 1 {
-			for i := range goOn {
-				goOn[i] = make(chan struct{})
-			}
-			second = make(chan struct{})
-			return
-		}
-		c.MaxHandlers = 1
-		c.Funcs = agent.Funcs{serveHold, split.Serve(func(ctx context.Context, n int) (int, error) {
-			var all sync.WaitGroup
-			var errs [2]error
-			for i := range errs {
-				all.Go(func() {
-					if i == 1 {
-						<-second
-					}
-					_, errs[i] = hold.Call(ctx, agent.FromContext(ctx), "worker1", i)
-				})
-			}
-			all.Wait()
-			return n, errors.Join(errs[:]...)
-		})}
+// pacer has a handler with two goroutines at the first of two workers, which runs one at a
+// time. Each makes a call that ends at its step, the second when it may.
+type pacer struct {
+	ends   [3]chan struct{}
+	second chan struct{}
+}
+
+var (
+	hold  = agent.NewFunc[int, int]("test.hold")
+	split = agent.NewFunc[int, int]("test.split")
+)
+
+func (p *pacer) serve(rank int, c *agent.Config) {
+	c.Funcs = agent.Funcs{hold.Serve(func(_ context.Context, n int) (int, error) { <-p.ends[n]; return n, nil })}
+	if rank == 1 {
+		return
 	}
-	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
-		divided := split.Go(t.Context(), group[1], "worker0", 7, agent.Timeout(0))
-		synctest.Wait()
-		other := hold.Go(t.Context(), group[1], "worker0", 2, agent.Timeout(0))
-		synctest.Wait()
-		for _, step := range []chan struct{}{goOn[0], second, goOn[1], goOn[2]} {
-			close(step)
-			synctest.Wait()
+	for i := range p.ends { // they are of the bubble of a test
+		p.ends[i] = make(chan struct{})
+	}
+	p.second = make(chan struct{})
+	c.MaxHandlers = 1
+	c.Funcs = append(c.Funcs, split.Serve(func(ctx context.Context, n int) (int, error) {
+		var all sync.WaitGroup
+		var errs [2]error
+		for i := range errs {
+			all.Go(func() {
+				if i == 1 {
+					<-p.second
+				}
+				_, errs[i] = hold.Call(ctx, agent.FromContext(ctx), "worker1", i)
+			})
 		}
-		require.True(t, divided.IsDone())
-		for _, f := range []*agent.Future[int]{divided, other} {
-			_, err := f.Wait(t.Context())
-			require.NoError(t, err)
-		}
-		require.Zero(t, group[0].Metrics().RunningHandlers)
-	})
+		all.Wait()
+		return n, errors.Join(errs[:]...)
+	}))
+}
+
+// One goroutine of a handler is back and waits for a place, while another one makes a call.
+// If that comes back too, one place is enough for both; else the handler has none.
+func TestOnePlaceForAllGoroutines(t *testing.T) {
+	for name, early := range map[string]bool{"both are back": false, "one waits": true} {
+		t.Run(name, func(t *testing.T) {
+			p := &pacer{}
+			simulate(t, 2, p.serve, func(t *testing.T, group []*agent.Agent) {
+				divided := split.Go(t.Context(), group[1], "worker0", 7, agent.Timeout(0))
+				synctest.Wait()
+				other := hold.Go(t.Context(), group[1], "worker0", 2, agent.Timeout(0)) // has the place
+				steps := []chan struct{}{p.ends[0], p.second, p.ends[1], p.ends[2]}
+				if early {
+					steps[2], steps[3] = steps[3], steps[2]
+				}
+				for i, step := range steps {
+					synctest.Wait()
+					require.False(t, divided.IsDone())
+					require.Equal(t, early && i == 3, group[0].Metrics().RunningHandlers == 0)
+					close(step)
+				}
+				synctest.Wait()
+				require.True(t, divided.IsDone())
+				for _, f := range []*agent.Future[int]{divided, other} {
+					_, err := f.Wait(t.Context())
+					require.NoError(t, err)
+				}
+				require.Zero(t, group[0].Metrics().RunningHandlers)
+			})
+		})
+	}
 }
