@@ -203,10 +203,10 @@ func (a *Agent) admit(ctx context.Context, h *hello, answer proof, before *conn)
 		return nil, &refusal{refusedRestarted, err.Error()}
 	case err != nil:
 		return nil, &refusal{refusedStranger, err.Error()}
-	case p != a.own && !p.accept(answer.Has, before):
-		return nil, &refusal{Code: refusedCrossed}
+	case p == a.own:
+		return p, nil
 	}
-	return p, nil
+	return p, p.accept(answer.Has, before)
 }
 
 // proof shows that this end knows the token.

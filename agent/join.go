@@ -38,7 +38,7 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	}
 	self = a.roster.Self()
 	a.self = WorkerInfo{Name: self.Name, Rank: self.Rank}
-	a.own = &peer{agent: a, member: self, info: a.self}
+	a.own = a.makePeer(self)
 	a.update()
 	close(a.joined)
 	if c.WorldSize == 0 {

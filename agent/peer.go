@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,11 +19,32 @@ type peer struct {
 	info   WorkerInfo
 	conn   atomic.Pointer[conn] // that calls take, while it is up
 	memory memory               // of what it called here
+	life   context.Context      // ends, with the reason, when it has left or the agent is closed
+	end    context.CancelCauseFunc
 
 	mu        sync.Mutex
 	attempt   *attempt
 	accepting int           // pipes of the peer that are not attached yet
 	changed   chan struct{} // see changes
+}
+
+func (a *Agent) makePeer(m roster.Member) *peer {
+	p := &peer{agent: a, member: m, info: WorkerInfo{Name: m.Name, Rank: m.Rank}}
+	p.life, p.end = context.WithCancelCause(a.base)
+	return p
+}
+
+// leave notes that the worker has left the group, or is another incarnation by now. What
+// was being opened comes to nothing.
+func (p *peer) leave() {
+	err := fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end(marked(ErrUnreachable, err))
+	if c := p.conn.Load(); c != nil {
+		c.pipe.Abort(err)
+	}
+	p.change()
 }
 
 // attempt is the opening of a pipe, for which several callers may wait.
@@ -68,7 +90,7 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 			p.mu.Unlock()
 			return c, nil
 		}
-		if p.accepting > 0 {
+		if p.accepting > 0 && p.life.Err() == nil {
 			changed := p.changes()
 			p.mu.Unlock()
 			if err := await(ctx, changed); err != nil {
@@ -92,6 +114,9 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 func (p *peer) begin() (*attempt, error) {
 	if p.attempt != nil {
 		return p.attempt, nil
+	}
+	if err := context.Cause(p.life); err != nil {
+		return nil, err
 	}
 	t := &attempt{done: make(chan struct{})}
 	if !p.agent.spawn(func() { p.open(t) }) {
@@ -128,9 +153,12 @@ func (p *peer) change() {
 
 // open opens the pipe for an attempt.
 func (p *peer) open(t *attempt) {
-	ctx, cancel := context.WithTimeout(p.agent.base, p.agent.handshakeTimeout)
+	ctx, cancel := context.WithTimeout(p.life, p.agent.handshakeTimeout)
 	defer cancel()
 	t.conn, t.err = p.dial(ctx)
+	if cause := context.Cause(p.life); t.err != nil && cause != nil {
+		t.err = cause
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attempt = nil
@@ -199,21 +227,22 @@ func (p *peer) has() bool {
 	return p.conn.Load() != nil || p.accepting > 0
 }
 
-// accept decides about a pipe that the peer opened. Of two that are opened at once
+// accept says why a pipe that the peer opened is not taken, if so. Of two that are opened at once
 // that of the lower name is taken; and none where the peer has one already, which it
 // has learned meanwhile: as it says itself, or because there is one now that was not
-// there before it was asked. Who gets true calls attach or unaccept.
-func (p *peer) accept(has bool, before *conn) bool {
+// there before it was asked. Who gets nil calls unaccept, behind attach if it does.
+func (p *peer) accept(has bool, before *conn) *refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.conn.Load(); has || c != nil && c != before {
-		return false
+	if err := context.Cause(p.life); err != nil {
+		return &refusal{refusedStranger, err.Error()}
 	}
-	if p.attempt != nil && p.agent.self.Name < p.info.Name {
-		return false
+	c := p.conn.Load()
+	if has || c != nil && c != before || p.attempt != nil && p.agent.self.Name < p.info.Name {
+		return &refusal{Code: refusedCrossed}
 	}
 	p.accepting++
-	return true
+	return nil
 }
 
 // unaccept takes back accept.
@@ -225,12 +254,18 @@ func (p *peer) unaccept() {
 }
 
 // attach makes an open pipe the one that calls take. One that was there before is
-// lost to the other end, which would not have opened another.
+// lost to the other end, which would not have opened another. If either end has gone
+// meanwhile the pipe ends.
 func (p *peer) attach(line *pipe.Pipe, room int) (*conn, error) {
-	c := p.agent.newConn(line, p, room)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := cmp.Or(context.Cause(p.life), line.Err()); err != nil {
+		line.Abort(err)
+		return nil, err
+	}
+	c := p.agent.newConn(line, p, room)
 	if !p.agent.spawn(c.read) {
+		p.agent.conns.Delete(c)
 		line.Abort(ErrClosed)
 		return nil, ErrClosed
 	}
