@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // callOverhead is what a call takes at either end beside its message, roughly.
@@ -271,7 +273,17 @@ func (a *Agent) receiveAnswer(ctx context.Context, c *call, answer *arrival) err
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
+	if c.conn.broke(err) {
+		return c.conn.lost(err)
+	}
 	return marked(ErrResult, err)
+}
+
+// broke reports whether an error of receiving a message is that of the pipe, rather than
+// of what came on it.
+func (c *conn) broke(err error) bool {
+	var broken *pipe.Error
+	return errors.As(err, &broken) && (c.pipe.Err() != nil || c.agent.isClosed())
 }
 
 // overdue is the failure of a call, which has timed out where the handler says so: its
