@@ -68,6 +68,7 @@ func (r *Request) encode(k kind, ptrs ...any) (e *envelope, err error) {
 	a := r.conn.agent
 	e = a.envelopes.get()
 	e.begin(appendHead(e.buf[:0], k, 0, r.id))
+	e.back = r.conn.back
 	e.about = Message{Kind: k.public(), Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: e.encoder}
 	if err := a.encode(r.ctx, e, ptrs...); err != nil {
 		a.envelopes.put(e)

@@ -19,6 +19,7 @@ type conn struct {
 	pipe    *pipe.Pipe
 	calls   calls          // of this end
 	room    *budget.Budget // of the calls of this end, in bytes
+	back    ways           // of answers
 	large   *budget.Budget // of large calls of the other end, in bytes
 	lead    sync.Mutex     // of the caller who looks for answers himself
 	reading sync.WaitGroup // messages that have come and are read by others
@@ -30,11 +31,11 @@ type conn struct {
 	down        chan struct{}       // closed when the pipe is of no use any more
 }
 
-// newConn makes a conn. Room is what the other end has for calls of this one.
-func (a *Agent) newConn(line *pipe.Pipe, p *peer, room int) *conn {
+func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
 	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: line,
-		room:    budget.New(min(max(room, 1), a.limits.CallBytes)),
+		room:    budget.New(min(max(t.room, 1), a.limits.CallBytes)),
+		back:    wayBack(t.routes),
 		large:   budget.New(a.limits.LargeBytes),
 		serving: map[uint64]*Request{},
 		down:    make(chan struct{}),

@@ -52,11 +52,15 @@ type welcome struct {
 }
 
 type proof struct {
-	Proof []byte
-	Has   bool // there is a pipe to this worker by now
+	Proof  []byte
+	Has    bool    // there is a pipe to this worker by now
+	Routes []route // of this end's tensors
 }
 
-type done struct{ Refusal *refusal }
+type done struct {
+	Refusal *refusal
+	Routes  []route
+}
 
 // refusal says why a pipe is not wanted.
 type refusal struct {
@@ -86,71 +90,72 @@ func (p *peer) identity() identity {
 	return identity{Name: p.info.Name, Rank: p.info.Rank, Incarnation: p.member.Incarnation}
 }
 
-// introduce is the part of the end that opened the pipe. It returns how much room the
-// other end has for calls.
-func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (room int, err error) {
+// introduce is the part of the end that opened the pipe. It returns what the other end
+// has said.
+func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (t terms, err error) {
 	h := hello{Oldest: protocol, Newest: protocol, Group: a.group, From: a.identity(), To: p.identity(), Room: a.limits.CallBytes}
 	if _, err := rand.Read(h.Nonce[:]); err != nil {
-		return 0, err
+		return t, err
 	}
 	if err := say(ctx, line, &h); err != nil {
-		return 0, err
+		return t, err
 	}
 	var w welcome
 	if err := hear(ctx, line, &w); err != nil {
-		return 0, err
+		return t, err
 	}
 	if err := w.Refusal.err(); err != nil {
-		return 0, err
+		return t, err
 	}
 	if w.Version != protocol {
-		return 0, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
+		return t, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
 	}
 	if !hmac.Equal(w.Proof, a.proof("welcome", &h, w.Nonce)) {
-		return 0, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
+		return t, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
 	}
-	if err := say(ctx, line, &proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has()}); err != nil {
-		return 0, err
+	answer := proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has(), Routes: a.devices.routes(p.info.Name)}
+	if err := say(ctx, line, &answer); err != nil {
+		return t, err
 	}
 	var d done
 	if err := hear(ctx, line, &d); err != nil {
-		return 0, err
+		return t, err
 	}
-	return w.Room, d.Refusal.err()
+	return terms{w.Room, d.Routes}, d.Refusal.err()
 }
 
 // welcome is the part of the other end. It returns who opened the pipe, who is to be
-// attached to it then, if it is not this worker itself, and the room there.
-func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, room int, err error) {
+// attached to it then, if it is not this worker itself, and what that has said.
+func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, t terms, err error) {
 	// Before that neither the members are known nor who this worker is.
 	if err := await(ctx, a.joined); err != nil {
-		return nil, 0, err
+		return nil, t, err
 	}
 	var h hello
 	if err := hear(ctx, line, &h); err != nil {
-		return nil, 0, err
+		return nil, t, err
 	}
 	if no := a.examine(&h); no != nil {
-		return nil, 0, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
+		return nil, t, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
 	}
 	before := a.connFrom(&h)
 	answer, no, err := a.challenge(ctx, line, &h)
 	if err != nil {
-		return nil, 0, err
+		return nil, t, err
 	}
 	if no == nil {
 		p, no = a.admit(ctx, &h, answer, before)
 	}
 	if no != nil {
-		return nil, 0, errors.Join(no.err(), say(ctx, line, &done{no}))
+		return nil, t, errors.Join(no.err(), say(ctx, line, &done{Refusal: no}))
 	}
-	if err := say(ctx, line, &done{}); err != nil {
+	if err := say(ctx, line, &done{Routes: a.devices.routes(h.From.Name)}); err != nil {
 		if p != a.own {
 			p.unaccept()
 		}
-		return nil, 0, err
+		return nil, t, err
 	}
-	return p, h.Room, nil
+	return p, terms{h.Room, answer.Routes}, nil
 }
 
 // examine finds out whether a pipe is meant for this worker. Whoever reaches its

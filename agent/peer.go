@@ -189,7 +189,7 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	room, err := p.agent.introduce(ctx, line, p)
+	t, err := p.agent.introduce(ctx, line, p)
 	if errors.Is(err, errCrossed) {
 		line.Abort(nil)
 		return p.awaitCrossed(ctx)
@@ -198,7 +198,7 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 		line.Abort(err)
 		return nil, err
 	}
-	return p.attach(line, room)
+	return p.attach(line, t)
 }
 
 // errCrossed says that the peer is opening a pipe to us, too, and that that is the one
@@ -256,14 +256,14 @@ func (p *peer) unaccept() {
 // attach makes an open pipe the one that calls take. One that was there before is
 // lost to the other end, which would not have opened another. If either end has gone
 // meanwhile the pipe ends.
-func (p *peer) attach(line *pipe.Pipe, room int) (*conn, error) {
+func (p *peer) attach(line *pipe.Pipe, t terms) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := cmp.Or(context.Cause(p.life), line.Err()); err != nil {
 		line.Abort(err)
 		return nil, err
 	}
-	c := p.agent.newConn(line, p, room)
+	c := p.agent.newConn(line, p, t)
 	if !p.agent.spawn(c.read) {
 		p.agent.conns.Delete(c)
 		line.Abort(ErrClosed)

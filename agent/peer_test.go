@@ -14,7 +14,7 @@ import (
 
 // introduced is a pipe of the first of two workers to the other one, that is about to be
 // attached.
-func introduced(ctx context.Context, t *testing.T) (group []*Agent, p *peer, line *pipe.Pipe, told int) {
+func introduced(ctx context.Context, t *testing.T) (group []*Agent, p *peer, line *pipe.Pipe, told terms) {
 	group = insiders(t, 2, func(_ int, c *Config) { c.WorldSize = 0 })
 	require.NoError(t, group[0].refresh(ctx))
 	p = group[0].peers.find("worker1")
