@@ -79,6 +79,7 @@ func Join(ctx context.Context, c Config) (*Agent, error) {
 	if err := c.check(); err != nil {
 		return nil, fail(err)
 	}
+	c.setDefaults()
 	a, err := newAgent(&c)
 	if err != nil {
 		return nil, fail(err)

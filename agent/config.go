@@ -156,7 +156,7 @@ func positive(n, otherwise int) int {
 	return otherwise
 }
 
-// check refuses what makes no sense, and fills in defaults.
+// check refuses what makes no sense.
 func (c *Config) check() error {
 	switch {
 	case c.Timeout < 0 && c.Timeout != NoTimeout:
@@ -174,6 +174,11 @@ func (c *Config) check() error {
 	case c.Store != nil && c.Rendezvous != "":
 		return fmt.Errorf("%w: both Rendezvous and Store", ErrConfig)
 	}
+	return nil
+}
+
+// setDefaults fills in what was left out.
+func (c *Config) setDefaults() {
 	if c.Group == "" {
 		c.Group = "default"
 	}
@@ -200,5 +205,4 @@ func (c *Config) check() error {
 	}
 	c.MaxHandlers = positive(c.MaxHandlers, 256)
 	c.Limits = c.Limits.withDefaults()
-	return nil
 }
