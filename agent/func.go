@@ -160,24 +160,7 @@ func (h *asyncHandler[A, R]) Open(r *Request) (Task, error) {
 }
 
 func (t *asyncTask[A, R]) Run(ctx context.Context, r *Request) {
-	f := t.handler.fn(ctx, t.args)
-	if f == nil {
-		r.failed(fmt.Errorf("%w: asynchronous function %s returned no future", ErrResult, r.Name()))
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { f.Cancel(context.Cause(ctx)) })
-	answer := func(f *Future[R]) {
-		stop()
-		result, err := f.Result()
-		if err != nil {
-			r.failed(err)
-			return
-		}
-		_ = r.answer(&result)
-	}
-	if err := f.OnDone(answer); err != nil {
-		r.failed(err)
-	}
+	r.answerLater(ctx, t.handler.fn(ctx, t.args))
 }
 
 // failed answers with the error of a function.
