@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/turn"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -43,6 +44,7 @@ type target struct {
 	to        To
 	typ, name string
 	opts      []CallOption
+	using     turn.Turn // if not nil, held while the memory of the arguments is in use
 }
 
 // roundTrip makes a call and waits for its answer, which it decodes to result.
@@ -80,6 +82,10 @@ func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) 
 
 // begin sends a request.
 func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error {
+	if t.using != nil {
+		t.using.Take()
+		defer t.using.Give()
+	}
 	fail := func(err error) error {
 		return &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
 	}
@@ -165,22 +171,36 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 		}
 		call.weight = n
 	}
+	later := call.settled != nil && !e.small()
+	if later { // before anybody can end the call, who looks at these
+		ctx, call.stopSending = call.bound(ctx)
+		call.sent = make(chan struct{})
+	}
 	if err := c.calls.add(call); err != nil {
 		call.release()
+		call.sendingOver()
 		c.agent.envelopes.put(e)
 		return err
 	}
-	if e.small() {
-		return c.unsent(ctx, call, c.write(ctx, e))
+	if done, err := c.writeNow(e); done {
+		err = c.unsent(ctx, call, err)
+		call.sendingOver()
+		return err
 	}
+	if later {
+		go c.sendLater(ctx, call, e)
+		return nil
+	}
+	return c.sendHere(ctx, call, e)
+}
+
+// sendHere sends the request of a call whose caller waits for that: it is large, or
+// finds no room.
+func (c *conn) sendHere(ctx context.Context, call *call, e *envelope) error {
+	defer leaveSlot(ctx)()
 	ctx, cancel := call.bound(ctx)
-	if call.settled == nil {
-		defer cancel(nil)
-		return c.unsent(ctx, call, c.write(ctx, e))
-	}
-	call.stopSending, call.sent = cancel, make(chan struct{})
-	go c.sendLarge(ctx, call, e)
-	return nil
+	defer cancel(nil)
+	return c.unsent(ctx, call, c.write(ctx, e))
 }
 
 // bound is ctx with the limit of the call.
@@ -212,11 +232,10 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	return cmp.Or(c.calls.reason(), ErrUnreachable)
 }
 
-// sendLarge sends the request of a call for which nobody waits here.
-func (c *conn) sendLarge(ctx context.Context, call *call, e *envelope) {
+// sendLater sends the large request of a call for which nobody waits here.
+func (c *conn) sendLater(ctx context.Context, call *call, e *envelope) {
 	err := c.unsent(ctx, call, c.write(ctx, e))
-	call.stopSending(nil)
-	close(call.sent)
+	call.sendingOver()
 	if err != nil {
 		call.settled(nil, err)
 	}

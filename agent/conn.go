@@ -27,8 +27,9 @@ type conn struct {
 	mu          sync.Mutex
 	serving     map[uint64]*Request // of the other end
 	taken       int                 // bytes of these
-	nestedLarge int                 // bytes of those that are large and made by handlers
-	down        chan struct{}       // closed when the pipe is of no use any more
+	backlog     backlog
+	nestedLarge int           // bytes of those that are large and made by handlers
+	down        chan struct{} // closed when the pipe is of no use any more
 }
 
 func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
@@ -177,21 +178,35 @@ func (c *conn) stopServing() map[uint64]*Request {
 	return all
 }
 
-// write sends what e holds and takes it back. Small messages leave at once.
-func (c *conn) write(ctx context.Context, e *envelope) error {
-	over, err := false, error(nil)
+// writeNow sends what e holds and takes it back, where nobody has to wait for that: it
+// is small and there is room for it, or a test has decided what becomes of it. It
+// reports false if write is still to be called.
+func (c *conn) writeNow(e *envelope) (done bool, err error) {
 	if c.agent.outgoing != nil {
-		over, err = c.suffer(e)
+		done, err = c.suffer(e)
 	}
-	if !over {
-		err = c.pipe.Write(ctx, &e.message)
+	if !done && e.small() {
+		done, err = c.pipe.TryWrite(&e.message)
 	}
+	if done = done || err != nil; done {
+		c.agent.envelopes.put(e)
+	}
+	return done, err
+}
+
+// write is writeNow that waits.
+func (c *conn) write(ctx context.Context, e *envelope) error {
+	err := c.pipe.Write(ctx, &e.message)
 	c.agent.envelopes.put(e)
 	return err
 }
 
-// tell sends a message without a body, which the pipe takes at once.
+// tell sends a message without a body. It does not wait: who gives up a call wants to
+// go on.
 func (c *conn) tell(message []byte) {
+	m := &pipe.Message{Metadata: message}
 	// A pipe that is down has its reader to say so.
-	_ = c.pipe.Write(context.Background(), &pipe.Message{Metadata: message})
+	if taken, err := c.pipe.TryWrite(m); !taken && err == nil {
+		go func() { _ = c.pipe.Write(context.Background(), m) }()
+	}
 }

@@ -109,8 +109,14 @@ func (a *Agent) awaitIdle(ctx context.Context) error {
 	}
 }
 
-// activity counts calls to others, and to this worker itself.
+// activity counts calls to others, and to this worker itself, and goroutines that run
+// callbacks of their futures.
 type activity struct{ begun, ended atomic.Int64 }
+
+// Begin and End implement future.Activity.
+func (c *activity) Begin() { c.begun.Add(1) }
+
+func (c *activity) End() { c.ended.Add(1) }
 
 // begin counts a call if that is of the application.
 func (c *activity) begin(t *target) (counts bool) {
