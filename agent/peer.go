@@ -66,7 +66,7 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	defer a.aside.enter(call, CallConnecting)()
 	p, err := a.peer(ctx, to)
 	if err != nil {
-		return nil, err
+		return nil, because(ctx, err)
 	}
 	c, err := p.connect(ctx)
 	if err == nil || ctx.Err() != nil || a.isStatic() {
@@ -79,6 +79,15 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 		}
 	}
 	return nil, err
+}
+
+// because is err with the cause with which ctx has ended, if that is what err tells of: the
+// store knows nothing of the limit of a call.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return marked(context.Cause(ctx), err)
 }
 
 // connect waits for the pipe, which one caller opens for all.
