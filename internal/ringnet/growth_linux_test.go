@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,30 +20,33 @@ import (
 // number.
 func fill(t *testing.T, s transport.Stream, from, most int) (n int) {
 	t.Helper()
-	p := make([]byte, most)
-	for i := range p {
-		p[i] = numbered(from + i)
-	}
-	n, err := s.(transport.Poller).TryWrite(p)
+	n, err := s.(transport.Poller).TryWrite(numbered(from, most))
 	require.NoError(t, err)
 	return n
 }
 
-// numbered is a byte that tells its place from others a power of two away.
-func numbered(i int) byte { return byte(i % 251) }
+// numbered are n bytes, each by its number, which tells its place from others a power of
+// two away. They are not to be changed.
+func numbered(from, n int) []byte { return numbers()[from%251:][:n] }
+
+// numbers are made once: under the race detector that takes long.
+var numbers = sync.OnceValue(func() []byte {
+	p := make([]byte, 251)
+	for i := range p {
+		p[i] = byte(i)
+	}
+	return bytes.Repeat(p, (20<<20)/len(p)+2)
+})
 
 // most is more than any ring holds.
 const most = 4 << 20
 
 func drain(t *testing.T, s transport.Stream, from, n int) {
 	t.Helper()
-	got, want := make([]byte, n), make([]byte, n)
+	got := make([]byte, n)
 	_, err := io.ReadFull(s, got)
 	require.NoError(t, err)
-	for i := range want {
-		want[i] = numbered(from + i)
-	}
-	require.True(t, bytes.Equal(want, got))
+	require.True(t, bytes.Equal(numbered(from, n), got))
 }
 
 // pass sends as much through a ring as it takes for it to grow when it is full next,
@@ -97,10 +101,7 @@ func TestRingGrows(t *testing.T) {
 func TestWriterWaitsForGrowth(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
-	p := make([]byte, 20<<20)
-	for i := range p {
-		p[i] = numbered(i)
-	}
+	p := numbered(0, 20<<20)
 	written := patience.Start(func() error { _, err := out.Write(p); return err })
 	drain(t, in, 0, len(p))
 	require.NoError(t, patience.Finish(t, written))
@@ -184,10 +185,7 @@ func TestGrowthAgainstReduce(t *testing.T) {
 	const burst = 3 << 20
 	for at, round := 0, 0; round < race.Pick(8, 3); round++ {
 		at = pass(t, out, in, at)
-		p := make([]byte, burst)
-		for i := range p {
-			p[i] = numbered(at + i)
-		}
+		p := numbered(at, burst)
 		written := patience.Start(func() error { _, err := out.Write(p); return err })
 		require.Eventually(t, func() bool { return asleep.Load() != 0 }, patience.Limit, time.Millisecond)
 		drain(t, in, at, burst-1)
