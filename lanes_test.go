@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
@@ -227,6 +228,39 @@ func TestLanesWithinAMachine(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Two ends of ours stripe nothing over shared memory, where lanes are slower than the
+// pipe, also if they could be had: those of the compatible dialect are.
+func TestNothingIsStripedOverSharedMemory(t *testing.T) {
+	if err := shm.New().Viable(); err != nil {
+		t.Skip(err)
+	}
+	for dialect, lanes := range map[string]int{pipe.DialectCompatible: 2, pipe.DialectNative: 0} {
+		t.Run(dialect, func(t *testing.T) {
+			patience.Watch(t, 0)
+			net := simnet.New(uv.New())
+			striped := mpt.New(mpt.Lanes{Count: 2, Transport: net, Addr: "127.0.0.1:0"})
+			ctx, err := pipe.New(pipe.Options{
+				Dialect:    dialect,
+				Transports: []pipe.TransportEntry{{Name: shm.Name, Transport: shm.New()}},
+				Channels:   []pipe.ChannelEntry{{Name: mpt.UVName, Factory: striped}},
+			})
+			require.NoError(t, err)
+			defer ctx.Close()
+			l, err := ctx.Listen(t.Context(), "shm://")
+			require.NoError(t, err)
+			one, err := ctx.Dial(t.Context(), l.URLs()[0])
+			require.NoError(t, err)
+			other, err := l.Accept(t.Context())
+			require.NoError(t, err)
+			for range 10 {
+				sendTensor(t, one, other)
+				sendTensor(t, other, one)
+			}
+			require.Len(t, net.Links(), lanes)
+		})
 	}
 }
 

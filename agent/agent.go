@@ -79,6 +79,7 @@ func Join(ctx context.Context, c Config) (*Agent, error) {
 	if err := c.check(); err != nil {
 		return nil, fail(err)
 	}
+	c.setDefaults()
 	a, err := newAgent(&c)
 	if err != nil {
 		return nil, fail(err)
@@ -166,10 +167,15 @@ func (a *Agent) isClosed() bool {
 
 // Close leaves the group. Calls that wait, of this worker and to it, end with ErrClosed
 // here and with ErrUnreachable there; the contexts of handlers end. It waits for what the
-// agent itself runs, and some seconds at most for workers and a store that do not
-// answer. Another Close waits for the first one and does nothing. It must not be called
-// by a Short function or an Interceptor, which it would wait for.
-func (a *Agent) Close() error {
+// agent itself runs, and some seconds at most for workers that do not answer. A store
+// that does not answer within a second, or is gone, is no error: the log says that it
+// still lists this worker, whom a static group then has no place for any more. Another
+// Close waits for the first one and does nothing. It must not be called by a Short
+// function or an Interceptor, which it would wait for.
+func (a *Agent) Close() error { return a.close(a.vanish) }
+
+// close ends everything, and tells the store by leave.
+func (a *Agent) close(leave func() error) error {
 	a.mu.Lock()
 	closed := a.closed
 	a.closed = true
@@ -185,7 +191,7 @@ func (a *Agent) Close() error {
 		err = a.pipes.Close()
 	}
 	// Not before: others end the pipe to a worker that has left, whatever is on its way.
-	err = errors.Join(err, a.leave())
+	err = errors.Join(err, leave())
 	a.work.Wait()
 	if a.ownStore && a.store != nil {
 		err = errors.Join(err, a.store.Close())

@@ -68,6 +68,7 @@ func (r *Request) encode(k kind, ptrs ...any) (e *envelope, err error) {
 	a := r.conn.agent
 	e = a.envelopes.get()
 	e.begin(appendHead(e.buf[:0], k, 0, r.id))
+	e.back = r.conn.back
 	e.about = Message{Kind: k.public(), Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: e.encoder}
 	if err := a.encode(r.ctx, e, ptrs...); err != nil {
 		a.envelopes.put(e)
@@ -76,18 +77,32 @@ func (r *Request) encode(k kind, ptrs ...any) (e *envelope, err error) {
 	return e, nil
 }
 
-// send sends an answer. The goroutine that reads must not wait for the other end,
-// which may be waiting for it.
+// send sends an answer. Who calls it may be the goroutine that reads, of this pipe or
+// another one, which must not wait for room: the other end may free that only when it
+// has been read from.
 func (r *Request) send(e *envelope) {
-	if e.small() {
-		r.depart(e)
+	if done, err := r.conn.writeNow(e); done {
+		r.departed(err)
 		return
 	}
-	go r.depart(e)
+	if e.small() {
+		r.conn.backlog.begin()
+		go r.departLate(e)
+		return
+	}
+	go func() { r.departed(r.conn.write(context.Background(), e)) }()
 }
 
-func (r *Request) depart(e *envelope) {
-	if err := r.conn.write(context.Background(), e); err != nil {
+// departLate sends a small answer for which there was no room.
+func (r *Request) departLate(e *envelope) {
+	r.departed(r.conn.write(context.Background(), e))
+	r.conn.backlog.end()
+	r.conn.goOn()
+}
+
+// departed ends a request whose answer has left, or was lost.
+func (r *Request) departed(err error) {
+	if err != nil {
 		r.conn.agent.log.Debug("answer lost", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
 	}
 	r.close()

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/turn"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // callOverhead is what a call takes at either end beside its message, roughly.
@@ -41,6 +44,7 @@ type target struct {
 	to        To
 	typ, name string
 	opts      []CallOption
+	using     turn.Turn // if not nil, held while the memory of the arguments is in use
 }
 
 // roundTrip makes a call and waits for its answer, which it decodes to result.
@@ -78,6 +82,10 @@ func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) 
 
 // begin sends a request.
 func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error {
+	if t.using != nil {
+		t.using.Take()
+		defer t.using.Give()
+	}
 	fail := func(err error) error {
 		return &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
 	}
@@ -163,22 +171,36 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 		}
 		call.weight = n
 	}
+	later := call.settled != nil && !e.small()
+	if later { // before anybody can end the call, who looks at these
+		ctx, call.stopSending = call.bound(ctx)
+		call.sent = make(chan struct{})
+	}
 	if err := c.calls.add(call); err != nil {
 		call.release()
+		call.sendingOver()
 		c.agent.envelopes.put(e)
 		return err
 	}
-	if e.small() {
-		return c.unsent(ctx, call, c.write(ctx, e))
+	if done, err := c.writeNow(e); done {
+		err = c.unsent(ctx, call, err)
+		call.sendingOver()
+		return err
 	}
+	if later {
+		go c.sendLater(ctx, call, e)
+		return nil
+	}
+	return c.sendHere(ctx, call, e)
+}
+
+// sendHere sends the request of a call whose caller waits for that: it is large, or
+// finds no room.
+func (c *conn) sendHere(ctx context.Context, call *call, e *envelope) error {
+	defer leaveSlot(ctx)()
 	ctx, cancel := call.bound(ctx)
-	if call.settled == nil {
-		defer cancel(nil)
-		return c.unsent(ctx, call, c.write(ctx, e))
-	}
-	call.stopSending, call.sent = cancel, make(chan struct{})
-	go c.sendLarge(ctx, call, e)
-	return nil
+	defer cancel(nil)
+	return c.unsent(ctx, call, c.write(ctx, e))
 }
 
 // bound is ctx with the limit of the call.
@@ -210,11 +232,10 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	return cmp.Or(c.calls.reason(), ErrUnreachable)
 }
 
-// sendLarge sends the request of a call for which nobody waits here.
-func (c *conn) sendLarge(ctx context.Context, call *call, e *envelope) {
+// sendLater sends the large request of a call for which nobody waits here.
+func (c *conn) sendLater(ctx context.Context, call *call, e *envelope) {
 	err := c.unsent(ctx, call, c.write(ctx, e))
-	call.stopSending(nil)
-	close(call.sent)
+	call.sendingOver()
 	if err != nil {
 		call.settled(nil, err)
 	}
@@ -271,7 +292,17 @@ func (a *Agent) receiveAnswer(ctx context.Context, c *call, answer *arrival) err
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
+	if c.conn.broke(err) {
+		return c.conn.lost(err)
+	}
 	return marked(ErrResult, err)
+}
+
+// broke reports whether an error of receiving a message is that of the pipe, rather than
+// of what came on it.
+func (c *conn) broke(err error) bool {
+	var broken *pipe.Error
+	return errors.As(err, &broken) && (c.pipe.Err() != nil || c.agent.isClosed())
 }
 
 // overdue is the failure of a call, which has timed out where the handler says so: its

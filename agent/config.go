@@ -95,9 +95,11 @@ type Config struct {
 
 	// Kinds are the kinds of devices, beside the CPU, on which tensors may come; the
 	// pipes that NewContext makes need a channel for them. DeviceMap says to which device
-	// of a worker a tensor goes, in a call or in the answer to one, and false where there
-	// is none. Tensors of the host go to the host. A tensor that came is valid on the
-	// stream of its buffer.
+	// of a worker a tensor goes in a call, and false where there is none. Answers go the
+	// way back: from that device to the one of the Kinds here that the map sends there, if
+	// it is only one. The map is asked for each call, and when a pipe is opened: it says
+	// the same at all times. Tensors of the host go to the host. A tensor that came is
+	// valid on the stream of its buffer.
 	Kinds     []device.Kind
 	DeviceMap func(worker string, src device.Device) (to device.Device, ok bool)
 
@@ -154,7 +156,7 @@ func positive(n, otherwise int) int {
 	return otherwise
 }
 
-// check refuses what makes no sense, and fills in defaults.
+// check refuses what makes no sense.
 func (c *Config) check() error {
 	switch {
 	case c.Timeout < 0 && c.Timeout != NoTimeout:
@@ -172,6 +174,11 @@ func (c *Config) check() error {
 	case c.Store != nil && c.Rendezvous != "":
 		return fmt.Errorf("%w: both Rendezvous and Store", ErrConfig)
 	}
+	return nil
+}
+
+// setDefaults fills in what was left out.
+func (c *Config) setDefaults() {
 	if c.Group == "" {
 		c.Group = "default"
 	}
@@ -198,5 +205,4 @@ func (c *Config) check() error {
 	}
 	c.MaxHandlers = positive(c.MaxHandlers, 256)
 	c.Limits = c.Limits.withDefaults()
-	return nil
 }

@@ -19,6 +19,7 @@ type conn struct {
 	pipe    *pipe.Pipe
 	calls   calls          // of this end
 	room    *budget.Budget // of the calls of this end, in bytes
+	back    ways           // of answers
 	large   *budget.Budget // of large calls of the other end, in bytes
 	lead    sync.Mutex     // of the caller who looks for answers himself
 	reading sync.WaitGroup // messages that have come and are read by others
@@ -26,15 +27,16 @@ type conn struct {
 	mu          sync.Mutex
 	serving     map[uint64]*Request // of the other end
 	taken       int                 // bytes of these
-	nestedLarge int                 // bytes of those that are large and made by handlers
-	down        chan struct{}       // closed when the pipe is of no use any more
+	backlog     backlog
+	nestedLarge int           // bytes of those that are large and made by handlers
+	down        chan struct{} // closed when the pipe is of no use any more
 }
 
-// newConn makes a conn. Room is what the other end has for calls of this one.
-func (a *Agent) newConn(line *pipe.Pipe, p *peer, room int) *conn {
+func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
 	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: line,
-		room:    budget.New(min(max(room, 1), a.limits.CallBytes)),
+		room:    budget.New(min(max(t.room, 1), a.limits.CallBytes)),
+		back:    wayBack(t.routes),
 		large:   budget.New(a.limits.LargeBytes),
 		serving: map[uint64]*Request{},
 		down:    make(chan struct{}),
@@ -176,21 +178,35 @@ func (c *conn) stopServing() map[uint64]*Request {
 	return all
 }
 
-// write sends what e holds and takes it back. Small messages leave at once.
-func (c *conn) write(ctx context.Context, e *envelope) error {
-	over, err := false, error(nil)
+// writeNow sends what e holds and takes it back, where nobody has to wait for that: it
+// is small and there is room for it, or a test has decided what becomes of it. It
+// reports false if write is still to be called.
+func (c *conn) writeNow(e *envelope) (done bool, err error) {
 	if c.agent.outgoing != nil {
-		over, err = c.suffer(e)
+		done, err = c.suffer(e)
 	}
-	if !over {
-		err = c.pipe.Write(ctx, &e.message)
+	if !done && e.small() {
+		done, err = c.pipe.TryWrite(&e.message)
 	}
+	if done = done || err != nil; done {
+		c.agent.envelopes.put(e)
+	}
+	return done, err
+}
+
+// write is writeNow that waits.
+func (c *conn) write(ctx context.Context, e *envelope) error {
+	err := c.pipe.Write(ctx, &e.message)
 	c.agent.envelopes.put(e)
 	return err
 }
 
-// tell sends a message without a body, which the pipe takes at once.
+// tell sends a message without a body. It does not wait: who gives up a call wants to
+// go on.
 func (c *conn) tell(message []byte) {
+	m := &pipe.Message{Metadata: message}
 	// A pipe that is down has its reader to say so.
-	_ = c.pipe.Write(context.Background(), &pipe.Message{Metadata: message})
+	if taken, err := c.pipe.TryWrite(m); !taken && err == nil {
+		go func() { _ = c.pipe.Write(context.Background(), m) }()
+	}
 }

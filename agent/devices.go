@@ -26,17 +26,25 @@ func newDevices(c *Config) (*devices, error) {
 	return d, nil
 }
 
-// target is where a tensor goes that lies on src.
-func (d *devices) target(worker string, src device.Device) (device.Device, error) {
+// target is where a tensor of a message goes that lies on src: as the device map of the
+// caller says, there or back.
+func (e *envelope) target(d *devices, src device.Device) (device.Device, error) {
+	worker := e.about.Peer.Name
 	if src == device.CPU() {
 		return src, nil
+	}
+	if e.about.Kind != KindRequest {
+		if to, ok := e.back[src]; ok {
+			return to, nil
+		}
+		return src, fmt.Errorf("a tensor is on %v, and the device map of %s has no device, or several, that go there: move it to the CPU, or set DeviceMap there", src, worker)
 	}
 	if d.place != nil {
 		if to, ok := d.place(worker, src); ok {
 			return to, nil
 		}
 	}
-	return src, fmt.Errorf("%w: a tensor is on %v, and the device map has no device of %s for it: move it to the CPU, or set DeviceMap", ErrArguments, src, worker)
+	return src, fmt.Errorf("a tensor is on %v, and the device map has no device of %s for it: move it to the CPU, or set DeviceMap", src, worker)
 }
 
 // alloc makes memory for a tensor that comes, which is valid on the stream of its

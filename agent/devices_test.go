@@ -33,15 +33,27 @@ func addOne(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	}, buf)
 }
 
-// startDevices joins two workers with two devices each. What is on the first goes to
-// the second of the other worker.
-func startDevices(t *testing.T) (group []*agent.Agent, kinds []*delayed.Kind) {
+// npus maps each device to another, by index, of those that have one.
+func npus(to map[int]int) func(string, device.Device) (device.Device, bool) {
+	return func(_ string, src device.Device) (device.Device, bool) {
+		index, ok := to[src.Index]
+		return device.Device{Kind: npu.Name, Index: index}, ok
+	}
+}
+
+var made = agent.NewFunc[int, *tensor.Tensor]("test.made")
+
+// startDevices joins two workers with two devices each, and these maps.
+func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kinds []*delayed.Kind) {
 	kinds = []*delayed.Kind{npu.NewKind(), npu.NewKind()}
 	group = startGroup(t, 2, func(rank int, c *agent.Config) {
-		c.Funcs = agent.Funcs{plusOne.Serve(addOne)}
+		c.Funcs = agent.Funcs{plusOne.Serve(addOne), made.Serve(func(_ context.Context, on int) (*tensor.Tensor, error) {
+			x, _ := onDevice(t, kinds[rank], on, 16)
+			return addOne(t.Context(), x)
+		})}
 		c.Kinds = []device.Kind{kinds[rank]}
-		c.DeviceMap = func(_ string, src device.Device) (device.Device, bool) {
-			return device.Device{Kind: npu.Name, Index: 1 - src.Index}, rank == 1 || src.Index == 0
+		if maps[rank] != nil {
+			c.DeviceMap = npus(maps[rank])
 		}
 		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
@@ -79,7 +91,7 @@ func requireSix(t *testing.T, k *delayed.Kind, x *tensor.Tensor, s device.Stream
 }
 
 func TestTensorsOnDevices(t *testing.T) {
-	group, kinds := startDevices(t)
+	group, kinds := startDevices(t, map[int]int{0: 1}, map[int]int{0: 1, 1: 0})
 	mine, err := kinds[0].NewStream(kinds[0].Devices()[0])
 	require.NoError(t, err)
 	ctx := device.WithStream(t.Context(), mine)
@@ -102,6 +114,52 @@ func TestTensorsOnDevices(t *testing.T) {
 	_, err = plusOne.Call(ctx, group[0], "worker1", x)
 	require.ErrorIs(t, err, agent.ErrArguments)
 	require.ErrorContains(t, err, "a tensor is on npu:1, and the device map has no device of worker1 for it")
+}
+
+// Answers go the way back of the caller's map, whatever the callee's says.
+func TestAnswersGoBack(t *testing.T) {
+	for name, callee := range map[string]map[int]int{"no map": nil, "another map": {0: 0, 1: 1}} {
+		t.Run(name, func(t *testing.T) {
+			group, kinds := startDevices(t, map[int]int{0: 1}, callee)
+			mine, err := kinds[0].NewStream(kinds[0].Devices()[0])
+			require.NoError(t, err)
+			ctx := device.WithStream(t.Context(), mine)
+			x, _ := onDevice(t, kinds[0], 0, 16)
+			y, err := plusOne.Call(ctx, group[0], "worker1", x)
+			require.NoError(t, err)
+			require.Equal(t, kinds[0].Devices()[0], y.Device())
+			requireSix(t, kinds[0], y, mine)
+
+			y, err = made.Call(ctx, group[0], "worker1", 1)
+			require.NoError(t, err)
+			require.Equal(t, kinds[0].Devices()[0], y.Device())
+			requireSix(t, kinds[0], y, mine)
+			_, err = made.Call(ctx, group[0], "worker1", 0)
+			require.ErrorIs(t, err, agent.ErrResult)
+			require.ErrorContains(t, err, "a tensor is on npu:0, and the device map of worker0 has no device, or several, that go there")
+		})
+	}
+}
+
+// The pipe may have been opened by the one who is called.
+func TestAnswersGoBackOnThePipeOfTheCallee(t *testing.T) {
+	group, kinds := startDevices(t, map[int]int{0: 1, 1: 0}, nil)
+	_, err := plusOne.Call(t.Context(), group[1], "worker0", nil)
+	require.ErrorIs(t, err, agent.ErrPanic, "there is a pipe")
+	for i := range 2 {
+		y, err := made.Call(t.Context(), group[0], "worker1", i)
+		require.NoError(t, err)
+		require.Equal(t, kinds[0].Devices()[1-i], y.Device())
+	}
+}
+
+// Where several devices of the caller go to one there is no way back.
+func TestAnswersThatGoNowhere(t *testing.T) {
+	group, kinds := startDevices(t, map[int]int{0: 1, 1: 1}, map[int]int{0: 0, 1: 1})
+	x, _ := onDevice(t, kinds[0], 0, 16)
+	_, err := plusOne.Call(t.Context(), group[0], "worker1", x)
+	require.ErrorIs(t, err, agent.ErrResult)
+	require.ErrorContains(t, err, "has no device, or several, that go there")
 }
 
 func TestKindsOfDevices(t *testing.T) {

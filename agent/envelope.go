@@ -17,6 +17,7 @@ type envelope struct {
 	head    int  // bytes of the head
 	large   int  // bytes of the tensors
 	remote  bool // some of them are not on the host
+	back    ways // of answers, see conn
 	about   Message
 }
 
@@ -37,7 +38,7 @@ func (p *envelopes) get() *envelope { return p.pool.Get().(*envelope) }
 
 // put takes back an envelope whose message has left, or never will.
 func (p *envelopes) put(e *envelope) {
-	e.message, e.payload, e.about = pipe.Message{}, [1]pipe.Payload{}, Message{}
+	e.message, e.payload, e.about, e.back = pipe.Message{}, [1]pipe.Payload{}, Message{}, nil
 	if cap(e.buf) > keepBody {
 		e.buf = nil
 	}
@@ -67,7 +68,7 @@ func (e *envelope) seal(d *devices) error {
 	e.large, e.remote = 0, false
 	for i := range tensors {
 		src := tensors[i].Buffer.Device()
-		if tensors[i].TargetDevice, err = d.target(e.about.Peer.Name, src); err != nil {
+		if tensors[i].TargetDevice, err = e.target(d, src); err != nil {
 			return err
 		}
 		e.remote = e.remote || src != device.CPU()

@@ -32,7 +32,8 @@ func (f Func[A, R]) Name() string { return f.name }
 // when ctx does, and after the agent's default timeout or that of an option; the
 // handler's context then ends too.
 //
-// The memory of args belongs to the call until it returns. The error is an *Error. It
+// The memory of args belongs to the call until it returns, and no longer where it fails
+// while the request is still being sent. The error is an *Error. It
 // wraps a *RemoteError for what the handler returned, and otherwise matches
 // ErrTimeout, ErrUnreachable, ErrNoWorker, ErrArguments, ErrResult, ErrClosed or the
 // error of ctx.
@@ -44,7 +45,9 @@ func (f Func[A, R]) Call(ctx context.Context, a *Agent, to To, args A, opts ...C
 
 // Go is Call that does not wait for the result. It does wait while too much is in
 // flight to the worker. The memory of args belongs to the call until the future is
-// done. Canceling the future ends the call as the end of ctx does.
+// done, whatever its outcome: where that comes while the request is still being sent the
+// memory is taken back first, which does not wait for the other end. Canceling the future
+// ends the call as the end of ctx does, and returns when the memory is free.
 func (f Func[A, R]) Go(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) *Future[R] {
 	return goCall[R](ctx, a, target{to: to, name: f.name, opts: opts}, &args)
 }
@@ -160,24 +163,7 @@ func (h *asyncHandler[A, R]) Open(r *Request) (Task, error) {
 }
 
 func (t *asyncTask[A, R]) Run(ctx context.Context, r *Request) {
-	f := t.handler.fn(ctx, t.args)
-	if f == nil {
-		r.failed(fmt.Errorf("%w: asynchronous function %s returned no future", ErrResult, r.Name()))
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { f.Cancel(context.Cause(ctx)) })
-	answer := func(f *Future[R]) {
-		stop()
-		result, err := f.Result()
-		if err != nil {
-			r.failed(err)
-			return
-		}
-		_ = r.answer(&result)
-	}
-	if err := f.OnDone(answer); err != nil {
-		r.failed(err)
-	}
+	r.answerLater(ctx, t.handler.fn(ctx, t.args))
 }
 
 // failed answers with the error of a function.

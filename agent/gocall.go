@@ -28,7 +28,7 @@ func launch[R any](ctx context.Context, a *Agent, t target, args ...any) *Future
 		return f
 	}
 	g := &asyncCall[R]{ctx: ctx, agent: a}
-	g.future = future.NewWith[R](future.Options{OnCancel: g.giveUp, OnPanic: a.callbackPanicked})
+	g.future = future.NewWith[R](future.Options{Recall: g.recall, OnPanic: a.callbackPanicked, Activity: &a.activity})
 	g.settled = g.settle
 	a.activity.begin(&t)
 	if err := a.begin(ctx, &g.call, t, args...); err != nil {
@@ -71,8 +71,8 @@ func (g *asyncCall[R]) expire(cause error) {
 	}
 }
 
-// giveUp is called when the future has been cancelled.
-func (g *asyncCall[R]) giveUp(cause error) {
+// recall is called when the future is about to be cancelled.
+func (g *asyncCall[R]) recall(cause error) {
 	if g.abandon(cause) {
 		g.finish()
 		g.agent.activity.ended.Add(1)

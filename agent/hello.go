@@ -52,11 +52,15 @@ type welcome struct {
 }
 
 type proof struct {
-	Proof []byte
-	Has   bool // there is a pipe to this worker by now
+	Proof  []byte
+	Has    bool    // there is a pipe to this worker by now
+	Routes []route // of this end's tensors
 }
 
-type done struct{ Refusal *refusal }
+type done struct {
+	Refusal *refusal
+	Routes  []route
+}
 
 // refusal says why a pipe is not wanted.
 type refusal struct {
@@ -86,108 +90,128 @@ func (p *peer) identity() identity {
 	return identity{Name: p.info.Name, Rank: p.info.Rank, Incarnation: p.member.Incarnation}
 }
 
-// introduce is the part of the end that opened the pipe. It returns how much room the
-// other end has for calls.
-func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (room int, err error) {
+// introduce is the part of the end that opened the pipe. It returns what the other end
+// has said.
+func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (t terms, err error) {
 	h := hello{Oldest: protocol, Newest: protocol, Group: a.group, From: a.identity(), To: p.identity(), Room: a.limits.CallBytes}
 	if _, err := rand.Read(h.Nonce[:]); err != nil {
-		return 0, err
+		return t, err
 	}
 	if err := say(ctx, line, &h); err != nil {
-		return 0, err
+		return t, err
 	}
 	var w welcome
 	if err := hear(ctx, line, &w); err != nil {
-		return 0, err
+		return t, err
 	}
 	if err := w.Refusal.err(); err != nil {
-		return 0, err
+		return t, err
 	}
 	if w.Version != protocol {
-		return 0, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
+		return t, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
 	}
 	if !hmac.Equal(w.Proof, a.proof("welcome", &h, w.Nonce)) {
-		return 0, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
+		return t, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
 	}
-	if err := say(ctx, line, &proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has()}); err != nil {
-		return 0, err
+	answer := proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has(), Routes: a.devices.routes(p.info.Name)}
+	if err := say(ctx, line, &answer); err != nil {
+		return t, err
 	}
 	var d done
 	if err := hear(ctx, line, &d); err != nil {
-		return 0, err
+		return t, err
 	}
-	return w.Room, d.Refusal.err()
+	return terms{w.Room, d.Routes}, d.Refusal.err()
 }
 
 // welcome is the part of the other end. It returns who opened the pipe, who is to be
-// attached to it then, if it is not this worker itself, and the room there.
-func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, room int, err error) {
+// attached to it then, if it is not this worker itself, and what that has said.
+func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, t terms, err error) {
 	// Before that neither the members are known nor who this worker is.
 	if err := await(ctx, a.joined); err != nil {
-		return nil, 0, err
+		return nil, t, err
 	}
 	var h hello
 	if err := hear(ctx, line, &h); err != nil {
-		return nil, 0, err
+		return nil, t, err
 	}
-	p, no := a.examine(ctx, &h)
+	if no := a.examine(&h); no != nil {
+		return nil, t, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
+	}
+	before := a.connFrom(&h)
+	answer, no, err := a.challenge(ctx, line, &h)
+	if err != nil {
+		return nil, t, err
+	}
+	if no == nil {
+		p, no = a.admit(ctx, &h, answer, before)
+	}
 	if no != nil {
-		return nil, 0, errors.Join(no.err(), say(ctx, line, &welcome{Refusal: no}))
+		return nil, t, errors.Join(no.err(), say(ctx, line, &done{Refusal: no}))
 	}
-	before := p.conn.Load()
-	w := welcome{Version: protocol, Room: a.limits.CallBytes}
-	if _, err := rand.Read(w.Nonce[:]); err != nil {
-		return nil, 0, err
+	if err := say(ctx, line, &done{Routes: a.devices.routes(h.From.Name)}); err != nil {
+		if p != a.own {
+			p.unaccept()
+		}
+		return nil, t, err
 	}
-	w.Proof = a.proof("welcome", &h, w.Nonce)
-	if err := say(ctx, line, &w); err != nil {
-		return nil, 0, err
-	}
-	var answer proof
-	if err := hear(ctx, line, &answer); err != nil {
-		return nil, 0, err
-	}
-	if !hmac.Equal(answer.Proof, a.proof("hello", &h, w.Nonce)) {
-		no = &refusal{refusedToken, fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
-		return nil, 0, errors.Join(no.err(), say(ctx, line, &done{no}))
-	}
-	if p == a.own {
-		return p, h.Room, say(ctx, line, &done{})
-	}
-	if !p.accept(answer.Has, before) {
-		return nil, 0, errors.Join(errCrossed, say(ctx, line, &done{&refusal{Code: refusedCrossed}}))
-	}
-	if err := say(ctx, line, &done{}); err != nil {
-		p.unaccept()
-		return nil, 0, err
-	}
-	return p, h.Room, nil
+	return p, terms{h.Room, answer.Routes}, nil
 }
 
-// examine finds out who opened a pipe, and whether that is welcome. Before this worker
-// has joined it knows neither itself nor others.
-func (a *Agent) examine(ctx context.Context, h *hello) (*peer, *refusal) {
-	if err := await(ctx, a.joined); err != nil {
-		return nil, &refusal{refusedStranger, "this worker has not joined: " + err.Error()}
+// examine finds out whether a pipe is meant for this worker. Whoever reaches its
+// address may ask: nothing is looked up for him.
+func (a *Agent) examine(h *hello) *refusal {
+	switch {
+	case h.Oldest > protocol || h.Newest < protocol:
+		return &refusal{refusedVersion, fmt.Sprintf("%s speaks version %d, not %d to %d", a.self.Name, protocol, h.Oldest, h.Newest)}
+	case h.Group != a.group:
+		return &refusal{refusedStranger, fmt.Sprintf("%s is in group %q, not %q", a.self.Name, a.group, h.Group)}
+	case h.To != a.identity():
+		return &refusal{refusedRestarted, fmt.Sprintf("%s has gone, its address is that of another incarnation or worker", h.To.Name)}
 	}
-	if h.Oldest > protocol || h.Newest < protocol {
-		return nil, &refusal{refusedVersion, fmt.Sprintf("%s speaks version %d, not %d to %d", a.self.Name, protocol, h.Oldest, h.Newest)}
+	return nil
+}
+
+// connFrom is the pipe that there is to who says hello, if any.
+func (a *Agent) connFrom(h *hello) *conn {
+	if p := a.peers.find(To(h.From.Name)); p != nil {
+		return p.conn.Load()
 	}
-	if h.Group != a.group {
-		return nil, &refusal{refusedStranger, fmt.Sprintf("%s is in group %q, not %q", a.self.Name, a.group, h.Group)}
+	return nil
+}
+
+// challenge shows that this end knows the token, and has the other end show it.
+func (a *Agent) challenge(ctx context.Context, line *pipe.Pipe, h *hello) (answer proof, no *refusal, err error) {
+	w := welcome{Version: protocol, Room: a.limits.CallBytes}
+	if _, err := rand.Read(w.Nonce[:]); err != nil {
+		return answer, nil, err
 	}
-	if h.To != a.identity() {
-		return nil, &refusal{refusedRestarted, fmt.Sprintf("%s has gone, its address is that of another incarnation or worker", h.To.Name)}
+	w.Proof = a.proof("welcome", h, w.Nonce)
+	if err := say(ctx, line, &w); err != nil {
+		return answer, nil, err
 	}
+	if err := hear(ctx, line, &answer); err != nil {
+		return answer, nil, err
+	}
+	if !hmac.Equal(answer.Proof, a.proof("hello", h, w.Nonce)) {
+		no = &refusal{refusedToken, fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
+	}
+	return answer, no, nil
+}
+
+// admit decides about a pipe whose other end knows the token: whether that is a
+// member, and whether the pipe is the one to take.
+func (a *Agent) admit(ctx context.Context, h *hello, answer proof, before *conn) (*peer, *refusal) {
 	p, err := a.peerByIdentity(ctx, h.From)
-	if err != nil {
-		code := refusedStranger
-		if errors.Is(err, ErrRestarted) {
-			code = refusedRestarted
-		}
-		return nil, &refusal{code, err.Error()}
+	switch {
+	case errors.Is(err, ErrRestarted):
+		return nil, &refusal{refusedRestarted, err.Error()}
+	case err != nil:
+		return nil, &refusal{refusedStranger, err.Error()}
+	case p == a.own:
+		return p, nil
 	}
-	return p, nil
+	return p, p.accept(answer.Has, before)
 }
 
 // proof shows that this end knows the token.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,16 +15,21 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// loner joins a group of one that listens over TCP, and returns its address.
-func loner(t *testing.T) (*Agent, string) {
+// loner joins a group of one that listens over TCP, and returns its address. edit may
+// change what it is.
+func loner(t *testing.T, edit func(*Config)) (*Agent, string) {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	echo := NewFunc[int, int]("test.echo")
-	a, err := Join(t.Context(), Config{
+	c := Config{
 		Name: "worker0", WorldSize: 1, Store: s, Listen: []string{"uv://127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler),
 		Funcs: Funcs{echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil })},
-	})
+	}
+	if edit != nil {
+		edit(&c)
+	}
+	a, err := Join(t.Context(), c)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		n, err := echo.Call(context.Background(), a, "worker0", 7) // whatever has happened
@@ -34,9 +40,25 @@ func loner(t *testing.T) (*Agent, string) {
 	return a, a.listener.URLs()[0]
 }
 
+// greet introduces who has that token, and returns why the pipe is not wanted.
+func greet(ctx context.Context, t *testing.T, line *pipe.Pipe, h *hello, token []byte) error {
+	t.Helper()
+	require.NoError(t, say(ctx, line, h))
+	var w welcome
+	require.NoError(t, hear(ctx, line, &w))
+	if w.Refusal != nil {
+		return w.Refusal.err()
+	}
+	who := Agent{token: token}
+	require.NoError(t, say(ctx, line, &proof{Proof: who.proof("hello", h, w.Nonce)}))
+	var d done
+	require.NoError(t, hear(ctx, line, &d))
+	return d.Refusal.err()
+}
+
 // A peer that cannot have a pipe is told why, and the agent lives on.
 func TestUnwelcome(t *testing.T) {
-	a, url := loner(t)
+	a, url := loner(t, nil)
 	good := func() hello {
 		return hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "stranger"}, To: a.identity()}
 	}
@@ -59,10 +81,7 @@ func TestUnwelcome(t *testing.T) {
 			defer line.Abort(nil)
 			h := good()
 			c.spoil(&h)
-			require.NoError(t, say(ctx, line, &h))
-			var w welcome
-			require.NoError(t, hear(ctx, line, &w))
-			err = w.Refusal.err()
+			err = greet(ctx, t, line, &h, nil)
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorIs(t, err, c.kind)
 			require.ErrorContains(t, err, c.text)
@@ -70,9 +89,56 @@ func TestUnwelcome(t *testing.T) {
 	}
 }
 
+// readings is a store that counts how often it is read. Nobody can watch it.
+type readings struct {
+	store.Store
+	n atomic.Int64
+}
+
+func (r *readings) Get(ctx context.Context, key string) ([]byte, error) {
+	r.n.Add(1)
+	return r.Store.Get(ctx, key)
+}
+
+func (r *readings) Watch(context.Context, string) (store.Watcher, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Nothing is looked up for who does not know the token: that may be anybody.
+func TestStoreIsNotReadForStrangers(t *testing.T) {
+	var s readings
+	a, url := loner(t, func(c *Config) {
+		s.Store = c.Store
+		c.Store, c.Token, c.WorldSize = &s, []byte("secret"), 0
+	})
+	for name, c := range map[string]struct {
+		token []byte
+		text  string
+		reads bool
+	}{
+		"none":  {nil, "stranger does not know the token of the group", false},
+		"wrong": {[]byte("guess"), "stranger does not know the token of the group", false},
+		"right": {[]byte("secret"), "does not know a worker stranger", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			line, err := a.pipes.Dial(ctx, url)
+			require.NoError(t, err)
+			defer line.Abort(nil)
+			before := s.n.Load()
+			h := hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "stranger"}, To: a.identity()}
+			err = greet(ctx, t, line, &h, c.token)
+			require.ErrorIs(t, err, ErrRefused)
+			require.ErrorContains(t, err, c.text)
+			require.Equal(t, c.reads, s.n.Load() > before)
+		})
+	}
+}
+
 // What is no greeting ends the pipe that it comes on.
 func TestGarbage(t *testing.T) {
-	a, url := loner(t)
+	a, url := loner(t, nil)
 	for name, m := range map[string]pipe.Message{
 		"empty":   {},
 		"bytes":   {Metadata: []byte("GET / HTTP/1.0\r\n\r\n")},

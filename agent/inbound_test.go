@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -107,4 +109,54 @@ func TestLargeCallsWaitForMemory(t *testing.T) {
 		_, err := f.Wait(t.Context())
 		require.NoError(t, err)
 	}
+}
+
+// Large calls that handlers make do not wait for memory, to a limit.
+func TestLargeCallsOfHandlers(t *testing.T) {
+	const limit = 2 << 20 // eight times that
+	part := filled(t, 1, 2*limit/4)
+	g := newGate()
+	var held, overload, next error
+	group := startGroup(t, 2, func(_ int, c *agent.Config) {
+		c.Limits.LargeBytes = limit
+		c.Funcs = agent.Funcs{blocked.Serve(g.serve), fanOut.Serve(func(ctx context.Context, n int) (int, error) {
+			a := agent.FromContext(ctx)
+			var calls []*agent.Future[agent.None]
+			for range n {
+				calls = append(calls, blocked.Go(ctx, a, "worker1", part))
+				<-g.begun
+			}
+			_, overload = blocked.Call(ctx, a, "worker1", part, agent.Timeout(10*time.Second))
+			close(g.goOn)
+			_, held = future.WaitAll(ctx, calls...)
+			for range 2 * n { // what they had is free again
+				_, err := blocked.Call(ctx, a, "worker1", part)
+				next = errors.Join(next, err)
+			}
+			return n, nil
+		})}
+	})
+	_, err := fanOut.Call(t.Context(), group[0], "worker0", 4)
+	require.NoError(t, err)
+	require.NoError(t, held)
+	require.ErrorIs(t, overload, agent.ErrOverloaded)
+	require.NoError(t, next)
+}
+
+// One that is larger than the limit goes alone.
+func TestVeryLargeCallOfHandler(t *testing.T) {
+	g := newGate()
+	group := startGroup(t, 2, func(_ int, c *agent.Config) {
+		c.Limits.LargeBytes = 1 << 19
+		c.Funcs = agent.Funcs{blocked.Serve(g.serve), fanOut.Serve(func(ctx context.Context, n int) (int, error) {
+			x, err := tensor.Zeros(tensor.U8, n)
+			if err == nil {
+				_, err = blocked.Call(ctx, agent.FromContext(ctx), "worker1", x)
+			}
+			return n, err
+		})}
+	})
+	close(g.goOn)
+	_, err := fanOut.Call(t.Context(), group[0], "worker0", 5<<20)
+	require.NoError(t, err)
 }

@@ -38,7 +38,7 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	}
 	self = a.roster.Self()
 	a.self = WorkerInfo{Name: self.Name, Rank: self.Rank}
-	a.own = &peer{agent: a, member: self, info: a.self}
+	a.own = a.makePeer(self)
 	a.update()
 	close(a.joined)
 	if c.WorldSize == 0 {
@@ -136,18 +136,31 @@ func (a *Agent) watch() {
 	}
 }
 
-// leaveTimeout bounds what Close tells the store.
-const leaveTimeout = 5 * time.Second
+// Bounds of what a store is told that does not answer: by Shutdown, and by Close.
+const (
+	leaveTimeout  = 5 * time.Second
+	vanishTimeout = time.Second
+)
 
 // leave tells the store that this worker is gone.
 func (a *Agent) leave() error {
-	if a.roster == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if err := a.roster.Leave(ctx); err != nil && !errors.Is(err, roster.ErrRemoved) {
 		return err
+	}
+	return nil
+}
+
+// vanish is leave for who goes whatever the store says.
+func (a *Agent) vanish() error {
+	if a.roster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), vanishTimeout)
+	defer cancel()
+	if err := a.roster.LeaveNow(ctx); err != nil && !errors.Is(err, roster.ErrRemoved) {
+		a.log.Warn("the store still lists this worker, which has gone", "group", a.group, "rank", a.self.Rank, "error", err)
 	}
 	return nil
 }

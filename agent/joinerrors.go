@@ -20,6 +20,10 @@ var (
 	// ErrMixed says that some workers want a static group, others a dynamic one.
 	ErrMixed = roster.ErrMixed
 
+	// ErrVersion says that workers have no version in common of what agents say to each
+	// other, or that what is on the store was written by a later version.
+	ErrVersion = roster.ErrVersion
+
 	// ErrJoined says that another incarnation of the worker has joined and not left.
 	// One that died is in a static group for good: a new group needs a new name.
 	ErrJoined = roster.ErrRejoin

@@ -25,16 +25,16 @@ func (a *Agent) accept() {
 func (a *Agent) meet(line *pipe.Pipe) {
 	ctx, cancel := context.WithTimeout(a.base, a.handshakeTimeout)
 	defer cancel()
-	p, room, err := a.welcome(ctx, line)
+	p, t, err := a.welcome(ctx, line)
 	if err != nil {
 		a.turnAway(ctx, line, err)
 		return
 	}
 	if p == a.own {
-		a.newConn(line, p, room).read()
+		a.newConn(line, p, t).read()
 		return
 	}
-	if _, err := p.attach(line, room); err != nil {
+	if _, err := p.attach(line, t); err != nil {
 		a.log.Debug("pipe not taken", "worker", p.info.Name, "error", err)
 	}
 	p.unaccept()

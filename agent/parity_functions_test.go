@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -354,10 +354,10 @@ func buildSparse(t require.TestingT) *tensor.Sparse {
 
 func TestParityErrors(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_py_raise_in_user_func", func(t *testing.T) {
-		var logged [parityWorld]lines
+		var logged [parityWorld]loglines.Lines
 		group := startGroup(t, parityWorld, func(rank int, c *agent.Config) {
 			serveParity(rank, c)
-			c.Logger = slog.New(slog.NewTextHandler(&logged[rank], nil))
+			c.Logger = logged[rank].Logger()
 		})
 		_, err := group[1].InvokeAsync(t.Context(), "worker2", "raise_func").Wait(t.Context())
 		require.ErrorContains(t, err, "agent: call raise_func on worker2: "+expectedErr)

@@ -146,37 +146,59 @@ func twoGroups(t *testing.T, first string) {
 }
 
 func TestParityCollective(t *testing.T) {
-	parity.Case(t, "rpc/RpcTest.test_all_gather_timeout", func(t *testing.T) {
-		group := startGroup(t, world, nil)
-		for _, a := range group {
-			require.NoError(t, a.SetDefaultTimeout(100*time.Millisecond))
-		}
-		errs := each(t, group[:3], func(a *agent.Agent) error { // the last one takes too long
-			_, err := agent.AllGather(t.Context(), a, a.Self().Rank)
-			return err
-		})
+	parity.Case(t, "rpc/RpcTest.test_all_gather_timeout", func(t *testing.T) { simulate(t, world, nil, gatherLate) })
+	parity.Case(t, "rpc/RpcTest.test_rpc_barrier_multithreaded", barrierOfGoroutines)
+	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_timeout", func(t *testing.T) { simulate(t, world, nil, leaveLate) })
+}
+
+// gatherLate gathers while one does not come: until the time of the first worker is over,
+// whom the others come to, and then until that of another one is.
+func gatherLate(t *testing.T, group []*agent.Agent) {
+	const limit = 100 * time.Millisecond
+	gather := func(a *agent.Agent) error {
+		_, err := agent.AllGather(t.Context(), a, a.Self().Rank)
+		return err
+	}
+	for impatient, a := range group[:2] {
+		require.NoError(t, a.SetDefaultTimeout(limit))
+		begun := time.Now()
+		errs := each(t, group[:3], gather)
+		require.Equal(t, limit, time.Since(begun))
 		for _, err := range errs {
 			require.ErrorContains(t, err, "RPC ran for more than set timeout (100 ms)")
 		}
-		if !errors.Is(errs[0], agent.ErrCallerGone) { // another one was first
-			require.Regexp(t, `timed out in _all_gather after 0\.10 seconds|followers \[.*worker3\] did not come`, errs[0].Error())
+		require.ErrorIs(t, errs[impatient], agent.ErrTimeout)
+		if impatient == 0 {
+			var e *agent.Error
+			require.ErrorAs(t, errs[0], &e)
+			require.Equal(t, "worker3", e.Worker)
+			require.Regexp(t, `followers \[worker3\] (timed out in _all_gather after 0\.10 seconds|did not come)`, errs[0].Error())
 		}
-	})
-	parity.Case(t, "rpc/RpcTest.test_rpc_barrier_multithreaded", barrierOfGoroutines)
-	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_timeout", func(t *testing.T) {
-		group := startGroup(t, world, nil)
-		errs := each(t, group[:3], func(a *agent.Agent) error { // one does not come
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			return a.Shutdown(ctx)
-		})
-		for _, err := range errs {
-			require.Error(t, err)
+		require.NoError(t, a.SetDefaultTimeout(time.Hour))
+	}
+}
+
+// leaveLate shuts down while one does not come.
+func leaveLate(t *testing.T, group []*agent.Agent) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	errs := each(t, group[:3], func(a *agent.Agent) error { return a.Shutdown(ctx) })
+	require.Equal(t, 50*time.Millisecond, time.Since(begun))
+	require.ErrorIs(t, errors.Join(errs...), context.DeadlineExceeded)
+	for _, err := range errs {
+		var e *agent.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "shutdown", e.Op)
+		// By itself, or because another one did in the same moment, and perhaps has gone.
+		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, agent.ErrCallerGone) {
+			require.ErrorIs(t, err, agent.ErrUnreachable)
 		}
-		for _, a := range group[:3] {
-			require.ErrorIs(t, a.Barrier(t.Context()), agent.ErrClosed)
-		}
-	})
+	}
+	for _, a := range group[:3] {
+		isClosed(t, a)
+	}
+	require.ErrorIs(t, group[3].Barrier(t.Context(), "worker3", "worker0"), agent.ErrUnreachable)
 }
 
 // barrierOfGoroutines lets goroutines of all workers meet at the same time. Nobody

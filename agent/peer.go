@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,11 +19,32 @@ type peer struct {
 	info   WorkerInfo
 	conn   atomic.Pointer[conn] // that calls take, while it is up
 	memory memory               // of what it called here
+	life   context.Context      // ends, with the reason, when it has left or the agent is closed
+	end    context.CancelCauseFunc
 
 	mu        sync.Mutex
 	attempt   *attempt
 	accepting int           // pipes of the peer that are not attached yet
 	changed   chan struct{} // see changes
+}
+
+func (a *Agent) makePeer(m roster.Member) *peer {
+	p := &peer{agent: a, member: m, info: WorkerInfo{Name: m.Name, Rank: m.Rank}}
+	p.life, p.end = context.WithCancelCause(a.base)
+	return p
+}
+
+// leave notes that the worker has left the group, or is another incarnation by now. What
+// was being opened comes to nothing.
+func (p *peer) leave() {
+	err := fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end(marked(ErrUnreachable, err))
+	if c := p.conn.Load(); c != nil {
+		c.pipe.Abort(err)
+	}
+	p.change()
 }
 
 // attempt is the opening of a pipe, for which several callers may wait.
@@ -44,7 +66,7 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	defer a.aside.enter(call, CallConnecting)()
 	p, err := a.peer(ctx, to)
 	if err != nil {
-		return nil, err
+		return nil, because(ctx, err)
 	}
 	c, err := p.connect(ctx)
 	if err == nil || ctx.Err() != nil || a.isStatic() {
@@ -59,6 +81,15 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	return nil, err
 }
 
+// because is err with the cause with which ctx has ended, if that is what err tells of: the
+// store knows nothing of the limit of a call.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return marked(context.Cause(ctx), err)
+}
+
 // connect waits for the pipe, which one caller opens for all.
 func (p *peer) connect(ctx context.Context) (*conn, error) {
 	defer leaveSlot(ctx)()
@@ -68,7 +99,7 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 			p.mu.Unlock()
 			return c, nil
 		}
-		if p.accepting > 0 {
+		if p.accepting > 0 && p.life.Err() == nil {
 			changed := p.changes()
 			p.mu.Unlock()
 			if err := await(ctx, changed); err != nil {
@@ -92,6 +123,9 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 func (p *peer) begin() (*attempt, error) {
 	if p.attempt != nil {
 		return p.attempt, nil
+	}
+	if err := context.Cause(p.life); err != nil {
+		return nil, err
 	}
 	t := &attempt{done: make(chan struct{})}
 	if !p.agent.spawn(func() { p.open(t) }) {
@@ -128,9 +162,12 @@ func (p *peer) change() {
 
 // open opens the pipe for an attempt.
 func (p *peer) open(t *attempt) {
-	ctx, cancel := context.WithTimeout(p.agent.base, p.agent.handshakeTimeout)
+	ctx, cancel := context.WithTimeout(p.life, p.agent.handshakeTimeout)
 	defer cancel()
 	t.conn, t.err = p.dial(ctx)
+	if cause := context.Cause(p.life); t.err != nil && cause != nil {
+		t.err = cause
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attempt = nil
@@ -161,7 +198,7 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	room, err := p.agent.introduce(ctx, line, p)
+	t, err := p.agent.introduce(ctx, line, p)
 	if errors.Is(err, errCrossed) {
 		line.Abort(nil)
 		return p.awaitCrossed(ctx)
@@ -170,7 +207,7 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 		line.Abort(err)
 		return nil, err
 	}
-	return p.attach(line, room)
+	return p.attach(line, t)
 }
 
 // errCrossed says that the peer is opening a pipe to us, too, and that that is the one
@@ -199,21 +236,22 @@ func (p *peer) has() bool {
 	return p.conn.Load() != nil || p.accepting > 0
 }
 
-// accept decides about a pipe that the peer opened. Of two that are opened at once
+// accept says why a pipe that the peer opened is not taken, if so. Of two that are opened at once
 // that of the lower name is taken; and none where the peer has one already, which it
 // has learned meanwhile: as it says itself, or because there is one now that was not
-// there before it was asked. Who gets true calls attach or unaccept.
-func (p *peer) accept(has bool, before *conn) bool {
+// there before it was asked. Who gets nil calls unaccept, behind attach if it does.
+func (p *peer) accept(has bool, before *conn) *refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.conn.Load(); has || c != nil && c != before {
-		return false
+	if err := context.Cause(p.life); err != nil {
+		return &refusal{refusedStranger, err.Error()}
 	}
-	if p.attempt != nil && p.agent.self.Name < p.info.Name {
-		return false
+	c := p.conn.Load()
+	if has || c != nil && c != before || p.attempt != nil && p.agent.self.Name < p.info.Name {
+		return &refusal{Code: refusedCrossed}
 	}
 	p.accepting++
-	return true
+	return nil
 }
 
 // unaccept takes back accept.
@@ -225,12 +263,18 @@ func (p *peer) unaccept() {
 }
 
 // attach makes an open pipe the one that calls take. One that was there before is
-// lost to the other end, which would not have opened another.
-func (p *peer) attach(line *pipe.Pipe, room int) (*conn, error) {
-	c := p.agent.newConn(line, p, room)
+// lost to the other end, which would not have opened another. If either end has gone
+// meanwhile the pipe ends.
+func (p *peer) attach(line *pipe.Pipe, t terms) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := cmp.Or(context.Cause(p.life), line.Err()); err != nil {
+		line.Abort(err)
+		return nil, err
+	}
+	c := p.agent.newConn(line, p, t)
 	if !p.agent.spawn(c.read) {
+		p.agent.conns.Delete(c)
 		line.Abort(ErrClosed)
 		return nil, ErrClosed
 	}

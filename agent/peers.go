@@ -118,9 +118,7 @@ func (a *Agent) refresh(ctx context.Context) error {
 func (a *Agent) update() {
 	gone := a.peers.set(a.roster.Members, a.newPeer)
 	for _, p := range gone {
-		if c := p.conn.Load(); c != nil {
-			c.pipe.Abort(fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name))
-		}
+		p.leave()
 	}
 }
 
@@ -128,5 +126,5 @@ func (a *Agent) newPeer(m roster.Member) *peer {
 	if m.Incarnation == a.incarnation {
 		return a.own
 	}
-	return &peer{agent: a, member: m, info: WorkerInfo{Name: m.Name, Rank: m.Rank}}
+	return a.makePeer(m)
 }

@@ -36,15 +36,44 @@ type call struct {
 	streams []device.Stream // on which the tensors of the result are valid
 }
 
-// settle ends the call. Whoever took it out of the table calls this, once.
+// settle ends the call. Whoever took it out of the table calls this, once. An answer,
+// or the end of the pipe, may come while the request is still being sent: the caller is
+// told when nobody uses the memory of the arguments any more.
 func (c *call) settle(a *arrival, err error) {
 	c.release()
-	if c.settled != nil {
+	switch {
+	case c.settled == nil:
+		c.answer, c.err = a, err
+		c.woken <- struct{}{}
+	case c.sending():
+		go func() {
+			<-c.sent
+			c.settled(a, err)
+		}()
+	default:
 		c.settled(a, err)
-		return
 	}
-	c.answer, c.err = a, err
-	c.woken <- struct{}{}
+}
+
+// sending reports whether a goroutine sends the request.
+func (c *call) sending() bool {
+	if c.sent == nil {
+		return false
+	}
+	select {
+	case <-c.sent:
+		return false
+	default:
+		return true
+	}
+}
+
+// sendingOver is called when the request has left, or never will.
+func (c *call) sendingOver() {
+	if c.sent != nil {
+		c.stopSending(nil)
+		close(c.sent)
+	}
 }
 
 // release gives back what the call took of the budget.

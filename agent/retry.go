@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/internal/turn"
 )
 
 // Retry says how often a call that got no answer is made again, and when. A field of 0
@@ -161,19 +163,28 @@ func (a *Agent) pause(ctx context.Context, then time.Time) error {
 // insistLater is insist for a call whose result goes to a future.
 func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args ...any) *Future[R] {
 	ctx, cancel := context.WithCancelCause(ctx)
-	f := future.NewWith[R](future.Options{OnCancel: func(cause error) { cancel(cause) }, OnPanic: a.callbackPanicked})
-	begun := a.spawn(func() {
+	t.using = turn.New()
+	recalled := &atomic.Bool{}
+	recall := func(cause error) {
+		recalled.Store(true)
+		cancel(cause)
+		t.using.Take() // no attempt begins any more
+		defer t.using.Give()
+	}
+	f := future.NewWith[R](future.Options{Recall: recall, OnPanic: a.callbackPanicked, Activity: &a.activity})
+	// An agent that is closed ends it, but Close does not wait: it may be called by what
+	// runs here of the application.
+	go func() {
 		defer cancel(nil)
 		var result R
-		if err := a.insist(ctx, r, t, &result, args...); err != nil {
-			_ = f.Fail(err) // somebody may have cancelled it
-			return
+		err := a.insist(ctx, r, t, &result, args...)
+		switch {
+		case err == nil:
+			_ = f.Set(result)
+		case recalled.Load(): // the future fails as cancelled
+		default:
+			_ = f.Fail(err)
 		}
-		_ = f.Set(result)
-	})
-	if !begun {
-		cancel(nil)
-		_ = f.Fail(t.fault(ErrClosed)) // nobody else has it
-	}
+	}()
 	return f
 }

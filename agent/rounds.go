@@ -43,10 +43,15 @@ type round struct {
 
 // guest is a member that has come, or has been told that it need not.
 type guest struct {
+	came, told bool
+	seat
+}
+
+// seat is what a member has brought, until it is answered.
+type seat struct {
 	request *Request
 	value   packed
 	stop    func() bool // looking after the request
-	told    bool
 }
 
 func (s *rounds) init(a *Agent) {
@@ -74,7 +79,7 @@ func (s *rounds) missing(key roundKey) []string {
 
 func (rd *round) absent() (names []string) {
 	for i, m := range rd.members {
-		if rd.guests[i].request == nil {
+		if !rd.guests[i].came {
 			names = append(names, m.Name)
 		}
 	}
@@ -104,7 +109,7 @@ func (t *arrivalTask) Run(ctx context.Context, r *Request) {
 	rd := s.enter(&t.groupRequest)
 	g := &rd.guests[i]
 	switch {
-	case g.request != nil:
+	case g.came:
 		s.mu.Unlock()
 		_ = r.Fail(fmt.Errorf("%w: %s came twice to %s %d", ErrProtocol, r.From(), t.Op, t.Seq))
 	case rd.failure != nil:
@@ -114,7 +119,7 @@ func (t *arrivalTask) Run(ctx context.Context, r *Request) {
 		s.mu.Unlock()
 		_ = r.Reply(&answer)
 	default:
-		g.request, g.value = r, t.Value
+		g.came, g.request, g.value = true, r, t.Value
 		g.stop = context.AfterFunc(ctx, func() { s.fail(rd, i, context.Cause(ctx)) })
 		rd.missing--
 		last := rd.missing == 0
@@ -147,7 +152,7 @@ func (s *rounds) complete(rd *round) {
 	for i := range rd.guests {
 		answer.Values[i] = rd.guests[i].value
 	}
-	s.dismiss(rd, &answer)
+	rd.dismiss(rd.clear(), &answer)
 }
 
 // fail ends a round for all, because of one member.
@@ -163,15 +168,16 @@ func (s *rounds) fail(rd *round, who int, cause error) {
 	}
 	rd.guests[who].told = true
 	for i := range rd.guests {
-		rd.guests[i].told = rd.guests[i].told || rd.guests[i].request != nil
+		rd.guests[i].told = rd.guests[i].told || rd.guests[i].came
 	}
 	s.failed.Push(rd.key)
 	if s.failed.Len() > keepFailed {
 		delete(s.open, s.failed.Pop())
 	}
 	s.forget(rd)
+	seats := rd.clear()
 	s.mu.Unlock()
-	s.dismiss(rd, &groupReply{Failure: rd.failure})
+	rd.dismiss(seats, &groupReply{Failure: rd.failure})
 }
 
 // forget drops a round that failed, once all have been told. The caller holds mu.
@@ -184,15 +190,25 @@ func (s *rounds) forget(rd *round) {
 	delete(s.open, rd.key)
 }
 
-// dismiss answers those who have come. Nobody else looks at them any more.
-func (s *rounds) dismiss(rd *round, answer *groupReply) {
+// clear takes out what the members have brought: a round that failed may be remembered
+// for long. The caller holds mu, or is the only one who knows the round.
+func (rd *round) clear() []seat {
+	seats := make([]seat, len(rd.guests))
+	for i := range rd.guests {
+		seats[i], rd.guests[i].seat = rd.guests[i].seat, seat{}
+	}
+	return seats
+}
+
+// dismiss answers those who have come.
+func (rd *round) dismiss(seats []seat, answer *groupReply) {
 	rd.timer.Stop()
 	rd.over()
 	// The first is this worker itself, who may close the agent as soon as it knows.
-	for i := len(rd.guests) - 1; i >= 0; i-- {
-		if r := rd.guests[i].request; r != nil {
-			rd.guests[i].stop()
-			_ = r.Reply(answer) // an error is the answer then
+	for _, s := range slices.Backward(seats) {
+		if s.request != nil {
+			s.stop()
+			_ = s.request.Reply(answer) // an error is the answer then
 		}
 	}
 }

@@ -53,7 +53,7 @@ const (
 	ServedReading   ServedState = iota // it is coming in, or being decoded
 	ServedHeld                         // an interceptor holds it back
 	ServedRepeated                     // it waits for the answer to another one, see Once
-	ServedQueued                       // it waits for one of Config.MaxHandlers
+	ServedQueued                       // it waits for one of Config.MaxHandlers, or for its caller to take in answers
 	ServedRunning                      // its handler runs
 	ServedNested                       // its handler waits for calls of its own
 	ServedLater                        // its handler has returned, the answer comes later

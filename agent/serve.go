@@ -149,8 +149,12 @@ func (c *conn) start(r *Request) {
 	}
 }
 
-// launch runs the handler of a request, when there is a slot.
+// launch runs the handler of a request, when there is a slot and the answers before it
+// have found room.
 func (c *conn) launch(r *Request) {
+	if c.backlog.hold(r) {
+		return
+	}
 	if r.short() {
 		r.run()
 		return
@@ -167,6 +171,9 @@ func (r *Request) short() bool {
 
 // refuse answers a request that does not get to its handler.
 func (c *conn) refuse(r *Request, err error) {
+	if n := c.backlog.answers.Load(); n > maxRefusals {
+		c.pipe.Abort(fmt.Errorf("%w: %d answers wait for %s to read", ErrOverloaded, n, c.peer))
+	}
 	c.agent.log.Debug("call refused", "function", r.Name(), "caller", c.peer.Name, "error", err)
 	// Nobody else answers it.
 	_ = r.Fail(err)

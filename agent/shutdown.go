@@ -18,7 +18,7 @@ import (
 // it serves, and leaves; the others go on.
 //
 // The error is an *Error. It matches that of ctx if calls were still under way when
-// ctx ended.
+// ctx ended. It tells too of a store that has not been told within 5 seconds.
 func (a *Agent) Shutdown(ctx context.Context) error {
 	if requestOf(ctx) != nil {
 		return &Error{Op: "shutdown", Err: fmt.Errorf("%w: a handler cannot wait until there are none", ErrConfig)}
@@ -34,9 +34,12 @@ func (a *Agent) Shutdown(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		err = a.gatherError("shutdown", err)
+		return errors.Join(a.gatherError("shutdown", err), a.Close())
 	}
-	return errors.Join(err, a.Close())
+	if err := a.close(a.leave); err != nil {
+		return a.gatherError("shutdown", err)
+	}
+	return nil
 }
 
 func shutdownRound() gathering {
@@ -106,8 +109,14 @@ func (a *Agent) awaitIdle(ctx context.Context) error {
 	}
 }
 
-// activity counts calls to others, and to this worker itself.
+// activity counts calls to others, and to this worker itself, and goroutines that run
+// callbacks of their futures.
 type activity struct{ begun, ended atomic.Int64 }
+
+// Begin and End implement future.Activity.
+func (c *activity) Begin() { c.begun.Add(1) }
+
+func (c *activity) End() { c.ended.Add(1) }
 
 // begin counts a call if that is of the application.
 func (c *activity) begin(t *target) (counts bool) {

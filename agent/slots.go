@@ -34,6 +34,10 @@ func (s *slots) start(r *Request) {
 // with somebody else.
 func (s *slots) run(r *Request) {
 	for r != nil {
+		if r.conn.backlog.hold(r) {
+			r = s.next()
+			continue
+		}
 		r.slot.begin(s)
 		if !r.run() {
 			return

@@ -6,10 +6,12 @@ import "sync"
 // behalf at once: the first one to do so gives the slot away, the last one to come
 // back takes one again.
 type slotState struct {
-	mu   sync.Mutex
-	of   *slots // nil for one that runs without, or has returned
-	held bool
-	away int // how many wait
+	mu       sync.Mutex
+	of       *slots // nil for one that runs without, or has returned
+	held     bool
+	away     int           // how many wait
+	entering bool          // one of those who are back waits for a slot
+	entered  chan struct{} // closed when it has waited; made by who wants to know
 }
 
 // begin says that the request runs in a slot of s.
@@ -50,30 +52,49 @@ func (t *slotState) leave() bool {
 	return true
 }
 
-// enter is called when the wait is over.
+// enter is called when the wait is over. Of several who are back one waits for a slot:
+// a second one would wait for the slot that the first has.
 func (t *slotState) enter() {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.away--
-	of := t.of
-	needed := of != nil && t.away == 0 && !t.held
-	t.mu.Unlock()
-	if !needed {
-		return
-	}
-	of.enter()
-	if !t.keep() {
-		of.leave()
+	for t.of != nil && t.away == 0 && !t.held {
+		if t.entering {
+			t.awaitEntered()
+		} else {
+			t.take()
+		}
 	}
 }
 
-// keep holds on to a slot that was waited for. It reports false where the handler
-// has returned, has one again, or waits again.
-func (t *slotState) keep() bool {
+// awaitEntered waits until the one who waits for a slot has done so. The caller holds mu,
+// which is free meanwhile.
+func (t *slotState) awaitEntered() {
+	if t.entered == nil {
+		t.entered = make(chan struct{})
+	}
+	entered := t.entered
+	t.mu.Unlock()
+	<-entered
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.of == nil || t.held || t.away > 0 {
-		return false
+}
+
+// take waits for a slot, and gives it back where the handler has returned, or waits again.
+// The caller holds mu, which is free meanwhile.
+func (t *slotState) take() {
+	of := t.of
+	t.entering = true
+	t.mu.Unlock()
+	of.enter()
+	t.mu.Lock()
+	t.entering = false
+	if t.entered != nil {
+		close(t.entered)
+		t.entered = nil
+	}
+	if t.of == nil || t.away > 0 {
+		of.leave()
+		return
 	}
 	t.held = true
-	return true
 }

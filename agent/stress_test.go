@@ -16,7 +16,9 @@ import (
 
 var echo = agent.NewFunc[int, int]("test.echo")
 
-// Many more calls than the budget lets through wait, and none is lost.
+// Many more calls than the budget lets through wait here, and none is lost. While they
+// begin, nothing is answered: what they would take of the worker called without a budget
+// is more than that puts up with.
 func TestManyCallsInFlight(t *testing.T) {
 	const room = 1000
 	calls := 100_000
@@ -24,6 +26,7 @@ func TestManyCallsInFlight(t *testing.T) {
 		calls = 10_000
 	}
 	var most, running atomic.Int64
+	goOn := make(chan struct{})
 	configure := func(rank int, c *agent.Config) {
 		c.Timeout = agent.NoTimeout
 		c.Limits.CallBytes = room * 1024
@@ -31,6 +34,7 @@ func TestManyCallsInFlight(t *testing.T) {
 		c.Funcs = agent.Funcs{echo.Serve(func(_ context.Context, n int) (int, error) {
 			now := running.Add(1)
 			defer running.Add(-1)
+			<-goOn
 			for {
 				old := most.Load()
 				if now <= old || most.CompareAndSwap(old, now) {
@@ -40,10 +44,12 @@ func TestManyCallsInFlight(t *testing.T) {
 		})}
 	}
 	group := startGroup(t, 2, configure)
-	var all sync.WaitGroup
+	var begun, all sync.WaitGroup
+	begun.Add(calls)
 	var sum, wrong atomic.Int64
 	for i := range calls {
 		all.Go(func() {
+			begun.Done()
 			n, err := echo.Call(t.Context(), group[0], "worker1", i)
 			if err != nil || n != i {
 				wrong.Add(1)
@@ -51,6 +57,9 @@ func TestManyCallsInFlight(t *testing.T) {
 			sum.Add(int64(n))
 		})
 	}
+	begun.Wait()
+	require.LessOrEqual(t, group[1].Metrics().ServedCalls, room*1024/512)
+	close(goOn)
 	all.Wait()
 	require.Zero(t, wrong.Load())
 	require.EqualValues(t, calls*(calls-1)/2, sum.Load())

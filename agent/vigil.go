@@ -15,7 +15,7 @@ func (s *rounds) vigil(rd *round) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range rd.guests {
-		if rd.guests[i].request == nil && rd.members[i] != s.agent.identity() {
+		if !rd.guests[i].came && rd.members[i] != s.agent.identity() {
 			// An agent that is closed has ended the round.
 			s.agent.spawn(func() { s.watch(rd, i) })
 		}

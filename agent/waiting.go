@@ -80,18 +80,20 @@ func (c *call) alarm(d time.Duration) <-chan time.Time {
 
 // abandon takes a call that nobody wants any more out of the table, and tells the other
 // end. When it returns nobody uses the memory of the arguments. It reports false if the
-// call has been answered.
+// call has been answered, or abandoned by somebody else.
 func (c *call) abandon(cause error) bool {
-	if c.conn.calls.take(c.id) == nil {
-		return false
+	taken := c.conn.calls.take(c.id) != nil
+	if taken {
+		c.release()
 	}
-	c.release()
 	if c.sent != nil {
 		c.stopSending(cause)
 		<-c.sent
 	}
-	c.conn.sendCancel(c.id, cause)
-	return true
+	if taken {
+		c.conn.sendCancel(c.id, cause)
+	}
+	return taken
 }
 
 // giveUp ends a call that nobody wants to wait for, and tells the other end. If the

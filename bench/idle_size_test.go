@@ -8,4 +8,4 @@ var mostResident = race.Pick(300, 1200)
 
 // mostCarried is the largest message that idle pipes have carried in tests: with
 // larger ones they take a minute under the race detector.
-var mostCarried = race.Pick(16<<20, 1_500_000)
+var mostCarried = race.Pick(16<<20, 3_000_000)

@@ -3,7 +3,6 @@ package pipe_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -110,10 +110,10 @@ func join(t *testing.T, a *pipe.Context, l *pipe.Listener) (client, server *pipe
 // The listening end need not wait for what will not come.
 func TestListenerHearsOfTheNewBeginning(t *testing.T) {
 	network := mem.NewNetwork()
-	var log lines
+	var log loglines.Lines
 	a := both(t, network, fallingIll(network, pipe.DialectNative, 0))
 	b := both(t, network, fallingIll(network, pipe.DialectNative, well), func(o *pipe.Options) {
-		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		o.Logger = log.Logger()
 	})
 	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
 	require.NoError(t, err)

@@ -126,7 +126,6 @@ func (l Limits) wire() wire.Limits {
 func (l Limits) native() native.Limits {
 	return native.Limits{
 		Descriptor: l.DescriptorBytes,
-		Inline:     inlineMessage,
 		Payloads:   l.Payloads,
 		Tensors:    l.Tensors,
 	}.WithDefaults()

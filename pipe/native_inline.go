@@ -1,14 +1,18 @@
 package pipe
 
-import "github.com/tensorpipe-go/tensorpipe/device"
+import (
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+)
 
 // Parts of a message travel inside it as long as each has at most inlinePart
 // bytes and all together inlineMessage; the others wait for memory. Through shared
-// memory all parts of a message do that has at most inlineMessage bytes: what is
+// memory all parts of a message do that has at most inlineRing bytes: what is
 // written goes straight on into the memory of Read, and asking would take longer.
 const (
 	inlinePart    = 64 << 10
 	inlineMessage = 1 << 20
+	inlineRing    = native.MostInline
 )
 
 // inliner decides which parts travel inside a message, one after the other:
@@ -19,7 +23,7 @@ type inliner struct {
 }
 
 func (i *inliner) take(n int) bool {
-	if n > i.most || n > inlineMessage-i.used {
+	if n > i.most || n > max(inlineMessage, i.most)-i.used {
 		return false
 	}
 	i.used += n

@@ -63,7 +63,7 @@ func behind(pieces [][]byte, n int) [][]byte {
 
 // mostInline is up to how many bytes a part of the next message travels inside it.
 func (o *nativeOutbox) mostInline(size *sizer, packed *packing) int {
-	if packed == nil && size.data <= inlineMessage {
+	if packed == nil && size.data <= inlineRing {
 		return o.inlineLimit()
 	}
 	return inlinePart
@@ -72,7 +72,7 @@ func (o *nativeOutbox) mostInline(size *sizer, packed *packing) int {
 // inlineLimit is the most that does.
 func (o *nativeOutbox) inlineLimit() int {
 	if o.direct() {
-		return inlineMessage
+		return inlineRing
 	}
 	return inlinePart
 }

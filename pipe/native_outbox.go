@@ -96,16 +96,9 @@ func (p *nativePipe) writeAsync(ctx context.Context, m *Message) *WriteOp {
 // send puts a message in line once there is room for it. Where all of it has
 // been copied there is no operation to wait for.
 func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op *watchedOp, err error) {
-	p := o.pipe
-	if err := p.Err(); err != nil {
-		return 0, nil, p.errorFor("write", "", err)
-	}
-	size, err := p.measure(m)
-	if err == nil {
-		err = cmp.Or(m.checkParts(), m.checkDeadline())
-	}
+	size, err := o.check(m)
 	if err != nil {
-		return 0, nil, p.errorFor("write", "", err)
+		return 0, nil, err
 	}
 	cost := o.cost(&size)
 	if ctx.Err() != nil || !o.room.acquire(ctx, o.refused, cost) {
@@ -125,6 +118,22 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 	}
 	number, op = o.start(m, &size, packed)
 	return number, op, nil
+}
+
+// check refuses what cannot be sent at all.
+func (o *nativeOutbox) check(m *Message) (sizer, error) {
+	p := o.pipe
+	if err := p.Err(); err != nil {
+		return sizer{}, p.errorFor("write", "", err)
+	}
+	size, err := p.measure(m)
+	if err == nil {
+		err = cmp.Or(m.checkParts(), m.checkDeadline())
+	}
+	if err != nil {
+		return sizer{}, p.errorFor("write", "", err)
+	}
+	return size, nil
 }
 
 // checkParts refuses what has no number in this dialect, whatever the limits.

@@ -14,6 +14,9 @@ func (p *compat) write(ctx context.Context, m *Message) error {
 	return op.Wait(ctx)
 }
 
+// tryWrite takes nothing: messages of this dialect wait where they lie.
+func (p *compat) tryWrite(*Message) (bool, error) { return false, nil }
+
 func (p *compat) writeConfirmed(ctx context.Context, m *Message) error {
 	if !p.control.exists() {
 		return p.errorFor("write", "", ErrNoControl)

@@ -48,6 +48,7 @@ type Pipe struct {
 // methods are those of Pipe, which documents them.
 type dialect interface {
 	write(ctx context.Context, m *Message) error
+	tryWrite(m *Message) (taken bool, err error)
 	writeConfirmed(ctx context.Context, m *Message) error
 	writeAsync(ctx context.Context, m *Message) *WriteOp
 	next(ctx context.Context) (*Incoming, error)

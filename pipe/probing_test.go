@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -141,8 +141,8 @@ func TestRequiredChannelThatDoesNotWork(t *testing.T) {
 			require.ErrorIs(t, err, pipe.ErrPolicy)
 			require.ErrorContains(t, err, "it is forbidden")
 		}
-		var log lines
-		logged := func(o *pipe.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) }
+		var log loglines.Lines
+		logged := func(o *pipe.Options) { o.Logger = log.Logger() }
 		a := newContext(t, p, with(newMoody("dials", fault)))
 		b := newContext(t, p, with(newMoody("listens", nil)), logged, func(o *pipe.Options) { o.Policy.Channels.Require = []string{"moody"} })
 		l, err := b.Listen(testContext(t), p.url)
@@ -152,24 +152,6 @@ func TestRequiredChannelThatDoesNotWork(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.Contains(t, log.String(), "the dialling end: it is forbidden")
 	})
-}
-
-// lines is a log that may be written from anywhere.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // An end that shows nothing is not tried: an older one, or one whose channel has

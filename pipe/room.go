@@ -30,6 +30,18 @@ func (r *room) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
 	return true
 }
 
+// tryAcquire is acquire that takes nothing where it would have to wait.
+func (r *room) tryAcquire(n int) bool {
+	if !r.own.TryAcquire(n) {
+		return false
+	}
+	if !r.shared.TryAcquire(r.sharedCost(n)) {
+		r.own.Release(n)
+		return false
+	}
+	return true
+}
+
 func (r *room) release(n int) { r.giveBack(r.shareOf(n)) }
 
 // share is what a message, or several, or a part of one, has of the budgets.

@@ -23,6 +23,14 @@ import (
 // what the ring has no room for is copied if ctx ends.
 func (p *Pipe) Write(ctx context.Context, m *Message) error { return p.dialect.write(ctx, m) }
 
+// TryWrite is Write that does not wait, and reports whether it has taken m. It takes
+// what the native dialect copies, while there is room within the limits on bytes in
+// flight and nobody waits for that; nothing in the compatible dialect. It is for a
+// goroutine that the peer may be waiting for, as one that reads and answers: two of
+// these that wait in Write for each other wait for ever. An error is that of Write;
+// where it just has not taken m there is none.
+func (p *Pipe) TryWrite(m *Message) (taken bool, err error) { return p.dialect.tryWrite(m) }
+
 // WriteConfirmed is Write that returns when the peer has read the message, and
 // all before it, or discarded them; what a peer that closes leaves unread does
 // not count. It fails with ErrNoControl, and sends nothing, if the peer is not

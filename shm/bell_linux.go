@@ -2,6 +2,7 @@ package shm
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
@@ -24,6 +25,18 @@ func (b bell) clear() {
 	select {
 	case <-b:
 	default:
+	}
+}
+
+// heard waits for the bell, so long at most, and reports whether it rang.
+func (b bell) heard(most time.Duration) bool {
+	t := time.NewTimer(most)
+	defer t.Stop()
+	select {
+	case <-b:
+		return true
+	case <-t.C:
+		return false
 	}
 }
 

@@ -55,6 +55,12 @@ func press(fd uintptr, send func(fd uintptr) error) {
 	_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // it fails where the peer is gone
 }
 
+func pause() {
+	t := time.NewTimer(time.Millisecond)
+	defer t.Stop()
+	<-t.C
+}
+
 func sendDoorbell(fd uintptr) error {
 	return unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
@@ -118,6 +124,7 @@ func (c *conn) hearEnd(fd int, err error) bool {
 		return false
 	}
 	c.gone.Store(true)
+	c.in.bell.ring() // the reader may be about to leave a token
 	c.out.bell.ring()
 	return true
 }

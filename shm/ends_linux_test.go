@@ -35,7 +35,7 @@ func TestCloseWriteWaitsForAPeerWithoutDoorbells(t *testing.T) {
 	require.NoError(t, words.ReadAll(make([]byte, headerSize+len("last words"))))
 	require.NoError(t, words.Commit())
 	box := newLetterbox(s.post, [2]uint32{}, func() bool { return false })
-	require.NoError(t, box.leave(c.(*conn).outToken, new(deadline)))
+	require.NoError(t, box.leave(c.(*conn).outToken, new(deadline), newBell()))
 	s.put(t, "\x06\x00\x00\x00answer")
 	wantEnd(t, s)
 	wantFrame(t, c, []byte("answer"))

@@ -203,10 +203,10 @@ func TestStrangeTokens(t *testing.T) {
 	box := newLetterbox(s.post, [2]uint32{}, func() bool { return false })
 	read := patience.Start(func() error { _, err := c.NextFrame(); return err })
 	for _, token := range []uint32{math.MaxUint32, 1 << 31, 1000} {
-		require.NoError(t, box.leave(token, new(deadline)))
+		require.NoError(t, box.leave(token, new(deadline), newBell()))
 	}
 	s.put(t, "\x01\x00\x00\x00")
-	require.NoError(t, box.leave(c.(*conn).inToken, new(deadline)))
+	require.NoError(t, box.leave(c.(*conn).inToken, new(deadline), newBell()))
 	require.NoError(t, patience.Finish(t, read))
 }
 

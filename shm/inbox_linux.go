@@ -159,7 +159,7 @@ func (b *inbox) settle() error {
 	if b.owed == 0 {
 		return nil
 	}
-	err := b.conn.letters.leave(b.conn.letters.outbox, &b.deadline)
+	err := b.conn.letters.leave(b.conn.letters.outbox, &b.deadline, b.bell)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.owed = 0
 	}

@@ -34,14 +34,25 @@ func newLetterbox(m memory, tokens [2]uint32, alone func() bool) *letterbox {
 	return l
 }
 
-// attempts is how often a token is offered before the ring is left alone for a
-// while.
-const attempts = 1000
+// attempts is how often a token is offered before the caller sleeps, and longestSleep
+// how long he does so at most before he offers it again.
+const (
+	attempts     = 1000
+	longestSleep = 32 * time.Millisecond
+)
 
-// leave leaves a token. Where the ring is full, as with a peer that was stopped,
-// or others are at it, it waits until the deadline. They send no signal: it looks
-// again.
-func (l *letterbox) leave(token uint32, d *deadline) error {
+// leave leaves a token. Where the ring is full, as with a peer that was stopped, or
+// others are at it, it waits until the deadline, which rings b as all does that ends
+// the wait, but for the peer. That one makes room without a word, being made for
+// writers that look all the time: who sleeps has to look again, at growing intervals.
+func (l *letterbox) leave(token uint32, d *deadline, b bell) error {
+	rung := false
+	defer func() {
+		if rung {
+			b.ring() // for what the caller waits for next
+		}
+	}()
+	sleep := time.Millisecond
 	for try := 1; ; try++ {
 		err := l.post(token)
 		if errors.Is(err, ring.ErrCorrupt) {
@@ -56,11 +67,12 @@ func (l *letterbox) leave(token uint32, d *deadline) error {
 		if d.expired() {
 			return os.ErrDeadlineExceeded
 		}
-		if try%attempts != 0 {
+		if try < attempts {
 			runtime.Gosched()
-		} else {
-			pause()
+			continue
 		}
+		rung = b.heard(sleep) || rung
+		sleep = min(2*sleep, longestSleep)
 	}
 }
 
@@ -82,12 +94,6 @@ func (l *letterbox) offer() error {
 		return err
 	}
 	return l.posts.Commit()
-}
-
-func pause() {
-	t := time.NewTimer(time.Millisecond)
-	defer t.Stop()
-	<-t.C
 }
 
 func (l *letterbox) close() { l.memory.close() }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -46,6 +47,33 @@ func TestFullReactor(t *testing.T) {
 	require.NoError(t, tokens.Commit())
 	require.Equal(t, words(5, 5), got)
 	require.NoError(t, patience.Finish(t, written))
+}
+
+// While it waits it sleeps.
+func TestFullReactorSleeps(t *testing.T) {
+	leakcheck.Check(t)
+	c, s := crowded(t)
+	written := writeOne(c)
+	patience.Asleep(t)
+	takeTokens(t, s, 2)
+	require.NoError(t, patience.Finish(t, written))
+	takeTokens(t, s, 1)
+}
+
+// What rings the bell in the midst of that rings it for whoever waits next as well.
+func TestBellOfAFullReactorIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := unsealed(t, tokenSize)
+		l := newLetterbox(m, [2]uint32{}, func() bool { return false })
+		d, b := new(deadline), newBell()
+		require.NoError(t, l.leave(1, d, b))
+		require.Empty(t, b)
+		begin := time.Now()
+		d.set(begin.Add(time.Hour), b)
+		require.ErrorIs(t, l.leave(2, d, b), os.ErrDeadlineExceeded)
+		require.Equal(t, time.Hour, time.Since(begin), "the bell ends the last sleep")
+		require.Len(t, b, 1)
+	})
 }
 
 func TestFullReactorThenClose(t *testing.T) {

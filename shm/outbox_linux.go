@@ -211,7 +211,7 @@ func (o *outbox) tell(d *deadline) error {
 	if !o.untold {
 		return nil
 	}
-	err := o.conn.letters.leave(o.conn.letters.inbox, d)
+	err := o.conn.letters.leave(o.conn.letters.inbox, d, o.bell)
 	o.untold = errors.Is(err, os.ErrDeadlineExceeded)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/alone"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -59,6 +60,22 @@ func TestInboxHoldsLittle(t *testing.T) {
 	send(1)
 	require.Equal(t, inboxSize, resident(t, inboxes[1]))
 	require.Equal(t, inboxBegin, resident(t, inboxes[0]))
+}
+
+// Where the system cannot set pages aside later, as Linux before 5.14, an inbox has all
+// from the start, and nobody asks for more.
+func TestInboxOfAnOldKernelIsComplete(t *testing.T) {
+	if !alone.Here(t) {
+		return
+	}
+	require.NoError(t, alone.Forbid(unix.SYS_MADVISE, unix.EINVAL, alone.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE}))
+	ends, inboxes := inspected(t)
+	for _, f := range inboxes {
+		require.Equal(t, inboxSize, resident(t, f))
+	}
+	large := make([]byte, inboxBegin+1)
+	require.NoError(t, ends[0].WriteFrames(transport.Frame{large}))
+	wantFrame(t, ends[1], large)
 }
 
 // Who leaves tokens may be a C++ peer, which asks for no pages.

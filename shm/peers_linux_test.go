@@ -7,7 +7,10 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -21,6 +24,8 @@ var peers = map[string]func(addr string) error{
 	"echo by token": func(addr string) error { return echo(New(tokens), addr) },
 	"half":          func(addr string) error { return half(New(), addr) },
 	"half by token": func(addr string) error { return half(New(tokens), addr) },
+	"idle":          func(addr string) error { return idle(New(), addr) },
+	"idle by token": func(addr string) error { return idle(New(tokens), addr) },
 	"tokens":        func(string) error { return leaveTokens() },
 	"shrinker":      shrinkUnderAWriter,
 	"stranger": func(addr string) error {
@@ -86,6 +91,39 @@ func half(tr *Transport, addr string) error {
 	return err
 }
 
+// mostIdle is which part of a core a process may take in which nothing happens. The race
+// detector takes some, too.
+var mostIdle = race.Pick(0.01, 0.03)
+
+// idle sends back one frame, and then says which part of a core it takes while it waits
+// for another one.
+func idle(tr *Transport, addr string) error {
+	c, err := tr.Dial(context.Background(), addr)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	n, err := c.NextFrame()
+	if err != nil {
+		return err
+	}
+	p := make([]byte, n)
+	if err := errors.Join(c.ReadBody(p), c.WriteFrames(transport.Frame{p})); err != nil {
+		return err
+	}
+	waited := make(chan error, 1)
+	go func() {
+		_, err := c.NextFrame()
+		waited <- err
+	}()
+	fmt.Println(patience.Share(2*time.Second, mostIdle))
+	err = errors.Join(c.Close(), <-waited)
+	if errors.Is(err, transport.ErrClosed) {
+		return nil
+	}
+	return fmt.Errorf("not left in peace: %v", err)
+}
+
 // leaveTokens leaves the tokens 0 and 2 in the ring that it inherited.
 func leaveTokens() error {
 	m, err := open(os.NewFile(3, "header"), os.NewFile(4, "data"))
@@ -94,7 +132,7 @@ func leaveTokens() error {
 	}
 	l := newLetterbox(m, [2]uint32{0, 2}, func() bool { return false })
 	defer l.close()
-	return errors.Join(l.leave(l.inbox, new(deadline)), l.leave(l.outbox, new(deadline)))
+	return errors.Join(l.leave(l.inbox, new(deadline), newBell()), l.leave(l.outbox, new(deadline), newBell()))
 }
 
 // listenForNobody accepts connections and looks at none of them.

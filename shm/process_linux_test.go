@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -139,6 +140,21 @@ func full(c *conn) int {
 		return -1
 	}
 	return n
+}
+
+// A process with a connection on which nothing happens takes less than a hundredth of a
+// core, also where it has to look for the tokens of its peer.
+func TestIdleProcess(t *testing.T) {
+	eachKind(t, "idle", func(t *testing.T, c transport.Conn, p *process) {
+		require.NoError(t, c.WriteFrames(transport.Frame{[]byte("the only one")}))
+		wantFrame(t, c, []byte("the only one"))
+		share, err := strconv.ParseFloat(p.line(t), 64)
+		require.NoError(t, err)
+		t.Logf("%.3f %% of a core", 100*share)
+		require.Positive(t, share)
+		require.Less(t, share, mostIdle)
+		p.finish(t)
+	})
 }
 
 // A peer that is stopped for a while loses nothing. The writer at the full ring

@@ -99,7 +99,7 @@ func shrinkUnderAWriter(addr string) error {
 // pass takes up to n bytes without looking at them, and says that there is room.
 func pass(from *ring.Consumer, box *letterbox, n int) error {
 	_, _, err := from.Next(n)
-	return errors.Join(err, from.Publish(), box.leave(box.outbox, new(deadline)))
+	return errors.Join(err, from.Publish(), box.leave(box.outbox, new(deadline), newBell()))
 }
 
 // greetUnsealed does a handshake as C++ does, with memory that can be taken away.

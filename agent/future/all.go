@@ -19,7 +19,7 @@ func All[T any](fs ...*Future[T]) *Future[[]*Future[T]] {
 	}
 	g := &gathering[T]{fs: slices.Clone(fs), out: &Future[[]*Future[T]]{}}
 	if len(fs) > 0 {
-		g.out.onPanic = fs[0].onPanic
+		g.out.onPanic, g.out.activity = fs[0].onPanic, fs[0].activity
 	}
 	g.left.Store(int64(len(fs)) + 1) // one more, until all are watched
 	for _, f := range g.fs {

@@ -25,7 +25,15 @@ func (f *Future[T]) enqueue(callback func()) {
 	}
 	f.mu.Unlock()
 	if start {
+		f.begin()
 		go f.drain()
+	}
+}
+
+// begin tells that a goroutine is about to run callbacks.
+func (f *Future[T]) begin() {
+	if f.activity != nil {
+		f.activity.Begin()
 	}
 }
 
@@ -33,8 +41,11 @@ func (f *Future[T]) enqueue(callback func()) {
 func (f *Future[T]) drain() {
 	empty := false
 	defer func() {
-		if !empty { // a callback ended the goroutine: the others need a new one
+		switch {
+		case !empty: // a callback ended the goroutine: the others need a new one
 			go f.drain()
+		case f.activity != nil:
+			f.activity.End()
 		}
 	}()
 	for callback := f.next(); callback != nil; callback = f.next() {

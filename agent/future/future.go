@@ -17,13 +17,15 @@ type Future[T any] struct {
 	err   error
 	marks []mark // what the value waits for on devices
 
-	onPanic func(*PanicError) // never changes
+	onPanic  func(*PanicError) // these never change
+	activity Activity
 
 	mu        sync.Mutex // guards what follows, and completing
 	done      chan struct{}
 	watchers  []watcher
 	callbacks []func() // to be run, in this order
 	draining  bool     // a goroutine runs the callbacks
+	recall    func(cause error)
 	onCancel  func(cause error)
 }
 
@@ -85,10 +87,13 @@ func (f *Future[T]) complete(v T, err error, marks []mark) error {
 		close(f.done)
 	}
 	watchers := f.watchers
-	f.watchers, f.onCancel = nil, nil
+	f.watchers, f.recall, f.onCancel = nil, nil, nil
 	start := len(f.callbacks) > 0
 	f.draining = start
 	f.mu.Unlock()
+	if start {
+		f.begin()
+	}
 
 	for _, w := range watchers {
 		w.completed(err)

@@ -24,7 +24,7 @@ func Then[T, U any](f *Future[T], fn func(*Future[T]) (U, error), streams ...dev
 	case fn == nil:
 		return Failed[U](ErrNilCallback)
 	}
-	out := &Future[U]{onPanic: f.onPanic}
+	out := &Future[U]{onPanic: f.onPanic, activity: f.activity}
 	f.enqueue(func() { derive(f, out, fn, streams) })
 	return out
 }
@@ -76,7 +76,7 @@ func Flatten[T any](f *Future[*Future[T]]) *Future[T] {
 	if f == nil {
 		return Failed[T](ErrNilFuture)
 	}
-	out := &Future[T]{onPanic: f.onPanic}
+	out := &Future[T]{onPanic: f.onPanic, activity: f.activity}
 	f.watch(&outer[T]{f, out})
 	return out
 }

@@ -6,42 +6,23 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 )
 
-// lines collects what a server logs.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // serving returns a server, and what it logs.
-func serving(t *testing.T, o ServerOptions) (*Server, *lines) {
+func serving(t *testing.T, o ServerOptions) (*Server, *loglines.Lines) {
 	t.Helper()
-	log := &lines{}
-	o.Logger = slog.New(slog.NewTextHandler(log, nil))
+	log := &loglines.Lines{}
+	o.Logger = log.Logger()
 	s, err := Serve(t.Context(), "127.0.0.1:0", o)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })

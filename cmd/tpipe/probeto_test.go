@@ -56,7 +56,7 @@ func TestProbeOfTheBestPath(t *testing.T) {
 	own := regexp.MustCompile(`"(shm:)?[^"]*-[^"]*"`) // what is this machine's, or of these processes
 	require.Equal(t, `  dialect              native
   transport            shm
-  up to 1048576 bytes  inside the message
+  up to 2097152 bytes  inside the message
   cpu:0 to cpu:0       cma
   not transport uv     the listening end: shm goes before it
   not channel xth      the listening end: cpu:0 to cpu:0: the peer's "..." does not go with our "..."

@@ -29,7 +29,7 @@ func New(n int) *Coders {
 func (c *Coders) use(f func(*coder) error) error {
 	k := <-c.free
 	if k == nil {
-		k = &coder{coded: make([]byte, 0, s2.MaxEncodedLen(BlockSize))}
+		k = &coder{coded: make([]byte, 0, s2.MaxEncodedLen(BlockSize)+s2Tail)}
 	}
 	defer func() { c.free <- k }()
 	return f(k)
@@ -46,7 +46,7 @@ type coder struct {
 // encode compresses src. The result is valid until the next call.
 func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 	if codec == S2 {
-		return s2.Encode(k.coded[:cap(k.coded)], src), nil
+		return encodeS2(k.coded[:cap(k.coded)], src), nil
 	}
 	if k.encoder == nil {
 		e, err := newZstd()

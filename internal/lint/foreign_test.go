@@ -24,6 +24,7 @@ var support = map[string]struct {
 	"agent/store/storetest":   {"a suite of tests", []string{"github.com/stretchr/testify"}},
 	"internal/leakcheck":      {"the TestMain of all packages", []string{"go.uber.org/goleak"}},
 	"internal/team":           {"tests in several processes", nil},
+	"internal/alone":          {"tests that spoil their process", nil},
 }
 
 // foreign reports an import of product code from a module that is not welcome.

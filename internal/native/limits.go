@@ -6,6 +6,9 @@ import "cmp"
 // part has 16 bits in the id of its transfer.
 const MaxParts = 1 << 16
 
+// MostInline is how many bytes of its parts a message has inside at most.
+const MostInline = 2 << 20
+
 // maxKind bounds a device kind in bytes: its length has one byte.
 const maxKind = 1<<8 - 1
 
@@ -18,7 +21,7 @@ type Limits struct {
 	Descriptor int
 
 	// Inline is the size in bytes of all inline parts of a message together, by
-	// default 1 MiB.
+	// default MostInline.
 	Inline int
 
 	// Payloads and Tensors are their numbers in a message, by default and at
@@ -35,7 +38,7 @@ type Limits struct {
 func (l Limits) WithDefaults() Limits {
 	return Limits{
 		Descriptor: cmp.Or(l.Descriptor, 4<<20),
-		Inline:     cmp.Or(l.Inline, 1<<20),
+		Inline:     cmp.Or(l.Inline, MostInline),
 		Payloads:   min(cmp.Or(l.Payloads, MaxParts), MaxParts),
 		Tensors:    min(cmp.Or(l.Tensors, MaxParts), MaxParts),
 		Kind:       min(cmp.Or(l.Kind, 64), maxKind),

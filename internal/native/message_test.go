@@ -329,9 +329,9 @@ func TestMalformedHeaders(t *testing.T) {
 		header      []byte
 		limit       bool
 	}{
-		{"largest", "", []byte{0, 0, 0x50, 0, 1, 0, 0, 0}, false},
-		{"checksum", "", []byte{0, 0, 0x50, 0, 1, 1, 0, 0}, false},
-		{"too long", "length", []byte{1, 0, 0x50, 0, 1, 0, 0, 0}, true},
+		{"largest", "", []byte{0, 0, 0x60, 0, 1, 0, 0, 0}, false},
+		{"checksum", "", []byte{0, 0, 0x60, 0, 1, 1, 0, 0}, false},
+		{"too long", "length", []byte{1, 0, 0x60, 0, 1, 0, 0, 0}, true},
 		{"far too long", "length", []byte{255, 255, 255, 255, 1, 0, 0, 0}, true},
 		{"kind 0", "kind", []byte{0, 0, 0, 0, 0, 0, 0, 0}, false},
 		{"another kind", "kind", []byte{0, 0, 0, 0, 2, 0, 0, 0}, false},
@@ -400,7 +400,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	require.Equal(t, Limits{4 << 20, 1 << 20, MaxParts, MaxParts, 64}, Limits{}.WithDefaults())
+	require.Equal(t, Limits{4 << 20, MostInline, MaxParts, MaxParts, 64}, Limits{}.WithDefaults())
 	most := Limits{math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt}
 	require.Equal(t, Limits{math.MaxInt, math.MaxInt, MaxParts, MaxParts, 255}, most.WithDefaults())
 	few := Limits{1, 2, 3, 4, 5}

@@ -31,6 +31,32 @@ func TestAsleep(t *testing.T) {
 	})
 }
 
+// The least of three stretches counts, and the first that is little enough.
+func TestShare(t *testing.T) {
+	for _, c := range []struct {
+		parts []float64 // of each stretch
+		want  float64
+		taken int
+	}{
+		{[]float64{0.001, 1, 1}, 0.001, 1},
+		{[]float64{0.5, 0.001, 1}, 0.001, 2},
+		{[]float64{0.5, 0.25, 0.75}, 0.25, 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const stretch = 2 * time.Second
+			begin := time.Now()
+			got := share(stretch, 0.01, func() (used time.Duration) {
+				for _, part := range c.parts[:time.Since(begin)/stretch] {
+					used += time.Duration(part * float64(stretch))
+				}
+				return used
+			})
+			require.InDelta(t, c.want, got, 1e-9)
+			require.Equal(t, time.Duration(c.taken)*stretch, time.Since(begin))
+		})
+	}
+}
+
 // What this process does is counted, and that it does nothing.
 func TestUsed(t *testing.T) {
 	before := used()

@@ -2,10 +2,14 @@ package ringnet
 
 import (
 	"net"
+	"runtime"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -56,16 +60,35 @@ const HeaderSize = headerSize
 func Put(ring, p []byte) (int, error)  { return newWriterEnd(ring).put(p) }
 func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }
 
-// StartRing is what a ring begins with, LargeRing what it grows to.
+// StartRing is what a ring begins with, LargeRing what it grows to; SmallRing is one that
+// does not.
 const (
 	StartRing = startRing
 	LargeRing = largeRing
+	SmallRing = smallRing
 
 	MuchTraffic = muchTraffic
 )
 
 // Reduce does what happens after IdleRing.
 func (s *Session) Reduce() { s.reduce() }
+
+// ReduceAround runs f in the midst of Reduce: that has begun, and has not looked at any
+// stream yet. A timer for it is set.
+func (s *Session) ReduceAround(f func()) {
+	reduced := make(chan struct{})
+	defer func() { <-reduced }()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	go func() {
+		defer close(reduced)
+		s.reduce()
+	}()
+	for begin := time.Now(); s.Reducing() && time.Since(begin) < patience.Limit; {
+		runtime.Gosched()
+	}
+	f()
+}
 
 // Reducing reports whether a timer for that is set.
 func (s *Session) Reducing() bool {
@@ -92,8 +115,17 @@ func Roomy(ring []byte, written, read uint64) bool {
 	return r.roomy()
 }
 
+// Created is the segment that begins with the k-th place, with rings of so many bytes.
+func Created(k, ring int) (*segment.Segment, error) { return created(k, ring) }
+
 // Segments counts those of this end and the peer.
 func (s *Session) Segments() int { return len(s.segments) }
+
+// FirstGrown is the word of that ring that says that it has all of its bytes.
+func (s *Session) FirstGrown() *atomic.Uint32 {
+	w, _ := split(s.mine[0].here)
+	return w.grown
+}
 
 // FirstWriter is the word of that ring that says that its writer sleeps.
 func (s *Session) FirstWriter() *atomic.Uint32 {

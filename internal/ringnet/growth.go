@@ -88,7 +88,7 @@ func (r *readerEnd) resize() error {
 	case r.size == uint64(len(r.data)):
 		return fmt.Errorf("%w: a ring of %d bytes grew", ErrCorrupt, r.size)
 	}
-	if err := segment.Reserve(r.data[r.size:]); err != nil { // which the writer did, or says that it did
+	if err := setAside(r.data[r.size:]); err != nil {
 		return err
 	}
 	r.size = uint64(len(r.data))

@@ -3,7 +3,10 @@ package ringnet_test
 import (
 	"bytes"
 	"io"
+	"runtime"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,30 +20,33 @@ import (
 // number.
 func fill(t *testing.T, s transport.Stream, from, most int) (n int) {
 	t.Helper()
-	p := make([]byte, most)
-	for i := range p {
-		p[i] = numbered(from + i)
-	}
-	n, err := s.(transport.Poller).TryWrite(p)
+	n, err := s.(transport.Poller).TryWrite(numbered(from, most))
 	require.NoError(t, err)
 	return n
 }
 
-// numbered is a byte that tells its place from others a power of two away.
-func numbered(i int) byte { return byte(i % 251) }
+// numbered are n bytes, each by its number, which tells its place from others a power of
+// two away. They are not to be changed.
+func numbered(from, n int) []byte { return numbers()[from%251:][:n] }
+
+// numbers are made once: under the race detector that takes long.
+var numbers = sync.OnceValue(func() []byte {
+	p := make([]byte, 251)
+	for i := range p {
+		p[i] = byte(i)
+	}
+	return bytes.Repeat(p, (20<<20)/len(p)+2)
+})
 
 // most is more than any ring holds.
 const most = 4 << 20
 
 func drain(t *testing.T, s transport.Stream, from, n int) {
 	t.Helper()
-	got, want := make([]byte, n), make([]byte, n)
+	got := make([]byte, n)
 	_, err := io.ReadFull(s, got)
 	require.NoError(t, err)
-	for i := range want {
-		want[i] = numbered(from + i)
-	}
-	require.True(t, bytes.Equal(want, got))
+	require.True(t, bytes.Equal(numbered(from, n), got))
 }
 
 // pass sends as much through a ring as it takes for it to grow when it is full next,
@@ -50,6 +56,18 @@ func pass(t *testing.T, out, in transport.Stream, at int) int {
 	for end := at + ringnet.MuchTraffic - ringnet.StartRing; at < end; at += ringnet.StartRing {
 		require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
 		drain(t, in, at, ringnet.StartRing)
+	}
+	return at
+}
+
+// grow has a ring that is small and empty grow, and returns from where to go on.
+func grow(t *testing.T, out, in transport.Stream, at int) int {
+	t.Helper()
+	at = pass(t, out, in, at)
+	for _, n := range []int{ringnet.StartRing, ringnet.LargeRing} {
+		require.Equal(t, n, fill(t, out, at, most))
+		drain(t, in, at, n)
+		at += n
 	}
 	return at
 }
@@ -83,10 +101,7 @@ func TestRingGrows(t *testing.T) {
 func TestWriterWaitsForGrowth(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
-	p := make([]byte, 20<<20)
-	for i := range p {
-		p[i] = numbered(i)
-	}
+	p := numbered(0, 20<<20)
 	written := patience.Start(func() error { _, err := out.Write(p); return err })
 	drain(t, in, 0, len(p))
 	require.NoError(t, patience.Finish(t, written))
@@ -127,18 +142,67 @@ func TestIdleRingShrinks(t *testing.T) {
 	}
 }
 
+// A ring that grows while others are being looked at is looked at later.
+func TestGrowthInTheMidstOfReduce(t *testing.T) {
+	client, server := sessions(t, 2)
+	out, in := open(t, client, server)
+	bulk, err := client.OpenBulk()
+	require.NoError(t, err)
+	bulkIn, err := server.Accept(t.Context())
+	require.NoError(t, err)
+	at := grow(t, out, in, 0)
+	bulkAt := 0
+	client.ReduceAround(func() { bulkAt = grow(t, bulk, bulkIn, 0) })
+	require.True(t, client.Reducing(), "two rings have grown")
+	client.Reduce()
+	require.False(t, client.Reducing())
+	require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
+	require.Equal(t, ringnet.StartRing, fill(t, bulk, bulkAt, most))
+}
+
+// A ring that grows, while its reader reads, and gives its memory back, whenever it is
+// empty, time after time, loses nothing.
+func TestGrowthAgainstReduce(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	grown, asleep := client.FirstGrown(), client.FirstWriter()
+	stop := make(chan struct{})
+	reduced := patience.Start(func() error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+				client.Reduce()
+				runtime.Gosched()
+			}
+		}
+	})
+	defer func() {
+		close(stop)
+		require.NoError(t, patience.Finish(t, reduced))
+	}()
+	const burst = 3 << 20
+	for at, round := 0, 0; round < race.Pick(8, 3); round++ {
+		at = pass(t, out, in, at)
+		p := numbered(at, burst)
+		written := patience.Start(func() error { _, err := out.Write(p); return err })
+		require.Eventually(t, func() bool { return asleep.Load() != 0 }, patience.Limit, time.Millisecond)
+		drain(t, in, at, burst-1)
+		require.NoError(t, patience.Finish(t, written))
+		require.EqualValues(t, 1, grown.Load(), "a byte is unread")
+		drain(t, in, at+burst-1, 1)
+		require.Eventually(t, func() bool { return grown.Load() == 0 }, patience.Limit, time.Millisecond)
+		at += burst
+	}
+}
+
 // A session may be closed with rings that have grown, at any time.
 func TestCloseAgainstReduce(t *testing.T) {
 	for range race.Pick(20, 6) {
 		client, server := sessions(t, 1)
 		out, in := open(t, client, server)
-		at := pass(t, out, in, 0)
-		n := fill(t, out, at, most)
-		drain(t, in, at, n)
-		at += n
-		n = fill(t, out, at, most)
-		require.Equal(t, ringnet.LargeRing, n)
-		drain(t, in, at, n)
+		grow(t, out, in, 0)
 		reduced := patience.Start(func() error {
 			for range 10 {
 				client.Reduce()

@@ -83,13 +83,23 @@ func (p *place) page() error {
 	}
 	for _, ring := range [][]byte{p.here, p.there} {
 		_, data := split(ring)
-		err := segment.Reserve(ring[:headerSize+startOf(data)])
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		if err := setAside(ring[:headerSize+startOf(data)]); err != nil {
 			return err
 		}
 	}
 	p.paged = true
 	return nil
+}
+
+// setAside has pages set aside that the other end says it has set aside already. Where
+// this process cannot do that, which may be so in one and not in the other, it takes
+// its word for it.
+func setAside(memory []byte) error {
+	err := segment.Reserve(memory)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
 }
 
 // sizes are those that the segment may have which begins with the k-th place.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,12 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 )
 
-// peerVar tells a process which peer of a test it is, aloneVar which test it is
-// to run alone.
-const (
-	peerVar  = "SEGMENT_TEST_PEER"
-	aloneVar = "SEGMENT_TEST_ALONE"
-)
+// peerVar tells a process which peer of a test it is.
+const peerVar = "SEGMENT_TEST_PEER"
 
 // prompt has the race detector end a process at once, and not after a second.
 const prompt = "GORACE=atexit_sleep_ms=0"
@@ -43,26 +38,4 @@ func peer(t testing.TB, name string, files ...*os.File) *exec.Cmd {
 	cmd.ExtraFiles = files
 	cmd.Stderr = os.Stderr
 	return cmd
-}
-
-// alone reports whether this process runs the calling test and nothing else, so
-// that the test may spoil the process. If not, it runs the test in one that does,
-// set up by the given functions.
-func alone(t *testing.T, setUp ...func(*testing.T, *exec.Cmd)) bool {
-	t.Helper()
-	if os.Getenv(aloneVar) == t.Name() {
-		return true
-	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), aloneVar+"="+t.Name(), prompt)
-	for _, f := range setUp {
-		f(t, cmd)
-	}
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	if strings.Contains(string(out), "--- SKIP: "+t.Name()) {
-		t.Skip(string(out))
-	}
-	require.Contains(t, string(out), "--- PASS: "+t.Name())
-	return false
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/alone"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
@@ -56,7 +57,7 @@ func TestOtherNumberOfFiles(t *testing.T) {
 
 // Whoever has no room for all of the files that came is told so, and keeps none.
 func TestNoDescriptorLeftForFiles(t *testing.T) {
-	if !alone(t) {
+	if !alone.Here(t) {
 		return
 	}
 	leakcheck.Check(t)

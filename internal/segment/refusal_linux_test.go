@@ -2,14 +2,13 @@ package segment_test
 
 import (
 	"errors"
-	"runtime"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/alone"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
@@ -37,7 +36,7 @@ func requireRefused(t *testing.T, size int, call string, reason error) {
 }
 
 func TestNoDescriptorLeft(t *testing.T) {
-	if !alone(t) {
+	if !alone.Here(t) {
 		return
 	}
 	leakcheck.Check(t)
@@ -50,7 +49,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 // The limit of file sizes holds for files in memory, too. The signal that comes
 // with it does not end a Go process.
 func TestFileTooLarge(t *testing.T) {
-	if !alone(t) {
+	if !alone.Here(t) {
 		return
 	}
 	leakcheck.Check(t)
@@ -63,32 +62,13 @@ func TestFileTooLarge(t *testing.T) {
 
 // A filter on system calls may forbid shared memory altogether.
 func TestFilteredCall(t *testing.T) {
-	if !alone(t) {
+	if !alone.Here(t) {
 		return
 	}
-	forbid(t, unix.SYS_MEMFD_CREATE)
+	require.NoError(t, alone.Forbid(unix.SYS_MEMFD_CREATE, unix.EPERM))
 	for _, maker := range makers {
 		_, err := maker(4096)
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 		require.ErrorContains(t, err, "memfd_create")
 	}
-}
-
-// forbid has a system call fail with EPERM in all threads of this process.
-func forbid(t *testing.T, call uint32) {
-	t.Helper()
-	const numberOf = 0 // in struct seccomp_data
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: numberOf},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	runtime.LockOSThread() // to have both calls in one thread, from where they reach the others
-	defer runtime.UnlockOSThread()
-	require.NoError(t, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
-		uintptr(unsafe.Pointer(&filter)))
-	require.Zero(t, errno)
 }

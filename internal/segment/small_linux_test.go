@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/alone"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
@@ -54,7 +55,7 @@ func forbidden(err error) bool {
 
 // Memory that is not there shows when it is set aside, not at the first touch.
 func TestReserveWithoutRoom(t *testing.T) {
-	if !alone(t, ownMounts) {
+	if !alone.Here(t, ownMounts) {
 		return
 	}
 	f := smallMemory(t)
@@ -69,7 +70,7 @@ func TestReserveWithoutRoom(t *testing.T) {
 
 // Nor where it is reserved later.
 func TestReserveLaterWithoutRoom(t *testing.T) {
-	if !alone(t, ownMounts) {
+	if !alone.Here(t, ownMounts) {
 		return
 	}
 	f := smallMemory(t)
@@ -87,7 +88,7 @@ func TestReserveLaterWithoutRoom(t *testing.T) {
 // A peer may send memory that has no room for its pages: to touch those is a
 // fault, too.
 func TestPeerMemoryWithoutRoom(t *testing.T) {
-	if !alone(t, ownMounts) {
+	if !alone.Here(t, ownMounts) {
 		return
 	}
 	f := smallMemory(t)

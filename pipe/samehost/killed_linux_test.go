@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -28,12 +29,13 @@ func refusedToConnect(err error) bool {
 // nothing left of it.
 func TestKilledAtSystemCalls(t *testing.T) {
 	needsTracing(t)
-	onAllWays(t, func(t *testing.T, s *survivor, listens bool) { s.bury(t, atSystemCall, listens, 3) })
+	onAllWays(t, atSystemCall, 3)
 }
 
-// onAllWays runs f with a survivor for each way, in the constellations of dialects
-// and of ends that may die.
-func onAllWays(t *testing.T, f func(t *testing.T, s *survivor, listens bool)) {
+// onAllWays lets children die on each way, in the constellations of dialects and of
+// ends that may die, and says at how many points in all.
+func onAllWays(t *testing.T, start executioner, few int) {
+	var all toll
 	for i, w := range ways {
 		for _, c := range constellations(i) {
 			t.Run(w.name+"/"+c.dialect+"/"+c.child(), func(t *testing.T) {
@@ -42,27 +44,68 @@ func onAllWays(t *testing.T, f func(t *testing.T, s *survivor, listens bool)) {
 				if !c.listens {
 					s.accept(t)
 				}
-				f(t, s, c.listens)
+				all.add(s.bury(t, start, c.listens, few))
 			})
 		}
 	}
+	t.Logf("all ways: %d points counted, %d chosen, killed at %d of these; the slowest was gone after %v",
+		all.points, all.chosen, all.killed, all.slowest.Round(10*time.Microsecond))
+}
+
+// toll is how many points there are, at how many a child was to die, at how many it
+// did, and how long it took at most until nothing was left of one.
+type toll struct {
+	points, chosen, killed int
+	slowest                time.Duration
+}
+
+func (l *toll) add(more toll) {
+	l.points += more.points
+	l.chosen += more.chosen
+	l.killed += more.killed
+	l.slowest = max(l.slowest, more.slowest)
+}
+
+// forgotten is how long it may take until those who wait for a child that died have
+// their errors, and nothing is left of it. Under the race detector all takes longer.
+var forgotten = race.Pick(time.Second, 5*time.Second)
+
+// attempts is at how many deaths at one point that may be exceeded before it counts:
+// other programs share the machine with this one, and what the library itself waits
+// for it waits for each time.
+const attempts = 3
+
+// die has a child die at a point, again if it took too long.
+func (s *survivor) die(t *testing.T, start executioner, listens bool, n int) (best fate) {
+	t.Helper()
+	for i := range attempts {
+		f := s.meet(t, start, listens, n)
+		f.require(t, n)
+		if !f.killed {
+			require.NoError(t, f.err, "point %d: not every life has as many", n)
+		}
+		if i == 0 || f.killed && f.freed < best.freed {
+			best = f
+		}
+		if !best.killed || best.freed < forgotten {
+			break
+		}
+		t.Logf("point %d, %s: gone after %v", n, f.where, f.freed)
+	}
+	return best
 }
 
 // bury lets one child after another die, each at another point of its life: a few of
-// them, or as many as the environment says. Where it says how many, none may take a
-// second to be forgotten; other runs may share the machine with whatever there is.
-func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) {
+// them, or as many as the environment says.
+func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) toll {
 	t.Helper()
 	life := s.live(t, start, listens)
 	var dead []fate
 	points := chosen(t, life.points, few)
 	for _, n := range points {
-		f := s.meet(t, start, listens, n)
-		f.require(t, n)
-		if f.killed {
+		if f := s.die(t, start, listens, n); f.killed {
+			require.Less(t, f.freed, forgotten, "point %d, %s", n, f.where)
 			dead = append(dead, f)
-		} else {
-			require.NoError(t, f.err, "point %d: not every life has as many", n)
 		}
 	}
 	require.NotEmpty(t, dead)
@@ -74,9 +117,9 @@ func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) 
 		life.points, len(dead), len(points), alone, striping,
 		half.Round(10*time.Microsecond), slowest.freed.Round(10*time.Microsecond), slowest.n, slowest.where)
 	if os.Getenv(pointsVar) != "" {
-		require.Less(t, slowest.freed, time.Second)
 		require.Equal(t, life.lanes, striping > 0, "deaths on lanes")
 	}
+	return toll{points: life.points, chosen: len(points), killed: len(dead), slowest: slowest.freed}
 }
 
 func count(dead []fate, such func(fate) bool) (n int) {

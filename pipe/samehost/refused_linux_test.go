@@ -14,6 +14,8 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
@@ -98,6 +100,49 @@ func TestSharedMemoryRefused(t *testing.T) {
 		without("late-nofile", `too many open files`),
 	} {
 		r.prove(t)
+	}
+}
+
+// Where the system cannot set pages aside for memory that is mapped, as Linux before
+// 5.14, or does not let one of the two, memory is shared all the same: messages that
+// have the rings of others grow arrive at both ends.
+func TestMemoryThatCannotGrowIsShared(t *testing.T) {
+	for _, spoil := range []string{"populate", "late-populate"} {
+		r := refusal{restricted: restricted{meeting: meeting{spoil: spoil}}}
+		r.eachWay(t, func(t *testing.T, r refusal) {
+			_, p, err := r.open(t)
+			require.NoError(t, err)
+			require.Equal(t, shm.Name, p.Plan().Transport)
+			data := pseudoRandom(900_000)
+			for range 8 {
+				roundTrip(t, p, data)
+			}
+			overfill(t, p, data)
+			roundTrip(t, p, pseudoRandom(3<<20))
+			require.NoError(t, p.Close())
+		})
+	}
+}
+
+// overfill has messages on their way until there is no room for more in either
+// direction, and then takes them all in.
+func overfill(t *testing.T, p *pipe.Pipe, data []byte) {
+	t.Helper()
+	const messages = 16
+	var sent []*pipe.WriteOp
+	for range messages {
+		m := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data), TargetDevice: device.CPU()}}}
+		sent = append(sent, p.WriteAsync(t.Context(), m))
+	}
+	patience.Asleep(t)
+	for range messages {
+		back, err := read(t.Context(), p)
+		require.NoError(t, err)
+		got, _ := back.Tensors[0].Buffer.Contiguous()
+		require.True(t, bytes.Equal(data, got))
+	}
+	for _, op := range sent {
+		require.NoError(t, op.Wait(t.Context()))
 	}
 }
 

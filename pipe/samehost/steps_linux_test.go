@@ -19,7 +19,7 @@ import (
 // A process is killed where it has moved a ring on, or is about to, and before and
 // after what it asks the system for: see internal/step.
 func TestKilledAtSteps(t *testing.T) {
-	onAllWays(t, func(t *testing.T, s *survivor, listens bool) { s.bury(t, atStep, listens, 15) })
+	onAllWays(t, atStep, 15)
 }
 
 // atStep lets a child die at the n-th step, see internal/step.

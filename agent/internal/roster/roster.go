@@ -87,11 +87,25 @@ func (r *Roster) Current(name string, who Incarnation) bool {
 
 // Leave ends this member's part in the group. A static group is over once all have
 // left. It waits for nobody. Once it has succeeded it does nothing any more.
-func (r *Roster) Leave(ctx context.Context) error {
+func (r *Roster) Leave(ctx context.Context) error { return r.part(ctx, r.visit) }
+
+// fewTries are enough for a store that has ended the connections which its client keeps,
+// and is there.
+const fewTries = 6
+
+// LeaveNow is Leave that does not wait for a store that cannot be reached to come back.
+func (r *Roster) LeaveNow(ctx context.Context) error {
+	hasty, v := *r.visit.shelf, *r.visit
+	hasty.tries = fewTries
+	v.shelf = &hasty
+	return r.part(ctx, &v)
+}
+
+func (r *Roster) part(ctx context.Context, v *visit) error {
 	if r.hasLeft() {
 		return nil
 	}
-	if err := r.leave(ctx); err != nil {
+	if err := r.leave(ctx, v); err != nil {
 		return r.fail("leave", err)
 	}
 	r.mu.Lock()
@@ -106,15 +120,15 @@ func (r *Roster) hasLeft() bool {
 	return r.left
 }
 
-func (r *Roster) leave(ctx context.Context) error {
+func (r *Roster) leave(ctx context.Context, v *visit) error {
 	if !r.static {
-		return r.visit.strike(ctx, r.self.Name, r.self.Incarnation)
+		return v.strike(ctx, r.self.Name, r.self.Incarnation)
 	}
-	g, err := r.visit.look(ctx)
+	g, err := v.look(ctx)
 	if err != nil || !g.is(complete, r.gen) {
 		return err // what is over has noted that this one left
 	}
-	return r.visit.depart(ctx, g, r.self.Rank)
+	return v.depart(ctx, g, r.self.Rank)
 }
 
 // Remove takes a member off the list of a dynamic group, for whoever knows that it

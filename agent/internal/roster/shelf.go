@@ -19,10 +19,11 @@ import (
 type shelf struct {
 	base   store.Store
 	prefix string
+	tries  int // so often a call is made at most while there is trouble; 0 is no limit
 }
 
 func newShelf(s store.Store, group string) *shelf {
-	return &shelf{s, "roster/" + url.PathEscape(group) + "/"} // a slash in a name would mix groups
+	return &shelf{base: s, prefix: "roster/" + url.PathEscape(group) + "/"} // a slash in a name would mix groups
 }
 
 func (s *shelf) gateKey() string { return s.prefix + "gate" }
@@ -45,7 +46,7 @@ func (s *shelf) overKey(gen uint64) string             { return s.key(gen, "over
 
 // get returns nil for a key that does not exist or has no value.
 func (s *shelf) get(ctx context.Context, key string) (value []byte, err error) {
-	err = persist(ctx, func() error {
+	err = s.persist(ctx, func() error {
 		value, err = s.base.Get(ctx, key)
 		return err
 	})
@@ -59,11 +60,11 @@ func (s *shelf) get(ctx context.Context, key string) (value []byte, err error) {
 }
 
 func (s *shelf) set(ctx context.Context, key string, value []byte) error {
-	return persist(ctx, func() error { return s.base.Set(ctx, key, value) })
+	return s.persist(ctx, func() error { return s.base.Set(ctx, key, value) })
 }
 
 func (s *shelf) drop(ctx context.Context, key string) error {
-	return persist(ctx, func() error {
+	return s.persist(ctx, func() error {
 		_, err := s.base.Delete(ctx, key)
 		return err
 	})
@@ -73,7 +74,7 @@ func (s *shelf) drop(ctx context.Context, key string) error {
 // is a key that does not exist. Where the answer to a first try was lost the
 // second finds desired there: it must be what nobody else would write.
 func (s *shelf) swap(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
-	err = persist(ctx, func() error {
+	err = s.persist(ctx, func() error {
 		now, err = s.base.CompareAndSet(ctx, key, expected, desired)
 		return err
 	})
@@ -111,11 +112,11 @@ const (
 )
 
 // persist makes a call again where the store could not be reached.
-func persist(ctx context.Context, call func() error) error {
+func (s *shelf) persist(ctx context.Context, call func() error) error {
 	drops := 0
-	for wait := firstPause; ; wait = min(2*wait, lastPause) {
+	for tries, wait := 1, firstPause; ; tries, wait = tries+1, min(2*wait, lastPause) {
 		err := call()
-		if !trouble(err) {
+		if !trouble(err) || tries == s.tries {
 			return err
 		}
 		if errors.Is(err, store.ErrDisconnected) {

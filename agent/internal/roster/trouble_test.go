@@ -257,3 +257,38 @@ func TestServerStartedAgain(t *testing.T) {
 	defer again.Close()
 	failsJoin(t, waiting, ErrLost)
 }
+
+// Who leaves now does not wait for a store to come back, but for one that has only ended
+// the connections to it.
+func TestLeaveNow(t *testing.T) {
+	for _, static := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := onMemory(t)()
+			o := newOutage(s)
+			var drops int
+			dropping := stage{o, func() error {
+				if drops == 0 {
+					return nil
+				}
+				drops--
+				return &store.Error{Op: "get", Err: store.ErrDisconnected}
+			}}
+			var r *Roster
+			if static {
+				r = mustJoin(t, joining(t.Context(), dropping, worker("a", 0), 1))
+			} else {
+				r = comes(t, dropping, worker("a", -1))
+			}
+			o.end()
+			begun := time.Now()
+			require.ErrorIs(t, r.LeaveNow(t.Context()), syscall.ECONNREFUSED)
+			require.Less(t, time.Since(begun), time.Second)
+			o.back(s)
+			drops = 4
+			require.NoError(t, r.LeaveNow(t.Context()))
+			require.Zero(t, drops)
+			g := seen(t, s, "group")
+			require.True(t, g.vacant())
+		})
+	}
+}

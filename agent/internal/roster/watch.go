@@ -72,7 +72,7 @@ func (r *Roster) Watch(ctx context.Context, report func(Change)) error {
 // follow reports changes until the store does not answer any more.
 func (r *Roster) follow(ctx context.Context, known *view, report func(Change)) (*view, error) {
 	var w store.Watcher
-	err := persist(ctx, func() (err error) {
+	err := r.visit.persist(ctx, func() (err error) {
 		w, err = r.visit.base.Watch(ctx, r.visit.gateKey())
 		return err
 	})

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+)
+
+// backlog is the small answers for which a pipe had no room, and the requests that are
+// held back meanwhile: no more answers are made than the other end takes in.
+type backlog struct {
+	answers atomic.Int64
+	mu      sync.Mutex // held by who takes one away, or acts on there being some
+	held    fifo.Queue[*Request]
+}
+
+// maxRefusals bounds the answers that wait before a request that has to be refused,
+// which needs no handler, ends the pipe.
+const maxRefusals = 1 << 14
+
+func (b *backlog) begin() { b.answers.Add(1) }
+
+func (b *backlog) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answers.Add(-1)
+}
+
+// hold keeps a request until the answers that wait have left. It reports false where
+// there are none, and the request can begin.
+func (b *backlog) hold(r *Request) bool {
+	if b.answers.Load() == 0 {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.answers.Load() == 0 {
+		return false
+	}
+	r.stage.Store(uint32(ServedQueued))
+	b.held.Push(r)
+	return true
+}
+
+// holds reports whether there is a request that can begin now.
+func (b *backlog) holds() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.answers.Load() == 0 && b.held.Len() > 0
+}
+
+// next is the oldest request that can begin now, nil if there is none.
+func (b *backlog) next() *Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.answers.Load() > 0 || b.held.Len() == 0 {
+		return nil
+	}
+	return b.held.Pop()
+}
+
+// goOn begins what was held back as there are slots, until answers wait again.
+func (c *conn) goOn() {
+	s := &c.agent.slots
+	for c.backlog.holds() {
+		s.enter()
+		r := c.backlog.next()
+		if r == nil {
+			s.leave()
+			return
+		}
+		go s.run(r)
+	}
+}

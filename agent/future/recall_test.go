@@ -1,0 +1,113 @@
+package future_test
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+// Who waits goes on when what the producer has borrowed is back, and not before.
+func TestRecall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back, told := make(chan struct{}), 0
+		f := future.NewWith[int](future.Options{
+			Recall: func(cause error) {
+				require.ErrorIs(t, cause, errLost)
+				<-back
+			},
+			OnCancel: func(error) { told++ },
+		})
+		cancelled := make(chan bool, 2)
+		for range cap(cancelled) {
+			go func() { cancelled <- f.Cancel(errLost) }()
+		}
+		synctest.Wait()
+		require.False(t, f.IsDone())
+		require.Empty(t, cancelled)
+		close(back)
+		require.NotEqual(t, <-cancelled, <-cancelled, "one of them has done it")
+		requireOutcome(t, f, 0, errLost)
+		require.Equal(t, 1, told)
+		require.False(t, f.Cancel(errLost), "nothing is taken back that is not there")
+	})
+}
+
+// A value that comes while something is taken back is worth more.
+func TestValueDuringRecall(t *testing.T) {
+	var f *future.Future[int]
+	f = future.NewWith[int](future.Options{Recall: func(error) { require.NoError(t, f.Set(1)) }})
+	require.False(t, f.Cancel(errLost))
+	requireOutcome(t, f, 1, nil)
+}
+
+func TestPanicInRecall(t *testing.T) {
+	var got *future.PanicError
+	f := future.NewWith[int](future.Options{
+		Recall:  func(error) { panic("oops") },
+		OnPanic: func(p *future.PanicError) { got = p },
+	})
+	require.True(t, f.Cancel(errLost))
+	require.Equal(t, "oops", got.Value)
+}
+
+// load counts what is under way.
+type load struct{ now, begun atomic.Int64 }
+
+func (l *load) Begin() { l.now.Add(1); l.begun.Add(1) }
+func (l *load) End()   { l.now.Add(-1) }
+
+// Callbacks are under way from the completion of the future to the end of the last one,
+// those of futures that were made of it included, and however they end.
+func TestActivity(t *testing.T) {
+	for name, complete := range map[string]func(f *future.Future[int]){
+		"value":     func(f *future.Future[int]) { _ = f.Set(1) },
+		"error":     func(f *future.Future[int]) { _ = f.Fail(errLost) },
+		"cancelled": func(f *future.Future[int]) { f.Cancel(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, gates := &load{}, make(chan struct{})
+				f := future.NewWith[int](future.Options{Activity: l})
+				hold := func(*future.Future[int]) (int, error) { <-gates; return 0, nil }
+				last := future.ThenFuture(future.Then(f, hold), func(*future.Future[int]) (*future.Future[int], error) {
+					return future.Of(1), nil
+				})
+				last = future.Then(last, hold)
+				all := future.All(last)
+				require.NoError(t, all.OnDone(func(*future.Future[[]*future.Future[int]]) {
+					<-gates
+					runtime.Goexit()
+				}))
+				complete(f)
+				require.Positive(t, l.now.Load(), "before the call returns")
+				for range 3 {
+					synctest.Wait()
+					require.EqualValues(t, 1, l.now.Load())
+					gates <- struct{}{}
+				}
+				synctest.Wait()
+				require.Zero(t, l.now.Load())
+				require.True(t, all.IsDone())
+
+				require.NoError(t, f.OnDone(func(*future.Future[int]) { <-gates }))
+				require.EqualValues(t, 1, l.now.Load(), "late ones too")
+				close(gates)
+				synctest.Wait()
+				require.Zero(t, l.now.Load())
+			})
+		})
+	}
+}
+
+// Where nobody has added a callback there is nothing to tell of.
+func TestActivityWithoutCallbacks(t *testing.T) {
+	l := &load{}
+	f := future.NewWith[int](future.Options{Activity: l})
+	require.NoError(t, f.Set(1))
+	require.Zero(t, l.begun.Load())
+}

@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// fellow is a member that says what it likes, as of that version.
+func fellow(version uint32, urls ...string) roster.Member {
+	return roster.Member{
+		Name: "fellow", Rank: 1, Incarnation: roster.Incarnation{1}, URLs: urls,
+		MinVersion: version, MaxVersion: version,
+	}
+}
+
+// Workers of which none speaks the version of the other are no group, static or dynamic.
+func TestJoinOfAnotherVersion(t *testing.T) {
+	s := store.NewMemory(store.Limits{})
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	join := func(world int, group string) error {
+		_, err := Join(ctx, Config{Name: "worker0", WorldSize: world, Group: group, Store: s, Logger: slog.New(slog.DiscardHandler)})
+		return err
+	}
+	other := patience.Start(func() error {
+		_, err := roster.JoinStatic(ctx, s, "static", fellow(protocol+1), 2)
+		return err
+	})
+	static := join(2, "static")
+	require.ErrorIs(t, patience.Finish(t, other), ErrVersion)
+	_, err := roster.JoinDynamic(ctx, s, "dynamic", fellow(protocol+1))
+	require.NoError(t, err)
+	for _, err := range []error{static, join(0, "dynamic")} {
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "join", e.Op)
+		require.ErrorIs(t, err, ErrVersion)
+		require.ErrorContains(t, err, "have no version in common")
+		require.ErrorContains(t, err, "fellow")
+	}
+}
+
+// answers has a fellow listen who treats each pipe in some way once it has been greeted,
+// and returns its address.
+func answers(t *testing.T, treat func(ctx context.Context, line *pipe.Pipe)) string {
+	t.Helper()
+	pipes, err := tensorpipe.NewContext(pipe.Options{Dialect: pipe.DialectNative})
+	require.NoError(t, err)
+	l, err := pipes.Listen(t.Context(), "uv://127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := patience.Start(func() error {
+		for {
+			line, err := l.Accept(ctx)
+			if err != nil {
+				return err
+			}
+			var h hello
+			if err := hear(ctx, line, &h); err == nil {
+				treat(ctx, line)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, pipes.Close())
+		require.Error(t, patience.Finish(t, ended))
+	})
+	return l.URLs()[0]
+}
+
+// shouts is the address of one who speaks no pipe at all.
+func shouts(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := patience.Start(func() error {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n") // whether it is read or not
+			c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		require.Error(t, patience.Finish(t, ended))
+	})
+	return "uv://" + l.Addr().String()
+}
+
+// A call to a member that does not answer a greeting as it should fails, and says why; the
+// caller lives on.
+func TestCallOfOneWhoAnswersWrongly(t *testing.T) {
+	says := func(m *pipe.Message) func(t *testing.T) string {
+		return func(t *testing.T) string {
+			return answers(t, func(ctx context.Context, line *pipe.Pipe) { _ = line.Write(ctx, m) })
+		}
+	}
+	welcomes := func(w welcome) func(t *testing.T) string {
+		return func(t *testing.T) string {
+			return answers(t, func(ctx context.Context, line *pipe.Pipe) { _ = say(ctx, line, &w) })
+		}
+	}
+	for name, c := range map[string]struct {
+		at   func(t *testing.T) string
+		kind error
+		text string
+	}{
+		"no pipe":       {shouts, ErrUnreachable, ""},
+		"bytes":         {says(&pipe.Message{Metadata: []byte("HTTP/1.0 400 Bad Request")}), ErrProtocol, ""},
+		"large":         {says(&pipe.Message{Metadata: make([]byte, 1<<20)}), ErrProtocol, ""},
+		"payload":       {says(&pipe.Message{Metadata: []byte{1}, Payloads: []pipe.Payload{{Data: []byte("x")}}}), ErrProtocol, "a greeting with tensors"},
+		"other version": {welcomes(welcome{Version: protocol + 1}), ErrProtocol, "version 2 was never offered"},
+		"refusal":       {welcomes(welcome{Refusal: &refusal{refusedVersion, "fellow speaks version 2"}}), ErrRefused, "fellow speaks version 2"},
+		"no proof":      {welcomes(welcome{Version: protocol}), ErrRefused, "fellow does not know the token"},
+		"silence": {func(t *testing.T) string { return answers(t, func(context.Context, *pipe.Pipe) {}) },
+			context.DeadlineExceeded, ""},
+		"end": {func(t *testing.T) string {
+			return answers(t, func(_ context.Context, line *pipe.Pipe) { line.Abort(nil) })
+		}, ErrUnreachable, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := store.NewMemory(store.Limits{})
+			defer s.Close()
+			url := c.at(t)
+			echo := NewFunc[int, int]("test.echo")
+			a, err := Join(t.Context(), Config{
+				Name: "worker0", Store: s, Token: []byte("secret"), HandshakeTimeout: time.Second, Logger: slog.New(slog.DiscardHandler),
+				Funcs: Funcs{echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil })},
+			})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, a.Close()) }()
+			_, err = roster.JoinDynamic(t.Context(), s, "default", fellow(protocol, url))
+			require.NoError(t, err)
+			_, err = echo.Call(t.Context(), a, "fellow", 7, Timeout(0))
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, Error{Op: "call", Func: "test.echo", Worker: "fellow", Err: e.Err}, *e)
+			require.ErrorIs(t, err, ErrUnreachable)
+			require.ErrorIs(t, err, c.kind)
+			require.ErrorContains(t, err, c.text)
+			n, err := echo.Call(t.Context(), a, "worker0", 7)
+			require.NoError(t, err)
+			require.Equal(t, 7, n)
+		})
+	}
+}

@@ -1,0 +1,244 @@
+package agent_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+var (
+	holds = agent.NewFunc[int, int]("test.holds")
+	size  = agent.NewFunc[*tensor.Tensor, int]("test.size")
+)
+
+func sizeOf(_ context.Context, x *tensor.Tensor) (int, error) { return x.Len(), nil }
+
+// narrow bounds what the pipes of a worker have in flight.
+func narrow(c *agent.Config, bytes int) {
+	newContext := c.NewContext
+	if newContext == nil {
+		newContext = tensorpipe.NewContext
+	}
+	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
+		o.Limits.PipeBytesInFlight = bytes
+		return newContext(o)
+	}
+}
+
+const (
+	inFlight = 1 << 20
+	manyMore = inFlight // of float32: too much for the pipe, where it does not pass alone
+)
+
+// The goroutines that read at two ends do not wait for each other: they have small
+// answers to give when both pipes are full of what the other end has yet to look at.
+func TestReadersDoNotWaitForEachOther(t *testing.T) {
+	var goOn chan struct{}
+	configure := func(rank int, c *agent.Config) {
+		if rank == 0 {
+			goOn = make(chan struct{})
+		}
+		narrow(c, inFlight)
+		c.Timeout = agent.NoTimeout
+		c.Funcs = agent.Funcs{
+			holds.Serve(func(_ context.Context, n int) (int, error) { <-goOn; return n, nil }, agent.Short()),
+			size.Serve(sizeOf),
+		}
+	}
+	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+		var small, large []*agent.Future[int]
+		for rank, a := range group {
+			small = append(small, holds.Go(t.Context(), a, agent.Rank(1-rank), rank))
+		}
+		synctest.Wait() // both goroutines that read are in a function
+		for rank, a := range group {
+			large = append(large, size.Go(t.Context(), a, agent.Rank(1-rank), filled(t, 1, manyMore)))
+		}
+		synctest.Wait() // both pipes are full
+		close(goOn)
+		for rank := range group {
+			n, err := small[rank].Wait(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, rank, n)
+			n, err = large[rank].Wait(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, manyMore, n)
+		}
+	})
+}
+
+// Large calls and small ones, many at once and both ways, through pipes that let little
+// in flight.
+func TestFloodBothWays(t *testing.T) {
+	rounds := 30
+	if race.Enabled {
+		rounds = 5
+	}
+	for name, listen := range map[string][]string{"any": nil, "uv": {"uv://127.0.0.1:0"}} {
+		t.Run(name, func(t *testing.T) {
+			group := startGroup(t, 2, func(_ int, c *agent.Config) {
+				narrow(c, inFlight)
+				c.Listen = listen
+				c.Timeout = agent.NoTimeout
+				c.Funcs = agent.Funcs{
+					echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.Short()),
+					size.Serve(sizeOf, agent.Short()),
+				}
+			})
+			require.Zero(t, patience.Finish(t, patience.Start(func() int { return flood(t, group, rounds) })))
+		})
+	}
+}
+
+// flood has two workers call each other and returns how many calls went wrong.
+func flood(t *testing.T, group []*agent.Agent, rounds int) int {
+	var all sync.WaitGroup
+	var wrong atomic.Int64
+	check := func(want, n int, err error) {
+		if err != nil || n != want {
+			wrong.Add(1)
+		}
+	}
+	for rank, a := range group {
+		to := agent.Rank(1 - rank)
+		for range 4 {
+			x := filled(t, 1, manyMore)
+			all.Go(func() {
+				for range rounds {
+					n, err := size.Go(t.Context(), a, to, x).Wait(t.Context())
+					check(manyMore, n, err)
+				}
+			})
+			all.Go(func() {
+				for i := range 20 * rounds {
+					n, err := echo.Call(t.Context(), a, to, i)
+					check(i, n, err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	return int(wrong.Load())
+}
+
+// jam fills the pipe from the second worker to the first: with a large call that the first
+// one has no memory for until g lets the one before it go on.
+func jam(t *testing.T, group []*agent.Agent) []*agent.Future[agent.None] {
+	var jammed []*agent.Future[agent.None]
+	for range 2 {
+		jammed = append(jammed, blocked.Go(t.Context(), group[1], "worker0", filled(t, 1, manyMore)))
+		synctest.Wait()
+	}
+	return jammed
+}
+
+// jammable configures workers for jam. The gate is of the bubble, so it comes with that.
+func jammable(g *gate, funcs func() agent.Funcs) func(int, *agent.Config) {
+	return func(rank int, c *agent.Config) {
+		if rank == 0 {
+			*g = newGate()
+		}
+		narrow(c, inFlight)
+		c.Limits.LargeBytes = inFlight
+		c.Timeout = agent.NoTimeout
+		c.Funcs = append(funcs(), blocked.Serve(g.serve))
+	}
+}
+
+// While answers wait for room no handler runs that would make more of them, and the
+// goroutine that reads goes on all the same.
+func TestRequestsWaitBehindAnswers(t *testing.T) {
+	const calls = 10
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+		t.Run(name, func(t *testing.T) {
+			var g gate
+			h := &hanging{}
+			var ran atomic.Int64
+			configure := jammable(&g, func() agent.Funcs {
+				var c agent.Config
+				h.serve(0, &c)
+				return append(c.Funcs, echo.Serve(func(_ context.Context, n int) (int, error) { ran.Add(1); return n, nil }, opts...))
+			})
+			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+				ctx, cancel := context.WithCancel(t.Context())
+				hung := hang.Go(ctx, group[0], "worker1", agent.None{})
+				jammed := jam(t, group)
+				var futures []*agent.Future[int]
+				for i := range calls {
+					futures = append(futures, echo.Go(t.Context(), group[0], "worker1", i))
+					synctest.Wait()
+				}
+				require.EqualValues(t, 1, ran.Load(), "its answer waits, and the others behind it")
+				held := 0
+				for _, c := range group[1].ServedCalls() {
+					if c.State == agent.ServedQueued {
+						held++
+					}
+				}
+				require.Equal(t, calls-1, held)
+				cancel()
+				require.ErrorIs(t, (<-h.ended).cause, agent.ErrCallerGone, "who reads there hears of it")
+				require.Error(t, hung.Err())
+
+				close(g.goOn)
+				for i, f := range futures {
+					n, err := f.Wait(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, i, n)
+				}
+				for _, f := range jammed {
+					_, err := f.Wait(t.Context())
+					require.NoError(t, err)
+				}
+				require.EqualValues(t, calls, ran.Load())
+			})
+		})
+	}
+}
+
+// A small call that finds no room in the pipe keeps to its limit, and one that is given
+// up while there is none returns at once.
+func TestLimitsInAFullPipe(t *testing.T) {
+	var g gate
+	h := &hanging{}
+	configure := jammable(&g, func() agent.Funcs {
+		var c agent.Config
+		h.serve(0, &c)
+		return c.Funcs
+	})
+	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+		ctx, cancel := context.WithCancel(t.Context())
+		under := patience.Start(func() error {
+			_, err := hang.Call(ctx, group[1], "worker0", agent.None{})
+			return err
+		})
+		synctest.Wait()
+		jammed := jam(t, group)
+		begun := time.Now()
+		_, err := hang.Call(t.Context(), group[1], "worker0", agent.None{}, agent.Timeout(3*time.Second))
+		require.ErrorIs(t, err, agent.ErrTimeout)
+		require.Equal(t, 3*time.Second, time.Since(begun))
+		cancel()
+		require.ErrorIs(t, <-under, context.Canceled)
+		require.Equal(t, 3*time.Second, time.Since(begun))
+		require.Empty(t, h.ended, "the word is on its way")
+		close(g.goOn)
+		for _, f := range jammed {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+		require.ErrorIs(t, (<-h.ended).cause, agent.ErrCallerGone)
+	})
+}

@@ -1,0 +1,37 @@
+package compress
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/klauspost/compress/s2"
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever repeats itself to the end of a block, the last bytes are a literal: see
+// s2Tail. A plain decoder reads the block as any other.
+func TestEndOfS2BlockIsLiteral(t *testing.T) {
+	for _, n := range []int{s2TailFrom, 1<<14 - 1, 1 << 14, 1<<14 + s2Tail - 1, 1<<14 + s2Tail, BlockSize - 1, BlockSize} {
+		for _, name := range []string{"zeros", "text", "random", "other half"} {
+			src := contents[name](n)
+			dst := make([]byte, s2.MaxEncodedLen(n)+s2Tail)
+			coded := encodeS2(dst, src)
+			require.Equal(t, &dst[0], &coded[0], "in the memory that it was given")
+			back, err := s2.Decode(nil, coded)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(src, back), "%s, %d bytes", name, n)
+			if n < 1<<14 || n >= 1<<14+s2Tail { // else the lengths of both are written differently
+				tail := append([]byte{s2Literal}, src[n-s2Tail:]...)
+				require.True(t, bytes.HasSuffix(coded, tail), "%s, %d bytes", name, n)
+			}
+		}
+	}
+}
+
+// What is short is not worth that.
+func TestShortS2BlockIsPlain(t *testing.T) {
+	for _, n := range []int{1, 100, s2TailFrom - 1} {
+		src := make([]byte, n)
+		require.Equal(t, s2.Encode(nil, src), encodeS2(nil, src))
+	}
+}

@@ -1,0 +1,95 @@
+package pipe_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// takes reports whether TryWrite takes a message that is a good one.
+func takes(t *testing.T, p *pipe.Pipe, m *pipe.Message) bool {
+	t.Helper()
+	taken, err := p.TryWrite(m)
+	require.NoError(t, err)
+	return taken
+}
+
+// What finds no room is not taken, nor is what does not travel within its message, and
+// nothing of it reaches the other end.
+func TestTryWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const budget = 1 << 20
+		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.PipeBytesInFlight = budget })
+		small := func(seed int) *pipe.Message { return message(seed, []int{100}, []int{200}, device.CPU()) }
+		large := message(1, nil, []int{2 * budget}, device.CPU())
+		require.True(t, takes(t, client, small(2)))
+		require.False(t, takes(t, client, large))
+		expect(t, server, small(2))
+
+		sending := client.WriteAsync(t.Context(), large)
+		require.False(t, takes(t, client, small(3)), "there is no room")
+		expect(t, server, large)
+		require.NoError(t, sending.Wait(t.Context()))
+		require.True(t, takes(t, client, small(4)))
+		expect(t, server, small(4))
+		synctest.Wait()
+		require.Zero(t, client.Stats().BytesInFlight)
+
+		_, err := client.TryWrite(nil)
+		require.ErrorIs(t, err, pipe.ErrMessage)
+		client.Abort(errEnough)
+		_, err = client.TryWrite(small(5))
+		require.ErrorIs(t, err, errEnough)
+	})
+}
+
+// The budget that all pipes of a context share counts as well, and nothing of the
+// pipe's own is kept where that is used up.
+func TestTryWriteBeyondTheSharedBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := nativePath()
+		a := newContext(t, path, func(o *pipe.Options) { o.Limits.ContextBytesInFlight = 1 << 20 })
+		b := newContext(t, path)
+		one, _ := connectContexts(t, a, b, path.url)
+		two, server := connectContexts(t, a, b, path.url)
+		var hogs []*pipe.WriteOp
+		for range 2 { // each counts as half
+			hogs = append(hogs, one.WriteAsync(t.Context(), message(1, []int{2 << 20}, nil)))
+		}
+		require.False(t, takes(t, two, message(2, []int{10}, nil)))
+		require.Zero(t, two.Stats().BytesInFlight)
+		one.Abort(errEnough)
+		for _, op := range hogs {
+			require.ErrorIs(t, op.Wait(t.Context()), errEnough)
+		}
+		require.True(t, takes(t, two, message(3, []int{10}, nil)))
+		expect(t, server, message(3, []int{10}, nil))
+	})
+}
+
+// The compatible dialect copies nothing.
+func TestTryWriteCompatible(t *testing.T) {
+	client, _ := connect(t, memPath())
+	require.False(t, takes(t, client, message(1, []int{10}, nil)))
+	require.Zero(t, client.Stats().BytesInFlight)
+}
+
+// The memory of what was taken is the caller's at once, whatever the ring has room for.
+func TestTryWriteCopies(t *testing.T) {
+	client, server := connect(t, pathNamed("shm+basic+"+pipe.DialectNative))
+	const count, size = 16, 512 << 10
+	for i := range count {
+		m := message(i, nil, []int{size}, device.CPU())
+		require.True(t, takes(t, client, m))
+		for _, p := range m.Tensors[0].Buffer.AppendSegments(nil) {
+			clear(p)
+		}
+	}
+	for i := range count {
+		expect(t, server, message(i, nil, []int{size}, device.CPU()))
+	}
+}
