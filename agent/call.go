@@ -198,9 +198,9 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 // finds no room.
 func (c *conn) sendHere(ctx context.Context, call *call, e *envelope) error {
 	defer leaveSlot(ctx)()
-	ctx, cancel := call.bound(ctx)
-	defer cancel(nil)
-	return c.unsent(ctx, call, c.write(ctx, e))
+	bounded := &limited{Context: ctx, call: call}
+	defer bounded.release()
+	return c.unsent(bounded, call, c.write(bounded, e))
 }
 
 // bound is ctx with the limit of the call.
