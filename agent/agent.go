@@ -58,7 +58,8 @@ type Agent struct {
 	base   context.Context // of handlers, and of what runs for the agent
 	cancel context.CancelCauseFunc
 	mu     sync.Mutex
-	closed bool
+	closed atomic.Bool   // set under mu
+	ending *ending       // begun by Shutdown
 	gone   chan struct{} // closed when Close is through
 	work   sync.WaitGroup
 }
@@ -147,7 +148,7 @@ func (a *Agent) SetDefaultTimeout(d time.Duration) error {
 func (a *Agent) spawn(f func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed {
+	if a.closed.Load() {
 		return false
 	}
 	a.work.Go(f)
@@ -159,26 +160,22 @@ func (a *Agent) callbackPanicked(p *future.PanicError) {
 	a.log.Error("callback panicked", "panic", p)
 }
 
-func (a *Agent) isClosed() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.closed
-}
+func (a *Agent) isClosed() bool { return a.closed.Load() }
 
 // Close leaves the group. Calls that wait, of this worker and to it, end with ErrClosed
 // here and with ErrUnreachable there; the contexts of handlers end. It waits for what the
 // agent itself runs, and some seconds at most for workers that do not answer. A store
 // that does not answer within a second, or is gone, is no error: the log says that it
 // still lists this worker, whom a static group then has no place for any more. Another
-// Close waits for the first one and does nothing. It must not be called by a Short
-// function or an Interceptor, which it would wait for.
+// Close waits for the first one and does nothing. It waits for no function of the
+// application, and may be called by any: handlers, Short ones too, interceptors,
+// callbacks of futures.
 func (a *Agent) Close() error { return a.close(a.vanish) }
 
 // close ends everything, and tells the store by leave.
 func (a *Agent) close(leave func() error) error {
 	a.mu.Lock()
-	closed := a.closed
-	a.closed = true
+	closed := a.closed.Swap(true)
 	a.mu.Unlock()
 	if closed {
 		<-a.gone
@@ -192,7 +189,7 @@ func (a *Agent) close(leave func() error) error {
 	}
 	// Not before: others end the pipe to a worker that has left, whatever is on its way.
 	err = errors.Join(err, leave())
-	a.work.Wait()
+	a.awaitWork()
 	if a.ownStore && a.store != nil {
 		err = errors.Join(err, a.store.Close())
 	}

@@ -23,6 +23,7 @@ type conn struct {
 	large   *budget.Budget // of large calls of the other end, in bytes
 	lead    sync.Mutex     // of the caller who looks for answers himself
 	reading sync.WaitGroup // messages that have come and are read by others
+	reader  reader
 
 	mu          sync.Mutex
 	serving     map[uint64]*Request // of the other end
@@ -45,18 +46,22 @@ func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
 	return c
 }
 
-// read takes in all that comes, until the pipe ends.
+// read has a goroutine take in all that comes, until the pipe ends. Its caller is one
+// that Close waits for.
 func (c *conn) read() {
 	c.agent.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
-	c.readOn()
+	c.agent.work.Add(1)
+	go c.readOn()
 }
 
 func (c *conn) readOn() {
 	ended := false
-	defer func() { // a Short handler may have called runtime.Goexit
-		if !ended && !c.agent.spawn(c.readOn) {
-			c.end(ErrClosed)
+	defer func() {
+		if ended {
+			c.excuse()
+			return
 		}
+		go c.readOn() // a Short handler has called runtime.Goexit
 	}()
 	for {
 		in, err := c.pipe.Next(context.Background())
@@ -96,6 +101,12 @@ func (c *conn) lookFor(own *call) bool {
 
 // dispatch sees to one message. What may take long goes to another goroutine.
 func (c *conn) dispatch(in *pipe.Incoming) {
+	c.reader.busy.Add(1)
+	defer c.reader.busy.Add(-1)
+	if c.agent.isClosed() {
+		_ = in.Discard(context.Background()) // the pipe is about to end
+		return
+	}
 	a, err := c.agent.arrivals.get(in)
 	if err != nil {
 		c.pipe.Abort(err)
@@ -130,13 +141,13 @@ func (c *conn) answered(a *arrival) {
 // end is called once, when the pipe is down.
 func (c *conn) end(cause error) {
 	close(c.down)
-	c.agent.conns.Delete(c)
 	err := c.lost(cause)
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
 	c.owner.detach(c)
 	c.lead.Lock() // a caller may have an answer in hand that came before the end
 	all := c.calls.end(err)
 	c.lead.Unlock()
+	c.agent.conns.Delete(c)
 	for _, call := range all {
 		call.settle(nil, err)
 	}

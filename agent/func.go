@@ -66,8 +66,9 @@ type ServeOption func(*Served)
 
 // Short says that a function returns at once and waits for nothing. It runs on the
 // goroutine that reads what the caller sends, which saves a change of goroutines, and
-// without regard to Config.Handlers. One that does wait holds up everything that
-// comes from this caller.
+// without regard to Config.MaxHandlers. One that does wait holds up everything that
+// comes from this caller, which may be what it waits for: calls and barriers that it
+// makes may end with their limit alone.
 func Short() ServeOption { return func(s *Served) { s.entry.short = true } }
 
 // Borrows says that a function keeps nothing of its argument: the memory of the tensors

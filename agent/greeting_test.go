@@ -148,7 +148,9 @@ func TestCallOfOneWhoAnswersWrongly(t *testing.T) {
 			defer func() { require.NoError(t, a.Close()) }()
 			_, err = roster.JoinDynamic(t.Context(), s, "default", fellow(protocol, url))
 			require.NoError(t, err)
-			_, err = echo.Call(t.Context(), a, "fellow", 7, Timeout(0))
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err = echo.Call(ctx, a, "fellow", 7, Timeout(0))
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, Error{Op: "call", Func: "test.echo", Worker: "fellow", Err: e.Err}, *e)

@@ -85,7 +85,11 @@ func (f *firstError) get() error {
 
 // goCall makes a call whose result goes to a future, within the scope of ctx.
 func goCall[R any](ctx context.Context, a *Agent, t target, args ...any) *Future[R] {
-	f := launch[R](ctx, a, t, args...)
+	return inScope(ctx, launch[R](ctx, a, t, args...))
+}
+
+// inScope makes a call, be it one that never left, part of the scope of ctx.
+func inScope[R any](ctx context.Context, f *Future[R]) *Future[R] {
 	s, _ := ctx.Value(scopeKey{}).(*scope)
 	if s == nil {
 		return f

@@ -12,10 +12,15 @@ import (
 // agent, whatever the outcome.
 //
 // All workers of a static group call it. It serves calls until no worker has any
-// under way, as caller or in a handler, and then all leave. Without a deadline in ctx it
-// waits for as long as all workers live. One that dies ends it for all: the error is
-// that of AllGather. In a dynamic group this worker ends its own calls, and those that
-// it serves, and leaves; the others go on.
+// under way, as caller, in a handler or in a callback of a call's future, and then all
+// leave. Without a deadline in ctx it waits for as long as all workers live. One that dies
+// ends it for all: the error is that of AllGather. In a dynamic group this worker ends its
+// own calls, and those that it serves, and leaves; the others go on.
+//
+// Of several at once the later ones join the first and have its result; when the context
+// of any of them ends the agent is closed, which ends the others. A handler is refused at
+// once, with ErrConfig: it would wait for itself, as it does for as long as ctx where that
+// is not its own. So do interceptors and callbacks.
 //
 // The error is an *Error. It matches that of ctx if calls were still under way when
 // ctx ended. It tells too of a store that has not been told within 5 seconds.
@@ -23,9 +28,50 @@ func (a *Agent) Shutdown(ctx context.Context) error {
 	if requestOf(ctx) != nil {
 		return &Error{Op: "shutdown", Err: fmt.Errorf("%w: a handler cannot wait until there are none", ErrConfig)}
 	}
-	if a.isClosed() {
+	e, first := a.beginEnding()
+	switch {
+	case e == nil:
 		return &Error{Op: "shutdown", Err: ErrClosed}
+	case first:
+		e.err = a.shutdown(ctx)
+		close(e.over)
+		return e.err
 	}
+	select {
+	case <-e.over:
+		return e.err
+	case <-ctx.Done():
+		return errors.Join(a.gatherError("shutdown", context.Cause(ctx)), a.Close())
+	}
+}
+
+// ending is a Shutdown that is under way.
+type ending struct {
+	over chan struct{} // closed when err is set
+	err  error
+}
+
+// beginEnding begins to shut down, or finds who has done so before. It returns nil if
+// the agent is closed.
+func (a *Agent) beginEnding() (e *ending, first bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.ending == nil && a.isClosed():
+		return nil, false
+	case a.ending == nil:
+		a.ending = &ending{over: make(chan struct{})}
+		return a.ending, true
+	}
+	select {
+	case <-a.ending.over:
+		return nil, false
+	default:
+		return a.ending, false
+	}
+}
+
+func (a *Agent) shutdown(ctx context.Context) error {
 	err := a.drain(ctx)
 	if err == nil && a.isStatic() {
 		if err = a.leave(); err == nil {
