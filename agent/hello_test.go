@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -138,7 +139,8 @@ func TestStoreIsNotReadForStrangers(t *testing.T) {
 
 // What is no greeting ends the pipe that it comes on.
 func TestGarbage(t *testing.T) {
-	a, url := loner(t, nil)
+	var log loglines.Lines
+	a, url := loner(t, func(c *Config) { c.Logger = log.Logger() })
 	for name, m := range map[string]pipe.Message{
 		"empty":   {},
 		"bytes":   {Metadata: []byte("GET / HTTP/1.0\r\n\r\n")},
@@ -151,7 +153,7 @@ func TestGarbage(t *testing.T) {
 			line, err := a.pipes.Dial(ctx, url)
 			require.NoError(t, err)
 			defer line.Abort(nil)
-			before := a.stats.turnedAway.Load()
+			before, said := a.stats.turnedAway.Load(), len(log.String())
 			require.NoError(t, line.Write(ctx, &m))
 			// It may want to read why; who says more is cut off.
 			_ = line.Write(ctx, &m)
@@ -159,6 +161,8 @@ func TestGarbage(t *testing.T) {
 			require.Error(t, err)
 			require.NoError(t, ctx.Err())
 			require.Equal(t, before+1, a.stats.turnedAway.Load())
+			require.Contains(t, log.String()[said:], "worker turned away")
+			require.Contains(t, log.String()[said:], ErrProtocol.Error())
 		})
 	}
 	t.Run("no pipe", func(t *testing.T) {

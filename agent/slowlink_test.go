@@ -87,18 +87,59 @@ func TestDeadlineWhileTheAnswerComes(t *testing.T) {
 	}, simnet.Rate(perSecond))
 }
 
+// tardy takes its time to find memory.
+type tardy struct {
+	tensor.Heap
+	delay time.Duration
+}
+
+func (a *tardy) Alloc(size int) (*tensor.Storage, error) {
+	<-time.NewTimer(a.delay).C
+	return a.Heap.Alloc(size)
+}
+
+// A call whose time is over before the large answer to it is read does not leave that to
+// wait at the other end.
+func TestDeadlineBeforeTheAnswerIsRead(t *testing.T) {
+	const size, limit = 4 << 20, time.Second
+	memory := &tardy{}
+	configure := func(rank int, c *agent.Config) {
+		serveBulky(rank, c)
+		if rank == 0 {
+			c.Allocator = memory
+		}
+	}
+	overSlowLinks(t, 2, configure, func(t *testing.T, group []*agent.Agent, _ *simnet.Network) {
+		for range 3 {
+			memory.delay = 2 * limit
+			_, err := bulky.Call(t.Context(), group[0], "worker1", size, agent.Timeout(limit))
+			checkTimeout(t, err, limit, "(1000 ms)")
+			synctest.Wait()
+			require.Zero(t, group[1].Metrics().ServedCalls)
+			memory.delay = 0
+			x, err := bulky.Call(t.Context(), group[0], "worker1", size)
+			require.NoError(t, err)
+			require.Equal(t, size, x.Len())
+		}
+	})
+}
+
 // A link that swallows everything from the first word on does not keep those who want a
 // pipe for longer than that may take, though their calls have no limit; the next call
 // opens another one.
 func TestHalfOpenBeforeThereIsAPipe(t *testing.T) {
-	overSlowLinks(t, 2, serveDouble, func(t *testing.T, group []*agent.Agent, _ *simnet.Network) {
+	configure := func(rank int, c *agent.Config) {
+		serveDouble(rank, c)
+		c.HandshakeTimeout = 3 * time.Second
+	}
+	overSlowLinks(t, 2, configure, func(t *testing.T, group []*agent.Agent, _ *simnet.Network) {
 		begun := time.Now()
 		_, err := double.Call(t.Context(), group[0], "worker1", 1, agent.Timeout(time.Second))
 		checkTimeout(t, err, time.Second, "(1000 ms)")
 		require.Equal(t, time.Second, time.Since(begun))
 		_, err = double.Call(t.Context(), group[0], "worker1", 1, agent.Timeout(0))
 		require.NoError(t, gone(err, "call", "worker1"))
-		require.Equal(t, 10*time.Second, time.Since(begun), "the time for opening a pipe")
+		require.Equal(t, 3*time.Second, time.Since(begun), "the time for opening a pipe")
 		n, err := double.Call(t.Context(), group[0], "worker1", 21)
 		require.NoError(t, err)
 		require.Equal(t, 42, n)
