@@ -81,23 +81,33 @@ func (r *Request) encode(k kind, ptrs ...any) (e *envelope, err error) {
 // another one, which must not wait for room: the other end may free that only when it
 // has been read from.
 func (r *Request) send(e *envelope) {
-	if done, err := r.conn.writeNow(e); done {
+	done, err := r.conn.writeNow(e)
+	switch {
+	case done:
 		r.departed(err)
-		return
+	case e.small():
+		r.sendLate(e)
+	default:
+		go func() { r.departed(r.conn.write(context.Background(), e)) }()
 	}
-	if e.small() {
-		r.conn.backlog.begin()
-		go r.departLate(e)
-		return
-	}
-	go func() { r.departed(r.conn.write(context.Background(), e)) }()
 }
 
-// departLate sends a small answer for which there was no room.
-func (r *Request) departLate(e *envelope) {
-	r.departed(r.conn.write(context.Background(), e))
-	r.conn.backlog.end()
-	r.conn.goOn()
+// sendLate sends a small answer for which there is no room, as a copy. What the request
+// took of the memory for large ones is free meanwhile: the room may be that of calls that
+// wait for the same at the other end, and so on.
+func (r *Request) sendLate(e *envelope) {
+	c, m := r.conn, &e.message
+	if kept, err := keep(m); err == nil {
+		c.agent.envelopes.put(e)
+		m = kept
+		r.freeMemory()
+	}
+	c.backlog.begin()
+	go func() {
+		r.departed(c.pipe.Write(context.Background(), m))
+		c.backlog.end()
+		c.goOn()
+	}()
 }
 
 // departed ends a request whose answer has left, or was lost.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -15,9 +16,16 @@ type backlog struct {
 	held    fifo.Queue[*Request]
 }
 
-// maxRefusals bounds the answers that wait before a request that has to be refused,
-// which needs no handler, ends the pipe.
-const maxRefusals = 1 << 14
+// maxWaiting bounds the answers that wait before a request that is not held back, since
+// it is to be refused or is large, ends the pipe.
+const maxWaiting = 1 << 12
+
+// overrun ends the pipe if the other end does not take in its answers.
+func (c *conn) overrun() {
+	if n := c.backlog.answers.Load(); n > maxWaiting {
+		c.pipe.Abort(fmt.Errorf("%w: %d answers wait for %s to read", ErrOverloaded, n, c.peer))
+	}
+}
 
 func (b *backlog) begin() { b.answers.Add(1) }
 
@@ -28,9 +36,11 @@ func (b *backlog) end() {
 }
 
 // hold keeps a request until the answers that wait have left. It reports false where
-// there are none, and the request can begin.
+// there are none, and the request can begin. So can one that has memory for large
+// requests: the room for answers may be that of calls which wait for the same at the
+// other end.
 func (b *backlog) hold(r *Request) bool {
-	if b.answers.Load() == 0 {
+	if b.answers.Load() == 0 || r.large+r.nestedLarge > 0 {
 		return false
 	}
 	b.mu.Lock()

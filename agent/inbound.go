@@ -26,6 +26,7 @@ func (c *conn) fits(r *Request) bool {
 // some, its tensors stay where they are, at the caller. Calls that handlers make do
 // not wait: handlers that hold memory may be waiting for them.
 func (c *conn) openLarge(r *Request) {
+	c.overrun()
 	n := r.arrival.incoming.Descriptor().Bytes()
 	if err := c.takeLarge(r, n); err != nil {
 		c.agent.arrivals.drop(r.arrival)

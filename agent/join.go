@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"time"
@@ -84,9 +85,12 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	a.pipes, err = make(pipe.Options{
 		Name:    c.Name,
 		Dialect: pipe.DialectNative,
-		Limits:  pipe.Limits{MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes},
-		Kinds:   c.Kinds,
-		Logger:  c.Logger,
+		Limits: pipe.Limits{
+			MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes,
+			PipeBytesInFlight: inFlight(c.Limits.CallBytes),
+		},
+		Kinds:  c.Kinds,
+		Logger: c.Logger,
 	})
 	if err != nil {
 		return err
@@ -97,6 +101,10 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	a.spawn(a.accept)
 	return nil
 }
+
+// inFlight is what a pipe may have on its way: calls that wait for memory at the other
+// end, and room for answers beside them, by which that memory becomes free.
+func inFlight(callBytes int) int { return max(1<<30, 4*min(callBytes, math.MaxInt/4)) }
 
 // checkExposure refuses to let in whoever comes, beyond this machine.
 func (a *Agent) checkExposure(c *Config, urls []string) error {

@@ -161,13 +161,25 @@ func (r *Request) close() {
 		delete(c.serving, r.id)
 		c.taken -= r.weight
 	}
-	c.nestedLarge -= r.nestedLarge
 	c.mu.Unlock()
+	r.freeMemory()
+	r.finish()
+}
+
+// freeMemory gives back what the request has of the memory for large ones, and what it
+// borrowed.
+func (r *Request) freeMemory() {
+	c := r.conn
 	if r.large > 0 {
 		c.large.Release(r.large)
+	}
+	if r.nestedLarge > 0 {
+		c.mu.Lock()
+		c.nestedLarge -= r.nestedLarge
+		c.mu.Unlock()
 	}
 	for _, s := range r.borrowed {
 		s.Release()
 	}
-	r.finish()
+	r.large, r.nestedLarge, r.borrowed = 0, 0, nil
 }

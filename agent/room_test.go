@@ -242,3 +242,45 @@ func TestLimitsInAFullPipe(t *testing.T) {
 		require.ErrorIs(t, (<-h.ended).cause, agent.ErrCallerGone)
 	})
 }
+
+// Large calls both ways that wait for memory at the other end fill both pipes; what
+// gives the memory free are answers behind them.
+func TestAnswersBehindCallsThatWaitForMemory(t *testing.T) {
+	var g gate
+	simulate(t, 2, jammable(&g, func() agent.Funcs { return nil }), func(t *testing.T, group []*agent.Agent) {
+		var all []*agent.Future[agent.None]
+		for range 5 {
+			for rank, a := range group {
+				all = append(all, blocked.Go(t.Context(), a, agent.Rank(1-rank), filled(t, 1, manyMore)))
+			}
+		}
+		synctest.Wait()
+		close(g.goOn)
+		for _, f := range all {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+	})
+}
+
+// Answers that say no need no handler, and so are not held back: who takes in none of them
+// loses the pipe before there are too many.
+func TestRefusalsAreBounded(t *testing.T) {
+	var g gate
+	unknown := agent.NewFunc[agent.None, agent.None]("test.unknown")
+	simulate(t, 2, jammable(&g, func() agent.Funcs { return nil }), func(t *testing.T, group []*agent.Agent) {
+		jammed := jam(t, group)
+		var refused []*agent.Future[agent.None]
+		for range 1<<12 + 10 {
+			refused = append(refused, unknown.Go(t.Context(), group[0], "worker1", agent.None{}))
+		}
+		for _, f := range append(refused, jammed...) {
+			_, err := f.Wait(t.Context())
+			require.ErrorIs(t, err, agent.ErrUnreachable)
+		}
+		_, err := jammed[1].Result()
+		require.ErrorIs(t, err, agent.ErrOverloaded)
+		_, err = unknown.Call(t.Context(), group[0], "worker1", agent.None{})
+		require.ErrorIs(t, err, agent.ErrNoFunction, "by another pipe")
+	})
+}

@@ -171,9 +171,7 @@ func (r *Request) short() bool {
 
 // refuse answers a request that does not get to its handler.
 func (c *conn) refuse(r *Request, err error) {
-	if n := c.backlog.answers.Load(); n > maxRefusals {
-		c.pipe.Abort(fmt.Errorf("%w: %d answers wait for %s to read", ErrOverloaded, n, c.peer))
-	}
+	c.overrun()
 	c.agent.log.Debug("call refused", "function", r.Name(), "caller", c.peer.Name, "error", err)
 	// Nobody else answers it.
 	_ = r.Fail(err)
