@@ -46,3 +46,17 @@ func TestMake(t *testing.T) {
 		}
 	}
 }
+
+// Memory has the size that was asked for, and from some size on all of it is in huge
+// pages, but for what is less than one.
+func TestMakeAligns(t *testing.T) {
+	const size = hugepage.Size
+	for _, n := range []int{0, 1, size, 3 * size, 8*size - 1, 8 * size, 8*size + 1, 31*size + 4097} {
+		p := hugepage.Make(n)
+		require.Len(t, p, n)
+		if n >= 8*size {
+			require.Equal(t, n, cap(p))
+			require.Len(t, hugepage.Within(p), n/size*size)
+		}
+	}
+}
