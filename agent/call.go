@@ -301,8 +301,8 @@ func (a *Agent) receiveAnswer(ctx context.Context, c *call, answer *arrival) err
 // broke reports whether an error of receiving a message is that of the pipe, rather than
 // of what came on it.
 func (c *conn) broke(err error) bool {
-	var broken *pipe.Error
-	return errors.As(err, &broken) && (c.pipe.Err() != nil || c.agent.isClosed())
+	_, ok := errors.AsType[*pipe.Error](err)
+	return ok && (c.pipe.Err() != nil || c.agent.isClosed())
 }
 
 // overdue is the failure of a call, which has timed out where the handler says so: its

@@ -116,7 +116,8 @@ func TestLargeCallsOfHandlers(t *testing.T) {
 	const limit = 2 << 20 // eight times that
 	part := filled(t, 1, 2*limit/4)
 	g := newGate()
-	var held, overload, next error
+	type outcome struct{ held, overload, next error }
+	outcomes := make(chan outcome, 1)
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
 		c.Limits.LargeBytes = limit
 		c.Funcs = agent.Funcs{blocked.Serve(g.serve), fanOut.Serve(func(ctx context.Context, n int) (int, error) {
@@ -126,21 +127,24 @@ func TestLargeCallsOfHandlers(t *testing.T) {
 				calls = append(calls, blocked.Go(ctx, a, "worker1", part))
 				<-g.begun
 			}
-			_, overload = blocked.Call(ctx, a, "worker1", part, agent.Timeout(10*time.Second))
+			var o outcome
+			_, o.overload = blocked.Call(ctx, a, "worker1", part, agent.Timeout(10*time.Second))
 			close(g.goOn)
-			_, held = future.WaitAll(ctx, calls...)
+			_, o.held = future.WaitAll(ctx, calls...)
 			for range 2 * n { // what they had is free again
 				_, err := blocked.Call(ctx, a, "worker1", part)
-				next = errors.Join(next, err)
+				o.next = errors.Join(o.next, err)
 			}
+			outcomes <- o
 			return n, nil
 		})}
 	})
 	_, err := fanOut.Call(t.Context(), group[0], "worker0", 4)
 	require.NoError(t, err)
-	require.NoError(t, held)
-	require.ErrorIs(t, overload, agent.ErrOverloaded)
-	require.NoError(t, next)
+	o := <-outcomes
+	require.NoError(t, o.held)
+	require.ErrorIs(t, o.overload, agent.ErrOverloaded)
+	require.NoError(t, o.next)
 }
 
 // One that is larger than the limit goes alone.
