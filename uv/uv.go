@@ -126,7 +126,7 @@ func WithResolver(r *net.Resolver) Option {
 }
 
 // WithSpin sets for how long at most who waits for a message on a session looks
-// for it before going to sleep; 0 is not at all, the default 100 µs. It costs
+// for it before going to sleep; 0 is not at all, the default 200 µs. It costs
 // processor time and spares each end some 20 µs of waking up, for conversations
 // whose answers come soon; where they do not it stops by itself. Other
 // connections never spin, and on systems other than Linux none does.

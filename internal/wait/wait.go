@@ -3,7 +3,7 @@
 // A goroutine that waits for a socket sleeps in the runtime's network poller.
 // That costs nothing while it lasts, but its end is expensive: a processor that
 // had nothing else to do has to come out of its halt, on either side, and a
-// round trip takes 50 µs of which the bytes take 8. So who waits for an answer
+// round trip takes 50 to 150 µs of which the bytes take 8. So who waits for an answer
 // that is due had better look for it, again and again, and sleep only when it
 // does not come. A [Reader] does that.
 //
@@ -56,9 +56,12 @@ import (
 	"time"
 )
 
-// Spin is for how long a spin is worth its while: about twice what a sleep
-// costs that could have been spared.
-const Spin = 100 * time.Microsecond
+// Spin is for how long a spin is worth its while: longer than the other end may
+// take to wake. Where it is shorter, two ends that answer each other fall asleep
+// by turns, each because the other sleeps, and go on like that: every spin
+// finds nothing, and with each that does they become rarer. A sleep costs 50 to
+// 150 µs on a virtual machine.
+const Spin = 200 * time.Microsecond
 
 // Socket is a connection of package net that is one of the kernel's, such as a
 // [*net.TCPConn] or a [*net.UnixConn].
