@@ -14,6 +14,7 @@ type backlog struct {
 	answers atomic.Int64
 	mu      sync.Mutex // held by who takes one away, or acts on there being some
 	held    fifo.Queue[*Request]
+	short   fifo.Queue[*Request] // likewise, of those that take no slot
 }
 
 // maxWaiting bounds the answers that wait before a request that is not held back, since
@@ -49,7 +50,11 @@ func (b *backlog) hold(r *Request) bool {
 		return false
 	}
 	r.stage.Store(uint32(ServedQueued))
-	b.held.Push(r)
+	if r.short() {
+		b.short.Push(r)
+	} else {
+		b.held.Push(r)
+	}
 	return true
 }
 
@@ -60,22 +65,26 @@ func (b *backlog) holds() bool {
 	return b.answers.Load() == 0 && b.held.Len() > 0
 }
 
-// next is the oldest request that can begin now, nil if there is none.
-func (b *backlog) next() *Request {
+// next takes a request from q that can begin now, nil if there is none.
+func (b *backlog) next(q *fifo.Queue[*Request]) *Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.answers.Load() > 0 || b.held.Len() == 0 {
+	if b.answers.Load() > 0 || q.Len() == 0 {
 		return nil
 	}
-	return b.held.Pop()
+	return q.Pop()
 }
 
-// goOn begins what was held back as there are slots, until answers wait again.
+// goOn begins what was held back, where it takes a slot as there are some, until answers
+// wait again.
 func (c *conn) goOn() {
+	for r := c.backlog.next(&c.backlog.short); r != nil; r = c.backlog.next(&c.backlog.short) {
+		go r.run()
+	}
 	s := &c.agent.slots
 	for c.backlog.holds() {
 		s.enter()
-		r := c.backlog.next()
+		r := c.backlog.next(&c.backlog.held)
 		if r == nil {
 			s.leave()
 			return

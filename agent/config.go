@@ -125,7 +125,7 @@ type Limits struct {
 	CallBytes int
 
 	// LargeBytes bounds the memory for the calls of one other worker whose tensors do not
-	// travel within their message, which are those of more than 64 KiB, or 1 MiB through
+	// travel within their message, which are those of more than 64 KiB, or 2 MiB through
 	// shared memory, from before they are read until they are answered. Further ones
 	// wait at the caller, but for those that handlers make. Default 1 GiB.
 	LargeBytes int

@@ -22,12 +22,14 @@ type conn struct {
 	back    ways           // of answers
 	large   *budget.Budget // of large calls of the other end, in bytes
 	lead    sync.Mutex     // of the caller who looks for answers himself
+	ahead   sync.Mutex     // of the one who sleeps ahead of the reader
 	reading sync.WaitGroup // messages that have come and are read by others
 	reader  reader
 
 	mu          sync.Mutex
 	serving     map[uint64]*Request // of the other end
 	taken       int                 // bytes of these
+	early       earlyCancels
 	backlog     backlog
 	nestedLarge int           // bytes of those that are large and made by handlers
 	down        chan struct{} // closed when the pipe is of no use any more
@@ -46,12 +48,20 @@ func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
 	return c
 }
 
-// read has a goroutine take in all that comes, until the pipe ends. Its caller is one
-// that Close waits for.
-func (c *conn) read() {
-	c.agent.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
-	c.agent.work.Add(1)
+// read has a goroutine take in all that comes, until the pipe ends. It reports false if
+// the agent is closed. It comes before anybody else has the conn, who might excuse the
+// goroutine.
+func (c *conn) read() bool {
+	a := c.agent
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed.Load() {
+		return false
+	}
+	a.work.Add(1)
+	a.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
 	go c.readOn()
+	return true
 }
 
 func (c *conn) readOn() {
@@ -144,9 +154,7 @@ func (c *conn) end(cause error) {
 	err := c.lost(cause)
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
 	c.owner.detach(c)
-	c.lead.Lock() // a caller may have an answer in hand that came before the end
-	all := c.calls.end(err)
-	c.lead.Unlock()
+	all := c.endCalls(err)
 	c.agent.conns.Delete(c)
 	for _, call := range all {
 		call.settle(nil, err)
@@ -155,6 +163,16 @@ func (c *conn) end(cause error) {
 		r.cancel(marked(ErrCallerGone, err))
 	}
 	c.part(cause)
+}
+
+// endCalls empties the table of calls. A caller may have an answer in hand that came
+// before the end.
+func (c *conn) endCalls(err error) map[uint64]*call {
+	c.lead.Lock()
+	defer c.lead.Unlock()
+	c.ahead.Lock()
+	defer c.ahead.Unlock()
+	return c.calls.end(err)
 }
 
 // part ends this end of the pipe as the other one was ended. What either has sent last

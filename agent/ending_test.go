@@ -65,6 +65,7 @@ func TestShutdownJoinedForLess(t *testing.T) {
 		var e *agent.Error
 		err := group[0].Shutdown(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.IsType(t, e, err, "it is one itself")
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, "shutdown", e.Op)
 		require.Equal(t, time.Second, time.Since(begun))

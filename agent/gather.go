@@ -124,7 +124,7 @@ func (a *Agent) chosen(ctx context.Context, workers []To) (peers []*peer, err er
 }
 
 // gatherError is err as an error of this operation.
-func (a *Agent) gatherError(op string, err error) error {
+func (a *Agent) gatherError(op string, err error) *Error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return &Error{Op: op, Worker: e.Worker, Err: e.Err}
 	}

@@ -14,7 +14,7 @@ type asyncCall[R any] struct {
 	ctx    context.Context
 	agent  *Agent
 	future *Future[R]
-	ended  atomic.Bool // the request has left, or never will
+	ended  atomic.Bool // the call is over, or somebody watches it: who comes second ends that
 	timer  *time.Timer
 	stop   func() bool // looking after ctx
 }

@@ -31,7 +31,10 @@ func (a *Agent) meet(line *pipe.Pipe) {
 		return
 	}
 	if p == a.own {
-		a.newConn(line, p, t).read()
+		if c := a.newConn(line, p, t); !c.read() {
+			a.conns.Delete(c)
+			line.Abort(ErrClosed)
+		}
 		return
 	}
 	if _, err := p.attach(line, t); err != nil {

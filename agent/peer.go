@@ -216,14 +216,17 @@ var errCrossed = errors.New("the other end is opening a pipe of its own")
 
 // awaitCrossed waits for the pipe that the peer opens.
 func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
+	coming := false
 	for {
 		p.mu.Lock()
 		c, changed := p.conn.Load(), p.changes()
+		failed := coming && p.accepting == 0
+		coming = coming || p.accepting > 0
 		p.mu.Unlock()
 		if c != nil {
 			return c, nil
 		}
-		if await(ctx, changed) != nil {
+		if failed || await(ctx, changed) != nil {
 			return nil, fmt.Errorf("%w, which did not come", errCrossed)
 		}
 	}
@@ -273,7 +276,7 @@ func (p *peer) attach(line *pipe.Pipe, t terms) (*conn, error) {
 		return nil, err
 	}
 	c := p.agent.newConn(line, p, t)
-	if !p.agent.spawn(c.read) {
+	if !c.read() {
 		p.agent.conns.Delete(c)
 		line.Abort(ErrClosed)
 		return nil, ErrClosed

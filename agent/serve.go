@@ -77,6 +77,9 @@ func (c *conn) enlist(r *Request) error {
 	}
 	c.taken += r.weight
 	c.serving[r.id] = r
+	if cause := c.early.take(r.id); cause != nil {
+		r.callContext.cancel(cause)
+	}
 	return nil
 }
 
@@ -182,6 +185,9 @@ func (c *conn) cancel(a *arrival) {
 	cause := fmt.Errorf("%w: %s", ErrCallerGone, a.head.text)
 	c.mu.Lock()
 	r := c.serving[a.head.id]
+	if r == nil {
+		c.early.add(a.head.id, cause)
+	}
 	c.mu.Unlock()
 	c.agent.arrivals.drop(a)
 	if r != nil {

@@ -41,7 +41,12 @@ func (a *Agent) Shutdown(ctx context.Context) error {
 	case <-e.over:
 		return e.err
 	case <-ctx.Done():
-		return errors.Join(a.gatherError("shutdown", context.Cause(ctx)), a.Close())
+	}
+	select {
+	case <-e.over:
+		return e.err
+	default:
+		return a.endWith(context.Cause(ctx))
 	}
 }
 
@@ -80,12 +85,21 @@ func (a *Agent) shutdown(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return errors.Join(a.gatherError("shutdown", err), a.Close())
+		return a.endWith(err)
 	}
 	if err := a.close(a.leave); err != nil {
 		return a.gatherError("shutdown", err)
 	}
 	return nil
+}
+
+// endWith closes the agent because Shutdown failed, and returns its error.
+func (a *Agent) endWith(cause error) error {
+	e := a.gatherError("shutdown", cause)
+	if err := a.Close(); err != nil {
+		e.Err = errors.Join(e.Err, err)
+	}
+	return e
 }
 
 func shutdownRound() gathering {

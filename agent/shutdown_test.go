@@ -61,6 +61,7 @@ func TestShutdownAfterDeath(t *testing.T) {
 			for i, err := range each(t, rest, shutdown(t)) {
 				var e *agent.Error
 				require.ErrorIs(t, err, agent.ErrUnreachable)
+				require.IsType(t, e, err, "it is one itself")
 				require.ErrorAs(t, err, &e)
 				require.Equal(t, "shutdown", e.Op)
 				if i > 0 && e.Worker == "worker0" {

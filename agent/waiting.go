@@ -35,10 +35,10 @@ var errBehind = errors.New("behind others")
 // then takes no way over the reader of the pipe.
 func (c *call) waitAhead(ctx context.Context, over <-chan time.Time) error {
 	conn := c.conn
-	if !conn.lead.TryLock() {
+	if !conn.ahead.TryLock() {
 		return errBehind
 	}
-	defer conn.lead.Unlock()
+	defer conn.ahead.Unlock()
 	ahead := conn.pipe.Ahead()
 	for {
 		select {
