@@ -48,6 +48,7 @@ type crew struct {
 	workers int
 	idle    int
 	running int // chunks under way, of all jobs
+	copying int // of them, those that have their slot
 	pace    pace
 	closed  bool
 }
@@ -101,17 +102,18 @@ func (c *crew) close() {
 func (c *crew) serve() {
 	var r reader
 	for {
-		piece := c.take()
-		if piece.job == nil {
+		p := c.take()
+		if p.job == nil {
 			return
 		}
 		slot := c.slot()
+		c.begin(&p)
 		start := time.Now()
-		err := r.read(piece.pid, piece.dst, piece.src, piece.off, piece.n)
+		err := r.read(p.pid, p.dst, p.src, p.off, p.n)
 		took := time.Since(start)
 		<-slot
-		if outcome, over := c.settle(piece, took, err); over {
-			piece.finished(outcome)
+		if outcome, over := c.settle(p, took, err); over {
+			p.finished(outcome)
 		}
 	}
 }
@@ -131,7 +133,7 @@ func (c *crew) slot() chan struct{} {
 type piece struct {
 	*job
 	off, n int
-	beside int // chunks under way when it began, itself among them
+	beside int // chunks that were being copied when it began, itself among them
 }
 
 // take waits for a chunk to copy. There is none at the end.
@@ -151,13 +153,20 @@ func (c *crew) take() piece {
 	j.next += p.n
 	j.running++
 	c.running++
-	p.beside = c.running
 	if j.next < j.dst.Len() {
 		c.jobs.Push(j)
 	}
 	c.pace.turn()
 	c.work.Signal() // it may be another's turn to join in
 	return p
+}
+
+// begin counts a chunk that has its slot.
+func (c *crew) begin(p *piece) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.copying++
+	p.beside = c.copying
 }
 
 // ready reports whether a worker has something to do, be it to go. The caller
@@ -174,9 +183,10 @@ func (c *crew) ready() bool {
 func (c *crew) settle(p piece, took time.Duration, err error) (outcome error, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.running == p.beside && p.n == chunk && err == nil {
+	if c.copying == p.beside && p.n == chunk && err == nil {
 		c.pace.note(p.beside, p.n, took)
 	}
+	c.copying--
 	c.running--
 	p.running--
 	p.err = cmp.Or(p.err, err)
@@ -185,6 +195,8 @@ func (c *crew) settle(p piece, took time.Duration, err error) (outcome error, ov
 	}
 	if c.closed {
 		c.work.Broadcast()
+	} else if c.jobs.Len() > 0 {
+		c.work.Signal() // this worker has a job to finish first
 	}
 	return p.err, p.running == 0 && p.next == p.dst.Len()
 }
