@@ -107,13 +107,17 @@ func (i *nativeInbox) deliver(in *nativeIncoming) bool {
 	if in.held > 0 {
 		i.held.Release(in.held)
 	}
-	i.mu.Lock()
-	aborted := in.aborted != nil
-	i.mu.Unlock()
+	aborted := i.isAborted(in)
 	if aborted {
 		in.drop()
 	}
 	return !aborted
+}
+
+func (i *nativeInbox) isAborted(in *nativeIncoming) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return in.aborted != nil
 }
 
 // run reads messages until the stream ends.
@@ -208,7 +212,7 @@ func nativeError(err error) error {
 // offer numbers a message and puts it where Next finds it.
 func (i *nativeInbox) offer(in *nativeIncoming) error {
 	i.admit(in)
-	if held := in.held; len(i.ready) == 0 && i.pipe.handOver(&in.Incoming) {
+	if held := in.held; len(i.ready) == 0 && !i.isAborted(in) && i.pipe.handOver(&in.Incoming) {
 		if held > 0 {
 			i.held.Release(held)
 		}

@@ -97,7 +97,7 @@ func WithOtherUsers() Option {
 }
 
 // WithSpin sets for how long at most who waits for a peer looks for what it
-// does before going to sleep; 0 is not at all, the default 100 µs. It costs
+// does before going to sleep; 0 is not at all, the default 200 µs. It costs
 // processor time and spares some 20 to 50 µs of waking up; where it finds
 // nothing it becomes rare by itself.
 func WithSpin(d time.Duration) Option {

@@ -116,7 +116,7 @@ func words() []*pipe.Message {
 	return []*pipe.Message{
 		{Metadata: []byte("small"), Payloads: []pipe.Payload{{Data: pattern(1, 50)}}, Tensors: []pipe.Tensor{tensor(2, 1000, device.CPU())}},
 		{Metadata: []byte("large"), Payloads: []pipe.Payload{{Data: pattern(3, 100_000)}}, Tensors: []pipe.Tensor{
-			tensor(4, 2<<20+1, device.Device{}), tensor(5, 3<<19, device.CPU()), tensor(6, 0, device.CPU()),
+			tensor(4, 2<<20+1, device.Device{}), tensor(5, 5<<19, device.CPU()), tensor(6, 0, device.CPU()),
 		}},
 		{Tensors: []pipe.Tensor{tensor(7, 5000, device.Device{})}},
 	}
