@@ -1,6 +1,9 @@
 package main
 
 import (
+	"net"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -9,7 +12,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 )
 
-func TestMain(m *testing.M) { leakcheck.Main(m) }
+// asCommand has the test program be the command.
+const asCommand = "EXAMPLE_CALLS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	leakcheck.Main(m)
+}
+
+const wanted = "f32[2,2] ends with 40\n"
 
 func TestCalls(t *testing.T) {
 	url := "file://" + t.TempDir() + "/store"
@@ -18,5 +32,30 @@ func TestCalls(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, work(t.Context(), 0, url, &out))
 	require.NoError(t, <-served)
-	require.Equal(t, "f32[2,2] ends with 40\n", out.String())
+	require.Equal(t, wanted, out.String())
+}
+
+// The two commands of the README, each a process, in either order.
+func TestCallsByHand(t *testing.T) {
+	for _, order := range []string{"10", "01"} {
+		t.Run(order, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			url := "tcp://" + l.Addr().String()
+			require.NoError(t, l.Close())
+			var started []*exec.Cmd
+			var out [2]strings.Builder
+			for i, rank := range strings.Split(order, "") {
+				c := exec.CommandContext(t.Context(), os.Args[0], "-rank", rank, "-rendezvous", url)
+				c.Env = append(os.Environ(), asCommand+"=1")
+				c.Stdout, c.Stderr = &out[i], &out[i]
+				require.NoError(t, c.Start())
+				started = append(started, c)
+			}
+			for i, c := range started {
+				require.NoError(t, c.Wait(), out[i].String())
+			}
+			require.Equal(t, wanted, out[0].String()+out[1].String())
+		})
+	}
 }
