@@ -75,19 +75,25 @@ func TestUnwelcome(t *testing.T) {
 		"impostor": {func(h *hello) { h.From.Name = "worker0" }, "worker worker0 is known as another incarnation", ErrRestarted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			line, err := a.pipes.Dial(ctx, url)
-			require.NoError(t, err)
-			defer line.Abort(nil)
+			ctx, line := lineTo(t, a, url)
 			h := good()
 			c.spoil(&h)
-			err = greet(ctx, t, line, &h, nil)
+			err := greet(ctx, t, line, &h, nil)
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorIs(t, err, c.kind)
 			require.ErrorContains(t, err, c.text)
 		})
 	}
+}
+
+// lineTo is a pipe on which nobody has said anything, and a context for what is.
+func lineTo(t *testing.T, a *Agent, url string) (context.Context, *pipe.Pipe) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	line, err := a.pipes.Dial(ctx, url)
+	require.NoError(t, err)
+	t.Cleanup(func() { line.Abort(nil) })
+	return ctx, line
 }
 
 // readings is a store that counts how often it is read. Nobody can watch it.
@@ -122,14 +128,10 @@ func TestStoreIsNotReadForStrangers(t *testing.T) {
 		"right": {[]byte("secret"), "does not know a worker stranger", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			line, err := a.pipes.Dial(ctx, url)
-			require.NoError(t, err)
-			defer line.Abort(nil)
+			ctx, line := lineTo(t, a, url)
 			before := s.n.Load()
 			h := hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "stranger"}, To: a.identity()}
-			err = greet(ctx, t, line, &h, c.token)
+			err := greet(ctx, t, line, &h, c.token)
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorContains(t, err, c.text)
 			require.Equal(t, c.reads, s.n.Load() > before)
@@ -148,16 +150,12 @@ func TestGarbage(t *testing.T) {
 		"payload": {Metadata: []byte{1}, Payloads: []pipe.Payload{{Data: []byte("x")}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			line, err := a.pipes.Dial(ctx, url)
-			require.NoError(t, err)
-			defer line.Abort(nil)
+			ctx, line := lineTo(t, a, url)
 			before, said := a.stats.turnedAway.Load(), len(log.String())
 			require.NoError(t, line.Write(ctx, &m))
 			// It may want to read why; who says more is cut off.
 			_ = line.Write(ctx, &m)
-			_, err = line.Next(ctx)
+			_, err := line.Next(ctx)
 			require.Error(t, err)
 			require.NoError(t, ctx.Err())
 			require.Equal(t, before+1, a.stats.turnedAway.Load())

@@ -19,7 +19,7 @@ import (
 // message up, and in the compatible dialect, which cannot give up half a message,
 // the pipe. Either way nobody touches m any more when Write returns. In the native
 // dialect small parts in host memory are copied: a message of nothing else has
-// left when that is done. So it is with up to 1 MiB through shared memory, of which
+// left when that is done. So it is with up to 2 MiB through shared memory, of which
 // what the ring has no room for is copied if ctx ends.
 func (p *Pipe) Write(ctx context.Context, m *Message) error { return p.dialect.write(ctx, m) }
 
