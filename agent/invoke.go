@@ -57,7 +57,7 @@ func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error)
 func (a *Agent) invokeLater(ctx context.Context, t target, args []any) *Future[[]any] {
 	t, v, err := a.invocation(t, args)
 	if err != nil {
-		return inScope(ctx, future.Failed[[]any](err))
+		return inScope(ctx, func() *Future[[]any] { return future.Failed[[]any](err) })
 	}
 	return goCall[[]any](ctx, a, t, &v)
 }
