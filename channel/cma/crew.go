@@ -157,8 +157,16 @@ func (c *crew) take() piece {
 		c.jobs.Push(j)
 	}
 	c.pace.turn()
-	c.work.Signal() // it may be another's turn to join in
+	c.join()
 	return p
+}
+
+// join wakes another worker if there is something to do for it. To wake one for nothing
+// takes longer than a tenth of a chunk. The caller holds mu.
+func (c *crew) join() {
+	if c.ready() {
+		c.work.Signal()
+	}
 }
 
 // begin counts a chunk that has its slot.
@@ -193,10 +201,11 @@ func (c *crew) settle(p piece, took time.Duration, err error) (outcome error, ov
 	if p.err != nil {
 		c.drop(p.job)
 	}
+	over = p.running == 0 && p.next == p.dst.Len()
 	if c.closed {
 		c.work.Broadcast()
-	} else if c.jobs.Len() > 0 {
-		c.work.Signal() // this worker has a job to finish first
+	} else if over {
+		c.join() // this worker has a job to finish first
 	}
-	return p.err, p.running == 0 && p.next == p.dst.Len()
+	return p.err, over
 }
