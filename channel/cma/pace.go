@@ -9,6 +9,10 @@ const (
 	tryFor   = 4
 )
 
+// recent is how many chunks a mean is of: few enough for two looks to change it. What
+// memory delivers changes as the pages do, and with what else the machine does.
+const recent = 6
+
 // pace tells how many workers of a crew are worth their processors. Where memory
 // is in small pages the system spends its time on pages, and two copy nearly twice
 // as much as one; in huge pages one may take all that the memory delivers, and a
@@ -27,7 +31,7 @@ type rate struct {
 }
 
 func (r *rate) note(seen float64) {
-	r.n = min(r.n+1, 16)
+	r.n = min(r.n+1, recent)
 	r.mean += (seen - r.mean) / float64(r.n)
 }
 
