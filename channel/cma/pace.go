@@ -52,11 +52,11 @@ func (p *pace) another(k int) bool {
 	return k == 0 || p.worth(k) != trying
 }
 
-// worth reports whether one more beside k adds two thirds of what one alone copies.
+// worth reports whether one more beside k adds four fifths of what one alone copies.
 func (p *pace) worth(k int) bool {
 	if k >= len(p.rates) {
 		return true
 	}
 	alone, before, after := p.rates[0], p.rates[k-1], p.rates[k]
-	return alone.n == 0 || before.n == 0 || after.n == 0 || after.mean-before.mean >= alone.mean*2/3
+	return alone.n == 0 || before.n == 0 || after.n == 0 || after.mean-before.mean >= alone.mean*4/5
 }
