@@ -31,11 +31,15 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 	if err != nil {
 		return nil, err
 	}
+	now, err := wait.NewWriter(c.tcp)
+	if err != nil {
+		return nil, err
+	}
 	before, err := c.giveUpFraming()
 	if err != nil {
 		return nil, err
 	}
-	return mux.New(newStream(c, before, fast), cfg)
+	return mux.New(&promptStream{newStream(c, before, fast), now}, cfg)
 }
 
 func newStream(c *conn, before *bytes.Reader, socket io.Reader) *stream {
@@ -124,6 +128,20 @@ func (s *stream) Write(p []byte) (int, error) {
 func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	step.Here()
 	n, err := pieces.WriteTo(s.conn.tcp)
+	return n, s.conn.writeError(err)
+}
+
+// promptStream is a stream that can be written without waiting.
+type promptStream struct {
+	*stream
+	now *wait.Writer
+}
+
+// TryWrite writes what the connection takes at once. It is not for two goroutines at a
+// time.
+func (s *promptStream) TryWrite(p []byte) (int, error) {
+	step.Here()
+	n, err := s.now.TryWrite(p)
 	return n, s.conn.writeError(err)
 }
 

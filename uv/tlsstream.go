@@ -1,10 +1,6 @@
 package uv
 
 import (
-	//DEL
-	//DEL
-	//DEL
-
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"

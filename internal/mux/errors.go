@@ -15,6 +15,9 @@ var ErrConfig = errors.New("mux: bad configuration")
 // errGaveUp is the end of a session of which yamux thinks otherwise than we do.
 var errGaveUp = errors.New("mux: yamux gave the session up")
 
+// errReset is why nothing can be sent on a stream; see ResetError.
+var errReset = errors.New("mux: the peer has reset the stream")
+
 // EndError is what calls on a stream return whose session has ended. It matches
 // the session's Err, also where that is io.EOF, but never equals io.EOF: a
 // stream that was not finished by its writer must not look like one that was.

@@ -26,6 +26,13 @@ const (
 	rst                    // the stream is no more
 )
 
+func dataMessage(stream, bytes uint32) header {
+	h := header{1: byte(data)}
+	binary.BigEndian.PutUint32(h[4:], stream)
+	h.setLength(bytes)
+	return h
+}
+
 func creditMessage(stream, bytes uint32) header {
 	h := header{1: byte(credit)}
 	binary.BigEndian.PutUint32(h[4:], stream)
@@ -39,6 +46,12 @@ func questionMessage(number uint32) header {
 	return h
 }
 
+func answerMessage(number uint32) header {
+	h := header{1: byte(ping), 3: byte(ack)}
+	h.setLength(number)
+	return h
+}
+
 func (h *header) version() uint8       { return h[0] }
 func (h *header) kind() kind           { return kind(h[1]) }
 func (h *header) flags() uint16        { return binary.BigEndian.Uint16(h[2:]) }
@@ -47,6 +60,7 @@ func (h *header) stream() uint32       { return binary.BigEndian.Uint32(h[4:]) }
 func (h *header) length() uint32       { return binary.BigEndian.Uint32(h[8:]) }
 func (h *header) setLength(n uint32)   { binary.BigEndian.PutUint32(h[8:], n) }
 func (h *header) opens() bool          { return h.kind() <= credit && h.has(syn) }
+func (h *header) accepts() bool        { return h.kind() <= credit && h.has(ack) }
 func (h *header) ends() bool           { return h.kind() <= credit && h.has(fin|rst) }
 func (h *header) resets() bool         { return h.kind() <= credit && h.has(rst) }
 func (h *header) isCredit() bool       { return h.kind() == credit }

@@ -6,10 +6,8 @@ import (
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/turn"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -44,7 +42,9 @@ type link struct {
 	transport.Stream
 	watcher watcher
 	windows *windows
+	sending *sending
 	judge   judge
+	out     *outgoing
 
 	// Of the reading goroutine.
 	src    *bufio.Reader
@@ -52,11 +52,7 @@ type link struct {
 	served int    // bytes of the header that yamux has
 	left   uint32 // bytes of the body that it has not
 
-	writing  turn.Turn             // for each message
-	own      header                // one that is not yamux's
-	silent   bool                  // nothing is written any more
-	failure  atomic.Pointer[error] // of a write, once
-	released chan struct{}         // closed by Close
+	released chan struct{} // closed by Close
 	release  func()
 	parted   chan struct{} // closed when yamux's farewell has left, or cannot
 	part     func()
@@ -67,10 +63,11 @@ func newLink(conn transport.Stream, client bool, w watcher, ws *windows) *link {
 		Stream:   conn,
 		watcher:  w,
 		windows:  ws,
+		sending:  newSending(),
 		judge:    judge{client: client},
+		out:      newOutgoing(conn),
 		src:      bufio.NewReaderSize(conn, readAhead),
 		served:   headerSize,
-		writing:  turn.New(),
 		released: make(chan struct{}),
 	}
 	l.parted = make(chan struct{})
@@ -109,7 +106,7 @@ func whole(err error) error {
 }
 
 // next reads the header of the next message that is for yamux, and judges all
-// that come by. Answers are not for yamux, which has no question out.
+// that come by.
 func (l *link) next() error {
 	h := &l.header
 	for {
@@ -119,20 +116,50 @@ func (l *link) next() error {
 		if err := l.judge.admit(h); err != nil {
 			return err
 		}
-		if !h.isAnswer() {
+		if !l.isOurs(h) {
 			break
 		}
-		l.windows.answered(h.length())
 	}
 	if h.opens() {
 		l.windows.enter(h.stream())
+		l.sending.enter(h.stream())
 		l.watcher.arrived(h.stream())
 	}
+	l.heed(h)
 	if err := l.account(h); err != nil {
 		return err
 	}
 	l.served, l.left = 0, h.body()
 	return nil
+}
+
+// isOurs sees to messages that are not for yamux: answers, for it has no question out,
+// credit, for it sends nothing on streams, and questions, which measure how long an
+// answer takes, unless that has to wait.
+func (l *link) isOurs(h *header) bool {
+	switch {
+	case h.isQuestion():
+		answer := answerMessage(h.length())
+		return l.out.putNow(&answer, nil)
+	case h.isAnswer():
+		l.windows.answered(h.length())
+	case h.isCredit() && h.flags() == 0:
+		l.sending.grant(h.stream(), h.length())
+	default:
+		return false
+	}
+	return true
+}
+
+// heed takes from a message for yamux what it says about sending.
+func (l *link) heed(h *header) {
+	if h.isCredit() {
+		l.sending.grant(h.stream(), h.length())
+		h.setLength(0)
+	}
+	if h.resets() {
+		l.sending.end(h.stream())
+	}
 }
 
 // account holds a message against the window of its stream, before yamux takes
@@ -165,7 +192,7 @@ func (l *link) hold(err error) (int, error) {
 		l.watcher.end(transport.ErrClosed)
 		return 0, transport.ErrClosed
 	}
-	if failure := l.failure.Load(); failure != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+	if failure := l.out.failure.Load(); failure != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = *failure
 	}
 	l.watcher.end(err)
@@ -177,58 +204,40 @@ func (l *link) hold(err error) (int, error) {
 // questions for the round trip, are dropped: see windows. A new stream has its
 // window before it leaves, as the peer may answer before Open has returned.
 func (l *link) Write(message []byte) (int, error) {
-	l.writing.Take()
-	defer l.writing.Give()
-	h := (*header)(message)
+	h := *(*header)(message)
 	switch {
 	case h.isFarewell():
 		defer l.part()
+		defer l.out.flushed()
 	case h.resets():
 		l.windows.leave(h.stream())
+		l.sending.leave(h.stream())
 		l.watcher.refused(h.stream())
 	case h.opens():
 		l.windows.enter(h.stream())
+		fallthrough
+	case h.accepts():
+		defer l.sending.introduce(h.stream())
 	}
-	switch {
-	case h.isQuestion() || h.isCredit() && h.flags() == 0:
-	case h.isCredit():
-		l.own = *h
-		l.own.setLength(0)
-		l.put(l.own[:])
-	default:
-		l.put(message)
+	if h.isCredit() {
+		h.setLength(0)
+	}
+	if !h.isQuestion() && !(h.isCredit() && h.flags() == 0) {
+		l.out.put(&h, message[headerSize:], nil)
 	}
 	return len(message), nil
 }
 
-// tell writes what the windows have to say.
+// tell writes what the windows have to say. It waits for room first, and so learns of
+// what came up meanwhile.
 func (l *link) tell() {
-	for l.tellOne() {
-	}
-}
-
-// tellOne waits for its turn first, and so learns of what came up meanwhile.
-func (l *link) tellOne() (ok bool) {
-	l.writing.Take()
-	defer l.writing.Give()
-	if l.own, ok = l.windows.next(); ok {
-		l.put(l.own[:])
-	}
-	return ok
-}
-
-// put writes a message, in the turn of the caller. After a failure it takes
-// messages and drops them: the reading side finds out how the connection ended,
-// and is given a moment to do so.
-func (l *link) put(message []byte) {
-	if l.silent {
-		return
-	}
-	if _, err := l.Stream.Write(message); err != nil {
-		failure := err // err itself would live on the heap, for each message
-		l.silent = true
-		l.failure.Store(&failure)
-		l.SetReadDeadline(time.Now().Add(linger))
+	for {
+		l.out.awaitRoom()
+		h, ok := l.windows.next()
+		if !ok {
+			return
+		}
+		l.out.put(&h, nil, nil)
 	}
 }
 
@@ -240,10 +249,7 @@ func (l *link) SetWriteDeadline(time.Time) error { return nil }
 // within moments. It comes before Close.
 func (l *link) finish() {
 	l.Stream.SetWriteDeadline(time.Now().Add(patience))
-	l.writing.Take()
-	defer l.writing.Give()
-	if !l.silent {
-		l.silent = true
+	if l.out.end() {
 		l.CloseWrite()
 	}
 }

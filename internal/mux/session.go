@@ -90,6 +90,7 @@ func (s *session) Close() error {
 	}
 	s.link.finish()
 	s.inner.Close()
+	s.link.out.writers.Wait()
 	s.running.Wait()
 	s.windows.close()
 	return nil
@@ -153,6 +154,7 @@ func (s *session) adopt(inner *yamux.Stream) *stream {
 
 func (s *session) forget(st *stream) {
 	s.windows.leave(st.StreamID())
+	s.link.sending.leave(st.StreamID())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st)

@@ -19,7 +19,9 @@ type stream struct {
 	*yamux.Stream
 	session *session
 
-	window *window
+	window    *window
+	allowance *allowance
+	giveUp    *deadline // of writing
 
 	reading turn.Turn
 	writing turn.Turn
@@ -32,11 +34,13 @@ type stream struct {
 
 func newStream(s *session, inner *yamux.Stream) *stream {
 	return &stream{
-		Stream:  inner,
-		session: s,
-		window:  s.windows.enter(inner.StreamID()),
-		reading: turn.New(),
-		writing: turn.New(),
+		Stream:    inner,
+		session:   s,
+		window:    s.windows.enter(inner.StreamID()),
+		allowance: s.link.sending.enter(inner.StreamID()),
+		giveUp:    newDeadline(),
+		reading:   turn.New(),
+		writing:   turn.New(),
 	}
 }
 
@@ -61,17 +65,54 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *stream) Write(p []byte) (int, error) {
+func (s *stream) Write(p []byte) (n int, err error) {
 	s.writing.Take()
 	defer s.writing.Give()
-	if s.isFinished() {
-		return 0, transport.ErrClosed
+	over := s.giveUp.wait()
+	for err == nil && n < len(p) {
+		if s.isFinished() {
+			return n, transport.ErrClosed
+		}
+		var k int
+		k, err = s.writeOne(p[n:], over)
+		n += k
 	}
-	n, err := s.Stream.Write(p)
 	if err != nil && s.isFinished() {
 		return n, transport.ErrClosed
 	}
 	return n, s.cause(err)
+}
+
+// writeOne sends as much of p as one message takes, once the peer has allowed it and
+// there is room for it.
+func (s *stream) writeOne(p []byte, over <-chan struct{}) (int, error) {
+	n, err := s.claim(p, over)
+	if err != nil {
+		return 0, err
+	}
+	h := dataMessage(s.StreamID(), uint32(n))
+	if !s.session.link.out.put(&h, p[:n], over) {
+		s.allowance.giveBack(n)
+		return 0, os.ErrDeadlineExceeded
+	}
+	return n, nil
+}
+
+// claim waits until the peer allows some of p.
+func (s *stream) claim(p []byte, over <-chan struct{}) (int, error) {
+	for {
+		if isClosed(over) {
+			return 0, os.ErrDeadlineExceeded
+		}
+		n, err := s.allowance.take(min(len(p), messageSize-headerSize))
+		if n > 0 || err != nil {
+			return n, err
+		}
+		select {
+		case <-s.allowance.more:
+		case <-over:
+		}
+	}
 }
 
 // cause turns an error of yamux into one that says what happened.
@@ -81,7 +122,7 @@ func (s *stream) cause(err error) error {
 		return err
 	case s.isClosed():
 		return transport.ErrClosed
-	case errors.Is(err, yamux.ErrStreamReset) && !s.Session().IsClosed():
+	case err == errReset, errors.Is(err, yamux.ErrStreamReset) && !s.Session().IsClosed():
 		return &ResetError{Stream: s.StreamID()}
 	}
 	if ended := s.session.Err(); ended != nil {
@@ -121,7 +162,7 @@ func (s *stream) finish(all bool) bool {
 		return false
 	}
 	s.finished = true
-	s.Stream.SetWriteDeadline(past)
+	s.giveUp.set(past)
 	if all {
 		s.closed = true
 		s.Stream.SetReadDeadline(past)
@@ -140,7 +181,8 @@ func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	s.Stream.SetDeadline(past)
+	s.giveUp.set(past)
+	s.Stream.SetReadDeadline(past)
 }
 
 func (s *stream) SetDeadline(t time.Time) error {
@@ -169,7 +211,8 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	if s.ended {
 		return nil
 	}
-	return s.Stream.SetWriteDeadline(t)
+	s.giveUp.set(t)
+	return nil
 }
 
 func (s *stream) isClosed() bool {
