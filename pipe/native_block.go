@@ -67,7 +67,11 @@ func (o *nativeOutbox) take() (b *block, stopped bool) {
 	if o.stopped != nil {
 		return nil, true
 	}
-	if o.blocks.Len() == 0 {
+	if b := o.rest; b != nil {
+		o.rest = nil
+		return b, false
+	}
+	if o.writing || o.blocks.Len() == 0 {
 		return nil, false
 	}
 	o.writing = true

@@ -12,7 +12,7 @@ import (
 func (o *nativeOutbox) writeOut(m *Message, packed *packing, lend bool, room share) *watchedOp {
 	if packed != nil || !o.direct() {
 		o.encode(m, packed, room)
-		o.signal()
+		o.signalRun()
 		return nil
 	}
 	o.head = o.frame.AppendHead(o.head[:0], false)

@@ -20,7 +20,8 @@ import (
 type nativeOutbox struct {
 	pipe   *nativePipe
 	stream transport.Stream
-	poll   transport.Poller // stream, if that can be written without waiting
+	poll   transport.Poller    // stream, if that can be read and written without waiting
+	prompt transport.TryWriter // stream, if that can be written so
 	room   room
 	wake   chan struct{} // has a token when there is something to write
 
@@ -32,14 +33,16 @@ type nativeOutbox struct {
 	count   uint64         // messages so far
 	blocks  fifo.Queue[*block]
 	writing bool                 // a block is being written
+	rest    *block               // what could not be written promptly, goes first
 	ops     map[uint64]*nativeOp // messages with transfers under way
 	refusal error                // why new messages are refused
 	stopped error                // why messages under way fail
 	flushed chan struct{}        // made by idle, closed when nothing is under way
 
-	head    []byte   // of the message that is written at once
-	pieces  [][]byte // of it, and its parts
-	copied  *WriteOp // the operation of every message that has been copied
+	one     [1][]byte // the block that is written promptly
+	head    []byte    // of the message that is written at once
+	pieces  [][]byte  // of it, and its parts
+	copied  *WriteOp  // the operation of every message that has been copied
 	traffic traffic
 	saved   savings
 }
@@ -58,6 +61,7 @@ func (o *nativeOutbox) init(p *nativePipe) {
 func (o *nativeOutbox) attach(s transport.Stream) {
 	o.stream = s
 	o.poll, _ = s.(transport.Poller)
+	o.prompt, _ = s.(transport.TryWriter)
 }
 
 func (p *nativePipe) write(ctx context.Context, m *Message) error {
@@ -117,6 +121,7 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 		return 0, nil, o.refusal
 	}
 	number, op = o.start(m, &size, packed)
+	o.writePromptly()
 	return number, op, nil
 }
 
@@ -325,6 +330,10 @@ func (o *nativeOutbox) stop(err error) {
 	o.refuseLocked(err)
 	o.stopped = err
 	close(o.halted)
+	if o.rest != nil {
+		o.recycle(o.rest, err)
+		o.rest, o.writing = nil, false
+	}
 	for o.blocks.Len() > 0 {
 		o.recycle(o.blocks.Pop(), err)
 	}

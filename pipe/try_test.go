@@ -60,7 +60,7 @@ func TestTryWriteBeyondTheSharedBudget(t *testing.T) {
 		for range 2 { // each counts as half
 			hogs = append(hogs, one.WriteAsync(t.Context(), message(1, []int{2 << 20}, nil)))
 		}
-		require.False(t, takes(t, two, message(2, []int{10}, nil)))
+		require.False(t, takes(t, two, message(2, []int{10_000}, nil))) // more than has left of the others
 		require.Zero(t, two.Stats().BytesInFlight)
 		one.Abort(errEnough)
 		for _, op := range hogs {

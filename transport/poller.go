@@ -9,14 +9,11 @@ package transport
 // time calls TryRead or Look, one TryWrite or Write, and one Await.
 type Poller interface {
 	Stream
+	TryWriter
 
 	// TryRead reads what is there: 0 bytes and no error if that is nothing.
 	// Errors are those of Read, and stay.
 	TryRead(p []byte) (int, error)
-
-	// TryWrite writes the pieces in order as far as there is room, and returns
-	// how many bytes that were. Errors are those of Write.
-	TryWrite(pieces ...[]byte) (int, error)
 
 	// Room waits for a while for room to write, and reports whether there is
 	// some, or an error that TryWrite returns.

@@ -24,6 +24,14 @@ type Gatherer interface {
 	WriteBuffers(pieces *net.Buffers) (int64, error)
 }
 
+// TryWriter is a power that some Streams have besides: to be written without waiting.
+type TryWriter interface {
+	// TryWrite writes the pieces in order as far as that takes no waiting, and returns
+	// how many bytes that were. Errors are those of Write. One goroutine at a time
+	// calls TryWrite or Write.
+	TryWrite(pieces ...[]byte) (int, error)
+}
+
 // Streamer is a power that some Conns have besides: to give up framing. The
 // native dialect needs it for its bulk connection.
 type Streamer interface {

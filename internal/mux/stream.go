@@ -13,6 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
+var _ transport.TryWriter = (*stream)(nil)
+
 // stream implements transport.Stream. Reading and writing each take turns:
 // yamux overdraws the window under two writers, and wakes one of two readers.
 type stream struct {
@@ -81,6 +83,40 @@ func (s *stream) Write(p []byte) (n int, err error) {
 		return n, transport.ErrClosed
 	}
 	return n, s.cause(err)
+}
+
+// TryWrite implements [transport.TryWriter].
+func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
+	if !s.writing.TryTake() {
+		return 0, nil
+	}
+	defer s.writing.Give()
+	if s.isFinished() {
+		return 0, transport.ErrClosed
+	}
+	for _, p := range pieces {
+		k, err := s.tryPiece(p)
+		if n += k; err != nil || k < len(p) {
+			return n, s.cause(err)
+		}
+	}
+	return n, nil
+}
+
+func (s *stream) tryPiece(p []byte) (n int, err error) {
+	for n < len(p) {
+		k, err := s.allowance.take(min(len(p)-n, messageSize-headerSize))
+		if k == 0 {
+			return n, err
+		}
+		h := dataMessage(s.StreamID(), uint32(k))
+		if !s.session.link.out.putNow(&h, p[n:n+k]) {
+			s.allowance.giveBack(k)
+			return n, nil
+		}
+		n += k
+	}
+	return n, nil
 }
 
 // writeOne sends as much of p as one message takes, once the peer has allowed it and

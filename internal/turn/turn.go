@@ -16,5 +16,15 @@ func New() Turn { return make(Turn, 1) }
 // Take waits until nobody else holds the turn.
 func (t Turn) Take() { t <- struct{}{} }
 
+// TryTake takes the turn if nobody holds it, and reports whether it did.
+func (t Turn) TryTake() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
 // Give ends the turn of its holder.
 func (t Turn) Give() { <-t }

@@ -1,0 +1,62 @@
+package pipe
+
+// promptRounds is how often who writes a block himself goes on with what others have
+// written meanwhile.
+const promptRounds = 4
+
+// writePromptly writes what waits where that takes no waiting and nobody else is
+// writing, so that a message leaves without a change of goroutines. What is left is for
+// the run loop. The caller holds mu, which is free meanwhile: what others write then
+// leaves together.
+func (o *nativeOutbox) writePromptly() {
+	for range promptRounds {
+		b := o.takePromptly()
+		if b == nil {
+			return
+		}
+		o.mu.Unlock()
+		o.one[0] = b.data
+		n, err := o.prompt.TryWrite(o.one[:]...)
+		o.mu.Lock()
+		if err != nil || n < len(b.data) { // an error comes again when the rest is written
+			o.leave(b, n)
+			return
+		}
+		o.writing = false
+		o.recycle(b, o.stopped)
+		o.settle()
+	}
+	o.signal()
+}
+
+// takePromptly takes the next block, if that need not wait for others.
+func (o *nativeOutbox) takePromptly() *block {
+	if o.prompt == nil || o.direct() || o.stopped != nil || o.writing || o.blocks.Len() == 0 {
+		return nil
+	}
+	if first := *o.blocks.At(0); first.loan != nil {
+		return nil
+	}
+	o.writing = true
+	return o.blocks.Pop()
+}
+
+// leave leaves a block of which n bytes have been written to the run loop.
+func (o *nativeOutbox) leave(b *block, n int) {
+	if o.stopped != nil {
+		o.writing = false
+		o.recycle(b, o.stopped)
+		o.settle()
+		return
+	}
+	b.data = append(b.data[:0], b.data[n:]...)
+	o.rest = b
+	o.signal()
+}
+
+// signalRun wakes the run loop, unless who wrote the message sees to it himself.
+func (o *nativeOutbox) signalRun() {
+	if o.prompt == nil || o.direct() {
+		o.signal()
+	}
+}
