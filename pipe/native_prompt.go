@@ -6,9 +6,17 @@ const promptRounds = 4
 
 // writePromptly writes what waits where that takes no waiting and nobody else is
 // writing, so that a message leaves without a change of goroutines. What is left is for
-// the run loop. The caller holds mu, which is free meanwhile: what others write then
-// leaves together.
+// the run loop, and so is all where messages come several at a time: those that answer
+// them leave better together. The caller holds mu, which is free meanwhile: what others
+// write then leaves together too.
 func (o *nativeOutbox) writePromptly() {
+	if o.prompt == nil || o.direct() {
+		return
+	}
+	if o.pipe.in.reader.crowded.Load() {
+		o.signal()
+		return
+	}
 	for range promptRounds {
 		b := o.takePromptly()
 		if b == nil {
@@ -31,10 +39,7 @@ func (o *nativeOutbox) writePromptly() {
 
 // takePromptly takes the next block, if that need not wait for others.
 func (o *nativeOutbox) takePromptly() *block {
-	if o.prompt == nil || o.direct() || o.stopped != nil || o.writing || o.blocks.Len() == 0 {
-		return nil
-	}
-	if first := *o.blocks.At(0); first.loan != nil {
+	if o.stopped != nil || o.writing || o.blocks.Len() == 0 {
 		return nil
 	}
 	o.writing = true

@@ -34,6 +34,9 @@ type messageReader struct {
 	opened uint64          // messages returned early so far
 	behind uint64          // of them, when the pipe's own goroutine parked
 	skip   int             // bytes of a message that nobody wants
+	among  bool            // the one under way came together with others
+
+	crowded atomic.Bool // several came together, the last time
 
 	parked  atomic.Bool   // the pipe's own goroutine waits in park
 	overdue bool          // it has waited for too long, and not caught up since; its own
@@ -95,12 +98,14 @@ func (r *messageReader) advance(early bool) (*nativeIncoming, error) {
 		return nil, midMessage(err)
 	}
 	r.in = nil
+	r.crowded.Store(r.among || r.src.Buffered() > 0)
 	in.body, err = r.header.Body(in.frame)
 	return in, nativeError(err)
 }
 
 // begin reads a header.
 func (r *messageReader) begin() error {
+	r.among = r.src.Buffered() > 0
 	p, err := r.src.Peek(native.HeaderSize)
 	if err != nil {
 		if len(p) > 0 {
