@@ -78,7 +78,7 @@ func (d *Decoder) matchStruct(theirs *schema, p *plan) error {
 	if d.matches == nil {
 		d.matches = map[pair]*match{}
 	}
-	m := &match{}
+	m := &match{steps: make([]step, 0, len(theirs.fields))}
 	d.matches[k] = m // before its fields, which may be of the same types
 	found := make([]bool, len(p.fields))
 	for i := range theirs.fields {

@@ -100,6 +100,7 @@ func (s *schema) measure() {
 }
 
 func (s *schema) measureFields() {
+	s.filled = make([]*schema, 0, len(s.fields))
 	for _, f := range s.fields {
 		s.width = plus(s.width, f.typ.width)
 		s.height = max(s.height, f.typ.height)

@@ -125,8 +125,8 @@ func (r *schemaReader) structure(s *schema, depth int) (err error) {
 	if n > maxFields {
 		return fault(ErrLimit, "struct of %d fields, at most %d", n, maxFields)
 	}
-	// Twice a pointer, since what takes bytes is listed in memory that grows.
-	if err := r.spend(n * int(unsafe.Sizeof(schemaField{})+2*unsafe.Sizeof(s))); err != nil {
+	// The pointer is for the list of those that take bytes.
+	if err := r.spend(n * int(unsafe.Sizeof(schemaField{})+unsafe.Sizeof(s))); err != nil {
 		return err
 	}
 	s.fields = make([]schemaField, n)
