@@ -16,7 +16,7 @@ import (
 // errors, keeping it as the cause. Other errors pass as they are.
 func classify(err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, ErrProtocol), errors.Is(err, ErrPeerLost), errors.Is(err, ErrForbidden):
+	case err == nil, isKnown(err):
 		return err
 	case errors.Is(err, native.ErrChecksum) && !errors.Is(err, ErrChecksum):
 		return fmt.Errorf("%w: %w", ErrChecksum, err)
@@ -29,6 +29,17 @@ func classify(err error) error {
 	default:
 		return err
 	}
+}
+
+// isKnown reports whether an error is one of this package's, or of package channel's
+// that this package has too.
+func isKnown(err error) bool {
+	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
 }
 
 func isConnectionLoss(err error) bool {
