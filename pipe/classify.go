@@ -9,6 +9,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -42,7 +43,13 @@ func isKnown(err error) bool {
 	return false
 }
 
+// isConnectionLoss is about what the system says of a connection. What it refuses to
+// this process, as memory to share, is nobody's loss.
 func isConnectionLoss(err error) bool {
+	var refused *segment.Error
+	if errors.As(err, &refused) {
+		return false
+	}
 	var errno syscall.Errno
 	var network net.Error
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
