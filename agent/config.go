@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
@@ -141,9 +142,13 @@ type Limits struct {
 	Codec codec.Limits
 }
 
+// multiplied is the most that a limit is of which there are multiples, with what is
+// added to one: beyond that they would not be numbers any more.
+const multiplied = math.MaxInt / (2 * nestedSlack)
+
 func (l Limits) withDefaults() Limits {
-	l.CallBytes = positive(l.CallBytes, 256<<20)
-	l.LargeBytes = positive(l.LargeBytes, 1<<30)
+	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
+	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
 	l.Remembered = positive(l.Remembered, 1024)
 	l.MessageBytes = positive(l.MessageBytes, 16<<30)
 	return l
