@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -53,8 +54,11 @@ type Request struct {
 
 // Value implements context.Context.
 func (r *Request) Value(key any) any {
-	if _, ok := key.(requestKey); ok {
+	switch key.(type) {
+	case requestKey:
 		return r
+	case future.WaiterKey:
+		return (*slotWaiter)(r)
 	}
 	// What the package context asks for to find the cause is here, not at the base.
 	v := r.base.Value(key)
