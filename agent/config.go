@@ -135,7 +135,8 @@ type Limits struct {
 	// Default 1024.
 	Remembered int
 
-	// MessageBytes bounds the tensors and values of one message. Default 16 GiB.
+	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or what
+	// an int holds.
 	MessageBytes int
 
 	// Codec bounds values, see codec.Limits.
@@ -150,7 +151,7 @@ func (l Limits) withDefaults() Limits {
 	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
 	l.Remembered = positive(l.Remembered, 1024)
-	l.MessageBytes = positive(l.MessageBytes, 16<<30)
+	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
 	return l
 }
 
