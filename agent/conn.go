@@ -212,7 +212,7 @@ func (c *conn) stopServing() map[uint64]*Request {
 // reports false if write is still to be called.
 func (c *conn) writeNow(e *envelope) (done bool, err error) {
 	if c.agent.outgoing != nil {
-		done, err = c.suffer(e)
+		done, err = c.suffer(&e.about, &e.message)
 	}
 	if !done && e.small() {
 		done, err = c.pipe.TryWrite(&e.message)
@@ -232,8 +232,7 @@ func (c *conn) write(ctx context.Context, e *envelope) error {
 
 // tell sends a message without a body. It does not wait: who gives up a call wants to
 // go on.
-func (c *conn) tell(message []byte) {
-	m := &pipe.Message{Metadata: message}
+func (c *conn) tell(m *pipe.Message) {
 	// A pipe that is down has its reader to say so.
 	if taken, err := c.pipe.TryWrite(m); !taken && err == nil {
 		go func() { _ = c.pipe.Write(context.Background(), m) }()

@@ -10,19 +10,20 @@ import (
 // Kind is what a message is in a call.
 type Kind byte
 
-// The kinds of messages that interceptors see.
+// The kinds of messages. Interceptors see all but the last one, Config.Outgoing that too.
 const (
 	KindRequest Kind = 1 + iota
 	KindReply        // a result
 	KindFailure      // an error in place of one
+	KindCancel       // the word that nobody waits for an answer any more, without a value
 )
 
 func (k Kind) String() string { return kind(k).String() }
 
 func (k kind) public() Kind { return Kind(k) }
 
-// Message is one message of a call, as interceptors see it. It is good as long as the
-// interceptor runs.
+// Message is one message of a call, as interceptors see it, and Config.Outgoing. It is
+// good as long as these run.
 type Message struct {
 	Kind Kind
 	Type string     // of the request, empty for the call of a function
@@ -37,19 +38,23 @@ type Message struct {
 // State is what SetState set for key while this message was encoded or decoded, by an
 // interceptor or by the encoding of a value.
 func (m *Message) State(key any) any {
-	if m.encoder != nil {
+	switch {
+	case m.encoder != nil:
 		return m.encoder.State(key)
+	case m.decoder != nil:
+		return m.decoder.State(key)
 	}
-	return m.decoder.State(key)
+	return nil
 }
 
 // SetState keeps a value for key until the message is encoded, or decoded.
 func (m *Message) SetState(key, value any) {
-	if m.encoder != nil {
+	switch {
+	case m.encoder != nil:
 		m.encoder.SetState(key, value)
-		return
+	case m.decoder != nil:
+		m.decoder.SetState(key, value)
 	}
-	m.decoder.SetState(key, value)
 }
 
 // SetHeader gives a message that leaves a section of that name, which the other end

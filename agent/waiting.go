@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // wait waits for the answer to a call, until ctx ends or the call's limit. Whatever
@@ -91,7 +93,7 @@ func (c *call) abandon(cause error) bool {
 		<-c.sent
 	}
 	if taken {
-		c.conn.sendCancel(c.id, cause)
+		c.sendCancel(cause)
 	}
 	return taken
 }
@@ -106,8 +108,16 @@ func (c *call) giveUp(cause error) (*arrival, error) {
 	return c.answer, c.err
 }
 
-// sendCancel tells the other end that nobody waits for a call.
-func (c *conn) sendCancel(id uint64, cause error) {
+// sendCancel tells the other end that nobody waits for the call.
+func (c *call) sendCancel(cause error) {
 	text := cause.Error()
-	c.tell(appendText(appendHead(nil, cancel, 0, id), text[:min(len(text), maxName)]))
+	m := &pipe.Message{Metadata: appendText(appendHead(nil, cancel, 0, c.id), text[:min(len(text), maxName)])}
+	if c.conn.agent.outgoing != nil {
+		about := Message{Kind: KindCancel, Type: c.typ, Name: c.name, Peer: c.conn.peer}
+		// Nobody is there who would want to know of an error.
+		if over, _ := c.conn.suffer(&about, m); over {
+			return
+		}
+	}
+	c.conn.tell(m)
 }
