@@ -131,6 +131,12 @@ type Limits struct {
 	// wait at the caller, but for those that handlers make. Default 1 GiB.
 	LargeBytes int
 
+	// AnswerBytes bounds the answers to one other worker that have not left, as those that
+	// it does not take in: while there are as many no further request of that worker
+	// begins. Those that have begun are still answered, of which MaxHandlers run at once.
+	// Default 1 GiB.
+	AnswerBytes int
+
 	// Remembered bounds the answers that are kept for each other worker, see Once.
 	// Default 1024.
 	Remembered int
@@ -150,6 +156,7 @@ const multiplied = math.MaxInt / (2 * nestedSlack)
 func (l Limits) withDefaults() Limits {
 	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
+	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
 	l.Remembered = positive(l.Remembered, 1024)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
 	return l
@@ -173,7 +180,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case c.Limits.CallBytes < 0 || c.Limits.LargeBytes < 0 || c.Limits.Remembered < 0 || c.Limits.MessageBytes < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)

@@ -41,6 +41,7 @@ func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
 		room:    budget.New(min(max(t.room, 1), a.limits.CallBytes)),
 		back:    wayBack(t.routes),
 		large:   budget.New(a.limits.LargeBytes),
+		backlog: backlog{most: int64(a.limits.AnswerBytes)},
 		serving: map[uint64]*Request{},
 		down:    make(chan struct{}),
 	}
@@ -65,22 +66,24 @@ func (c *conn) read() bool {
 }
 
 func (c *conn) readOn() {
-	ended := false
+	s, ended := &shift{conn: c}, false
 	defer func() {
-		if ended {
+		switch {
+		case s.over: // another goroutine reads on
+		case ended:
 			c.excuse()
-			return
+		default:
+			go c.readOn() // a Short handler has called runtime.Goexit
 		}
-		go c.readOn() // a Short handler has called runtime.Goexit
 	}()
-	for {
+	for !s.over {
 		in, err := c.pipe.Next(context.Background())
 		if err != nil {
 			ended = true
 			c.end(err)
 			return
 		}
-		c.dispatch(in)
+		c.dispatch(in, s)
 	}
 }
 
@@ -93,24 +96,28 @@ func (c *conn) lookFor(own *call) bool {
 	if !c.lead.TryLock() {
 		return false
 	}
-	defer c.lead.Unlock()
+	own.shift = shift{lock: &c.lead}
+	defer own.shift.end()
 	for range lookAtOnce {
 		in := c.pipe.Poll(context.Background())
 		if in == nil {
 			return false
 		}
-		c.dispatch(in)
+		c.dispatch(in, &own.shift)
 		select {
 		case <-own.woken:
 			return true
 		default:
 		}
+		if own.shift.over {
+			return false
+		}
 	}
 	return false
 }
 
-// dispatch sees to one message. What may take long goes to another goroutine.
-func (c *conn) dispatch(in *pipe.Incoming) {
+// dispatch sees to one message in a shift. What may take long goes to another goroutine.
+func (c *conn) dispatch(in *pipe.Incoming, s *shift) {
 	c.reader.busy.Add(1)
 	defer c.reader.busy.Add(-1)
 	if c.agent.isClosed() {
@@ -124,7 +131,7 @@ func (c *conn) dispatch(in *pipe.Incoming) {
 	}
 	switch a.head.kind {
 	case request:
-		c.serve(a)
+		c.serve(a, s)
 	case reply, failure:
 		c.answered(a)
 	case cancel:

@@ -66,9 +66,10 @@ type ServeOption func(*Served)
 
 // Short says that a function returns at once and waits for nothing. It runs on the
 // goroutine that reads what the caller sends, which saves a change of goroutines, and
-// without regard to Config.MaxHandlers. One that does wait holds up everything that
-// comes from this caller, which may be what it waits for: calls and barriers that it
-// makes may end with their limit alone.
+// without regard to Config.MaxHandlers. While a call or a barrier that it makes after all
+// waits, with its context, somebody else reads. One that waits for anything else, as for
+// a future, holds up everything that comes from this caller, which may be what it waits
+// for.
 func Short() ServeOption { return func(s *Served) { s.entry.short = true } }
 
 // Borrows says that a function keeps nothing of its argument: the memory of the tensors

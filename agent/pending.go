@@ -33,6 +33,7 @@ type call struct {
 	settled func(*arrival, error)
 	answer  *arrival
 	err     error
+	shift   shift           // while it looks for its answer itself
 	streams []device.Stream // on which the tensors of the result are valid
 }
 

@@ -11,6 +11,9 @@ import (
 // wait waits for the answer to a call, until ctx ends or the call's limit. Whatever
 // the outcome, nobody uses the call any more.
 func (c *call) wait(ctx context.Context) (*arrival, error) {
+	if r := requestOf(ctx); r != nil && c.nested {
+		r.slot.leaveShift() // before it looks for more, which may wait in turn
+	}
 	if c.conn.lookFor(c) {
 		return c.answer, c.err
 	}
@@ -40,12 +43,16 @@ func (c *call) waitAhead(ctx context.Context, over <-chan time.Time) error {
 	if !conn.ahead.TryLock() {
 		return errBehind
 	}
-	defer conn.ahead.Unlock()
+	c.shift = shift{lock: &conn.ahead}
+	defer c.shift.end()
 	ahead := conn.pipe.Ahead()
 	for {
 		select {
 		case in := <-ahead:
-			conn.dispatch(in)
+			conn.dispatch(in, &c.shift)
+			if c.shift.over {
+				return errBehind
+			}
 		case <-conn.down: // whose reader settles all calls, once nobody is ahead
 			return errBehind
 		case <-c.woken:
