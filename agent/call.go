@@ -98,17 +98,30 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error
 		return fail(err)
 	}
 	c.limit = o.limit
-	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
-		return fail(err)
+	closed, err := a.ask(ctx, c, t, &o, args...)
+	if closed {
+		c.conn.owner.detach(c.conn)
+		_, err = a.ask(ctx, c, t, &o, args...)
 	}
-	e, err := a.request(ctx, c, t, &o, args...)
 	if err != nil {
 		return fail(err)
 	}
-	if err := c.conn.send(ctx, c, e); err != nil {
-		return fail(err)
-	}
 	return nil
+}
+
+// ask sends the request of a call, by the pipe that there is or by a new one. It reports
+// closed if the other end had closed the pipe, maybe before that was attached, and nothing
+// has left.
+func (a *Agent) ask(ctx context.Context, c *call, t target, o *callOptions, args ...any) (closed bool, err error) {
+	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
+		return false, err
+	}
+	e, err := a.request(ctx, c, t, o, args...)
+	if err != nil {
+		return false, err
+	}
+	err = c.conn.send(ctx, c, e)
+	return err != nil && !c.leaving && errors.Is(err, pipe.ErrPeerClosed), err
 }
 
 // options are those of a call.
@@ -162,7 +175,7 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 // send sends the request of a call, once there is room for it. If it fails the call
 // is over, and nobody else settles it.
 func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
-	call.weight = 0
+	call.weight, call.leaving = 0, false
 	call.left.Store(false)
 	if n := e.bytes() + callOverhead; !call.nested {
 		if err := c.acquire(ctx, call, n); err != nil {
@@ -187,6 +200,7 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 		call.sendingOver()
 		return err
 	}
+	call.leaving = true
 	if later {
 		go c.sendLater(ctx, call, e)
 		return nil

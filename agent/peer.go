@@ -25,6 +25,7 @@ type peer struct {
 	mu        sync.Mutex
 	attempt   *attempt
 	accepting int           // pipes of the peer that are not attached yet
+	accepted  uint64        // pipes of the peer of which it is known what became of them
 	changed   chan struct{} // see changes
 }
 
@@ -216,12 +217,13 @@ var errCrossed = errors.New("the other end is opening a pipe of its own")
 
 // awaitCrossed waits for the pipe that the peer opens.
 func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
-	coming := false
+	p.mu.Lock()
+	before := p.accepted
+	p.mu.Unlock()
 	for {
 		p.mu.Lock()
 		c, changed := p.conn.Load(), p.changes()
-		failed := coming && p.accepting == 0
-		coming = coming || p.accepting > 0
+		failed := p.accepted > before && p.accepting == 0
 		p.mu.Unlock()
 		if c != nil {
 			return c, nil
@@ -262,6 +264,7 @@ func (p *peer) unaccept() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.accepting--
+	p.accepted++
 	p.change()
 }
 

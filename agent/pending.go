@@ -23,6 +23,7 @@ type call struct {
 	// Of a large request that is sent by a goroutine: how to end that, and when it
 	// has ended and nobody uses the memory of the arguments any more.
 	left        atomic.Bool // the request has
+	leaving     bool        // it has begun to, as one that takes a while
 	stopSending context.CancelCauseFunc
 	sent        chan struct{}
 
