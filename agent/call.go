@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/turn"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -52,32 +53,40 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any
 	if a.activity.begin(&t) {
 		defer a.activity.ended.Add(1)
 	}
+	var streams []device.Stream
+	var err error
 	if r := t.retry(); r != nil {
-		return a.insist(ctx, r, t, result, args...)
+		streams, err = a.insist(ctx, r, t, result, args...)
+	} else {
+		streams, err = a.attempt(ctx, t, result, args...)
 	}
-	return a.attempt(ctx, t, result, args...)
+	if err == nil && len(streams) > 0 {
+		if err = order(ctx, streams); err != nil {
+			err = &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+		}
+	}
+	return err
 }
 
-// attempt makes a call once.
-func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) error {
+// attempt makes a call once, and returns the streams on which the tensors of the result
+// are valid.
+func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) ([]device.Stream, error) {
 	c := a.callPool.Get().(*call)
 	err := a.begin(ctx, c, t, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	answer, err := c.wait(ctx)
 	if err == nil {
 		err = a.take(ctx, c, answer, result)
 	}
-	if err == nil {
-		err = order(ctx, c.streams)
-	}
 	if err != nil {
 		err = c.fault(err)
 	}
+	streams := c.streams
 	c.conn, c.answer, c.err, c.streams = nil, nil, nil, nil
 	a.callPool.Put(c)
-	return err
+	return streams, err
 }
 
 // begin sends a request.
