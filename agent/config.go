@@ -46,8 +46,9 @@ type Config struct {
 
 	// Token is a secret of the group: who does not know it is turned away. It is never
 	// sent. Without it, and without TLS set up in NewContext, whoever reaches the
-	// address can call what is served; listening beyond the loopback interface is then
-	// refused unless Insecure is set, and logged.
+	// address can call what is served, and whoever reaches the store can become a member;
+	// listening beyond the loopback interface, and serving the store of Rendezvous there,
+	// is then refused unless Insecure is set, and logged.
 	Token    []byte
 	Insecure bool
 
