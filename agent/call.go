@@ -163,7 +163,7 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 	if o.stack {
 		flags |= wantStack
 	}
-	c.nested = requestOf(ctx) != nil
+	c.nested = requestOf(ctx) != nil || shiftOf(ctx).isOn()
 	if c.nested {
 		flags |= nested
 	}
@@ -260,7 +260,7 @@ func (c *conn) sendLater(ctx context.Context, call *call, e *envelope) {
 	err := c.unsent(ctx, call, c.write(ctx, e))
 	call.sendingOver()
 	if err != nil {
-		call.settled(nil, err)
+		call.settled(nil, err, nil)
 	}
 }
 

@@ -133,14 +133,14 @@ func (c *conn) dispatch(in *pipe.Incoming, s *shift) {
 	case request:
 		c.serve(a, s)
 	case reply, failure:
-		c.answered(a)
+		c.answered(a, s)
 	case cancel:
 		c.cancel(a)
 	}
 }
 
 // answered hands an answer to who waits for it. One that comes too late goes by.
-func (c *conn) answered(a *arrival) {
+func (c *conn) answered(a *arrival, s *shift) {
 	call := c.calls.take(a.head.id)
 	if call == nil {
 		c.agent.stats.late.Add(1)
@@ -152,7 +152,7 @@ func (c *conn) answered(a *arrival) {
 	} else {
 		a.readElsewhere(&c.reading)
 	}
-	call.settle(a, nil)
+	call.settle(a, nil, s)
 }
 
 // end is called once, when the pipe is down.
@@ -164,7 +164,7 @@ func (c *conn) end(cause error) {
 	all := c.endCalls(err)
 	c.agent.conns.Delete(c)
 	for _, call := range all {
-		call.settle(nil, err)
+		call.settle(nil, err, nil)
 	}
 	for _, r := range c.stopServing() {
 		r.cancel(marked(ErrCallerGone, err))

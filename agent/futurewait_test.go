@@ -44,7 +44,8 @@ var waits = map[string]func(ctx context.Context, f *agent.Future[int]) (int, err
 	},
 }
 
-// A handler that waits for a future gives its slot away, as one that waits for a call.
+// A handler that waits for a future gives its slot away, as one that waits for a call, and
+// one that is Short has somebody else take in what it waits for.
 func TestHandlersWaitForFutures(t *testing.T) {
 	for name, wait := range waits {
 		down := func(ctx context.Context, d depth) (int, error) {
@@ -56,17 +57,19 @@ func TestHandlersWaitForFutures(t *testing.T) {
 			n, err := wait(ctx, descend.Go(ctx, a, next, depth{d.Left - 1, d.Workers}))
 			return n + 1, err
 		}
-		t.Run(name, func(t *testing.T) {
-			simulate(t, 2, oneHandler(descend.Serve(down)), func(t *testing.T, group []*agent.Agent) {
-				n, err := descend.Call(t.Context(), group[0], "worker1", depth{20, 2})
-				require.NoError(t, err)
-				require.Equal(t, 20, n)
-				synctest.Wait()
-				for _, a := range group {
-					require.Zero(t, a.Metrics().RunningHandlers, "all places are free again")
-				}
+		for kind, opts := range map[string][]agent.ServeOption{"": nil, ", short": {agent.Short()}} {
+			t.Run(name+kind, func(t *testing.T) {
+				simulate(t, 2, oneHandler(descend.Serve(down, opts...)), func(t *testing.T, group []*agent.Agent) {
+					n, err := descend.Call(t.Context(), group[0], "worker1", depth{20, 2})
+					require.NoError(t, err)
+					require.Equal(t, 20, n)
+					synctest.Wait()
+					for _, a := range group {
+						require.Zero(t, a.Metrics().RunningHandlers, "all places are free again")
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

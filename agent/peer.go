@@ -62,6 +62,7 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 			return c, nil
 		}
 	}
+	defer leaveSlot(ctx)()
 	ctx, cancel := call.bound(ctx)
 	defer cancel(nil)
 	defer a.aside.enter(call, CallConnecting)()
@@ -93,7 +94,6 @@ func because(ctx context.Context, err error) error {
 
 // connect waits for the pipe, which one caller opens for all.
 func (p *peer) connect(ctx context.Context) (*conn, error) {
-	defer leaveSlot(ctx)()
 	for {
 		p.mu.Lock()
 		if c := p.conn.Load(); c != nil {

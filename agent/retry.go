@@ -186,14 +186,21 @@ func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args 
 	go func() {
 		defer cancel(nil)
 		var result R
-		streams, err := a.insist(ctx, r, t, &result, args...)
-		switch {
-		case err == nil:
-			_ = f.SetOn(result, streams...) // an error is that of the future
-		case recalled.Load(): // the future fails as cancelled
-		default:
-			_ = f.Fail(err)
-		}
+		var streams []device.Stream
+		err := t.fault(errDeserted) // if a function that runs here meanwhile ends the goroutine
+		defer func() {
+			switch {
+			case err == nil:
+				_ = f.SetOn(result, streams...) // an error is that of the future
+			case recalled.Load(): // the future fails as cancelled
+			default:
+				_ = f.Fail(err)
+			}
+		}()
+		err = guarded(func() (err error) {
+			streams, err = a.insist(ctx, r, t, &result, args...)
+			return err
+		})
 	}()
 	return f
 }

@@ -164,7 +164,7 @@ func TestConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := simnet.New(mem.New(mem.NewNetwork()), simnet.Delay(4*time.Second))
 		group := startGroup(t, 2, func(_ int, c *agent.Config) {
-			c.Listen = []string{"sim://" + c.Name}
+			c.Listen, c.Insecure = []string{"sim://" + c.Name}, true // of this process
 			c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 				o.Transports = []pipe.TransportEntry{{Name: "sim", Transport: network}}
 				o.Channels = []pipe.ChannelEntry{{Name: "xth", Factory: xth.New()}}

@@ -101,7 +101,7 @@ func (a *Agent) notServed(r *Request) error {
 
 // open reads the request, decodes it, and starts what it asks for.
 func (c *conn) open(r *Request, s *shift) {
-	if err := c.decode(r); err != nil {
+	if err := c.decodeIn(r, s); err != nil {
 		c.refuse(r, err, s)
 		return
 	}
@@ -111,6 +111,22 @@ func (c *conn) open(r *Request, s *shift) {
 		return
 	}
 	c.start(r, s)
+}
+
+// decodeIn is decode in a shift. Where what the application does there ends the goroutine,
+// that is answered.
+func (c *conn) decodeIn(r *Request, s *shift) error {
+	returned := false
+	defer func() {
+		r.slot.inShift(nil)
+		if !returned {
+			c.refuse(r, errGoexit, nil)
+		}
+	}()
+	r.slot.inShift(s)
+	err := c.decode(r)
+	returned = true
+	return err
 }
 
 // decode reads the request and has its values decoded.

@@ -91,8 +91,10 @@ func (s *slots) counts() (busy, waiting int) {
 }
 
 // leaveSlot is called by who is about to wait on behalf of ctx. If that is the
-// context of a handler its slot is free until the returned function is called.
+// context of a handler its slot is free until the returned function is called. If it is
+// that of an interceptor somebody else sees to what comes.
 func leaveSlot(ctx context.Context) (enter func()) {
+	shiftOf(ctx).relieve()
 	if r := requestOf(ctx); r != nil {
 		return r.leaveSlot()
 	}

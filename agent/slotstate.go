@@ -7,7 +7,7 @@ import "sync"
 // back takes one again.
 type slotState struct {
 	mu       sync.Mutex
-	shift    *shift // in which a Short handler runs that has not waited
+	shift    *shift // in which a Short handler runs, or what opens the request
 	of       *slots // nil for one that runs without, or has returned
 	held     bool
 	away     int           // how many wait
@@ -22,7 +22,8 @@ func (t *slotState) begin(s *slots) {
 	t.of, t.held = s, true
 }
 
-// inShift says that the request runs in a shift, nil for none, and without a slot.
+// inShift says that what is done for the request now is done in a shift, nil for none,
+// and without a slot.
 func (t *slotState) inShift(s *shift) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

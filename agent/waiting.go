@@ -9,8 +9,31 @@ import (
 )
 
 // wait waits for the answer to a call, until ctx ends or the call's limit. Whatever
-// the outcome, nobody uses the call any more.
+// the outcome, nobody uses the call any more: not either where a function that runs here
+// meanwhile ends the goroutine, as FailNow of a test does.
 func (c *call) wait(ctx context.Context) (*arrival, error) {
+	over := false
+	defer func() {
+		if !over {
+			c.desert()
+		}
+	}()
+	answer, err := c.look(ctx)
+	over = true
+	return answer, err
+}
+
+var errDeserted = errors.New("the goroutine of the caller has ended")
+
+// desert gives the call up for a caller who is not there any more.
+func (c *call) desert() {
+	if answer, _ := c.giveUp(errDeserted); answer != nil {
+		c.conn.agent.arrivals.drop(answer)
+	}
+}
+
+// look looks for the answer, and then waits for it.
+func (c *call) look(ctx context.Context) (*arrival, error) {
 	if r := requestOf(ctx); r != nil && c.nested {
 		r.slot.leaveShift() // before it looks for more, which may wait in turn
 	}
