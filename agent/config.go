@@ -122,8 +122,8 @@ const defaultTimeout = 60 * time.Second
 // Limits bound what calls and other workers may take. A field of 0 takes the default.
 type Limits struct {
 	// CallBytes bounds the calls on their way to one worker and not answered: their
-	// messages, and 512 bytes for each. Further ones wait, but for those that handlers
-	// make. The smaller one of both ends counts. Default 256 MiB.
+	// messages, and 512 bytes for each. Further ones wait, but for those that handlers and
+	// interceptors make. The smaller one of both ends counts. Default 256 MiB.
 	CallBytes int
 
 	// LargeBytes bounds the memory for the calls of one other worker whose tensors do not

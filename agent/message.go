@@ -96,7 +96,13 @@ func (m *Message) Hold(wait func(context.Context) error) {
 // leave and those that come, in calls to this worker itself too. It may be nil in
 // parts. An error ends the call with it. Its functions run in the order of
 // Config.Interceptors for messages that leave, and in the opposite order for those
-// that come; they do not block, since they may run on the goroutine that reads.
+// that come.
+//
+// They do not block: for messages that come, and for answers that leave, they may run
+// where what the other end sends is taken in, be that on the goroutine of some caller;
+// what Short says of locks and of the end of a goroutine holds for them too. They may make
+// calls that return a future, with the context that they got: these wait for no room. One
+// that has to open a pipe waits for that, and others see to what comes meanwhile.
 type Interceptor struct {
 	// Encoding runs before the values of a message are encoded. ctx is that of the
 	// call, or of the handler that answers.
