@@ -53,6 +53,8 @@ type attempt struct {
 	done chan struct{} // closed when conn and err are set
 	conn *conn
 	err  error
+
+	claims bool // see claim
 }
 
 // connTo is the pipe to a worker, opened if it is not there and the call has the time.
@@ -109,14 +111,36 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 			continue
 		}
 		t, err := p.begin()
+		changed := p.changes()
 		p.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		if err := await(ctx, t.done); err != nil {
+		over, err := t.await(ctx, changed)
+		if err != nil {
 			return nil, err
 		}
-		return t.conn, t.err
+		if over {
+			return t.conn, t.err
+		}
+	}
+}
+
+// await waits until the attempt is over, or something else has changed: the peer may have
+// opened a pipe while this end tries in vain.
+func (t *attempt) await(ctx context.Context, changed <-chan struct{}) (over bool, err error) {
+	select {
+	case <-t.done:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-changed:
+	}
+	select {
+	case <-t.done:
+		return true, nil
+	default:
+		return false, nil
 	}
 }
 
@@ -200,15 +224,16 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 		return nil, err
 	}
 	t, err := p.agent.introduce(ctx, line, p)
+	if err == nil {
+		return p.attach(line, t)
+	}
+	p.unclaim()
 	if errors.Is(err, errCrossed) {
 		line.Abort(nil)
 		return p.awaitCrossed(ctx)
 	}
-	if err != nil {
-		line.Abort(err)
-		return nil, err
-	}
-	return p.attach(line, t)
+	line.Abort(err)
+	return nil, err
 }
 
 // errCrossed says that the peer is opening a pipe to us, too, and that that is the one
@@ -234,15 +259,31 @@ func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
 	}
 }
 
-// has reports whether there is a pipe, or about to be one that the peer opened.
-func (p *peer) has() bool {
+// claim reports whether there is a pipe, or about to be one that the peer opened, for the
+// peer that has answered the greeting of this end. If there is none the peer takes the one
+// of this end, and accept reckons with that.
+func (p *peer) claim() (has bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.conn.Load() != nil || p.accepting > 0
+	has = p.conn.Load() != nil || p.accepting > 0
+	if p.attempt != nil {
+		p.attempt.claims = !has
+	}
+	return has
+}
+
+// unclaim takes back claim: that pipe came to nothing.
+func (p *peer) unclaim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.attempt != nil {
+		p.attempt.claims = false
+	}
 }
 
 // accept says why a pipe that the peer opened is not taken, if so. Of two that are opened at once
-// that of the lower name is taken; and none where the peer has one already, which it
+// that of the lower name is taken, once the peer has answered it: where none can be opened
+// that way, because a firewall drops it, the other one is as good; and none where the peer has one already, which it
 // has learned meanwhile: as it says itself, or because there is one now that was not
 // there before it was asked. Who gets nil calls unaccept, behind attach if it does.
 func (p *peer) accept(has bool, before *conn) *refusal {
@@ -252,7 +293,7 @@ func (p *peer) accept(has bool, before *conn) *refusal {
 		return &refusal{refusedStranger, err.Error()}
 	}
 	c := p.conn.Load()
-	if has || c != nil && c != before || p.attempt != nil && p.agent.self.Name < p.info.Name {
+	if has || c != nil && c != before || p.attempt != nil && p.attempt.claims && p.agent.self.Name < p.info.Name {
 		return &refusal{Code: refusedCrossed}
 	}
 	p.accepting++
