@@ -53,7 +53,9 @@ type Config struct {
 	Insecure bool
 
 	// NewContext makes the pipes, from options that have the name, the limits and the
-	// logger; default tensorpipe.NewContext. Secure says that its transports
+	// logger. Default: tensorpipe.NewContext, where over TCP a worker counts as dead that
+	// has said nothing for 30 s to what was sent to it, or is stopped and has taken in
+	// nothing for that long; see uv.WithUserTimeout. Secure says that its transports
 	// encrypt and know their peers.
 	NewContext func(pipe.Options) (*pipe.Context, error)
 	Secure     bool

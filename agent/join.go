@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -85,7 +84,7 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	}
 	make := c.NewContext
 	if make == nil {
-		make = tensorpipe.NewContext
+		make = func(o pipe.Options) (*pipe.Context, error) { return newContext(o, silence) }
 	}
 	var err error
 	a.pipes, err = make(pipe.Options{
