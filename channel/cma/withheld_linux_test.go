@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -52,23 +53,20 @@ func (w *Withheld) tell(t *testing.T, what uintptr, words []uint64) {
 // Touched waits until somebody waits for the memory, and returns where.
 func (w *Withheld) Touched(t *testing.T) int {
 	t.Helper()
-	type touch struct {
-		address uint64
-		err     error
-	}
-	got := patience.Finish(t, patience.Start(func() touch {
-		var said [uffdSaid]byte
-		polled := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
-		for {
-			_, _ = unix.Poll(polled, -1)
-			_, err := unix.Read(w.fd, said[:])
-			if err != unix.EAGAIN && err != unix.EINTR {
-				return touch{binary.NativeEndian.Uint64(said[uffdAddressAt:]), err}
-			}
+	var said [uffdSaid]byte
+	polled := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	for begin := time.Now(); time.Since(begin) < patience.Limit; {
+		_, _ = unix.Poll(polled, int(time.Second/time.Millisecond))
+		_, err := unix.Read(w.fd, said[:])
+		if err == nil {
+			return int(binary.NativeEndian.Uint64(said[uffdAddressAt:]) - segmentOf(w.Memory).address)
 		}
-	}))
-	require.NoError(t, got.err)
-	return int(got.address - segmentOf(w.Memory).address)
+		if err != unix.EAGAIN && err != unix.EINTR {
+			require.NoError(t, err)
+		}
+	}
+	require.Fail(t, "nobody touches it")
+	return 0
 }
 
 // Release lets everybody go on.
