@@ -6,7 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -96,8 +98,16 @@ func TestStreamsWaitAndNotTheHost(t *testing.T) {
 				lateResults(t, opts != nil, func(t *testing.T, a *agent.Agent, kind *delayed.Kind, letGo func()) {
 					mine, err := kind.NewStream(kind.Devices()[0])
 					require.NoError(t, err)
-					x, err := get(t.Context(), a, mine, opts...)
-					require.NoError(t, err, "the host does not wait")
+					results := make(chan *tensor.Tensor, 1)
+					go func() {
+						x, err := get(t.Context(), a, mine, opts...)
+						assert.NoError(t, err)
+						results <- x
+					}()
+					pass(time.Minute)
+					require.Len(t, results, 1, "the host does not wait")
+					x := <-results
+					require.NotNil(t, x)
 					behind, err := mine.Record()
 					require.NoError(t, err)
 					synctest.Wait()
