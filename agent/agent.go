@@ -113,7 +113,7 @@ func newAgent(c *Config) (*Agent, error) {
 		return nil, err
 	}
 	a.rounds.init(a)
-	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds}
+	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds, short: true}
 	a.values = c.Codec
 	if a.devices, err = newDevices(c); err != nil {
 		return nil, err

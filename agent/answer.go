@@ -88,7 +88,7 @@ func (r *Request) send(e *envelope) {
 	case e.small():
 		r.sendLate(e)
 	default:
-		go func() { r.departed(r.conn.write(context.Background(), e)) }()
+		r.await(e.bytes(), false, func() error { return r.conn.write(context.Background(), e) })
 	}
 }
 
@@ -96,16 +96,23 @@ func (r *Request) send(e *envelope) {
 // took of the memory for large ones is free meanwhile: the room may be that of calls that
 // wait for the same at the other end, and so on.
 func (r *Request) sendLate(e *envelope) {
-	c, m := r.conn, &e.message
+	c, m, n := r.conn, &e.message, e.bytes()
 	if kept, err := keep(m); err == nil {
 		c.agent.envelopes.put(e)
 		m = kept
 		r.freeMemory()
 	}
-	c.backlog.begin()
+	r.await(n, true, func() error { return c.pipe.Write(context.Background(), m) })
+}
+
+// await has an answer of n bytes written, which takes a while. Too many of them keep
+// other requests of this caller from beginning.
+func (r *Request) await(n int, small bool, write func() error) {
+	c := r.conn
+	c.backlog.add(n, small)
 	go func() {
-		r.departed(c.pipe.Write(context.Background(), m))
-		c.backlog.end()
+		r.departed(write())
+		c.backlog.remove(n, small)
 		c.goOn()
 	}()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/turn"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -52,32 +53,40 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any
 	if a.activity.begin(&t) {
 		defer a.activity.ended.Add(1)
 	}
+	var streams []device.Stream
+	var err error
 	if r := t.retry(); r != nil {
-		return a.insist(ctx, r, t, result, args...)
+		streams, err = a.insist(ctx, r, t, result, args...)
+	} else {
+		streams, err = a.attempt(ctx, t, result, args...)
 	}
-	return a.attempt(ctx, t, result, args...)
+	if err == nil && len(streams) > 0 {
+		if err = order(ctx, streams); err != nil {
+			err = &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+		}
+	}
+	return err
 }
 
-// attempt makes a call once.
-func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) error {
+// attempt makes a call once, and returns the streams on which the tensors of the result
+// are valid.
+func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) ([]device.Stream, error) {
 	c := a.callPool.Get().(*call)
 	err := a.begin(ctx, c, t, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	answer, err := c.wait(ctx)
 	if err == nil {
 		err = a.take(ctx, c, answer, result)
 	}
-	if err == nil {
-		err = order(ctx, c.streams)
-	}
 	if err != nil {
 		err = c.fault(err)
 	}
+	streams := c.streams
 	c.conn, c.answer, c.err, c.streams = nil, nil, nil, nil
 	a.callPool.Put(c)
-	return err
+	return streams, err
 }
 
 // begin sends a request.
@@ -98,17 +107,30 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error
 		return fail(err)
 	}
 	c.limit = o.limit
-	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
-		return fail(err)
+	closed, err := a.ask(ctx, c, t, &o, args...)
+	if closed {
+		c.conn.owner.detach(c.conn)
+		_, err = a.ask(ctx, c, t, &o, args...)
 	}
-	e, err := a.request(ctx, c, t, &o, args...)
 	if err != nil {
 		return fail(err)
 	}
-	if err := c.conn.send(ctx, c, e); err != nil {
-		return fail(err)
-	}
 	return nil
+}
+
+// ask sends the request of a call, by the pipe that there is or by a new one. It reports
+// closed if the other end had closed the pipe, maybe before that was attached, and nothing
+// has left.
+func (a *Agent) ask(ctx context.Context, c *call, t target, o *callOptions, args ...any) (closed bool, err error) {
+	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
+		return false, err
+	}
+	e, err := a.request(ctx, c, t, o, args...)
+	if err != nil {
+		return false, err
+	}
+	err = c.conn.send(ctx, c, e)
+	return err != nil && !c.leaving && errors.Is(err, pipe.ErrPeerClosed), err
 }
 
 // options are those of a call.
@@ -141,7 +163,7 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 	if o.stack {
 		flags |= wantStack
 	}
-	c.nested = requestOf(ctx) != nil
+	c.nested = requestOf(ctx) != nil || shiftOf(ctx).isOn()
 	if c.nested {
 		flags |= nested
 	}
@@ -162,7 +184,7 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 // send sends the request of a call, once there is room for it. If it fails the call
 // is over, and nobody else settles it.
 func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
-	call.weight = 0
+	call.weight, call.leaving = 0, false
 	call.left.Store(false)
 	if n := e.bytes() + callOverhead; !call.nested {
 		if err := c.acquire(ctx, call, n); err != nil {
@@ -187,6 +209,7 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 		call.sendingOver()
 		return err
 	}
+	call.leaving = true
 	if later {
 		go c.sendLater(ctx, call, e)
 		return nil
@@ -237,7 +260,7 @@ func (c *conn) sendLater(ctx context.Context, call *call, e *envelope) {
 	err := c.unsent(ctx, call, c.write(ctx, e))
 	call.sendingOver()
 	if err != nil {
-		call.settled(nil, err)
+		call.settled(nil, err, nil)
 	}
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
@@ -45,13 +46,16 @@ type Config struct {
 
 	// Token is a secret of the group: who does not know it is turned away. It is never
 	// sent. Without it, and without TLS set up in NewContext, whoever reaches the
-	// address can call what is served; listening beyond the loopback interface is then
-	// refused unless Insecure is set, and logged.
+	// address can call what is served, and whoever reaches the store can become a member;
+	// listening beyond the loopback interface, and serving the store of Rendezvous there,
+	// is then refused unless Insecure is set, and logged.
 	Token    []byte
 	Insecure bool
 
 	// NewContext makes the pipes, from options that have the name, the limits and the
-	// logger; default tensorpipe.NewContext. Secure says that its transports
+	// logger. Default: tensorpipe.NewContext, where over TCP a worker counts as dead that
+	// has said nothing for 30 s to what was sent to it, or is stopped and has taken in
+	// nothing for that long; see uv.WithUserTimeout. Secure says that its transports
 	// encrypt and know their peers.
 	NewContext func(pipe.Options) (*pipe.Context, error)
 	Secure     bool
@@ -83,7 +87,7 @@ type Config struct {
 	Timeout time.Duration
 
 	// MaxHandlers bounds the handlers that run at once; those that wait for calls of
-	// their own do not count. Default 256.
+	// their own, or with their context for a future, do not count. Default 256.
 	MaxHandlers int
 
 	// ProfileLabels marks the goroutines of handlers in profiles with "function" and
@@ -120,8 +124,8 @@ const defaultTimeout = 60 * time.Second
 // Limits bound what calls and other workers may take. A field of 0 takes the default.
 type Limits struct {
 	// CallBytes bounds the calls on their way to one worker and not answered: their
-	// messages, and 512 bytes for each. Further ones wait, but for those that handlers
-	// make. The smaller one of both ends counts. Default 256 MiB.
+	// messages, and 512 bytes for each. Further ones wait, but for those that handlers and
+	// interceptors make. The smaller one of both ends counts. Default 256 MiB.
 	CallBytes int
 
 	// LargeBytes bounds the memory for the calls of one other worker whose tensors do not
@@ -130,22 +134,34 @@ type Limits struct {
 	// wait at the caller, but for those that handlers make. Default 1 GiB.
 	LargeBytes int
 
+	// AnswerBytes bounds the answers to one other worker that have not left, as those that
+	// it does not take in: while there are as many no further request of that worker
+	// begins. Those that have begun are still answered, of which MaxHandlers run at once.
+	// Default 1 GiB.
+	AnswerBytes int
+
 	// Remembered bounds the answers that are kept for each other worker, see Once.
 	// Default 1024.
 	Remembered int
 
-	// MessageBytes bounds the tensors and values of one message. Default 16 GiB.
+	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or what
+	// an int holds.
 	MessageBytes int
 
 	// Codec bounds values, see codec.Limits.
 	Codec codec.Limits
 }
 
+// multiplied is the most that a limit is of which there are multiples, with what is
+// added to one: beyond that they would not be numbers any more.
+const multiplied = math.MaxInt / (2 * nestedSlack)
+
 func (l Limits) withDefaults() Limits {
-	l.CallBytes = positive(l.CallBytes, 256<<20)
-	l.LargeBytes = positive(l.LargeBytes, 1<<30)
+	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
+	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
+	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
 	l.Remembered = positive(l.Remembered, 1024)
-	l.MessageBytes = positive(l.MessageBytes, 16<<30)
+	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
 	return l
 }
 
@@ -167,7 +183,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case c.Limits.CallBytes < 0 || c.Limits.LargeBytes < 0 || c.Limits.Remembered < 0 || c.Limits.MessageBytes < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)

@@ -41,6 +41,7 @@ func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
 		room:    budget.New(min(max(t.room, 1), a.limits.CallBytes)),
 		back:    wayBack(t.routes),
 		large:   budget.New(a.limits.LargeBytes),
+		backlog: backlog{most: int64(a.limits.AnswerBytes)},
 		serving: map[uint64]*Request{},
 		down:    make(chan struct{}),
 	}
@@ -65,22 +66,24 @@ func (c *conn) read() bool {
 }
 
 func (c *conn) readOn() {
-	ended := false
+	s, ended := &shift{conn: c}, false
 	defer func() {
-		if ended {
+		switch {
+		case s.over: // another goroutine reads on
+		case ended:
 			c.excuse()
-			return
+		default:
+			go c.readOn() // a Short handler has called runtime.Goexit
 		}
-		go c.readOn() // a Short handler has called runtime.Goexit
 	}()
-	for {
+	for !s.over {
 		in, err := c.pipe.Next(context.Background())
 		if err != nil {
 			ended = true
 			c.end(err)
 			return
 		}
-		c.dispatch(in)
+		c.dispatch(in, s)
 	}
 }
 
@@ -93,24 +96,28 @@ func (c *conn) lookFor(own *call) bool {
 	if !c.lead.TryLock() {
 		return false
 	}
-	defer c.lead.Unlock()
+	own.shift = shift{lock: &c.lead}
+	defer own.shift.end()
 	for range lookAtOnce {
 		in := c.pipe.Poll(context.Background())
 		if in == nil {
 			return false
 		}
-		c.dispatch(in)
+		c.dispatch(in, &own.shift)
 		select {
 		case <-own.woken:
 			return true
 		default:
 		}
+		if own.shift.over {
+			return false
+		}
 	}
 	return false
 }
 
-// dispatch sees to one message. What may take long goes to another goroutine.
-func (c *conn) dispatch(in *pipe.Incoming) {
+// dispatch sees to one message in a shift. What may take long goes to another goroutine.
+func (c *conn) dispatch(in *pipe.Incoming, s *shift) {
 	c.reader.busy.Add(1)
 	defer c.reader.busy.Add(-1)
 	if c.agent.isClosed() {
@@ -124,16 +131,16 @@ func (c *conn) dispatch(in *pipe.Incoming) {
 	}
 	switch a.head.kind {
 	case request:
-		c.serve(a)
+		c.serve(a, s)
 	case reply, failure:
-		c.answered(a)
+		c.answered(a, s)
 	case cancel:
 		c.cancel(a)
 	}
 }
 
 // answered hands an answer to who waits for it. One that comes too late goes by.
-func (c *conn) answered(a *arrival) {
+func (c *conn) answered(a *arrival, s *shift) {
 	call := c.calls.take(a.head.id)
 	if call == nil {
 		c.agent.stats.late.Add(1)
@@ -145,7 +152,7 @@ func (c *conn) answered(a *arrival) {
 	} else {
 		a.readElsewhere(&c.reading)
 	}
-	call.settle(a, nil)
+	call.settle(a, nil, s)
 }
 
 // end is called once, when the pipe is down.
@@ -157,7 +164,7 @@ func (c *conn) end(cause error) {
 	all := c.endCalls(err)
 	c.agent.conns.Delete(c)
 	for _, call := range all {
-		call.settle(nil, err)
+		call.settle(nil, err, nil)
 	}
 	for _, r := range c.stopServing() {
 		r.cancel(marked(ErrCallerGone, err))
@@ -212,7 +219,7 @@ func (c *conn) stopServing() map[uint64]*Request {
 // reports false if write is still to be called.
 func (c *conn) writeNow(e *envelope) (done bool, err error) {
 	if c.agent.outgoing != nil {
-		done, err = c.suffer(e)
+		done, err = c.suffer(&e.about, &e.message)
 	}
 	if !done && e.small() {
 		done, err = c.pipe.TryWrite(&e.message)
@@ -232,8 +239,7 @@ func (c *conn) write(ctx context.Context, e *envelope) error {
 
 // tell sends a message without a body. It does not wait: who gives up a call wants to
 // go on.
-func (c *conn) tell(message []byte) {
-	m := &pipe.Message{Metadata: message}
+func (c *conn) tell(m *pipe.Message) {
 	// A pipe that is down has its reader to say so.
 	if taken, err := c.pipe.TryWrite(m); !taken && err == nil {
 		go func() { _ = c.pipe.Write(context.Background(), m) }()

@@ -54,8 +54,10 @@ var (
 	// ErrClosed says that the agent here, or the one that was called, has shut down.
 	ErrClosed = errors.New("agent closed")
 
-	// ErrOverloaded says that a worker had more calls of one caller waiting than it
-	// agreed to, which only a caller that breaks the protocol brings about.
+	// ErrOverloaded says that a worker had more calls of one caller than it agreed to.
+	// Calls that were given up count there until their handlers return, and those that
+	// handlers make are let in beyond what was agreed on, to a limit; a caller that keeps
+	// to the protocol brings it about by one of these only.
 	ErrOverloaded = errors.New("overloaded")
 
 	// ErrFuture says that a value holds a future, which means nothing elsewhere. Wait

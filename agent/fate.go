@@ -19,9 +19,10 @@ type Fate struct {
 	Extra int           // it is sent so many more times
 }
 
-// suffer has a message meet its fate. It reports false if it is to be sent as usual.
-func (c *conn) suffer(e *envelope) (over bool, err error) {
-	f := c.agent.outgoing(&e.about)
+// suffer has a message, which is about a call, meet its fate. It reports false if it is
+// to be sent as usual.
+func (c *conn) suffer(about *Message, sent *pipe.Message) (over bool, err error) {
+	f := c.agent.outgoing(about)
 	if f.Err != nil || f.Drop {
 		return true, f.Err
 	}
@@ -32,7 +33,7 @@ func (c *conn) suffer(e *envelope) (over bool, err error) {
 	if n <= 0 {
 		return false, nil
 	}
-	m, err := keep(&e.message)
+	m, err := keep(sent)
 	if err != nil {
 		return true, err
 	}

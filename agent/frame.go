@@ -51,8 +51,9 @@ const flagPayload = 1
 // wantStack is a request's wish to get the stack of a handler that fails.
 const wantStack = 2
 
-// nested says that the caller is itself a handler: such a call is let in beyond
-// the limit, since calls within it may wait for it.
+// nested says that the caller is itself a handler, or an interceptor where answers are
+// read: such a call is let in beyond the limit, since calls that have been let in may wait
+// for it.
 const nested = 4
 
 type head struct {

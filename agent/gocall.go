@@ -79,17 +79,17 @@ func (g *asyncCall[R]) recall(cause error) {
 	}
 }
 
-// settle has the answer decoded, here if it is small.
-func (g *asyncCall[R]) settle(answer *arrival, err error) {
+// settle has the answer decoded, here if it is small, in the shift s if that is not nil.
+func (g *asyncCall[R]) settle(answer *arrival, err error, s *shift) {
 	g.finish()
 	switch {
 	case err != nil:
 		_ = g.future.Fail(g.fault(err))
 		g.agent.activity.ended.Add(1)
 	case answer.immediate():
-		g.decode(answer)
+		g.decode(answer, s)
 	default:
-		go g.decode(answer)
+		go g.decode(answer, nil)
 	}
 }
 
@@ -100,13 +100,27 @@ func (g *asyncCall[R]) finish() {
 	}
 }
 
-func (g *asyncCall[R]) decode(answer *arrival) {
-	defer g.agent.activity.ended.Add(1)
+// decode completes the future, even if an interceptor ends the goroutine.
+func (g *asyncCall[R]) decode(answer *arrival, s *shift) {
 	var result R
-	err := guarded(func() error { return g.agent.take(g.ctx, &g.call, answer, &result) })
-	if err != nil {
-		_ = g.future.Fail(g.fault(err)) // somebody may have cancelled it
-		return
+	err := errGoexit
+	defer func() {
+		if err != nil {
+			_ = g.future.Fail(g.fault(err)) // somebody may have cancelled it
+		} else {
+			_ = g.future.SetOn(result, g.streams...)
+		}
+		g.agent.activity.ended.Add(1)
+	}()
+	err = guarded(func() error { return g.taken(answer, s, &result) })
+}
+
+// taken decodes the answer. Interceptors that run in a shift have a context that says so.
+func (g *asyncCall[R]) taken(answer *arrival, s *shift, result *R) error {
+	if s == nil || len(g.agent.interceptors) == 0 {
+		return g.agent.take(g.ctx, &g.call, answer, result)
 	}
-	_ = g.future.SetOn(result, g.streams...)
+	ctx := &shiftContext{Context: g.ctx, shift: s}
+	defer ctx.end()
+	return g.agent.take(ctx, &g.call, answer, result)
 }

@@ -113,7 +113,7 @@ func (a *Agent) introduce(ctx context.Context, line *pipe.Pipe, p *peer) (t term
 	if !hmac.Equal(w.Proof, a.proof("welcome", &h, w.Nonce)) {
 		return t, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
 	}
-	answer := proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.has(), Routes: a.devices.routes(p.info.Name)}
+	answer := proof{Proof: a.proof("hello", &h, w.Nonce), Has: p != a.own && p.claim(), Routes: a.devices.routes(p.info.Name)}
 	if err := say(ctx, line, &answer); err != nil {
 		return t, err
 	}

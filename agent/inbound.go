@@ -26,15 +26,13 @@ func (c *conn) fits(r *Request) bool {
 // some, its tensors stay where they are, at the caller. Calls that handlers make do
 // not wait: handlers that hold memory may be waiting for them.
 func (c *conn) openLarge(r *Request) {
-	c.overrun()
 	n := r.arrival.incoming.Descriptor().Bytes()
 	if err := c.takeLarge(r, n); err != nil {
-		c.agent.arrivals.drop(r.arrival)
-		r.arrival = nil
-		c.refuse(r, err)
+		r.drop()
+		c.refuse(r, err, nil)
 		return
 	}
-	c.open(r)
+	c.open(r, nil)
 }
 
 // takeLarge takes memory for a large request.

@@ -3,13 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"net"
-	"net/url"
+	"strings"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -55,13 +52,21 @@ func (a *Agent) openStore(ctx context.Context, c *Config) error {
 		return nil
 	}
 	o := c.StoreOptions
-	o.Rank, o.WorldSize = max(c.Rank, 0), c.WorldSize
-	if u, err := url.Parse(c.Rendezvous); err == nil && u.Scheme == "env" {
+	addr, found := strings.CutPrefix(c.Rendezvous, "tcp://")
+	if !found {
+		addr = ""
+	}
+	if strings.HasPrefix(c.Rendezvous, "env://") {
 		env, err := store.FromEnviron()
 		if err != nil {
 			return err
 		}
 		c.Rank, c.WorldSize = env.Rank, env.WorldSize
+		addr, o.Join = env.Addr, o.Join || env.Served
+	}
+	o.Rank, o.WorldSize = max(c.Rank, 0), c.WorldSize
+	if err := a.checkStore(c, &o, addr); err != nil {
+		return err
 	}
 	s, err := store.Open(ctx, c.Rendezvous, o)
 	a.store, a.ownStore = s, err == nil
@@ -74,12 +79,12 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	if len(urls) == 0 {
 		urls = []string{"uv://127.0.0.1:0", "shm://"}
 	}
-	if err := a.checkExposure(c, urls); err != nil {
+	if err := a.checkListen(c, urls); err != nil {
 		return err
 	}
 	make := c.NewContext
 	if make == nil {
-		make = tensorpipe.NewContext
+		make = func(o pipe.Options) (*pipe.Context, error) { return newContext(o, silence) }
 	}
 	var err error
 	a.pipes, err = make(pipe.Options{
@@ -105,36 +110,6 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 // inFlight is what a pipe may have on its way: calls that wait for memory at the other
 // end, and room for answers beside them, by which that memory becomes free.
 func inFlight(callBytes int) int { return max(1<<30, 4*min(callBytes, math.MaxInt/4)) }
-
-// checkExposure refuses to let in whoever comes, beyond this machine.
-func (a *Agent) checkExposure(c *Config, urls []string) error {
-	if len(c.Token) > 0 || c.Secure {
-		return nil
-	}
-	for _, u := range urls {
-		if isLocal(u) {
-			continue
-		}
-		if !c.Insecure {
-			return fmt.Errorf("%w: listening at %s lets in whoever reaches it: set Token, use TLS, or set Insecure", ErrConfig, u)
-		}
-		a.log.Warn("whoever reaches this address can call what is served here", "address", u)
-	}
-	return nil
-}
-
-// isLocal reports whether only this machine reaches what listens at a URL.
-func isLocal(address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	if u.Scheme != "uv" {
-		return true
-	}
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
-}
 
 // watch keeps up with who is in a dynamic group.
 func (a *Agent) watch() {

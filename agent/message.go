@@ -10,19 +10,20 @@ import (
 // Kind is what a message is in a call.
 type Kind byte
 
-// The kinds of messages that interceptors see.
+// The kinds of messages. Interceptors see all but the last one, Config.Outgoing that too.
 const (
 	KindRequest Kind = 1 + iota
 	KindReply        // a result
 	KindFailure      // an error in place of one
+	KindCancel       // the word that nobody waits for an answer any more, without a value
 )
 
 func (k Kind) String() string { return kind(k).String() }
 
 func (k kind) public() Kind { return Kind(k) }
 
-// Message is one message of a call, as interceptors see it. It is good as long as the
-// interceptor runs.
+// Message is one message of a call, as interceptors see it, and Config.Outgoing. It is
+// good as long as these run.
 type Message struct {
 	Kind Kind
 	Type string     // of the request, empty for the call of a function
@@ -37,19 +38,23 @@ type Message struct {
 // State is what SetState set for key while this message was encoded or decoded, by an
 // interceptor or by the encoding of a value.
 func (m *Message) State(key any) any {
-	if m.encoder != nil {
+	switch {
+	case m.encoder != nil:
 		return m.encoder.State(key)
+	case m.decoder != nil:
+		return m.decoder.State(key)
 	}
-	return m.decoder.State(key)
+	return nil
 }
 
 // SetState keeps a value for key until the message is encoded, or decoded.
 func (m *Message) SetState(key, value any) {
-	if m.encoder != nil {
+	switch {
+	case m.encoder != nil:
 		m.encoder.SetState(key, value)
-		return
+	case m.decoder != nil:
+		m.decoder.SetState(key, value)
 	}
-	m.decoder.SetState(key, value)
 }
 
 // SetHeader gives a message that leaves a section of that name, which the other end
@@ -91,7 +96,13 @@ func (m *Message) Hold(wait func(context.Context) error) {
 // leave and those that come, in calls to this worker itself too. It may be nil in
 // parts. An error ends the call with it. Its functions run in the order of
 // Config.Interceptors for messages that leave, and in the opposite order for those
-// that come; they do not block, since they may run on the goroutine that reads.
+// that come.
+//
+// They do not block: for messages that come, and for answers that leave, they may run
+// where what the other end sends is taken in, be that on the goroutine of some caller;
+// what Short says of locks and of the end of a goroutine holds for them too. They may make
+// calls that return a future, with the context that they got: these wait for no room. One
+// that has to open a pipe waits for that, and others see to what comes meanwhile.
 type Interceptor struct {
 	// Encoding runs before the values of a message are encoded. ctx is that of the
 	// call, or of the handler that answers.

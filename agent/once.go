@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -37,8 +38,8 @@ type run struct {
 	waiting []*Request // for the same answer
 }
 
-// enter reports whether r is to run. If not, it gets the answer of another request, now
-// or later.
+// enter reports whether r is to run, be it that all it does is to answer as another
+// request was. If not, it gets the answer of one that still runs.
 func (m *memory) enter(r *Request) bool {
 	key := runKey{r.handler.typ, r.handler.name, r.key}
 	m.mu.Lock()
@@ -57,17 +58,20 @@ func (m *memory) enter(r *Request) bool {
 		old.waiting = append(old.waiting, r)
 		return false
 	}
-	go r.repeat(old)
-	return false
+	r.task = repeated{old}
+	return true
 }
 
-// repeat answers as a run did that is over.
-func (r *Request) repeat(old *run) {
-	if old.err != nil {
-		_ = r.Fail(old.err)
+// repeated is the task of a request that is answered as another one was.
+type repeated struct{ run *run }
+
+// Run answers the request. An error is the answer too.
+func (t repeated) Run(_ context.Context, r *Request) {
+	if t.run.err != nil {
+		_ = r.Fail(t.run.err)
 		return
 	}
-	_ = r.Reply(old.values...)
+	_ = r.Reply(t.run.values...)
 }
 
 // settle keeps the answer to r, and gives it to those who wait for it. It returns who is
@@ -87,7 +91,8 @@ func (m *memory) settle(r *Request, values []any, err error) (again *Request) {
 	}
 	own.over, own.values, own.err = true, values, err
 	for _, other := range own.waiting {
-		go other.repeat(own)
+		other.task = repeated{own}
+		go other.conn.launch(other, nil)
 	}
 	own.waiting = nil
 	m.settled.Push(own.key)
@@ -103,7 +108,7 @@ func (r *Request) remember(values []any, err error) {
 		return
 	}
 	if again := r.conn.owner.memory.settle(r, values, err); again != nil {
-		go again.conn.launch(again)
+		go again.conn.launch(again, nil)
 	}
 }
 

@@ -69,8 +69,9 @@ func (t *opTask) Run(ctx context.Context, r *Request) {
 }
 
 // shortElements bounds the tensors of an operator that runs on the goroutine that
-// reads. Broadcasting makes at most a quarter of its square of them, which takes some
-// ten microseconds.
+// reads. Broadcasting and products make at most a quarter of its square of them, which
+// takes some ten microseconds. Of tensors without elements that is not true: the product
+// of [n, 0] and [0, n] has n*n of them.
 const shortElements = 256
 
 func (t *opTask) short() bool {
@@ -81,6 +82,9 @@ func (t *opTask) short() bool {
 	for _, v := range t.args {
 		switch v := v.(type) {
 		case *tensor.Tensor:
+			if v.Len() == 0 {
+				return false
+			}
 			elements += v.Len()
 		case nil, int64, float64, bool, string:
 		default: // of whatever size

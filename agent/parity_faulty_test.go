@@ -130,6 +130,8 @@ func (k acknowledge) Run(_ context.Context, r *agent.Request) {
 
 func (acknowledge) Short() {}
 
+const unreliableHandlers = 8
+
 // unreliable runs a parity case with four workers whose messages suffer, one after the
 // other.
 func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t *testing.T, w worker, f *faulty.Faulty)) {
@@ -141,6 +143,7 @@ func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t *testing.
 			faults[rank], err = faulty.New(faulty.Options{Rules: rules})
 			require.NoError(t, err)
 			serveCore(rank, c)
+			c.MaxHandlers = unreliableHandlers
 			c.Outgoing, c.Handlers = faults[rank].Outgoing, map[string]agent.Handler{}
 			seen := acknowledge{map[string]int{}}
 			for _, typ := range retryable {
@@ -173,13 +176,18 @@ func TestParityFaultyOptions(t *testing.T) {
 		require.NoError(t, sleeper{w, t}.run(0))
 	})
 	unreliable(t, "rpc/FaultyAgent.verify_backend_options", failing, func(t *testing.T, w worker, f *faulty.Faulty) {
-		o := f.Options()
-		require.Len(t, o.Rules, 4)
-		for i, r := range o.Rules {
-			require.Equal(t, []string{retryable[i]}, r.Types)
-			require.Equal(t, 3, r.First)
+		require.Equal(t, "8", w.DebugInfo()["agent.thread_pool_size"])
+		require.Equal(t, unreliableHandlers, w.Metrics().MaxHandlers)
+		require.Equal(t, time.Minute, w.DefaultTimeout())
+		require.Equal(t, failing, f.Options().Rules)
+		for i, typ := range retryable { // they are what the agent does
+			for n := range 3 {
+				require.ErrorIs(t, w.send(typ), faulty.ErrInjected)
+				require.Equal(t, faulty.Count{Matched: n + 1, Taken: n + 1}, f.Counts()[i])
+			}
+			require.NoError(t, w.send(typ))
+			require.Equal(t, faulty.Count{Matched: 4, Taken: 3}, f.Counts()[i])
 		}
-		require.Len(t, f.Counts(), 4)
 	})
 	custom := faulty.FailFirst(2, "toy.fork", "toy.delete")
 	unreliable(t, "rpc/FaultyAgent.custom_faulty_messages", custom, func(t *testing.T, w worker, f *faulty.Faulty) {

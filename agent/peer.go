@@ -25,6 +25,7 @@ type peer struct {
 	mu        sync.Mutex
 	attempt   *attempt
 	accepting int           // pipes of the peer that are not attached yet
+	accepted  uint64        // pipes of the peer of which it is known what became of them
 	changed   chan struct{} // see changes
 }
 
@@ -52,6 +53,8 @@ type attempt struct {
 	done chan struct{} // closed when conn and err are set
 	conn *conn
 	err  error
+
+	claims bool // see claim
 }
 
 // connTo is the pipe to a worker, opened if it is not there and the call has the time.
@@ -61,6 +64,7 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 			return c, nil
 		}
 	}
+	defer leaveSlot(ctx)()
 	ctx, cancel := call.bound(ctx)
 	defer cancel(nil)
 	defer a.aside.enter(call, CallConnecting)()
@@ -92,7 +96,6 @@ func because(ctx context.Context, err error) error {
 
 // connect waits for the pipe, which one caller opens for all.
 func (p *peer) connect(ctx context.Context) (*conn, error) {
-	defer leaveSlot(ctx)()
 	for {
 		p.mu.Lock()
 		if c := p.conn.Load(); c != nil {
@@ -108,14 +111,36 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 			continue
 		}
 		t, err := p.begin()
+		changed := p.changes()
 		p.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		if err := await(ctx, t.done); err != nil {
+		over, err := t.await(ctx, changed)
+		if err != nil {
 			return nil, err
 		}
-		return t.conn, t.err
+		if over {
+			return t.conn, t.err
+		}
+	}
+}
+
+// await waits until the attempt is over, or something else has changed: the peer may have
+// opened a pipe while this end tries in vain.
+func (t *attempt) await(ctx context.Context, changed <-chan struct{}) (over bool, err error) {
+	select {
+	case <-t.done:
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-changed:
+	}
+	select {
+	case <-t.done:
+		return true, nil
+	default:
+		return false, nil
 	}
 }
 
@@ -199,15 +224,16 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 		return nil, err
 	}
 	t, err := p.agent.introduce(ctx, line, p)
+	if err == nil {
+		return p.attach(line, t)
+	}
+	p.unclaim()
 	if errors.Is(err, errCrossed) {
 		line.Abort(nil)
 		return p.awaitCrossed(ctx)
 	}
-	if err != nil {
-		line.Abort(err)
-		return nil, err
-	}
-	return p.attach(line, t)
+	line.Abort(err)
+	return nil, err
 }
 
 // errCrossed says that the peer is opening a pipe to us, too, and that that is the one
@@ -216,12 +242,13 @@ var errCrossed = errors.New("the other end is opening a pipe of its own")
 
 // awaitCrossed waits for the pipe that the peer opens.
 func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
-	coming := false
+	p.mu.Lock()
+	before := p.accepted
+	p.mu.Unlock()
 	for {
 		p.mu.Lock()
 		c, changed := p.conn.Load(), p.changes()
-		failed := coming && p.accepting == 0
-		coming = coming || p.accepting > 0
+		failed := p.accepted > before && p.accepting == 0
 		p.mu.Unlock()
 		if c != nil {
 			return c, nil
@@ -232,15 +259,31 @@ func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
 	}
 }
 
-// has reports whether there is a pipe, or about to be one that the peer opened.
-func (p *peer) has() bool {
+// claim reports whether there is a pipe, or about to be one that the peer opened, for the
+// peer that has answered the greeting of this end. If there is none the peer takes the one
+// of this end, and accept reckons with that.
+func (p *peer) claim() (has bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.conn.Load() != nil || p.accepting > 0
+	has = p.conn.Load() != nil || p.accepting > 0
+	if p.attempt != nil {
+		p.attempt.claims = !has
+	}
+	return has
+}
+
+// unclaim takes back claim: that pipe came to nothing.
+func (p *peer) unclaim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.attempt != nil {
+		p.attempt.claims = false
+	}
 }
 
 // accept says why a pipe that the peer opened is not taken, if so. Of two that are opened at once
-// that of the lower name is taken; and none where the peer has one already, which it
+// that of the lower name is taken, once the peer has answered it: where none can be opened
+// that way, because a firewall drops it, the other one is as good; and none where the peer has one already, which it
 // has learned meanwhile: as it says itself, or because there is one now that was not
 // there before it was asked. Who gets nil calls unaccept, behind attach if it does.
 func (p *peer) accept(has bool, before *conn) *refusal {
@@ -250,7 +293,7 @@ func (p *peer) accept(has bool, before *conn) *refusal {
 		return &refusal{refusedStranger, err.Error()}
 	}
 	c := p.conn.Load()
-	if has || c != nil && c != before || p.attempt != nil && p.agent.self.Name < p.info.Name {
+	if has || c != nil && c != before || p.attempt != nil && p.attempt.claims && p.agent.self.Name < p.info.Name {
 		return &refusal{Code: refusedCrossed}
 	}
 	p.accepting++
@@ -262,6 +305,7 @@ func (p *peer) unaccept() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.accepting--
+	p.accepted++
 	p.change()
 }
 

@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -67,4 +70,67 @@ func TestHandshakeThatWasEnded(t *testing.T) {
 	c, err := p.connect(ctx)
 	require.NoError(t, err, "there may be another one")
 	require.NotNil(t, c)
+}
+
+// A pipe that the other end has closed in order, which nobody here has noticed, does not
+// fail a call: nothing of that has left, and there may be another pipe.
+func TestCallOnAPipeThatWasClosed(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	unknown := NewFunc[None, None]("test.unknown")        // which the worker says itself
+	word := appendText(appendHead(nil, cancel, 0, 1), "") // that goes by
+	for name, call := range map[string]func(a *Agent) error{
+		"call": func(a *Agent) error { _, err := unknown.Call(ctx, a, "worker1", None{}); return err },
+		"go":   func(a *Agent) error { _, err := unknown.Go(ctx, a, "worker1", None{}).Wait(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			group, p, line, told := introduced(ctx, t)
+			theirs, err := group[1].peers.find("worker0").awaitCrossed(ctx)
+			require.NoError(t, err)
+			closed := patience.Start(theirs.pipe.Close)
+			for err == nil && ctx.Err() == nil { // until it is known here
+				_, err = line.TryWrite(&pipe.Message{Metadata: word})
+				runtime.Gosched()
+			}
+			require.ErrorIs(t, err, pipe.ErrPeerClosed)
+			require.NoError(t, line.Err(), "it has ended in order")
+			c := group[0].newConn(line, p, told) // nobody reads by it, and so nobody notices
+			p.conn.Store(c)
+
+			require.ErrorIs(t, call(group[0]), ErrNoFunction)
+			require.NotSame(t, c, p.conn.Load())
+			group[0].conns.Delete(c)
+			line.Abort(nil)
+			require.NoError(t, patience.Finish(t, closed))
+		})
+	}
+}
+
+// Who waits for the pipe that the other end opens is told when that came to nothing,
+// whether it had begun to come before or not.
+func TestCrossedPipeThatFails(t *testing.T) {
+	for name, early := range map[string]bool{"before": true, "behind": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := (&Agent{base: t.Context()}).makePeer(roster.Member{Name: "worker1"})
+				defer p.end(nil)
+				if early {
+					require.Nil(t, p.accept(false, nil))
+				}
+				told := make(chan error, 1)
+				go func() {
+					_, err := p.awaitCrossed(t.Context())
+					told <- err
+				}()
+				synctest.Wait()
+				if !early {
+					require.Nil(t, p.accept(false, nil))
+				}
+				synctest.Wait()
+				require.Empty(t, told, "it may still come")
+				p.unaccept()
+				require.ErrorIs(t, <-told, errCrossed)
+			})
+		})
+	}
 }

@@ -23,6 +23,7 @@ type call struct {
 	// Of a large request that is sent by a goroutine: how to end that, and when it
 	// has ended and nobody uses the memory of the arguments any more.
 	left        atomic.Bool // the request has
+	leaving     bool        // it has begun to, as one that takes a while
 	stopSending context.CancelCauseFunc
 	sent        chan struct{}
 
@@ -30,16 +31,18 @@ type call struct {
 	// settled is called, and never on the goroutine of the one who waits.
 	woken   chan struct{}
 	timer   *time.Timer // for the limit; made when first needed
-	settled func(*arrival, error)
+	settled func(*arrival, error, *shift)
 	answer  *arrival
 	err     error
+	shift   shift           // while it looks for its answer itself
 	streams []device.Stream // on which the tensors of the result are valid
 }
 
 // settle ends the call. Whoever took it out of the table calls this, once. An answer,
 // or the end of the pipe, may come while the request is still being sent: the caller is
-// told when nobody uses the memory of the arguments any more.
-func (c *call) settle(a *arrival, err error) {
+// told when nobody uses the memory of the arguments any more. s is the shift in which
+// that happens, nil for none.
+func (c *call) settle(a *arrival, err error, s *shift) {
 	c.release()
 	switch {
 	case c.settled == nil:
@@ -48,10 +51,10 @@ func (c *call) settle(a *arrival, err error) {
 	case c.sending():
 		go func() {
 			<-c.sent
-			c.settled(a, err)
+			c.settled(a, err, nil)
 		}()
 	default:
-		c.settled(a, err)
+		c.settled(a, err, s)
 	}
 }
 

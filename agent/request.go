@@ -8,14 +8,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 // Handler serves the requests of one type, or of one function.
 type Handler interface {
 	// Open decodes the values of a request and returns what is to be done. An error
-	// is the answer. It does not block: for small requests it runs on the goroutine
-	// that reads all that this caller sends.
+	// is the answer. It does not block: for small requests it runs where what this caller
+	// sends is taken in, see Short.
 	Open(r *Request) (Task, error)
 }
 
@@ -53,8 +54,13 @@ type Request struct {
 
 // Value implements context.Context.
 func (r *Request) Value(key any) any {
-	if _, ok := key.(requestKey); ok {
+	switch key.(type) {
+	case requestKey:
 		return r
+	case future.WaiterKey:
+		return (*slotWaiter)(r)
+	case shiftKey:
+		return nil // its slot knows of that
 	}
 	// What the package context asks for to find the cause is here, not at the base.
 	v := r.base.Value(key)
@@ -97,6 +103,11 @@ func (r *Request) claim() error {
 	return nil
 }
 
+// goexit stands for the panic of what ended its goroutine in place of returning.
+const goexit = "runtime.Goexit"
+
+var errGoexit error = &PanicError{Value: goexit}
+
 // run does the task of the request, and reports whether the slot it ran in is still
 // its own.
 func (r *Request) run() (held bool) {
@@ -104,13 +115,13 @@ func (r *Request) run() (held bool) {
 	defer func() {
 		v := recover()
 		if v == nil && !returned {
-			v = "runtime.Goexit"
+			v = goexit
 		}
 		if v != nil {
 			r.panicked(v)
 		}
 		r.stage.Store(uint32(ServedLater))
-		if held = r.slot.end(); held && !returned && v == "runtime.Goexit" {
+		if held = r.slot.end(); held && !returned && v == goexit {
 			r.conn.agent.slots.leave() // this goroutine ends
 		}
 	}()

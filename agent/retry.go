@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/turn"
 )
 
@@ -103,21 +104,27 @@ func (t *target) retry() *Retry {
 	return o.retry
 }
 
-// insist makes a call until it is answered.
-func (a *Agent) insist(ctx context.Context, r *Retry, t target, result any, args ...any) error {
+// insist makes a call until it is answered. Like attempt it returns the streams of the
+// result.
+func (a *Agent) insist(ctx context.Context, r *Retry, t target, result any, args ...any) ([]device.Stream, error) {
 	t.opts = append(t.opts[:len(t.opts):len(t.opts)], a.freshKey())
+	o, err := a.options(t)
+	if err != nil {
+		return nil, t.fault(err)
+	}
+	between := &call{to: t.to, typ: t.typ, name: t.name, limit: o.limit}
 	for k := 0; ; k++ {
-		begun := time.Now()
-		err := a.attempt(ctx, t, result, args...)
+		between.begun = time.Now()
+		streams, err := a.attempt(ctx, t, result, args...)
 		if err == nil || ctx.Err() != nil || !unanswered(err) {
-			return err
+			return streams, err
 		}
 		if k == r.Max {
-			return t.fault(&RetryError{r.Max, err})
+			return nil, t.fault(&RetryError{r.Max, err})
 		}
 		a.log.Debug("call is made again", "function", calledName(t.typ, t.name), "worker", string(t.to), "attempt", k+1, "error", err)
-		if stop := a.pause(ctx, begun.Add(r.gap(k))); stop != nil {
-			return t.fault(fmt.Errorf("%w: %w", stop, err))
+		if stop := a.pause(ctx, between, between.begun.Add(r.gap(k))); stop != nil {
+			return nil, t.fault(fmt.Errorf("%w: %w", stop, err))
 		}
 	}
 }
@@ -145,9 +152,11 @@ func unanswered(err error) bool {
 	return errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable)
 }
 
-// pause waits until then, without the slot of a handler.
-func (a *Agent) pause(ctx context.Context, then time.Time) error {
+// pause waits until then, without the slot of a handler. The call c is in no other list
+// meanwhile.
+func (a *Agent) pause(ctx context.Context, c *call, then time.Time) error {
 	defer leaveSlot(ctx)()
+	defer a.aside.enter(c, CallRetrying)()
 	t := time.NewTimer(time.Until(then))
 	defer t.Stop()
 	select {
@@ -177,14 +186,21 @@ func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args 
 	go func() {
 		defer cancel(nil)
 		var result R
-		err := a.insist(ctx, r, t, &result, args...)
-		switch {
-		case err == nil:
-			_ = f.Set(result)
-		case recalled.Load(): // the future fails as cancelled
-		default:
-			_ = f.Fail(err)
-		}
+		var streams []device.Stream
+		err := t.fault(errDeserted) // if a function that runs here meanwhile ends the goroutine
+		defer func() {
+			switch {
+			case err == nil:
+				_ = f.SetOn(result, streams...) // an error is that of the future
+			case recalled.Load(): // the future fails as cancelled
+			default:
+				_ = f.Fail(err)
+			}
+		}()
+		err = guarded(func() (err error) {
+			streams, err = a.insist(ctx, r, t, &result, args...)
+			return err
+		})
 	}()
 	return f
 }

@@ -181,13 +181,7 @@ func TestRequestsWaitBehindAnswers(t *testing.T) {
 					synctest.Wait()
 				}
 				require.EqualValues(t, 1, ran.Load(), "its answer waits, and the others behind it")
-				held := 0
-				for _, c := range group[1].ServedCalls() {
-					if c.State == agent.ServedQueued {
-						held++
-					}
-				}
-				require.Equal(t, calls-1, held)
+				require.Equal(t, calls-1, queued(group[1]))
 				cancel()
 				require.ErrorIs(t, (<-h.ended).cause, agent.ErrCallerGone, "who reads there hears of it")
 				require.Error(t, hung.Err())
@@ -263,24 +257,162 @@ func TestAnswersBehindCallsThatWaitForMemory(t *testing.T) {
 	})
 }
 
-// Answers that say no need no handler, and so are not held back: who takes in none of them
-// loses the pipe before there are too many.
-func TestRefusalsAreBounded(t *testing.T) {
+// queued is how many requests a worker holds back.
+func queued(a *agent.Agent) (n int) {
+	for _, c := range a.ServedCalls() {
+		if c.State == agent.ServedQueued {
+			n++
+		}
+	}
+	return n
+}
+
+// Answers that say no wait behind others, as many as there are: nobody loses his pipe who
+// broke nothing.
+func TestRefusalsWaitBehindAnswers(t *testing.T) {
 	var g gate
+	const calls = 5000
 	unknown := agent.NewFunc[agent.None, agent.None]("test.unknown")
 	simulate(t, 2, jammable(&g, func() agent.Funcs { return nil }), func(t *testing.T, group []*agent.Agent) {
 		jammed := jam(t, group)
 		var refused []*agent.Future[agent.None]
-		for range 1<<12 + 10 {
+		for range calls {
 			refused = append(refused, unknown.Go(t.Context(), group[0], "worker1", agent.None{}))
 		}
-		for _, f := range append(refused, jammed...) {
+		synctest.Wait()
+		require.Equal(t, calls-1, queued(group[1]), "behind the first answer")
+		close(g.goOn)
+		for _, f := range refused {
 			_, err := f.Wait(t.Context())
-			require.ErrorIs(t, err, agent.ErrUnreachable)
+			require.ErrorIs(t, err, agent.ErrNoFunction)
 		}
-		_, err := jammed[1].Result()
-		require.ErrorIs(t, err, agent.ErrOverloaded)
-		_, err = unknown.Call(t.Context(), group[0], "worker1", agent.None{})
-		require.ErrorIs(t, err, agent.ErrNoFunction, "by another pipe")
+		for _, f := range jammed {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+	})
+}
+
+// Answers that are given again, without a run, wait as well.
+func TestRememberedAnswersBehindOthers(t *testing.T) {
+	var g gate
+	const calls = 10
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Once(), agent.Short()}, "plain": {agent.Once()}} {
+		t.Run(name, func(t *testing.T) {
+			var ran atomic.Int64
+			configure := jammable(&g, func() agent.Funcs {
+				return agent.Funcs{echo.Serve(func(_ context.Context, n int) (int, error) { ran.Add(1); return n, nil }, opts...)}
+			})
+			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+				begin := func() *agent.Future[int] {
+					return echo.Go(t.Context(), group[0], "worker1", 7, agent.Idempotent("key"))
+				}
+				again := []*agent.Future[int]{begin()}
+				_, err := again[0].Wait(t.Context())
+				require.NoError(t, err)
+				jammed := jam(t, group)
+				for range calls {
+					again = append(again, begin())
+					synctest.Wait()
+				}
+				require.Equal(t, calls-1, queued(group[1]))
+				close(g.goOn)
+				for _, f := range again {
+					n, err := f.Wait(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, 7, n)
+				}
+				for _, f := range jammed {
+					_, err := f.Wait(t.Context())
+					require.NoError(t, err)
+				}
+				require.EqualValues(t, 1, ran.Load())
+			})
+		})
+	}
+}
+
+// withheld is memory that nobody gets before he may: who has to make do with it takes in
+// no large tensors.
+type withheld struct {
+	tensor.Heap
+	may chan struct{}
+}
+
+func (w *withheld) Alloc(size int) (*tensor.Storage, error) {
+	<-w.may
+	return w.Heap.Alloc(size)
+}
+
+// ample answers with as many bytes as it is asked for.
+var ample = agent.NewFunc[int, *tensor.Tensor]("test.ample")
+
+// withholding configures three workers, of which the first takes in no large tensors
+// until it may, and the others serve ample. There is room for four answers of 1 MiB.
+func withholding(memory *withheld, ran *atomic.Int64, opts []agent.ServeOption) func(int, *agent.Config) {
+	return func(rank int, c *agent.Config) {
+		if rank == 0 {
+			memory.may = make(chan struct{})
+			c.Allocator = memory
+		}
+		c.MaxHandlers, c.Timeout = 1, agent.NoTimeout
+		c.Limits.AnswerBytes = 4 << 20
+		c.Funcs = agent.Funcs{
+			ample.Serve(func(_ context.Context, n int) (*tensor.Tensor, error) { ran.Add(1); return tensor.Zeros(tensor.U8, n) }, opts...),
+			size.Serve(sizeOf, opts...),
+		}
+	}
+}
+
+// A worker that takes in no large answers has no more of them made than there is room
+// for, and loses nothing; others are served meanwhile.
+func TestLargeAnswersBehindOthers(t *testing.T) {
+	const calls = 20
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+		t.Run(name, func(t *testing.T) {
+			memory, ran := &withheld{}, &atomic.Int64{}
+			simulate(t, 3, withholding(memory, ran, opts), func(t *testing.T, group []*agent.Agent) {
+				var futures []*agent.Future[*tensor.Tensor]
+				for range calls {
+					futures = append(futures, ample.Go(t.Context(), group[0], "worker1", 1<<20))
+				}
+				synctest.Wait()
+				require.EqualValues(t, 4, ran.Load())
+				require.Equal(t, calls-4, queued(group[1]))
+				_, err := ample.Call(t.Context(), group[2], "worker1", 1<<20)
+				require.NoError(t, err)
+
+				close(memory.may)
+				for _, f := range futures {
+					x, err := f.Wait(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, 1<<20, x.Len())
+				}
+				require.EqualValues(t, calls+1, ran.Load())
+			})
+		})
+	}
+}
+
+// Large calls wait as well then.
+func TestCallsBehindLargeAnswers(t *testing.T) {
+	memory, ran := &withheld{}, &atomic.Int64{}
+	simulate(t, 3, withholding(memory, ran, nil), func(t *testing.T, group []*agent.Agent) {
+		var futures []*agent.Future[*tensor.Tensor]
+		for range 4 {
+			futures = append(futures, ample.Go(t.Context(), group[0], "worker1", 1<<20))
+		}
+		synctest.Wait()
+		large := size.Go(t.Context(), group[0], "worker1", filled(t, 1, manyMore))
+		synctest.Wait()
+		require.Equal(t, 1, queued(group[1]))
+		close(memory.may)
+		n, err := large.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, manyMore, n)
+		for _, f := range futures {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
 	})
 }

@@ -97,7 +97,8 @@ type arrivalTask struct {
 	groupRequest
 }
 
-// Run implements Task. It does not wait for the others.
+// Run implements Task. It does not wait for the others. It is short, since all the
+// handlers of this worker may be at work for long.
 func (t *arrivalTask) Run(ctx context.Context, r *Request) {
 	s := t.rounds
 	i := slices.Index(t.Members, r.conn.owner.identity())

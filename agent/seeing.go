@@ -10,13 +10,14 @@ import (
 // CallState is what a call of this worker waits for.
 type CallState byte
 
-// The states of a call, in the order in which it goes through them.
+// The states of a call, in the order in which it goes through them, but for the last.
 const (
 	CallConnecting CallState = 1 + iota // here, for a pipe to the worker
 	CallBlocked                         // here, for room: too much is on its way to the worker
 	CallSending                         // for the request to leave
 	CallWaiting                         // for the worker called to answer
 	CallReading                         // for the answer, which has begun to come
+	CallRetrying                        // here, for the time at which it is made again, see WithRetry
 )
 
 func (s CallState) String() string {
@@ -31,6 +32,8 @@ func (s CallState) String() string {
 		return "at the callee"
 	case CallReading:
 		return "answer being read"
+	case CallRetrying:
+		return "here, to be made again"
 	}
 	return fmt.Sprintf("state %d", byte(s))
 }
@@ -39,9 +42,9 @@ func (s CallState) String() string {
 type CallInfo struct {
 	To         To
 	Type, Name string
-	ID         uint64 // of those to this worker, 0 before it has one
-	Begun      time.Time
-	Limit      time.Duration // 0 is none
+	ID         uint64        // of those to this worker, 0 before it has one
+	Begun      time.Time     // the last attempt, see WithRetry
+	Limit      time.Duration // of that, 0 is none
 	State      CallState
 }
 

@@ -164,7 +164,7 @@ func TestConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := simnet.New(mem.New(mem.NewNetwork()), simnet.Delay(4*time.Second))
 		group := startGroup(t, 2, func(_ int, c *agent.Config) {
-			c.Listen = []string{"sim://" + c.Name}
+			c.Listen, c.Insecure = []string{"sim://" + c.Name}, true // of this process
 			c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 				o.Transports = []pipe.TransportEntry{{Name: "sim", Transport: network}}
 				o.Channels = []pipe.ChannelEntry{{Name: "xth", Factory: xth.New()}}
@@ -259,4 +259,36 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestDumpToBrokenWriter(t *testing.T) {
 	require.ErrorIs(t, startGroup(t, 1, nil)[0].Dump(brokenWriter{}), io.ErrClosedPipe)
+}
+
+// A call that waits to be made again is seen as one that has not ended.
+func TestCallsBetweenAttempts(t *testing.T) {
+	for _, async := range []bool{false, true} {
+		faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{First: 1, Do: faulty.Fail(nil)}}})
+		require.NoError(t, err)
+		h := &hanging{}
+		configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.Outgoing = faults.Outgoing }
+		simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			opts := []agent.CallOption{agent.WithRetry(agent.Retry{Delay: time.Hour}), agent.Timeout(time.Minute)}
+			if async {
+				hang.Go(ctx, group[0], "worker1", agent.None{}, opts...)
+			} else {
+				go hang.Call(ctx, group[0], "worker1", agent.None{}, opts...)
+			}
+			begun := time.Now()
+			pass(time.Second)
+			require.Equal(t, []agent.CallInfo{{
+				To: "worker1", Name: "test.hang", Begun: begun, Limit: time.Minute, State: agent.CallRetrying,
+			}}, group[0].PendingCalls())
+			require.Equal(t, 1, group[0].Metrics().PendingCalls)
+			var text strings.Builder
+			require.NoError(t, group[0].Dump(&text))
+			require.Contains(t, text.String(), "  #0 test.hang to worker1: 1s, here, to be made again\n")
+			cancel()
+			synctest.Wait()
+			require.Empty(t, group[0].PendingCalls())
+		})
+	}
 }

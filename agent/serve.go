@@ -17,29 +17,37 @@ type entry struct {
 	invoked Handler // of calls of a function by name
 }
 
-// serve sees to a request: at once if all of it is here and its handler is short,
-// otherwise on a goroutine of its own.
-func (c *conn) serve(a *arrival) {
-	r, err := c.admit(a)
-	if err != nil {
-		c.agent.arrivals.drop(a)
-		if err == errTwice { // what came first is what gets the answer
-			c.agent.stats.repeated.Add(1)
-			return
-		}
-		c.refuse(r, err)
-		return
-	}
-	if !a.immediate() {
+// serve sees to a request: at once, in the shift of the caller, if all of it is here and
+// its handler is short, otherwise on a goroutine of its own.
+func (c *conn) serve(a *arrival, s *shift) {
+	r := c.request(a)
+	err := c.enlist(r)
+	switch {
+	case err == errTwice: // what came first is what gets the answer
+		c.agent.stats.repeated.Add(1)
+		r.drop()
+	case err != nil:
+		r.drop()
+		c.reject(r, err)
+	case r.handler.Handler == nil:
+		r.drop()
+		c.refuse(r, c.agent.notServed(r), s)
+	case !a.immediate():
 		a.readElsewhere(&c.reading)
 		go c.openLarge(r)
-		return
+	default:
+		c.open(r, s)
 	}
-	c.open(r)
 }
 
-// admit makes the request, with which the error is to be answered too.
-func (c *conn) admit(a *arrival) (*Request, error) {
+// drop lets the message of a request go by.
+func (r *Request) drop() {
+	r.conn.agent.arrivals.drop(r.arrival)
+	r.arrival = nil
+}
+
+// request makes the request that has come. One that nobody serves has no Handler.
+func (c *conn) request(a *arrival) *Request {
 	h := &a.head
 	r := &Request{conn: c, id: h.id, flags: h.flags, arrival: a, begun: time.Now()}
 	r.base = c.agent.base
@@ -49,14 +57,13 @@ func (c *conn) admit(a *arrival) (*Request, error) {
 	}
 	e, ok := c.agent.handlers.find(h.typ, h.name)
 	if !ok {
-		r.handler = entry{typ: string(h.typ), name: string(h.name)}
-		return r, c.agent.notServed(r)
+		e = entry{typ: string(h.typ), name: string(h.name)}
 	}
 	r.handler, r.weight = e, callOverhead+len(a.incoming.Descriptor().Metadata)
 	if a.immediate() {
 		r.weight += a.incoming.Descriptor().Bytes()
 	}
-	return r, c.enlist(r)
+	return r
 }
 
 // errTwice says that a request is being served already.
@@ -93,9 +100,9 @@ func (a *Agent) notServed(r *Request) error {
 }
 
 // open reads the request, decodes it, and starts what it asks for.
-func (c *conn) open(r *Request) {
-	if err := c.decode(r); err != nil {
-		c.refuse(r, err)
+func (c *conn) open(r *Request, s *shift) {
+	if err := c.decodeIn(r, s); err != nil {
+		c.refuse(r, err, s)
 		return
 	}
 	if r.held != nil {
@@ -103,7 +110,23 @@ func (c *conn) open(r *Request) {
 		go c.startLater(r)
 		return
 	}
-	c.start(r)
+	c.start(r, s)
+}
+
+// decodeIn is decode in a shift. Where what the application does there ends the goroutine,
+// that is answered.
+func (c *conn) decodeIn(r *Request, s *shift) error {
+	returned := false
+	defer func() {
+		r.slot.inShift(nil)
+		if !returned {
+			c.refuse(r, errGoexit, nil)
+		}
+	}()
+	r.slot.inShift(s)
+	err := c.decode(r)
+	returned = true
+	return err
 }
 
 // decode reads the request and has its values decoded.
@@ -140,25 +163,26 @@ func (c *conn) decode(r *Request) (err error) {
 // startLater starts a request that an interceptor holds back. It takes no slot yet.
 func (c *conn) startLater(r *Request) {
 	if err := guarded(func() error { return r.held(r.ctx) }); err != nil {
-		c.refuse(r, err)
+		c.refuse(r, err, nil)
 		return
 	}
-	c.start(r)
+	c.start(r, nil)
 }
 
-func (c *conn) start(r *Request) {
+func (c *conn) start(r *Request, s *shift) {
 	if r.key == "" || c.owner.memory.enter(r) {
-		c.launch(r)
+		c.launch(r, s)
 	}
 }
 
 // launch runs the handler of a request, when there is a slot and the answers before it
-// have found room.
-func (c *conn) launch(r *Request) {
+// have found room. s is nil on a goroutine for which nobody waits.
+func (c *conn) launch(r *Request, s *shift) {
 	if c.backlog.hold(r) {
 		return
 	}
 	if r.short() {
+		r.slot.inShift(s)
 		r.run()
 		return
 	}
@@ -170,14 +194,6 @@ func (c *conn) launch(r *Request) {
 func (r *Request) short() bool {
 	t, ok := r.task.(shortTask)
 	return r.handler.short || ok && t.short()
-}
-
-// refuse answers a request that does not get to its handler.
-func (c *conn) refuse(r *Request, err error) {
-	c.overrun()
-	c.agent.log.Debug("call refused", "function", r.Name(), "caller", c.peer.Name, "error", err)
-	// Nobody else answers it.
-	_ = r.Fail(err)
 }
 
 // cancel ends the context of a request that the other end has given up.

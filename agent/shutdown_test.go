@@ -119,14 +119,18 @@ func TestShutdownDeadline(t *testing.T) {
 // A handler cannot wait for itself to end.
 func TestShutdownByHandler(t *testing.T) {
 	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
-	group := startGroup(t, 2, func(_ int, c *agent.Config) {
-		c.Funcs = agent.Funcs{stop.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
-			return agent.None{}, agent.FromContext(ctx).Shutdown(ctx)
-		})}
-	})
-	_, err := stop.Call(t.Context(), group[0], "worker1", agent.None{})
-	require.ErrorContains(t, err, "a handler cannot wait until there are none")
-	allWell(t, group, shutdown(t))
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+		t.Run(name, func(t *testing.T) {
+			group := startGroup(t, 2, func(_ int, c *agent.Config) {
+				c.Funcs = agent.Funcs{stop.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+					return agent.None{}, agent.FromContext(ctx).Shutdown(ctx)
+				}, opts...)}
+			})
+			_, err := stop.Call(t.Context(), group[0], "worker1", agent.None{})
+			require.ErrorContains(t, err, "a handler cannot wait until there are none")
+			allWell(t, group, shutdown(t))
+		})
+	}
 }
 
 // A group is formed again and again by the same names, on one store.

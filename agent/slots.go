@@ -91,11 +91,25 @@ func (s *slots) counts() (busy, waiting int) {
 }
 
 // leaveSlot is called by who is about to wait on behalf of ctx. If that is the
-// context of a handler its slot is free until the returned function is called.
+// context of a handler its slot is free until the returned function is called. If it is
+// that of an interceptor somebody else sees to what comes.
 func leaveSlot(ctx context.Context) (enter func()) {
-	r := requestOf(ctx)
-	if r == nil || !r.slot.leave() {
+	shiftOf(ctx).relieve()
+	if r := requestOf(ctx); r != nil {
+		return r.leaveSlot()
+	}
+	return func() {}
+}
+
+func (r *Request) leaveSlot() (enter func()) {
+	if !r.slot.leave() {
 		return func() {}
 	}
 	return r.slot.enter
 }
+
+// slotWaiter is the request in whose context somebody waits for a future.
+type slotWaiter Request
+
+// BeginWait implements future.Waiter.
+func (w *slotWaiter) BeginWait() (end func()) { return (*Request)(w).leaveSlot() }

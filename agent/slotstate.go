@@ -7,6 +7,7 @@ import "sync"
 // back takes one again.
 type slotState struct {
 	mu       sync.Mutex
+	shift    *shift // in which a Short handler runs, or what opens the request
 	of       *slots // nil for one that runs without, or has returned
 	held     bool
 	away     int           // how many wait
@@ -21,6 +22,14 @@ func (t *slotState) begin(s *slots) {
 	t.of, t.held = s, true
 }
 
+// inShift says that what is done for the request now is done in a shift, nil for none,
+// and without a slot.
+func (t *slotState) inShift(s *shift) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shift = s
+}
+
 // isAway reports whether somebody waits on behalf of the request.
 func (t *slotState) isAway() bool {
 	t.mu.Lock()
@@ -33,14 +42,22 @@ func (t *slotState) end() (held bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	held = t.held
-	t.of, t.held = nil, false
+	t.of, t.held, t.shift = nil, false, nil
 	return held
+}
+
+// leaveShift is called before waiting, or seeing to anything else.
+func (t *slotState) leaveShift() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shift.relieve()
 }
 
 // leave is called before waiting, and reports whether enter is to be called after it.
 func (t *slotState) leave() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.shift.relieve()
 	if t.of == nil {
 		return false
 	}

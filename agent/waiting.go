@@ -4,11 +4,39 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // wait waits for the answer to a call, until ctx ends or the call's limit. Whatever
-// the outcome, nobody uses the call any more.
+// the outcome, nobody uses the call any more: not either where a function that runs here
+// meanwhile ends the goroutine, as FailNow of a test does.
 func (c *call) wait(ctx context.Context) (*arrival, error) {
+	over := false
+	defer func() {
+		if !over {
+			c.desert()
+		}
+	}()
+	answer, err := c.look(ctx)
+	over = true
+	return answer, err
+}
+
+var errDeserted = errors.New("the goroutine of the caller has ended")
+
+// desert gives the call up for a caller who is not there any more.
+func (c *call) desert() {
+	if answer, _ := c.giveUp(errDeserted); answer != nil {
+		c.conn.agent.arrivals.drop(answer)
+	}
+}
+
+// look looks for the answer, and then waits for it.
+func (c *call) look(ctx context.Context) (*arrival, error) {
+	if r := requestOf(ctx); r != nil && c.nested {
+		r.slot.leaveShift() // before it looks for more, which may wait in turn
+	}
 	if c.conn.lookFor(c) {
 		return c.answer, c.err
 	}
@@ -38,12 +66,16 @@ func (c *call) waitAhead(ctx context.Context, over <-chan time.Time) error {
 	if !conn.ahead.TryLock() {
 		return errBehind
 	}
-	defer conn.ahead.Unlock()
+	c.shift = shift{lock: &conn.ahead}
+	defer c.shift.end()
 	ahead := conn.pipe.Ahead()
 	for {
 		select {
 		case in := <-ahead:
-			conn.dispatch(in)
+			conn.dispatch(in, &c.shift)
+			if c.shift.over {
+				return errBehind
+			}
 		case <-conn.down: // whose reader settles all calls, once nobody is ahead
 			return errBehind
 		case <-c.woken:
@@ -91,7 +123,7 @@ func (c *call) abandon(cause error) bool {
 		<-c.sent
 	}
 	if taken {
-		c.conn.sendCancel(c.id, cause)
+		c.sendCancel(cause)
 	}
 	return taken
 }
@@ -106,8 +138,16 @@ func (c *call) giveUp(cause error) (*arrival, error) {
 	return c.answer, c.err
 }
 
-// sendCancel tells the other end that nobody waits for a call.
-func (c *conn) sendCancel(id uint64, cause error) {
+// sendCancel tells the other end that nobody waits for the call.
+func (c *call) sendCancel(cause error) {
 	text := cause.Error()
-	c.tell(appendText(appendHead(nil, cancel, 0, id), text[:min(len(text), maxName)]))
+	m := &pipe.Message{Metadata: appendText(appendHead(nil, cancel, 0, c.id), text[:min(len(text), maxName)])}
+	if c.conn.agent.outgoing != nil {
+		about := Message{Kind: KindCancel, Type: c.typ, Name: c.name, Peer: c.conn.peer}
+		// Nobody is there who would want to know of an error.
+		if over, _ := c.conn.suffer(&about, m); over {
+			return
+		}
+	}
+	c.conn.tell(m)
 }

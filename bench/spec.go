@@ -2,6 +2,7 @@ package bench
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -73,7 +74,7 @@ type Spec struct {
 const (
 	batchBytes    = 256 << 20 // memory of a batch, unless Depth needs more
 	batchMessages = 1024
-	maxBatchBytes = 8 << 30
+	maxBatchBytes = min(8<<30, math.MaxInt)
 	maxMessages   = 10_000_000
 	maxLanes      = 128
 )
@@ -84,7 +85,7 @@ const (
 func DefaultTrips(size int) int { return min(max(256<<20/max(size, 1), 20), 5000) }
 
 // DefaultMessages is described at DefaultTrips.
-func DefaultMessages(size int) int { return min(max(2<<30/max(size, 1), 32), 20_000) }
+func DefaultMessages(size int) int { return int(min(max(2<<30/max(int64(size), 1), 32), 20_000)) }
 
 func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)

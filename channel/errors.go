@@ -25,6 +25,11 @@ var ErrAborted = errors.New("peer gave up the transfer")
 // another pipe, in which the channel will be refused.
 var ErrForbidden = errors.New("the system does not permit it any more")
 
+// ErrCopy matches errors of transfers whose memory the system could not copy, at either
+// end: it is not there any more, may not be read or written to, or there is too little
+// besides. The peer may be alive and well. In the native dialect other transfers go on.
+var ErrCopy = errors.New("the memory cannot be copied")
+
 // Error says which channel to whom failed. Err is the cause: an error of the
 // connection such as io.EOF, of a device, or one of this package.
 type Error struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -16,7 +17,7 @@ import (
 // errors, keeping it as the cause. Other errors pass as they are.
 func classify(err error) error {
 	switch {
-	case err == nil, errors.Is(err, ErrClosed), errors.Is(err, ErrProtocol), errors.Is(err, ErrPeerLost), errors.Is(err, ErrForbidden):
+	case err == nil, isKnown(err):
 		return err
 	case errors.Is(err, native.ErrChecksum) && !errors.Is(err, ErrChecksum):
 		return fmt.Errorf("%w: %w", ErrChecksum, err)
@@ -31,7 +32,24 @@ func classify(err error) error {
 	}
 }
 
+// isKnown reports whether an error is one of this package's, or of package channel's
+// that this package has too.
+func isKnown(err error) bool {
+	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// isConnectionLoss is about what the system says of a connection. What it refuses to
+// this process, as memory to share, is nobody's loss.
 func isConnectionLoss(err error) bool {
+	var refused *segment.Error
+	if errors.As(err, &refused) {
+		return false
+	}
 	var errno syscall.Errno
 	var network net.Error
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||

@@ -173,15 +173,17 @@ func (c *control) next() wire.Control {
 	}
 }
 
+// pop holds byeMu from the start: a goodbye that came between would overtake what it
+// is to go behind.
 func (c *control) pop() (wire.Control, bool) {
+	c.byeMu.Lock()
+	defer c.byeMu.Unlock()
 	if n, ok := c.toTell(); ok {
 		return wire.Control{Kind: wire.HaveRead, Number: n}, true
 	}
 	if n, ok := c.toAsk(); ok {
 		return wire.Control{Kind: wire.WantRead, Number: n}, true
 	}
-	c.byeMu.Lock()
-	defer c.byeMu.Unlock()
 	if c.bye != nil {
 		return *c.bye, true
 	}

@@ -67,6 +67,12 @@ var (
 	// is lost, in the compatible one the pipe. It is channel.ErrForbidden.
 	ErrForbidden = channel.ErrForbidden
 
+	// ErrCopy: the system could not copy the memory of a tensor, at the sender or at
+	// the receiver, as where it is mapped and its file gone, or may not be written to;
+	// the cause follows. In the native dialect that message is lost, in the compatible
+	// one the pipe. It is channel.ErrCopy.
+	ErrCopy = channel.ErrCopy
+
 	// ErrAborted: the sender gave up the message in the middle; its reason
 	// follows. The pipe and the other messages go on.
 	ErrAborted = errors.New("the sender gave up the message")

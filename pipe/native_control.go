@@ -111,7 +111,7 @@ func (c *nativeControl) say(m *native.Control) {
 func (c *nativeControl) put(m *native.Control) bool {
 	c.sayMu.Lock()
 	defer c.sayMu.Unlock()
-	if c.said || c.bye != nil && m.Kind != native.HaveRead {
+	if c.bye != nil {
 		return true
 	}
 	before := len(c.unsaid)
@@ -121,12 +121,17 @@ func (c *nativeControl) put(m *native.Control) bool {
 	if m.Kind == native.Abort && before > muchUnsaid {
 		m = &native.Control{Kind: native.Abort, Number: m.Number}
 	}
-	c.unsaid = m.Append(c.unsaid, c.pipe.context.opts.Checksum)
+	c.add(m)
 	if m.Kind == native.Targets || m.Kind == native.Ready {
 		c.memory += len(c.unsaid) - before
 	}
 	c.poke()
 	return true
+}
+
+// add puts m into words. The caller holds sayMu.
+func (c *nativeControl) add(m *native.Control) {
+	c.unsaid = m.Append(c.unsaid, c.pipe.context.opts.Checksum)
 }
 
 // awaitRoom waits for the peer to hear what it was told. It comes before saying
@@ -178,7 +183,6 @@ func (c *nativeControl) write() {
 // next waits for something to say, and reports whether it ends with the goodbye.
 func (c *nativeControl) next() (text []byte, last bool) {
 	for {
-		c.sayConfirmations()
 		if text, last = c.take(); len(text) > 0 {
 			return text, last
 		}
@@ -191,9 +195,10 @@ func (c *nativeControl) next() (text []byte, last bool) {
 func (c *nativeControl) take() (text []byte, last bool) {
 	c.sayMu.Lock()
 	defer c.sayMu.Unlock()
+	c.addConfirmations() // here, where no goodbye can come between: it goes behind them
 	if c.bye != nil && !c.said {
 		c.said = true
-		c.unsaid = c.bye.Append(c.unsaid, c.pipe.context.opts.Checksum)
+		c.add(c.bye)
 	}
 	text = c.unsaid
 	c.unsaid, c.spare, c.memory = c.spare[:0], text, 0
@@ -205,17 +210,17 @@ func (c *nativeControl) take() (text []byte, last bool) {
 	return text, c.said
 }
 
-// sayConfirmations puts what is known of messages into words.
-func (c *nativeControl) sayConfirmations() {
+// addConfirmations puts what is known of messages into words. The caller holds sayMu.
+func (c *nativeControl) addConfirmations() {
 	if n, ok := c.toTell(); ok {
-		c.say(&native.Control{Kind: native.HaveRead, Number: n})
+		c.add(&native.Control{Kind: native.HaveRead, Number: n})
 	}
-	for {
+	for c.bye == nil {
 		n, ok := c.toAsk()
 		if !ok {
 			return
 		}
-		c.say(&native.Control{Kind: native.WantRead, Number: n})
+		c.add(&native.Control{Kind: native.WantRead, Number: n})
 	}
 }
 

@@ -275,30 +275,20 @@ func (i *nativeInbox) finish(err error) {
 		p.fail(p.errorFor("connection", "message", err))
 		return
 	}
-	i.endWell(reason)
-}
-
-// endWell notes that the peer has closed, and will send nothing more.
-func (i *nativeInbox) endWell(reason string) {
-	end := i.pipe.errorFor("next", "message", peerClosed(reason))
+	end := p.errorFor("next", "message", peerClosed(reason))
 	i.mu.Lock()
-	defer i.mu.Unlock()
 	i.end = end
 	close(i.ended)
+	i.mu.Unlock()
 }
 
 // breakOff takes the pipe down because the message stream ended without an end.
-// A goodbye is no excuse: messages may be missing. But an end that closes as well
-// discards what comes, and misses none: of two that close at once the session may end
-// before the end of the messages has come.
+// A goodbye is no excuse: messages may be missing. The end of the messages of a peer that
+// closes leaves before that of its session, also where both ends close at once.
 func (i *nativeInbox) breakOff(err error) {
 	p := i.pipe
 	why := p.explain(err)
 	if parted, reason := p.control.lastWord(); parted && reason == "" && !errors.Is(why, ErrProtocol) {
-		if p.isClosing() {
-			i.endWell(reason)
-			return
-		}
 		why = fmt.Errorf("%w: it said goodbye, and its messages broke off: %w", ErrPeerLost, err)
 	}
 	p.fail(p.errorFor("connection", "message", why))

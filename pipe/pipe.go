@@ -143,7 +143,11 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 	if p.isClosing() {
 		return nil, p.errorFor("next", "", ErrClosed)
 	}
-	return p.dialect.next(ctx)
+	in, err := p.dialect.next(ctx)
+	if err != nil && p.isClosing() {
+		err = p.errorFor("next", "", ErrClosed) // whatever else came at the same moment
+	}
+	return in, err
 }
 
 // Poll is Next that never sleeps: it looks for the next message for some

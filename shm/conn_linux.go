@@ -87,7 +87,7 @@ func (c *conn) takeRoles(h *handshake) error {
 		return protocolError("%w", err)
 	}
 	producer := c.theirs.ring.Producer()
-	if err := segment.Guard(producer.Begin); err != nil {
+	if err := c.theirs.guard(producer.Begin); err != nil {
 		return protocolError("%w", err)
 	}
 	spin := wait.NewMemory(h.transport.spin)

@@ -88,11 +88,12 @@ func (c *conn) attend() {
 	}
 }
 
-// hear takes what is there, and reports whether nothing will follow. It takes a
-// byte at a time: what follows a change-over is not its own.
+// hear takes what is there, and reports whether nothing will follow that is of use. It
+// takes a byte at a time: what follows a change-over is not its own. A peer that is
+// faster than that must not keep it here, for Close waits for it.
 func (c *conn) hear(fd uintptr) bool {
 	var heard [1]byte
-	for {
+	for !c.closed.Load() {
 		n, err := unix.Read(int(fd), heard[:])
 		switch {
 		case err == unix.EINTR:
@@ -112,6 +113,7 @@ func (c *conn) hear(fd uintptr) bool {
 			c.out.bell.ring()
 		}
 	}
+	return true
 }
 
 // hearEnd tells an end of the peer's writing, which is one of the socket where

@@ -3,6 +3,8 @@ package shm
 import (
 	"errors"
 	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // ErrOtherUser matches errors about peers that run as another user. Run both
@@ -10,8 +12,14 @@ import (
 var ErrOtherUser = errors.New("the peer runs as another user")
 
 // ErrProtocol matches errors about peers that break the rules of the transport:
-// of its handshake, or of the memory that the two ends share.
-var ErrProtocol = errors.New("the peer breaks the rules of shared memory")
+// of its handshake, or of the memory that the two ends share. It matches
+// [transport.ErrFrame], by which a pipe knows that.
+var ErrProtocol error = breach{}
+
+type breach struct{}
+
+func (breach) Error() string { return "the peer breaks the rules of shared memory" }
+func (breach) Unwrap() error { return transport.ErrFrame }
 
 // ErrHandedOver is returned by calls on a connection whose bytes now belong to
 // the result of its Stream or Multiplex: use that.

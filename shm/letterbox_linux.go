@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
-	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
 // tokenSize is the length of a token in a reactor's ring.
@@ -81,7 +80,7 @@ func (l *letterbox) post(token uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	binary.NativeEndian.PutUint32(l.letter[:], token)
-	return segment.Guard(l.put)
+	return l.memory.guard(l.put)
 }
 
 // offer leaves the letter if there is room.

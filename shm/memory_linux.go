@@ -61,7 +61,7 @@ func open(header, data *os.File) (m memory, err error) {
 	if m.data, err = segment.Map(data, largestRing); err != nil {
 		return m, unusable(err)
 	}
-	err = segment.Guard(func() error {
+	err = m.guard(func() error {
 		m.ring, err = ring.Open(m.header.Bytes(), m.data.Bytes())
 		return err
 	})
@@ -80,6 +80,11 @@ func unusable(err error) error {
 
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrProtocol, fmt.Errorf(format, args...))
+}
+
+// guard runs f, which touches the memory.
+func (m memory) guard(f func() error) error {
+	return segment.Guard(f, m.header.Bytes(), m.data.Bytes())
 }
 
 // sealed reports whether the memory needs no guard.

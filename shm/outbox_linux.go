@@ -12,7 +12,6 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
-	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -72,10 +71,10 @@ func (o *outbox) writeFrames(frames []transport.Frame) error {
 	return err
 }
 
-// guard runs f, which touches the memory of the peer.
+// guard runs f, which touches the memory of the peer, and that of the application.
 func (o *outbox) guard(f func() error) error {
 	if o.guarded {
-		return segment.Guard(f)
+		return o.conn.theirs.guard(f)
 	}
 	return f()
 }

@@ -26,8 +26,8 @@ type Operator struct {
 	Tensorlike func(Value) bool
 
 	// Short says that the kernel waits for nothing, and that the work it does is
-	// bounded by the sizes of the tensors that it gets: it may run where small
-	// work should be done at once.
+	// bounded by the numbers of elements of the tensors that it gets, none of which is
+	// 0: it may run where small work should be done at once.
 	Short bool
 }
 

@@ -27,7 +27,7 @@
 // Fields that are not exported, channels, functions, uintptr and unsafe.Pointer
 // are refused with the path of the field, before anything of the value is
 // encoded. A field is left out by the tag `tensorpipe:"-"`, and renamed by
-// `tensorpipe:"name"`.
+// `tensorpipe:"name"`. A struct has at most 1024 fields that travel.
 //
 // A type can be encoded in ways of its own. The first that applies is used:
 // functions registered with [Hook]; methods ([Appender] and [Parser]);

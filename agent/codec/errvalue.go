@@ -181,7 +181,7 @@ func (d *Decoder) opaqueError() (error, error) {
 }
 
 // errorSchema is the schema of wrapped errors.
-var errorSchema = &schema{kind: kindError, width: 1}
+var errorSchema = leafSchema(kindError, "")
 
 func (d *Decoder) skipError() error {
 	form, err := d.uvarint()

@@ -13,8 +13,14 @@ type pair struct {
 
 // match says which field here each of theirs goes to.
 type match struct {
-	fields  []*field // for each of theirs; nil: it is skipped
+	steps   []step   // in their order, but for those that are unknown here and take no bytes
 	missing []*field // of ours, which become zero
+}
+
+// step is a field of theirs, and the one here that it goes to; nil: it is skipped.
+type step struct {
+	theirs *schemaField
+	ours   *field
 }
 
 // match makes sure that values of their schema can be decoded to our type, and
@@ -66,26 +72,18 @@ func (d *Decoder) matchStruct(theirs *schema, p *plan) error {
 	if d.matches[k] != nil {
 		return nil
 	}
-	if err := d.spend(int(unsafe.Sizeof(match{})) + 16*(len(theirs.fields)+len(p.fields))); err != nil {
+	if err := d.spend(int(unsafe.Sizeof(match{})) + 32*(len(theirs.fields)+len(p.fields))); err != nil {
 		return err
 	}
 	if d.matches == nil {
 		d.matches = map[pair]*match{}
 	}
-	m := &match{fields: make([]*field, len(theirs.fields))}
+	m := &match{steps: make([]step, 0, len(theirs.fields))}
 	d.matches[k] = m // before its fields, which may be of the same types
 	found := make([]bool, len(p.fields))
-	for i, f := range theirs.fields {
-		n := slices.IndexFunc(p.fields, func(ours field) bool { return ours.name == f.name })
-		if n < 0 {
-			continue
-		}
-		if found[n] {
-			return at(corrupt("two fields with the same name"), "."+f.name)
-		}
-		found[n], m.fields[i] = true, &p.fields[n]
-		if err := d.match(f.typ, p.fields[n].plan.schema, p.fields[n].plan); err != nil {
-			return at(err, "."+f.name)
+	for i := range theirs.fields {
+		if err := d.matchField(m, &theirs.fields[i], p, found); err != nil {
+			return at(err, "."+theirs.fields[i].name)
 		}
 	}
 	for i := range p.fields {
@@ -94,4 +92,22 @@ func (d *Decoder) matchStruct(theirs *schema, p *plan) error {
 		}
 	}
 	return nil
+}
+
+// matchField adds the step for a field of theirs. Found says which of ours have one.
+func (d *Decoder) matchField(m *match, theirs *schemaField, p *plan, found []bool) error {
+	n := slices.IndexFunc(p.fields, func(ours field) bool { return ours.name == theirs.name })
+	switch {
+	case n < 0 && theirs.typ.width == 0:
+		return nil
+	case n < 0:
+		m.steps = append(m.steps, step{theirs: theirs})
+		return nil
+	case found[n]:
+		return corrupt("two fields with the same name")
+	}
+	ours := &p.fields[n]
+	found[n] = true
+	m.steps = append(m.steps, step{theirs, ours})
+	return d.match(theirs.typ, ours.plan.schema, ours.plan)
 }

@@ -96,7 +96,7 @@ func (c *compiler) hook(p *plan, h hook) {
 		return
 	}
 	p.schema.kind = kindPointer
-	p.schema.elem = &schema{kind: kindOwn, name: h.name, width: ownFront}
+	p.schema.elem = leafSchema(kindOwn, h.name)
 	p.encode = func(e *Encoder, from unsafe.Pointer) error {
 		return e.object(p.typ, *(*unsafe.Pointer)(from), func(e *Encoder, _ unsafe.Pointer) error {
 			return e.own(from, h.encode)

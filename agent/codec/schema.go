@@ -52,11 +52,26 @@ type schema struct {
 
 	// height is how deep structs and arrays are nested by value.
 	height int
+
+	// filled has the types of those fields of a struct that take bytes.
+	filled []*schema
+
+	// core is what a value is skipped as. A struct of which one field takes bytes is no
+	// more than that field, and an array of one element no more than that: so what is
+	// skipped takes no more steps than it has bytes, however its type is nested.
+	core *schema
 }
 
 type schemaField struct {
 	name string
 	typ  *schema
+}
+
+// leafSchema is the schema of a type without parts.
+func leafSchema(k kind, name string) *schema {
+	s := &schema{kind: k, name: name}
+	s.measure()
+	return s
 }
 
 // widths has the width of the kinds of which all values have the same.
@@ -67,20 +82,35 @@ var widths = [...]int{
 	kindInterface: 1, kindError: 1, kindTensor: 1, kindSparse: 1, kindOwn: 4, kindBinary: 1,
 }
 
-// measure sets width and height from those of what is nested by value, which
+// measure sets width, height and core from those of what is nested by value, which
 // must be known.
 func (s *schema) measure() {
+	s.core = s
 	switch s.kind {
 	case kindArray:
 		s.width, s.height = times(s.n, s.elem.width), s.elem.height+1
-	case kindStruct:
-		for _, f := range s.fields {
-			s.width = plus(s.width, f.typ.width)
-			s.height = max(s.height, f.typ.height)
+		if s.n == 1 {
+			s.core = s.elem.core
 		}
-		s.height++
+	case kindStruct:
+		s.measureFields()
 	default:
 		s.width = widths[s.kind]
+	}
+}
+
+func (s *schema) measureFields() {
+	s.filled = make([]*schema, 0, len(s.fields))
+	for _, f := range s.fields {
+		s.width = plus(s.width, f.typ.width)
+		s.height = max(s.height, f.typ.height)
+		if f.typ.width > 0 {
+			s.filled = append(s.filled, f.typ)
+		}
+	}
+	s.height++
+	if len(s.filled) == 1 {
+		s.core = s.filled[0].core
 	}
 }
 

@@ -6,6 +6,9 @@ const (
 	// maxSchema bounds in bytes how long the description of one type may be.
 	maxSchema = 1 << 16
 
+	// maxFields bounds the fields of a struct that travel.
+	maxFields = 1024
+
 	// maxHeight bounds how deep types may be nested in each other.
 	maxHeight = 100
 )
@@ -119,7 +122,11 @@ func (r *schemaReader) structure(s *schema, depth int) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.spend(n * int(unsafe.Sizeof(schemaField{}))); err != nil {
+	if n > maxFields {
+		return fault(ErrLimit, "struct of %d fields, at most %d", n, maxFields)
+	}
+	// The pointer is for the list of those that take bytes.
+	if err := r.spend(n * int(unsafe.Sizeof(schemaField{})+unsafe.Sizeof(s))); err != nil {
 		return err
 	}
 	s.fields = make([]schemaField, n)

@@ -7,6 +7,7 @@ func (d *Decoder) skip(s *schema) error {
 	if s.width == 0 {
 		return nil
 	}
+	s = s.core
 	if s.width > d.left() {
 		return corrupt("byte %d: %s takes at least %d bytes of %d that are left", d.pos, s, s.width, d.left())
 	}
@@ -52,8 +53,8 @@ func (d *Decoder) skipBytes() error {
 func (d *Decoder) skipParts(s *schema) error {
 	switch s.kind {
 	case kindStruct:
-		for _, f := range s.fields {
-			if err := d.skip(f.typ); err != nil {
+		for _, part := range s.filled {
+			if err := d.skip(part); err != nil {
 				return err
 			}
 		}

@@ -122,7 +122,7 @@ func (c *compiler) array(p *plan) (err error) {
 	p.schema.elem = p.elem.schema
 	n := p.schema.n
 	if p.typ.Elem().Kind() == reflect.Uint8 && p.elem.schema.kind == kindUint {
-		p.schema.elem = &schema{kind: kindByte, width: 1}
+		p.schema.elem = leafSchema(kindByte, "")
 		p.encode = func(e *Encoder, from unsafe.Pointer) error {
 			e.buf = append(e.buf, unsafe.Slice((*byte)(from), n)...)
 			return nil

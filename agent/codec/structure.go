@@ -32,6 +32,9 @@ func (c *compiler) structure(p *plan) error {
 		p.fields = append(p.fields, field{name: name, offset: f.Offset, plan: elem})
 		p.schema.fields = append(p.schema.fields, schemaField{name: name, typ: elem.schema})
 	}
+	if n := len(p.fields); n > maxFields {
+		return fault(ErrUnsupported, "%v has %d fields that travel, at most %d do", p.typ, n, maxFields)
+	}
 	p.encode, p.decode = p.encodeStruct, p.decodeStruct
 	return nil
 }
@@ -76,15 +79,15 @@ func (p *plan) decodeStruct(d *Decoder, s *schema, to unsafe.Pointer) error {
 // order: what is not known here is skipped, what is not there becomes zero.
 func (p *plan) decodeMatched(d *Decoder, s *schema, to unsafe.Pointer) error {
 	m := d.matches[pair{s, p}]
-	for i, theirs := range s.fields {
+	for _, part := range m.steps {
 		var err error
-		if ours := m.fields[i]; ours == nil {
-			err = d.skip(theirs.typ)
+		if part.ours == nil {
+			err = d.skip(part.theirs.typ)
 		} else {
-			err = ours.plan.decode(d, theirs.typ, unsafe.Add(to, ours.offset))
+			err = part.ours.plan.decode(d, part.theirs.typ, unsafe.Add(to, part.ours.offset))
 		}
 		if err != nil {
-			return at(err, "."+theirs.name)
+			return at(err, "."+part.theirs.name)
 		}
 	}
 	for _, f := range m.missing {

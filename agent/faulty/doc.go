@@ -8,7 +8,7 @@
 //	config.Outgoing = f.Outgoing
 //
 // What is changed are the messages that leave the agent: requests of its own, unless
-// a rule says otherwise, and its answers to those of others. Messages to itself
-// count too. All rules that match a message apply to it: delays add up, and one that
-// fails it wins over one that loses it.
+// a rule says otherwise, the word that it gives one up, and its answers to those of
+// others. Messages to itself count too. All rules that match a message apply to it:
+// delays add up, and one that fails it wins over one that loses it.
 package faulty

@@ -24,18 +24,46 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	return f.value, f.err
 }
 
+// Waiter is what a context may have as its value of [WaiterKey]: who is told that a
+// goroutine waits for a future on behalf of the context, as one that lets others have
+// its place meanwhile.
+type Waiter interface {
+	// BeginWait is called by a goroutine that is about to wait, which calls what it
+	// returns when it waits no more.
+	BeginWait() (end func())
+}
+
+// WaiterKey is the key of a Waiter in a context.
+type WaiterKey struct{}
+
 // until waits until done is closed, or returns the error of ctx if that ends
 // before.
 func until(ctx context.Context, done <-chan struct{}) error {
-	select {
-	case <-done:
+	if !closed(done) && ctx.Err() == nil {
+		sleep(ctx, done)
+	}
+	if closed(done) { // both: what is done is worth more
 		return nil
-	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
+// sleep returns when done is closed, or ctx ends.
+func sleep(ctx context.Context, done <-chan struct{}) {
+	if w, ok := ctx.Value(WaiterKey{}).(Waiter); ok {
+		defer w.BeginWait()()
 	}
 	select {
-	case <-done: // both: what is done is worth more
-		return nil
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
 	default:
-		return ctx.Err()
+		return false
 	}
 }

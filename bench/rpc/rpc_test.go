@@ -64,11 +64,35 @@ func ones(t testing.TB, shape ...int) *tensor.Tensor {
 }
 
 func adding(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
+	return addingBy(t, Add, a, to)
+}
+
+// addingBy is a sum of two tensors of 2x2 by one of the functions.
+func addingBy(t testing.TB, f agent.Func[Pair, *tensor.Tensor], a *agent.Agent, to agent.To) func(context.Context) error {
 	args := Pair{ones(t, 2, 2), ones(t, 2, 2)}
 	return func(ctx context.Context) error {
-		_, err := Add.Call(ctx, a, to, args)
+		_, err := f.Call(ctx, a, to, args)
 		return err
 	}
+}
+
+// operating is the same sum by the operator that workers have by themselves.
+func operating(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
+	x, y := any(ones(t, 2, 2)), any(ones(t, 2, 2))
+	return func(ctx context.Context) error {
+		_, err := a.Op(ctx, to, "aten::add", x, y)
+		return err
+	}
+}
+
+// way is how a sum is called, and what the names of its metrics begin with.
+type way struct {
+	name string
+	call func(context.Context) error
+}
+
+func waysToAdd(t testing.TB, a *agent.Agent, to agent.To) []way {
+	return []way{{"", adding(t, a, to)}, {"aten-", operating(t, a, to)}, {"plain-", addingBy(t, Plain, a, to)}}
 }
 
 func report(b *testing.B, t Times, what string) {
@@ -83,13 +107,22 @@ func report(b *testing.B, t Times, what string) {
 func TestMeasures(t *testing.T) {
 	a := group(t, 3, "")
 	for _, to := range []agent.To{"worker1", "worker2"} {
-		times, err := one(t.Context(), 1, 10, adding(t, a, to))
-		require.NoError(t, err)
-		require.Positive(t, times.P50)
-		times, err = many(t.Context(), 4, 40, adding(t, a, to))
-		require.NoError(t, err)
-		require.Positive(t, times.PerSecond)
+		for _, w := range waysToAdd(t, a, to) {
+			times, err := one(t.Context(), 1, 10, w.call)
+			require.NoError(t, err)
+			require.Positive(t, times.P50)
+			times, err = many(t.Context(), 4, 40, w.call)
+			require.NoError(t, err)
+			require.Positive(t, times.PerSecond)
+		}
 	}
+	sum, err := agent.One[*tensor.Tensor](a.Op(t.Context(), "worker1", "aten::add", ones(t, 2, 2), ones(t, 2, 2)))
+	require.NoError(t, err)
+	plain, err := Plain.Call(t.Context(), a, "worker1", Pair{ones(t, 2, 2), ones(t, 2, 2)})
+	require.NoError(t, err)
+	same, err := tensor.Equal(sum, plain)
+	require.NoError(t, err)
+	require.True(t, same, "%v and %v", sum, plain)
 	p := barePipeTo(t, a)
 	require.NoError(t, barely(t.Context(), p, ones(t, 1<<20)))
 }
@@ -182,7 +215,9 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkVersus is the same calls with other libraries, in turn, in five pairs. A
+// BenchmarkVersus is the same calls with other libraries, in turn, in five pairs: by a
+// function that is short; by the operator aten::add, as rpc_sync(torch.add) does it; and by
+// a plain function. A
 // ratio is the median of those of the pairs: how many times the other's time, or how many times
 // its rate.
 func BenchmarkVersus(b *testing.B) {
@@ -215,36 +250,47 @@ func findPeer(b *testing.B, name string) *rpcpeer.Peer {
 	return peer
 }
 
+// samples are what was measured, by the name of the metric.
+type samples map[string][]float64
+
+func (s samples) add(name string, v float64) { s[name] = append(s[name], v) }
+
 func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
-	add := adding(b, a, "worker1")
-	large := ones(b, 16<<20)
-	var faster, rate, bytes, ours, theirs, oursRate, theirsRate, oursBytes, theirsBytes []float64
+	ways, large, s := waysToAdd(b, a, "worker1"), ones(b, 16<<20), samples{}
 	for range 5 {
 		r, err := peer.Run(b.Context(), rpcpeer.Config{Over: over, Jobs: []rpcpeer.Job{rpcpeer.Add(1, 3000), rpcpeer.Add(64, 20_000), rpcpeer.Bytes(64<<20, 10)}})
 		require.NoError(b, err)
-		single, err := one(b.Context(), 500, 20_000, add)
-		require.NoError(b, err)
-		flight, err := many(b.Context(), 64, 50_000, add)
-		require.NoError(b, err)
+		s.add("peer-p50-us", r[0].P50)
+		s.add("peer-calls/s", r[1].PerSecond)
+		for _, w := range ways {
+			s.compare(b, w, r[0].P50, r[1].PerSecond)
+		}
 		big, err := one(b.Context(), 3, 10, func(ctx context.Context) error {
 			_, err := Take.Call(ctx, a, "worker1", large)
 			return err
 		})
 		require.NoError(b, err)
-		us := float64(single.P50) / float64(time.Microsecond)
-		ours, theirs, faster = append(ours, us), append(theirs, r[0].P50), append(faster, r[0].P50/us)
-		oursRate, theirsRate = append(oursRate, flight.PerSecond), append(theirsRate, r[1].PerSecond)
-		rate = append(rate, flight.PerSecond/r[1].PerSecond)
-		gb := float64(64<<20) * big.PerSecond / 1e9
-		oursBytes, theirsBytes = append(oursBytes, gb), append(theirsBytes, r[2].BytesPerSecond/1e9)
-		bytes = append(bytes, gb*1e9/r[2].BytesPerSecond)
+		rate := float64(64<<20) * big.PerSecond
+		s.add("64MiB-GB/s", rate/1e9)
+		s.add("peer-64MiB-GB/s", r[2].BytesPerSecond/1e9)
+		s.add("times-64MiB", rate/r[2].BytesPerSecond)
 	}
-	for name, v := range map[string][]float64{
-		"times-faster": faster, "p50-us": ours, "peer-p50-us": theirs,
-		"times-calls/s": rate, "calls/s": oursRate, "peer-calls/s": theirsRate,
-		"times-64MiB": bytes, "64MiB-GB/s": oursBytes, "peer-64MiB-GB/s": theirsBytes,
-	} {
+	for name, v := range s {
 		b.ReportMetric(median(v), name)
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// compare measures one way to add beside the peer's time of a call, and its rate with 64 in
+// flight.
+func (s samples) compare(b *testing.B, w way, p50, perSecond float64) {
+	single, err := one(b.Context(), 500, 20_000, w.call)
+	require.NoError(b, err)
+	flight, err := many(b.Context(), 64, 50_000, w.call)
+	require.NoError(b, err)
+	us := float64(single.P50) / float64(time.Microsecond)
+	s.add(w.name+"p50-us", us)
+	s.add(w.name+"times-faster", p50/us)
+	s.add(w.name+"calls/s", flight.PerSecond)
+	s.add(w.name+"times-calls/s", flight.PerSecond/perSecond)
 }

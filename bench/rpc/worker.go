@@ -27,6 +27,10 @@ var (
 	Add  = agent.NewFunc[Pair, *tensor.Tensor]("bench.add")
 	Take = agent.NewFunc[*tensor.Tensor, agent.None]("bench.take")
 
+	// Plain is Add as a function is by itself, with a goroutine for each call. The others
+	// are short.
+	Plain = agent.NewFunc[Pair, *tensor.Tensor]("bench.plain")
+
 	// Bare tells the URL of a pipe on which each message is answered, once it has been
 	// read, by an empty one: what the agent adds to a pipe is seen beside it.
 	Bare = agent.NewFunc[agent.None, string]("bench.bare")
@@ -101,6 +105,7 @@ func join(ctx context.Context, rank, world int, rendezvous, listen, bare string)
 		Rendezvous: rendezvous, StoreOptions: store.Options{Join: rank > 0},
 		Funcs: agent.Funcs{
 			Add.Serve(add, agent.Short()),
+			Plain.Serve(add),
 			Take.Serve(take, agent.Short(), agent.Borrows()),
 			Bare.Serve(func(context.Context, agent.None) (string, error) { return bare, nil }),
 		},

@@ -17,6 +17,10 @@ const (
 	chunk     = 2 << 20
 )
 
+// stuckAfter is how long others wait for a chunk, where one worker is enough: the memory
+// of a peer that is swapped out, or held back, may take as long as it likes.
+const stuckAfter = 50 * time.Millisecond
+
 // job is a tensor that a crew copies.
 type job struct {
 	pid      int
@@ -47,15 +51,18 @@ type crew struct {
 	jobs    fifo.Queue[*job]
 	workers int
 	idle    int
-	running int // chunks under way, of all jobs
+	running int // chunks under way, of all jobs, that are not stuck
 	copying int // of them, those that have their slot
+	era     int // of chunks: those of earlier ones are stuck
 	pace    pace
+	alarm   alarm
 	closed  bool
 }
 
 func newCrew(slots chan struct{}, spawn func(func())) *crew {
 	c := &crew{slots: slots, own: make(chan struct{}, 1), spawn: spawn}
 	c.work.L = &c.mu
+	c.alarm.init(c.look)
 	return c
 }
 
@@ -110,9 +117,9 @@ func (c *crew) serve() {
 		c.begin(&p)
 		start := time.Now()
 		err := r.read(p.pid, p.dst, p.src, p.off, p.n)
-		took := time.Since(start)
-		<-slot
-		if outcome, over := c.settle(p, took, err); over {
+		outcome, over := c.settle(p, time.Since(start), err)
+		<-slot // once nobody counts this worker as copying
+		if over {
 			p.finished(outcome)
 		}
 	}
@@ -133,6 +140,7 @@ func (c *crew) slot() chan struct{} {
 type piece struct {
 	*job
 	off, n int
+	era    int
 	beside int // chunks that were being copied when it began, itself among them
 }
 
@@ -142,6 +150,7 @@ func (c *crew) take() piece {
 	defer c.mu.Unlock()
 	c.idle++
 	for !c.ready() {
+		c.alarm.set(c.jobs.Len() > 0)
 		c.work.Wait()
 	}
 	c.idle--
@@ -149,7 +158,7 @@ func (c *crew) take() piece {
 		return piece{}
 	}
 	j := c.jobs.Pop()
-	p := piece{job: j, off: j.next, n: min(chunk, j.dst.Len()-j.next)}
+	p := piece{job: j, off: j.next, n: min(chunk, j.dst.Len()-j.next), era: c.era}
 	j.next += p.n
 	j.running++
 	c.running++
@@ -173,8 +182,23 @@ func (c *crew) join() {
 func (c *crew) begin(p *piece) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.copying++
-	p.beside = c.copying
+	if p.era == c.era {
+		c.copying++
+		p.beside = c.copying
+	}
+}
+
+// look is what the alarm does, which somebody set who waits for the chunks under way: if
+// none of them has ended since, they count no more.
+func (c *crew) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.alarm.rang() && c.jobs.Len() > 0 {
+		c.era++
+		c.running, c.copying = 0, 0
+		c.work.Broadcast()
+	}
+	c.alarm.set(c.jobs.Len() > 0 && c.running > 0)
 }
 
 // ready reports whether a worker has something to do, be it to go. The caller
@@ -191,11 +215,10 @@ func (c *crew) ready() bool {
 func (c *crew) settle(p piece, took time.Duration, err error) (outcome error, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.copying == p.beside && p.n == chunk && err == nil {
-		c.pace.note(p.beside, p.n, took)
+	c.alarm.progress++
+	if p.era == c.era {
+		c.count(p, took, err)
 	}
-	c.copying--
-	c.running--
 	p.running--
 	p.err = cmp.Or(p.err, err)
 	if p.err != nil {
@@ -208,4 +231,14 @@ func (c *crew) settle(p piece, took time.Duration, err error) (outcome error, ov
 		c.join() // this worker has a job to finish first
 	}
 	return p.err, over
+}
+
+// count notes the end of a chunk that was not stuck, and how long it took. The caller
+// holds mu.
+func (c *crew) count(p piece, took time.Duration, err error) {
+	if c.copying == p.beside && p.n == chunk && err == nil {
+		c.pace.note(p.beside, p.n, took)
+	}
+	c.copying--
+	c.running--
 }

@@ -102,3 +102,17 @@ func TestCrewStops(t *testing.T) {
 	require.Empty(t, otherDone)
 	require.False(t, c.stop(one, enough), "it is over")
 }
+
+// A worker that waits for a slot is not taken for one that copies: nothing is learned of
+// two where only one can be at it.
+func TestCrewLearnsFromCopies(t *testing.T) {
+	c := team(t, 2)
+	c.own <- struct{}{}
+	j, _, done := copying(make([]byte, 20*chunk))
+	c.start(j)
+	require.NoError(t, <-done)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	require.Len(t, c.pace.rates, 1)
+	require.Equal(t, 16, c.pace.rates[0].n)
+}

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -114,6 +116,34 @@ func TestBenchCombinations(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "channel basic, native dialect, 8 in flight, default buffers, congestion")
 	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, default buffers, both ends in one process, congestion")
+}
+
+// Over shared memory, by the channels that a pipe has there.
+func TestBenchSharedMemory(t *testing.T) {
+	for _, err := range []error{shm.New().Viable(), cma.New(cma.Options{}).Viable()} {
+		if err != nil {
+			t.Skip("this machine does not allow it: ", err)
+		}
+	}
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -transport shm -channel cma,basic -size 8,4MiB -depth 2 -count 3")...)
+	require.Zero(t, code, stderr)
+	routes := map[string][]string{}
+	for line := range strings.Lines(stdout) {
+		var r bench.Result
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		if r.Subject != (bench.Go{}).Name() {
+			continue // a yardstick
+		}
+		require.Equal(t, shm.Name, r.Transport)
+		require.NotNil(t, r.RTT, stdout)
+		require.Positive(t, r.RTT.P50)
+		require.Positive(t, r.GBps)
+		routes[r.Channel] = append(routes[r.Channel], r.TripRoute, r.OneWayRoute)
+	}
+	require.Equal(t, map[string][]string{
+		cma.Name:   {bench.Inline, bench.Inline, cma.Name, cma.Name},
+		basic.Name: {bench.Inline, bench.Inline, basic.Name, basic.Name},
+	}, routes)
 }
 
 // With and without the target device named; without a tensor that is the same.

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/ferry"
@@ -49,7 +50,7 @@ transfer, and others can read along.
 Exit codes: 0 after a signal that cut no transfer short, or with -once when all
 files are in place; 1 if they are not; 130 after a signal that cut a transfer
 short, or that came before the one sender of -once.`,
-		make: func() command { return &recv{maxBytes: 1 << 40, limit: 8 << 30} },
+		make: func() command { return &recv{maxBytes: min(1<<40, math.MaxInt), limit: min(8<<30, math.MaxInt)} },
 	}
 }
 

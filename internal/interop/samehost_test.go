@@ -33,6 +33,11 @@ func TestParityOfSameHost(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.shm_cma", route{transport: "shm", channel: "cma"}.prove)
 }
 
+// What a pipe to libtensorpipe takes over shared memory where direct copies are refused.
+func TestLanesBesideSharedMemory(t *testing.T) {
+	route{"shm", "mpt_uv", 3}.prove(t)
+}
+
 // everySize has each size that some path treats in a way of its own: nothing,
 // fewer bytes than lanes, odd ones, a page, more than a ring holds.
 var everySize = sync.OnceValue(func() *batch {

@@ -88,10 +88,11 @@ func TestPeerChecksEcho(t *testing.T) {
 
 // tpipeRoutes are those that the command line can name.
 var tpipeRoutes = map[string]route{
-	"shm":       {transport: "shm", channel: "basic"},
-	"shm, cma":  {transport: "shm", channel: "cma"},
-	"cma":       {transport: "uv", channel: "cma"},
-	"mpt_uv, 5": {transport: "uv", channel: "mpt_uv", lanes: 5},
+	"shm":            {transport: "shm", channel: "basic"},
+	"shm, cma":       {transport: "shm", channel: "cma"},
+	"shm, mpt_uv, 2": {transport: "shm", channel: "mpt_uv", lanes: 2},
+	"cma":            {transport: "uv", channel: "cma"},
+	"mpt_uv, 5":      {transport: "uv", channel: "mpt_uv", lanes: 5},
 }
 
 // forTpipe turns flags for tppeer into those that say the same to tpipe.

@@ -9,3 +9,10 @@ func Windows(s transport.Session) int {
 	defer ws.mu.Unlock()
 	return len(ws.streams)
 }
+
+// HoldWriting keeps everybody from writing to a stream until release.
+func HoldWriting(st transport.Stream) (release func()) {
+	turn := st.(*stream).writing
+	turn.Take()
+	return turn.Give
+}

@@ -101,7 +101,7 @@ func (s *session) Close() error {
 // waits for room in the queue, and so in the background, where nothing begins
 // any more behind the end.
 func (s *session) part() {
-	s.background(func() { s.inner.GoAway() })
+	s.background(s.sayFarewell)
 	s.end(transport.ErrClosed)
 	t := time.NewTimer(lastWords)
 	defer t.Stop()
@@ -109,6 +109,28 @@ func (s *session) part() {
 	case <-s.link.parted:
 	case <-t.C:
 	}
+}
+
+// sayFarewell has the ends of the streams leave before yamux's farewell: those who
+// asked for them may have stopped waiting, and peers take a stream that has not ended
+// before its session for one that was cut off.
+func (s *session) sayFarewell() {
+	for _, st := range s.finished() {
+		st.sendEnd()
+	}
+	s.inner.GoAway()
+}
+
+// finished lists the streams that nobody writes to any more.
+func (s *session) finished() (all []*stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.isFinished() {
+			all = append(all, st)
+		}
+	}
+	return all
 }
 
 // end is the end of the session for all who use it. Unless it is this process

@@ -60,6 +60,9 @@ func (s *stream) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	n, err := s.Stream.Read(p)
+	if n == 0 && s.hasEnded() {
+		n, err = s.Stream.Read(p) // what came just before the end of the session goes first
+	}
 	if n == 0 {
 		return 0, s.cause(err)
 	}
@@ -255,6 +258,12 @@ func (s *stream) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
+}
+
+func (s *stream) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 func (s *stream) isFinished() bool {

@@ -138,7 +138,7 @@ func BenchmarkOneWay(b *testing.B) {
 
 // BenchmarkTransactions puts a token in and takes it out, in one process.
 func BenchmarkTransactions(b *testing.B) {
-	for name, call := range map[string]func(func() error) error{"bare": nil, "guarded": segment.Guard} {
+	for name, call := range map[string]func(func() error, ...[]byte) error{"bare": nil, "guarded": segment.Guard} {
 		b.Run(name, func(b *testing.B) {
 			exchange := exchanger(newShared(b, inbox).Ring)
 			b.ReportAllocs()

@@ -262,7 +262,7 @@ func TestShrunkRing(t *testing.T) {
 				return segment.Guard(func() error {
 					_, err := produceSome(p, []byte("some bytes"), 0)
 					return err
-				})
+				}, s.header.Bytes(), s.data.Bytes())
 			}
 			require.NoError(t, write())
 			require.NoError(t, shrink(s).File().Truncate(0))

@@ -216,13 +216,21 @@ func cause(err error) error {
 
 // end makes err why the bond has ended, unless it has.
 func (b *bond) end(err error) {
+	if b.note(err) {
+		b.sock.Close() // which waits for who is at it
+	}
+}
+
+// note is end but for the socket, and reports whether the bond had not ended yet.
+func (b *bond) note(err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err == nil {
-		b.err = err
-		close(b.done)
-		b.sock.Close()
+	if b.err != nil {
+		return false
 	}
+	b.err = err
+	close(b.done)
+	return true
 }
 
 func (b *bond) failure() error {

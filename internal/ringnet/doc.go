@@ -26,7 +26,13 @@
 // bell. A place is used again when both ends have closed its stream.
 package ringnet
 
-import "errors"
+import "github.com/tensorpipe-go/tensorpipe/transport"
 
-// ErrCorrupt matches errors about a peer that does not keep to the protocol.
-var ErrCorrupt = errors.New("peer broke the protocol of shared rings")
+// ErrCorrupt matches errors about a peer that does not keep to the protocol. It matches
+// [transport.ErrFrame], by which a pipe knows that.
+var ErrCorrupt error = corrupt{}
+
+type corrupt struct{}
+
+func (corrupt) Error() string { return "peer broke the protocol of shared rings" }
+func (corrupt) Unwrap() error { return transport.ErrFrame }

@@ -60,6 +60,11 @@ const HeaderSize = headerSize
 func Put(ring, p []byte) (int, error)  { return newWriterEnd(ring).put(p) }
 func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }
 
+// PutAll writes pieces to a ring, and calls came when there is something to read.
+func PutAll(ring []byte, pieces [][]byte, came func()) (int, error) {
+	return newWriterEnd(ring).putAll(pieces, came)
+}
+
 // StartRing is what a ring begins with, LargeRing what it grows to; SmallRing is one that
 // does not.
 const (

@@ -76,6 +76,25 @@ func (w *writerEnd) shrink() (again bool) {
 	return false
 }
 
+// free gives back what rings have grown by, as a stream of this end leaves them. One that
+// the other end may still read from, or write to, that end sees to when it leaves: each
+// says that it leaves before it looks whether the other has said so.
+func (e ends) free() {
+	if e.out.words.tail.Load() == e.out.head || e.out.gone.Load() != 0 {
+		release(e.out.words, e.out.data)
+	}
+	if e.in.finished.Load() != running {
+		release(e.in.words, e.in.data)
+	}
+}
+
+// release may be of no use, which harms nobody.
+func release(w words, data []byte) {
+	if w.grown.Load() != 0 {
+		_ = segment.Release(data[startOf(data):])
+	}
+}
+
 // resize follows the writer, for bytes that were not there at the last look.
 func (r *readerEnd) resize() error {
 	grown := r.words.grown.Load() != 0

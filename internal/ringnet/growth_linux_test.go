@@ -142,6 +142,46 @@ func TestIdleRingShrinks(t *testing.T) {
 	}
 }
 
+// A stream that both ends leave while its ring is large gives the memory back, whoever
+// leaves first and whatever was not read, and not before that has been read.
+func TestLeftRingGivesItsMemoryBack(t *testing.T) {
+	for name, leave := range map[string]func(out, in transport.Stream, at, n int){
+		"all was read": func(out, in transport.Stream, at, n int) {
+			drain(t, in, at, n)
+			require.NoError(t, out.Close())
+			require.NoError(t, in.Close())
+		},
+		"the writer first": func(out, in transport.Stream, at, n int) {
+			require.NoError(t, out.Close())
+			drain(t, in, at, n)
+			_, err := in.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			require.NoError(t, in.Close())
+		},
+		"the reader first": func(out, in transport.Stream, at, n int) {
+			require.NoError(t, in.Close())
+			require.NoError(t, out.Close())
+		},
+		"both at once": func(out, in transport.Stream, at, n int) {
+			left := patience.Start(in.Close)
+			require.NoError(t, out.Close())
+			require.NoError(t, patience.Finish(t, left))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := sessions(t, 1)
+			out, in := open(t, client, server)
+			at := grow(t, out, in, 0)
+			n := fill(t, out, at, most)
+			require.Equal(t, ringnet.LargeRing, n)
+			large := client.FirstRing()[ringnet.StartRing+8<<10:][:ringnet.LargeRing-ringnet.StartRing-16<<10]
+			require.NotZero(t, bytes.Trim(large, "\x00"))
+			leave(out, in, at, n)
+			require.Empty(t, bytes.Trim(large, "\x00"))
+		})
+	}
+}
+
 // A ring that grows while others are being looked at is looked at later.
 func TestGrowthInTheMidstOfReduce(t *testing.T) {
 	client, server := sessions(t, 2)

@@ -2,6 +2,7 @@ package ringnet_test
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,4 +37,26 @@ func TestSleepingWriterIsLeftAlone(t *testing.T) {
 	require.False(t, ringnet.Roomy(ring, start+2*half, start+half-1))
 	require.True(t, ringnet.Roomy(ring, start+2*half, start+half))
 	require.True(t, ringnet.Roomy(ring, start+2*half, start+2*half))
+}
+
+// What one call writes, in however many pieces, the other end sees come bit by bit, and
+// copies meanwhile.
+func TestPiecesShowAsTheyAreCopied(t *testing.T) {
+	const total = ringnet.StartRing / 2
+	for name, size := range map[string]int{"one": total, "large": total / 4, "small": 100, "tiny": 1} {
+		t.Run(name, func(t *testing.T) {
+			ring := make([]byte, ringnet.HeaderSize+ringnet.LargeRing)
+			pieces := slices.Collect(slices.Chunk(make([]byte, total), size))
+			shown := 0
+			n, err := ringnet.PutAll(ring, pieces, func() {
+				head := int(binary.NativeEndian.Uint64(ring))
+				require.Greater(t, head, shown)
+				require.LessOrEqual(t, head-shown, total/8)
+				shown = head
+			})
+			require.NoError(t, err)
+			require.Equal(t, total, n)
+			require.Equal(t, total, shown)
+		})
+	}
 }

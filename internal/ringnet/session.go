@@ -278,8 +278,10 @@ func (s *Session) opened(b bell) error {
 	return nil
 }
 
-// leave is the end of a stream, whose turns its caller holds.
+// leave is the end of a stream, whose turns its caller holds. Its place may be used again
+// from then on.
 func (s *Session) leave(st *stream) {
+	st.ends.free()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.streams[st]

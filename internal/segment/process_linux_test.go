@@ -61,7 +61,7 @@ func TestPeerShrinksDuringCopies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := created(t, segment.Create, 16<<20)
 			own := bytes.Repeat([]byte{7}, len(s.Bytes()))
-			copyOnce := func() error { return segment.Guard(func() error { direction(s.Bytes(), own); return nil }) }
+			copyOnce := func() error { return segment.Guard(func() error { direction(s.Bytes(), own); return nil }, s.Bytes()) }
 			require.NoError(t, copyOnce())
 
 			cmd := peer(t, "shrinker", s.File())
@@ -107,9 +107,9 @@ func TestGuardsNest(t *testing.T) {
 	touch := func() error { s.Bytes()[0]++; return nil }
 	var inner error
 	outer := segment.Guard(func() error {
-		inner = segment.Guard(touch)
+		inner = segment.Guard(touch, s.Bytes())
 		return touch()
-	})
+	}, s.Bytes())
 	require.ErrorIs(t, inner, segment.ErrFault)
 	require.ErrorIs(t, outer, segment.ErrFault)
 }

@@ -97,5 +97,5 @@ func TestPeerMemoryWithoutRoom(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	require.False(t, s.Sealed())
-	require.ErrorIs(t, segment.Guard(func() error { clear(s.Bytes()); return nil }), segment.ErrFault)
+	require.ErrorIs(t, segment.Guard(func() error { clear(s.Bytes()); return nil }, s.Bytes()), segment.ErrFault)
 }

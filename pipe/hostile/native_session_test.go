@@ -3,6 +3,7 @@ package hostile_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -194,6 +195,25 @@ func goodbyes(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 		require.NoError(t, n.pipe.Close())
 	})
 	v.unharmed(t)
+}
+
+// What is being read when both ends close, and the peer breaks off behind its goodbye,
+// is lost at once: nobody waits for what is not coming.
+func TestNativeBreaksOffWhileBothClose(t *testing.T) {
+	t.Parallel()
+	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+		n := open(t)
+		_, read := n.reading(1 << 20)
+		closed := make(chan error, 1)
+		go func() { closed <- n.pipe.Close() }()
+		require.ErrorIs(t, next(t, n.pipe), pipe.ErrClosed)
+		n.control(native.Control{Kind: native.Goodbye})
+		n.first.Close()
+		require.ErrorIs(t, <-read, pipe.ErrPeerLost)
+		require.NoError(t, <-closed)
+		require.ErrorIs(t, n.pipe.Err(), pipe.ErrPeerLost)
+		v.unharmed(t)
+	}, func(o *pipe.Options) { o.CloseTimeout = time.Hour })
 }
 
 // exchangeInbound sends the victim a message.

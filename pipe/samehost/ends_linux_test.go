@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -86,6 +88,12 @@ var roles = map[string]func(p *pipe.Pipe) error{
 	"source": source,
 	"sink":   sink,
 	"nap":    func(*pipe.Pipe) error { _, err := os.Stdin.Read(make([]byte, 1)); return err },
+
+	"give":            give(unix.PROT_READ | unix.PROT_WRITE),
+	"give-none":       give(unix.PROT_NONE),
+	"filtered-EPERM":  filtered(unix.EPERM),
+	"filtered-ENOSYS": filtered(unix.ENOSYS),
+	"filtered-ENOMEM": filtered(unix.ENOMEM),
 }
 
 // echo sends back what comes, but for what the sender gives up.

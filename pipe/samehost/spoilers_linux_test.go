@@ -26,6 +26,9 @@ var spoilers = map[string]func() error{
 	"populate": func() error {
 		return alone.Forbid(unix.SYS_MADVISE, unix.EINVAL, alone.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE})
 	},
+	"pages": func() error {
+		return alone.Forbid(unix.SYS_MADVISE, unix.ENOMEM, alone.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE})
+	},
 	"fsize":  func() error { return limit(unix.RLIMIT_FSIZE, 4096) },
 	"nofile": func() error { return limitDescriptors(few) },
 	"full":   func() error { return limitDescriptors(0) },

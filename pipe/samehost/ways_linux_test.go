@@ -239,6 +239,7 @@ func (w way) open(ctx context.Context, c *pipe.Context, url string) (*pipe.Pipe,
 
 var wayRoles = map[string]func(context.Context, *pipe.Pipe) error{
 	"converse": converse,
+	"short":    runShort,
 	"reflect": func(ctx context.Context, p *pipe.Pipe) error {
 		if err := reflect(ctx, p); !errors.Is(err, pipe.ErrPeerClosed) {
 			return err

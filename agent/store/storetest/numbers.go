@@ -53,10 +53,10 @@ func addKeepsText(f fixture) {
 func addToOther(f fixture) {
 	f.set(f.a, "text", "four")
 	f.set(f.a, "empty", "")
-	f.set(f.a, "larger", fmt.Sprint(math.MaxInt64)+"0")
+	f.set(f.a, "larger", fmt.Sprint(int64(math.MaxInt64))+"0")
 	keys, want := []string{"text", "empty", "larger"}, store.ErrDisconnected
 	if !f.backend.RefusesByClosing {
-		f.set(f.a, "large", fmt.Sprint(math.MaxInt64))
+		f.set(f.a, "large", fmt.Sprint(int64(math.MaxInt64)))
 		keys, want = append(keys, "large"), store.ErrNotNumber
 	}
 	for _, key := range keys {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"sync"
 
@@ -31,7 +32,7 @@ func (o StoreOptions) withDefaults() StoreOptions {
 	for _, d := range []struct {
 		field *int
 		value int
-	}{{&o.MaxBytes, 1 << 40}, {&o.MaxTensor, 8 << 30}, {&o.Senders, 16}} {
+	}{{&o.MaxBytes, min(1<<40, math.MaxInt)}, {&o.MaxTensor, min(8<<30, math.MaxInt)}, {&o.Senders, 16}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}

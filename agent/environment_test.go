@@ -1,0 +1,57 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/team"
+)
+
+// Workers that are told by the environment who they are and where the store is, as torchrun
+// does it, find each other, whatever rank their Config says.
+func TestJoinByEnvironment(t *testing.T) {
+	const world = 3
+	addr := strings.TrimPrefix(freeURL(t), "tcp://") // of the first process; others are told
+	crew := team.Start(t, world, func(m *team.Member) error {
+		addr, err := m.Line()
+		if err != nil {
+			return err
+		}
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return err
+		}
+		for name, value := range map[string]string{
+			"RANK": fmt.Sprint(m.Rank), "WORLD_SIZE": fmt.Sprint(world), "MASTER_ADDR": host, "MASTER_PORT": port,
+		} {
+			err = errors.Join(err, os.Setenv(name, value))
+		}
+		if err != nil {
+			return err
+		}
+		a, err := joinCrew(m, func(c *agent.Config) {
+			c.Rendezvous, c.Rank, c.WorldSize = "env://", 7, 0
+			serveDouble(m.Rank, c)
+		})
+		if err != nil {
+			return err
+		}
+		err = want(agent.WorkerInfo{Name: m.Name(), Rank: m.Rank}, a.Self())
+		for rank := range world {
+			n, callErr := double.Call(m.Context(), a, agent.Rank(rank), 21)
+			err = errors.Join(err, callErr, want(42, n))
+		}
+		return errors.Join(err, a.Shutdown(m.Context()))
+	})
+	crew.TellAll(addr)
+	for rank := range world {
+		require.NoError(t, crew.End(rank))
+	}
+}

@@ -1,0 +1,37 @@
+package cma
+
+import (
+	"fmt"
+	"io"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+)
+
+// What a read fails for is told by kind, and the system's reason stays with it. Of a
+// process that is not there more is not said: its connections end, too.
+func TestKindsOfReadErrors(t *testing.T) {
+	for reason, want := range map[error]error{
+		syscall.EPERM:    channel.ErrForbidden,
+		syscall.EACCES:   channel.ErrForbidden,
+		syscall.ENOSYS:   channel.ErrForbidden,
+		syscall.EFAULT:   channel.ErrCopy,
+		syscall.ENOMEM:   channel.ErrCopy,
+		syscall.EIO:      channel.ErrCopy,
+		io.ErrNoProgress: channel.ErrCopy,
+		syscall.ESRCH:    nil,
+	} {
+		err := explain("worker1", fmt.Errorf("tensor 3: %w", &ReadError{PID: 1, Err: reason}))
+		require.ErrorIs(t, err, reason)
+		for _, kind := range []error{channel.ErrForbidden, channel.ErrCopy} {
+			if kind == want {
+				require.ErrorIs(t, err, kind, "%v", reason)
+			} else {
+				require.NotErrorIs(t, err, kind, "%v", reason)
+			}
+		}
+	}
+}
