@@ -21,9 +21,7 @@ func TestShutdownTwice(t *testing.T) {
 			down = append(down, patience.Start(func() error { return group[0].Shutdown(t.Context()) }))
 		}
 		pass(time.Second)
-		for range 2 {
-			down = append(down, patience.Start(func() error { return group[1].Shutdown(t.Context()) }))
-		}
+		down = append(down, patience.Start(func() error { return group[1].Shutdown(t.Context()) }))
 		for _, ch := range down {
 			require.NoError(t, patience.Finish(t, ch))
 		}

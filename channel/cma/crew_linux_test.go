@@ -114,5 +114,5 @@ func TestCrewLearnsFromCopies(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	require.Len(t, c.pace.rates, 1)
-	require.Equal(t, 16, c.pace.rates[0].n)
+	require.Equal(t, recent, c.pace.rates[0].n)
 }
