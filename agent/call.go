@@ -15,6 +15,10 @@ import (
 // callOverhead is what a call takes at either end beside its message, roughly.
 const callOverhead = 512
 
+// crowd is from how many calls on, on their way at once, their requests leave together
+// rather than each as soon as it can.
+const crowd = 8
+
 // CallOption changes one call.
 type CallOption func(*callOptions)
 
@@ -198,12 +202,14 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 		ctx, call.stopSending = call.bound(ctx)
 		call.sent = make(chan struct{})
 	}
-	if err := c.calls.add(call); err != nil {
+	waiting, err := c.calls.add(call)
+	if err != nil {
 		call.release()
 		call.sendingOver()
 		c.agent.envelopes.put(e)
 		return err
 	}
+	e.message.More = waiting > crowd
 	if done, err := c.writeNow(e); done {
 		err = c.unsent(ctx, call, err)
 		call.sendingOver()

@@ -105,17 +105,17 @@ func (t *calls) reason() error {
 }
 
 // add lets a call be answered.
-func (t *calls) add(c *call) error {
+func (t *calls) add(c *call) (waiting int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.err != nil {
-		return t.err
+		return 0, t.err
 	}
 	if t.waiting == nil {
 		t.waiting = map[uint64]*call{}
 	}
 	t.waiting[c.id] = c
-	return nil
+	return len(t.waiting), nil
 }
 
 // take removes a call; who gets it settles it.

@@ -20,6 +20,11 @@ type Message struct {
 	// it. In the native dialect the receiver is told, and a message of which
 	// parts are still on their way at that time is given up.
 	Deadline time.Time
+
+	// More says that other messages are about to be written to the pipe: this one may
+	// leave a moment later, together with them, for fewer system calls. It does not
+	// wait for them.
+	More bool
 }
 
 func (m *Message) checkDeadline() error {

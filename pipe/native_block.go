@@ -3,6 +3,7 @@ package pipe
 import (
 	"errors"
 	"os"
+	"runtime"
 	"time"
 )
 
@@ -56,8 +57,17 @@ func (o *nativeOutbox) next() *block {
 		}
 		select {
 		case <-o.wake:
+			o.gather()
 		case <-o.halted:
 		}
+	}
+}
+
+// gather lets others run first who are about to write, where messages are to leave
+// together.
+func (o *nativeOutbox) gather() {
+	if o.gathering.Swap(false) {
+		runtime.Gosched()
 	}
 }
 

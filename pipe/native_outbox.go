@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
@@ -24,6 +25,8 @@ type nativeOutbox struct {
 	prompt transport.TryWriter // stream, if that can be written so
 	room   room
 	wake   chan struct{} // has a token when there is something to write
+
+	gathering atomic.Bool // messages are to leave together with those that follow at once
 
 	refused chan struct{} // closed with refusal
 	halted  chan struct{} // closed with stopped
@@ -121,7 +124,7 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 		return 0, nil, o.refusal
 	}
 	number, op = o.start(m, &size, packed)
-	o.writePromptly()
+	o.writePromptly(m.More)
 	return number, op, nil
 }
 

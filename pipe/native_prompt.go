@@ -6,14 +6,15 @@ const promptRounds = 4
 
 // writePromptly writes what waits where that takes no waiting and nobody else is
 // writing, so that a message leaves without a change of goroutines. What is left is for
-// the run loop, and so is all where messages come several at a time: those that answer
-// them leave better together. The caller holds mu, which is free meanwhile: what others
+// the run loop, and so is all where more messages follow, or come several at a time: those
+// that answer them leave better together. The caller holds mu, which is free meanwhile: what others
 // write then leaves together too.
-func (o *nativeOutbox) writePromptly() {
+func (o *nativeOutbox) writePromptly(more bool) {
 	if o.prompt == nil || o.direct() {
 		return
 	}
-	if o.pipe.in.reader.crowded.Load() {
+	if more || o.pipe.in.reader.crowded.Load() {
+		o.gathering.Store(true)
 		o.signal()
 		return
 	}

@@ -17,7 +17,7 @@ func (o *nativeOutbox) trySend(m *Message) (taken bool, err error) {
 	defer o.mu.Unlock()
 	if o.refusal == nil {
 		taken = o.copyOut(m, &size)
-		o.writePromptly()
+		o.writePromptly(m.More)
 	}
 	if !taken {
 		o.room.release(cost)
