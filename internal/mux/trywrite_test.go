@@ -1,0 +1,93 @@
+package mux_test
+
+import (
+	"bytes"
+	"io"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// tried writes by TryWrite what that takes of p.
+func tried(t *testing.T, s transport.Stream, p ...[]byte) int {
+	t.Helper()
+	n, err := s.(transport.TryWriter).TryWrite(p...)
+	require.NoError(t, err)
+	return n
+}
+
+// Of what is tried to be written the window, and the room for what waits, are the
+// measure; what Write writes next comes behind it.
+func TestTryWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		o, a := streams(t, c, s)
+		data := make([]byte, 1<<20)
+		for i := range data {
+			data[i] = byte(i / 7)
+		}
+		n := tried(t, o, data[:10], data[10:30], data[30:])
+		for tries := 0; tries < 10; tries++ {
+			synctest.Wait()
+			n += tried(t, o, data[n:])
+		}
+		require.Equal(t, 256<<10, n, "the window that everybody has")
+		rest := make(chan error, 1)
+		go func() { _, err := o.Write(data[n:]); rest <- err }()
+		synctest.Wait()
+		require.Zero(t, tried(t, o, []byte("not in between")))
+		got := make([]byte, len(data))
+		_, err := io.ReadFull(a, got)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, got))
+		require.NoError(t, <-rest)
+	})
+}
+
+func TestTryWriteFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 2})
+		o, a := streams(t, c, s)
+		require.NoError(t, a.Close())
+		synctest.Wait()
+		_, err := o.(transport.TryWriter).TryWrite([]byte("nobody reads it"))
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		o, _ = streams(t, c, s)
+		require.NoError(t, o.CloseWrite())
+		_, err = o.(transport.TryWriter).TryWrite([]byte("too late"))
+		require.ErrorIs(t, err, transport.ErrClosed)
+	})
+}
+
+// A writer whose peer grants nothing any more heeds deadlines, set before and meanwhile,
+// and goes on when there is none.
+func TestWriteDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		o, a := streams(t, c, s)
+		data := make([]byte, 300<<10)
+		begun := time.Now()
+		require.NoError(t, o.SetWriteDeadline(begun.Add(time.Second)))
+		n, err := o.Write(data)
+		require.ErrorContains(t, err, "i/o timeout")
+		require.Equal(t, 256<<10, n)
+		require.Equal(t, time.Second, time.Since(begun))
+		require.NoError(t, o.SetWriteDeadline(begun.Add(time.Hour)))
+		written := make(chan error, 1)
+		go func() { _, err := o.Write(data[n:]); written <- err }()
+		synctest.Wait()
+		require.NoError(t, o.SetWriteDeadline(time.Now().Add(time.Second)))
+		require.ErrorContains(t, <-written, "i/o timeout")
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.NoError(t, o.SetWriteDeadline(time.Time{}))
+		go func() { _, err := o.Write(data[n:]); written <- err }()
+		_, err = io.ReadFull(a, make([]byte, len(data)))
+		require.NoError(t, err)
+		require.NoError(t, <-written)
+	})
+}

@@ -1,0 +1,54 @@
+package wait_test
+
+import (
+	"bytes"
+	"io"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+)
+
+// What the socket has no room for is left to the caller, and nothing is lost.
+func TestTryWrite(t *testing.T) {
+	_, near, far := pair(t, 0)
+	w, err := wait.NewWriter(near)
+	require.NoError(t, err)
+	data := bytes.Repeat([]byte("tensor"), 4<<20)
+	n, err := w.TryWrite(data)
+	require.NoError(t, err)
+	require.Positive(t, n)
+	require.Less(t, n, len(data), "it does not wait for the reader")
+	again, err := w.TryWrite(data[n:])
+	require.NoError(t, err)
+	n += again
+	got := make([]byte, n)
+	_, err = io.ReadFull(far, got)
+	require.NoError(t, err)
+	require.Equal(t, data[:n], got)
+}
+
+func TestTryWriteFails(t *testing.T) {
+	_, near, _ := pair(t, 0)
+	w, err := wait.NewWriter(near)
+	require.NoError(t, err)
+	require.NoError(t, near.CloseWrite())
+	_, err = w.TryWrite([]byte("too late"))
+	require.ErrorIs(t, err, syscall.EPIPE)
+	require.NoError(t, near.Close())
+	_, err = w.TryWrite([]byte("too late"))
+	require.ErrorContains(t, err, "use of closed network connection")
+}
+
+func TestTryWriteAllocatesNothing(t *testing.T) {
+	_, near, far := pair(t, 0)
+	w, err := wait.NewWriter(near)
+	require.NoError(t, err)
+	p, got := []byte("small"), make([]byte, 5)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		_, _ = w.TryWrite(p)
+		_, _ = io.ReadFull(far, got)
+	}))
+}
