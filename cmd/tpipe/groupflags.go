@@ -31,7 +31,7 @@ func (f *groupFlags) flags(fs *flag.FlagSet, name string) {
 	fs.StringVar(&f.name, "name", name, "`name` by which others call this worker")
 	fs.StringVar(&f.listen, "listen", "", "`url` to listen on; several are separated by commas (default a free port of the loopback interface, and shared memory)")
 	fs.StringVar(&f.token, "token-file", "", "`file` whose content all workers of the group must know")
-	fs.BoolVar(&f.insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the address can call")
+	fs.BoolVar(&f.insecure, "insecure", false, "listen, or serve the store, beyond this machine without a token: whoever reaches the address can call")
 	fs.DurationVar(&f.wait, "wait", time.Minute, "longest `time` to wait for the store and the other workers")
 }
 

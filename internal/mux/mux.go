@@ -5,9 +5,12 @@
 // A session is a stack of three:
 //
 //	stream   takes turns, keeps deadlines, knows why a call failed
-//	yamux    queues, one goroutine that reads and one that writes
+//	yamux    opens and ends streams, takes in what they get, has a goroutine that reads
 //	link     looks at every message on its way between yamux and the connection,
 //	         and keeps the windows
+//
+// What is written to a stream does not go through yamux, but from the stream to the
+// link, where its writer sends it himself if nobody else is writing (outgoing).
 //
 // The link is what makes an end harmless. Were yamux told that the connection
 // has ended, it would throw away what nobody has read yet. So the link judges
@@ -26,7 +29,10 @@
 // a ping, at most once in a second, and only while some window wants to grow. A
 // peer that lies about it gets what the budget allows, as others do.
 //
-// The windows of yamux are open to the full, because its own way of granting is
+// What this end may send is counted here too (sending): yamux sends nothing on streams
+// but their beginning and their end.
+//
+// The windows of yamux for receiving are open to the full, because its own way of granting is
 // of no use: where a deadline comes in between it counts bytes as granted and
 // never says so to the peer, and each step of growth forgets those that were
 // read before. So the link strips the credit off what yamux writes, writes what
