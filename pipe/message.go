@@ -22,8 +22,8 @@ type Message struct {
 	Deadline time.Time
 
 	// More says that other messages are about to be written to the pipe: this one may
-	// leave a moment later, together with them, for fewer system calls. It does not
-	// wait for them.
+	// leave a moment later, together with them. It does not wait for them. In the
+	// compatible dialect, and through shared memory, it means nothing.
 	More bool
 }
 
