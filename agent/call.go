@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +13,6 @@ import (
 
 // callOverhead is what a call takes at either end beside its message, roughly.
 const callOverhead = 512
-
-// crowd is from how many calls on, on their way at once, their requests leave together
-// rather than each as soon as it can.
-const crowd = 8
 
 // CallOption changes one call.
 type CallOption func(*callOptions)
@@ -183,184 +178,6 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 		return nil, marked(ErrArguments, err)
 	}
 	return e, nil
-}
-
-// send sends the request of a call, once there is room for it. If it fails the call
-// is over, and nobody else settles it.
-func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
-	call.weight, call.leaving = 0, false
-	call.left.Store(false)
-	if n := e.bytes() + callOverhead; !call.nested {
-		if err := c.acquire(ctx, call, n); err != nil {
-			c.agent.envelopes.put(e)
-			return err
-		}
-		call.weight = n
-	}
-	later := call.settled != nil && !e.small()
-	if later { // before anybody can end the call, who looks at these
-		ctx, call.stopSending = call.bound(ctx)
-		call.sent = make(chan struct{})
-	}
-	waiting, err := c.calls.add(call)
-	if err != nil {
-		call.release()
-		call.sendingOver()
-		c.agent.envelopes.put(e)
-		return err
-	}
-	e.message.More = waiting > crowd
-	if done, err := c.writeNow(e); done {
-		err = c.unsent(ctx, call, err)
-		call.sendingOver()
-		return err
-	}
-	call.leaving = true
-	if later {
-		go c.sendLater(ctx, call, e)
-		return nil
-	}
-	return c.sendHere(ctx, call, e)
-}
-
-// sendHere sends the request of a call whose caller waits for that: it is large, or
-// finds no room.
-func (c *conn) sendHere(ctx context.Context, call *call, e *envelope) error {
-	defer leaveSlot(ctx)()
-	bounded := &limited{Context: ctx, call: call}
-	defer bounded.release()
-	return c.unsent(bounded, call, c.write(bounded, e))
-}
-
-// bound is ctx with the limit of the call.
-func (c *call) bound(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	if c.limit == 0 {
-		return ctx, cancel
-	}
-	ctx, stop := context.WithDeadlineCause(ctx, c.begun.Add(c.limit), &TimeoutError{Limit: c.limit})
-	return ctx, func(cause error) { cancel(cause); stop() }
-}
-
-// acquire waits for room for n bytes.
-func (c *conn) acquire(ctx context.Context, call *call, n int) error {
-	if c.room.TryAcquire(n) {
-		return nil
-	}
-	defer leaveSlot(ctx)()
-	defer c.agent.aside.enter(call, CallBlocked)()
-	ctx, cancel := call.bound(ctx)
-	defer cancel(nil)
-	if c.room.Acquire(ctx, c.down, n) {
-		return nil
-	}
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	// The reason may be about to be known.
-	return cmp.Or(c.calls.reason(), ErrUnreachable)
-}
-
-// sendLater sends the large request of a call for which nobody waits here.
-func (c *conn) sendLater(ctx context.Context, call *call, e *envelope) {
-	err := c.unsent(ctx, call, c.write(ctx, e))
-	call.sendingOver()
-	if err != nil {
-		call.settled(nil, err, nil)
-	}
-}
-
-// unsent ends a call whose request could not be sent, if there is an err. Where
-// somebody else has ended the call there is none to report.
-func (c *conn) unsent(ctx context.Context, call *call, err error) error {
-	if err == nil {
-		call.left.Store(true)
-		return nil
-	}
-	if c.calls.take(call.id) == nil {
-		return nil
-	}
-	call.release()
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return c.lost(err)
-}
-
-// take decodes the answer to a call.
-func (a *Agent) take(ctx context.Context, c *call, answer *arrival, result any) error {
-	defer a.arrivals.put(answer)
-	if err := a.receiveAnswer(ctx, c, answer); err != nil {
-		return err
-	}
-	c.streams = answer.streams()
-	answer.about = Message{Kind: answer.head.kind.public(), Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: answer.decoder}
-	if _, err := a.received(ctx, &answer.about); err != nil {
-		return err
-	}
-	if answer.head.kind == failure {
-		return c.overdue(a.takeFailure(ctx, answer))
-	}
-	if result != nil {
-		if err := a.values.Decode(answer.decoder, result); err != nil {
-			return marked(ErrResult, err)
-		}
-	}
-	return a.decoded(ctx, &answer.about)
-}
-
-// receiveAnswer reads an answer. The time of the call counts until a large one is here.
-func (a *Agent) receiveAnswer(ctx context.Context, c *call, answer *arrival) error {
-	if !answer.immediate() {
-		defer a.aside.enter(c, CallReading)()
-		bounded, cancel := c.bound(ctx)
-		defer cancel(nil)
-		ctx = bounded
-	}
-	err := a.arrivals.receive(ctx, answer)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		return cause
-	}
-	if c.conn.broke(err) {
-		return c.conn.lost(err)
-	}
-	return marked(ErrResult, err)
-}
-
-// broke reports whether an error of receiving a message is that of the pipe, rather than
-// of what came on it.
-func (c *conn) broke(err error) bool {
-	_, ok := errors.AsType[*pipe.Error](err)
-	return ok && (c.pipe.Err() != nil || c.agent.isClosed())
-}
-
-// overdue is the failure of a call, which has timed out where the handler says so: its
-// time ends no sooner than the caller's, who just has not noticed yet.
-func (c *call) overdue(err error) error {
-	if c.limit > 0 && time.Since(c.begun) >= c.limit && errors.Is(err, context.DeadlineExceeded) {
-		return &TimeoutError{Limit: c.limit}
-	}
-	return err
-}
-
-// takeFailure decodes the error that a call ended with.
-func (a *Agent) takeFailure(ctx context.Context, answer *arrival) error {
-	var remote error
-	var stack string
-	err := errors.Join(answer.decoder.Decode(&remote), answer.decoder.Decode(&stack))
-	if err == nil {
-		err = a.decoded(ctx, &answer.about)
-	}
-	if err != nil {
-		return marked(ErrResult, err)
-	}
-	if remote == nil {
-		return fmt.Errorf("%w: a failure without an error", ErrProtocol)
-	}
-	if p, ok := remote.(*PanicError); ok && p != nil {
-		p.Stack = stack
-	}
-	return &RemoteError{Err: remote, Stack: stack}
 }
 
 // fault is an error with what was called.
