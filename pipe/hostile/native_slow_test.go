@@ -29,8 +29,12 @@ func readying(parts int) int {
 // hearsBytes waits until the victim has said so much on a stream.
 func (n *intruder) hearsBytes(stream uint32, size int) {
 	n.t.Helper()
-	n.await(func() bool { return len(n.heard[stream]) >= size || n.over })
-	require.Len(n.t, n.heard[stream], size)
+	var heard int
+	n.await(func() bool {
+		heard = len(n.heard[stream])
+		return heard >= size || n.over
+	})
+	require.Equal(n.t, size, heard)
 }
 
 // A peer that is slow to hear is told a lot, by Reads of messages with many
