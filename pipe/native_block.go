@@ -127,18 +127,18 @@ func (o *nativeOutbox) returned(b *block, data []byte, pieces [][]byte) (rest []
 }
 
 // wrote is the end of a block that was written. One that could not be waits for stop,
-// which knows why.
+// which knows why; nothing is written behind a part of it.
 func (o *nativeOutbox) wrote(b *block, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.writing = false
 	if err != nil && o.stopped == nil {
 		if b.loan != nil {
 			b.loan.begun = false // nobody touches it any more
 		}
-		o.blocks.Push(b)
+		o.rest = b
 		return
 	}
+	o.writing = false
 	if err != nil {
 		err = o.stopped
 	}

@@ -105,7 +105,7 @@ func (r *messageReader) advance(early bool) (*nativeIncoming, error) {
 
 // begin reads a header.
 func (r *messageReader) begin() error {
-	r.among = r.src.Buffered() > 0
+	r.among = r.poll == nil && r.src.Buffered() > 0
 	p, err := r.src.Peek(native.HeaderSize)
 	if err != nil {
 		if len(p) > 0 {

@@ -15,14 +15,15 @@ func (o *nativeOutbox) trySend(m *Message) (taken bool, err error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.refusal == nil {
+	if err = o.refusal; err == nil {
 		taken = o.copyOut(m, &size)
-		o.writePromptly(m.More)
 	}
-	if !taken {
+	if taken {
+		o.writePromptly(m.More)
+	} else {
 		o.room.release(cost)
 	}
-	return taken, o.refusal
+	return taken, err
 }
 
 // copyOut numbers a message and copies all of it, if nothing of it is large. The

@@ -171,10 +171,13 @@ func (c *crew) take() piece {
 }
 
 // join wakes another worker if there is something to do for it. To wake one for nothing
-// takes longer than a tenth of a chunk. The caller holds mu.
+// takes longer than a tenth of a chunk. Else the alarm watches over those that wait. The
+// caller holds mu.
 func (c *crew) join() {
 	if c.ready() {
 		c.work.Signal()
+	} else {
+		c.alarm.set(c.jobs.Len() > 0)
 	}
 }
 

@@ -202,7 +202,7 @@ func (l *link) hold(err error) (int, error) {
 
 // Write writes one message of yamux. The credit that it grants, and its
 // questions for the round trip, are dropped: see windows. A new stream has its
-// window before it leaves, as the peer may answer before Open has returned.
+// windows before it leaves, as the peer may answer before Open has returned.
 func (l *link) Write(message []byte) (int, error) {
 	h := *(*header)(message)
 	switch {
@@ -215,6 +215,7 @@ func (l *link) Write(message []byte) (int, error) {
 		l.watcher.refused(h.stream())
 	case h.opens():
 		l.windows.enter(h.stream())
+		l.sending.enter(h.stream())
 		fallthrough
 	case h.accepts():
 		defer l.sending.introduce(h.stream())

@@ -39,8 +39,9 @@ func (s *sending) enter(stream uint32) *allowance {
 // introduce notes that this end's first word about a stream has left, before which
 // nothing can be sent on it.
 func (s *sending) introduce(stream uint32) {
-	a := s.enter(stream)
-	a.change(func() { a.known = true })
+	if a := s.find(stream); a != nil {
+		a.change(func() { a.known = true })
+	}
 }
 
 // grant takes the peer's word for n bytes more.

@@ -73,11 +73,11 @@ func (s *stream) Read(p []byte) (int, error) {
 func (s *stream) Write(p []byte) (n int, err error) {
 	s.writing.Take()
 	defer s.writing.Give()
+	if s.isFinished() {
+		return 0, transport.ErrClosed
+	}
 	over := s.giveUp.wait()
 	for err == nil && n < len(p) {
-		if s.isFinished() {
-			return n, transport.ErrClosed
-		}
 		var k int
 		k, err = s.writeOne(p[n:], over)
 		n += k
@@ -96,6 +96,9 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	defer s.writing.Give()
 	if s.isFinished() {
 		return 0, transport.ErrClosed
+	}
+	if s.hasEnded() {
+		return 0, s.cause(os.ErrDeadlineExceeded)
 	}
 	for _, p := range pieces {
 		k, err := s.tryPiece(p)

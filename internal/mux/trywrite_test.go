@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/mux"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -61,6 +62,14 @@ func TestTryWriteFails(t *testing.T) {
 		require.NoError(t, o.CloseWrite())
 		_, err = o.(transport.TryWriter).TryWrite([]byte("too late"))
 		require.ErrorIs(t, err, transport.ErrClosed)
+		_, err = o.Write(nil)
+		require.ErrorIs(t, err, transport.ErrClosed)
+		o, _ = streams(t, c, s)
+		require.NoError(t, s.Close())
+		<-c.Done()
+		_, err = o.(transport.TryWriter).TryWrite([]byte("nobody is there"))
+		var ended *mux.EndError
+		require.ErrorAs(t, err, &ended)
 	})
 }
 
