@@ -6,14 +6,14 @@ const promptRounds = 4
 
 // writePromptly writes what waits where that takes no waiting and nobody else is
 // writing, so that a message leaves without a change of goroutines. What is left is for
-// the run loop, and so is all where more messages follow, or come several at a time: those
-// that answer them leave better together. The caller holds mu, which is free meanwhile: what others
-// write then leaves together too.
+// the run loop, and so is all that answers nothing, or where more messages follow or come
+// several at a time: these leave better together. The caller holds mu, which is free
+// meanwhile: what others write then leaves together too.
 func (o *nativeOutbox) writePromptly(more bool) {
 	if o.prompt == nil || o.direct() {
 		return
 	}
-	if more || o.pipe.in.reader.crowded.Load() {
+	if r := &o.pipe.in.reader; !r.came.Swap(false) || r.crowded.Load() || more {
 		o.gathering.Store(true)
 		o.signal()
 		return

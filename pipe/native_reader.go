@@ -37,6 +37,7 @@ type messageReader struct {
 	among  bool            // the one under way came together with others
 
 	crowded atomic.Bool // several came together, the last time
+	came    atomic.Bool // one has come since somebody asked
 
 	parked  atomic.Bool   // the pipe's own goroutine waits in park
 	overdue bool          // it has waited for too long, and not caught up since; its own
@@ -99,6 +100,7 @@ func (r *messageReader) advance(early bool) (*nativeIncoming, error) {
 	}
 	r.in = nil
 	r.crowded.Store(r.among || r.src.Buffered() > 0)
+	r.came.Store(true)
 	in.body, err = r.header.Body(in.frame)
 	return in, nativeError(err)
 }
