@@ -5,7 +5,7 @@ import (
 	"context"
 )
 
-// crowd is from how many calls on, on their way at once, their requests leave together
+// crowd is beyond how many calls on their way at once their requests leave together
 // rather than each as soon as it can.
 const crowd = 8
 

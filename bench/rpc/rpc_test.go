@@ -217,9 +217,8 @@ func median(v []float64) float64 {
 
 // BenchmarkVersus is the same calls with other libraries, in turn, in five pairs: by a
 // function that is short; by the operator aten::add, as rpc_sync(torch.add) does it; and by
-// a plain function. A
-// ratio is the median of those of the pairs: how many times the other's time, or how many times
-// its rate.
+// a plain function. A ratio is the median of those of the pairs: how many times the other's
+// time, or how many times its rate.
 func BenchmarkVersus(b *testing.B) {
 	for _, c := range []struct{ peer, over, listen string }{
 		{"torch", rpcpeer.Default, ""}, {"torch", rpcpeer.TCP, overTCP},

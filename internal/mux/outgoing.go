@@ -181,8 +181,8 @@ func (o *outgoing) next() []byte {
 	return data
 }
 
-// recycle keeps the memory of what was written for the next messages, unless nothing
-// of a usual size had filled it.
+// recycle keeps the memory of what was written for the next messages, unless it is more
+// than may wait.
 func (o *outgoing) recycle(data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
