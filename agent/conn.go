@@ -84,6 +84,7 @@ func (c *conn) readOn() {
 			return
 		}
 		c.dispatch(in, s)
+		s.handOver()
 	}
 }
 

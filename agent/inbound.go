@@ -32,7 +32,9 @@ func (c *conn) openLarge(r *Request) {
 		c.refuse(r, err, nil)
 		return
 	}
-	c.open(r, nil)
+	own := &shift{conn: c, over: true}
+	c.open(r, own)
+	own.handOver()
 }
 
 // takeLarge takes memory for a large request.

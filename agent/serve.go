@@ -34,7 +34,7 @@ func (c *conn) serve(a *arrival, s *shift) {
 		c.refuse(r, c.agent.notServed(r), s)
 	case !a.immediate():
 		a.readElsewhere(&c.reading)
-		go c.openLarge(r)
+		s.apart(func() { c.openLarge(r) })
 	default:
 		c.open(r, s)
 	}
@@ -187,7 +187,7 @@ func (c *conn) launch(r *Request, s *shift) {
 		return
 	}
 	r.stage.Store(uint32(ServedQueued))
-	c.agent.slots.start(r)
+	c.agent.slots.start(r, s)
 }
 
 // short reports whether the request is served on the goroutine that reads.

@@ -18,8 +18,8 @@ type slots struct {
 	waiting fifo.Queue[*Request]      // requests that had none yet
 }
 
-// start runs r on a goroutine of its own, at once or when there is a slot.
-func (s *slots) start(r *Request) {
+// start runs r apart from the shift, at once or when there is a slot.
+func (s *slots) start(r *Request, now *shift) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.busy >= s.max {
@@ -27,7 +27,7 @@ func (s *slots) start(r *Request) {
 		return
 	}
 	s.busy++
-	go s.run(r)
+	now.apart(func() { s.run(r) })
 }
 
 // run runs r, and then others for as long as there are any and the slot is not
