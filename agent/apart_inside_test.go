@@ -1,42 +1,28 @@
 package agent
 
 import (
-	"runtime"
-	"strings"
-	"sync"
 	"testing"
+	"time"
 
-	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// goroutine names the one that calls it.
-func goroutine() string {
-	buf := make([]byte, 64)
-	name, _, _ := strings.Cut(string(buf[:runtime.Stack(buf, false)]), "[")
-	return name
-}
+// A shift is passed on for what takes long, unless somebody looks for his answer in it, or
+// the last one to take it over was late.
+func TestPassingOn(t *testing.T) {
+	r := new(Request)
+	s := new(shift)
+	s.apart(r)
+	require.Same(t, r, s.next)
 
-// TestHandlerRunsWhereItCame: what takes long runs on the goroutine that has read it, where
-// nobody waits for that, and elsewhere where somebody does.
-func TestHandlerRunsWhereItCame(t *testing.T) {
-	runs := func(s *shift) string {
-		at := make(chan string, 1)
-		s.apart(func() { at <- goroutine() })
-		if s != nil && s.then != nil {
-			assert.Empty(t, at, "before the shift is over")
-			s.handOver()
-		}
-		return <-at
+	late := &shift{pass: pass{at: time.Now().Add(-time.Minute)}}
+	late.pass.begun()
+	for range stayFor {
+		require.False(t, late.pass.allowed())
 	}
-	here := goroutine()
-	assert.NotEqual(t, here, runs(nil))
-	var lead sync.Mutex
-	assert.NotEqual(t, here, runs(&shift{lock: &lead}), "who looks for his answer")
-	assert.Equal(t, here, runs(&shift{over: true}), "another one reads on")
+	require.True(t, late.pass.allowed())
 
-	s := &shift{over: true}
-	at := make(chan string, 1)
-	s.apart(func() {})
-	s.apart(func() { at <- goroutine() })
-	assert.NotEqual(t, here, <-at, "one that has something to do")
+	inTime := &shift{pass: pass{at: time.Now().Add(time.Minute)}}
+	inTime.pass.begun()
+	require.True(t, inTime.pass.allowed())
 }

@@ -61,21 +61,23 @@ func (c *conn) read() bool {
 	}
 	a.work.Add(1)
 	a.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
-	go c.readOn()
+	go c.readOn(&shift{conn: c})
 	return true
 }
 
-func (c *conn) readOn() {
-	s, ended := &shift{conn: c}, false
+// readOn takes in what comes, in a shift of its own.
+func (c *conn) readOn(s *shift) {
+	passed, ended := false, false
 	defer func() {
 		switch {
-		case s.over: // another goroutine reads on
+		case passed: // the shift is another goroutine's
 		case ended:
 			c.excuse()
-		default:
-			go c.readOn() // a Short handler has called runtime.Goexit
+		case !s.over: // a Short handler has called runtime.Goexit
+			go c.readOn(&shift{conn: c})
 		}
 	}()
+	s.pass.begun()
 	for !s.over {
 		in, err := c.pipe.Next(context.Background())
 		if err != nil {
@@ -84,7 +86,12 @@ func (c *conn) readOn() {
 			return
 		}
 		c.dispatch(in, s)
-		s.handOver()
+		if r := s.next; r != nil {
+			passed = true
+			s.passOn()
+			r.seeTo()
+			return
+		}
 	}
 }
 

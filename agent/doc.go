@@ -22,8 +22,8 @@
 // worker that dies ends all calls to it. The deadline travels along, and the
 // handler's context ends when nobody waits for its answer any more.
 //
-// A handler runs on a goroutine of its own, of which Config.MaxHandlers run at once;
-// one that waits for calls of its own lets another one run meanwhile. Pass on its
+// A handler runs on a goroutine for which nobody waits, of which Config.MaxHandlers run at
+// once; one that waits for calls of its own lets another one run meanwhile. Pass on its
 // context, so that this is known.
 //
 // # Extending

@@ -34,7 +34,9 @@ func (c *conn) openLarge(r *Request) {
 	}
 	own := &shift{conn: c, over: true}
 	c.open(r, own)
-	own.handOver()
+	if own.next != nil {
+		own.next.seeTo()
+	}
 }
 
 // takeLarge takes memory for a large request.

@@ -18,7 +18,7 @@ type entry struct {
 }
 
 // serve sees to a request: at once, in the shift of the caller, if all of it is here and
-// its handler is short, otherwise on a goroutine of its own.
+// its handler is short, otherwise apart from that.
 func (c *conn) serve(a *arrival, s *shift) {
 	r := c.request(a)
 	err := c.enlist(r)
@@ -34,7 +34,7 @@ func (c *conn) serve(a *arrival, s *shift) {
 		c.refuse(r, c.agent.notServed(r), s)
 	case !a.immediate():
 		a.readElsewhere(&c.reading)
-		s.apart(func() { c.openLarge(r) })
+		s.apart(r)
 	default:
 		c.open(r, s)
 	}

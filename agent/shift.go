@@ -10,7 +10,8 @@ type shift struct {
 	lock *sync.Mutex // of the callers who look, given up with the shift; nil for
 	conn *conn       // the goroutine that reads on, for which another one is begun
 	over bool
-	then func() // for the goroutine that read on, see apart
+	next *Request // for the goroutine that has read it, see apart
+	pass pass
 }
 
 // relieve ends the shift before its time. s may be nil, for nobody's.
@@ -21,7 +22,7 @@ func (s *shift) relieve() {
 	case s.lock != nil:
 		s.lock.Unlock()
 	default:
-		go s.conn.readOn()
+		go s.conn.readOn(&shift{conn: s.conn})
 	}
 	s.over = true
 }
@@ -30,24 +31,5 @@ func (s *shift) relieve() {
 func (s *shift) end() {
 	if !s.over {
 		s.lock.Unlock()
-	}
-}
-
-// apart has f run where nobody waits for it to end. The goroutine that reads on does so
-// itself once the shift is over, and another one reads on: that one may wait for a thread
-// to wake up, which what has come need not. s may be nil, for nobody's.
-func (s *shift) apart(f func()) {
-	if s == nil || s.lock != nil || s.then != nil {
-		go f()
-		return
-	}
-	s.then = f
-}
-
-// handOver ends the shift for what is to run apart, if there is anything.
-func (s *shift) handOver() {
-	if s.then != nil {
-		s.relieve()
-		s.then()
 	}
 }

@@ -27,7 +27,7 @@ func (s *slots) start(r *Request, now *shift) {
 		return
 	}
 	s.busy++
-	now.apart(func() { s.run(r) })
+	now.apart(r)
 }
 
 // run runs r, and then others for as long as there are any and the slot is not

@@ -27,8 +27,7 @@ var (
 	Add  = agent.NewFunc[Pair, *tensor.Tensor]("bench.add")
 	Take = agent.NewFunc[*tensor.Tensor, agent.None]("bench.take")
 
-	// Plain is Add as a function is by itself, with a goroutine for each call. The others
-	// are short.
+	// Plain is Add as a function is by itself. The others are short.
 	Plain = agent.NewFunc[Pair, *tensor.Tensor]("bench.plain")
 
 	// Bare tells the URL of a pipe on which each message is answered, once it has been
