@@ -52,6 +52,7 @@ type Agent struct {
 	timeout      atomic.Int64 // nanoseconds, 0 is none
 	stats        stats
 	log          *slog.Logger
+	onPanic      func(*future.PanicError) // callbackPanicked, for all futures
 
 	handshakeTimeout time.Duration
 
@@ -118,6 +119,7 @@ func newAgent(c *Config) (*Agent, error) {
 	if a.devices, err = newDevices(c); err != nil {
 		return nil, err
 	}
+	a.onPanic = a.callbackPanicked
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)

@@ -47,17 +47,18 @@ type target struct {
 	using     turn.Turn // if not nil, held while the memory of the arguments is in use
 }
 
-// roundTrip makes a call and waits for its answer, which it decodes to result.
-func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any) error {
+// roundTrip makes a call with what args points to and waits for its answer, which it
+// decodes to result.
+func (a *Agent) roundTrip(ctx context.Context, t target, result, args any) error {
 	if a.activity.begin(&t) {
 		defer a.activity.ended.Add(1)
 	}
 	var streams []device.Stream
 	var err error
 	if r := t.retry(); r != nil {
-		streams, err = a.insist(ctx, r, t, result, args...)
+		streams, err = a.insist(ctx, r, t, result, args)
 	} else {
-		streams, err = a.attempt(ctx, t, result, args...)
+		streams, err = a.attempt(ctx, t, result, args)
 	}
 	if err == nil && len(streams) > 0 {
 		if err = order(ctx, streams); err != nil {
@@ -69,9 +70,9 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result any, args ...any
 
 // attempt makes a call once, and returns the streams on which the tensors of the result
 // are valid.
-func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) ([]device.Stream, error) {
+func (a *Agent) attempt(ctx context.Context, t target, result, args any) ([]device.Stream, error) {
 	c := a.callPool.Get().(*call)
-	err := a.begin(ctx, c, t, args...)
+	err := a.begin(ctx, c, t, args)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func (a *Agent) attempt(ctx context.Context, t target, result any, args ...any) 
 }
 
 // begin sends a request.
-func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error {
+func (a *Agent) begin(ctx context.Context, c *call, t target, args any) error {
 	if t.using != nil {
 		t.using.Take()
 		defer t.using.Give()
@@ -106,10 +107,10 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error
 		return fail(err)
 	}
 	c.limit = o.limit
-	closed, err := a.ask(ctx, c, t, &o, args...)
+	closed, err := a.ask(ctx, c, t, &o, args)
 	if closed {
 		c.conn.owner.detach(c.conn)
-		_, err = a.ask(ctx, c, t, &o, args...)
+		_, err = a.ask(ctx, c, t, &o, args)
 	}
 	if err != nil {
 		return fail(err)
@@ -120,11 +121,11 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args ...any) error
 // ask sends the request of a call, by the pipe that there is or by a new one. It reports
 // closed if the other end had closed the pipe, maybe before that was attached, and nothing
 // has left.
-func (a *Agent) ask(ctx context.Context, c *call, t target, o *callOptions, args ...any) (closed bool, err error) {
+func (a *Agent) ask(ctx context.Context, c *call, t target, o *callOptions, args any) (closed bool, err error) {
 	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
 		return false, err
 	}
-	e, err := a.request(ctx, c, t, o, args...)
+	e, err := a.request(ctx, c, t, o, args)
 	if err != nil {
 		return false, err
 	}
@@ -151,7 +152,7 @@ func (a *Agent) options(t target) (callOptions, error) {
 }
 
 // request encodes a request and gives it its number.
-func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, args ...any) (*envelope, error) {
+func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, args any) (*envelope, error) {
 	left := o.limit
 	if deadline, ok := ctx.Deadline(); ok {
 		if until := deadline.Sub(c.begun); left == 0 || until < left {
@@ -173,7 +174,7 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 	if o.key != "" {
 		e.encoder.SetHeader(keyHeader, []byte(o.key))
 	}
-	if err := a.encode(ctx, e, args...); err != nil {
+	if err := a.encode(ctx, e, args); err != nil {
 		a.envelopes.put(e)
 		return nil, marked(ErrArguments, err)
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -107,7 +108,7 @@ func (r *Request) remember(values []any, err error) {
 	if r.once == nil {
 		return
 	}
-	if again := r.conn.owner.memory.settle(r, values, err); again != nil {
+	if again := r.conn.owner.memory.settle(r, slices.Clone(values), err); again != nil {
 		go again.conn.launch(again, nil)
 	}
 }

@@ -40,14 +40,13 @@ func (h opHandler) Open(r *Request) (Task, error) {
 	}
 	var err error
 	t.op, t.args, err = h.table.Resolve(r.Name(), t.Args, t.Named)
-	var unknown *aten.UnknownError
-	switch {
-	case errors.As(err, &unknown):
-		return nil, fmt.Errorf("%w: %w", ErrNoFunction, err)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrArguments, err)
+	if err == nil {
+		return t, nil
 	}
-	return t, nil
+	if _, unknown := errors.AsType[*aten.UnknownError](err); unknown {
+		return nil, fmt.Errorf("%w: %w", ErrNoFunction, err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrArguments, err)
 }
 
 type opTask struct {

@@ -28,14 +28,19 @@ type call struct {
 	sent        chan struct{}
 
 	// Who waits for the call gets a word in woken once answer or err is set; or
-	// settled is called, and never on the goroutine of the one who waits.
-	woken   chan struct{}
-	timer   *time.Timer // for the limit; made when first needed
-	settled func(*arrival, error, *shift)
-	answer  *arrival
-	err     error
-	shift   shift           // while it looks for its answer itself
-	streams []device.Stream // on which the tensors of the result are valid
+	// observer is told, and never on the goroutine of the one who waits.
+	woken    chan struct{}
+	timer    *time.Timer // for the limit; made when first needed
+	observer observer
+	answer   *arrival
+	err      error
+	shift    shift           // while it looks for its answer itself
+	streams  []device.Stream // on which the tensors of the result are valid
+}
+
+// observer is told of the end of a call that nobody waits for.
+type observer interface {
+	settled(a *arrival, err error, s *shift)
 }
 
 // settle ends the call. Whoever took it out of the table calls this, once. An answer,
@@ -45,16 +50,16 @@ type call struct {
 func (c *call) settle(a *arrival, err error, s *shift) {
 	c.release()
 	switch {
-	case c.settled == nil:
+	case c.observer == nil:
 		c.answer, c.err = a, err
 		c.woken <- struct{}{}
 	case c.sending():
 		go func() {
 			<-c.sent
-			c.settled(a, err, nil)
+			c.observer.settled(a, err, nil)
 		}()
 	default:
-		c.settled(a, err, s)
+		c.observer.settled(a, err, s)
 	}
 }
 

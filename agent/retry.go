@@ -106,7 +106,7 @@ func (t *target) retry() *Retry {
 
 // insist makes a call until it is answered. Like attempt it returns the streams of the
 // result.
-func (a *Agent) insist(ctx context.Context, r *Retry, t target, result any, args ...any) ([]device.Stream, error) {
+func (a *Agent) insist(ctx context.Context, r *Retry, t target, result, args any) ([]device.Stream, error) {
 	t.opts = append(t.opts[:len(t.opts):len(t.opts)], a.freshKey())
 	o, err := a.options(t)
 	if err != nil {
@@ -115,7 +115,7 @@ func (a *Agent) insist(ctx context.Context, r *Retry, t target, result any, args
 	between := &call{to: t.to, typ: t.typ, name: t.name, limit: o.limit}
 	for k := 0; ; k++ {
 		between.begun = time.Now()
-		streams, err := a.attempt(ctx, t, result, args...)
+		streams, err := a.attempt(ctx, t, result, args)
 		if err == nil || ctx.Err() != nil || !unanswered(err) {
 			return streams, err
 		}
@@ -170,7 +170,7 @@ func (a *Agent) pause(ctx context.Context, c *call, then time.Time) error {
 }
 
 // insistLater is insist for a call whose result goes to a future.
-func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args ...any) *Future[R] {
+func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args any) *Future[R] {
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.using = turn.New()
 	recalled := &atomic.Bool{}
@@ -180,7 +180,7 @@ func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args 
 		t.using.Take() // no attempt begins any more
 		defer t.using.Give()
 	}
-	f := future.NewWith[R](future.Options{Recall: recall, OnPanic: a.callbackPanicked, Activity: &a.activity})
+	f := future.NewWith[R](future.Options{Recall: recall, OnPanic: a.onPanic, Activity: &a.activity})
 	// An agent that is closed ends it, but Close does not wait: it may be called by what
 	// runs here of the application.
 	go func() {
@@ -198,7 +198,7 @@ func insistLater[R any](ctx context.Context, a *Agent, r *Retry, t target, args 
 			}
 		}()
 		err = guarded(func() (err error) {
-			streams, err = a.insist(ctx, r, t, &result, args...)
+			streams, err = a.insist(ctx, r, t, &result, args)
 			return err
 		})
 	}()

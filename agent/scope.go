@@ -101,8 +101,8 @@ func (f *firstError) get() error {
 }
 
 // goCall makes a call whose result goes to a future, within the scope of ctx.
-func goCall[R any](ctx context.Context, a *Agent, t target, args ...any) *Future[R] {
-	return inScope(ctx, func() *Future[R] { return launch[R](ctx, a, t, args...) })
+func goCall[R any](ctx context.Context, a *Agent, t target, args any) *Future[R] {
+	return inScope(ctx, func() *Future[R] { return launch[R](ctx, a, t, args) })
 }
 
 // inScope makes a call, be it one that never leaves, part of the scope of ctx.

@@ -21,7 +21,7 @@ func (c *conn) send(ctx context.Context, call *call, e *envelope) error {
 		}
 		call.weight = n
 	}
-	later := call.settled != nil && !e.small()
+	later := call.observer != nil && !e.small()
 	if later { // before anybody can end the call, who looks at these
 		ctx, call.stopSending = call.bound(ctx)
 		call.sent = make(chan struct{})
@@ -90,7 +90,7 @@ func (c *conn) sendLater(ctx context.Context, call *call, e *envelope) {
 	err := c.unsent(ctx, call, c.write(ctx, e))
 	call.sendingOver()
 	if err != nil {
-		call.settled(nil, err, nil)
+		call.observer.settled(nil, err, nil)
 	}
 }
 

@@ -34,26 +34,33 @@ func (Heap) Alloc(size int) (*Storage, error) {
 // makes stale users show under the tag "invariants".
 func heapStorage(size int) *Storage {
 	s, p := newHeapStorage(size)
+	s.first.Store(&s.room)
 	s.buf, s.host = device.Bytes(p), p
 	if invariants.Enabled {
 		s.release = func() { invariants.Scribble(p) }
 	}
-	return s
+	return &s.Storage
 }
 
-func newHeapStorage(size int) (*Storage, []byte) {
+func newHeapStorage(size int) (*roomyStorage, []byte) {
 	if size > smallBytes {
-		return &Storage{}, heapBytes(size)
+		return &roomyStorage{}, heapBytes(size)
 	}
 	one := &smallStorage{}
-	return &one.Storage, unsafe.Slice((*byte)(unsafe.Pointer(&one.memory)), size)
+	return &one.roomyStorage, unsafe.Slice((*byte)(unsafe.Pointer(&one.memory)), size)
+}
+
+// roomyStorage is a Storage beside the first tensor that views it, since most have one.
+type roomyStorage struct {
+	Storage
+	room roomyTensor
 }
 
 // smallBytes is the size up to which memory lies beside its Storage.
 const smallBytes = 64
 
 type smallStorage struct {
-	Storage
+	roomyStorage
 	memory [smallBytes / 8]uint64
 }
 

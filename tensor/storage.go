@@ -20,6 +20,7 @@ type Storage struct {
 	cleanup  runtime.Cleanup
 	readOnly atomic.Bool
 	released atomic.Bool
+	first    atomic.Pointer[roomyTensor] // room for the tensor that views it first, until that is made; nil without
 }
 
 // NewStorage makes a Storage of the memory of buf, host memory in one segment

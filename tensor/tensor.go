@@ -41,18 +41,24 @@ func Strided(s *Storage, dtype DType, shape, strides []int, offset int) (*Tensor
 // fewDims is the rank up to which shape and strides lie beside the Tensor.
 const fewDims = 4
 
+// roomyTensor is a Tensor beside its shape and strides.
+type roomyTensor struct {
+	Tensor
+	dims [2 * fewDims]int
+}
+
 // blank is a tensor whose shape and strides are to be filled in.
 func blank(s *Storage, dtype DType, rank int) *Tensor {
-	if rank <= fewDims {
-		one := &struct {
-			Tensor
-			dims [2 * fewDims]int
-		}{}
-		one.Tensor = Tensor{storage: s, dtype: dtype, shape: one.dims[:rank:rank], strides: one.dims[rank : 2*rank : 2*rank]}
-		return &one.Tensor
+	if rank > fewDims {
+		dims := make([]int, 2*rank)
+		return &Tensor{storage: s, dtype: dtype, shape: dims[:rank:rank], strides: dims[rank:]}
 	}
-	dims := make([]int, 2*rank)
-	return &Tensor{storage: s, dtype: dtype, shape: dims[:rank:rank], strides: dims[rank:]}
+	one := s.first.Swap(nil)
+	if one == nil {
+		one = &roomyTensor{}
+	}
+	one.Tensor = Tensor{storage: s, dtype: dtype, shape: one.dims[:rank:rank], strides: one.dims[rank : 2*rank : 2*rank]}
+	return &one.Tensor
 }
 
 // FromStorage views the first elements of s in row-major order. The error is

@@ -20,12 +20,12 @@ func (t *Tensor) axes() []axis {
 // view makes a tensor of other axes over the same storage; they describe
 // elements of t only.
 func (t *Tensor) view(axes []axis, offset int) *Tensor {
-	both := make([]int, 2*len(axes))
-	shape, strides := both[:len(axes):len(axes)], both[len(axes):]
+	v := blank(t.storage, t.dtype, len(axes))
+	v.offset = offset
 	for i, a := range axes {
-		shape[i], strides[i] = a.size, a.stride
+		v.shape[i], v.strides[i] = a.size, a.stride
 	}
-	return &Tensor{storage: t.storage, dtype: t.dtype, shape: shape, strides: strides, offset: offset}
+	return v
 }
 
 // checkDim fails unless t has that dimension.

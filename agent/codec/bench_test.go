@@ -92,6 +92,33 @@ func TestAllocations(t *testing.T) {
 	}), 3.0, "the text, and the tensor with its shape")
 }
 
+// Pointers are written from where the interfaces have them, and read to there.
+func TestPointersInInterfacesAllocate(t *testing.T) {
+	r := newRound()
+	values := []any{counting(t, 2, 2), counting(t, 2, 2)}
+	require.NoError(t, r.encode(&values))
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if err := r.encode(&values); err != nil {
+			t.Error(err)
+		}
+	}))
+
+	for _, v := range values {
+		r.storages = append(r.storages, v.(*tensor.Tensor).Storage())
+	}
+	var got []any
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+		if err := r.decode(&got); err != nil {
+			t.Error(err)
+		}
+	}), 3.0, "the list and the tensors")
+	for i := range values {
+		same, err := tensor.Equal(values[i].(*tensor.Tensor), got[i].(*tensor.Tensor))
+		require.NoError(t, err)
+		require.True(t, same)
+	}
+}
+
 func BenchmarkEncode(b *testing.B) {
 	r, args := newRound(), someArguments(b)
 	b.ReportAllocs()

@@ -132,21 +132,21 @@ func (d *Decoder) typedError() (error, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := d.registry.typeOf(string(entry.name), entry.pointer); err != nil {
+	if _, err := d.registry.typeOf(entry.name, entry.pointer); err != nil {
 		unknown, err := d.unknownError(entry.name, text)
 		if err != nil {
 			return nil, err
 		}
 		return unknown, d.skipTyped(n)
 	}
-	v, err := d.typed(n, errorType)
-	if err != nil {
+	var v error
+	if err := d.typed(n, reflect.ValueOf(&v).Elem()); err != nil {
 		return nil, err
 	}
-	if v.Kind() == reflect.Pointer && v.IsNil() { // whose Error method hardly works
+	if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer && p.IsNil() { // whose Error method hardly works
 		return d.unknownError(entry.name, text)
 	}
-	return v.Interface().(error), nil
+	return v, nil
 }
 
 func (d *Decoder) opaqueError() (error, error) {

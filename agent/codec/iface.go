@@ -5,6 +5,10 @@ import (
 	"unsafe"
 )
 
+// interfaceHeader is what an interface is in memory. The data of a pointer is the pointer
+// itself; that of most other values is where they are.
+type interfaceHeader struct{ typ, data unsafe.Pointer }
+
 func compileInterface(p *plan) {
 	p.leaf(kindInterface, p.encodeInterface, p.decodeInterface)
 }
@@ -18,25 +22,30 @@ func (p *plan) encodeInterface(e *Encoder, from unsafe.Pointer) error {
 	if err := e.descend(); err != nil {
 		return err
 	}
-	if err := e.typed(v); err != nil {
+	if err := e.typed(v, from); err != nil {
 		return at(err, ".("+v.Type().String()+")")
 	}
 	e.depth--
 	return nil
 }
 
-// typed writes a value behind the number of its registered type. Errors of
-// types that are not registered travel as errors do.
-func (e *Encoder) typed(v reflect.Value) error {
+// typed writes v, the value of the interface at from, behind the number of its registered
+// type. Errors of types that are not registered travel as errors do.
+func (e *Encoder) typed(v reflect.Value, from unsafe.Pointer) error {
 	t := v.Type()
 	name, pointer, ok := e.registry.nameOf(t)
-	if !ok && t.Implements(errorType) {
+	switch {
+	case ok && t.Kind() == reflect.Pointer:
+		from = unsafe.Pointer(&(*interfaceHeader)(from).data)
+	case ok:
+		box := reflect.New(t)
+		box.Elem().Set(v)
+		from = box.UnsafePointer()
+	case t.Implements(errorType):
 		err := v.Interface().(error)
 		name, pointer, t = errorType.String(), false, errorType
-		v = reflect.ValueOf(&err).Elem()
-		ok = true
-	}
-	if !ok {
+		from = unsafe.Pointer(&err)
+	default:
 		return e.registry.stranger(t)
 	}
 	p, err := e.registry.plan(t)
@@ -44,12 +53,7 @@ func (e *Encoder) typed(v reflect.Value) error {
 		return err
 	}
 	e.Uint(uint64(e.use(typeKey{t, true}, p, name, pointer)) + 1)
-	if v.CanAddr() {
-		return p.encode(e, v.Addr().UnsafePointer())
-	}
-	box := reflect.New(t)
-	box.Elem().Set(v)
-	return p.encode(e, box.UnsafePointer())
+	return p.encode(e, from)
 }
 
 func (p *plan) decodeInterface(d *Decoder, to unsafe.Pointer) error {
@@ -61,38 +65,50 @@ func (p *plan) decodeInterface(d *Decoder, to unsafe.Pointer) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
-	v, err := d.typed(n-1, p.typ)
-	if err != nil {
+	if err := d.typed(n-1, reflect.NewAt(p.typ, to).Elem()); err != nil {
 		return err
 	}
 	d.leave()
-	reflect.NewAt(p.typ, to).Elem().Set(v)
 	return nil
 }
 
-// typed reads a value of a registered type that goes to an interface.
-func (d *Decoder) typed(n uint64, to reflect.Type) (v reflect.Value, err error) {
+// typed reads a value of a registered type to an interface.
+func (d *Decoder) typed(n uint64, to reflect.Value) error {
 	entry, err := d.typeEntry(n)
 	if err != nil {
-		return v, err
+		return err
 	}
-	t, err := d.registry.typeOf(string(entry.name), entry.pointer)
+	t, err := d.registry.typeOf(entry.name, entry.pointer)
 	if err != nil {
-		return v, err
+		return err
 	}
-	if !t.Implements(to) {
-		return v, &TypeError{Wire: t.String(), Go: to.String()}
+	if !t.Implements(to.Type()) {
+		return &TypeError{Wire: t.String(), Go: to.Type().String()}
 	}
 	p, s, err := d.resolve(entry, t)
 	if err != nil {
-		return v, at(err, ".("+t.String()+")")
+		return at(err, ".("+t.String()+")")
 	}
 	if err := d.spend(int(t.Size()) + 16); err != nil {
-		return v, err
+		return err
 	}
-	box := reflect.New(t)
+	if err := p.decodeBoxed(d, s, to); err != nil {
+		return at(err, ".("+t.String()+")")
+	}
+	return nil
+}
+
+// decodeBoxed reads a value to an interface. A pointer goes there at once, other values
+// by way of memory of their own.
+func (p *plan) decodeBoxed(d *Decoder, s *schema, to reflect.Value) error {
+	if p.typ.Kind() == reflect.Pointer {
+		to.Set(reflect.Zero(p.typ))
+		return p.decode(d, s, unsafe.Pointer(&(*interfaceHeader)(to.Addr().UnsafePointer()).data))
+	}
+	box := reflect.New(p.typ)
 	if err := p.decode(d, s, box.UnsafePointer()); err != nil {
-		return v, at(err, ".("+t.String()+")")
+		return err
 	}
-	return box.Elem(), nil
+	to.Set(box.Elem())
+	return nil
 }

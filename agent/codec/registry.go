@@ -162,9 +162,9 @@ func (r *Registry) nameOf(t reflect.Type) (name string, pointer, ok bool) {
 }
 
 // typeOf finds the type of a name.
-func (r *Registry) typeOf(name string, pointer bool) (reflect.Type, error) {
+func (r *Registry) typeOf(name []byte, pointer bool) (reflect.Type, error) {
 	r.mu.RLock()
-	t, ok := r.types[name]
+	t, ok := r.types[string(name)]
 	r.mu.RUnlock()
 	if !ok {
 		return nil, fault(ErrType, "the type %q is not registered", name)
