@@ -29,7 +29,7 @@ func TestSmallCallAllocates(t *testing.T) {
 		most float64
 	}{
 		"short": {func(ctx context.Context) error { _, err := short.Call(ctx, group[0], "worker1", args); return err }, 8},
-		"plain": {func(ctx context.Context) error { _, err := add.Call(ctx, group[0], "worker1", args); return err }, 16},
+		"plain": {func(ctx context.Context) error { _, err := add.Call(ctx, group[0], "worker1", args); return err }, 10},
 		"short, not waited for": {func(ctx context.Context) error {
 			_, err := short.Go(ctx, group[0], "worker1", args).Wait(ctx)
 			return err
