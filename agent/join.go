@@ -114,7 +114,11 @@ func inFlight(callBytes int) int { return max(1<<30, 4*min(callBytes, math.MaxIn
 // watch keeps up with who is in a dynamic group.
 func (a *Agent) watch() {
 	err := a.roster.Watch(a.base, func(roster.Change) { a.update() })
-	if err != nil && !a.isClosed() {
+	switch {
+	case a.isClosed():
+	case errors.Is(err, ErrRemoved):
+		a.log.Error("this worker is not in the group any more: join again", "group", a.group, "error", err)
+	case err != nil:
 		a.log.Warn("changes of the group are not noticed any more", "error", err)
 	}
 }
