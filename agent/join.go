@@ -20,12 +20,15 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	if err := a.listen(ctx, c); err != nil {
 		return err
 	}
+	mark, err := c.markClient()
+	if err != nil {
+		return err
+	}
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
 		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
-		Replace: c.Replace,
+		Replace: c.Replace, Extra: mark,
 	}
-	var err error
 	if c.WorldSize > 0 {
 		a.roster, err = roster.JoinStatic(ctx, a.store, c.Group, self, c.WorldSize)
 	} else {
