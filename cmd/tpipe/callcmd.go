@@ -28,7 +28,8 @@ func callEntry() entry {
 		usage:   "-to WORKER NAME [ARGUMENT | NAME=ARGUMENT]... [flags]",
 		summary: "call an operator, or a function, on a worker of a group",
 		help: `Joins a dynamic group for one call, prints each result in a line of its own, and
-leaves. A name with :: in it is that of an operator, any other that of a function
+leaves. It joins as a client, whom the workers do not wait for when they meet; if it is
+killed, the worker that it called removes it. A name with :: in it is that of an operator, any other that of a function
 that the worker serves.
 
 An argument is a tensor in nested lists, perhaps with its element type in front
@@ -84,6 +85,7 @@ func (c *caller) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	config.Client = true
 	a, err := c.join(ctx, config)
 	if err != nil {
 		return interrupted(ctx, err)

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -9,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -68,6 +73,70 @@ func TestCallOfKilledWorkerFails(t *testing.T) {
 	require.Empty(t, stdout)
 	require.Contains(t, stderr, "worker0")
 	require.Contains(t, stderr, "unreachable")
+}
+
+// A worker that was killed has its place again when it is started with -replace, and not
+// without. Who loses its place while it lives says so.
+func TestKilledWorkerStartsAgain(t *testing.T) {
+	line := []string{"worker", "-rendezvous", "file://" + filepath.Join(t.TempDir(), "store")}
+	start(t, line...).lineWith("worker0")
+	line = append(line, "-name", "w1")
+	w := start(t, line...)
+	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", w.line())
+	w.signal(syscall.SIGKILL)
+	w.wait()
+
+	_, stderr, code := tpipe(t, line...)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "if it has died, remove or replace it")
+	again := start(t, append(line, "-replace")...)
+	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", again.line())
+	stdout, stderr, code := tpipe(t, "call", "-rendezvous", line[2], "-to", "w1", "aten::neg", "[1]")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "i64:[-1]\n", stdout)
+
+	third := start(t, append(line, "-replace")...)
+	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", third.line())
+	again.stderr.await(t, "this worker is not in the group any more")
+	again.stop()
+	third.stop()
+}
+
+// A call that is killed while its function runs leaves the workers as they were.
+func TestKilledCall(t *testing.T) {
+	url := "file://" + filepath.Join(t.TempDir(), "store")
+	callers := make(chan agent.WorkerInfo, 1)
+	stuck := agent.NewFunc[agent.None, agent.None]("test.stuck")
+	join := func(name string) *agent.Agent {
+		a, err := agent.Join(t.Context(), agent.Config{
+			Name: name, Rank: -1, Rendezvous: url, Logger: slog.New(slog.DiscardHandler),
+			Funcs: agent.Funcs{stuck.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+				caller, _ := agent.Caller(ctx)
+				callers <- caller
+				<-ctx.Done()
+				return agent.None{}, context.Cause(ctx)
+			})},
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, a.Close()) })
+		return a
+	}
+	first, second := join("first"), join("second")
+	meet := func() {
+		met := patience.Start(func() error { return second.Barrier(t.Context()) })
+		require.NoError(t, first.Barrier(t.Context()))
+		require.NoError(t, patience.Finish(t, met))
+	}
+	call := start(t, "call", "-rendezvous", url, "-to", "first", "test.stuck")
+	caller := patience.Finish(t, callers)
+	meet()
+	call.signal(syscall.SIGKILL)
+	call.wait()
+	meet()
+	require.Eventually(t, func() bool {
+		_, err := second.Worker(t.Context(), caller.To())
+		return errors.Is(err, agent.ErrNoWorker)
+	}, hang, pollInterval)
 }
 
 func TestWorkersOfOneSize(t *testing.T) {
