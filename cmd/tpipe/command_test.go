@@ -60,6 +60,7 @@ func TestBadCommandLines(t *testing.T) {
 		"echo -limit many":                       `invalid value "many" for flag -limit`,
 		"demo -copies 0":                         "-copies 0: want 1 to 10000000",
 		"probe now":                              `"now" is not a flag`,
+		"call -to w aten::add 1 alpha=2 alpha=3": "argument alpha is given twice",
 		"worker -world 2 -rank 0 -replace":       "-replace: workers of a static group cannot be replaced",
 		"ping -to ibv://here":                    `-to: bad url: no transport "ibv" is registered`,
 		"ping -to uv://":                         `-to: uv: bad address ""`,

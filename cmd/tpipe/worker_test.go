@@ -156,6 +156,29 @@ func TestWorkersOfOneSize(t *testing.T) {
 	}
 }
 
+// What has a name is named, and texts in double quotes never are.
+func TestArgumentsOfACall(t *testing.T) {
+	c := &caller{to: "worker0"}
+	require.NoError(t, c.take([]string{"example.find", `"color=red"`, "7", `where="a=b"`, "x=1=2", `"true"`, `"\u00e4\n"`, `say "hi"`, "none"}))
+	require.Equal(t, "example.find", c.what)
+	require.Equal(t, []any{"color=red", int64(7), "true", "ä\n", `say "hi"`, nil}, c.args)
+	require.Equal(t, map[string]any{"where": "a=b", "x": "1=2"}, c.named)
+	for text, want := range map[string]string{
+		"alpha=2 alpha=3":       "argument alpha is given twice",
+		"alpha=none alpha=none": "argument alpha is given twice",
+		"http://host/?a=b":      `"http://host/?a" is no name of an argument: a text with = in it stands in double quotes`,
+		"=3":                    `"" is no name of an argument`,
+		`"color=red`:            `"color=red is no text in double quotes: `,
+		`"a"b`:                  `"a"b is no text in double quotes: `,
+		`name="a`:               `"a is no text in double quotes: `,
+		"alpha=[1,":             "is no tensor",
+	} {
+		err := (&caller{to: "worker0"}).take(append([]string{"example.find"}, strings.Fields(text)...))
+		require.ErrorContains(t, err, want, text)
+		require.Equal(t, exitUsage, exitCode(err), text)
+	}
+}
+
 func TestValuesOnTheCommandLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"1": "1", "-2.5": "-2.5", "true": "true", "none": "none", "cat": "cat", "a:b": "a:b",
