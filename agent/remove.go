@@ -25,7 +25,7 @@ import (
 // good; ErrNoWorker if there is no such worker, as when another one has removed it;
 // ErrConfig for this worker itself, which leaves by Shutdown or Close; ErrUnreachable for
 // one that answers, and takes no pipe of this one; ErrRemoved if this worker is no member
-// itself; or it is an error of ctx or of package store.
+// itself; ErrClosed if it has shut down; or it is an error of ctx or of package store.
 func (a *Agent) Remove(ctx context.Context, worker To) error {
 	if err := a.remove(ctx, worker); err != nil {
 		return &Error{Op: "remove", Worker: a.nameOf(worker), Err: err}

@@ -29,16 +29,16 @@ func callEntry() entry {
 		usage:   "-to WORKER NAME [ARGUMENT | NAME=ARGUMENT]... [flags]",
 		summary: "call an operator, or a function, on a worker of a group",
 		help: `Joins a dynamic group for one call, prints each result in a line of its own, and
-leaves. It joins as a client, whom the workers do not wait for when they meet; if it is
-killed, the worker that it called removes it. A name with :: in it is that of an operator, any other that of a function
-that the worker serves.
+leaves. It joins as a client, whom the workers do not wait for when they meet; if it
+is killed, the worker that it called removes it. A name with :: in it is that of an
+operator, any other that of a function that the worker serves.
 
 An argument is a tensor in nested lists, perhaps with its element type in front
 (f32, f64, i64, i32, u8); a list of integers, as for a shape; a number; true,
 false or none; a text in double quotes, as in JSON; anything else is a text as it
 stands. Double quotes, which the shell must be kept from taking away, are for texts
-that would mean something else without them: "2" would be a number, and one with =
-in it an argument with a name. No name may be given twice.
+that would mean something else without them: 2 is a number, "2" a text, and one with
+= in it would be an argument with a name. No name may be given twice.
 
   tpipe call -to worker0 aten::add 'f32:[[1,2],[3,4]]' '[[10,20],[30,40]]' alpha=2
   tpipe call -to worker0 aten::reshape '[1,2,3,4]' ints:[2,2]

@@ -26,9 +26,9 @@ func workerEntry() entry {
 ATen names, until a signal ends it. Call them with tpipe call.
 
 Without -world the group is dynamic: workers join and leave at any time. One that was
-killed has not left: start it again under its name with -replace, and it has its place
-again. With -world N the group has N workers with the ranks 0 to N-1, and the command waits until all
-of them are there. One worker serves the store of a tcp:// URL: the one with
+killed has not left: started again under its name with -replace it has its place again.
+With -world N the group has N workers with the ranks 0 to N-1, and the command waits
+until all of them are there. One worker serves the store of a tcp:// URL: the one with
 -store, or the one of rank 0 where -world is given. env:// takes rank, world size and the
 store's address from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun
 sets them.
