@@ -30,6 +30,15 @@ type Config struct {
 	// group, which died without leaving. Whatever was agreed on with that one is void.
 	Replace bool
 
+	// Client makes this worker one that only comes to call, in a dynamic group: WorkerInfos
+	// and Workers leave it out, and Barrier and AllGather without workers do not wait for
+	// it, so that those who have work to do together need not know when clients come, go or
+	// die. By its name or rank it is called as others are. One that has died is removed by
+	// those who had a pipe to it and can open no other; one that died before it had any
+	// pipe stays listed, where it does no harm but keep its name and rank. With a WorldSize
+	// the error of Join matches ErrConfig.
+	Client bool
+
 	// Rendezvous is the URL of the store by which workers find each other, see
 	// store.Open. StoreOptions go with it; rank and world size are set from above.
 	// In place of it Store may be one that is open, and stays so.

@@ -178,6 +178,9 @@ func (c *conn) end(cause error) {
 		r.cancel(marked(ErrCallerGone, err))
 	}
 	c.part(cause)
+	if c.owner.isClient() && c.owner != c.agent.own {
+		c.agent.spawn(func() { c.agent.lostClient(c.owner) })
+	}
 }
 
 // endCalls empties the table of calls. A caller may have an answer in hand that came

@@ -10,7 +10,7 @@ import (
 )
 
 // AllGather gives each of some workers, of which this is one, the values of all, by
-// name. Without workers it is among all of the group, as known here. It returns when
+// name. Without workers it is among all of the group that are no clients. It returns when
 // all of them have called it with the same set; the k-th call of one worker meets the
 // k-th call of the others.
 //
@@ -111,7 +111,7 @@ func (a *Agent) circle(ctx context.Context, workers []To) ([]identity, error) {
 func (a *Agent) chosen(ctx context.Context, workers []To) (peers []*peer, err error) {
 	if len(workers) == 0 {
 		err := a.refresh(ctx)
-		return a.peers.all(), err
+		return a.peers.workers(), err
 	}
 	for _, to := range workers {
 		p, err := a.peer(ctx, to)

@@ -164,10 +164,10 @@ func (a *Agent) examine(h *hello) *refusal {
 	switch {
 	case h.Oldest > protocol || h.Newest < protocol:
 		return &refusal{refusedVersion, fmt.Sprintf("%s speaks version %d, not %d to %d", a.self.Name, protocol, h.Oldest, h.Newest)}
-	case h.Group != a.group:
-		return &refusal{refusedStranger, fmt.Sprintf("%s is in group %q, not %q", a.self.Name, a.group, h.Group)}
 	case h.To != a.identity():
 		return &refusal{refusedRestarted, fmt.Sprintf("%s has gone, its address is that of another incarnation or worker", h.To.Name)}
+	case h.Group != a.group:
+		return &refusal{refusedStranger, fmt.Sprintf("%s is in group %q, not %q", a.self.Name, a.group, h.Group)}
 	}
 	return nil
 }

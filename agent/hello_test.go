@@ -71,6 +71,7 @@ func TestUnwelcome(t *testing.T) {
 		"version":  {func(h *hello) { h.Oldest, h.Newest = protocol+1, protocol+2 }, "worker0 speaks version 1, not 2 to 3", ErrRefused},
 		"group":    {func(h *hello) { h.Group = "other" }, `worker0 is in group "default", not "other"`, ErrRefused},
 		"other":    {func(h *hello) { h.To.Incarnation[0]++ }, "its address is that of another incarnation", ErrRestarted},
+		"moved":    {func(h *hello) { h.Group = "other"; h.To.Incarnation[0]++ }, "its address is that of another incarnation or worker", ErrRestarted},
 		"stranger": {func(*hello) {}, "does not know a worker stranger", ErrRefused},
 		"impostor": {func(h *hello) { h.From.Name = "worker0" }, "worker worker0 is known as another incarnation", ErrRestarted},
 	} {

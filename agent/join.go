@@ -20,12 +20,15 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	if err := a.listen(ctx, c); err != nil {
 		return err
 	}
+	mark, err := c.markClient()
+	if err != nil {
+		return err
+	}
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
 		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
-		Replace: c.Replace,
+		Replace: c.Replace, Extra: mark,
 	}
-	var err error
 	if c.WorldSize > 0 {
 		a.roster, err = roster.JoinStatic(ctx, a.store, c.Group, self, c.WorldSize)
 	} else {
@@ -114,7 +117,11 @@ func inFlight(callBytes int) int { return max(1<<30, 4*min(callBytes, math.MaxIn
 // watch keeps up with who is in a dynamic group.
 func (a *Agent) watch() {
 	err := a.roster.Watch(a.base, func(roster.Change) { a.update() })
-	if err != nil && !a.isClosed() {
+	switch {
+	case a.isClosed():
+	case errors.Is(err, ErrRemoved):
+		a.log.Error("this worker is not in the group any more: join again", "group", a.group, "error", err)
+	case err != nil:
 		a.log.Warn("changes of the group are not noticed any more", "error", err)
 	}
 }

@@ -2,8 +2,8 @@ package agent
 
 import "github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 
-// What can keep workers from becoming a group, beside ErrConfig and the errors of
-// package store.
+// What can keep workers from becoming or staying a group, beside ErrConfig and the errors
+// of package store.
 var (
 	// ErrName says that the name of a worker or of the group is none.
 	ErrName = roster.ErrName
@@ -32,7 +32,10 @@ var (
 	// started again.
 	ErrStoreLost = roster.ErrLost
 
-	// ErrRemoved says that this worker is not in its dynamic group any more: others
-	// took it for dead.
+	// ErrRemoved says that this worker is not in its dynamic group any more: another
+	// one took it for dead, see Agent.Remove, or took its place, see Config.Replace.
 	ErrRemoved = roster.ErrRemoved
+
+	// ErrStatic says that no member of a static group can be removed.
+	ErrStatic = roster.ErrStatic
 )

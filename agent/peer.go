@@ -76,11 +76,14 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	if err == nil || ctx.Err() != nil || a.isStatic() {
 		return c, err
 	}
-	// It may have started again, which the group knows and this worker does not yet.
-	if a.refresh(ctx) == nil {
-		if now := a.peers.find(to); now != nil && now != p {
-			return now.connect(ctx)
-		}
+	// It may have started again, which the group knows and this worker does not yet. Or
+	// this worker is not in the group any more.
+	missing := a.refresh(ctx)
+	if now := a.peers.find(to); missing == nil && now != nil && now != p {
+		return now.connect(ctx)
+	}
+	if errors.Is(missing, ErrRemoved) {
+		err = marked(ErrRemoved, err)
 	}
 	return nil, err
 }

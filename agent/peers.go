@@ -25,15 +25,18 @@ func (t *peers) find(to To) *peer {
 	return t.byName[to]
 }
 
-func (t *peers) all() []*peer {
+// workers are those who are no clients, by rank.
+func (t *peers) workers() []*peer {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	var all []*peer
+	var list []*peer
 	for _, p := range t.byName {
-		all = append(all, p)
+		if !p.isClient() {
+			list = append(list, p)
+		}
 	}
-	slices.SortFunc(all, func(x, y *peer) int { return x.info.Rank - y.info.Rank })
-	return all
+	slices.SortFunc(list, func(x, y *peer) int { return x.info.Rank - y.info.Rank })
+	return list
 }
 
 // set makes members those that there are. Who is another incarnation than before is

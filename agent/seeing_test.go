@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"runtime/pprof"
@@ -229,18 +230,37 @@ func TestRepeatedRequests(t *testing.T) {
 	})
 }
 
+// ownLabels are those of the goroutine that calls it, as a profile shows them.
+func ownLabels() (map[string]string, error) {
+	var profile strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+		return nil, err
+	}
+	labels := map[string]string{}
+	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
+		if !strings.Contains(stack, ".ownLabels+") {
+			continue
+		}
+		if _, rest, labelled := strings.Cut(stack, "# labels: "); labelled {
+			line, _, _ := strings.Cut(rest, "\n")
+			err := json.Unmarshal([]byte(line), &labels)
+			return labels, err
+		}
+		return labels, nil
+	}
+	return nil, errors.New("this goroutine is in no profile")
+}
+
 func TestProfileLabels(t *testing.T) {
 	for _, labels := range []bool{false, true} {
 		seen := agent.NewFunc[agent.None, map[string]string]("test.labels")
 		group := startGroup(t, 2, func(_ int, c *agent.Config) {
 			c.ProfileLabels = labels
 			c.Funcs = agent.Funcs{seen.Serve(func(ctx context.Context, _ agent.None) (map[string]string, error) {
-				got := map[string]string{}
-				pprof.ForLabels(ctx, func(key, value string) bool { got[key] = value; return true })
 				if who, ok := agent.Caller(ctx); !ok || who.Name != "worker0" {
 					return nil, errors.New("not the context of the call")
 				}
-				return got, nil
+				return ownLabels()
 			})}
 		})
 		got, err := seen.Call(t.Context(), group[0], "worker1", agent.None{})

@@ -2,10 +2,11 @@ package agent
 
 import "context"
 
-// WorkerInfos are the workers of the group by rank, as far as they are known here.
+// WorkerInfos are the workers of the group by rank, as far as they are known here, without
+// clients.
 func (a *Agent) WorkerInfos() []WorkerInfo {
 	var infos []WorkerInfo
-	for _, p := range a.peers.all() {
+	for _, p := range a.peers.workers() {
 		infos = append(infos, p.info)
 	}
 	return infos

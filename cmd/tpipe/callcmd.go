@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"time"
 
@@ -28,15 +29,20 @@ func callEntry() entry {
 		usage:   "-to WORKER NAME [ARGUMENT | NAME=ARGUMENT]... [flags]",
 		summary: "call an operator, or a function, on a worker of a group",
 		help: `Joins a dynamic group for one call, prints each result in a line of its own, and
-leaves. A name with :: in it is that of an operator, any other that of a function
-that the worker serves.
+leaves. It joins as a client, whom the workers do not wait for when they meet; if it
+is killed, the worker that it called removes it. A name with :: in it is that of an
+operator, any other that of a function that the worker serves.
 
 An argument is a tensor in nested lists, perhaps with its element type in front
 (f32, f64, i64, i32, u8); a list of integers, as for a shape; a number; true,
-false or none; anything else is a text:
+false or none; a text in double quotes, as in JSON; anything else is a text as it
+stands. Double quotes, which the shell must be kept from taking away, are for texts
+that would mean something else without them: 2 is a number, "2" a text, and one with
+= in it would be an argument with a name. No name may be given twice.
 
   tpipe call -to worker0 aten::add 'f32:[[1,2],[3,4]]' '[[10,20],[30,40]]' alpha=2
-  tpipe call -to worker0 aten::reshape '[1,2,3,4]' ints:[2,2]`,
+  tpipe call -to worker0 aten::reshape '[1,2,3,4]' ints:[2,2]
+  tpipe call -to worker0 example.find '"color=red"' limit=10`,
 		make: func() command { return &caller{} },
 	}
 }
@@ -59,22 +65,34 @@ func (c *caller) take(operands []string) error {
 	}
 	c.what, c.named = operands[0], map[string]any{}
 	for _, text := range operands[1:] {
-		name, rest, named := strings.Cut(text, "=")
-		if !named {
-			rest = text
-		}
-		v, err := parseValue(rest)
-		if err != nil {
+		if err := c.argument(text); err != nil {
 			return usageErrorf("%w", err)
-		}
-		if named {
-			c.named[name] = v
-		} else {
-			c.args = append(c.args, v)
 		}
 	}
 	return nil
 }
+
+// argument takes one argument of the call. One that begins with a double quote has no
+// name, whatever is in it.
+func (c *caller) argument(text string) error {
+	name, rest, named := strings.Cut(text, "=")
+	if !named || strings.HasPrefix(text, `"`) {
+		v, err := parseValue(text)
+		c.args = append(c.args, v)
+		return err
+	}
+	if !argumentName.MatchString(name) {
+		return fmt.Errorf("%q is no name of an argument: a text with = in it stands in double quotes", name)
+	}
+	if _, twice := c.named[name]; twice {
+		return fmt.Errorf("argument %s is given twice", name)
+	}
+	v, err := parseValue(rest)
+	c.named[name] = v
+	return err
+}
+
+var argumentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (c *caller) run(ctx context.Context, s streams) error {
 	if c.name == "" {
@@ -84,6 +102,7 @@ func (c *caller) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	config.Client = true
 	a, err := c.join(ctx, config)
 	if err != nil {
 		return interrupted(ctx, err)

@@ -13,12 +13,14 @@ import (
 // parseValue reads an argument of a call from the command line: a tensor as nested
 // lists of numbers, perhaps with its element type in front, as in f32:[[1,2],[3,4]];
 // a list of integers that is no tensor, as in ints:[2,2]; a number; true, false or
-// none; and anything else is a text.
+// none; a text as a JSON string; and anything else is a text as it stands.
 func parseValue(text string) (any, error) {
 	kind, rest, typed := strings.Cut(text, ":")
 	switch {
 	case strings.HasPrefix(text, "["):
 		return parseTensor(text, 0)
+	case strings.HasPrefix(text, `"`):
+		return parseText(text)
 	case typed && kind == "ints":
 		return parseInts(rest)
 	case typed && strings.HasPrefix(rest, "["):
@@ -39,6 +41,13 @@ func parseValue(text string) (any, error) {
 	}
 	if x, err := strconv.ParseFloat(text, 64); err == nil {
 		return x, nil
+	}
+	return text, nil
+}
+
+func parseText(quoted string) (text string, err error) {
+	if err := json.Unmarshal([]byte(quoted), &text); err != nil {
+		return "", fmt.Errorf("%s is no text in double quotes: %w", quoted, err)
 	}
 	return text, nil
 }

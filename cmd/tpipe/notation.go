@@ -12,7 +12,7 @@ import (
 const maxPrinted = 1000
 
 // format prints a result of a call in the form that parseValue reads, where it has
-// one.
+// one. A text is printed as it is, without quotes.
 func format(v any) string {
 	switch v := v.(type) {
 	case nil:

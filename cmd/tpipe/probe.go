@@ -39,7 +39,8 @@ which paths two processes have in common.
 
 With -to it opens a pipe to a peer that listens, an echo for example, and prints the
 path of that: the dialect, the transport, the channel for each pair of devices and
-size of tensors, and what was not chosen, and why.`,
+size of tensors, and what was not chosen, and why. -dialect and the flags for TLS are
+about that pipe alone.`,
 		make: func() command { return &probe{} },
 	}
 }
@@ -71,7 +72,7 @@ func (p *probe) run(ctx context.Context, s streams) error {
 	if p.to != "" {
 		return p.ask(ctx, s)
 	}
-	offered, err := p.offer.profile()
+	offered, err := p.listed()
 	if err != nil {
 		return err
 	}
@@ -82,6 +83,25 @@ func (p *probe) run(ctx context.Context, s streams) error {
 	enc := json.NewEncoder(s.out)
 	enc.SetIndent("", "  ")
 	return enc.Encode(f)
+}
+
+// listed is what to look at where no peer is asked for. Flags about the pipe to one are
+// refused, because they would change nothing.
+func (p *probe) listed() (tensorpipe.Profile, error) {
+	dialect, err := (&pathFlags{dialect: p.dialect}).chosenDialect()
+	if err != nil {
+		return tensorpipe.Profile{}, err
+	}
+	offered, err := p.offer.profile()
+	switch {
+	case err != nil:
+		return offered, err
+	case dialect != pipe.DialectAuto:
+		return offered, usageErrorf("-dialect is about the pipe to a peer: name one with -to")
+	case p.tls != (tlsFlags{}):
+		return offered, usageErrorf("-tls and its like are about the pipe to a peer: name one with -to")
+	}
+	return offered, nil
 }
 
 func look(profile tensorpipe.Profile) findings {

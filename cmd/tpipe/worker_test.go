@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -9,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -70,6 +75,70 @@ func TestCallOfKilledWorkerFails(t *testing.T) {
 	require.Contains(t, stderr, "unreachable")
 }
 
+// A worker that was killed has its place again when it is started with -replace, and not
+// without. Who loses its place while it lives says so.
+func TestKilledWorkerStartsAgain(t *testing.T) {
+	line := []string{"worker", "-rendezvous", "file://" + filepath.Join(t.TempDir(), "store")}
+	start(t, line...).lineWith("worker0")
+	line = append(line, "-name", "w1")
+	w := start(t, line...)
+	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", w.line())
+	w.signal(syscall.SIGKILL)
+	w.wait()
+
+	_, stderr, code := tpipe(t, line...)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "if it has died, remove or replace it")
+	again := start(t, append(line, "-replace")...)
+	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", again.line())
+	stdout, stderr, code := tpipe(t, "call", "-rendezvous", line[2], "-to", "w1", "aten::neg", "[1]")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "i64:[-1]\n", stdout)
+
+	third := start(t, append(line, "-replace")...)
+	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", third.line())
+	again.stderr.await(t, "this worker is not in the group any more")
+	again.stop()
+	third.stop()
+}
+
+// A call that is killed while its function runs leaves the workers as they were.
+func TestKilledCall(t *testing.T) {
+	url := "file://" + filepath.Join(t.TempDir(), "store")
+	callers := make(chan agent.WorkerInfo, 1)
+	stuck := agent.NewFunc[agent.None, agent.None]("test.stuck")
+	join := func(name string) *agent.Agent {
+		a, err := agent.Join(t.Context(), agent.Config{
+			Name: name, Rank: -1, Rendezvous: url, Logger: slog.New(slog.DiscardHandler),
+			Funcs: agent.Funcs{stuck.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+				caller, _ := agent.Caller(ctx)
+				callers <- caller
+				<-ctx.Done()
+				return agent.None{}, context.Cause(ctx)
+			})},
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, a.Close()) })
+		return a
+	}
+	first, second := join("first"), join("second")
+	meet := func() {
+		met := patience.Start(func() error { return second.Barrier(t.Context()) })
+		require.NoError(t, first.Barrier(t.Context()))
+		require.NoError(t, patience.Finish(t, met))
+	}
+	call := start(t, "call", "-rendezvous", url, "-to", "first", "test.stuck")
+	caller := patience.Finish(t, callers)
+	meet()
+	call.signal(syscall.SIGKILL)
+	call.wait()
+	meet()
+	require.Eventually(t, func() bool {
+		_, err := second.Worker(t.Context(), caller.To())
+		return errors.Is(err, agent.ErrNoWorker)
+	}, hang, pollInterval)
+}
+
 func TestWorkersOfOneSize(t *testing.T) {
 	url := "tcp://" + freeAddress(t)
 	line := []string{"worker", "-rendezvous", url, "-world", "2"}
@@ -84,6 +153,29 @@ func TestWorkersOfOneSize(t *testing.T) {
 		p.signal(syscall.SIGTERM)
 		_, stderr, code := p.wait()
 		require.Zero(t, code, stderr)
+	}
+}
+
+// What has a name is named, and texts in double quotes never are.
+func TestArgumentsOfACall(t *testing.T) {
+	c := &caller{to: "worker0"}
+	require.NoError(t, c.take([]string{"example.find", `"color=red"`, "7", `where="a=b"`, "x=1=2", `"true"`, `"\u00e4\n"`, `say "hi"`, "none"}))
+	require.Equal(t, "example.find", c.what)
+	require.Equal(t, []any{"color=red", int64(7), "true", "ä\n", `say "hi"`, nil}, c.args)
+	require.Equal(t, map[string]any{"where": "a=b", "x": "1=2"}, c.named)
+	for text, want := range map[string]string{
+		"alpha=2 alpha=3":       "argument alpha is given twice",
+		"alpha=none alpha=none": "argument alpha is given twice",
+		"http://host/?a=b":      `"http://host/?a" is no name of an argument: a text with = in it stands in double quotes`,
+		"=3":                    `"" is no name of an argument`,
+		`"color=red`:            `"color=red is no text in double quotes: `,
+		`"a"b`:                  `"a"b is no text in double quotes: `,
+		`name="a`:               `"a is no text in double quotes: `,
+		"alpha=[1,":             "is no tensor",
+	} {
+		err := (&caller{to: "worker0"}).take(append([]string{"example.find"}, strings.Fields(text)...))
+		require.ErrorContains(t, err, want, text)
+		require.Equal(t, exitUsage, exitCode(err), text)
 	}
 }
 
