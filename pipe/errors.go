@@ -31,8 +31,11 @@ var (
 	ErrProtocol = errors.New("peer broke the protocol")
 
 	// ErrLimit: a message, a peer's claim or a number of connections exceeds a
-	// limit of the Options, which can be raised if the size is wanted; or the
-	// description of a message is larger than the peer can take.
+	// limit of the Options, which can be raised if the size is wanted; or a
+	// message has a description that is larger than the peer can take, or in the
+	// compatible dialect a part that the transport or the channel has no form for,
+	// as a tensor of 4 GiB over shm. Such a message is refused before any of it
+	// leaves, and the pipe goes on.
 	ErrLimit = errors.New("limit exceeded")
 
 	// ErrOptions: the Options given to New make no sense; the text says which.
