@@ -76,6 +76,11 @@ var (
 	// one the pipe. It is channel.ErrCopy.
 	ErrCopy = channel.ErrCopy
 
+	// ErrUnopened: a channel could not open what it opens by itself, such as the
+	// lanes of mpt; the cause follows. In the native dialect the pipe does without, in
+	// the compatible one it is closed. It is channel.ErrUnopened.
+	ErrUnopened = channel.ErrUnopened
+
 	// ErrAborted: the sender gave up the message in the middle; its reason
 	// follows. The pipe and the other messages go on.
 	ErrAborted = errors.New("the sender gave up the message")
