@@ -52,7 +52,8 @@ var (
 	// Plan says which channels were refused and why.
 	ErrNoChannel = errors.New("no channel for these devices")
 
-	// ErrPolicy: what the two ends agreed on is not what the Policy requires.
+	// ErrPolicy: there is no path that the policies of both ends allow. The text says
+	// whose it is, and why what it requires is not to be had.
 	ErrPolicy = errors.New("policy not met")
 
 	// ErrHandshake: the pipe could not be opened; the cause follows.
@@ -88,8 +89,8 @@ var (
 	// ErrChecksum: bytes changed on their way. The pipe is closed.
 	ErrChecksum = errors.New("checksum does not match")
 
-	// ErrDialect: the peer does not speak the dialect that Options.Dialect
-	// requires. The cause follows.
+	// ErrDialect: one end does not speak the dialect that Options.Dialect of the
+	// other requires. The cause follows.
 	ErrDialect = errors.New("no common dialect")
 
 	// ErrCloseTimeout: a graceful close gave up waiting, for writes of this
