@@ -13,7 +13,7 @@ import (
 // Dial opens a pipe to url, as in "uv://host:7000". It returns when this end
 // may write. ctx and the HandshakeTimeout bound the call, not the life of the
 // pipe. The error is an [*Error]; it matches ErrHandshakeTimeout, ErrPolicy,
-// ErrProtocol, ErrPeerLost or the transport's own error.
+// ErrNoTransport, ErrDialect, ErrProtocol, ErrPeerLost or the transport's own error.
 func (c *Context) Dial(ctx context.Context, url string) (*Pipe, error) {
 	p, err := c.dial(ctx, url)
 	if err != nil {
