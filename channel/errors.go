@@ -30,6 +30,11 @@ var ErrForbidden = errors.New("the system does not permit it any more")
 // besides. The peer may be alive and well. In the native dialect other transfers go on.
 var ErrCopy = errors.New("the memory cannot be copied")
 
+// ErrUnopened matches errors about something that a channel opens by itself, such as
+// further connections, and could not have: it was refused, or took too long, or this
+// process has no descriptor left. The cause follows. The peer may be alive and well.
+var ErrUnopened = errors.New("what the channel needs could not be opened")
+
 // Error says which channel to whom failed. Err is the cause: an error of the
 // connection such as io.EOF, of a device, or one of this package.
 type Error struct {

@@ -35,8 +35,6 @@ var errAnew = errors.New("the dialling end begins anew")
 // exclusions are what a dialling end does without, and why.
 type exclusions struct{ channels, transports map[string]string }
 
-func newExclusions() exclusions { return exclusions{map[string]string{}, map[string]string{}} }
-
 func (x exclusions) add(p *refusedPart) {
 	if p.what == "channel" {
 		x.channels[p.name] = p.err.Error()
@@ -112,13 +110,18 @@ func (s *spec) judgeMove(ctx context.Context, cancel context.CancelCauseFunc, er
 // reasons are those that the peer is told: of what this end does not have here, and
 // of what it does without for this pipe.
 func (r *registry) reasons(what string, more map[string]string) map[string]string {
-	out := map[string]string{}
+	out := reasonsOf(r.refusals(what))
+	maps.Copy(out, more)
+	return out
+}
+
+// refusals are those of what this end does not have here.
+func (r *registry) refusals(what string) (out []Refusal) {
 	for _, refusal := range r.refused {
 		if refusal.What == what {
-			out[refusal.Name] = refusal.Reason
+			out = append(out, refusal)
 		}
 	}
-	maps.Copy(out, more)
 	return out
 }
 

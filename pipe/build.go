@@ -17,6 +17,7 @@ type spec struct {
 	remoteAddr  string
 	plan        *Plan
 	routes      routes
+	sizes       []wire.SizeClass  // what the answer says of them
 	features    wire.Features     // that both ends have
 	probing     wire.Probing      // what the answer says, at the listening end
 	tried       map[string][]byte // what the peer showed of channels, which were tried with that

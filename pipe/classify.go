@@ -35,7 +35,7 @@ func classify(err error) error {
 // isKnown reports whether an error is one of this package's, or of package channel's
 // that this package has too.
 func isKnown(err error) bool {
-	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy} {
+	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy, ErrUnopened} {
 		if errors.Is(err, known) {
 			return true
 		}

@@ -13,7 +13,7 @@ import (
 // Dial opens a pipe to url, as in "uv://host:7000". It returns when this end
 // may write. ctx and the HandshakeTimeout bound the call, not the life of the
 // pipe. The error is an [*Error]; it matches ErrHandshakeTimeout, ErrPolicy,
-// ErrProtocol, ErrPeerLost or the transport's own error.
+// ErrNoTransport, ErrDialect, ErrProtocol, ErrPeerLost or the transport's own error.
 func (c *Context) Dial(ctx context.Context, url string) (*Pipe, error) {
 	p, err := c.dial(ctx, url)
 	if err != nil {
@@ -35,8 +35,11 @@ func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
 	}
 	ctx, cancel := c.handshakeContext(ctx)
 	defer cancel()
-	without := newExclusions()
+	without := c.without()
 	for {
+		if err := c.checkOffer(without); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
+		}
 		d := &dialer{context: c, opening: newOpening(ctx), url: url, without: without}
 		p, err := d.dial(ctx, entry, addr)
 		var refused *refusedPart
@@ -121,6 +124,7 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 			Refused: r.reasons("channel", d.without.channels),
 			Without: r.reasons("transport", d.without.transports),
 		})
+		brochure.AddWishes(d.context.wishes())
 	}
 	err := first.WriteFrames(transport.Frame{hello.Append(nil)}, transport.Frame{brochure.Append(nil)})
 	if err != nil {
@@ -134,6 +138,9 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 	answer, err := wire.DecodeBrochureAnswer(frame, d.context.limits.wire())
 	if err != nil {
 		return nil, protocolError("brochure answer: %w", err)
+	}
+	if refusal, refused := answer.Refusal(); refused && !d.context.unmarked {
+		return nil, d.context.refusedBy(refusal)
 	}
 	return answer, nil
 }

@@ -31,8 +31,11 @@ var (
 	ErrProtocol = errors.New("peer broke the protocol")
 
 	// ErrLimit: a message, a peer's claim or a number of connections exceeds a
-	// limit of the Options, which can be raised if the size is wanted; or the
-	// description of a message is larger than the peer can take.
+	// limit of the Options, which can be raised if the size is wanted; or a
+	// message has a description that is larger than the peer can take, or in the
+	// compatible dialect a part that the transport or the channel has no form for,
+	// as a tensor of 4 GiB over shm. Such a message is refused before any of it
+	// leaves, and the pipe goes on.
 	ErrLimit = errors.New("limit exceeded")
 
 	// ErrOptions: the Options given to New make no sense; the text says which.
@@ -49,7 +52,8 @@ var (
 	// Plan says which channels were refused and why.
 	ErrNoChannel = errors.New("no channel for these devices")
 
-	// ErrPolicy: what the two ends agreed on is not what the Policy requires.
+	// ErrPolicy: there is no path that the policies of both ends allow. The text says
+	// whose it is, and why what it requires is not to be had.
 	ErrPolicy = errors.New("policy not met")
 
 	// ErrHandshake: the pipe could not be opened; the cause follows.
@@ -73,6 +77,11 @@ var (
 	// one the pipe. It is channel.ErrCopy.
 	ErrCopy = channel.ErrCopy
 
+	// ErrUnopened: a channel could not open what it opens by itself, such as the
+	// lanes of mpt; the cause follows. In the native dialect the pipe does without, in
+	// the compatible one it is closed. It is channel.ErrUnopened.
+	ErrUnopened = channel.ErrUnopened
+
 	// ErrAborted: the sender gave up the message in the middle; its reason
 	// follows. The pipe and the other messages go on.
 	ErrAborted = errors.New("the sender gave up the message")
@@ -80,8 +89,8 @@ var (
 	// ErrChecksum: bytes changed on their way. The pipe is closed.
 	ErrChecksum = errors.New("checksum does not match")
 
-	// ErrDialect: the peer does not speak the dialect that Options.Dialect
-	// requires. The cause follows.
+	// ErrDialect: one end does not speak the dialect that Options.Dialect of the
+	// other requires. The cause follows.
 	ErrDialect = errors.New("no common dialect")
 
 	// ErrCloseTimeout: a graceful close gave up waiting, for writes of this

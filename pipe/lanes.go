@@ -13,12 +13,24 @@ import (
 type lane struct {
 	name    string
 	channel channel.Channel
+	fitter  channel.Fitter // is channel, nil if all tensors fit
 
 	// The numbering of transfers in the compatible dialect.
 	nextSend uint64 // guarded by outbox.mu
 	nextRecv uint64 // belongs to the message whose turn it is to be read
 
 	sent, received traffic
+}
+
+// fits says why a tensor cannot be sent on the lane, or is nil.
+func (l *lane) fits(src device.Buffer) error {
+	if l.fitter == nil {
+		return nil
+	}
+	if err := l.fitter.Fits(src); err != nil {
+		return fmt.Errorf("channel %s: %w", l.name, err)
+	}
+	return nil
 }
 
 // sizedLane is the lane of the tensors of fewer than so many bytes; 0 is all.
@@ -52,6 +64,7 @@ func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Lin
 	if l.channel, err = e.Factory.New(ctx, link, p.role); err != nil {
 		return fmt.Errorf("channel %s: %w", e.Name, err)
 	}
+	l.fitter, _ = l.channel.(channel.Fitter)
 	p.channels = append(p.channels, l)
 	return nil
 }

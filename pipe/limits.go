@@ -23,7 +23,7 @@ type Limits struct {
 	Tensors  int
 
 	// PayloadBytes and TensorBytes bound each one's size. Default 4 GiB and
-	// 64 GiB.
+	// 64 GiB. In the compatible dialect the transport may carry less: ErrLimit.
 	PayloadBytes int
 	TensorBytes  int
 

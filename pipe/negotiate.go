@@ -31,15 +31,17 @@ func (p devicePair) String() string { return p.local.String() + " to " + p.remot
 // deviceDescriptors is what one end says about its devices for one channel.
 type deviceDescriptors = map[device.Device]string
 
-// chooseTransport picks the first transport that the peer can use too. usable
-// tells which of the local ones the peer could dial.
-func (r *registry) chooseTransport(remote map[string]string, usable func(name string) bool) (string, []Refusal, error) {
-	chosen := ""
-	var refused []Refusal
+// chooseTransport picks the first transport that the peer can use too, if there is
+// one. usable tells which of the local ones the peer could dial. Those in except this
+// end does without.
+func (r *registry) chooseTransport(remote map[string]string, usable func(name string) bool, except map[string]string) (chosen string, refused []Refusal) {
 	for _, e := range r.transports {
 		reason := ""
 		descriptor, offered := remote[e.Name]
+		_, excluded := except[e.Name]
 		switch {
+		case excluded:
+			reason = except[e.Name]
 		case !usable(e.Name):
 			reason = "this end does not listen on it"
 		case !offered:
@@ -54,14 +56,12 @@ func (r *registry) chooseTransport(remote map[string]string, usable func(name st
 		}
 		refused = append(refused, Refusal{What: "transport", Name: e.Name, Reason: reason})
 	}
-	if chosen == "" {
-		return "", refused, fmt.Errorf("%w: %v", ErrNoTransport, refused)
-	}
-	return chosen, refused, nil
+	return chosen, refused
 }
 
 // chooseChannels gives each pair of devices the first channel that both ends
-// have and that can serve the pair. Those in except were tried and do not work.
+// have and that can serve the pair. Those in except this end does without, as where
+// they were tried and do not work.
 func (r *registry) chooseChannels(remote map[string]deviceDescriptors, except map[string]string) (map[devicePair]string, []Refusal) {
 	chosen := map[devicePair]string{}
 	var refused []Refusal

@@ -64,36 +64,6 @@ func TestTransportStaysWhereItMust(t *testing.T) {
 	require.Contains(t, server.Plan().String(), "the peer is in another domain")
 }
 
-// A policy fails the opening, at the end that has it, and says why.
-func TestPolicyFailsTheOpening(t *testing.T) {
-	require_ := func(name string) func(*pipe.Options) {
-		return func(o *pipe.Options) { o.Policy.Transports.Require = []string{name} }
-	}
-	t.Run("at the dialling end", func(t *testing.T) {
-		network := mem.NewNetwork()
-		a, b := both(t, network, require_("mem")), both(t, network)
-		l, err := b.Listen(testContext(t), "uv://127.0.0.1:0")
-		require.NoError(t, err)
-		_, err = a.Dial(testContext(t), l.URLs()[0])
-		require.ErrorIs(t, err, pipe.ErrPolicy)
-	})
-	t.Run("at the listening end", func(t *testing.T) {
-		network := mem.NewNetwork()
-		a, b := both(t, network), both(t, network, require_("mem"))
-		l, err := b.Listen(testContext(t), "uv://127.0.0.1:0")
-		require.NoError(t, err)
-		_, err = a.Dial(testContext(t), l.URLs()[0])
-		require.ErrorIs(t, err, pipe.ErrHandshake)
-		require.Eventually(t, func() bool { return b.Stats().HandshakesFailed == 1 }, time.Minute, time.Millisecond)
-	})
-	t.Run("forbidden transports cannot be dialled", func(t *testing.T) {
-		a := both(t, mem.NewNetwork(), func(o *pipe.Options) { o.Policy.Transports.Forbid = []string{"uv"} })
-		_, err := a.Dial(testContext(t), "uv://127.0.0.1:1")
-		require.ErrorContains(t, err, "forbidden by the policy")
-		require.Equal(t, "uv", a.Refused()[0].Name)
-	})
-}
-
 // Without a common channel payloads still travel; a tensor is an error of the
 // call, which says why, and nothing else.
 func TestNoCommonChannel(t *testing.T) {

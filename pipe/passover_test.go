@@ -51,8 +51,7 @@ func TestPassOver(t *testing.T) {
 				{"shm", 200, announcedTransport{announced{domain: "shm:1"}}},
 			}, c.channels, policy)
 			require.NoError(t, err)
-			ctx := &Context{registry: r, opts: Options{Policy: policy}}
-			require.Equal(t, c.want, ctx.passOver(c.transport, r.offers(), c.tried))
+			require.Equal(t, c.want, r.passOver(c.transport, r.offers(), c.tried, c.rule.asksFor))
 		})
 	}
 }

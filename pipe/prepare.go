@@ -24,6 +24,9 @@ func (o *outbox) prepare(m *Message) (*outgoing, error) {
 		err = o.checkWhole(m, size.descriptor)
 	}
 	if err == nil {
+		err = o.checkFit(m)
+	}
+	if err == nil {
 		err = m.checkDeadline()
 	}
 	if err != nil {
@@ -86,6 +89,40 @@ func (o *outbox) checkWhole(m *Message, atMost int) error {
 	var e encoder
 	if n := len(e.describe(m)); n > o.whole {
 		return messageError("%w", limitError("descriptor, which this peer reads in one piece,", uint64(n), uint64(o.whole)))
+	}
+	return nil
+}
+
+// checkFit refuses a message with parts that have no place in the wire form, which is
+// found out too late when they are sent: the pipe would not survive it.
+func (o *outbox) checkFit(m *Message) error {
+	for i, p := range m.Payloads {
+		if err := transport.CheckFrame(o.pipe.first, int64(len(p.Data))); err != nil {
+			return messageError("payload %d: %w: %w", i, ErrLimit, err)
+		}
+	}
+	for i := range m.Tensors {
+		if err := o.pipe.checkTensorFits(&m.Tensors[i]); err != nil {
+			return messageError("tensor %d: %w: %w", i, ErrLimit, err)
+		}
+	}
+	return nil
+}
+
+// checkTensorFits asks the channel of a tensor, or, where the receiver chooses the
+// target, each that the tensor may come to.
+func (p *compat) checkTensorFits(t *Tensor) error {
+	source := t.Buffer.Device()
+	if !t.TargetDevice.IsZero() {
+		return p.between(source, t.TargetDevice)[0].lane.fits(t.Buffer)
+	}
+	for pair, ways := range p.lanes {
+		if pair.local != source {
+			continue
+		}
+		if err := ways[0].lane.fits(t.Buffer); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -40,12 +40,13 @@ func (e ChannelEntry) probe(offers, shown map[string][]byte) error {
 	return p.Probe(offer, shown[e.Name])
 }
 
-// probeAll tries the channels that could serve a pair of devices, and says of
-// which it turned out that they cannot.
-func (r *registry) probeAll(remote map[string]deviceDescriptors, offers map[string][]byte) map[string]string {
+// probeAll tries the channels that could serve a pair of devices, but for those in
+// except, and adds to them those of which it turned out that they cannot.
+func (r *registry) probeAll(remote map[string]deviceDescriptors, offers map[string][]byte, except map[string]string) map[string]string {
 	refused := map[string]string{}
+	maps.Copy(refused, except)
 	for _, e := range r.channels {
-		if e.claimPairs(remote[e.Name], map[devicePair]string{}) != "" {
+		if _, excluded := except[e.Name]; excluded || e.claimPairs(remote[e.Name], map[devicePair]string{}) != "" {
 			continue
 		}
 		if err := e.probe(offers, nil); err != nil {
@@ -56,22 +57,23 @@ func (r *registry) probeAll(remote map[string]deviceDescriptors, offers map[stri
 }
 
 // passOver adds to refused the channels that a pipe over a transport is better off
-// without, unless then devices would be left without any.
-func (c *Context) passOver(transportName string, remote map[string]deviceDescriptors, refused map[string]string) map[string]string {
-	t, _ := c.registry.transport(transportName)
+// without, unless then devices would be left without any, or somebody has asked for
+// the channel.
+func (r *registry) passOver(transportName string, remote map[string]deviceDescriptors, refused map[string]string, asked func(string) bool) map[string]string {
+	t, _ := r.transport(transportName)
 	more := maps.Clone(refused)
-	for _, e := range c.registry.channels {
+	for _, e := range r.channels {
 		s, ok := e.Factory.(channel.Selective)
 		_, already := refused[e.Name]
-		if !ok || already || c.opts.Policy.Channels.asksFor(e.Name) {
+		if !ok || already || asked(e.Name) {
 			continue
 		}
 		if err := s.Suits(t.Transport); err != nil {
 			more[e.Name] = err.Error()
 		}
 	}
-	all, _ := c.registry.chooseChannels(remote, refused)
-	if some, _ := c.registry.chooseChannels(remote, more); len(some) < len(all) {
+	all, _ := r.chooseChannels(remote, refused)
+	if some, _ := r.chooseChannels(remote, more); len(some) < len(all) {
 		return refused
 	}
 	return more

@@ -127,6 +127,14 @@ func (e ChannelEntry) identity() identity {
 	return identity{e.Name, e.Priority, e.Factory == nil}
 }
 
+func names[E any](entries []E, id func(E) identity) []string {
+	out := make([]string, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, id(e).name)
+	}
+	return out
+}
+
 // checkEntries refuses empty and repeated names and priorities: with them the
 // choice would depend on chance.
 func checkEntries[E any](what string, entries []E, id func(E) identity) error {

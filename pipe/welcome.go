@@ -1,10 +1,8 @@
 package pipe
 
 import (
-	"cmp"
 	"context"
 
-	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -16,10 +14,20 @@ func (l *Listener) welcome(transportName string, conn transport.Conn) {
 	defer cancel()
 	w := &welcomer{listener: l, opening: newOpening(ctx), transport: transportName}
 	defer w.opening.abandon()
-	if err := w.serve(ctx, conn); err != nil && l.closing.Err() == nil {
-		l.context.counters.handshakesFailed.Add(1)
-		l.context.log.Warn("handshake failed", "peer", conn.RemoteAddr(), "error", w.opening.explain(err))
+	if err := w.serve(ctx, conn); err != nil {
+		w.report(conn, err)
 	}
+}
+
+// report notes, once, that the handshake failed.
+func (w *welcomer) report(conn transport.Conn, err error) {
+	l := w.listener
+	if w.reported || l.closing.Err() != nil {
+		return
+	}
+	w.reported = true
+	l.context.counters.handshakesFailed.Add(1)
+	l.context.log.Warn("handshake failed", "peer", conn.RemoteAddr(), "error", w.opening.explain(err))
 }
 
 // welcomer is the state of one such handshake.
@@ -29,6 +37,7 @@ type welcomer struct {
 	transport string // of the accepted connection
 	chosen    string // transport of those to come
 	tickets   []*ticket
+	reported  bool // the failure of the handshake
 }
 
 func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
@@ -102,6 +111,8 @@ func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	}
 	s, err := w.choose(brochure, first)
 	if err != nil {
+		w.report(first, err) // first: who hears of it finds it counted
+		w.refuse(brochure, first, err)
 		return nil, err
 	}
 	s.peer, s.remoteAddr = peer, first.RemoteAddr()
@@ -117,56 +128,13 @@ func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	return p, err
 }
 
-func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec, error) {
-	c := w.listener.context
-	name, refused, err := c.registry.chooseTransport(brochure.TransportDomainDescriptors, w.listener.usable)
-	if err != nil {
-		return nil, err
-	}
-	marker, marked := brochure.Marker()
-	marked = marked && !c.unmarked
-	var theirs wire.Probing
-	if marked {
-		theirs = brochure.Probing()
-	}
-	tried := c.registry.probeAll(brochure.ChannelDeviceDescriptors, theirs.Offers)
-	if marked {
-		tried = c.passOver(name, brochure.ChannelDeviceDescriptors, tried)
-	}
-	chosen, more := c.registry.chooseChannels(brochure.ChannelDeviceDescriptors, tried)
-	toldMore := overrule(more, "the dialling end", theirs.Refused)
-	told := overrule(refused, "the dialling end", theirs.Without)
-	native, reason, err := c.chooseDialect(marker, marked, carriesSession(first))
-	all := c.registry.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
-		_, without := tried[e.Name]
-		return !without && e.serves(pair, brochure.ChannelDeviceDescriptors[e.Name])
-	})
-	plan := c.registry.newPlan(name, all, append(told, all.without(toldMore)...))
-	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
-		return nil, err
-	}
-	s := &spec{role: channel.RoleListen, plan: plan, routes: all, native: native, tried: theirs.Offers}
-	if marked {
-		s.features = marker.Features & c.marker().Features
-	}
-	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
-		s.probing = wire.Probing{
-			Offers:  c.registry.answerOffers(all, theirs.Offers),
-			Refused: c.registry.reasons("channel", reasonsOf(all.without(more))),
-			Without: c.registry.reasons("transport", reasonsOf(refused)),
-		}
-	}
-	plan.noteDialect(s.native, reason)
-	return s, nil
-}
-
 // meet sends the answer and collects the pipe's connections. They may come in
 // any order.
 func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	answer, desc := w.answer(s, first)
 	reply, control := w.answerConnections(s, &answer)
 	w.answerChannels(s, &answer)
-	answer.AddSizes(w.listener.context.registry.sizes(s.routes))
+	answer.AddSizes(s.sizes)
 	answer.AddProbing(s.probing)
 	if s.native {
 		w.opening.linger()

@@ -212,6 +212,9 @@ func (c *conn) LargestWhole() int {
 	return c.theirs.ring.Size() - headerSize
 }
 
+// LargestFrame implements [transport.Bounded].
+func (c *conn) LargestFrame() int64 { return largestFrame }
+
 // wake rings the peer's doorbell if the half of it that is meant sleeps.
 func (c *conn) wake(word *atomic.Uint32, sleeps uint32) {
 	if word.Load()&sleeps != 0 && word.And(^sleeps)&sleeps != 0 {

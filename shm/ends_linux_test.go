@@ -109,7 +109,12 @@ func TestFrameTooLarge(t *testing.T) {
 	for i := range frame {
 		frame[i] = part
 	}
-	require.ErrorIs(t, dialled.WriteFrames(transport.Frame{}, frame), transport.ErrFrame)
+	var size *transport.FrameSizeError
+	require.ErrorAs(t, dialled.WriteFrames(transport.Frame{}, frame), &size)
+	require.Equal(t, transport.FrameSizeError{Size: 4 << 30, Largest: 4<<30 - 1}, *size)
+	require.NoError(t, transport.CheckFrame(dialled, size.Largest))
+	require.Error(t, transport.CheckFrame(dialled, size.Size))
+	require.Error(t, transport.CheckFrame(New(), size.Size))
 	require.NoError(t, dialled.WriteFrames(transport.Frame{[]byte("next")}))
 	wantFrame(t, accepted, []byte("next"))
 }

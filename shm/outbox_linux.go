@@ -3,8 +3,6 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"math"
 	"net"
 	"os"
 	"sync"
@@ -57,8 +55,8 @@ func (o *outbox) writeFrames(frames []transport.Frame) error {
 	total := int64(0)
 	for _, f := range frames {
 		n := frame.Size(f)
-		if n > math.MaxUint32 {
-			return fmt.Errorf("%w: one of %d bytes; shared memory takes less than 4 GiB", transport.ErrFrame, n)
+		if n > largestFrame {
+			return &transport.FrameSizeError{Size: n, Largest: largestFrame}
 		}
 		total += headerSize + n
 	}

@@ -60,7 +60,7 @@
 //
 // # Limits
 //
-// A frame is shorter than 4 GiB. C++ peers read an object of the handshake or of
+// A frame is shorter than 4 GiB, see [transport.Bounded]. C++ peers read an object of the handshake or of
 // a message's description in one piece, so for them it must fit into 2 MiB with the
 // four bytes before it: their connections say so, see [transport.Whole], and a pipe
 // refuses to send more.
@@ -70,6 +70,7 @@
 package shm
 
 import (
+	"math"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
@@ -77,6 +78,9 @@ import (
 
 // Name is the transport's name on the wire.
 const Name = "shm"
+
+// largestFrame is the size of the longest frame in bytes, by what a header can say.
+const largestFrame = math.MaxUint32
 
 // settings are what options change.
 type settings struct {
@@ -130,6 +134,9 @@ func (t *Transport) Viable() error { return viable() }
 // DomainDescriptor names the running kernel and the network namespace, in which
 // the names of sockets are.
 func (t *Transport) DomainDescriptor() string { return descriptor() }
+
+// LargestFrame implements [transport.Bounded].
+func (t *Transport) LargestFrame() int64 { return largestFrame }
 
 // CanCommunicate reports whether the peer is in the same domain.
 func (t *Transport) CanCommunicate(remote string) bool {

@@ -11,17 +11,20 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
+var _ channel.Fitter = (*end)(nil)
+
 // end is this process's end of a channel.
 type end struct {
+	conn transport.Conn
 	peer string
 	life *transfer.Life
 	line *framed.Line
 }
 
 func newEnd(link channel.Link) *end {
-	e := &end{peer: link.Peer, life: transfer.NewLife(link.Conns[0].Close, link.Broken)}
+	e := &end{conn: link.Conns[0], peer: link.Peer, life: transfer.NewLife(link.Conns[0].Close, link.Broken)}
 	e.line = framed.New(e.life, e.explain)
-	e.line.Run(link.Conns[0])
+	e.line.Run(e.conn)
 	return e
 }
 
@@ -50,6 +53,9 @@ func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buf
 		e.life.Later(done, e.life.Err())
 	}
 }
+
+// Fits implements [channel.Fitter]: a tensor is one frame.
+func (e *end) Fits(src device.Buffer) error { return transport.CheckFrame(e.conn, int64(src.Len())) }
 
 func (e *end) Abort(id uint64, cause error) {
 	if e.line.Has(id) {

@@ -51,7 +51,8 @@ const Name = "cma"
 // MaxGather is the size of a tensor, in bytes, that may be copied together at
 // the sender because its memory lies in more pieces than an announcement has
 // room for: one in the compatible dialect, 4096 in the native one. The Send of a
-// larger one fails with [ErrScattered].
+// larger one fails with [ErrScattered]. A pipe in the compatible dialect refuses a
+// message with such a tensor.
 const MaxGather = 64 << 20
 
 // maxWorkers is as many goroutines as copy at once unless told otherwise: a few

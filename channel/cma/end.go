@@ -17,6 +17,8 @@ import (
 // back; a peer that hears of the end hangs up, and that is what is waited for.
 const hangUpWait = time.Second
 
+var _ channel.Fitter = (*end)(nil)
+
 // end is this process's end of a channel in the compatible dialect. One goroutine
 // announces, one copies, in the order of the announcements, and one takes in
 // completions.
@@ -98,6 +100,14 @@ func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(e
 	if buf.Len() == 0 || !q.Push(t) {
 		e.life.Later(done, e.life.Err())
 	}
+}
+
+// Fits implements [channel.Fitter]: an announcement names one piece of memory.
+func (e *end) Fits(src device.Buffer) error {
+	if _, ok := src.Contiguous(); ok {
+		return nil
+	}
+	return checkGather(src)
 }
 
 func (e *end) Abort(id uint64, cause error) {

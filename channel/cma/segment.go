@@ -26,12 +26,20 @@ func gather(buf device.Buffer, limit int) ([][]byte, error) {
 	if len(pieces) <= limit {
 		return pieces, nil
 	}
-	if buf.Len() > MaxGather {
-		return nil, ErrScattered
+	if err := checkGather(buf); err != nil {
+		return nil, err
 	}
 	whole := make([]byte, buf.Len())
 	if err := device.CopyHost(device.Bytes(whole), buf); err != nil {
 		return nil, err
 	}
 	return [][]byte{whole}, nil
+}
+
+// checkGather refuses a tensor that is too large to be copied together.
+func checkGather(buf device.Buffer) error {
+	if buf.Len() > MaxGather {
+		return ErrScattered
+	}
+	return nil
 }

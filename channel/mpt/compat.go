@@ -11,7 +11,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-var _ channel.Discarder = (*compatEnd)(nil)
+var (
+	_ channel.Discarder = (*compatEnd)(nil)
+	_ channel.Fitter    = (*compatEnd)(nil)
+)
 
 // compatEnd is this process's end of a channel in the compatible dialect.
 // Transfers queue at the lanes, also before those are open.
@@ -97,6 +100,17 @@ func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 		}
 		return nil
 	})
+}
+
+// Fits implements [channel.Fitter]: what a lane carries of a tensor is one frame.
+func (e *compatEnd) Fits(src device.Buffer) error {
+	part := (int64(src.Len()) + int64(len(e.lanes)) - 1) / int64(len(e.lanes)) // the largest
+	for _, g := range e.factory.groups {
+		if err := transport.CheckFrame(g.Transport, part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // spread begins a transfer, of which push gives each lane its piece.

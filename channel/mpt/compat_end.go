@@ -1,13 +1,14 @@
 package mpt
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
 )
 
 // lastLimit is for how long lanes may still come behind the end of the control
-// connection. An end that is gone, and will never open them, looks the same, and is
+// connection, and how long behind a refusal of lanes that end may come. An end that is gone, and will never open them, looks the same, and is
 // to be an error within a second, on a busy machine too.
 const lastLimit = 500 * time.Millisecond
 
@@ -35,8 +36,16 @@ func (e *compatEnd) attend() {
 	}
 }
 
-// unlessQuiet is err, or the end of the control connection if that came before.
-func (e *compatEnd) unlessQuiet(err error) error {
+// unlessQuiet is err, of lanes that could not be dialled, or the end of the control
+// connection if that comes soon: an end that is gone refuses its lanes as well.
+func (e *compatEnd) unlessQuiet(ctx context.Context, err error) error {
+	soon := time.NewTimer(e.factory.late)
+	defer soon.Stop()
+	select {
+	case <-e.quiet:
+	case <-soon.C:
+	case <-ctx.Done():
+	}
 	select {
 	case <-e.quiet:
 		return io.EOF

@@ -86,7 +86,7 @@ func (e *compatEnd) dial(hello <-chan []byte) error {
 	}
 	conns, err := e.factory.dial(ctx, e.via, lanes, nil)
 	if err != nil {
-		return e.unlessQuiet(err)
+		return e.unlessQuiet(ctx, err)
 	}
 	for i, l := range e.lanes {
 		err = cmp.Or(err, l.adopt(conns[i]))

@@ -58,7 +58,7 @@ func dialLane(ctx context.Context, t transport.Transport, via transport.Conn, la
 	}
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {
-		return nil, err
+		return nil, unopened(ctx, err)
 	}
 	unwatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	err = checkSecure(via, conn)
@@ -69,11 +69,11 @@ func dialLane(ctx context.Context, t transport.Transport, via transport.Conn, la
 		err = use(conn, lane.RegistrationID)
 	}
 	if !unwatch() {
-		err = context.Cause(ctx)
+		err = ctx.Err()
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, err
+		return nil, unopened(ctx, err)
 	}
 	return conn, nil
 }

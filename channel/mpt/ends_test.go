@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -29,6 +29,7 @@ type end struct {
 	host   *bulk.Mover
 	hosted hosted // what host was given
 	broken chan error
+	log    loglines.Lines
 }
 
 // hosted counts the tensors that take the pipe's own way.
@@ -59,7 +60,7 @@ func openEnd(t testing.TB, f *mpt.Factory, role channel.Role, conn transport.Con
 		Conns:  []transport.Conn{conn},
 		Peer:   "worker1",
 		Broken: func(err error) { e.broken <- err },
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: e.log.Logger(),
 	}
 	if host != nil {
 		e.hosted.Channel = host.Lane(1)

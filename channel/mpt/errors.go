@@ -1,8 +1,10 @@
 package mpt
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
@@ -12,16 +14,34 @@ import (
 var (
 	// ErrLate matches the error of a channel whose lanes were not open in time:
 	// the peer is stuck, or something between the two ends swallows
-	// connections to other ports than the pipe's.
-	ErrLate = errors.New("lanes were not open in time")
+	// connections to other ports than the pipe's. It matches
+	// [channel.ErrUnopened], as the errors of all lanes that are not to be had do.
+	ErrLate = fmt.Errorf("%w: lanes were not open in time", channel.ErrUnopened)
 
 	// ErrPlain matches the error of a channel with lanes that do not encrypt,
 	// in a pipe that does. Give the channel a transport with TLS.
 	ErrPlain = errors.New("lane without TLS in a pipe with TLS")
 )
 
+// What the end of the native dialect knows that the other has found out.
+var (
+	errNotListening = fmt.Errorf("%w: the peer could not listen for lanes", channel.ErrUnopened)
+	errNotDialled   = fmt.Errorf("%w: the peer could not dial the lanes", channel.ErrUnopened)
+)
+
 // errBusy is about a caller who counts ids wrongly.
 var errBusy = errors.New("a transfer with this id is under way")
+
+// unopened says that a lane was not to be had, because of err or because ctx has ended.
+func unopened(ctx context.Context, err error) error {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		<-ctx.Done() // transports may notice the deadline before ctx itself does
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", channel.ErrUnopened, err)
+}
 
 // protocolError is an error about a peer that breaks the protocol.
 func protocolError(format string, args ...any) error {

@@ -72,7 +72,7 @@ func (x *expectation) lane(ctx context.Context, i int) (transport.Conn, error) {
 	}
 	if err := checkSecure(x.via, conn); err != nil {
 		_ = conn.Close()
-		return nil, err
+		return nil, unopened(ctx, err)
 	}
 	return conn, nil
 }

@@ -147,18 +147,24 @@ func TestLaneThatNeverArrives(t *testing.T) {
 }
 
 // In the native dialect it harms nobody: tensors go the pipe's own way, all the
-// time and ever after.
+// time and ever after. The logs of both ends say why.
 func TestNativeWithoutLanes(t *testing.T) {
 	refusing := errors.New("no route")
-	for name, transports := range map[string]struct{ dials, listens transport.Transport }{
-		"a lane never arrives": {newSwallowing(false, true), mem.New(nil)},
-		"no lane is accepted":  {mem.New(nil), mem.New(nil)},
-		"nobody can listen":    {mem.New(nil), deaf{mem.New(nil), refusing}},
-		"no streams":           {framesOnly{mem.New(nil)}, framesOnly{mem.New(nil)}},
+	swallowing, framed := newSwallowing(false, true), framesOnly{mem.New(nil)}
+	const unopened, late, dialled = "could not be opened", "not open in time", "the peer could not dial"
+	for name, c := range map[string]struct {
+		dials, listens         transport.Transport
+		whyDialled, whyListens string
+	}{
+		"a lane never arrives": {swallowing, swallowing.Transport, late, dialled},
+		"no lane is accepted":  {mem.New(nil), mem.New(nil), unopened, dialled},
+		"a lane is refused":    {mute{mem.New(nil), refusing}, mem.New(nil), refusing.Error(), dialled},
+		"nobody can listen":    {mem.New(nil), deaf{mem.New(nil), refusing}, "the peer could not listen", refusing.Error()},
+		"no streams":           {framed, framed, unopened, "unsupported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				dials, listens := mpt.New(netLanes(2, transports.dials)), mpt.New(netLanes(2, transports.listens))
+				dials, listens := mpt.New(netLanes(2, c.dials)), mpt.New(netLanes(2, c.listens))
 				one, other := nativePair(t, dials, listens, overMem())
 				data := numbered(3 << 20)
 				for id := range uint64(6) {
@@ -171,10 +177,20 @@ func TestNativeWithoutLanes(t *testing.T) {
 				require.Empty(t, one.broken)
 				require.Empty(t, other.broken)
 				require.Zero(t, listens.Ports())
+				require.Contains(t, one.log.String(), c.whyDialled)
+				require.Contains(t, other.log.String(), c.whyListens)
 			})
 		})
 	}
 }
+
+// mute is a transport that cannot dial.
+type mute struct {
+	transport.Transport
+	err error
+}
+
+func (m mute) Dial(context.Context, string) (transport.Conn, error) { return nil, m.err }
 
 // deaf is a transport that cannot listen.
 type deaf struct {

@@ -25,12 +25,12 @@ func (f *Factory) used() int { return NativeLanes(f.lanes()) }
 
 // opening is how far the lanes are. It is guarded by nativeEnd.mu.
 type opening struct {
-	begun   bool               // the client has asked, or the server was asked
-	granted int                // by the server, in its wordLanes; at the client: asked for
-	heard   bool               // the client has heard wordLanes, or the server wordOpened
-	told    bool               // the server has told the client of each lane, and is done with framing
-	cancel  context.CancelFunc // of the server's waiting
-	rest    resting            // once they are open
+	begun   bool                    // the client has asked, or the server was asked
+	granted int                     // by the server, in its wordLanes; at the client: asked for
+	heard   bool                    // the client has heard wordLanes, or the server wordOpened
+	told    bool                    // the server has told the client of each lane, and is done with framing
+	cancel  context.CancelCauseFunc // of the server's waiting
+	rest    resting                 // once they are open
 }
 
 // want has the lanes opened if that has not been tried. Only the end that dialled
@@ -53,7 +53,7 @@ func (e *nativeEnd) heardOpen(count int) error {
 	}
 	e.opening.begun = true
 	ctx, cancel := context.WithTimeoutCause(e.opens, awaitLimit, ErrLate)
-	e.opening.cancel = cancel
+	ctx, e.opening.cancel = context.WithCancelCause(ctx)
 	e.life.Go(func() {
 		defer cancel()
 		if err := e.grant(ctx, min(count, e.factory.used())); err != nil {
@@ -163,6 +163,9 @@ func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	ctx, cancel := context.WithTimeoutCause(e.opens, dialLimit, ErrLate)
 	defer cancel()
 	conns, err := e.factory.dial(ctx, e.via, lanes, hearConfirmed)
+	if len(lanes) == 0 {
+		err = errNotListening
+	}
 	if err == nil {
 		err = e.keep(conns...)
 	}
@@ -195,7 +198,7 @@ func (e *nativeEnd) heardOpened(count int) error {
 	}
 	o.heard = true
 	if count == 0 {
-		o.cancel()
+		o.cancel(errNotDialled)
 		e.drop()
 		return nil
 	}

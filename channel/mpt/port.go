@@ -52,7 +52,7 @@ func (f *Factory) open(ctx context.Context, key portKey) (*port, error) {
 	}
 	l, err := f.groups[key.group].Transport.Listen(ctx, key.addr)
 	if err != nil {
-		return nil, err
+		return nil, unopened(ctx, err)
 	}
 	p := &port{factory: f, key: key, listener: l, waiting: make(map[uint64]*ticket)}
 	p.ctx, p.stop = context.WithCancel(context.Background())

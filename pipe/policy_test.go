@@ -1,0 +1,195 @@
+package pipe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// forEachEnd runs f with options of the end that dials, of the one that listens, and of
+// both.
+func forEachEnd(t *testing.T, option func(*pipe.Options), f func(t *testing.T, dials, listens func(*pipe.Options))) {
+	none := func(*pipe.Options) {}
+	t.Run("the dialling end", func(t *testing.T) { f(t, option, none) })
+	t.Run("the listening end", func(t *testing.T) { f(t, none, option) })
+	t.Run("both ends", func(t *testing.T) { f(t, option, option) })
+}
+
+// wanting are options of both that speak a dialect and have two channels.
+func wanting(dialect string) func(*pipe.Options) {
+	return func(o *pipe.Options) {
+		o.Dialect = dialect
+		o.Channels = []pipe.ChannelEntry{
+			{Name: "xth", Priority: 2, Factory: xth.New()},
+			{Name: "basic", Priority: 1, Factory: basic.New()},
+		}
+	}
+}
+
+// onBoth runs f in each dialect with pairs of contexts that listen on both transports.
+func onBoth(t *testing.T, option func(*pipe.Options), f func(t *testing.T, a, b *pipe.Context)) {
+	for _, dialect := range dialects() {
+		t.Run(dialect, func(t *testing.T) {
+			forEachEnd(t, option, func(t *testing.T, dials, listens func(*pipe.Options)) {
+				network := mem.NewNetwork()
+				f(t, both(t, network, wanting(dialect), dials), both(t, network, wanting(dialect), listens))
+			})
+		})
+	}
+}
+
+// listen has c listen on both transports.
+func listen(t *testing.T, c *pipe.Context) *pipe.Listener {
+	t.Helper()
+	l, err := c.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
+	require.NoError(t, err)
+	return l
+}
+
+// goes checks which way a pipe goes, by the plans of both ends, and that it works.
+func goes(t *testing.T, client, server *pipe.Pipe, transportName, channelName string) {
+	t.Helper()
+	for _, p := range []*pipe.Pipe{client, server} {
+		require.Equal(t, transportName, p.Plan().Transport)
+		got, _ := p.Plan().Channel(device.CPU(), device.CPU())
+		require.Equal(t, channelName, got)
+	}
+	exchange(t, client, server, message(1, []int{10}, []int{200_000}, device.CPU()))
+}
+
+// Where a pipe can go the way that a policy requires it does, whichever end has the
+// policy, whatever goes before that by priority, and wherever it begins.
+func TestRequiredPathIsTaken(t *testing.T) {
+	option := func(o *pipe.Options) {
+		o.Policy.Transports.Require = []string{"uv"}
+		o.Policy.Channels.Require = []string{"basic"}
+	}
+	onBoth(t, option, func(t *testing.T, a, b *pipe.Context) {
+		l := listen(t, b)
+		for _, url := range l.URLs() {
+			client, err := a.Dial(testContext(t), url)
+			require.NoError(t, err)
+			server, err := l.Accept(testContext(t))
+			require.NoError(t, err)
+			goes(t, client, server, "uv", "basic")
+			for _, p := range []*pipe.Pipe{client, server} {
+				require.Regexp(t, "not transport mem .*the policy requires uv", p.Plan().String())
+				require.Regexp(t, "not channel xth .*the policy requires basic", p.Plan().String())
+			}
+		}
+	})
+}
+
+// What an end prefers goes before all else, also where it has dialled.
+func TestPreferredPathIsTaken(t *testing.T) {
+	option := func(o *pipe.Options) {
+		o.Policy.Transports.Prefer = []string{"uv"}
+		o.Policy.Channels.Prefer = []string{"basic"}
+	}
+	onBoth(t, option, func(t *testing.T, a, b *pipe.Context) {
+		client, server := join(t, a, listen(t, b))
+		goes(t, client, server, "uv", "basic")
+	})
+}
+
+// Of two ends with a preference the one that listens decides, of transports and channels
+// each by itself.
+func TestListenerPreferenceGoesFirst(t *testing.T) {
+	network := mem.NewNetwork()
+	prefer := func(transports, channels []string) func(*pipe.Options) {
+		return func(o *pipe.Options) {
+			o.Policy.Transports.Prefer, o.Policy.Channels.Prefer = transports, channels
+		}
+	}
+	auto := wanting(pipe.DialectAuto)
+	a := both(t, network, auto, prefer([]string{"uv"}, []string{"basic"}))
+	client, server := join(t, a, listen(t, both(t, network, auto, prefer([]string{"mem"}, nil))))
+	goes(t, client, server, "mem", "basic")
+	client, server = join(t, a, listen(t, both(t, network, auto, prefer(nil, []string{"xth"}))))
+	goes(t, client, server, "uv", "xth")
+}
+
+// A pipe that no path is left for is not opened. Both ends say why, whoever requires it.
+func TestPolicyFailsTheOpening(t *testing.T) {
+	for name, c := range map[string]struct {
+		option func(*pipe.Options)
+		lacks  func(*pipe.Options)
+		says   string
+	}{
+		"transport": {
+			func(o *pipe.Options) { o.Policy.Transports.Require = []string{"mem"} },
+			func(o *pipe.Options) { o.Policy.Transports.Forbid = []string{"mem"} },
+			"transport mem: ",
+		},
+		"channel": {
+			func(o *pipe.Options) { o.Policy.Channels.Require = []string{"xth"} },
+			func(o *pipe.Options) { o.Policy.Channels.Forbid = []string{"xth"} },
+			"channel xth: ",
+		},
+	} {
+		for _, dialect := range dialects() {
+			t.Run(name+" "+dialect, func(t *testing.T) {
+				t.Run("the dialling end", func(t *testing.T) { refusedOpening(t, dialect, c.option, c.lacks, c.says) })
+				t.Run("the listening end", func(t *testing.T) { refusedOpening(t, dialect, c.lacks, c.option, c.says) })
+			})
+		}
+	}
+}
+
+func refusedOpening(t *testing.T, dialect string, dials, listens func(*pipe.Options), says string) {
+	var log loglines.Lines
+	network := mem.NewNetwork()
+	a := both(t, network, wanting(dialect), dials)
+	b := both(t, network, wanting(dialect), listens, func(o *pipe.Options) { o.Logger = log.Logger() })
+	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0")
+	require.NoError(t, err)
+	_, err = a.Dial(testContext(t), l.URLs()[0])
+	require.ErrorIs(t, err, pipe.ErrHandshake)
+	require.ErrorIs(t, err, pipe.ErrPolicy)
+	require.ErrorContains(t, err, says)
+	require.ErrorContains(t, err, "the listening end refuses the pipe")
+	require.EqualValues(t, 1, b.Stats().HandshakesFailed)
+	require.Contains(t, log.String(), says)
+	require.NotContains(t, log.String(), pipe.ErrPeerClosed.Error())
+}
+
+// What this end alone cannot meet it does not dial for.
+func TestPolicyThatNothingMeets(t *testing.T) {
+	a := both(t, mem.NewNetwork(), func(o *pipe.Options) {
+		o.Policy.Transports = pipe.Rule{Require: []string{"mem"}, Forbid: []string{"mem"}}
+	})
+	_, err := a.Dial(testContext(t), "uv://127.0.0.1:1")
+	require.ErrorIs(t, err, pipe.ErrPolicy)
+	require.ErrorContains(t, err, "transport mem: forbidden by the policy")
+}
+
+func TestForbiddenTransportIsNotDialled(t *testing.T) {
+	a := both(t, mem.NewNetwork(), func(o *pipe.Options) { o.Policy.Transports.Forbid = []string{"uv"} })
+	_, err := a.Dial(testContext(t), "uv://127.0.0.1:1")
+	require.ErrorContains(t, err, "forbidden by the policy")
+	require.Equal(t, "uv", a.Refused()[0].Name)
+}
+
+// A dialect that only one of the ends speaks is another reason, which is told as well.
+func TestRefusedDialectIsTold(t *testing.T) {
+	for _, ends := range [][2]string{
+		{pipe.DialectCompatible, pipe.DialectNative},
+		{pipe.DialectNative, pipe.DialectCompatible},
+	} {
+		var log loglines.Lines
+		network := mem.NewNetwork()
+		a := both(t, network, func(o *pipe.Options) { o.Dialect = ends[0] })
+		b := both(t, network, func(o *pipe.Options) { o.Dialect, o.Logger = ends[1], log.Logger() })
+		_, err := a.Dial(testContext(t), listen(t, b).URLs()[0])
+		require.ErrorIs(t, err, pipe.ErrDialect)
+		require.ErrorContains(t, err, "the listening end refuses the pipe")
+		require.Contains(t, log.String(), pipe.ErrDialect.Error())
+	}
+}
