@@ -51,7 +51,12 @@ type Limits struct {
 	// ContextWindowBytes bounds what peers may have on their way to, or unread
 	// at, all native pipes of the context together, beyond 256 KiB per stream:
 	// what the windows of their sessions may grow by. A pipe that gets nothing
-	// of it still works, at 256 KiB per round trip. Default 256 MiB.
+	// of it still works, at 256 KiB per round trip. Through shared memory it
+	// bounds what this end may have on its way: what the rings that it writes to
+	// may grow by, each by 1.5 MiB, beyond 512 KiB for the messages of a pipe, as
+	// much for its large data if those use a ring, and 64 KiB for each other
+	// stream. Rings that nothing is written to give back what they have grown by.
+	// Default 256 MiB.
 	ContextWindowBytes int
 
 	// HandshakesInProgress bounds the accepted connections of a context that

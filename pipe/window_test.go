@@ -5,21 +5,29 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+	waiting "github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 // windowContext makes a context whose pipes are native.
 func windowContext(t *testing.T, network *mem.Network, windowBytes int) *Context {
 	t.Helper()
+	return windowContextOver(t, TransportEntry{Name: "mem", Transport: mem.New(network, mem.WithBuffer(4<<20))}, windowBytes)
+}
+
+func windowContextOver(t *testing.T, over TransportEntry, windowBytes int) *Context {
+	t.Helper()
 	c, err := New(Options{
 		Dialect:    DialectNative,
-		Transports: []TransportEntry{{Name: "mem", Transport: mem.New(network, mem.WithBuffer(4<<20))}},
+		Transports: []TransportEntry{over},
 		Channels:   []ChannelEntry{{Name: "basic", Factory: basic.New()}},
 		Limits:     Limits{ContextWindowBytes: windowBytes, PipeBytesInFlight: 16 << 20},
 	})
@@ -31,7 +39,7 @@ func windowContext(t *testing.T, network *mem.Network, windowBytes int) *Context
 // windowPipes opens pipes between two contexts.
 func windowPipes(t *testing.T, from, to *Context, count int) (clients, servers []*Pipe) {
 	t.Helper()
-	l, err := to.Listen(t.Context(), "mem://")
+	l, err := to.Listen(t.Context(), from.opts.Transports[0].Name+"://")
 	require.NoError(t, err)
 	for range count {
 		p, err := from.Dial(t.Context(), l.URLs()[0])
@@ -110,6 +118,39 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 		b.Close()
 		require.Zero(t, b.windows.InUse())
 	})
+}
+
+// Through shared memory what counts is what the rings grow by that an end writes to. With
+// a budget for one of them that is taken once, and given back in the end.
+func TestRingsOfAllPipesShareABudget(t *testing.T) {
+	if err := shm.New().Viable(); err != nil {
+		t.Skip("the transport does not work here: ", err)
+	}
+	const grows, each = 3 << 19, 100
+	shared := func(bound int) *Context {
+		return windowContextOver(t, TransportEntry{Name: shm.Name, Transport: shm.New()}, bound)
+	}
+	a, b := shared(grows), shared(1)
+	clients, servers := windowPipes(t, a, b, 3)
+	for _, p := range clients {
+		for range 2 * each {
+			p.WriteAsync(context.Background(), windowMessage())
+		}
+	}
+	for _, p := range servers {
+		take(t, p, each)
+	}
+	require.Eventually(t, func() bool { return a.windows.InUse() == grows }, waiting.Limit, time.Millisecond)
+	for _, p := range servers {
+		take(t, p, each)
+	}
+	require.LessOrEqual(t, a.windows.InUse(), grows)
+	require.Zero(t, b.windows.InUse())
+	for _, p := range clients {
+		p.Abort(nil)
+	}
+	a.Close()
+	require.Zero(t, a.windows.InUse())
 }
 
 func TestWindowBudgetIsNeverExceeded(t *testing.T) {

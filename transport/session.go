@@ -68,9 +68,11 @@ type SessionConfig struct {
 	// leaves it to the transport.
 	Window int
 
-	// Budget, if it is not nil, is asked before a stream may have more than
-	// 256 KiB on their way or unread, and is given back what it gave when the
-	// stream or the session is closed.
+	// Budget, if it is not nil, is asked before a stream may have more than what
+	// it begins with on its way or unread: by the end that reads, or, where the
+	// memory of the stream is shared, by the end that writes and sets it aside. It
+	// is given back what it gave when the stream or the session is closed, if not
+	// before.
 	Budget Budget
 }
 

@@ -2,12 +2,12 @@ package cma
 
 import "time"
 
-// alarm tells a crew when no chunk has ended for stuckAfter while somebody waits for
-// that. It is guarded by the crew.
+// alarm tells when no copy has ended for stuckAfter while somebody waits for that. It is
+// guarded by who has it.
 type alarm struct {
 	timer    *time.Timer
 	on       bool // the timer runs
-	progress int  // chunks that have ended
+	progress int  // copies that have ended
 	seen     int  // of them, when it was set
 }
 
@@ -24,7 +24,7 @@ func (a *alarm) set(wanted bool) {
 	}
 }
 
-// rang takes note that the timer ran out, and reports whether no chunk has ended
+// rang takes note that the timer ran out, and reports whether no copy has ended
 // meanwhile.
 func (a *alarm) rang() bool {
 	a.on = false

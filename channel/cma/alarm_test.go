@@ -1,6 +1,7 @@
 package cma
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,60 +11,65 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// sparing is a crew whose pace has one worker copy. The workers are the test's.
-func sparing() *crew {
-	c := newCrew(make(chan struct{}, 3), func(func()) {})
-	same := rate{mean: 1, n: 16}
-	c.pace = pace{rates: []rate{same, same, same}, turns: tryFor}
-	return c
+// slow is a crew of four at most, whose pace has one copy, and of which no chunk ends
+// before the test ends it.
+type slow struct {
+	*crew
+	begun chan underWay
 }
 
-// give starts a job of so many chunks, which nobody reads.
-func give(c *crew, chunks int) *job {
-	j := &job{dst: device.Bytes(make([]byte, chunks*chunk))}
-	c.start(j)
-	return j
+// underWay is a chunk that a worker copies.
+type underWay struct {
+	piece
+	end func()
 }
 
-// begun is the next chunk that a worker copies.
-func begun(c *crew) piece {
-	p := c.take()
-	c.begin(&p)
-	return p
-}
-
-// waiting is a worker of the crew that waits for his turn.
-func waiting(c *crew) <-chan piece {
-	got := make(chan piece, 1)
-	go func() { got <- begun(c) }()
-	synctest.Wait()
-	return got
-}
-
-// over ends a chunk, which must be the last of its job.
-func over(t *testing.T, c *crew, p piece) {
+func slowCrew(t *testing.T) slow {
 	t.Helper()
-	outcome, over := c.settle(p, time.Millisecond, nil)
-	require.True(t, over)
-	require.NoError(t, outcome)
+	var workers sync.WaitGroup
+	s := slow{newCrew(make(chan struct{}, 3), workers.Go), make(chan underWay, 16)}
+	s.copy = func(_ *reader, p piece) error {
+		over := make(chan struct{})
+		s.begun <- underWay{p, sync.OnceFunc(func() { close(over) })}
+		<-over
+		return nil
+	}
+	same := rate{mean: 1, n: 16}
+	s.pace = pace{rates: []rate{same, same, same}, turns: tryFor}
+	t.Cleanup(func() {
+		s.close()
+		workers.Wait()
+	})
+	return s
+}
+
+// give starts a job of one chunk.
+func (s slow) give() *job { return s.giveUntil(func(error) {}) }
+
+func (s slow) giveUntil(finished func(error)) *job {
+	j := &job{dst: device.Bytes(make([]byte, chunk)), finished: finished}
+	s.start(j)
+	return j
 }
 
 // Where one worker is enough, another one takes a job at once when that one has to
 // finish his, which may take long.
 func TestWorkerThatFinishesWakesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := sparing()
-		give(c, 1)
-		first := begun(c)
-		next := give(c, 1)
-		got := waiting(c)
-		require.Empty(t, got, "one is enough")
-		over(t, c, first)
+		s := slowCrew(t)
+		finished := make(chan struct{})
+		s.giveUntil(func(error) { <-finished })
+		first := <-s.begun
+		next := s.give()
 		synctest.Wait()
-		require.Len(t, got, 1)
-		second := <-got
+		require.Empty(t, s.begun, "one is enough")
+		first.end()
+		synctest.Wait()
+		require.Len(t, s.begun, 1)
+		second := <-s.begun
 		require.Same(t, next, second.job)
-		over(t, c, second)
+		second.end()
+		close(finished)
 	})
 }
 
@@ -71,67 +77,122 @@ func TestWorkerThatFinishesWakesAnother(t *testing.T) {
 // be it one of many jobs, and from then on nobody counts it.
 func TestChunkThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := sparing()
-		var stuck []piece
-		give(c, 1)
-		stuck = append(stuck, begun(c))
+		s := slowCrew(t)
+		s.give()
+		stuck := []underWay{<-s.begun}
 		for range 2 {
 			begin := time.Now()
-			give(c, 1)
-			stuck = append(stuck, <-waiting(c))
+			s.give()
+			stuck = append(stuck, <-s.begun)
 			require.Equal(t, stuckAfter, time.Since(begin))
 		}
-		give(c, 1)
-		last := <-waiting(c)
+		s.give()
+		last := <-s.begun
 		require.Equal(t, 1, last.beside)
-		give(c, 1)
-		got := waiting(c)
-		require.Empty(t, got, "one that is not stuck is enough")
+		s.give()
+		synctest.Wait()
+		require.Empty(t, s.begun, "one that is not stuck is enough")
 		for _, p := range stuck {
-			over(t, c, p)
+			p.end()
 		}
 		synctest.Wait()
-		require.Empty(t, got, "those do not count")
-		over(t, c, last)
-		over(t, c, <-got)
-		require.Zero(t, c.running)
-		require.Zero(t, c.copying)
+		require.Empty(t, s.begun, "those do not count")
+		last.end()
+		(<-s.begun).end()
+		synctest.Wait()
+		require.Zero(t, s.running)
+		require.Zero(t, s.copying)
+		require.Equal(t, s.workers, s.idle)
+	})
+}
+
+// Of jobs that come at once each is begun, though a single worker was idle then and the
+// first of them never ends.
+func TestJobsAtOnceBehindOneThatIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := slowCrew(t)
+		s.give()
+		(<-s.begun).end()
+		synctest.Wait()
+		require.Equal(t, 1, s.idle)
+		begin := time.Now()
+		s.give()
+		s.give()
+		s.give()
+		var all []underWay
+		for i := range 3 {
+			all = append(all, <-s.begun)
+			require.Equal(t, time.Duration(i)*stuckAfter, time.Since(begin))
+		}
+		require.Equal(t, 3, s.workers)
+		for _, p := range all {
+			p.end()
+		}
+	})
+}
+
+// There are no more workers than slots: with all of them stuck a job waits until one is not.
+func TestAllWorkersAreStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := slowCrew(t)
+		var stuck []underWay
+		for range 4 {
+			s.give()
+			stuck = append(stuck, <-s.begun)
+		}
+		s.give()
+		<-time.NewTimer(10 * stuckAfter).C
+		require.Empty(t, s.begun)
+		stuck[2].end()
+		synctest.Wait()
+		require.Len(t, s.begun, 1)
+		stuck = append(stuck, <-s.begun)
+		for _, p := range stuck {
+			p.end()
+		}
 	})
 }
 
 // The alarm that was set for one chunk is good for the one behind it.
 func TestChunkThatIsStuckBehindAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := sparing()
-		give(c, 1)
-		first := begun(c)
-		give(c, 1)
-		got := waiting(c)
+		s := slowCrew(t)
+		s.give()
+		first := <-s.begun
+		s.give()
 		<-time.NewTimer(stuckAfter / 2).C
-		over(t, c, first)
-		second := <-got
+		first.end()
+		second := <-s.begun
 		begin := time.Now()
-		give(c, 1)
-		third := <-waiting(c)
+		s.give()
+		third := <-s.begun
 		require.Equal(t, 3*stuckAfter/2, time.Since(begin))
-		over(t, c, second)
-		over(t, c, third)
+		second.end()
+		third.end()
 	})
 }
 
 // A chunk that waits for its slot when it is found stuck does not count when it begins.
 func TestChunkThatIsStuckBeforeItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := sparing()
-		give(c, 1)
-		late := c.take()
-		give(c, 1)
-		next := <-waiting(c)
-		c.begin(&late)
-		require.Equal(t, 1, c.copying)
-		over(t, c, late)
-		require.Equal(t, 1, c.copying)
-		over(t, c, next)
-		require.Zero(t, c.copying)
+		s := slowCrew(t)
+		s.own <- struct{}{}
+		for range cap(s.slots) {
+			s.slots <- struct{}{}
+		}
+		late := s.give()
+		next := s.give()
+		<-time.NewTimer(2 * stuckAfter).C
+		for i, j := range []*job{late, next} {
+			<-s.slots
+			p := <-s.begun
+			require.Same(t, j, p.job)
+			require.Equal(t, i, s.copying)
+			defer p.end()
+		}
+		for range cap(s.slots) - 2 {
+			<-s.slots
+		}
+		<-s.own
 	})
 }

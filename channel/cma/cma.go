@@ -20,8 +20,10 @@
 //
 // Large tensors are copied in chunks, by several goroutines at once and by turns
 // with others that wait. Nothing can interrupt the system call that copies: where
-// the peer's memory keeps it waiting, as memory that a process of its serves may, the
-// channel waits too, and so does its Close. Other channels go on.
+// the peer's memory keeps it waiting, as memory that a process of its serves may, that
+// tensor waits, and Close of the channel. The channel's other tensors go on as long as
+// not all of its workers wait like that; in the compatible dialect, where each has its
+// turn, those behind it wait too. Other channels go on.
 //
 // # Who may read whom
 //

@@ -41,16 +41,20 @@ type job struct {
 // A copy cannot be interrupted, and memory of the peer may keep it waiting for as
 // long as the peer likes. So one worker of each crew needs no slot that others could
 // hold.
+//
+// A worker is made when there is something to do that no other one is free for, up to
+// as many as the slots allow.
 type crew struct {
 	slots chan struct{} // a token for each copy under way, of all crews of a factory
 	own   chan struct{} // likewise, of this one alone
 	spawn func(func())
+	copy  func(*reader, piece) error
 
 	mu      sync.Mutex
 	work    sync.Cond // jobs have come, or the end
 	jobs    fifo.Queue[*job]
 	workers int
-	idle    int
+	idle    int // of them, those that wait, or are about to look for something to do
 	running int // chunks under way, of all jobs, that are not stuck
 	copying int // of them, those that have their slot
 	era     int // of chunks: those of earlier ones are stuck
@@ -60,7 +64,7 @@ type crew struct {
 }
 
 func newCrew(slots chan struct{}, spawn func(func())) *crew {
-	c := &crew{slots: slots, own: make(chan struct{}, 1), spawn: spawn}
+	c := &crew{slots: slots, own: make(chan struct{}, 1), spawn: spawn, copy: (*reader).piece}
 	c.work.L = &c.mu
 	c.alarm.init(c.look)
 	return c
@@ -72,12 +76,7 @@ func (c *crew) start(j *job) {
 	defer c.mu.Unlock()
 	j.next, j.running, j.err = 0, 0, nil
 	c.jobs.Push(j)
-	chunks := (j.dst.Len() + chunk - 1) / chunk
-	for range min(chunks-c.idle, cap(c.slots)+cap(c.own)-c.workers) {
-		c.workers++
-		c.spawn(c.serve)
-	}
-	c.work.Broadcast()
+	c.join()
 }
 
 // stop ends a job early because of cause. It returns true if that was all there
@@ -116,13 +115,21 @@ func (c *crew) serve() {
 		slot := c.slot()
 		c.begin(&p)
 		start := time.Now()
-		err := r.read(p.pid, p.dst, p.src, p.off, p.n)
+		err := c.copy(&r, p)
 		outcome, over := c.settle(p, time.Since(start), err)
 		<-slot // once nobody counts this worker as copying
 		if over {
 			p.finished(outcome)
 		}
+		c.rest()
 	}
+}
+
+// rest counts a worker that is through with what it took.
+func (c *crew) rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle++
 }
 
 // slot waits until one more copy may be under way. The copy is over when the token
@@ -144,11 +151,13 @@ type piece struct {
 	beside int // chunks that were being copied when it began, itself among them
 }
 
+// piece copies one.
+func (r *reader) piece(p piece) error { return r.read(p.pid, p.dst, p.src, p.off, p.n) }
+
 // take waits for a chunk to copy. There is none at the end.
 func (c *crew) take() piece {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle++
 	for !c.ready() {
 		c.alarm.set(c.jobs.Len() > 0)
 		c.work.Wait()
@@ -170,14 +179,20 @@ func (c *crew) take() piece {
 	return p
 }
 
-// join wakes another worker if there is something to do for it. To wake one for nothing
-// takes longer than a tenth of a chunk. Else the alarm watches over those that wait. The
-// caller holds mu.
+// join has another worker take a chunk if that is worth it: one that is idle, or a new
+// one. To wake one for nothing takes longer than a tenth of a chunk. Who takes a chunk has
+// the next one join in turn, so that nothing is left waiting because an idle worker was
+// counted on for two. Else the alarm watches over those that wait. The caller holds mu.
 func (c *crew) join() {
-	if c.ready() {
-		c.work.Signal()
-	} else {
+	switch {
+	case !c.ready():
 		c.alarm.set(c.jobs.Len() > 0)
+	case c.idle > 0:
+		c.work.Signal()
+	case c.jobs.Len() > 0 && c.workers < cap(c.slots)+cap(c.own):
+		c.workers++
+		c.idle++
+		c.spawn(c.serve)
 	}
 }
 
@@ -199,7 +214,7 @@ func (c *crew) look() {
 	if c.alarm.rang() && c.jobs.Len() > 0 {
 		c.era++
 		c.running, c.copying = 0, 0
-		c.work.Broadcast()
+		c.join()
 	}
 	c.alarm.set(c.jobs.Len() > 0 && c.running > 0)
 }

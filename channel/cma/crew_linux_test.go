@@ -8,10 +8,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 )
 
 // team is a crew whose workers the test waits for.
@@ -115,4 +117,27 @@ func TestCrewLearnsFromCopies(t *testing.T) {
 	defer c.mu.Unlock()
 	require.Len(t, c.pace.rates, 1)
 	require.Equal(t, recent, c.pace.rates[0].n)
+}
+
+// Jobs that come at once are done as if they came one by one: where the first is stuck, and
+// with it the only worker, there is another one for the second.
+func TestCrewGetsJobsAtOnce(t *testing.T) {
+	c := team(t, 4)
+	first, _, done := copying(make([]byte, chunk))
+	c.start(first)
+	require.NoError(t, <-done)
+	require.Eventually(t, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.idle == 1
+	}, patience.Limit, time.Millisecond)
+	w := Withhold(t, chunk)
+	stuck, _, stuckDone := copying(w.Memory)
+	good, _, goodDone := copying(make([]byte, chunk))
+	c.start(stuck)
+	c.start(good)
+	require.NoError(t, patience.Finish(t, goodDone))
+	require.Empty(t, stuckDone)
+	w.Release()
+	require.NoError(t, <-stuckDone)
 }

@@ -27,14 +27,15 @@ type nativeEnd struct {
 	life *transfer.Life
 	crew *crew
 
-	mu     sync.Mutex
-	ended  bool // nothing begins any more
-	sends  map[uint64]*sending
-	recvs  map[uint64]*receiving
-	offers map[uint64]*offer // of the peer, without a Recv that can use them
-	noted  int               // pieces in offers
-	words  fifo.Queue[word]  // to be written
-	work   sync.Cond         // words have come, or the end
+	mu      sync.Mutex
+	ended   bool // nothing begins any more
+	sends   map[uint64]*sending
+	recvs   map[uint64]*receiving
+	offers  map[uint64]*offer // of the peer, without a Recv that can use them
+	noted   int               // pieces in offers
+	reading reading
+	words   fifo.Queue[word] // to be written
+	work    sync.Cond        // words have come, or the end
 }
 
 func newNativeEnd(link channel.Link, process int, slots chan struct{}) *nativeEnd {
@@ -50,9 +51,9 @@ func newNativeEnd(link channel.Link, process int, slots chan struct{}) *nativeEn
 	e.work.L = &e.mu
 	e.life = transfer.NewLife(func() error { return e.release(link) }, link.Broken)
 	e.crew = newCrew(slots, e.life.Go)
-	for _, work := range []func() error{e.write, e.read} {
-		e.life.Go(func() { e.life.Fail(e.explain(work())) })
-	}
+	e.reading.alarm.init(e.look)
+	e.life.Go(func() { e.life.Fail(e.explain(e.write())) })
+	e.life.Go(e.serveFrames)
 	return e
 }
 

@@ -121,50 +121,6 @@ func (e *nativeEnd) abortRecv(r *receiving, cause error) {
 	}
 }
 
-// read takes in what the peer says.
-func (e *nativeEnd) read() error {
-	frames := frameReader{conn: e.conn}
-	var memory reader
-	for {
-		p, err := frames.next()
-		if err != nil {
-			return err
-		}
-		if p[0] != kindOffer {
-			if err := e.takeWord(p); err != nil {
-				return err
-			}
-			continue
-		}
-		o, err := decodeOffer(p)
-		if err != nil {
-			return err
-		}
-		if e.from != 0 && e.from != o.pid {
-			return protocolError("an offer of process %d, by process %d", o.pid, e.from)
-		}
-		e.from = o.pid
-		if err := e.takeOffer(o, &memory); err != nil {
-			return err
-		}
-	}
-}
-
-func (e *nativeEnd) takeWord(p []byte) error {
-	id, err := decodeWord(p)
-	switch {
-	case err != nil:
-		return err
-	case p[0] == kindCopied:
-		return e.copied(id)
-	case p[0] == kindWithdraw:
-		e.withdrawn(id)
-		return nil
-	default:
-		return protocolError("a frame of kind %d", p[0])
-	}
-}
-
 // withdrawn lets go of an offer. Its Recv, if any, is the pipe's to abort.
 func (e *nativeEnd) withdrawn(id uint64) {
 	e.mu.Lock()
@@ -173,16 +129,6 @@ func (e *nativeEnd) withdrawn(id uint64) {
 	if r := e.recvs[id]; r != nil {
 		e.stopCopy(r, errWithdrawn)
 	}
-}
-
-// takeOffer copies what is small at once, if memory waits.
-func (e *nativeEnd) takeOffer(o *offer, memory *reader) error {
-	r, err := e.match(o)
-	if r == nil {
-		return err
-	}
-	e.finish(r, memory, memory.read(o.pid, r.Buf, o.pieces, 0, r.Buf.Len()))
-	return nil
 }
 
 // match finds the Recv for an offer. It returns one that is to be copied by the
@@ -203,7 +149,7 @@ func (e *nativeEnd) match(o *offer) (*receiving, error) {
 	if err := r.fits(o); err != nil {
 		return nil, err
 	}
-	if r.Buf.Len() > smallCopy {
+	if r.Buf.Len() > smallCopy || !e.reading.begin() {
 		e.giveToCrew(r, o)
 		return nil, nil
 	}

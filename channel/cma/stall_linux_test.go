@@ -2,6 +2,7 @@ package cma_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"os"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -62,5 +64,85 @@ func TestMemoryThatNeverArrives(t *testing.T) {
 	withheld.Release()
 	for _, err := range waiting {
 		require.NoError(t, <-err)
+	}
+}
+
+// Sizes of tensors: of one that the goroutine copies which reads the offers, and of one
+// for the workers.
+const (
+	small = 100 << 10
+	large = 1 << 20
+)
+
+// offering is an end that receives, and a peer with memory that is there.
+type offering struct {
+	ch        channel.Channel
+	far       transport.Conn
+	word, src []byte
+	id        uint64 // of the last offer
+}
+
+func newOffering(t *testing.T) *offering {
+	t.Helper()
+	p := &offering{word: cma.Mapped(t, 8), src: cma.Mapped(t, large)}
+	binary.NativeEndian.PutUint64(p.word, 5)
+	p.ch, p.far = endOf(t, cma.New(cma.Options{Workers: 4}))
+	return p
+}
+
+// offer has a tensor of that size received that lies in src.
+func (p *offering) offer(t *testing.T, word, src []byte, size int) <-chan error {
+	t.Helper()
+	p.id++
+	done, err := result()
+	p.ch.Recv(p.id, device.Bytes(make([]byte, size)), done)
+	write(t, p.far, offer(os.Getpid(), p.id, address(word), 5, address(src), uint64(size)))
+	return err
+}
+
+// require receives tensors that arrive.
+func (p *offering) require(t *testing.T, sizes ...int) {
+	t.Helper()
+	for _, size := range sizes {
+		require.NoError(t, patience.Finish(t, p.offer(t, p.word, p.src, size)))
+	}
+}
+
+// A tensor of which the memory never arrives, or the word that says whether it still
+// holds, keeps no other one of its channel waiting, be it small or large.
+func TestOthersBehindMemoryThatNeverArrives(t *testing.T) {
+	for name, size := range map[string]int{"small": small, "large": large} {
+		for _, what := range []string{"tensor", "word"} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				p := newOffering(t)
+				withheld := cma.Withhold(t, large)
+				defer withheld.Release() // before the end closes, which waits for it
+				word, src := p.word, withheld.Memory
+				if what == "word" {
+					word, src = withheld.Memory, p.src
+				}
+				var waiting []<-chan error
+				var ids []uint64
+				for range 2 {
+					waiting, ids = append(waiting, p.offer(t, word, src, size)), append(ids, p.id)
+					withheld.Touched(t)
+					p.require(t, small, large, small)
+				}
+				for _, err := range waiting {
+					require.Empty(t, err)
+				}
+				withheld.Release()
+				enough := errors.New("enough")
+				for i, err := range waiting {
+					if what == "tensor" {
+						require.NoError(t, patience.Finish(t, err))
+						continue
+					}
+					p.ch.Abort(ids[i], enough) // it does not hold
+					require.Equal(t, enough, patience.Finish(t, err))
+				}
+				p.require(t, small)
+			})
+		}
 	}
 }

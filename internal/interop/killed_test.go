@@ -26,13 +26,21 @@ var big = sync.OnceValue(func() *batch {
 	return newBatch(Shape{Seed: 20, Sizes: []int{large}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}, 1)
 })
 
-// kill ends a peer as kill -9 does. How long all the errors took that follow is
-// logged, not tested: a busy machine is no fault of the pipe.
+// told is how long it may take until all calls have ended with their errors. It is far
+// more than it takes on a busy machine, and less than the kernel's keepalive, so that it
+// is the end of the process that is heard of.
+const told = 15 * time.Second
+
+// kill ends a peer as kill -9 does. The test is to end soon after that.
 func kill(t *testing.T, peer *Peer) {
 	t.Helper()
 	peer.Kill()
 	dead := time.Now()
-	t.Cleanup(func() { t.Logf("all calls had ended %v after the kill", time.Since(dead)) })
+	t.Cleanup(func() {
+		took := time.Since(dead)
+		t.Logf("all calls had ended %v after the kill", took)
+		require.Less(t, took, told)
+	})
 }
 
 func (r route) killedReceiver(t *testing.T) {

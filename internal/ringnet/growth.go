@@ -7,6 +7,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // A ring begins with a part of its bytes. When that is full, and some has gone through
@@ -14,6 +15,9 @@ import (
 // has written is slow to reach another one as long as it is in the first one's own
 // cache, which a large ring is not. Where nothing was written for a while, the writer
 // gives the memory back.
+//
+// Both ends have the memory, and the writer's budget pays for it: he sets it aside, and
+// alone can do without. The other end's pays for what it writes itself.
 
 // startRing is how many bytes a ring begins with, if it has as many.
 const startRing = 512 << 10
@@ -25,17 +29,21 @@ func startOf(ring []byte) uint64 { return min(uint64(len(ring)), startRing) }
 
 // growth is what the writer knows of it.
 type growth struct {
-	due     bool   // as soon as the ring is empty
-	refused bool   // the system gives no memory, or cannot set it aside
-	mark    uint64 // bytes written when idleness was looked for
-	since   uint64 // bytes written when the ring was last made small
-	noted   func() // is told that the ring has grown
+	due     bool             // as soon as the ring is empty
+	refused bool             // the system gives no memory, or cannot set it aside
+	mark    uint64           // bytes written when idleness was looked for
+	since   uint64           // bytes written when the ring was last made small, or was to stay so
+	noted   func()           // is told that the ring has grown
+	budget  transport.Budget // nil: without bounds
+	paid    bool             // it has given what the ring grows by
 }
 
 // grow uses the whole ring if what it has is full, and then when it is empty.
 func (w *writerEnd) grow() {
 	full := w.head-w.seen == w.size && w.head-w.growth.since >= muchTraffic
-	w.growth.due = w.growth.due || full && !w.whole() && !w.growth.refused
+	if full && !w.growth.due && !w.whole() && !w.growth.refused {
+		w.growth.due = w.pay()
+	}
 	if !w.growth.due || w.head != w.seen {
 		return
 	}
@@ -43,10 +51,34 @@ func (w *writerEnd) grow() {
 	if segment.Reserve(w.data[w.size:]) != nil {
 		_ = segment.Release(w.data[w.size:]) // what there was
 		w.growth.refused = true
+		w.repay()
 		return
 	}
 	w.use(uint64(len(w.data)), 1)
 	w.growth.noted()
+}
+
+// more is what the ring grows by.
+func (w *writerEnd) more() int { return len(w.data) - int(startOf(w.data)) }
+
+// pay takes from the budget what the ring grows by, and reports whether it was there.
+// Where it was not the ring asks again when much has gone through it once more.
+func (w *writerEnd) pay() bool {
+	g := &w.growth
+	if g.budget == nil {
+		return true
+	}
+	g.paid = g.budget.Acquire(w.more())
+	g.since = w.head
+	return g.paid
+}
+
+// repay gives back what was taken from the budget, if anything was.
+func (w *writerEnd) repay() {
+	if w.growth.paid {
+		w.growth.paid = false
+		w.growth.budget.Release(w.more())
+	}
 }
 
 func (w *writerEnd) whole() bool { return w.size == uint64(len(w.data)) }
@@ -73,6 +105,7 @@ func (w *writerEnd) shrink() (again bool) {
 	w.seen, w.growth.since = w.head, w.head
 	w.use(startOf(w.data), 0)
 	_ = segment.Release(w.data[w.size:]) // or it is kept, which harms nobody
+	w.repay()
 	return false
 }
 

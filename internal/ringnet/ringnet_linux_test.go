@@ -50,13 +50,18 @@ func now() <-chan struct{} {
 
 func sessions(t testing.TB, streams int) (client, server *ringnet.Session) {
 	t.Helper()
-	a, b := sockets(t)
 	cfg := transport.SessionConfig{Streams: streams}
-	server, err := ringnet.NewSession(b, now(), cfg, wait.Spin, addresses())
+	return sessionsOf(t, cfg, cfg)
+}
+
+func sessionsOf(t testing.TB, clients, servers transport.SessionConfig) (client, server *ringnet.Session) {
+	t.Helper()
+	a, b := sockets(t)
+	server, err := ringnet.NewSession(b, now(), servers, wait.Spin, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
-	cfg.Client = true
-	client, err = ringnet.NewSession(a, now(), cfg, wait.Spin, addresses())
+	clients.Client = true
+	client, err = ringnet.NewSession(a, now(), clients, wait.Spin, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client, server

@@ -24,7 +24,8 @@ type Session struct {
 	bond      bond
 	addresses Addresses
 	seat      *wait.Memory
-	limit     int          // of streams that the peer has open
+	limit     int // of streams that the peer has open
+	budget    transport.Budget
 	accepted  chan *stream // opened by the peer
 	listening sync.WaitGroup
 	reducer   reducer
@@ -47,12 +48,14 @@ var _ transport.BulkSession = (*Session)(nil)
 // where the peer's first bell is next, when ready is closed. spin is how long at most who
 // waits looks before it sleeps. Windows are what the rings hold: 512 KiB for the
 // first stream that an end opens and for bulk, which become 2 MiB where that is full;
-// 64 KiB for others. The budget is not asked.
+// 64 KiB for others. The budget is asked before a ring that this end writes to becomes
+// larger; what it gave it gets back when the ring shrinks, or the stream ends.
 func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	s := &Session{
 		addresses: a,
 		seat:      wait.NewMemory(spin),
 		limit:     min(cfg.Streams, maxPlaces/2),
+		budget:    cfg.Budget,
 		streams:   make(map[*stream]*place),
 	}
 	s.accepted = make(chan *stream, s.limit)
@@ -148,6 +151,7 @@ func (s *Session) add(at bell, p *place, e ends) *stream {
 	st := newStream(&s.bond, at, e, s.addresses, s.seat)
 	st.onClose = s.leave
 	e.out.growth.noted = func() { s.reducer.grew(s.reduce) }
+	e.out.growth.budget = s.budget
 	s.streams[st] = p
 	return st
 }

@@ -263,6 +263,7 @@ func (s *stream) end(err error, last func()) {
 		s.read.deadline.stop()
 		s.write.deadline.stop()
 		last()
+		s.ends.out.repay()
 		s.ends = ends{}
 	})
 }

@@ -23,10 +23,9 @@ import (
 // for what is on its way is full, sleeps. Small messages fill the rings of a
 // session; large ones wait for the peer's memory as well.
 func TestStopped(t *testing.T) {
-	for _, name := range []string{"shm+basic", "shm+cma", "uv+mpt"} {
-		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-			t.Run(name+"/"+dialect, func(t *testing.T) {
-				w := wayOf(name)
+	for _, w := range ways {
+		for _, dialect := range w.dialects() {
+			t.Run(w.name+"/"+dialect, func(t *testing.T) {
 				w.needs(t)
 				s := newSurvivor(t, w, dialect)
 				s.stopNowAndThen(t, mixed)

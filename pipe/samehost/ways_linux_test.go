@@ -39,6 +39,16 @@ var ways = []way{
 	{"uv+cma", false, cma.Name, func() channel.Factory { return cma.New(cma.Options{}) }},
 	{"shm+basic", true, basic.Name, func() channel.Factory { return basic.New() }},
 	{"shm+cma", true, cma.Name, func() channel.Factory { return cma.New(cma.Options{}) }},
+	{"shm+mpt", true, mpt.UVName, func() channel.Factory { return mpt.New(mpt.Lanes{Count: 2, Transport: uv.New()}) }},
+}
+
+// dialects are those in which a pipe goes the way. Natively the rings carry what lanes
+// would.
+func (w way) dialects() []string {
+	if w.shared && w.channel == mpt.UVName {
+		return []string{pipe.DialectCompatible}
+	}
+	return []string{pipe.DialectCompatible, pipe.DialectNative}
 }
 
 func wayOf(name string) way {
