@@ -87,7 +87,7 @@ type Config struct {
 	Timeout time.Duration
 
 	// MaxHandlers bounds the handlers that run at once; those that wait for calls of
-	// their own, or with their context for a future, do not count. Default 256.
+	// their own, or with their context for a future or the store, do not count. Default 256.
 	MaxHandlers int
 
 	// ProfileLabels marks the goroutines of handlers in profiles with "function" and
