@@ -94,7 +94,9 @@ type Config struct {
 	// "caller", for some allocations per call. Handlers that are Short have none.
 	ProfileLabels bool
 
-	// Allocator makes the memory for tensors that come. Default: a tensor.Pool.
+	// Allocator makes the memory for tensors that come. Where it fails, or panics, that
+	// call does. It may run on the goroutine of a caller, as what is Short does. Default:
+	// a tensor.Pool.
 	Allocator tensor.Allocator
 
 	// Kinds are the kinds of devices, beside the CPU, on which tensors may come; the
