@@ -24,15 +24,16 @@ type Agent struct {
 	group       string
 	token       []byte
 
-	pipes    *pipe.Context
-	listener *pipe.Listener
-	store    store.Store
-	ownStore bool
-	roster   *roster.Roster
-	peers    peers
-	aside    aside
-	own      *peer         // this worker as its own callee
-	joined   chan struct{} // closed when the members are known
+	pipes     *pipe.Context
+	listener  *pipe.Listener
+	greetings greetings
+	store     store.Store
+	ownStore  bool
+	roster    *roster.Roster
+	peers     peers
+	aside     aside
+	own       *peer         // this worker as its own callee
+	joined    chan struct{} // closed when the members are known
 
 	handlers     *handlers
 	interceptors []Interceptor
@@ -121,6 +122,7 @@ func newAgent(c *Config) (*Agent, error) {
 	}
 	a.onPanic = a.callbackPanicked
 	a.slots.max = c.MaxHandlers
+	a.greetings.most = c.Limits.Greetings
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)
 	a.arrivals.init(c.Registry, c.Limits.Codec, c.Allocator, a.devices)

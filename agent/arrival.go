@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -24,6 +23,7 @@ type arrival struct {
 	payload  []byte
 	about    Message
 	received bool
+	spent    bool            // the message has been read or let go, and may be given back
 	reading  *sync.WaitGroup // see readElsewhere
 	err      error           // of receiving it
 }
@@ -53,25 +53,28 @@ func (p *arrivals) get(in *pipe.Incoming) (*arrival, error) {
 // put takes back an arrival of which nothing is used any more, and the message.
 func (p *arrivals) put(a *arrival) {
 	a.decoder.Forget()
-	if a.incoming != nil {
+	if a.spent {
 		a.incoming.Release()
 	}
 	clear(a.storages)
 	clear(a.memory.Tensors)
 	clear(a.memory.Payloads)
 	a.head, a.incoming, a.payload, a.about = head{}, nil, nil, Message{}
-	a.received, a.err = false, nil
+	a.received, a.spent, a.err = false, false, nil
 	p.pool.Put(a)
 }
 
 // drop lets a message go by that nobody wants.
 func (p *arrivals) drop(a *arrival) {
-	// That the pipe breaks meanwhile is told by its reader.
-	if a.incoming.Discard(context.Background()) != nil {
-		a.incoming = nil // the pipe has not given it back
-	}
+	a.letGo()
 	a.readDone()
 	p.put(a)
+}
+
+// letGo lets the message go by, unless it has been read. That the pipe breaks meanwhile
+// is told by its reader.
+func (a *arrival) letGo() {
+	a.spent = a.spent || a.incoming.Discard(context.Background()) == nil
 }
 
 // immediate reports whether the message is read best where it was found: what comes
@@ -82,14 +85,15 @@ func (a *arrival) immediate() bool {
 }
 
 // receive reads the message, tensors into memory of the allocator, and lets values
-// be decoded. The error matches ErrProtocol for what no agent sends.
+// be decoded. The error matches ErrProtocol for what no agent sends, and ErrPanic where
+// an allocator panicked, or ended the goroutine.
 func (p *arrivals) receive(ctx context.Context, a *arrival) error {
 	if a.received {
 		return a.err
 	}
-	a.received = true
-	a.err = p.read(ctx, a)
-	a.readDone()
+	a.received, a.err = true, errGoexit // unless read returns
+	defer a.readDone()
+	a.err = guarded(func() error { return p.read(ctx, a) })
 	return a.err
 }
 
@@ -108,15 +112,15 @@ func (a *arrival) readDone() {
 }
 
 func (p *arrivals) read(ctx context.Context, a *arrival) error {
-	d := a.incoming.Descriptor()
-	if err := p.allocate(a, d); err != nil {
-		return errors.Join(err, a.incoming.Discard(ctx))
-	}
-	if err := a.incoming.Read(ctx, a.memory); err != nil {
-		// Where ctx had ended before, nobody has taken the message yet.
-		_ = a.incoming.Discard(context.Background())
+	// Without memory, or where ctx had ended before, nobody has taken the message yet.
+	defer a.letGo()
+	if err := p.allocate(a, a.incoming.Descriptor()); err != nil {
 		return err
 	}
+	if err := a.incoming.Read(ctx, a.memory); err != nil {
+		return err
+	}
+	a.spent = true
 	body := a.head.body
 	if a.head.flags&flagPayload != 0 {
 		body = a.payload

@@ -96,14 +96,16 @@ type Config struct {
 	Timeout time.Duration
 
 	// MaxHandlers bounds the handlers that run at once; those that wait for calls of
-	// their own, or with their context for a future, do not count. Default 256.
+	// their own, or with their context for a future or the store, do not count. Default 256.
 	MaxHandlers int
 
 	// ProfileLabels marks the goroutines of handlers in profiles with "function" and
 	// "caller", for some allocations per call. Handlers that are Short have none.
 	ProfileLabels bool
 
-	// Allocator makes the memory for tensors that come. Default: a tensor.Pool.
+	// Allocator makes the memory for tensors that come. Where it fails, or panics, that
+	// call does. It may run on the goroutine of a caller, as what is Short does. Default:
+	// a tensor.Pool.
 	Allocator tensor.Allocator
 
 	// Kinds are the kinds of devices, beside the CPU, on which tensors may come; the
@@ -153,6 +155,12 @@ type Limits struct {
 	// Default 1024.
 	Remembered int
 
+	// Greetings bounds the pipes whose other ends have not shown yet that they know the
+	// Token of the group. With one more the oldest of them is turned away: a flood of those
+	// who say nothing keeps no member out, who shows it in some round trips. As many members
+	// may come at once. Default 1024.
+	Greetings int
+
 	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or what
 	// an int holds.
 	MessageBytes int
@@ -170,6 +178,7 @@ func (l Limits) withDefaults() Limits {
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
 	l.Remembered = positive(l.Remembered, 1024)
+	l.Greetings = positive(l.Greetings, 1024)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
 	return l
 }
@@ -192,7 +201,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.MessageBytes) < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.Greetings, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)

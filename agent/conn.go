@@ -147,7 +147,8 @@ func (c *conn) dispatch(in *pipe.Incoming, s *shift) {
 	}
 }
 
-// answered hands an answer to who waits for it. One that comes too late goes by.
+// answered hands an answer to who waits for it, even if an allocator ends the goroutine.
+// One that comes too late goes by.
 func (c *conn) answered(a *arrival, s *shift) {
 	call := c.calls.take(a.head.id)
 	if call == nil {
@@ -155,12 +156,12 @@ func (c *conn) answered(a *arrival, s *shift) {
 		c.agent.arrivals.drop(a)
 		return
 	}
+	defer call.settle(a, nil, s)
 	if a.immediate() {
 		_ = c.agent.arrivals.receive(c.agent.base, a) // whoever takes it gets the error
 	} else {
 		a.readElsewhere(&c.reading)
 	}
-	call.settle(a, nil, s)
 }
 
 // end is called once, when the pipe is down.

@@ -48,7 +48,7 @@ var (
 	// ErrConfig says that a Config, or what it lists, makes no sense.
 	ErrConfig = errors.New("wrong configuration")
 
-	// ErrPanic says that a handler panicked.
+	// ErrPanic says that a handler panicked, or what makes the memory for a call.
 	ErrPanic = errors.New("panic in handler")
 
 	// ErrClosed says that the agent here, or the one that was called, has shut down.

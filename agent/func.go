@@ -69,10 +69,10 @@ type ServeOption func(*Served)
 // Config.MaxHandlers. That is on a goroutine of the agent, or on that of anyone in this
 // process who waits for an answer of the same worker: it takes no lock that somebody
 // holds while he makes a call, and runtime.Goexit, which FailNow of a test calls too,
-// would end the goroutine of that one. While a call, a barrier or a future for which it
-// waits after all, with its context, is not over, somebody else takes in what comes; but
-// whoever lent it his goroutine waits too. If it waits for anything else it holds up
-// everything that comes from this caller, which may be what it waits for.
+// would end the goroutine of that one. While a call, a barrier, a future or a look at the
+// store for which it waits after all, with its context, is not over, somebody else takes in
+// what comes; but whoever lent it his goroutine waits too. If it waits for anything else it
+// holds up everything that comes from this caller, which may be what it waits for.
 func Short() ServeOption { return func(s *Served) { s.entry.short = true } }
 
 // Borrows says that a function keeps nothing of its argument: the memory of the tensors

@@ -144,6 +144,7 @@ func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, t terms,
 		return nil, t, err
 	}
 	if no == nil {
+		a.greetings.over(line) // who knows the token may wait, as for the store
 		p, no = a.admit(ctx, &h, answer, before)
 	}
 	if no != nil {

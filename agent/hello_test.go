@@ -13,6 +13,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -44,6 +45,15 @@ func loner(t *testing.T, edit func(*Config)) (*Agent, string) {
 // greet introduces who has that token, and returns why the pipe is not wanted.
 func greet(ctx context.Context, t *testing.T, line *pipe.Pipe, h *hello, token []byte) error {
 	t.Helper()
+	if err := show(ctx, t, line, h, token); err != nil {
+		return err
+	}
+	return verdict(ctx, t, line)
+}
+
+// show is greet up to the proof.
+func show(ctx context.Context, t *testing.T, line *pipe.Pipe, h *hello, token []byte) error {
+	t.Helper()
 	require.NoError(t, say(ctx, line, h))
 	var w welcome
 	require.NoError(t, hear(ctx, line, &w))
@@ -52,6 +62,12 @@ func greet(ctx context.Context, t *testing.T, line *pipe.Pipe, h *hello, token [
 	}
 	who := Agent{token: token}
 	require.NoError(t, say(ctx, line, &proof{Proof: who.proof("hello", h, w.Nonce)}))
+	return nil
+}
+
+// verdict is what the other end says to the proof.
+func verdict(ctx context.Context, t *testing.T, line *pipe.Pipe) error {
+	t.Helper()
 	var d done
 	require.NoError(t, hear(ctx, line, &d))
 	return d.Refusal.err()
@@ -138,6 +154,58 @@ func TestStoreIsNotReadForStrangers(t *testing.T) {
 			require.Equal(t, c.reads, s.n.Load() > before)
 		})
 	}
+}
+
+// holding is a store whose answers are held back.
+type holding struct {
+	readings
+	hold       atomic.Bool
+	asked, may chan struct{}
+}
+
+func (s *holding) Get(ctx context.Context, key string) ([]byte, error) {
+	if s.hold.Load() {
+		select {
+		case s.asked <- struct{}{}:
+		default: // that is known
+		}
+		if err := await(ctx, s.may); err != nil {
+			return nil, err
+		}
+	}
+	return s.readings.Get(ctx, key)
+}
+
+// Who has shown the token gives way to no stranger, however long the store takes.
+func TestWhoKnowsTheTokenDoesNotGiveWay(t *testing.T) {
+	const most = 4
+	s := holding{asked: make(chan struct{}, 1), may: make(chan struct{})}
+	a, url := loner(t, func(c *Config) {
+		s.Store = c.Store
+		c.Store, c.WorldSize, c.Token = &s, 0, []byte("secret")
+		c.Limits.Greetings, c.HandshakeTimeout = most, time.Hour
+	})
+	s.hold.Store(true)
+	ctx, line := lineTo(t, a, url)
+	h := hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "fellow"}, To: a.identity()}
+	require.NoError(t, show(ctx, t, line, &h, a.token))
+	<-s.asked
+	ended := make(chan error, 2*most)
+	for range 2 * most {
+		ctx, line := lineTo(t, a, url)
+		go func() {
+			_, err := line.Next(ctx)
+			ended <- err
+		}()
+	}
+	for range most {
+		err := patience.Finish(t, ended)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+	}
+	close(s.may)
+	err := verdict(ctx, t, line)
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, err, "does not know a worker fellow", "which is what the store says")
 }
 
 // What is no greeting ends the pipe that it comes on.

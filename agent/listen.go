@@ -14,7 +14,10 @@ func (a *Agent) accept() {
 		if err != nil {
 			return // it is closed
 		}
-		if !a.spawn(func() { a.meet(line) }) {
+		ctx, end := context.WithCancelCause(a.base)
+		a.greetings.begin(greeting{line, end})
+		if !a.spawn(func() { a.meet(ctx, line); end(nil) }) {
+			end(ErrClosed)
 			line.Abort(ErrClosed)
 			return
 		}
@@ -22,8 +25,9 @@ func (a *Agent) accept() {
 }
 
 // meet finds out who opened a pipe, and lets it call.
-func (a *Agent) meet(line *pipe.Pipe) {
-	ctx, cancel := context.WithTimeout(a.base, a.handshakeTimeout)
+func (a *Agent) meet(ctx context.Context, line *pipe.Pipe) {
+	defer a.greetings.over(line)
+	ctx, cancel := context.WithTimeout(ctx, a.handshakeTimeout)
 	defer cancel()
 	p, t, err := a.welcome(ctx, line)
 	if err != nil {

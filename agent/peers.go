@@ -108,8 +108,13 @@ func (a *Agent) peerByIdentity(ctx context.Context, who identity) (*peer, error)
 	return nil, fmt.Errorf("%w: %s does not know a worker %s", ErrNoWorker, a.self, who.Name)
 }
 
-// refresh reads who is in the group, where that changes.
+// refresh reads who is in the group, where that changes. The store may take its time, for
+// which others have the slot, or the shift, of who asks.
 func (a *Agent) refresh(ctx context.Context) error {
+	if a.isStatic() {
+		return nil
+	}
+	defer leaveSlot(ctx)()
 	if err := a.roster.Refresh(ctx); err != nil {
 		return err
 	}

@@ -1,0 +1,123 @@
+package agent_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// strangers open pipes on a network in memory, and say nothing.
+type strangers struct {
+	context *pipe.Context
+	lines   []*pipe.Pipe
+}
+
+func newStrangers(t *testing.T, network *mem.Network) *strangers {
+	c, err := pipe.New(pipe.Options{
+		Dialect:    pipe.DialectNative,
+		Transports: []pipe.TransportEntry{{Name: "mem", Transport: mem.New(network)}},
+		Channels:   []pipe.ChannelEntry{{Name: "xth", Factory: xth.New()}},
+	})
+	require.NoError(t, err)
+	s := &strangers{context: c}
+	t.Cleanup(func() {
+		for _, line := range s.lines {
+			line.Abort(nil)
+		}
+		require.NoError(t, c.Close())
+	})
+	return s
+}
+
+// come opens n pipes more.
+func (s *strangers) come(t *testing.T, n int, url string) {
+	for range n {
+		line, err := s.context.Dial(t.Context(), url)
+		require.NoError(t, err)
+		s.lines = append(s.lines, line)
+	}
+	synctest.Wait()
+}
+
+// turnedAway counts the pipes that have ended.
+func (s *strangers) turnedAway() (n int) {
+	for _, line := range s.lines {
+		if line.Err() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// guarded has a worker let few in whom it does not know, and for a long time.
+func guarded(c *agent.Config, network *mem.Network) {
+	serveDouble(0, c)
+	inMemory(c, network)
+	c.Listen = []string{"mem://" + c.Name}
+	c.Token, c.Limits.Greetings, c.HandshakeTimeout = []byte("secret"), 4, time.Hour
+}
+
+// Of those who open pipes and say nothing the oldest give way, to each other and to
+// members.
+func TestSilentStrangersGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.NewNetwork()
+		group := startGroup(t, 2, func(_ int, c *agent.Config) { guarded(c, network) })
+		s := newStrangers(t, network)
+		s.come(t, 10, "mem://worker1")
+		require.Equal(t, 6, s.turnedAway())
+		require.EqualValues(t, 6, group[1].Metrics().TurnedAway)
+
+		begun := time.Now()
+		got, err := double.Call(t.Context(), group[0], "worker1", 2)
+		require.NoError(t, err)
+		require.Equal(t, 4, got)
+		require.Zero(t, time.Since(begun))
+		synctest.Wait()
+		require.Equal(t, 7, s.turnedAway())
+
+		s.come(t, 10, "mem://worker1")
+		require.Equal(t, 16, s.turnedAway(), "one place was free again")
+		got, err = double.Call(t.Context(), group[0], "worker1", 3)
+		require.NoError(t, err, "a member does not give way")
+		require.Equal(t, 6, got)
+	})
+}
+
+// So they do while the members are not known yet.
+func TestSilentStrangersBeforeTheGroupIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, members := mem.NewNetwork(), memoryStore(t)
+		first, second := member(members, 0, 2), member(members, 1, 2)
+		guarded(&first, network)
+		guarded(&second, network)
+		var group [2]*agent.Agent
+		join := func(c agent.Config) <-chan error {
+			return patience.Start(func() (err error) {
+				group[c.Rank], err = agent.Join(t.Context(), c)
+				return err
+			})
+		}
+		early := join(first)
+		synctest.Wait()
+		s := newStrangers(t, network)
+		s.come(t, 10, "mem://worker0")
+		require.Equal(t, 6, s.turnedAway())
+		require.NoError(t, <-join(second))
+		require.NoError(t, <-early)
+		got, err := double.Call(t.Context(), group[1], "worker0", 2)
+		require.NoError(t, err)
+		require.Equal(t, 4, got)
+		for _, a := range group {
+			require.NoError(t, a.Close())
+		}
+	})
+}
