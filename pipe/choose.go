@@ -53,7 +53,7 @@ func (w *welcomer) choose(brochure *wire.Brochure, first transport.Conn) (*spec,
 		return !without && e.serves(pair, theirs.ChannelDeviceDescriptors[e.Name])
 	})
 	plan := r.newPlan(name, all, append(told, all.without(toldMore)...))
-	if err := cmp.Or(c.opts.Policy.check(plan), err, theirs.check(plan, native)); err != nil {
+	if err := cmp.Or(c.opts.Policy.check(plan), err, theirs.check(plan)); err != nil {
 		return nil, err
 	}
 	s := &spec{role: channel.RoleListen, plan: plan, routes: all, sizes: r.sizes(all), native: native, tried: theirs.probing.Offers}
@@ -90,13 +90,10 @@ func (c *Context) noTransport(refused []Refusal) error {
 }
 
 // check fails where the dialling end would, if it got this choice as an answer.
-func (o overture) check(plan *Plan, native bool) error {
-	switch {
-	case o.marked && !native && o.marker.MinVersion >= wire.VersionNative:
-		return fmt.Errorf("%w: %s requires %s", ErrDialect, theDialler, DialectNative)
-	case o.wishes.NeedsChannel && len(plan.Channels) == 0:
-		refused := slices.DeleteFunc(slices.Clone(plan.Refused), func(r Refusal) bool { return r.What != "channel" })
-		return fmt.Errorf("%w: %s requires a channel, and there is none: %v", ErrPolicy, theDialler, refused)
+func (o overture) check(plan *Plan) error {
+	if !o.wishes.NeedsChannel || len(plan.Channels) > 0 {
+		return nil
 	}
-	return nil
+	refused := slices.DeleteFunc(slices.Clone(plan.Refused), func(r Refusal) bool { return r.What != "channel" })
+	return fmt.Errorf("%w: %s requires a channel, and there is none: %v", ErrPolicy, theDialler, refused)
 }
