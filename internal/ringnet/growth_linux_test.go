@@ -101,9 +101,12 @@ func TestRingGrows(t *testing.T) {
 func TestWriterWaitsForGrowth(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
-	p := numbered(0, 20<<20)
+	at := pass(t, out, in, 0)
+	n := fill(t, out, at, most)
+	require.Zero(t, fill(t, out, at+n, most))
+	p := numbered(at+n, 16<<20)
 	written := patience.Start(func() error { _, err := out.Write(p); return err })
-	drain(t, in, 0, len(p))
+	drain(t, in, at, n+len(p))
 	require.NoError(t, patience.Finish(t, written))
 	require.True(t, client.Reducing())
 }
