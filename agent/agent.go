@@ -122,7 +122,6 @@ func newAgent(c *Config) (*Agent, error) {
 	}
 	a.onPanic = a.callbackPanicked
 	a.slots.max = c.MaxHandlers
-	a.greetings.most = c.Limits.Greetings
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	a.envelopes.init(c.Registry, c.Limits.Codec)
 	a.arrivals.init(c.Registry, c.Limits.Codec, c.Allocator, a.devices)

@@ -14,7 +14,7 @@ import (
 
 // What a small call may take at both ends together. The two tensors that come, the one that
 // the handler makes and the one that comes back take one each. A call that is not waited for
-// takes eight for its future, its timer and the watch on its context.
+// takes seven more for its future, its timer and the watch on its context.
 func TestSmallCallAllocates(t *testing.T) {
 	if race.Enabled || invariants.Enabled {
 		t.Skip("the race detector and the invariants allocate themselves")

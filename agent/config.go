@@ -34,7 +34,8 @@ type Config struct {
 	// and Workers leave it out, and Barrier and AllGather without workers do not wait for
 	// it, so that those who have work to do together need not know when clients come, go or
 	// die. By its name or rank it is called as others are. One that has died is removed by
-	// those who had a pipe to it and can open no other; one that died before it had any
+	// those who had a pipe to it and can open no other, which therefore has to be possible
+	// while it lives: it listens where the workers reach it. One that died before it had any
 	// pipe stays listed, where it does no harm but keep its name and rank. With a WorldSize
 	// the error of Join matches ErrConfig.
 	Client bool

@@ -48,9 +48,11 @@ func (s *greetings) add(g greeting) (oldest greeting, crowded bool) {
 }
 
 // over says that a pipe gives way to no other from now on: its end has shown that it knows
-// the token, or the pipe has ended.
-func (s *greetings) over(line *pipe.Pipe) {
+// the token, or the pipe has ended. It reports false if the pipe has given way before.
+func (s *greetings) over(line *pipe.Pipe) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := len(s.all)
 	s.all = slices.DeleteFunc(s.all, func(g greeting) bool { return g.line == line })
+	return len(s.all) < before
 }

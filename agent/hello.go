@@ -144,7 +144,9 @@ func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, t terms,
 		return nil, t, err
 	}
 	if no == nil {
-		a.greetings.over(line) // who knows the token may wait, as for the store
+		if !a.greetings.over(line) { // who knows the token may wait, as for the store
+			return nil, t, errCrowded
+		}
 		p, no = a.admit(ctx, &h, answer, before)
 	}
 	if no != nil {

@@ -17,18 +17,18 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	if err := a.openStore(ctx, c); err != nil {
 		return err
 	}
-	if err := a.listen(ctx, c); err != nil {
+	if err := c.checkClient(); err != nil {
 		return err
 	}
-	mark, err := c.markClient()
-	if err != nil {
+	if err := a.listen(ctx, c); err != nil {
 		return err
 	}
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
 		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
-		Replace: c.Replace, Extra: mark,
+		Replace: c.Replace, Extra: c.mark(),
 	}
+	var err error
 	if c.WorldSize > 0 {
 		a.roster, err = roster.JoinStatic(ctx, a.store, c.Group, self, c.WorldSize)
 	} else {
@@ -85,6 +85,7 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	if err := a.checkListen(c, urls); err != nil {
 		return err
 	}
+	a.greetings.most = max(c.Limits.Greetings, c.WorldSize) // all members may come at once
 	make := c.NewContext
 	if make == nil {
 		make = func(o pipe.Options) (*pipe.Context, error) { return newContext(o, silence) }

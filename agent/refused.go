@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 )
 
 // refused is the task of a request that does not get to its handler: it waits behind
@@ -16,7 +18,11 @@ func (refused) short() bool { return true }
 
 // refuse answers a request that does not get to its handler, once there is room.
 func (c *conn) refuse(r *Request, err error, s *shift) {
-	c.agent.log.Debug("call refused", "function", r.Name(), "caller", c.peer.Name, "error", err)
+	level, stack := slog.LevelDebug, ""
+	if p, ok := errors.AsType[*PanicError](err); ok { // of an allocator, an interceptor, or what opens the request
+		level, stack = slog.LevelError, p.Stack
+	}
+	c.agent.log.Log(r, level, "call refused", "function", r.Name(), "caller", c.peer.Name, "error", err, "stack", stack)
 	r.task = refused{err}
 	c.launch(r, s)
 }

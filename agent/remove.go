@@ -16,8 +16,8 @@ import (
 // pipe for as long as its process lives.
 //
 // The others learn of it from the store, as of a worker that leaves: their pipes to the
-// removed one end, calls to it and gatherings with it fail with ErrUnreachable, and its
-// name and rank are free. One that lives after all, where only this worker could not reach
+// removed one end, calls to it and gatherings with it that are under way fail with
+// ErrUnreachable, later ones with ErrNoWorker, and its name and rank are free. One that lives after all, where only this worker could not reach
 // it, finds its own calls to the others broken with ErrUnreachable, and ErrRemoved in later
 // ones, in Workers and in gatherings. It may join again, as another incarnation.
 //
@@ -59,6 +59,9 @@ func (a *Agent) remove(ctx context.Context, worker To) error {
 // bury takes a worker off the list, unless it lives: then it returns the pipe to it.
 func (a *Agent) bury(ctx context.Context, p *peer) (alive *conn, err error) {
 	c, err := p.connect(ctx)
+	for errors.Is(err, errCrossed) && ctx.Err() == nil {
+		c, err = p.connect(ctx) // its own pipe has not come: it may have died since
+	}
 	switch {
 	case err == nil:
 		return c, nil
@@ -72,6 +75,9 @@ func (a *Agent) bury(ctx context.Context, p *peer) (alive *conn, err error) {
 	if err := a.refresh(ctx); err != nil { // who was removed itself removes nobody
 		return nil, err
 	}
+	if c := p.conn.Load(); c != nil { // it has come back meanwhile
+		return c, nil
+	}
 	if err := a.roster.Remove(ctx, p.info.Name, p.member.Incarnation); err != nil {
 		return nil, err
 	}
@@ -84,5 +90,5 @@ func answered(err error) bool {
 	if errors.Is(err, ErrRestarted) || errors.Is(err, ErrClosed) {
 		return false
 	}
-	return errors.Is(err, ErrRefused) || errors.Is(err, errCrossed)
+	return errors.Is(err, ErrRefused)
 }

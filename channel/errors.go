@@ -31,8 +31,8 @@ var ErrForbidden = errors.New("the system does not permit it any more")
 var ErrCopy = errors.New("the memory cannot be copied")
 
 // ErrUnopened matches errors about something that a channel opens by itself, such as
-// further connections, and could not have: it was refused, or took too long, or this
-// process has no descriptor left. The cause follows. The peer may be alive and well.
+// further connections, and could not have, or not use: it was refused, or took too long,
+// or is not as safe as it has to be, or this process has no descriptor left. The cause follows. The peer may be alive and well.
 var ErrUnopened = errors.New("what the channel needs could not be opened")
 
 // Error says which channel to whom failed. Err is the cause: an error of the

@@ -78,8 +78,9 @@ func (c *Context) tryChannels(r *registry, transportName string, theirs overture
 	if !theirs.marked {
 		return tried
 	}
+	own := c.opts.Policy.Channels
 	return r.passOver(transportName, theirs.ChannelDeviceDescriptors, tried, func(name string) bool {
-		return c.opts.Policy.Channels.asksFor(name) || slices.Contains(theirs.wishes.Channels, name)
+		return own.asksFor(name) || len(own.Prefer) == 0 && slices.Contains(theirs.wishes.Channels, name)
 	})
 }
 

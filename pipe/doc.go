@@ -26,7 +26,8 @@
 //
 // When a pipe is opened the two ends agree on a transport and, for each pair of
 // devices, on a channel. [Pipe.Plan] tells which, and why every other candidate
-// was refused. A [Policy] fails the opening instead of taking an unwanted path.
+// was refused. A [Policy] leaves unwanted paths out, and fails the opening where no other
+// is left.
 //
 // # Memory
 //

@@ -60,8 +60,8 @@ func (e *refusedError) Error() string { return "the listening end refuses the pi
 
 func (e *refusedError) Unwrap() error { return e.kind }
 
-// blamed makes err, that there is nothing to choose, one of the rule if that has left
-// something out.
+// blamed makes err, that there is nothing to choose, one of the rule if that requires
+// anything.
 func (r Rule) blamed(err error) error {
 	if len(r.Require) == 0 {
 		return err

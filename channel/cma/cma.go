@@ -22,8 +22,9 @@
 // with others that wait. Nothing can interrupt the system call that copies: where
 // the peer's memory keeps it waiting, as memory that a process of its serves may, that
 // tensor waits, and Close of the channel. The channel's other tensors go on as long as
-// not all of its workers wait like that; in the compatible dialect, where each has its
-// turn, those behind it wait too. Other channels go on.
+// one of the Workers is left, which all channels of a factory share but for one that each
+// has for itself; in the compatible dialect, where each tensor has its turn, those behind
+// it wait too. Other channels go on.
 //
 // # Who may read whom
 //

@@ -8,8 +8,9 @@ import (
 )
 
 // lastLimit is for how long lanes may still come behind the end of the control
-// connection, and how long behind a refusal of lanes that end may come. An end that is gone, and will never open them, looks the same, and is
-// to be an error within a second, on a busy machine too.
+// connection, and how long behind a refusal of lanes that end may come. An end that is
+// gone, and will never open them, looks the same, and is to be an error within a second,
+// on a busy machine too.
 const lastLimit = 500 * time.Millisecond
 
 // attend waits for the end of the control connection. An orderly one says that

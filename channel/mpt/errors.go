@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -39,6 +40,9 @@ func unopened(ctx context.Context, err error) error {
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if errors.Is(err, io.EOF) { // which is how a channel ends in good order
+		err = io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("%w: %w", channel.ErrUnopened, err)
 }

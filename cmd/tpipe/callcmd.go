@@ -92,7 +92,8 @@ func (c *caller) argument(text string) error {
 	return err
 }
 
-var argumentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// argumentName matches the names of fields, and what their tags usually say.
+var argumentName = regexp.MustCompile(`^[\pL_][\pL\pN_.-]*$`)
 
 func (c *caller) run(ctx context.Context, s streams) error {
 	if c.name == "" {

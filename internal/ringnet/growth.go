@@ -32,7 +32,7 @@ type growth struct {
 	due     bool             // as soon as the ring is empty
 	refused bool             // the system gives no memory, or cannot set it aside
 	mark    uint64           // bytes written when idleness was looked for
-	since   uint64           // bytes written when the ring was last made small, or was to stay so
+	since   uint64           // bytes written when the ring was last made small, or the budget asked
 	noted   func()           // is told that the ring has grown
 	budget  transport.Budget // nil: without bounds
 	paid    bool             // it has given what the ring grows by

@@ -71,11 +71,17 @@ func TestProbingIsBounded(t *testing.T) {
 
 func FuzzParseProbing(f *testing.F) {
 	f.Add("0-1+1 probe:cma=00ab refused:cma=6e6f")
+	f.Add("0-1+1 prefer-transport:uv prefer-channel:cma needs-channel")
+	f.Add("0-0+0 no-pipe:policy=6e6f")
 	f.Fuzz(func(t *testing.T, s string) {
 		p := parseProbing(s)
 		require.LessOrEqual(t, len(p.Offers), MaxProbed)
 		for _, offer := range p.Offers {
 			require.LessOrEqual(t, len(offer), maxProbedBytes)
 		}
+		w := (&Brochure{TransportDomainDescriptors: map[string]string{MarkerName: s}}).Wishes()
+		require.LessOrEqual(t, max(len(w.Transports), len(w.Channels)), maxWishes)
+		r, _ := (&BrochureAnswer{ChannelDeviceDescriptors: map[string]map[device.Device]string{MarkerName: {device.CPU(): s}}}).Refusal()
+		require.LessOrEqual(t, len(r.Text), MaxRefusal)
 	})
 }

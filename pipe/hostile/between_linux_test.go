@@ -27,6 +27,7 @@ type between struct {
 	name     string // to dial
 	pumps    sync.WaitGroup
 	listener *net.UnixListener
+	sessions [2]chan struct{} // closed when the end has said that bells are next
 
 	mu    sync.Mutex
 	ends  [2]*net.UnixConn // the one that dialled, and the one that listens
@@ -44,6 +45,7 @@ func newBetween(t *testing.T, to string) *between {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix"})
 	require.NoError(t, err)
 	b := &between{t: t, listener: l, name: l.Addr().String()[1:]}
+	b.sessions = [2]chan struct{}{make(chan struct{}), make(chan struct{})}
 	b.pumps.Go(func() { b.meet(to) })
 	t.Cleanup(func() {
 		l.Close()
@@ -103,6 +105,7 @@ func (b *between) pump(from int) {
 			bytes = bytes[:1]
 		case n == 1 && bytes[0] == changeOver:
 			bytes = bytes[:bellSize]
+			close(b.sessions[from])
 		}
 	}
 }
@@ -216,6 +219,9 @@ func nativelyShared(t *testing.T) (*between, [2]*pipe.Pipe) {
 		in, err := ends[1-k].Next(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, in.Read(t.Context(), pipe.Allocation{}))
+	}
+	for _, said := range b.sessions {
+		<-said // what they said through the memory may have been faster
 	}
 	return b, ends
 }
