@@ -17,9 +17,10 @@ import (
 //
 // The others learn of it from the store, as of a worker that leaves: their pipes to the
 // removed one end, calls to it and gatherings with it that are under way fail with
-// ErrUnreachable, later ones with ErrNoWorker, and its name and rank are free. One that lives after all, where only this worker could not reach
-// it, finds its own calls to the others broken with ErrUnreachable, and ErrRemoved in later
-// ones, in Workers and in gatherings. It may join again, as another incarnation.
+// ErrUnreachable, later ones with ErrNoWorker, and its name and rank are free. One that
+// lives after all, where only this worker could not reach it, finds its own calls to the
+// others broken with ErrUnreachable, and ErrRemoved in later ones, in Workers and in
+// gatherings. It may join again, as another incarnation.
 //
 // The error is an *Error. It matches ErrStatic for a static group, whose members stay for
 // good; ErrNoWorker if there is no such worker, as when another one has removed it;

@@ -32,7 +32,8 @@ var ErrCopy = errors.New("the memory cannot be copied")
 
 // ErrUnopened matches errors about something that a channel opens by itself, such as
 // further connections, and could not have, or not use: it was refused, or took too long,
-// or is not as safe as it has to be, or this process has no descriptor left. The cause follows. The peer may be alive and well.
+// or is not as safe as it has to be, or this process has no descriptor left. The cause
+// follows. The peer may be alive and well.
 var ErrUnopened = errors.New("what the channel needs could not be opened")
 
 // Error says which channel to whom failed. Err is the cause: an error of the

@@ -18,7 +18,8 @@ const maxNoted = 1 << 17
 
 // nativeEnd is this process's end of a channel in the native dialect. One
 // goroutine writes, one reads, and copies what is small, and the crew copies the
-// rest; while such a copy is stuck another one reads. None waits for a transfer, so that they may come in any order.
+// rest; while such a copy is stuck another one reads. None waits for a transfer, so that
+// they may come in any order.
 type nativeEnd struct {
 	conn transport.Conn
 	peer string

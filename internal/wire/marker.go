@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 
@@ -71,6 +72,12 @@ func ParseMarker(s string) (Marker, error) {
 	return Marker{uint32(minVersion), uint32(maxVersion), Features(bits)}, nil
 }
 
+// behindMarker are the words behind a marker.
+func behindMarker(s string) iter.Seq[string] {
+	_, words, _ := strings.Cut(s, " ")
+	return strings.SplitSeq(words, " ")
+}
+
 // Mark puts m into a Brochure.
 func (m *Brochure) Mark(marker Marker) {
 	m.TransportDomainDescriptors[MarkerName] = marker.String()
@@ -92,4 +99,9 @@ func (m *BrochureAnswer) Mark(marker Marker) {
 func (m *BrochureAnswer) Marker() (marker Marker, ok bool) {
 	marker, err := ParseMarker(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 	return marker, err == nil
+}
+
+// words are those behind the marker.
+func (m *BrochureAnswer) words() iter.Seq[string] {
+	return behindMarker(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 }

@@ -75,8 +75,7 @@ func appendProbed(b *strings.Builder, word, name string, data []byte) {
 // understand.
 func parseProbing(marker string) Probing {
 	p := Probing{Offers: map[string][]byte{}, Refused: map[string]string{}, Without: map[string]string{}}
-	_, words, _ := strings.Cut(marker, " ")
-	for word := range strings.SplitSeq(words, " ") {
+	for word := range behindMarker(marker) {
 		key, text, _ := strings.Cut(word, "=")
 		data, err := hex.DecodeString(text)
 		if err != nil || len(data) > maxProbedBytes || len(key) > len(refusedWord)+maxProbedName {

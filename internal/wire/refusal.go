@@ -42,8 +42,7 @@ func NewRefusal(r Refusal) *BrochureAnswer {
 // Refusal reports whether the answer is one. A text that is too long, or cannot be read,
 // is empty.
 func (m *BrochureAnswer) Refusal() (r Refusal, ok bool) {
-	_, words, _ := strings.Cut(m.ChannelDeviceDescriptors[MarkerName][device.CPU()], " ")
-	for word := range strings.SplitSeq(words, " ") {
+	for word := range m.words() {
 		rest, found := strings.CutPrefix(word, refusalWord)
 		if !found {
 			continue

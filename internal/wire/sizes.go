@@ -37,8 +37,7 @@ func (m *BrochureAnswer) AddSizes(classes []SizeClass) {
 // must know all.
 func (m *BrochureAnswer) Sizes() ([]SizeClass, error) {
 	var classes []SizeClass
-	_, words, _ := strings.Cut(m.ChannelDeviceDescriptors[MarkerName][device.CPU()], " ")
-	for word := range strings.SplitSeq(words, " ") {
+	for word := range m.words() {
 		rest, ok := strings.CutPrefix(word, sizeWord)
 		if !ok {
 			continue

@@ -53,8 +53,7 @@ func appendWishes(words []string, word string, names []string) []string {
 // Wishes returns what stands behind the marker. Words that it does not know, and names
 // beyond the bounds, it ignores.
 func (m *Brochure) Wishes() (w Wishes) {
-	_, words, _ := strings.Cut(m.TransportDomainDescriptors[MarkerName], " ")
-	for word := range strings.SplitSeq(words, " ") {
+	for word := range behindMarker(m.TransportDomainDescriptors[MarkerName]) {
 		w.Transports = parseWish(w.Transports, word, preferTransportWord)
 		w.Channels = parseWish(w.Channels, word, preferChannelWord)
 		w.NeedsChannel = w.NeedsChannel || word == needsChannelWord
