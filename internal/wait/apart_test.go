@@ -14,7 +14,7 @@ func TestApart(t *testing.T) {
 	require.Equal(t, eager, a.looks())
 	moves := []int(nil)
 	for i := range 3 * lastMove {
-		if a.late(1) {
+		if a.late(1, 0) {
 			moves = append(moves, i)
 			require.Equal(t, eager, a.looks(), "it may have a processor of its own now")
 		}
@@ -26,13 +26,31 @@ func TestApart(t *testing.T) {
 	require.Equal(t, 2*firstMove, moves[1]-moves[0])
 	require.Equal(t, lastMove, moves[len(moves)-1]-moves[len(moves)-2])
 
-	a.late(2)
+	a.late(2, 0)
 	require.Equal(t, eager, a.looks(), "the peer did not wait for this processor")
 	for range afterYield {
-		a.late(1)
+		a.late(1, 0)
 	}
 	a.early()
 	require.Equal(t, apart{}, a)
+}
+
+// Where somebody else ran for long within a yield it is time to move at once, and
+// ever more seldom where that does not help.
+func TestApartAfterALongYield(t *testing.T) {
+	var a apart
+	require.True(t, a.late(3, firstMove*answer))
+	require.False(t, a.late(1, firstMove*answer))
+	require.True(t, a.late(1, firstMove*answer))
+	moves := 0
+	for range 1000 {
+		if a.late(1, 100*time.Microsecond) {
+			moves++
+		}
+	}
+	require.InDelta(t, 1000*26/lastMove, moves, 5)
+	require.False(t, a.late(2, long-1))
+	require.Zero(t, a.run, "that was another thread's moment")
 }
 
 // An answer that is there soon takes no yield.

@@ -35,18 +35,21 @@ func (s *spinner) spin(look func() bool, due bool) bool {
 	if s.apart != nil && s.lookOut(look) {
 		return true
 	}
-	yields := 0
-	for end := s.now() + s.bound; due || s.seat.alone(); {
+	yields, now := 0, s.now()
+	for end := now + s.bound; due || s.seat.alone(); {
+		before := now
 		s.yield()
 		yields++
-		if look() {
+		found := look()
+		now = s.now()
+		if found {
 			s.shy.found()
-			if s.apart != nil && s.apart.late(yields) {
+			if s.apart != nil && s.apart.late(yields, now-before) {
 				stepAside()
 			}
 			return true
 		}
-		if s.now() >= end {
+		if now >= end {
 			s.shy.missed()
 			return false
 		}

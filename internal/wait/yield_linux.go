@@ -1,7 +1,7 @@
 package wait
 
 import (
-	"time"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -11,12 +11,41 @@ import (
 // is raw: the runtime keeps thread and goroutine together.
 func offer() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// aside is how long a thread sleeps to get away from its processor. The kernel wakes
-// it on one that is free.
-const aside = 20 * time.Microsecond
-
-// stepAside lets the thread sleep for a moment.
+// stepAside moves the thread to another processor, if it may run on one. It is no use
+// to sleep for a moment: where the processors of a small machine were busy lately, the
+// kernel does not look for one that is free but wakes a thread where it was.
 func stepAside() {
-	ts := unix.NsecToTimespec(int64(aside))
-	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var allowed unix.CPUSet
+	here, err := processor()
+	if err != nil || unix.SchedGetaffinity(0, &allowed) != nil || allowed.Count() < 2 {
+		return
+	}
+	elsewhere := allowed
+	elsewhere.Clear(here)
+	_ = unix.SchedSetaffinity(0, &elsewhere) // where that is forbidden it stays
+	restore(&allowed)
+}
+
+// restore lets the thread run wherever it was allowed to. One that nobody had
+// restricted is not from now on either: what its group of processes gets later is
+// its own.
+func restore(allowed *unix.CPUSet) {
+	var all, now unix.CPUSet
+	all.Fill()
+	_ = unix.SchedSetaffinity(0, &all)
+	if unix.SchedGetaffinity(0, &now) != nil || now != *allowed {
+		_ = unix.SchedSetaffinity(0, allowed)
+	}
+}
+
+// processor is the one that the thread runs on.
+func processor() (int, error) {
+	var cpu uint32
+	_, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(cpu), nil
 }
