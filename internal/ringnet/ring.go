@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/memcopy"
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 )
 
@@ -29,16 +30,31 @@ const (
 	reset    // the stream was given up
 )
 
-// piece bounds how much is copied before the other end hears of it, so that both
-// copy at once.
-const piece = 64 << 10
+// A stride is what is copied before the other end hears of it, so that both copy at
+// once. Short ones let the other end begin soon. Long ones cost less: with each word to
+// the other end the writer waits until all that it wrote has reached its cache, and a
+// reader close behind takes out of there what it goes on writing to.
+const (
+	shortStride = 16 << 10
+	longStride  = 256 << 10
+)
 
-// pieceOf leaves a small ring room for what the other end copies meanwhile.
-func pieceOf(size uint64) int { return min(piece, int(size)/4) }
+// strideOf is for a part of so many bytes, and a ring of such a size.
+func strideOf(part int, size uint64) int {
+	return min(max(part/4, shortStride), mostOf(size))
+}
 
-// stride is the same for who copies straight between the ring and the memory of a
-// message, which is due at once.
-const stride = 16 << 10
+// mostOf is the most that either end copies at a time: there has to be room for what
+// the other one copies meanwhile.
+func mostOf(size uint64) int { return min(longStride, int(size)/4) }
+
+// unread is from how many bytes on a writer copies without reading what it writes
+// over; uncached, from how many a reader copies past the caches. Large messages are
+// bounded by what memory can move, and this is a third less.
+const (
+	unread   = 64 << 10
+	uncached = 32 << 10
+)
 
 // words are the header of a ring.
 type words struct {
@@ -115,9 +131,9 @@ func (w *writerEnd) free() int {
 	return int(w.size - (w.head - w.seen))
 }
 
-// put writes what there is room for, a piece at most.
+// put writes what there is room for, a long stride at most.
 func (w *writerEnd) put(p []byte) (int, error) {
-	n := min(len(p), pieceOf(w.size))
+	n := min(len(p), mostOf(w.size))
 	room, err := w.room(n)
 	if err != nil {
 		return 0, err
@@ -135,17 +151,19 @@ func (w *writerEnd) put(p []byte) (int, error) {
 func (w *writerEnd) putAll(pieces [][]byte, came func()) (total int, err error) {
 	news := 0
 	for _, p := range pieces {
+		whole := len(p)
 		for len(p) > 0 {
-			n := min(len(p), stride)
-			room, err := w.room(n)
-			if n = min(n, room); n == 0 {
+			want := min(len(p), strideOf(whole, w.size))
+			room, err := w.room(want)
+			n := min(want, room)
+			if n == 0 {
 				w.announce(news, came)
 				return total, err
 			}
 			w.copy(p[:n])
 			p = p[n:]
 			total += n
-			if news += n; news >= stride {
+			if news += n; news >= want {
 				w.announce(news, came)
 				news = 0
 			}
@@ -164,11 +182,17 @@ func (w *writerEnd) announce(news int, came func()) {
 
 // copy copies p, for which there is room, to behind what was written.
 func (w *writerEnd) copy(p []byte) {
+	move := memcopy.FastString
+	if len(p) < unread {
+		move = plain
+	}
 	at := w.head & (w.size - 1)
-	k := copy(w.data[at:w.size], p)
-	copy(w.data, p[k:])
+	k := move(w.data[at:w.size], p)
+	move(w.data, p[k:])
 	w.head += uint64(len(p))
 }
+
+func plain(dst, src []byte) int { return copy(dst, src) }
 
 // publish shows the other end what was written.
 func (w *writerEnd) publish() {
@@ -196,16 +220,20 @@ func (r *readerEnd) there() (int, error) {
 	return int(r.seen - r.tail), nil
 }
 
-// take reads what is there, a piece at most.
+// take reads what is there, a long stride at most.
 func (r *readerEnd) take(p []byte) (int, error) {
 	there, err := r.there()
 	if err != nil {
 		return 0, err
 	}
-	n := min(len(p), there, pieceOf(r.size))
+	n := min(len(p), there, mostOf(r.size))
+	move := memcopy.NonTemporal
+	if n < uncached {
+		move = plain
+	}
 	at := r.tail & (r.size - 1)
-	k := copy(p[:n], r.data[at:r.size])
-	copy(p[k:n], r.data)
+	k := move(p[:n], r.data[at:r.size])
+	move(p[k:n], r.data)
 	r.tail += uint64(n)
 	if n > 0 {
 		step.Here()

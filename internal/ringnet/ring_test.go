@@ -51,7 +51,7 @@ func TestPiecesShowAsTheyAreCopied(t *testing.T) {
 			n, err := ringnet.PutAll(ring, pieces, func() {
 				head := int(binary.NativeEndian.Uint64(ring))
 				require.Greater(t, head, shown)
-				require.LessOrEqual(t, head-shown, total/8)
+				require.LessOrEqual(t, head-shown, total/4)
 				shown = head
 			})
 			require.NoError(t, err)
