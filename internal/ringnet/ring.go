@@ -36,11 +36,16 @@ const (
 // reader close behind takes out of there what it goes on writing to.
 const (
 	shortStride = 16 << 10
-	longStride  = 256 << 10
+	longStride  = 512 << 10 // of large parts
+
+	large = 1 << 20
 )
 
 // strideOf is for a part of so many bytes, and a ring of such a size.
 func strideOf(part int, size uint64) int {
+	if part >= large {
+		return mostOf(size)
+	}
 	return min(max(part/4, shortStride), mostOf(size))
 }
 
@@ -48,9 +53,9 @@ func strideOf(part int, size uint64) int {
 // the other one copies meanwhile.
 func mostOf(size uint64) int { return min(longStride, int(size)/4) }
 
-// unread is from how many bytes on a writer copies without reading what it writes
-// over; uncached, from how many a reader copies past the caches. Large messages are
-// bounded by what memory can move, and this is a third less.
+// A writer copies without reading what it writes over from so many bytes at a time on.
+// A reader copies large parts past the caches: large messages are bounded by what memory
+// can move, and this is less.
 const (
 	unread   = 64 << 10
 	uncached = 32 << 10
@@ -94,6 +99,7 @@ type readerEnd struct {
 	data       []byte
 	size       uint64
 	tail, seen uint64 // bytes read; bytes written, as far as is known
+	rest       int    // what is left of a large part
 }
 
 // split returns the header and the bytes of the ring that is all of mem.
@@ -182,9 +188,9 @@ func (w *writerEnd) announce(news int, came func()) {
 
 // copy copies p, for which there is room, to behind what was written.
 func (w *writerEnd) copy(p []byte) {
-	move := memcopy.FastString
-	if len(p) < unread {
-		move = plain
+	move := plain
+	if len(p) >= unread {
+		move = memcopy.FastString
 	}
 	at := w.head & (w.size - 1)
 	k := move(w.data[at:w.size], p)
@@ -227,20 +233,30 @@ func (r *readerEnd) take(p []byte) (int, error) {
 		return 0, err
 	}
 	n := min(len(p), there, mostOf(r.size))
-	move := memcopy.NonTemporal
-	if n < uncached {
-		move = plain
+	move := plain
+	if r.isLarge(p) && n >= uncached {
+		move = memcopy.NonTemporal
 	}
 	at := r.tail & (r.size - 1)
 	k := move(p[:n], r.data[at:r.size])
 	move(p[k:n], r.data)
 	r.tail += uint64(n)
+	r.rest -= min(n, r.rest)
 	if n > 0 {
 		step.Here()
 		r.words.tail.Store(r.tail)
 		step.Here()
 	}
 	return n, nil
+}
+
+// isLarge reports whether p is for a large part, or what is left of one: some of it may
+// have come with what is before it.
+func (r *readerEnd) isLarge(p []byte) bool {
+	if len(p) > large/2 {
+		r.rest = len(p)
+	}
+	return len(p) == r.rest
 }
 
 // roomy reports whether a writer that sleeps since the ring was full is to be woken:
