@@ -1,6 +1,8 @@
 package mpt
 
 import (
+	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 
@@ -174,4 +176,21 @@ func (e *compatEnd) release() error {
 	return e.control.Close()
 }
 
-func (e *compatEnd) explain(err error) error { return explain(e.peer, err) }
+// explain puts a name to an error. A lane on which nothing can be sent any more, since
+// the peer has ended the control connection, is the peer's end and not this one's.
+func (e *compatEnd) explain(err error) error {
+	if errors.Is(err, transport.ErrClosed) && e.hushed() {
+		err = io.EOF
+	}
+	return explain(e.peer, err)
+}
+
+// hushed reports whether the peer has ended the control connection.
+func (e *compatEnd) hushed() bool {
+	select {
+	case <-e.quiet:
+		return true
+	default:
+		return false
+	}
+}

@@ -47,12 +47,10 @@ func (e *compatEnd) unlessQuiet(ctx context.Context, err error) error {
 	case <-soon.C:
 	case <-ctx.Done():
 	}
-	select {
-	case <-e.quiet:
+	if e.hushed() {
 		return io.EOF
-	default:
-		return err
 	}
+	return err
 }
 
 // laneEnded is what a lane calls at its end.

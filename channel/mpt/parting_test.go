@@ -56,6 +56,24 @@ func (p *parting) orderly(t *testing.T) {
 	require.Empty(t, p.broken)
 }
 
+// What is sent behind the end of the control connection fails because the peer has gone,
+// not because this end ended its lanes in answer.
+func TestSendBehindTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParting(t)
+		p.dial(t)
+		require.NoError(t, p.far.CloseWrite())
+		for _, lane := range p.lanes {
+			_, err := lane.NextFrame()
+			require.ErrorIs(t, err, io.EOF)
+		}
+		err := <-send(p.end, 0, []byte("late"))
+		require.ErrorIs(t, err, io.EOF)
+		require.NotErrorIs(t, err, transport.ErrClosed)
+		p.orderly(t)
+	})
+}
+
 // The end of the control connection ends the lanes of this end, and not what the
 // peer has sent on its own; nor does the end of one of these end the other.
 func TestEndsOneByOne(t *testing.T) {
