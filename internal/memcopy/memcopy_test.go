@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"runtime/debug"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,26 +53,6 @@ func TestCopyTheShorter(t *testing.T) {
 		require.Equal(t, 9_000, bytes.LastIndexByte(long, 2)+1, k.name)
 		require.Equal(t, 9_000, k.copy(short, bytes.Repeat([]byte{3}, 10_000)), k.name)
 		require.Zero(t, k.copy(nil, long), k.name)
-	}
-}
-
-// Memory that is taken away in the middle is a panic where that was asked for, as
-// with copy.
-func TestCopyOfMemoryThatIsGone(t *testing.T) {
-	f, err := os.CreateTemp(t.TempDir(), "")
-	require.NoError(t, err)
-	defer f.Close()
-	const size = 64 << 10
-	require.NoError(t, f.Truncate(size))
-	mem, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, syscall.Munmap(mem)) }()
-	require.NoError(t, f.Truncate(size/2))
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	own := make([]byte, size)
-	for _, k := range kinds {
-		require.Panics(t, func() { k.copy(own, mem) }, k.name)
-		require.Panics(t, func() { k.copy(mem, own) }, k.name)
 	}
 }
 

@@ -60,6 +60,17 @@ const HeaderSize = headerSize
 func Put(ring, p []byte) (int, error)  { return newWriterEnd(ring).put(p) }
 func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }
 
+// Large reports for each of reads into memory of such lengths, which get up to n bytes
+// each, whether it is of a large part.
+func Large(n int, lengths ...int) (large []bool) {
+	r := &readerEnd{}
+	for _, length := range lengths {
+		large = append(large, r.isLarge(make([]byte, length)))
+		r.rest -= min(n, length, r.rest)
+	}
+	return large
+}
+
 // PutAll writes pieces to a ring, and calls came when there is something to read.
 func PutAll(ring []byte, pieces [][]byte, came func()) (int, error) {
 	return newWriterEnd(ring).putAll(pieces, came)

@@ -38,7 +38,7 @@ const (
 	shortStride = 16 << 10
 	longStride  = 512 << 10 // of large parts
 
-	large = 1 << 20
+	large = 1 << 20 // which is more than the cache of one processor keeps
 )
 
 // strideOf is for a part of so many bytes, and a ring of such a size.
@@ -137,9 +137,9 @@ func (w *writerEnd) free() int {
 	return int(w.size - (w.head - w.seen))
 }
 
-// put writes what there is room for, a long stride at most.
+// put writes what there is room for, a stride at most.
 func (w *writerEnd) put(p []byte) (int, error) {
-	n := min(len(p), mostOf(w.size))
+	n := min(len(p), strideOf(len(p), w.size))
 	room, err := w.room(n)
 	if err != nil {
 		return 0, err
@@ -157,9 +157,9 @@ func (w *writerEnd) put(p []byte) (int, error) {
 func (w *writerEnd) putAll(pieces [][]byte, came func()) (total int, err error) {
 	news := 0
 	for _, p := range pieces {
-		whole := len(p)
+		stride := strideOf(len(p), w.size)
 		for len(p) > 0 {
-			want := min(len(p), strideOf(whole, w.size))
+			want := min(len(p), stride)
 			room, err := w.room(want)
 			n := min(want, room)
 			if n == 0 {
@@ -169,7 +169,7 @@ func (w *writerEnd) putAll(pieces [][]byte, came func()) (total int, err error) 
 			w.copy(p[:n])
 			p = p[n:]
 			total += n
-			if news += n; news >= want {
+			if news += n; news >= stride {
 				w.announce(news, came)
 				news = 0
 			}
@@ -250,10 +250,10 @@ func (r *readerEnd) take(p []byte) (int, error) {
 	return n, nil
 }
 
-// isLarge reports whether p is for a large part, or what is left of one: some of it may
-// have come with what is before it.
+// isLarge reports whether p is for a large part, or for what is left of one. A little of
+// it may have been read with what is before it.
 func (r *readerEnd) isLarge(p []byte) bool {
-	if len(p) > large/2 {
+	if len(p) > large-shortStride {
 		r.rest = len(p)
 	}
 	return len(p) == r.rest

@@ -47,8 +47,9 @@ func TestPiecesShowAsTheyAreCopied(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ring := make([]byte, ringnet.HeaderSize+ringnet.LargeRing)
 			pieces := slices.Collect(slices.Chunk(make([]byte, total), size))
-			shown := 0
+			shown, words := 0, 0
 			n, err := ringnet.PutAll(ring, pieces, func() {
+				words++
 				head := int(binary.NativeEndian.Uint64(ring))
 				require.Greater(t, head, shown)
 				require.LessOrEqual(t, head-shown, total/4)
@@ -57,6 +58,14 @@ func TestPiecesShowAsTheyAreCopied(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, total, n)
 			require.Equal(t, total, shown)
+			require.LessOrEqual(t, words, total/(16<<10)+1, "each one makes the writer wait")
 		})
 	}
+}
+
+// A part is large until its end, even if a little of it came before; nothing behind it is.
+func TestLargeParts(t *testing.T) {
+	const stride = 512 << 10
+	large := ringnet.Large(stride, 1<<20-8000, 1<<19-8000, 100, stride, 1<<21, 3<<19, 3<<19, 40)
+	require.Equal(t, []bool{true, true, false, false, true, true, true, false}, large)
 }

@@ -31,7 +31,11 @@ func TestApart(t *testing.T) {
 	for range afterYield {
 		a.late(1, 0)
 	}
-	a.early()
+	for limit := a.limit; limit > 0; limit-- {
+		require.Equal(t, limit, a.limit)
+		a.early()
+		require.Zero(t, a.run)
+	}
 	require.Equal(t, apart{}, a)
 }
 
@@ -51,6 +55,20 @@ func TestApartAfterALongYield(t *testing.T) {
 	require.InDelta(t, 1000*26/lastMove, moves, 5)
 	require.False(t, a.late(2, long-1))
 	require.Zero(t, a.run, "that was another thread's moment")
+}
+
+// Where all processors are busy with others' work answers come early, or after somebody's
+// turn, which no move changes.
+func TestApartOnABusyMachine(t *testing.T) {
+	var a apart
+	moves := 0
+	for range 1000 {
+		a.early()
+		if a.late(1, 3*time.Millisecond) {
+			moves++
+		}
+	}
+	require.LessOrEqual(t, moves, 10)
 }
 
 // An answer that is there soon takes no yield.

@@ -37,19 +37,17 @@ func (s *spinner) spin(look func() bool, due bool) bool {
 	}
 	yields, now := 0, s.now()
 	for end := now + s.bound; due || s.seat.alone(); {
-		before := now
 		s.yield()
 		yields++
-		found := look()
-		now = s.now()
-		if found {
+		took := s.now() - now
+		if look() {
 			s.shy.found()
-			if s.apart != nil && s.apart.late(yields, now-before) {
+			if s.apart != nil && s.apart.late(yields, took) {
 				stepAside()
 			}
 			return true
 		}
-		if now >= end {
+		if now = s.now(); now >= end {
 			s.shy.missed()
 			return false
 		}

@@ -29,9 +29,10 @@
 //
 // Two processes that wait for each other without ever sleeping may find themselves
 // on one processor while another is free, and the kernel leaves them there; each
-// answer then takes a switch between them, 5 µs for a round trip instead of 2. A
-// Memory notices by answers that come right behind its yields, and sleeps for a
-// moment: who wakes is put on a processor that is free.
+// answer then takes a switch between them, 5 µs for a round trip instead of 2, and of two
+// that move much each stands still while the other copies. A Memory notices by answers
+// that come right behind its yields, and by yields that take long, and moves its
+// thread to another processor, by its affinity.
 //
 // # When not to
 //

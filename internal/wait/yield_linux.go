@@ -28,9 +28,9 @@ func stepAside() {
 	restore(&allowed)
 }
 
-// restore lets the thread run wherever it was allowed to. One that nobody had
-// restricted is not from now on either: what its group of processes gets later is
-// its own.
+// restore lets the thread run wherever it was allowed to, for a moment everywhere. So one
+// that nobody had tied is not tied from now on: it gets what its group of processes gets
+// later.
 func restore(allowed *unix.CPUSet) {
 	var all, now unix.CPUSet
 	all.Fill()

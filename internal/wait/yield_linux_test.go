@@ -15,13 +15,23 @@ func allowed(t *testing.T) (set unix.CPUSet) {
 	return set
 }
 
+// several is allowed for tests that need a choice, and the right to make it.
+func several(t *testing.T) unix.CPUSet {
+	t.Helper()
+	set := allowed(t)
+	if set.Count() < 2 {
+		t.Skip("the test may run on one processor only")
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		t.Skip("no thread may be tied to processors here: ", err)
+	}
+	return set
+}
+
 // Who steps aside is on another processor then, and may run where it could before.
 func TestStepAside(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	before := allowed(t)
-	if before.Count() < 2 {
-		t.Skip("the test may run on one processor only")
-	}
+	before := several(t)
 	moved := 0
 	for range 100 {
 		from, err := processor()
@@ -40,7 +50,7 @@ func TestStepAside(t *testing.T) {
 // A thread that the application has tied to some processors stays with them.
 func TestStepAsideOfATiedThread(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	all := allowed(t)
+	all := several(t)
 	for cpu := range 64 * len(all) {
 		if !all.IsSet(cpu) {
 			continue
@@ -53,17 +63,14 @@ func TestStepAsideOfATiedThread(t *testing.T) {
 	}
 }
 
-// Of the processors that a thread is tied to it uses another one.
+// A thread that may run on some of the processors may do so again, and on no other.
 func TestRestore(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	all := allowed(t)
-	if all.Count() < 2 {
-		t.Skip("the test may run on one processor only")
-	}
+	tied := several(t)
 	here, err := processor()
 	require.NoError(t, err)
-	tied := all
 	tied.Clear(here)
+	require.NoError(t, unix.SchedSetaffinity(0, &tied))
 	restore(&tied)
 	require.Equal(t, tied, allowed(t))
 }

@@ -180,8 +180,8 @@ func (c *systemCall) of(tid int) bool {
 	return errno == 0 && c.op == entry
 }
 
-// private reports whether a call has to do with threads, signals and the heap of
-// the runtime only, which come when they want, or with the test.
+// private reports whether a call has to do with threads and their processors, signals and
+// the heap of the runtime only, which come when they want, or with the test.
 func (c *systemCall) private() bool {
 	switch c.number {
 	case unix.SYS_MMAP:
@@ -193,7 +193,7 @@ func (c *systemCall) private() bool {
 }
 
 var runtimesOwn = []uint64{
-	unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP, unix.SYS_MADVISE, unix.SYS_MPROTECT,
+	unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_SETAFFINITY, unix.SYS_GETCPU, unix.SYS_NANOSLEEP, unix.SYS_MADVISE, unix.SYS_MPROTECT,
 	unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK,
 	unix.SYS_TGKILL, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_CLONE, unix.SYS_CLONE3, unix.SYS_RSEQ,
 	unix.SYS_SET_ROBUST_LIST, unix.SYS_PRCTL, unix.SYS_EPOLL_PWAIT, unix.SYS_CLOCK_GETTIME, unix.SYS_GETRANDOM,
