@@ -103,7 +103,9 @@ func WithOtherUsers() Option {
 // WithSpin sets for how long at most who waits for a peer looks for what it
 // does before going to sleep; 0 is not at all, the default 200 µs. It costs
 // processor time and spares some 20 to 50 µs of waking up; where it finds
-// nothing it becomes rare by itself.
+// nothing it becomes rare by itself. Who finds that the peer shares its processor moves
+// its thread to another one, by sched_setaffinity; with 0 nobody calls that, be it that a
+// filter ends the process for it.
 func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.spin = d }
 }
