@@ -47,7 +47,7 @@ func TestStepAside(t *testing.T) {
 	require.Greater(t, moved, 50, "the kernel can only sometimes have moved it back")
 }
 
-// A thread that the application has tied to some processors stays with them.
+// A thread that the application has tied to one processor stays there.
 func TestStepAsideOfATiedThread(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	all := several(t)
