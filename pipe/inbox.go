@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -65,15 +66,33 @@ func (i *inbox) init(p *compat) {
 
 // run reads descriptors and payloads until the connection ends.
 func (i *inbox) run() {
-	i.finish(i.receiveAll())
+	last, err := i.receiveAll()
+	i.finish(err)
 	close(i.ready)
 	if i.progress().ended {
+		i.pipe.loops.Go(func() { i.endTensors(last) })
 		i.pipe.answerClose()
 	}
 }
 
-// receiveAll takes in messages until the connection ends.
-func (i *inbox) receiveAll() error {
+// endTensors tells the channels that all tensors there ever will be wait for their
+// bytes. A peer that died before it could announce one that it had sent has ended them too.
+func (i *inbox) endTensors(last <-chan struct{}) {
+	select {
+	case <-last:
+	case <-i.pipe.down:
+		return
+	}
+	for _, l := range i.pipe.channels {
+		if e, ok := l.channel.(channel.Ender); ok {
+			e.EndRecv()
+		}
+	}
+}
+
+// receiveAll takes in messages until the connection ends. When memory has been given for
+// the last one, that channel is closed.
+func (i *inbox) receiveAll() (last <-chan struct{}, _ error) {
 	turn := make(chan struct{})
 	close(turn)
 	for {
@@ -85,7 +104,7 @@ func (i *inbox) receiveAll() error {
 			err = i.receivePayloads(in)
 		}
 		if err != nil {
-			return err
+			return turn, err
 		}
 		turn = in.started
 	}

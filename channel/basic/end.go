@@ -11,7 +11,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-var _ channel.Fitter = (*end)(nil)
+var (
+	_ channel.Fitter = (*end)(nil)
+	_ channel.Ender  = (*end)(nil)
+)
 
 // end is this process's end of a channel.
 type end struct {
@@ -56,6 +59,9 @@ func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buf
 
 // Fits implements [channel.Fitter]: a tensor is one frame.
 func (e *end) Fits(src device.Buffer) error { return transport.CheckFrame(e.conn, int64(src.Len())) }
+
+// EndRecv implements [channel.Ender].
+func (e *end) EndRecv() { e.line.EndRecv() }
 
 func (e *end) Abort(id uint64, cause error) {
 	if e.line.Has(id) {

@@ -138,6 +138,7 @@ func Run(t *testing.T, b Backend) {
 		t.Skip(err)
 	}
 	run(t, b)
+	runPowers(t, b)
 	t.Run("Native", func(t *testing.T) {
 		conn, _ := b.Connect(t)
 		if _, ok := conn.(transport.Multiplexer); !ok {

@@ -16,6 +16,7 @@ import (
 var (
 	_ channel.Discarder = (*compatEnd)(nil)
 	_ channel.Fitter    = (*compatEnd)(nil)
+	_ channel.Ender     = (*compatEnd)(nil)
 )
 
 // compatEnd is this process's end of a channel in the compatible dialect.
@@ -102,6 +103,13 @@ func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 		}
 		return nil
 	})
+}
+
+// EndRecv implements [channel.Ender].
+func (e *compatEnd) EndRecv() {
+	for _, l := range e.lanes {
+		l.EndRecv()
+	}
 }
 
 // Fits implements [channel.Fitter]: what a lane carries of a tensor is one frame.

@@ -53,6 +53,10 @@ func (l *Line) Discard(id uint64, n int, done func(error)) bool {
 	return l.recvs.Push(transfer.Transfer{ID: id, Void: n, Done: done})
 }
 
+// EndRecv says that no further transfer will be received: a frame for which none waits
+// ends the life like the end of the connection.
+func (l *Line) EndRecv() { l.recvs.End() }
+
 // Has reports whether a transfer with that id is waiting or under way.
 func (l *Line) Has(id uint64) bool { return l.sends.Has(id) || l.recvs.Has(id) }
 

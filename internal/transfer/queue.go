@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"io"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -15,6 +16,7 @@ type Queue struct {
 	mu     sync.Mutex
 	fifo   fifo.Queue[Transfer]
 	closed bool
+	ended  bool // nothing will be pushed
 }
 
 // NewQueue returns an empty queue.
@@ -25,11 +27,15 @@ func (q *Queue) Push(t Transfer) bool {
 	if !q.add(t) {
 		return false
 	}
+	q.wake()
+	return true
+}
+
+func (q *Queue) wake() {
 	select {
 	case q.arrived <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 func (q *Queue) add(t Transfer) bool {
@@ -41,7 +47,16 @@ func (q *Queue) add(t Transfer) bool {
 	return !q.closed
 }
 
-// Wait returns the front when there is one, or the cause of ctx's end.
+// End says that there will be no further Push.
+func (q *Queue) End() {
+	q.mu.Lock()
+	q.ended = true
+	q.mu.Unlock()
+	q.wake()
+}
+
+// Wait returns the front when there is one, or the cause of ctx's end, or io.EOF
+// where nothing will come.
 func (q *Queue) Wait(ctx context.Context) (Transfer, error) {
 	for {
 		if err := context.Cause(ctx); err != nil {
@@ -49,6 +64,9 @@ func (q *Queue) Wait(ctx context.Context) (Transfer, error) {
 		}
 		if t, ok := q.Peek(0); ok {
 			return t, nil
+		}
+		if q.hasEnded() {
+			return Transfer{}, io.EOF
 		}
 		select {
 		case <-q.arrived:
@@ -65,6 +83,12 @@ func (q *Queue) Peek(i int) (Transfer, bool) {
 		return Transfer{}, false
 	}
 	return *q.fifo.At(i), true
+}
+
+func (q *Queue) hasEnded() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ended && q.fifo.Len() == 0
 }
 
 // Pop takes the front out. It is there because Wait or Peek returned it.

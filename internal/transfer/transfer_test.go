@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -82,6 +83,32 @@ func TestQueueWait(t *testing.T) {
 	q.Push(newTransfer(8))
 	_, err = q.Wait(ctx)
 	require.Equal(t, io.ErrUnexpectedEOF, err, "the end wins over what is queued")
+}
+
+// Behind the end what was queued before can still be had, and then nothing comes.
+func TestQueueEnd(t *testing.T) {
+	q := transfer.NewQueue()
+	q.Push(newTransfer(7))
+	q.End()
+	tr, err := q.Wait(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 7, tr.ID)
+	q.Pop()
+	_, err = q.Wait(t.Context())
+	require.Equal(t, io.EOF, err)
+
+	synctest.Test(t, func(t *testing.T) {
+		q := transfer.NewQueue()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := q.Wait(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		require.Empty(t, ended)
+		q.End()
+		require.Equal(t, io.EOF, <-ended)
+	})
 }
 
 func TestQueueReusesMemory(t *testing.T) {

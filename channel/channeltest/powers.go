@@ -1,0 +1,90 @@
+package channeltest
+
+import (
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+)
+
+// runPowers runs the cases of the powers that the channel has in the compatible dialect.
+func runPowers(t *testing.T, b Backend) {
+	connect, _ := open(t, b)
+	if _, ok := connect.ch.(channel.Ender); ok {
+		runGroup(t, b, "Ender", enderCases)
+	}
+	if _, ok := connect.ch.(channel.Discarder); ok {
+		runGroup(t, b, "Discarder", discarderCases)
+	}
+}
+
+var enderCases = []testCase{
+	{"RecvsBeforeGoOn", func(t *testing.T, b Backend) {
+		connect, listen := open(t, b)
+		p := usual(t, b)
+		first, second := p.alloc(1000), p.alloc(100_000)
+		recvs := []*transfer{listen.recv(first), listen.recv(second)}
+		listen.endRecv()
+		sends := []*transfer{connect.send(p.holding(random(1000, 1))), connect.send(p.holding(random(100_000, 2)))}
+		wantOK(append(sends, recvs...)...)
+		p.want(random(1000, 1), first, "first tensor")
+		p.want(random(100_000, 2), second, "second tensor")
+		listen.wantUnbroken()
+		exchange(t, b, listen, connect, 1000)
+	}},
+
+	{"WhatIsNotReceived", func(t *testing.T, b Backend) {
+		for _, n := range []int{1000, 100_000} {
+			connect, listen := open(t, b)
+			p := usual(t, b)
+			exchange(t, b, connect, listen, 1000) // or there may be no connection yet
+			connect.send(p.alloc(n))
+			linger()
+			listen.endRecv()
+			connect.close(errTest)
+			require.ErrorIs(t, listen.wantBroken(), io.EOF)
+		}
+	}},
+
+	{"AfterClose", func(t *testing.T, b Backend) {
+		connect, _ := open(t, b)
+		connect.close(errTest)
+		connect.endRecv()
+		connect.endRecv()
+	}},
+}
+
+var discarderCases = []testCase{
+	{"BetweenOthers", func(t *testing.T, b Backend) {
+		connect, listen := open(t, b)
+		exchange(t, b, connect, listen, 1000)
+		p := usual(t, b)
+		for _, n := range []int{0, 1, 1000, 3 << 20} {
+			wantOK(connect.send(p.alloc(n)), listen.discard(n))
+			exchange(t, b, connect, listen, 1000)
+		}
+	}},
+
+	{"AfterClose", func(t *testing.T, b Backend) {
+		connect, _ := open(t, b)
+		require.NoError(t, connect.ch.Close(errTest))
+		require.ErrorIs(t, connect.discard(100).wait(), errTest)
+	}},
+}
+
+func (e *end) endRecv() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ch.(channel.Ender).EndRecv()
+}
+
+func (e *end) discard(n int) *transfer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	tr := e.track("discard", e.recvs)
+	e.ch.(channel.Discarder).Discard(e.recvs, n, tr.done)
+	e.recvs++
+	return tr
+}
