@@ -22,7 +22,10 @@ func shutdown(t *testing.T) func(*agent.Agent) error {
 // Calls that handlers leave behind them, and what is called by those, are waited for.
 func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 	hop := agent.NewFunc[int, int]("test.hop")
-	last := make(chan *agent.Future[int], 8)
+	var begun [4]chan *agent.Future[int] // by the handler of that rank
+	for rank := range begun {
+		begun[rank] = make(chan *agent.Future[int], 1)
+	}
 	release := make(chan struct{})
 	group := startGroup(t, 4, func(rank int, c *agent.Config) {
 		c.Funcs = agent.Funcs{hop.Serve(func(ctx context.Context, n int) (int, error) {
@@ -30,7 +33,7 @@ func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 				<-release
 				return n, nil
 			}
-			last <- hop.Go(context.WithoutCancel(ctx), agent.FromContext(ctx), agent.Rank(rank+1), n+1)
+			begun[rank] <- hop.Go(context.WithoutCancel(ctx), agent.FromContext(ctx), agent.Rank(rank+1), n+1)
 			return 0, nil
 		})}
 	})
@@ -41,8 +44,8 @@ func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 	_, err := hop.Call(t.Context(), group[0], "worker1", 0)
 	require.NoError(t, err)
 	down[0] = patience.Start(func() error { return group[0].Shutdown(t.Context()) })
-	patience.Finish(t, last)
-	toTheLast := patience.Finish(t, last)
+	patience.Finish(t, begun[1])
+	toTheLast := patience.Finish(t, begun[2])
 	close(release)
 	n, err := toTheLast.Wait(t.Context())
 	require.NoError(t, err)

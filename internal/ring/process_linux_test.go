@@ -15,26 +15,27 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
-// total is the number of bytes that go through a ring between processes, and
-// turns are its sizes: many times around the small one.
-const total = 4 << 20
-
 var sizes = []int{64, 4096, 2 << 20}
 
+// total is the number of bytes that go through a ring of that size between processes. It
+// is many times around the small one, but where other processes want the processors each
+// time may take milliseconds.
+func total(size uint64) int { return int(min(4<<20, 2048*size)) }
+
 var peers = map[string]func(arg uint64) error{
-	"producer": func(seed uint64) error {
+	"producer": func(size uint64) error {
 		s, err := mapped(received)
 		if err != nil {
 			return err
 		}
-		return produce(s.Ring, newStream(seed, 1), total)
+		return produce(s.Ring, newStream(size, 1), total(size))
 	},
-	"consumer": func(seed uint64) error {
+	"consumer": func(size uint64) error {
 		s, err := mapped(received)
 		if err != nil {
 			return err
 		}
-		return consume(s.Ring, newStream(seed, 2), total)
+		return consume(s.Ring, newStream(size, 2), total(size))
 	},
 	"teller":    tell,
 	"scribbler": disturber,
@@ -71,13 +72,14 @@ func testSameProcess(t *testing.T) {
 // Every byte arrives, in pieces of random sizes, in both directions.
 func testTwoProcesses(t *testing.T) {
 	for _, size := range sizes {
+		seed, all := uint64(size), total(uint64(size))
 		for name, here := range map[string]func(*shared) error{
-			"producer": func(s *shared) error { return consume(s.Ring, newStream(uint64(size), 3), total) },
-			"consumer": func(s *shared) error { return produce(s.Ring, newStream(uint64(size), 4), total) },
+			"producer": func(s *shared) error { return consume(s.Ring, newStream(seed, 3), all) },
+			"consumer": func(s *shared) error { return produce(s.Ring, newStream(seed, 4), all) },
 		} {
 			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
 				s := newShared(t, size)
-				cmd := peer(t, name, uint64(size), s)
+				cmd := peer(t, name, seed, s)
 				require.NoError(t, cmd.Start())
 				done := patience.Start(func() error { return here(s) })
 				require.NoError(t, patience.Finish(t, done))
