@@ -150,21 +150,33 @@ func TestKilledBeforeJoin(t *testing.T) {
 			m.Say("ready")
 			return m.Await("never")
 		}
-		if err := m.Await("join"); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(m.Context(), time.Second)
+		ctx, cancel := context.WithCancel(m.Context())
 		defer cancel()
-		_, err := agent.Join(ctx, configOf(m))
-		if !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("want a timeout, got %w", err)
+		listen := sync.OnceFunc(func() {
+			m.Say("waiting")
+			go func() {
+				_ = m.Await("enough") // or the end of the test
+				cancel()
+			}()
+		})
+		_, done, err := joinWatched(ctx, m, func(_ context.Context, op, _ string) error {
+			if op == "wait" {
+				listen()
+			}
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("want the end of the context, got %w", err)
 		}
 		m.Say(err.Error())
-		return nil
+		return done()
 	})
 	crew.Await(1, "ready")
 	crew.Kill(1)
-	crew.TellAll("join")
+	for _, rank := range []int{0, 2} {
+		crew.Await(rank, "waiting")
+	}
+	crew.TellAll("enough")
 	require.Contains(t, crew.Line(0)+crew.Line(2), "rank 1 of 3 has not joined")
 	crew.Wait()
 }

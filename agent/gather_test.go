@@ -153,6 +153,9 @@ func TestBarrierDeadline(t *testing.T) {
 	if err := patience.Finish(t, patience.Start(func() error { return group[2].Barrier(t.Context()) })); err != nil {
 		require.ErrorContains(t, err, "RPC ran for more than set timeout (300 ms)")
 	}
+	for _, a := range group {
+		require.NoError(t, a.SetDefaultTimeout(patience.Limit))
+	}
 	allWell(t, group, func(a *agent.Agent) error { return a.Barrier(t.Context()) })
 }
 

@@ -59,17 +59,18 @@ func TestWaitAllOfCallsBegunMeanwhile(t *testing.T) {
 	group, begun, gate := startGated(t)
 	close(gate)
 	inner := make(chan *agent.Future[int], 1)
+	var second *agent.Future[int]
 	err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
 		go func() {
 			<-begun
 			inner <- gated.Go(ctx, group[0], "worker1", 2)
 		}()
 		_, err := gated.Call(ctx, group[0], "worker1", 1)
-		patience.Finish(t, begun) // of the second one
+		second = patience.Finish(t, inner)
 		return err
 	})
 	require.NoError(t, err)
-	require.True(t, patience.Finish(t, inner).IsDone())
+	require.True(t, second.IsDone())
 }
 
 func TestWaitAllOrFail(t *testing.T) {

@@ -33,7 +33,7 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	}
 	end, err := g.start(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	var r *Result
 	err = withClient(ctx, s, opts, end.url, func(c *client, plan *pipe.Plan) error {

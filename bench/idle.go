@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -38,10 +39,13 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	}
 	end, err := g.start(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	cost, err := g.idle(ctx, s.withDefaults(), end, pipes, d)
-	return cost, blame(err, end.stop())
+	if err := blame(err, end.stop()); err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	return cost, nil
 }
 
 func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {

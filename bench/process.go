@@ -26,7 +26,7 @@ type Program struct {
 }
 
 // farewell is how long a process may take to end once it has been asked to.
-const farewell = 5 * time.Second
+const farewell = 30 * time.Second
 
 // maxLine bounds what a process may say in one line: the samples of the largest
 // measurement.

@@ -68,6 +68,7 @@ func TestContextBudgetIsShared(t *testing.T) {
 		op := <-waiting
 		expect(t, server, message(2, []int{10}, nil))
 		require.NoError(t, op.Wait(t.Context()))
+		synctest.Wait()
 		require.Zero(t, a.Stats().BytesInFlight)
 	})
 }

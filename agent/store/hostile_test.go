@@ -165,8 +165,12 @@ func TestTooManyClients(t *testing.T) {
 	require.Contains(t, log.String(), "too many connections")
 }
 
+// stall is for servers whose other peers are to be served: they may stand still for a
+// while as well.
+const stall = time.Second
+
 func TestStalledRequest(t *testing.T) {
-	s, log := serving(t, ServerOptions{Stall: 20 * time.Millisecond})
+	s, log := serving(t, ServerOptions{Stall: stall})
 	c := raw(t, s)
 	send(t, c, opSet, 3, "k")
 	wantEnd(t, c)
@@ -176,7 +180,7 @@ func TestStalledRequest(t *testing.T) {
 
 // A peer that takes no updates, or answers, does not keep its place.
 func TestStalledReader(t *testing.T) {
-	s, _ := serving(t, ServerOptions{Stall: 20 * time.Millisecond})
+	s, _ := serving(t, ServerOptions{Stall: stall})
 	c := raw(t, s)
 	send(t, c, opWatch, 1, "k")
 	_, err := io.ReadFull(c, make([]byte, 1))

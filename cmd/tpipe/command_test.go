@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -224,13 +225,18 @@ func TestOnlyTerminalsShowProgress(t *testing.T) {
 	require.False(t, isTerminal(null))
 	require.False(t, isTerminal(&strings.Builder{}))
 
-	var out strings.Builder
-	p := progress{w: &out, total: 10}
-	p.at(3)
-	p.at(4)
-	require.Equal(t, "\r3 of 10", out.String(), "a second later would be soon enough")
-	p.clear()
-	require.True(t, strings.HasSuffix(out.String(), "\r\x1b[K"))
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		p := progress{w: &out, total: 10}
+		p.at(3)
+		p.at(4)
+		require.Equal(t, "\r3 of 10", out.String())
+		p.shown = p.shown.Add(-refresh)
+		p.at(5)
+		require.Equal(t, "\r3 of 10\r5 of 10", out.String())
+		p.clear()
+		require.True(t, strings.HasSuffix(out.String(), "\r\x1b[K"))
+	})
 	hidden := newProgress(file, 10)
 	hidden.at(3)
 	hidden.clear()

@@ -76,11 +76,13 @@ func Begin() Baseline {
 
 // Leaks lists what there is beyond b. It waits for what is on its way out.
 func (b Baseline) Leaks() []string {
-	var out []string
-	if err := goleak.Find(b.goroutines); err != nil {
-		out = append(out, "goroutines: "+err.Error())
-	}
-	return append(out, settle(b.resources)...)
+	return settle(func() []string {
+		var out []string
+		if err := goleak.Find(b.goroutines); err != nil {
+			out = append(out, "goroutines: "+err.Error())
+		}
+		return append(out, inUse().since(b.resources)...)
+	})
 }
 
 // wakePoller makes the runtime open its epoll descriptor and the eventfd that

@@ -32,20 +32,22 @@ func grown(unit string, now, before map[string]int) []string {
 	return out
 }
 
-// settle lists what is in use beyond before, once it is gone or patience ends.
-// Each look is preceded by a collection, so that handles closed by the garbage
+// patience is for how long something may still be on its way out.
+const patience = 5 * time.Second
+
+// settle lists what left finds, once that is nothing or patience ends.
+// Looks are separated by a collection, so that handles closed by the garbage
 // collector get their chance; cleanups run in goroutines of the runtime and
 // need the pause.
-func settle(before usage) []string {
-	const looks = 30
-	var left []string
-	for pause := range looks {
-		left = inUse().since(before)
-		if len(left) == 0 {
-			return nil
+func settle(left func() []string) []string {
+	pause := time.Duration(0)
+	for begin := time.Now(); ; {
+		found := left()
+		if len(found) == 0 || time.Since(begin) > patience {
+			return found
 		}
 		runtime.GC()
-		time.Sleep(time.Duration(pause) * 5 * time.Millisecond)
+		time.Sleep(pause)
+		pause += 5 * time.Millisecond
 	}
-	return left
 }

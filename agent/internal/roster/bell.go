@@ -2,6 +2,7 @@ package roster
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
@@ -43,7 +44,7 @@ func (b *bell) wait(ctx context.Context) error {
 		return err
 	case trouble(err):
 		return pause(ctx, firstPause) // whoever looks waits until the store is back
-	case short.Err() != nil:
+	case short.Err() != nil, errors.Is(err, context.DeadlineExceeded): // a store may be faster than the context
 		return nil
 	}
 	return err
