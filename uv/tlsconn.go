@@ -18,17 +18,22 @@ const (
 	// farewell bounds how long Close and CloseWrite wait to tell the peer,
 	// where the peer has stopped reading.
 	farewell = 500 * time.Millisecond
+
+	// cutOff is how long they leave to a WriteFrames that is under way: one that has
+	// room, and was only held up, must not end within a record.
+	cutOff = farewell / 2
 )
 
 // tlsConn is a conn whose frames travel in TLS.
 type tlsConn struct {
 	*conn
 	tls    *tls.Conn
-	socket *socket    // below it
-	name   string     // that the peer has proved; empty for who dialled us
-	failed error      // why there is no TLS on it
-	finish func()     // starts the end of writing, once
-	ended  chan error // has what came of that
+	socket *socket       // below it
+	name   string        // that the peer has proved; empty for who dialled us
+	failed error         // why there is no TLS on it
+	finish func()        // starts the end of writing, once
+	ending chan struct{} // closed when that begins
+	ended  chan error    // has what came of it
 
 	writing sync.Mutex // held while the stream is written to
 	broken  bool       // it ends within a record
@@ -44,6 +49,7 @@ func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 		conn:   newConnFrom(s.TCPConn, decrypted{secure, s}, spin),
 		tls:    secure,
 		socket: s,
+		ending: make(chan struct{}),
 		ended:  make(chan error, 1),
 		out:    bufio.NewWriterSize(secure, recordSize),
 	}
@@ -115,6 +121,7 @@ func (c *tlsConn) writeError(err error) error {
 func (c *tlsConn) CloseWrite() error {
 	c.finished.Store(true)
 	c.finish()
+	<-c.ending
 	enough := time.NewTimer(farewell)
 	defer enough.Stop()
 	select {
@@ -129,11 +136,12 @@ func (c *tlsConn) CloseWrite() error {
 // endWriting ends a blocked WriteFrames by a deadline. Then the stream ends
 // within a record, to which nothing can be added.
 func (c *tlsConn) endWriting() error {
+	close(c.ending)
 	if c.failed != nil {
 		return c.failed
 	}
 	if !c.writing.TryLock() {
-		c.tcp.SetWriteDeadline(past)
+		c.tcp.SetWriteDeadline(time.Now().Add(cutOff))
 		c.writing.Lock()
 		c.tcp.SetWriteDeadline(time.Time{})
 	}

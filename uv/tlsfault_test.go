@@ -282,6 +282,40 @@ func TestCloseDuringCloseWrite(t *testing.T) {
 	}
 }
 
+// A frame that is being written while there is room either comes whole or not at all;
+// the stream ends well.
+func TestCloseWriteDuringAWrite(t *testing.T) {
+	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	l := listen(t, tr, "127.0.0.1")
+	for range 50 {
+		dialled, accepted := connect(t, tr, l, l.Addr())
+		begun, written := make(chan struct{}), make(chan error, 1)
+		go func() {
+			close(begun)
+			var err error
+			for err == nil {
+				err = dialled.WriteFrames(transport.Frame{[]byte("hello")})
+			}
+			written <- err
+		}()
+		<-begun
+		ended := make(chan error, 1)
+		go func() { ended <- dialled.CloseWrite() }()
+		err := error(nil)
+		for got := make([]byte, 5); err == nil; {
+			if _, err = accepted.NextFrame(); err == nil {
+				require.NoError(t, accepted.ReadBody(got))
+				require.Equal(t, "hello", string(got))
+			}
+		}
+		require.Equal(t, io.EOF, err)
+		require.ErrorIs(t, <-written, transport.ErrClosed)
+		require.NoError(t, <-ended)
+		require.NoError(t, dialled.Close())
+		require.NoError(t, accepted.Close())
+	}
+}
+
 // Small frames make one record together, so that one system call has them all.
 func TestSmallFramesAreOneRecord(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
