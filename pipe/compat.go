@@ -55,14 +55,10 @@ func (p *compat) close() error {
 
 // awaitPeer waits until the peer has ended all connections.
 func (p *compat) awaitPeer(ctx context.Context) error {
-	select {
-	case <-p.allEnded:
-		return nil
-	case <-p.down:
-		return nil
-	case <-ctx.Done():
+	if !inTime(ctx, p.allEnded, p.down) {
 		return fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
 	}
+	return nil
 }
 
 // fail takes the pipe down. The first cause stays.

@@ -180,24 +180,17 @@ func (p *nativePipe) close() error {
 // goodbye goes first: without one the end of the messages means that the process died.
 func (p *nativePipe) sayNoMore(ctx context.Context) {
 	p.control.goodbye("")
-	select {
-	case <-p.control.wrote:
+	if inTime(ctx, p.control.wrote, p.down) && p.Err() == nil {
 		p.out.stream.CloseWrite()
-	case <-p.down:
-	case <-ctx.Done():
 	}
 }
 
 // awaitPeer waits until the peer has said the same.
 func (p *nativePipe) awaitPeer(ctx context.Context) error {
-	select {
-	case <-p.in.ended:
-		return nil
-	case <-p.down:
-		return nil
-	case <-ctx.Done():
+	if !inTime(ctx, p.in.ended, p.down) {
 		return fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
 	}
+	return nil
 }
 
 // answerClose tells a peer that closed that this end has nothing more to write

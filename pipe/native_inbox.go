@@ -302,14 +302,10 @@ func (i *nativeInbox) awaitReads(ctx context.Context) error {
 	quiet := i.quiet
 	i.countReads(0)
 	i.mu.Unlock()
-	select {
-	case <-quiet:
-		return nil
-	case <-i.pipe.down:
-		return nil
-	case <-ctx.Done():
+	if !inTime(ctx, quiet, i.pipe.down) {
 		return fmt.Errorf("%w: messages are still being read", ErrCloseTimeout)
 	}
+	return nil
 }
 
 // countReads adds n, under mu.

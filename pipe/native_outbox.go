@@ -348,12 +348,10 @@ func (o *nativeOutbox) stop(err error) {
 
 // flush waits until everything has left.
 func (o *nativeOutbox) flush(ctx context.Context) error {
-	select {
-	case <-o.idle():
-		return nil
-	case <-ctx.Done():
+	if !inTime(ctx, o.idle(), nil) {
 		return fmt.Errorf("%w: messages are still leaving", ErrCloseTimeout)
 	}
+	return nil
 }
 
 // idle returns a channel that is closed when nothing is under way.

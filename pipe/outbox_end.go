@@ -96,12 +96,10 @@ func (o *outbox) lost() error {
 
 // flush waits until all messages are complete.
 func (o *outbox) flush(ctx context.Context) error {
-	select {
-	case <-o.idle():
-		return nil
-	case <-ctx.Done():
+	if !inTime(ctx, o.idle(), nil) {
 		return fmt.Errorf("%w: messages are still leaving", ErrCloseTimeout)
 	}
+	return nil
 }
 
 // idle returns a channel that is closed when no message is on its way.
