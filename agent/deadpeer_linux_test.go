@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -182,7 +183,7 @@ func (c cable) inhabit(t *testing.T, rendezvous string) <-chan string {
 // way: the call fails, and so do not those that are made when it is back.
 func TestPulledCable(t *testing.T) {
 	c := layCable(t)
-	rendezvous := "tcp://" + c.here + ":" + freePort(t)
+	rendezvous := "tcp://" + c.here + ":" + freeport.On(t, c.here)
 	joined := c.inhabit(t, rendezvous)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/team"
 )
 
@@ -18,7 +18,7 @@ import (
 // does it, find each other, whatever rank their Config says.
 func TestJoinByEnvironment(t *testing.T) {
 	const world = 3
-	addr := strings.TrimPrefix(freeURL(t), "tcp://") // of the first process; others are told
+	addr := freeport.Addr(t) // of the first process; others are told
 	crew := team.Start(t, world, func(m *team.Member) error {
 		addr, err := m.Line()
 		if err != nil {

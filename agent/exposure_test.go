@@ -10,19 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 )
-
-// freePort is a port of this machine that nobody listens at.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
-}
 
 // Who reaches a store can enter a worker of his own into it: nobody serves one to the whole
 // network by accident, though the worker itself listens to this machine alone.
@@ -53,7 +43,7 @@ func TestExposureOfTheStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log loglines.Lines
-			port := freePort(t)
+			port := freeport.On(t, "127.0.0.1")
 			cfg := Config{Name: "worker0", WorldSize: 1, Rendezvous: "tcp://" + net.JoinHostPort(c.host, port), Logger: log.Logger()}
 			if c.edit != nil {
 				c.edit(t, &cfg, port)

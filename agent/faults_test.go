@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/team"
 )
 
@@ -285,7 +286,7 @@ func TestStoreGone(t *testing.T) {
 }
 
 func storeGone(t *testing.T, how string) {
-	url := freeURL(t) // of the first process; others are told
+	url := "tcp://" + freeport.Addr(t) // of the first process; others are told
 	crew := team.Start(t, 3, func(m *team.Member) error {
 		url, err := m.Line()
 		if err != nil {

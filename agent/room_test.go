@@ -2,7 +2,7 @@ package agent_test
 
 import (
 	"context"
-	"sync"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -97,40 +97,45 @@ func TestFloodBothWays(t *testing.T) {
 					size.Serve(sizeOf, agent.Short()),
 				}
 			})
-			require.Zero(t, patience.Finish(t, patience.Start(func() int { return flood(t, group, rounds) })))
+			calls, outcomes := flood(t, group, rounds)
+			for range calls {
+				require.NoError(t, patience.Finish(t, outcomes))
+			}
 		})
 	}
 }
 
-// flood has two workers call each other and returns how many calls went wrong.
-func flood(t *testing.T, group []*agent.Agent, rounds int) int {
-	var all sync.WaitGroup
-	var wrong atomic.Int64
+// flood has two workers call each other so many times, and tells of each call how it
+// went.
+func flood(t *testing.T, group []*agent.Agent, rounds int) (calls int, outcomes <-chan error) {
+	const callers, small = 4, 20 // of small calls, for each large one
+	calls = len(group) * callers * (1 + small) * rounds
+	all := make(chan error, calls)
 	check := func(want, n int, err error) {
-		if err != nil || n != want {
-			wrong.Add(1)
+		if err == nil && n != want {
+			err = fmt.Errorf("got %d for %d", n, want)
 		}
+		all <- err
 	}
 	for rank, a := range group {
 		to := agent.Rank(1 - rank)
-		for range 4 {
+		for range callers {
 			x := filled(t, 1, manyMore)
-			all.Go(func() {
+			go func() {
 				for range rounds {
 					n, err := size.Go(t.Context(), a, to, x).Wait(t.Context())
 					check(manyMore, n, err)
 				}
-			})
-			all.Go(func() {
-				for i := range 20 * rounds {
+			}()
+			go func() {
+				for i := range small * rounds {
 					n, err := echo.Call(t.Context(), a, to, i)
 					check(i, n, err)
 				}
-			})
+			}()
 		}
 	}
-	all.Wait()
-	return int(wrong.Load())
+	return calls, all
 }
 
 // jam fills the pipe from the second worker to the first: with a large call that the first

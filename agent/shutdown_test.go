@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 )
 
@@ -158,7 +159,7 @@ func TestJoinAgain(t *testing.T) {
 func TestShutdownWithEmbeddedStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	url := freeURL(t)
+	url := "tcp://" + freeport.Addr(t)
 	group := make([]*agent.Agent, 3)
 	joining := make([]<-chan error, 3)
 	for rank := range group {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/team"
 )
 
@@ -43,7 +44,7 @@ func TestStoreComesBack(t *testing.T) {
 }
 
 func storeComesBack(t *testing.T, how string) {
-	url := freeURL(t) // of the first process; others are told
+	url := "tcp://" + freeport.Addr(t) // of the first process; others are told
 	crew := team.Start(t, 4, func(m *team.Member) error {
 		url, err := m.Line()
 		switch {
@@ -178,7 +179,7 @@ func goOn(m *team.Member, url, how string) error {
 // their group, of which the store knows nothing any more, and form another one with it
 // under the same name.
 func TestFirstWorkerStartsAgain(t *testing.T) {
-	url := freeURL(t) // of the first process; others are told
+	url := "tcp://" + freeport.Addr(t) // of the first process; others are told
 	crew := team.Start(t, 3, func(m *team.Member) error {
 		url, err := m.Line()
 		if err != nil {

@@ -11,8 +11,8 @@ import (
 
 // owned makes a buffer whose owner closes gone when it becomes unreachable.
 func owned(b device.Buffer) (device.Buffer, <-chan struct{}) {
-	type block struct{ size int }
-	owner, gone := &block{b.Len()}, make(chan struct{})
+	// What holds no pointer could share its block, and hence its end, with others.
+	owner, gone := new(*int), make(chan struct{})
 	runtime.AddCleanup(owner, func(gone chan struct{}) { close(gone) }, gone)
 	return b.WithOwner(owner), gone
 }

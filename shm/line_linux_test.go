@@ -17,7 +17,7 @@ import (
 // a handshake is said to one after the other.
 func TestMemoryIsMadeOutOfLine(t *testing.T) {
 	leakcheck.Check(t)
-	l := listen(t)
+	l := listen(t, func(tr *Transport) { tr.patience = time.Hour })
 	newStranger(t, l).shake(t, l, 0, 1) // with what all peers share
 	line := &l.(*listener).inLine
 	line.Lock()

@@ -108,8 +108,8 @@ func (l *listener) welcome() {
 // because the last word of a handshake is said in it; the memory was made before,
 // by all at once.
 func (l *listener) receive(socket *net.UnixConn) {
+	socket.SetDeadline(time.Now().Add(l.transport.patience)) // first: that of a Close lasts
 	interrupt := context.AfterFunc(l.closing, func() { socket.SetDeadline(past) })
-	socket.SetDeadline(time.Now().Add(l.transport.patience))
 	h := newHandshake(l.transport, socket)
 	err := h.meet()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 )
 
@@ -86,16 +87,13 @@ func TestServerThatIsSilent(t *testing.T) {
 }
 
 func TestDialWaitsForTheServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
+	addr := freeport.Addr(t)
 
 	// A busy machine may not get to the first refusal in a short time.
 	for d := 20 * time.Millisecond; ; d *= 2 {
 		require.Less(t, d, patience.Limit)
 		early, cancel := context.WithTimeout(t.Context(), d)
-		_, err = Dial(early, addr, ClientOptions{})
+		_, err := Dial(early, addr, ClientOptions{})
 		cancel()
 		require.ErrorIs(t, err, ErrTimeout)
 		if errors.Is(err, syscall.ECONNREFUSED) {

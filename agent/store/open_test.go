@@ -8,17 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 )
-
-// freeAddr is an address where nobody listens.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
 
 // openAll opens a URL as a group of two does, the later rank first.
 func openAll(t *testing.T, url string, o Options) (rank0, rank1 Store) {
@@ -47,8 +39,8 @@ func openAll(t *testing.T, url string, o Options) (rank0, rank1 Store) {
 func TestOpen(t *testing.T) {
 	spaces := new(Spaces)
 	for _, url := range []string{
-		"tcp://" + freeAddr(t),
-		"tcp://" + freeAddr(t) + "/",
+		"tcp://" + freeport.Addr(t),
+		"tcp://" + freeport.Addr(t) + "/",
 		"file://" + filepath.Join(t.TempDir(), "a b%20c"),
 		"mem://name",
 	} {
@@ -65,7 +57,7 @@ func TestOpen(t *testing.T) {
 
 // Rank 0 serves until it closes, and counts itself as the others do.
 func TestRankZeroServes(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	rank0, rank1 := openAll(t, "tcp://"+addr, Options{})
 	local := rank0.(*view).base.(*Memory)
 	require.NoError(t, rank0.Wait(t.Context()))
@@ -80,8 +72,7 @@ func TestRankZeroServes(t *testing.T) {
 }
 
 func TestListenElsewhere(t *testing.T) {
-	_, port, err := net.SplitHostPort(freeAddr(t))
-	require.NoError(t, err)
+	port := freeport.On(t, "127.0.0.1")
 	rank0, rank1 := openAll(t, "tcp://localhost:"+port, Options{Listen: "127.0.0.1:" + port})
 	require.NoError(t, rank1.Set(t.Context(), "key", []byte("1")))
 	wantValue(t, rank0, "key", "1")
@@ -120,7 +111,7 @@ func setenv(t *testing.T, values map[string]string) {
 }
 
 func TestEnviron(t *testing.T) {
-	host, port, err := net.SplitHostPort(freeAddr(t))
+	host, port, err := net.SplitHostPort(freeport.Addr(t))
 	require.NoError(t, err)
 	good := map[string]string{
 		"MASTER_ADDR": host, "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2",

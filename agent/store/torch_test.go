@@ -78,10 +78,14 @@ func without(t *testing.T, why any) {
 	t.Skip("no PyTorch here: ", why)
 }
 
+// slow is how long a line of a peer may take: before the first one it reads all of
+// PyTorch, which may have to come from a disk.
+const slow = 4 * patience.Limit
+
 // next reads a line into v.
 func (p *peer) next(t *testing.T, v any) {
 	t.Helper()
-	line := patience.Finish(t, patience.Start(func() string {
+	line := patience.FinishWithin(t, slow, patience.Start(func() string {
 		s, err := p.stdout.ReadString('\n')
 		if err != nil {
 			return err.Error()

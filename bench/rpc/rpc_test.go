@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/bench/internal/rpcpeer"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -38,13 +38,9 @@ var paths = []struct{ name, listen string }{{"shm", ""}, {"uv", overTCP}}
 
 func group(t testing.TB, world int, listen string) *agent.Agent {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
 	path, err := os.Executable()
 	require.NoError(t, err)
-	a, stop, err := Start(t.Context(), path, world, "tcp://"+addr, listen)
+	a, stop, err := Start(t.Context(), path, world, "tcp://"+freeport.Addr(t), listen)
 	t.Cleanup(func() {
 		require.NoError(t, stop()) // this process serves the store
 		if a != nil {

@@ -15,7 +15,8 @@ import (
 const largeName = "large.safetensors"
 
 // sendLarge starts to send a file that takes a while, and returns when the
-// receiver is writing it.
+// receiver is writing it. The sender stands still until goOn, so that nothing is over
+// before the test has done what it wants to.
 func sendLarge(t *testing.T, recv *process, address string, flags ...string) *process {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), largeName)
@@ -27,6 +28,7 @@ func sendLarge(t *testing.T, recv *process, address string, flags ...string) *pr
 		info, err := os.Stat(part)
 		return err == nil && info.Sys().(*syscall.Stat_t).Blocks > 0
 	}, hang, time.Millisecond)
+	send.standStill()
 	return send
 }
 
@@ -58,6 +60,7 @@ func TestSenderCut(t *testing.T) {
 				recv, address := startRecv(t, t.TempDir(), "-dialect", dialect)
 				send := sendLarge(t, recv, address, "-dialect", dialect)
 				send.signal(c.signal)
+				send.goOn()
 				_, stderr, code := send.wait()
 				require.Equal(t, c.code, code, stderr)
 				require.Equal(t, c.says, stderr)
@@ -82,6 +85,7 @@ func TestReceiverCut(t *testing.T) {
 				recv, address := startRecv(t, t.TempDir(), append(strings.Fields(flags), "-dialect", dialect)...)
 				send := sendLarge(t, recv, address, "-dialect", dialect)
 				recv.signal(os.Interrupt)
+				send.goOn()
 				_, stderr, code := recv.wait()
 				require.Equal(t, exitInterrupted, code, stderr)
 				require.Contains(t, stderr, "interrupted")
@@ -111,6 +115,7 @@ func TestReceiverKilled(t *testing.T) {
 	recv, address := startRecv(t, t.TempDir())
 	send := sendLarge(t, recv, address)
 	recv.kill()
+	send.goOn()
 	_, stderr, code := send.wait()
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "lost the peer")

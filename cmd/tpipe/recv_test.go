@@ -229,6 +229,7 @@ func TestRecvOnce(t *testing.T) {
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "it was started with -once and serves another sender")
 	send.signal(os.Interrupt)
+	send.goOn()
 	_, _, code = recv.wait()
 	require.Equal(t, exitFailed, code)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,21 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// freeAddress is a port of this machine that nobody listens at.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func TestCallsReachWorkers(t *testing.T) {
-	url := "tcp://" + freeAddress(t)
+	url := "tcp://" + freeport.Addr(t)
 	first := start(t, "worker", "-rendezvous", url, "-store")
 	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", first.line())
 	second := start(t, "worker", "-rendezvous", url, "-name", "second")
@@ -140,7 +131,7 @@ func TestKilledCall(t *testing.T) {
 }
 
 func TestWorkersOfOneSize(t *testing.T) {
-	url := "tcp://" + freeAddress(t)
+	url := "tcp://" + freeport.Addr(t)
 	line := []string{"worker", "-rendezvous", url, "-world", "2"}
 	first := start(t, append(line, "-rank", "0")...)
 	second := start(t, append(line, "-rank", "1", "-name", "other")...)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 )
 
@@ -39,10 +39,7 @@ func TestCalls(t *testing.T) {
 func TestCallsByHand(t *testing.T) {
 	for _, order := range []string{"10", "01"} {
 		t.Run(order, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			url := "tcp://" + l.Addr().String()
-			require.NoError(t, l.Close())
+			url := "tcp://" + freeport.Addr(t)
 			var started []*exec.Cmd
 			var out [2]strings.Builder
 			for i, rank := range strings.Split(order, "") {

@@ -153,7 +153,8 @@ func (p *tap) accept(server string) {
 
 func (p *tap) pass(dst, src net.Conn, copy io.Writer) {
 	p.passing.Go(func() {
-		_, _ = io.Copy(io.MultiWriter(dst, locked{copy, &p.mu}), src) // the ends find out
+		// What the peer may have answered has been noted.
+		_, _ = io.Copy(io.MultiWriter(locked{copy, &p.mu}, dst), src) // the ends find out
 		_ = dst.(*net.TCPConn).CloseWrite()
 	})
 }

@@ -2,6 +2,7 @@ package patience
 
 import (
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +32,7 @@ func TestAsleep(t *testing.T) {
 	})
 }
 
-// The least of three stretches counts, and the first that is little enough.
+// The least of all stretches counts, and the first that is little enough.
 func TestShare(t *testing.T) {
 	for _, c := range []struct {
 		parts []float64 // of each stretch
@@ -40,7 +41,7 @@ func TestShare(t *testing.T) {
 	}{
 		{[]float64{0.001, 1, 1}, 0.001, 1},
 		{[]float64{0.5, 0.001, 1}, 0.001, 2},
-		{[]float64{0.5, 0.25, 0.75}, 0.25, 3},
+		{append([]float64{0.5, 0.25}, slices.Repeat([]float64{0.75}, stretches-2)...), 0.25, stretches},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			const stretch = 2 * time.Second

@@ -26,7 +26,13 @@ func Start[T any](f func() T) <-chan T {
 // where none has come within [Limit].
 func Finish[T any](t testing.TB, ch <-chan T) T {
 	t.Helper()
-	blocked := time.NewTimer(Limit)
+	return FinishWithin(t, Limit, ch)
+}
+
+// FinishWithin is Finish with a limit of its own, for what takes longer than one call.
+func FinishWithin[T any](t testing.TB, limit time.Duration, ch <-chan T) T {
+	t.Helper()
+	blocked := time.NewTimer(limit)
 	defer blocked.Stop()
 	select {
 	case v := <-ch:

@@ -2,11 +2,12 @@ package patience
 
 import "time"
 
-// stretches is in how many a process may have something to do that is not the test's.
-const stretches = 3
+// stretches is how many a process gets for one in which nothing else is counted as its
+// own: time that the machine spends elsewhere can be.
+const stretches = 10
 
 // Share is which part of a core this process takes while its caller waits: 0.01 is a
-// percent. It is the least of up to three stretches of that length, and the first that
+// percent. It is the least of up to ten stretches of that length, and the first that
 // is less than enough.
 func Share(stretch time.Duration, enough float64) float64 { return share(stretch, enough, used) }
 

@@ -52,9 +52,10 @@ type bond struct {
 	mu  sync.Mutex
 	err error // why
 
-	ringing sync.Mutex
-	out     [bellSize]byte
-	sent    error
+	ringing  sync.Mutex
+	patience time.Duration // hearing
+	out      [bellSize]byte
+	sent     error
 
 	send, sendLater func(fd uintptr) bool // methods of it
 }
@@ -67,7 +68,7 @@ type listener interface {
 }
 
 func (b *bond) init(sock *net.UnixConn) (err error) {
-	b.sock = sock
+	b.sock, b.patience = sock, hearing
 	if b.raw, err = sock.SyscallConn(); err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (b *bond) ring(what bell) {
 	step.Here()
 	err := b.strike(b.send)
 	if errors.Is(err, unix.EAGAIN) {
-		_ = b.sock.SetWriteDeadline(time.Now().Add(hearing))
+		_ = b.sock.SetWriteDeadline(time.Now().Add(b.patience))
 		err = b.strike(b.sendLater)
 		_ = b.sock.SetWriteDeadline(time.Time{})
 	}
@@ -152,7 +153,7 @@ func (b *bond) hand(f *os.File) error {
 	b.ringing.Lock()
 	defer b.ringing.Unlock()
 	binary.LittleEndian.PutUint16(b.out[:], uint16(bellSegment))
-	_ = b.sock.SetWriteDeadline(time.Now().Add(hearing))
+	_ = b.sock.SetWriteDeadline(time.Now().Add(b.patience))
 	step.Here()
 	_, _, err := b.sock.WriteMsgUnix(b.out[:], unix.UnixRights(int(f.Fd())), nil)
 	_ = b.sock.SetWriteDeadline(time.Time{})

@@ -40,6 +40,13 @@ const (
 	Segment = uint16(bellSegment)
 )
 
+// SetPatience sets how long a peer may take to hear a bell.
+func (s *Session) SetPatience(d time.Duration) {
+	s.bond.ringing.Lock()
+	defer s.bond.ringing.Unlock()
+	s.bond.patience = d
+}
+
 // FirstPlaces is how many places the first segment has.
 const FirstPlaces = firstPlaces
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -173,34 +174,39 @@ func TestDeafPeer(t *testing.T) {
 	require.ErrorIs(t, err, ringnet.ErrCorrupt)
 }
 
-// So is one that takes no segment, and meanwhile the session serves what the peer
-// opens, and ends when it is told to.
+// So is one that takes no segment.
 func TestDeafPeerGetsASegment(t *testing.T) {
-	near, far := sockets(t)
-	defer far.Close()
-	deafen(t, near)
-	s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: places}, wait.Spin, addresses())
-	require.NoError(t, err)
-	defer s.Close()
+	s, _ := beforeTheDeaf(t, time.Millisecond)
+	_, err := s.Open()
+	require.ErrorIs(t, err, ringnet.ErrCorrupt)
+	require.ErrorIs(t, s.Err(), ringnet.ErrCorrupt)
+}
+
+// Meanwhile the session serves what the peer opens, and ends when it is told to.
+func TestCloseWhileAPeerIsDeaf(t *testing.T) {
+	s, far := beforeTheDeaf(t, time.Hour)
 	opened := patience.Start(func() error { _, err := s.Open(); return err })
 	ring(t, far, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
 	ring(t, far, ringnet.Opened)
 	accepted, err := s.Accept(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, accepted.Close())
-	require.ErrorIs(t, patience.Finish(t, opened), ringnet.ErrCorrupt)
-	require.ErrorIs(t, s.Err(), ringnet.ErrCorrupt)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, patience.Finish(t, opened), transport.ErrClosed)
 }
 
-func TestCloseWhileAPeerIsDeaf(t *testing.T) {
+// beforeTheDeaf is a session to whose peer nothing can be sent, for which it waits so
+// long, and that peer's end.
+func beforeTheDeaf(t *testing.T, limit time.Duration) (*ringnet.Session, *net.UnixConn) {
+	t.Helper()
 	near, far := sockets(t)
-	defer far.Close()
+	t.Cleanup(func() { far.Close() })
 	deafen(t, near)
 	s, err := ringnet.NewSession(near, now(), transport.SessionConfig{Streams: places}, wait.Spin, addresses())
 	require.NoError(t, err)
-	opened := patience.Start(func() error { _, err := s.Open(); return err })
-	require.NoError(t, s.Close())
-	require.ErrorIs(t, patience.Finish(t, opened), transport.ErrClosed)
+	t.Cleanup(func() { s.Close() })
+	s.SetPatience(limit)
+	return s, far
 }
 
 // deafen fills a socket, so that nothing can be sent until its peer reads.

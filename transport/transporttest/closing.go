@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -29,11 +28,11 @@ var closeCases = []testCase{
 var chunk = bytes.Repeat([]byte{0xaa}, 64<<10)
 
 // stretch of them, 128 MiB, are more than a transport may hold on its way, which is
-// half as much. Those that are tested under the race detector hold less.
-var stretch = race.Pick(2048, 512)
+// half as much: of TCP the kernel alone may hold more than 32 MiB.
+const stretch = 2048
 
 // ahead is how many chunks a writer may be ahead of its reader.
-var ahead = stretch / 2
+const ahead = stretch / 2
 
 // yield lets the other goroutines get to where they block. A test must hold
 // without it too; it only makes the interesting order the likely one.

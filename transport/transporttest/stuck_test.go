@@ -49,12 +49,13 @@ func (swallower) WriteFrames(...transport.Frame) error { return nil }
 func TestSuiteIsNotStuck(t *testing.T) {
 	for _, c := range stuck {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "-test.timeout=25s", "-test.run=^TestStuckVictim$/"+c.run)
+			// With -test.v what is said before a panic is not lost.
+			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=25s", "-test.run=^TestStuckVictim$/"+c.run)
 			cmd.Env = append(os.Environ(), "TRANSPORTTEST_STUCK="+c.name)
 			out, err := cmd.CombinedOutput()
 			require.Error(t, err)
 			require.Contains(t, string(out), c.says)
-			require.Contains(t, string(out), c.run)
+			require.Regexp(t, "(--- FAIL|panic): TestStuckVictim/"+c.run, string(out))
 			require.NotContains(t, string(out), "test timed out")
 		})
 	}

@@ -67,7 +67,7 @@ func (a *applicant) join(ctx context.Context) (*Roster, error) {
 // retract takes this member off the list, if a change succeeded of which it has not
 // heard.
 func (a *applicant) retract(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.parting)
 	defer cancel()
 	_ = a.strike(ctx, a.self.Name, a.self.Incarnation) // out of reach: it counts as dead
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,6 +73,17 @@ type joined struct {
 func joining(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
 	return patience.Start(func() joined {
 		r, err := JoinStatic(ctx, s, "group", m, world)
+		return joined{r, err}
+	})
+}
+
+// joiningToWithdraw is joining, and the store has any time to take back what was
+// written.
+func joiningToWithdraw(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
+	j := newJoiner(s, "group", m, world)
+	j.parting = time.Hour
+	return patience.Start(func() joined {
+		r, err := j.join(ctx)
 		return joined{r, err}
 	})
 }

@@ -26,10 +26,8 @@ import (
 // When ctx ends, the error says which ranks are missing, and this member has
 // withdrawn as far as the store could be reached within a second.
 func JoinStatic(ctx context.Context, s store.Store, group string, self Member, worldSize int) (*Roster, error) {
-	self = self.private()
-	self.Static = true
-	j := &joiner{visit: newVisit(s, group, self.Incarnation), self: self, world: worldSize}
-	err := checkJoin(group, self, worldSize)
+	j := newJoiner(s, group, self, worldSize)
+	err := checkJoin(group, j.self, worldSize)
 	var r *Roster
 	if err == nil {
 		r, err = j.join(ctx)
@@ -67,6 +65,12 @@ type joiner struct {
 
 	entered uint64 // the generation in which it has claimed something; 0 for none
 	behind  *gate  // the complete group whose end it waits for
+}
+
+func newJoiner(s store.Store, group string, self Member, world int) *joiner {
+	self = self.private()
+	self.Static = true
+	return &joiner{visit: newVisit(s, group, self.Incarnation), self: self, world: world}
 }
 
 func (j *joiner) join(ctx context.Context) (*Roster, error) {
@@ -159,7 +163,7 @@ func (j *joiner) taken(old Member) error {
 // later attempt.
 func (j *joiner) giveUp(ctx context.Context, cause error) error {
 	over := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.parting)
 	defer cancel()
 	if over {
 		cause = j.missing(ctx, cause)

@@ -364,7 +364,7 @@ func TestWithdrawal(t *testing.T) {
 	backends(t, func(t *testing.T, open opener) {
 		for i := range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
-			coming := joining(ctx, open(), worker(fmt.Sprint("a", i), 0), i+2)
+			coming := joiningToWithdraw(ctx, open(), worker(fmt.Sprint("a", i), 0), i+2)
 			s := open()
 			_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(uint64(i+1), fmt.Sprint("a", i)))
 			require.NoError(t, err)
@@ -385,7 +385,7 @@ func TestWithdrawalOfOne(t *testing.T) {
 		_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, "b"))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		coming := joining(ctx, open(), worker("a", 0), 3)
+		coming := joiningToWithdraw(ctx, open(), worker("a", 0), 3)
 		_, err = store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, "a"))
 		require.NoError(t, err)
 		cancel()

@@ -17,12 +17,13 @@ const parting = time.Second
 // visit is one member's dealings with one group.
 type visit struct {
 	*shelf
-	who   Incarnation
-	birth *[8]byte // of the group that was met first; nil before
+	who     Incarnation
+	birth   *[8]byte // of the group that was met first; nil before
+	parting time.Duration
 }
 
 func newVisit(s store.Store, group string, who Incarnation) *visit {
-	return &visit{shelf: newShelf(s, group), who: who}
+	return &visit{shelf: newShelf(s, group), who: who, parting: parting}
 }
 
 // look reads the gate, and finds out when it is not the one of before.
