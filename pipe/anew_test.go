@@ -130,7 +130,7 @@ func TestTransportThatFailsInTheMiddle(t *testing.T) {
 	for healthy := 1; healthy < 4; healthy++ {
 		network := mem.NewNetwork()
 		a := both(t, network, fallingIll(network, pipe.DialectCompatible, healthy))
-		b := both(t, network, func(o *pipe.Options) { o.HandshakeTimeout = time.Second })
+		b := both(t, network)
 		l, err := b.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
 		require.NoError(t, err)
 		client, server := join(t, a, l)

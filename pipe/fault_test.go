@@ -36,19 +36,19 @@ func TestFaultAtEveryFrame(t *testing.T) {
 
 			// Every call must end by itself after a cut.
 			t.Run("cut over mem+"+with, func(t *testing.T) {
-				eachPoint(t, overMem, 5, func(t *testing.T, at simnet.Point) {
+				eachPoint(t, runLife(t, overMem, nil), 5, func(t *testing.T, at simnet.Point) {
 					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, nil, simnet.CutAt(at)) })
 				})
 			})
 			t.Run("cut over uv+"+with, func(t *testing.T) {
-				eachPoint(t, overUV, 5, func(t *testing.T, at simnet.Point) {
+				eachPoint(t, runLife(t, overUV, nil), 5, func(t *testing.T, at simnet.Point) {
 					t.Parallel() // where bulk breaks alone, both ends wait a while for the other's reason
 					runLife(t, overUV, nil, simnet.CutAt(at))
 				})
 			})
 			// On a link that swallows everything, calls end when they are cancelled.
 			t.Run("cancelled over mem+"+with, func(t *testing.T) {
-				eachPoint(t, overMem, 5, func(t *testing.T, at simnet.Point) {
+				eachPoint(t, runLife(t, overMem, nil), 5, func(t *testing.T, at simnet.Point) {
 					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, synctest.Wait, simnet.HalfOpenAt(at)) })
 				})
 			})
@@ -59,14 +59,16 @@ func TestFaultAtEveryFrame(t *testing.T) {
 // The same with lanes, which have tensors of their own.
 func TestFaultAtEveryFrameOfLanes(t *testing.T) {
 	over := func() way { return way{mem.New(mem.NewNetwork()), "faulty", striped, pipe.DialectNative} }
-	require.True(t, lanesCarry(runLife(t, over, nil)))
+	var whole *simnet.Network
+	synctest.Test(t, func(t *testing.T) { whole = runLife(t, over, nil) })
+	require.True(t, lanesCarry(whole))
 	t.Run("cut", func(t *testing.T) {
-		eachPoint(t, over, 15, func(t *testing.T, at simnet.Point) {
+		eachPoint(t, whole, 15, func(t *testing.T, at simnet.Point) {
 			synctest.Test(t, func(t *testing.T) { runLife(t, over, nil, simnet.CutAt(at)) })
 		})
 	})
 	t.Run("cancelled", func(t *testing.T) {
-		eachPoint(t, over, 15, func(t *testing.T, at simnet.Point) {
+		eachPoint(t, whole, 15, func(t *testing.T, at simnet.Point) {
 			synctest.Test(t, func(t *testing.T) { runLife(t, over, synctest.Wait, simnet.HalfOpenAt(at)) })
 		})
 	})
@@ -115,8 +117,8 @@ func striped(t transport.Transport) channel.Factory {
 // in them, or for every so manieth under the race detector. Where packets are put
 // together as it happens, no two lives have the same number of them, and a point
 // behind the end is none.
-func eachPoint(t *testing.T, over func() way, every int, f func(t *testing.T, at simnet.Point)) {
-	points := pointsOf(runLife(t, over, nil))
+func eachPoint(t *testing.T, undisturbed *simnet.Network, every int, f func(t *testing.T, at simnet.Point)) {
+	points := pointsOf(undisturbed)
 	require.Greater(t, len(points), 30)
 	taken := 0
 	for i, p := range points {
@@ -157,6 +159,7 @@ type life struct {
 	ctx            context.Context
 	client, server *pipe.Context
 	network        *simnet.Network
+	undisturbed    bool
 	mu             sync.Mutex
 	errs           []error
 }
@@ -166,7 +169,7 @@ type life struct {
 // halt.
 func runLife(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) *simnet.Network {
 	l, network := live(t, over, settle, rules...)
-	l.check(t, len(rules) == 0)
+	l.check(t, l.undisturbed)
 	return network
 }
 
@@ -190,7 +193,7 @@ func live(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) (*
 		return o
 	}
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	l := &life{ctx: ctx, network: network}
+	l := &life{ctx: ctx, network: network, undisturbed: len(rules) == 0}
 	var err error
 	l.client, err = pipe.New(options())
 	require.NoError(t, err)
@@ -278,7 +281,8 @@ func (l *life) ask(client *pipe.Pipe) {
 }
 
 // stripe sends tensors that are worth the lanes, where there can be any, until those
-// carry them.
+// carry them. An undisturbed life is one in virtual time then: whatever opens lanes is
+// through before another tensor leaves.
 func (l *life) stripe(client *pipe.Pipe) {
 	if !isStriped(client) {
 		return
@@ -292,6 +296,9 @@ func (l *life) stripe(client *pipe.Pipe) {
 		}
 		if !l.ok(client.Write(l.ctx, m)) || last {
 			return
+		}
+		if l.undisturbed {
+			synctest.Wait()
 		}
 	}
 }

@@ -141,6 +141,7 @@ func TestWhoWritesAMessage(t *testing.T) {
 						require.NoError(t, p.server.Write(t.Context(), back))
 						expect(t, p.client, back)
 					}
+					synctest.Wait() // whoever wrote is through, not only what he wrote
 				}
 				require.Equal(t, c.want, p.byClient.Load())
 				if c.answered {

@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -76,6 +78,42 @@ func TestDeadInHandshake(t *testing.T) {
 		require.Less(t, time.Since(begin), forgotten) // in virtual time
 		require.EqualValues(t, 1, c.Stats().HandshakesFailed)
 	})
+}
+
+// onWrite is called when something is logged.
+type onWrite func()
+
+func (f onWrite) Write(p []byte) (int, error) {
+	f()
+	return len(p), nil
+}
+
+// A handshake that fails is counted before its place is free.
+func TestFailedInItsPlace(t *testing.T) {
+	hello := wire.SpontaneousConnection{ContextName: "brief"}
+	for name, said := range map[string][]transport.Frame{
+		"without a word": nil,
+		"without offers": {{hello.Append(nil)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			network := mem.NewNetwork()
+			var c *pipe.Context
+			logged := make(chan pipe.ContextStats, 1)
+			c = newContext(t, memPath(), func(o *pipe.Options) {
+				o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: mem.New(network)}}
+				o.Logger = slog.New(slog.NewTextHandler(onWrite(func() { logged <- c.Stats() }), nil))
+			})
+			_, err := c.Listen(t.Context(), "mem://here")
+			require.NoError(t, err)
+			conn, err := mem.New(network).Dial(t.Context(), "here")
+			require.NoError(t, err)
+			require.NoError(t, conn.WriteFrames(said...))
+			require.NoError(t, conn.Close())
+			s := patience.Finish(t, logged)
+			require.EqualValues(t, 1, s.HandshakesFailed)
+			require.Equal(t, 1, s.HandshakesInProgress)
+		})
+	}
 }
 
 // What a peer says before the handshake is over is not lost, also where it has

@@ -13,10 +13,12 @@ func (l *Listener) welcome(transportName string, conn transport.Conn) {
 	ctx, cancel := l.context.handshakeContext(l.closing)
 	defer cancel()
 	w := &welcomer{listener: l, opening: newOpening(ctx), transport: transportName}
+	w.leave = func() { l.context.strangers.Add(-1) }
 	defer w.opening.abandon()
 	if err := w.serve(ctx, conn); err != nil {
-		w.report(conn, err)
+		w.report(conn, err) // first: who finds the place free finds it counted
 	}
+	w.leave()
 }
 
 // report notes, once, that the handshake failed.
@@ -37,20 +39,21 @@ type welcomer struct {
 	transport string // of the accepted connection
 	chosen    string // transport of those to come
 	tickets   []*ticket
-	reported  bool // the failure of the handshake
+	reported  bool   // the failure of the handshake
+	leave     func() // gives back its place among the handshakes in progress
 }
 
 func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 	if err := w.opening.add(conn); err != nil {
-		w.listener.context.strangers.Add(-1)
 		return err
 	}
 	w.opening.phase = phasePacket
 	packet, err := w.readPacket(conn)
-	w.listener.context.strangers.Add(-1)
 	if err != nil {
 		return err
 	}
+	w.leave()
+	w.leave = func() {} // for deliveries, which take none
 	switch packet := packet.(type) {
 	case wire.RequestedConnection:
 		return w.deliver(packet.RegistrationID, conn)
@@ -59,7 +62,7 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 			w.listener.refused(conn)
 			return nil
 		}
-		defer w.listener.context.openings.Release(1)
+		w.leave = func() { w.listener.context.openings.Release(1) }
 		p, err := w.open(packet.ContextName, conn)
 		if err != nil {
 			return err

@@ -73,11 +73,9 @@ func answered(v *victim, l *trap, spoil func(a *wire.BrochureAnswer)) dialled {
 
 // The answer sends the victim somewhere else.
 func TestAnswerWithBadAddress(t *testing.T) {
-	closed := newTrap(t)
-	refusing := closed.Addr().String()
-	require.NoError(t, closed.Close())
+	taken := overTCP.dial(t, newTrap(t).Addr().String()) // nobody else has its port, and nobody listens there
 	addresses := map[string]func(error) bool{
-		refusing:                    func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
+		taken.local():               func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
 		"":                          isAddrError,
 		"127.0.0.1:65536":           isAddrError,
 		"127.0.0.1:-1":              isAddrError,

@@ -75,6 +75,7 @@ func newSharing(t *testing.T) *sharing {
 	}
 	s.v = newVictim(t, func(o *pipe.Options) {
 		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})
+		o.HandshakeTimeout = patience // another process has its part in it
 	})
 	var err error
 	s.listener, err = s.v.Listen(t.Context(), "uv://127.0.0.1:0", "shm://")

@@ -186,12 +186,16 @@ func TestSlowPipe(t *testing.T) {
 				begin(a)
 				in, err := a.pipe.Next(t.Context())
 				require.NoError(t, err)
-				ctx, cancel := context.WithTimeout(t.Context(), shortly)
+				base, cancel := context.WithCancel(t.Context())
 				defer cancel()
+				begun := make(chan struct{})
+				ctx := &looked{Context: base, at: func() { close(begun) }}
 				read := make(chan error, 1)
 				go func() { read <- in.Read(ctx, pipe.NewAllocation(in.Descriptor())) }()
+				<-begun
 				v.unharmed(t)
-				requireError(t, <-read, "", pipe.ErrCancelled, context.DeadlineExceeded)
+				cancel()
+				requireError(t, <-read, "", pipe.ErrCancelled, context.Canceled)
 				v.unharmed(t)
 			})
 		}

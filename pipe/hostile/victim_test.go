@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -184,6 +185,19 @@ func cancelled(t testing.TB) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
+}
+
+// looked is a context that tells when a call first looks at its end, which is when it
+// waits, or begins what an end can break off.
+type looked struct {
+	context.Context
+	once sync.Once
+	at   func()
+}
+
+func (c *looked) Done() <-chan struct{} {
+	c.once.Do(c.at)
+	return c.Context.Done()
 }
 
 // message is one with a payload and two tensors, of which one goes where the

@@ -9,33 +9,47 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // striped is what a child says when its lanes carry tensors.
 const striped = "striped"
 
-// errNoLanes is the error of a conversation in which lanes have carried nothing.
+// errNoLanes is why a conversation ends in which lanes carry nothing.
 var errNoLanes = errors.New("lanes carry nothing")
 
 // stripe sends large tensors, where the pipe has lanes for them: until these carry
-// them, for in the native dialect they are opened meanwhile, and then some more.
+// them, and then some more.
 func stripe(ctx context.Context, p *pipe.Pipe) error {
-	if name, _ := p.Plan().Channel(device.CPU(), device.CPU()); name != mpt.UVName {
+	if !hasLanes(p) {
 		return nil
 	}
-	const most, more = 50, 3
+	if err := openLanes(ctx, p); err != nil {
+		return err
+	}
+	fmt.Println(striped)
+	const more = 3
+	return askAgain(ctx, p, words()[1], more)
+}
+
+func hasLanes(p *pipe.Pipe) bool {
+	name, _ := p.Plan().Channel(device.CPU(), device.CPU())
+	return name == mpt.UVName
+}
+
+// openLanes sends large tensors until the lanes carry them: in the native dialect they
+// are opened meanwhile.
+func openLanes(ctx context.Context, p *pipe.Pipe) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience.Limit, errNoLanes)
+	defer cancel()
 	large := words()[1]
-	for range most {
-		if lanesCarry() {
-			fmt.Println(striped)
-			return askAgain(ctx, p, large, more)
-		}
+	for !lanesCarry() {
 		if err := ask(ctx, p, large); err != nil {
 			return err
 		}
 	}
-	return errNoLanes
+	return nil
 }
 
 func askAgain(ctx context.Context, p *pipe.Pipe, m *pipe.Message, times int) error {

@@ -47,6 +47,9 @@ func newSurvivor(t *testing.T, w way, dialect string) *survivor {
 	for _, m := range words() {
 		require.NoError(t, ask(t.Context(), s.sibling, m))
 	}
+	if hasLanes(s.sibling) { // which are there before the first child is
+		require.NoError(t, openLanes(t.Context(), s.sibling))
+	}
 	t.Cleanup(func() { s.sibling.Close() })
 	return s
 }
