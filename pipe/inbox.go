@@ -70,14 +70,14 @@ func (i *inbox) run() {
 	i.finish(err)
 	close(i.ready)
 	if i.progress().ended {
-		i.pipe.loops.Go(func() { i.endTensors(last) })
+		i.pipe.loops.Go(func() { i.endRecvs(last) })
 		i.pipe.answerClose()
 	}
 }
 
-// endTensors tells the channels that all tensors there ever will be wait for their
+// endRecvs tells the channels that all tensors there ever will be wait for their
 // bytes. A peer that died before it could announce one that it had sent has ended them too.
-func (i *inbox) endTensors(last <-chan struct{}) {
+func (i *inbox) endRecvs(last <-chan struct{}) {
 	select {
 	case <-last:
 	case <-i.pipe.down:
@@ -241,14 +241,13 @@ func (i *inbox) doubt(end error) error {
 func (i *inbox) writesEnded() bool {
 	t := time.NewTimer(goodbyeWait)
 	defer t.Stop()
+	idle := i.pipe.out.idle()
 	select {
-	case <-i.pipe.out.idle():
-		return true
+	case <-idle:
 	case <-i.pipe.down:
-		return true
 	case <-t.C:
-		return false
 	}
+	return isClosed(idle) || isClosed(i.pipe.down)
 }
 
 // endError is why there are no more messages: what ended the connection, or

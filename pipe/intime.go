@@ -12,12 +12,6 @@ func inTime(ctx context.Context, one, other <-chan struct{}) bool {
 	case <-other:
 		return true
 	case <-ctx.Done():
+		return isClosed(one) || isClosed(other)
 	}
-	select {
-	case <-one:
-	case <-other:
-	default:
-		return false
-	}
-	return true
 }

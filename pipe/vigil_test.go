@@ -98,7 +98,7 @@ func TestFailedInItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			network := mem.NewNetwork()
 			var c *pipe.Context
-			logged := make(chan pipe.ContextStats, 1)
+			logged := make(chan pipe.ContextStats, 8)
 			c = newContext(t, memPath(), func(o *pipe.Options) {
 				o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: mem.New(network)}}
 				o.Logger = slog.New(slog.NewTextHandler(onWrite(func() { logged <- c.Stats() }), nil))
@@ -112,6 +112,8 @@ func TestFailedInItsPlace(t *testing.T) {
 			s := patience.Finish(t, logged)
 			require.EqualValues(t, 1, s.HandshakesFailed)
 			require.Equal(t, 1, s.HandshakesInProgress)
+			require.NoError(t, c.Close())
+			require.Empty(t, logged)
 		})
 	}
 }

@@ -16,7 +16,7 @@ func (l *Listener) welcome(transportName string, conn transport.Conn) {
 	w.leave = func() { l.context.strangers.Add(-1) }
 	defer w.opening.abandon()
 	if err := w.serve(ctx, conn); err != nil {
-		w.report(conn, err) // first: who finds the place free finds it counted
+		w.report(conn, err) // first: who finds the place free, if it still has one, finds it counted
 	}
 	w.leave()
 }
@@ -53,7 +53,7 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 		return err
 	}
 	w.leave()
-	w.leave = func() {} // for deliveries, which take none
+	w.leave = func() {} // only the opening of a pipe takes a place again
 	switch packet := packet.(type) {
 	case wire.RequestedConnection:
 		return w.deliver(packet.RegistrationID, conn)

@@ -19,7 +19,7 @@ const (
 	// where the peer has stopped reading.
 	farewell = 500 * time.Millisecond
 
-	// cutOff is how long they leave to a WriteFrames that is under way: one that has
+	// cutOff is how long CloseWrite leaves to a write that is under way: one that has
 	// room, and was only held up, must not end within a record.
 	cutOff = farewell / 2
 )
@@ -121,7 +121,7 @@ func (c *tlsConn) writeError(err error) error {
 func (c *tlsConn) CloseWrite() error {
 	c.finished.Store(true)
 	c.finish()
-	<-c.ending
+	<-c.ending // the time is for the sending, not for a thread to begin it
 	enough := time.NewTimer(farewell)
 	defer enough.Stop()
 	select {
@@ -141,7 +141,7 @@ func (c *tlsConn) endWriting() error {
 		return c.failed
 	}
 	if !c.writing.TryLock() {
-		c.tcp.SetWriteDeadline(time.Now().Add(cutOff))
+		c.tcp.SetWriteDeadline(c.lastMoment())
 		c.writing.Lock()
 		c.tcp.SetWriteDeadline(time.Time{})
 	}
@@ -152,6 +152,14 @@ func (c *tlsConn) endWriting() error {
 		}
 	}
 	return c.tcp.CloseWrite()
+}
+
+// lastMoment is when a write under way is to end: that of Close may lose bytes.
+func (c *tlsConn) lastMoment() time.Time {
+	if c.closed.Load() {
+		return past
+	}
+	return time.Now().Add(cutOff)
 }
 
 // Close tells the peer first, like CloseWrite, which may be at it already: to

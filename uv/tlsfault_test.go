@@ -3,6 +3,7 @@ package uv_test
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -289,28 +291,27 @@ func TestCloseWriteDuringAWrite(t *testing.T) {
 	l := listen(t, tr, "127.0.0.1")
 	for range 50 {
 		dialled, accepted := connect(t, tr, l, l.Addr())
-		begun, written := make(chan struct{}), make(chan error, 1)
-		go func() {
-			close(begun)
-			var err error
-			for err == nil {
+		begun := make(chan struct{})
+		written := patience.Start(func() (err error) {
+			for close(begun); err == nil; {
 				err = dialled.WriteFrames(transport.Frame{[]byte("hello")})
 			}
-			written <- err
-		}()
-		<-begun
-		ended := make(chan error, 1)
-		go func() { ended <- dialled.CloseWrite() }()
-		err := error(nil)
-		for got := make([]byte, 5); err == nil; {
-			if _, err = accepted.NextFrame(); err == nil {
-				require.NoError(t, accepted.ReadBody(got))
-				require.Equal(t, "hello", string(got))
+			return err
+		})
+		read := patience.Start(func() error {
+			for got := make([]byte, 5); ; {
+				if _, err := accepted.NextFrame(); err != nil {
+					return err
+				}
+				if err := accepted.ReadBody(got); err != nil || string(got) != "hello" {
+					return fmt.Errorf("%q: %w", got, err)
+				}
 			}
-		}
-		require.Equal(t, io.EOF, err)
-		require.ErrorIs(t, <-written, transport.ErrClosed)
-		require.NoError(t, <-ended)
+		})
+		<-begun
+		require.NoError(t, patience.Finish(t, patience.Start(dialled.CloseWrite)))
+		require.Equal(t, io.EOF, patience.Finish(t, read))
+		require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
 		require.NoError(t, dialled.Close())
 		require.NoError(t, accepted.Close())
 	}

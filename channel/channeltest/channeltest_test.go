@@ -142,6 +142,11 @@ var faults = map[string]struct {
 			return faulty{Channel: c, abort: func(_ uint64, cause error) { go c.Close(cause) }}
 		},
 	},
+	"EndRecv does nothing": {
+		finds: "Ender/WhatIsNotReceived", says: "not over after 200ms",
+		patience: 200 * time.Millisecond,
+		wrap:     func(c channel.Channel) channel.Channel { return faulty{Channel: c, endRecv: func() {}} },
+	},
 	"Broken comes twice": {
 		finds: "Death/PeerClosesIdleChannel", says: "is call 2",
 		link: func(l *channel.Link) {
@@ -157,6 +162,7 @@ type faulty struct {
 	send, recv func(id uint64, b device.Buffer, done func(error))
 	abort      func(id uint64, cause error)
 	close      func(cause error) error
+	endRecv    func()
 }
 
 func (f faulty) Send(id uint64, src device.Buffer, done func(error)) {
@@ -185,6 +191,13 @@ func (f faulty) Close(cause error) error {
 		f.close = f.Channel.Close
 	}
 	return f.close(cause)
+}
+
+func (f faulty) EndRecv() {
+	if f.endRecv == nil {
+		f.endRecv = f.Channel.(channel.Ender).EndRecv
+	}
+	f.endRecv()
 }
 
 type faultyFactory struct {

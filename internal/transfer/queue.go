@@ -11,7 +11,7 @@ import (
 // Queue holds transfers in order, those under way included: one goroutine
 // works on the front and pops a transfer when it is through.
 type Queue struct {
-	arrived chan struct{} // holds a token after a Push
+	arrived chan struct{} // holds a token after a Push, and End
 
 	mu     sync.Mutex
 	fifo   fifo.Queue[Transfer]

@@ -162,7 +162,7 @@ func (j *joiner) taken(old Member) error {
 // giveUp ends a join that failed. What it has claimed must not be in the way of a
 // later attempt.
 func (j *joiner) giveUp(ctx context.Context, cause error) error {
-	over := ctx.Err() != nil
+	over := ctx.Err() != nil || errors.Is(cause, context.DeadlineExceeded) // a store may be faster than the context
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.parting)
 	defer cancel()
 	if over {

@@ -65,6 +65,13 @@ type staging struct {
 	kind device.Kind
 }
 
+// EndRecv implements [channel.Ender] where the channel below does.
+func (s staging) EndRecv() {
+	if e, ok := s.Channel.(channel.Ender); ok {
+		e.EndRecv()
+	}
+}
+
 // Send copies src to the host on its stream. Where that is not possible the
 // channel below gets src itself, which it cannot address, and so gives up the
 // transfer in its own way.
