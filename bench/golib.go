@@ -33,7 +33,7 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	}
 	end, err := g.start(ctx, s)
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), err)
+		return nil, err
 	}
 	var r *Result
 	err = withClient(ctx, s, opts, end.url, func(c *client, plan *pipe.Plan) error {
@@ -71,7 +71,7 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	}
 	p, err := startProcess(ctx, "bench server", g.Child)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	var hello greeting
 	err = p.ask(job{Role: roleServer, Spec: s}, &hello)
@@ -79,7 +79,7 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 		err = ErrProtocol
 	}
 	if err != nil {
-		return nil, blame(err, p.end())
+		return nil, cmp.Or(context.Cause(ctx), blame(err, p.end()))
 	}
 	return &serverEnd{url: hello.URLs[0], stop: p.end, proc: p}, nil
 }

@@ -39,7 +39,7 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	}
 	end, err := g.start(ctx, s)
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), err)
+		return nil, err
 	}
 	cost, err := g.idle(ctx, s.withDefaults(), end, pipes, d)
 	if err := blame(err, end.stop()); err != nil {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 )
@@ -65,17 +64,6 @@ func (p *process) line(t testing.TB) string {
 	t.Helper()
 	require.True(t, p.out.Scan(), "the peer ended early: %v", p.out.Err())
 	return p.out.Text()
-}
-
-// stop stops the peer, and returns when all its threads stand still.
-func (p *process) stop(t testing.TB) {
-	t.Helper()
-	require.NoError(t, p.Process.Signal(unix.SIGSTOP))
-	err := error(unix.EINTR)
-	for err == unix.EINTR {
-		err = unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WSTOPPED, nil)
-	}
-	require.NoError(t, err)
 }
 
 // finish waits for a peer that ends by itself.

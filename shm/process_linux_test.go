@@ -113,7 +113,7 @@ func TestKilledWithinAFrame(t *testing.T) {
 func TestKilledUnderAWriter(t *testing.T) {
 	leakcheck.Check(t)
 	eachKind(t, "echo", func(t *testing.T, c transport.Conn, p *process) {
-		p.stop(t)
+		patience.Stop(t, p.Process)
 		written := patience.Start(func() error {
 			for {
 				if err := c.WriteFrames(transport.Frame{make([]byte, 100_000)}); err != nil {
@@ -162,7 +162,7 @@ func TestIdleProcess(t *testing.T) {
 func TestStoppedAndContinued(t *testing.T) {
 	eachKind(t, "echo", func(t *testing.T, c transport.Conn, p *process) {
 		want := random(7, 2*inboxSize)
-		p.stop(t)
+		patience.Stop(t, p.Process)
 		written := patience.Start(func() error { return c.WriteFrames(transport.Frame{want}) })
 		for full(c.(*conn)) < inboxSize {
 			runtime.Gosched()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 )
 
 const largeName = "large.safetensors"
@@ -28,7 +30,7 @@ func sendLarge(t *testing.T, recv *process, address string, flags ...string) *pr
 		info, err := os.Stat(part)
 		return err == nil && info.Sys().(*syscall.Stat_t).Blocks > 0
 	}, hang, time.Millisecond)
-	send.standStill()
+	patience.Stop(t, send.cmd.Process)
 	return send
 }
 

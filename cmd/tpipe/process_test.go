@@ -118,20 +118,7 @@ func (p *process) lineWith(text string) string {
 
 func (p *process) signal(s os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(s)) }
 
-// standStill stops a process, and returns when it has stopped.
-func (p *process) standStill() {
-	p.t.Helper()
-	p.signal(syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	err := error(syscall.EINTR)
-	for err == syscall.EINTR {
-		_, err = syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
-	}
-	require.NoError(p.t, err)
-	require.True(p.t, status.Stopped(), "it has ended before")
-}
-
-// goOn continues a process, unless it has been killed.
+// goOn continues a process that was stopped, unless it has been killed.
 func (p *process) goOn() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // wait returns the rest of stdout, stderr and the exit code, -1 after a signal.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -51,7 +50,7 @@ func (s *survivor) stopNowAndThen(t *testing.T, message func(i int) *pipe.Messag
 		for range 5 {
 			patience.Finish(t, x.came)
 		}
-		kid.stop()
+		patience.Stop(t, kid.cmd.Process)
 		patience.Asleep(t)
 		require.NoError(t, ask(ctx, s.sibling, words()[0]))
 		require.NoError(t, kid.cmd.Process.Signal(syscall.SIGCONT))
@@ -120,14 +119,4 @@ func mixed(i int) *pipe.Message {
 		m.Tensors = append(m.Tensors, pipe.Tensor{Buffer: fill(5, i%40*150_000)})
 	}
 	return m
-}
-
-// stop stops the child, and returns when it stands still.
-func (c *child) stop() {
-	c.t.Helper()
-	require.NoError(c.t, c.cmd.Process.Signal(syscall.SIGSTOP))
-	require.Eventually(c.t, func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
-		return err == nil && bytes.Contains(stat, []byte(") T "))
-	}, patience.Limit, time.Millisecond)
 }
