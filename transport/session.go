@@ -74,6 +74,26 @@ type SessionConfig struct {
 	// is given back what it gave when the stream or the session is closed, if not
 	// before.
 	Budget Budget
+
+	// Quota, if it is not nil, is charged for the memory that the session takes for
+	// bytes of the peer that are not read yet, and for its own that the peer has not
+	// taken. A session in memory that both ends share has no such memory.
+	Quota Quota
+}
+
+// Quota bounds the memory that peers which are not trusted yet hold together. Its methods
+// are called concurrently.
+type Quota interface {
+	// Charge counts n bytes before they are allocated. It waits until they are free,
+	// while the session does not read its connection. It reports false if the session is
+	// to be closed, which its owner then does.
+	Charge(n int) bool
+
+	// Add counts n bytes and does not wait.
+	Add(n int)
+
+	// Release gives back n bytes that were charged or added.
+	Release(n int)
 }
 
 // Budget is a number of bytes that sessions share. Its methods are called

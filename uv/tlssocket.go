@@ -26,6 +26,11 @@ type socket struct {
 	dialled bool
 	heard   int   // leading bytes that were looked at
 	failed  error // of the last Read
+
+	// Of a session with a quota: bytes of TLS since the last that were data, which may be
+	// the beginning of a handshake message that crypto/tls keeps until it is complete.
+	quota  transport.Quota
+	hidden int
 }
 
 func newSocket(tcp *net.TCPConn, dialled bool) *socket {
@@ -48,6 +53,10 @@ func (s *socket) read(p []byte) (int, error) {
 			return 0, errNotTLS
 		}
 		s.heard++
+	}
+	if s.quota != nil {
+		s.hidden += n
+		s.quota.Add(n)
 	}
 	switch {
 	case err == nil:
@@ -79,6 +88,10 @@ type decrypted struct {
 
 func (d decrypted) Read(p []byte) (int, error) {
 	n, err := d.Reader.Read(p)
+	if n > 0 && d.socket.quota != nil {
+		d.socket.quota.Release(d.socket.hidden)
+		d.socket.hidden = 0
+	}
 	switch {
 	case err == nil || err == io.EOF:
 		return n, err

@@ -21,7 +21,7 @@ func (c *tlsConn) Multiplex(cfg transport.SessionConfig) (transport.Session, err
 	if err != nil {
 		return nil, err
 	}
-	c.socket.src = fast
+	c.socket.src, c.socket.quota = fast, cfg.Quota
 	return mux.New(s, cfg)
 }
 

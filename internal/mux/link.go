@@ -58,14 +58,14 @@ type link struct {
 	part     func()
 }
 
-func newLink(conn transport.Stream, client bool, w watcher, ws *windows) *link {
+func newLink(conn transport.Stream, cfg transport.SessionConfig, w watcher, ws *windows) *link {
 	l := &link{
 		Stream:   conn,
 		watcher:  w,
 		windows:  ws,
 		sending:  newSending(),
-		judge:    judge{client: client},
-		out:      newOutgoing(conn),
+		judge:    judge{client: cfg.Client},
+		out:      newOutgoing(conn, cfg.Quota),
 		src:      bufio.NewReaderSize(conn, readAhead),
 		served:   headerSize,
 		released: make(chan struct{}),
@@ -82,6 +82,10 @@ func (l *link) Read(p []byte) (int, error) {
 	if l.served == headerSize && l.left == 0 {
 		if err := l.next(); err != nil {
 			return l.hold(err)
+		}
+		if !l.windows.charge(l.header.stream(), l.left) {
+			<-l.released // the owner of the quota closes the session
+			return 0, transport.ErrClosed
 		}
 	}
 	if l.served < headerSize {

@@ -35,6 +35,7 @@ type tryWriter interface {
 // and is given a moment to do so.
 type outgoing struct {
 	conn    transport.Stream
+	quota   transport.Quota       // charged for queued bytes; nil: none
 	try     tryWriter             // conn, if it can
 	failure atomic.Pointer[error] // of a write, once
 	writers sync.WaitGroup        // goroutines that write
@@ -48,8 +49,8 @@ type outgoing struct {
 	idle   chan struct{} // made by who waits for all to leave, closed then
 }
 
-func newOutgoing(conn transport.Stream) *outgoing {
-	o := &outgoing{conn: conn}
+func newOutgoing(conn transport.Stream, quota transport.Quota) *outgoing {
+	o := &outgoing{conn: conn, quota: quota}
 	o.try, _ = conn.(tryWriter)
 	return o
 }
@@ -86,6 +87,9 @@ func (o *outgoing) append(h *header, body []byte) (ok bool, room <-chan struct{}
 	}
 	if !o.silent {
 		o.buf = append(append(o.buf, h[:]...), body...)
+		if o.quota != nil {
+			o.quota.Add(headerSize + len(body))
+		}
 	}
 	mine := !o.busy && !o.silent
 	o.busy = o.busy || mine
@@ -188,6 +192,9 @@ func (o *outgoing) recycle(data []byte) {
 	defer o.mu.Unlock()
 	if cap(data) <= 2*mostWaiting {
 		o.spare = data[:0]
+	}
+	if o.quota != nil {
+		o.quota.Release(len(data))
 	}
 }
 

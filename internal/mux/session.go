@@ -51,8 +51,8 @@ func newSession(conn transport.Stream, cfg transport.SessionConfig) *session {
 		waiting:  make(map[uint32]struct{}),
 	}
 	s.life, s.expire = context.WithCancel(context.Background())
-	s.windows = newWindows(largest(cfg), cfg.Budget, func() { s.background(s.link.tell) })
-	s.link = newLink(conn, cfg.Client, s, s.windows)
+	s.windows = newWindows(largest(cfg), cfg, func() { s.background(s.link.tell) })
+	s.link = newLink(conn, cfg, s, s.windows)
 	s.serve = sync.OnceFunc(func() { s.background(s.serveAccept) })
 	return s
 }

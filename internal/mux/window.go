@@ -1,10 +1,12 @@
 package mux
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -23,6 +25,9 @@ type window struct {
 	granted time.Time // the last time
 	due     uint32    // granted, and not yet said to the peer
 	over    bool      // nothing is granted any more
+
+	segments fifo.Queue[uint32] // bytes of each that yamux holds, in a session with a quota
+	begun    uint32             // bytes of the first that were read
 }
 
 // reserved is the part of the size that was taken from the budget.
@@ -33,6 +38,7 @@ func (w *window) reserved() int { return int(w.size - minWindow) }
 type windows struct {
 	most   uint32           // that one may grow to
 	budget transport.Budget // nil: without bounds
+	quota  transport.Quota  // nil: none
 	tell   func()           // makes somebody call next until it is false
 
 	mu      sync.Mutex
@@ -43,8 +49,8 @@ type windows struct {
 	over    bool // nothing is granted any more, to anybody
 }
 
-func newWindows(most uint32, budget transport.Budget, tell func()) *windows {
-	return &windows{most: most, budget: budget, tell: tell, streams: make(map[uint32]*window)}
+func newWindows(most uint32, cfg transport.SessionConfig, tell func()) *windows {
+	return &windows{most: most, budget: cfg.Budget, quota: cfg.Quota, tell: tell, streams: make(map[uint32]*window)}
 }
 
 // enter returns the window of a stream, which may be a new one.
@@ -103,6 +109,7 @@ func (ws *windows) consume(w *window, n uint32) {
 func (ws *windows) grant(w *window, n uint32) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	ws.discharge(w, n)
 	w.read += n
 	if w.over || ws.over || w.read < w.size/2 {
 		return false
@@ -186,6 +193,7 @@ func (ws *windows) close() {
 
 func (ws *windows) end(w *window) {
 	w.over, w.due = true, 0
+	ws.discharge(w, math.MaxUint32)
 	if n := w.reserved(); n > 0 && ws.budget != nil {
 		ws.budget.Release(n)
 	}

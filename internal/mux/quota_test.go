@@ -1,0 +1,157 @@
+package mux_test
+
+import (
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// tally is a quota of size bytes, without eviction.
+type tally struct {
+	mu      sync.Mutex
+	size    int
+	used    int
+	revoked bool
+	freed   chan struct{} // made by a charge that waits, closed when something has changed
+}
+
+func (q *tally) Charge(n int) bool {
+	for {
+		q.mu.Lock()
+		if q.revoked || q.used+n <= q.size {
+			defer q.mu.Unlock()
+			if !q.revoked {
+				q.used += n
+			}
+			return !q.revoked
+		}
+		if q.freed == nil {
+			q.freed = make(chan struct{})
+		}
+		freed := q.freed
+		q.mu.Unlock()
+		<-freed
+	}
+}
+
+func (q *tally) Add(n int) { q.Release(-n) }
+
+func (q *tally) Release(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.used -= n
+	q.change()
+}
+
+func (q *tally) revoke() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.revoked = true
+	q.change()
+}
+
+func (q *tally) change() {
+	if q.freed != nil {
+		close(q.freed)
+		q.freed = nil
+	}
+}
+
+func (q *tally) charged() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.used
+}
+
+// Unread bytes are charged before memory is allocated for them, with the overhead of small
+// messages. A session that waits for its quota does not read its connection.
+func TestQuotaStopsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &tally{size: 100_000}
+		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		defer s.Close()
+		w.say(dataOf(0, 1, string(make([]byte, 60_000))))
+		synctest.Wait()
+		require.Equal(t, 1<<16+64, q.charged(), "yamux rounds up")
+		for range 1000 {
+			w.say(dataOf(0, 1, "x"))
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, q.charged(), q.size)
+		require.Greater(t, q.charged(), q.size-100)
+
+		w.drain(60_000)
+		synctest.Wait()
+		require.Equal(t, 1000*65, q.charged(), "the rest has come")
+		w.drain(1000)
+		require.Zero(t, q.charged())
+	})
+}
+
+// Bytes of streams that have ended are not charged.
+func TestQuotaOfStreamsThatEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &tally{size: 1 << 20}
+		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		w.say(dataOf(0, 1, "unread"))
+		synctest.Wait()
+		require.Equal(t, 8+64, q.charged())
+		go io.Copy(io.Discard, w.conn)
+		require.NoError(t, w.read.Close())
+		synctest.Wait()
+		require.Zero(t, q.charged())
+		w.say(dataOf(0, 1, "for nobody"))
+		synctest.Wait()
+		require.Zero(t, q.charged())
+
+		w.say(message(kindCredit, flagSyn, 3, 0, ""))
+		w.say(dataOf(0, 3, "unread too"))
+		synctest.Wait()
+		require.Equal(t, 16+64, q.charged())
+		require.NoError(t, s.Close())
+		require.Zero(t, q.charged())
+	})
+}
+
+// What this end writes counts until the connection takes it.
+func TestQuotaOfUnwrittenBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &tally{size: 1 << 20}
+		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		defer s.Close()
+		synctest.Wait()
+		require.Zero(t, q.charged())
+		st := w.read.(transport.TryWriter)
+		n, err := st.TryWrite(make([]byte, 10_000))
+		require.NoError(t, err)
+		require.Equal(t, 10_000, n)
+		synctest.Wait()
+		require.Zero(t, q.charged(), "it has left")
+	})
+}
+
+// A session whose quota is revoked waits to be closed and reads nothing more.
+func TestQuotaRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &tally{size: 100}
+		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		w.say(dataOf(0, 1, "first"))
+		w.say(dataOf(0, 1, "second"))
+		synctest.Wait()
+		q.revoke()
+		synctest.Wait()
+		require.NoError(t, s.Err())
+		p := make([]byte, 100)
+		n, err := w.read.Read(p)
+		require.NoError(t, err)
+		require.Equal(t, "first", string(p[:n]))
+		go io.Copy(io.Discard, w.conn)
+		require.NoError(t, s.Close())
+		require.Zero(t, q.charged())
+	})
+}
