@@ -19,6 +19,7 @@ type arrival struct {
 	turn    <-chan struct{} // closed when the message before has started
 	started chan struct{}   // closed when memory has been given for this one
 	held    int             // its share of the read-ahead bytes
+	memory  charge          // its frame, decoded, and payloads read ahead
 	claimed atomic.Bool     // someone reads or discards it
 
 	ahead   [][]byte      // payloads read ahead, nil if they wait for memory
@@ -73,6 +74,7 @@ func (in *arrival) receive(ctx context.Context, a Allocation) error {
 	stop := in.failAtEndOf(ctx)
 	in.start(a)
 	err := in.wait()
+	in.memory.release()
 	if !stop() && errors.Is(err, ErrCancelled) {
 		err = fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
 	}

@@ -1,11 +1,13 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"runtime/pprof"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -30,6 +32,8 @@ type spec struct {
 	// Of the native dialect: how to get the bulk connection, when needed.
 	dialBulk   func(context.Context) (transport.Conn, error) // at the end that dialled
 	bulkTicket *ticket                                       // at the other
+
+	account *quota.Account // of the listening end; the pipe closes it
 }
 
 // streams is the number of streams that a native session begins with.
@@ -46,6 +50,7 @@ func (s *spec) abandon() {
 	if s.bulkTicket != nil {
 		s.bulkTicket.cancel()
 	}
+	s.account.Close()
 }
 
 // carriesSession reports whether the native dialect can be spoken on c.
@@ -79,6 +84,7 @@ func newPipe(c *Context, s *spec) *Pipe {
 		addr:     s.remoteAddr,
 		plan:     s.plan,
 		first:    s.desc,
+		account:  s.account,
 		lanes:    map[devicePair][]sizedLane{},
 		arriving: map[device.Device]device.Device{},
 		leaving:  map[device.Device]struct{}{},
@@ -95,7 +101,7 @@ func (c *Context) buildCompat(o *opening, s *spec) (*Pipe, error) {
 	p := newCompat(newPipe(c, s), s)
 	err := p.openChannels(o.ctx, s)
 	if err == nil {
-		err = o.settle()
+		err = cmp.Or(o.settle(), p.evictable())
 	}
 	if err == nil {
 		err = c.adopt(p.Pipe)

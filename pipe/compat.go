@@ -85,6 +85,7 @@ func (p *compat) tearDown(cause error) {
 	p.closeConns()
 	p.closeChannels(cause)
 	p.loops.Wait()
+	p.account.Close()
 	p.context.forget(p.Pipe)
 	close(p.gone)
 }

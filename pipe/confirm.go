@@ -6,15 +6,20 @@ import (
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 )
 
 // maxWanted bounds the messages that a peer may ask to be told about at once.
 const maxWanted = 1 << 16
 
+// entryMemory is what an entry of a map takes, with a number for its key.
+const entryMemory = 64
+
 // confirmer keeps account of which messages have been read, at both ends: those
 // that this end waits for, and those that the peer asked about.
 type confirmer struct {
-	signal func() // there is something to say
+	signal  func()         // wakes the writer of the control stream
+	account *quota.Account // counts the entries of wanted
 
 	mu     sync.Mutex
 	asks   fifo.Queue[uint64]       // messages of this end to ask about
@@ -27,8 +32,8 @@ type confirmer struct {
 	early  runs                     // messages above that were read before others
 }
 
-func (c *confirmer) init(signal func()) {
-	c.signal = signal
+func (c *confirmer) init(signal func(), account *quota.Account) {
+	c.signal, c.account = signal, account
 	c.asked = map[uint64]chan struct{}{}
 	c.wanted = map[uint64]struct{}{}
 }
@@ -44,7 +49,10 @@ func (c *confirmer) want(number uint64) error {
 	case len(c.wanted) >= maxWanted:
 		return protocolError("%w", limitError("messages to be told about", maxWanted+1, maxWanted))
 	default:
-		c.wanted[number] = struct{}{}
+		if _, again := c.wanted[number]; !again {
+			c.wanted[number] = struct{}{}
+			c.account.Add(entryMemory)
+		}
 	}
 	return nil
 }
@@ -82,6 +90,7 @@ func (c *confirmer) noteNext() {
 	delete(c.wanted, c.read)
 	c.read++
 	if wanted {
+		c.account.Release(entryMemory)
 		c.tell = c.read
 		c.signal()
 	}
@@ -158,6 +167,13 @@ func (c *confirmer) forget(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.asked, number)
+}
+
+// end releases what only questions of the peer need, which asks no more.
+func (c *confirmer) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wanted = map[uint64]struct{}{}
 }
 
 // unconfirmed is the error of a message of which it is not known whether the

@@ -15,6 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 )
 
 // Options configure a Context.
@@ -75,6 +76,7 @@ type Context struct {
 	// makes room for one more stranger: a pipe must not lack a place for its own.
 	strangers, expected atomic.Int64
 	openings            *budget.Budget
+	unadmitted          *quota.Pool // nil without Limits.UnadmittedBytes
 
 	blocks, incoming sync.Pool // memory of native pipes, to be used again
 
@@ -133,6 +135,7 @@ func New(o Options) (*Context, error) {
 	c.inFlight = budget.New(c.limits.ContextBytesInFlight)
 	c.windows = budget.New(c.limits.ContextWindowBytes)
 	c.openings = budget.New(c.limits.HandshakesInProgress)
+	c.unadmitted = quota.New(c.limits.UnadmittedBytes)
 	c.closing, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }

@@ -44,7 +44,7 @@ func (c *control) init(p *compat, conn transport.Conn) {
 	c.ended = make(chan struct{})
 	c.wake = make(chan struct{}, 1)
 	c.wrote = make(chan struct{})
-	c.confirmer.init(c.poke)
+	c.confirmer.init(c.poke, p.account)
 	if conn == nil {
 		close(c.ended)
 		close(c.wrote)
@@ -76,7 +76,7 @@ func (c *control) run() {
 func (c *control) listen() {
 	var buf []byte
 	for {
-		frame, err := readFrame(c, buf, wire.MaxControl)
+		frame, err := readFrame(c, buf, wire.MaxControl, nil)
 		if err == nil {
 			buf = frame
 			err = c.take(frame)

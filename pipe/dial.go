@@ -131,7 +131,7 @@ func (d *dialer) exchange(first transport.Conn) (*wire.BrochureAnswer, error) {
 		return nil, classify(err)
 	}
 	d.opening.phase = phaseAnswer
-	frame, err := readFrame(first, nil, d.context.limits.HandshakeBytes)
+	frame, err := readFrame(first, nil, d.context.limits.HandshakeBytes, nil)
 	if err != nil {
 		return nil, classify(err)
 	}

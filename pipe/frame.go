@@ -11,8 +11,8 @@ import (
 const growStep = 64 << 10
 
 // readFrame reads one whole frame of at most limit bytes into buf's memory, or
-// more of it.
-func readFrame(c transport.Conn, buf []byte, limit int) ([]byte, error) {
+// more of it. held counts that memory; nil counts nothing.
+func readFrame(c transport.Conn, buf []byte, limit int, held *charge) ([]byte, error) {
 	size, err := c.NextFrame()
 	if err != nil {
 		return nil, err
@@ -20,15 +20,18 @@ func readFrame(c transport.Conn, buf []byte, limit int) ([]byte, error) {
 	if size > int64(limit) {
 		return nil, protocolError("%w", limitError("frame", uint64(size), uint64(limit)))
 	}
-	return readBody(c, buf, int(size))
+	return readBody(c, buf, int(size), held)
 }
 
 // readBody reads the size bytes of an announced frame.
-func readBody(c transport.Conn, buf []byte, size int) ([]byte, error) {
+func readBody(c transport.Conn, buf []byte, size int, held *charge) ([]byte, error) {
 	buf = buf[:0]
 	for len(buf) < size {
 		step := min(size-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
 		start := len(buf)
+		if err := held.grow(start + step); err != nil {
+			return nil, err
+		}
 		if cap(buf) < start+step {
 			buf = append(make([]byte, 0, start+step), buf...)
 		}

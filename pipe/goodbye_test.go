@@ -35,7 +35,7 @@ func TestNativeGoodbyeIsBehindWhatWasRead(t *testing.T) {
 func TestCompatGoodbyeIsBehindWhatWasRead(t *testing.T) {
 	for range race.Pick(20_000, 5_000) {
 		c := &control{}
-		c.init(nil, struct{ transport.Conn }{})
+		c.init(&compat{Pipe: &Pipe{}}, struct{ transport.Conn }{})
 		c.noteRead(0)
 		go c.goodbye(ErrClosed)
 		var said []wire.ControlKind

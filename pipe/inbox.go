@@ -110,6 +110,13 @@ func (i *inbox) receiveAll() (last <-chan struct{}, _ error) {
 	}
 }
 
+// A descriptor of many empty parts takes many times its bytes when it is decoded, but not
+// more than mostParts beside them.
+const (
+	descriptorGrowth = 20
+	mostParts        = (payloadHeld + tensorHeld) << 16
+)
+
 // receive reads the next descriptor.
 func (i *inbox) receive(turn chan struct{}) (*arrival, error) {
 	p := i.pipe
@@ -122,14 +129,17 @@ func (i *inbox) receive(turn chan struct{}) (*arrival, error) {
 	if limit := p.context.limits.DescriptorBytes; size > int64(limit) {
 		return nil, protocolError("%w", limitError("descriptor", uint64(size), uint64(limit)))
 	}
-	frame, err := readBody(p.desc, nil, int(size))
+	in := &arrival{inbox: i, turn: turn, started: make(chan struct{}), memory: p.newCharge()}
+	frame, err := readBody(p.desc, nil, int(size), &in.memory)
 	if err != nil {
+		return nil, err
+	}
+	if err := in.memory.grow(len(frame) + min(descriptorGrowth*len(frame), mostParts)); err != nil {
 		return nil, err
 	}
 	if err := wire.DecodeDescriptor(frame, p.context.limits.wire(), &i.desc); err != nil {
 		return nil, protocolError("descriptor: %w", err)
 	}
-	in := &arrival{inbox: i, turn: turn, started: make(chan struct{})}
 	in.Incoming.pipe, in.of = p.Pipe, in
 	err = in.describe(&i.desc)
 	i.desc.Forget()
@@ -137,6 +147,7 @@ func (i *inbox) receive(turn chan struct{}) (*arrival, error) {
 		return nil, err
 	}
 	in.held = len(frame) + 64*len(in.desc.Payloads) + 128*len(in.desc.Tensors)
+	in.memory.shrink(in.held)
 	return in, nil
 }
 
@@ -150,6 +161,9 @@ func (i *inbox) offer(in *arrival) error {
 	if n := in.payloadBytes(); len(in.desc.Payloads) > 0 && n <= i.held.Size() && i.held.TryAcquire(n) {
 		in.held += n
 		in.ahead = make([][]byte, len(in.desc.Payloads))
+		if err := in.memory.grow(in.memory.bytes + n); err != nil {
+			return err
+		}
 	}
 	i.mu.Lock()
 	i.unread.Push(in)

@@ -68,6 +68,16 @@ type Limits struct {
 	// HandshakeBytes bounds each message of the handshake. Default 256 KiB.
 	HandshakeBytes int
 
+	// UnadmittedBytes bounds the memory that peers take which dialled this end and
+	// which the application has not admitted, see [Pipe.Admit], all together: frames of
+	// handshakes, messages and control streams, whole or in part, bytes in sessions,
+	// and copies of messages that the peer does not take in. When it is used up the
+	// peers that hold most are disconnected, with an error that matches ErrLimit. It
+	// does not count what each connection costs without any byte, some 100 KiB of
+	// buffers and stacks, nor rings in shared memory, nor the memory that the
+	// application gives to Read. Default 0, which is no bound.
+	UnadmittedBytes int
+
 	// AcceptBacklog bounds the open pipes that wait for Accept. Default 128.
 	AcceptBacklog int
 }
@@ -91,6 +101,7 @@ func (l Limits) check() error {
 		"ContextWindowBytes":   l.ContextWindowBytes,
 		"HandshakesInProgress": l.HandshakesInProgress,
 		"HandshakeBytes":       l.HandshakeBytes,
+		"UnadmittedBytes":      l.UnadmittedBytes,
 		"AcceptBacklog":        l.AcceptBacklog,
 	} {
 		if n < 0 {

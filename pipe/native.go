@@ -48,7 +48,7 @@ func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
 		<-p.gone
 		return nil, err
 	}
-	err = o.settle()
+	err = cmp.Or(o.settle(), p.evictable())
 	if err == nil {
 		err = c.adopt(p.Pipe)
 	}
@@ -68,11 +68,15 @@ func (c *Context) multiplex(s *spec) (transport.Session, error) {
 	if !ok {
 		return nil, fmt.Errorf("connection of transport %s: %w", s.plan.Transport, transport.ErrNotSupported)
 	}
-	return m.Multiplex(transport.SessionConfig{
+	cfg := transport.SessionConfig{
 		Client:  s.role == channel.RoleConnect,
 		Streams: s.streams() + 1,
 		Budget:  windowBudget{c.windows},
-	})
+	}
+	if s.account != nil {
+		cfg.Quota = s.account
+	}
+	return m.Multiplex(cfg)
 }
 
 func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
@@ -228,6 +232,9 @@ func (p *nativePipe) tearDown(cause error) {
 	p.in.minder.stop()
 	p.bulk.cancel()
 	p.loops.Wait()
+	p.in.forget()
+	p.control.end()
+	p.account.Close()
 	p.context.forget(p.Pipe)
 	close(p.gone)
 }

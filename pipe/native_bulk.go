@@ -165,7 +165,7 @@ func sayRequested(conn transport.Conn, id uint64) error {
 
 func hearRequested(conn transport.Conn, id uint64) error {
 	want := requestedPacket(id)
-	frame, err := readFrame(conn, nil, len(want))
+	frame, err := readFrame(conn, nil, len(want), nil)
 	if err == nil && !bytes.Equal(frame, want) {
 		err = protocolError("a connection that was asked for begins with words of another")
 	}

@@ -52,7 +52,7 @@ func (c *nativeControl) init(p *nativePipe) {
 	c.wake = make(chan struct{}, 1)
 	c.wrote = make(chan struct{})
 	c.ended = make(chan struct{})
-	c.confirmer.init(c.poke)
+	c.confirmer.init(c.poke, p.account)
 }
 
 // abandon stands in for the loops of a pipe that is not going to start.
@@ -131,7 +131,9 @@ func (c *nativeControl) put(m *native.Control) bool {
 
 // add puts m into words. The caller holds sayMu.
 func (c *nativeControl) add(m *native.Control) {
+	before := len(c.unsaid)
 	c.unsaid = m.Append(c.unsaid, c.pipe.context.opts.Checksum)
+	c.pipe.account.Add(len(c.unsaid) - before)
 }
 
 // awaitRoom waits for the peer to hear what it was told. It comes before saying
@@ -173,6 +175,7 @@ func (c *nativeControl) write() {
 		if _, err := c.stream.Write(text); err != nil {
 			return // the reader says what that means
 		}
+		c.pipe.account.Release(len(text))
 		if last {
 			c.stream.CloseWrite()
 			return
@@ -231,11 +234,13 @@ func (c *nativeControl) read() {
 	var header [native.HeaderSize]byte
 	var body []byte
 	var m native.Control
+	held := c.pipe.newCharge()
 	for {
-		err := c.readFrame(src, header[:], &body, &m)
+		err := c.readFrame(src, header[:], &body, &m, &held)
 		if err == nil {
 			err = c.obey(&m)
 		}
+		held.release()
 		if err == nil {
 			body, m = kept(body), native.Control{}
 			continue
@@ -247,7 +252,7 @@ func (c *nativeControl) read() {
 	}
 }
 
-func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte, m *native.Control) error {
+func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte, m *native.Control, held *charge) error {
 	if _, err := io.ReadFull(src, header); err != nil {
 		return err
 	}
@@ -256,7 +261,7 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	if err != nil {
 		return nativeError(err)
 	}
-	if *buf, err = readOn(src, (*buf)[:0], h.Rest()); err != nil {
+	if *buf, err = readOn(src, (*buf)[:0], h.Rest(), held, 0); err != nil {
 		return midMessage(err)
 	}
 	body, err := h.Body(*buf)

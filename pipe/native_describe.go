@@ -27,6 +27,9 @@ func (in *nativeIncoming) cost() int {
 // the channels of the pipe.
 func (in *nativeIncoming) decode() error {
 	limits := &in.Incoming.pipe.context.limits
+	if err := in.memory.grow(in.cost()); err != nil {
+		return err
+	}
 	if err := in.parts.Decode(in.body, limits.native()); err != nil {
 		return nativeError(err)
 	}
@@ -37,6 +40,9 @@ func (in *nativeIncoming) decode() error {
 // while its body has length.
 func (in *nativeIncoming) decodeHead(length uint32) error {
 	limits := &in.Incoming.pipe.context.limits
+	if err := in.memory.grow(in.cost()); err != nil {
+		return err
+	}
 	if err := in.parts.DecodeHead(in.frame, length, limits.native()); err != nil {
 		return nativeError(err)
 	}

@@ -1,5 +1,7 @@
 package pipe
 
+import "github.com/tensorpipe-go/tensorpipe/internal/quota"
+
 const (
 	// maxEarly bounds the messages that the peer may give up before they come.
 	// It is far more than fit between a sender and a receiver.
@@ -14,6 +16,7 @@ const (
 type earlyAborts struct {
 	reasons map[uint64]string
 	text    int // bytes of the reasons
+	account *quota.Account
 }
 
 // add notes a message. The first reason stays.
@@ -32,6 +35,7 @@ func (e *earlyAborts) add(number uint64, reason string) error {
 	}
 	e.reasons[number] = reason
 	e.text += len(reason)
+	e.account.Add(entryMemory + len(reason))
 	return nil
 }
 
@@ -44,5 +48,6 @@ func (e *earlyAborts) take(number uint64) error {
 	}
 	delete(e.reasons, number)
 	e.text -= len(reason)
+	e.account.Release(entryMemory + len(reason))
 	return abortedError(reason)
 }

@@ -49,6 +49,7 @@ func (i *nativeInbox) init(p *nativePipe) {
 	i.held = budget.New(p.context.limits.ReadAheadBytes)
 	i.ended = make(chan struct{})
 	i.open = map[uint64]*nativeIncoming{}
+	i.early.account = p.account
 }
 
 // attach gives the inbox its stream.
@@ -349,6 +350,17 @@ func (i *nativeInbox) drain() {
 			return
 		}
 	}
+}
+
+// forget releases what only messages to come would need: the application may keep a pipe
+// that is down. No message comes any more.
+func (i *nativeInbox) forget() {
+	i.reader.mu.Lock()
+	i.reader.in = nil
+	i.reader.mu.Unlock()
+	i.mu.Lock()
+	i.early = earlyAborts{}
+	i.mu.Unlock()
 }
 
 // claimOpen claims the messages that nobody has claimed and of which parts wait

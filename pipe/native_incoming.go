@@ -22,6 +22,7 @@ type nativeIncoming struct {
 	large  int            // parts that wait for memory
 	packed int            // parts that are compressed
 	held   int            // its share of the read-ahead bytes
+	memory charge         // frame, inline and parts
 	lent   bool           // a device may still read frame
 
 	// The following are of a message that came early, and guarded by
@@ -56,6 +57,7 @@ type nativeArrival struct {
 func (p *nativePipe) newIncoming() *nativeIncoming {
 	in := p.context.incoming.Get().(*nativeIncoming)
 	in.in, in.Incoming.pipe, in.of = &p.in, p.Pipe, in
+	in.memory = p.newCharge()
 	return in
 }
 
@@ -124,6 +126,7 @@ func (in *nativeIncoming) finish() {
 		}
 		in.in.mu.Unlock()
 	}
+	in.memory.release()
 	in.finished.Store(true)
 }
 

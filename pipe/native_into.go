@@ -15,7 +15,7 @@ import (
 // takeOn takes what is there of the inline bytes. The caller holds messageReader.mu.
 func (in *nativeIncoming) takeOn(src io.Reader) (err error) {
 	if in.into == nil {
-		in.inline, err = readOn(src, in.inline, in.whole)
+		in.inline, err = readOn(src, in.inline, in.whole, &in.memory, in.cost()-in.whole)
 		in.coming = in.whole - len(in.inline)
 		return err
 	}

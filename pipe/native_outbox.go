@@ -52,7 +52,7 @@ type nativeOutbox struct {
 
 func (o *nativeOutbox) init(p *nativePipe) {
 	o.pipe = p
-	o.room = newRoom(p.context)
+	o.room = newRoom(p.Pipe)
 	o.wake = make(chan struct{}, 1)
 	o.refused = make(chan struct{})
 	o.halted = make(chan struct{})
@@ -158,7 +158,7 @@ func (o *nativeOutbox) notSent(ctx context.Context) error {
 	if o.refusal != nil {
 		return o.refusal
 	}
-	return o.pipe.errorFor("write", "", context.Cause(ctx))
+	return o.pipe.errorFor("write", "", cmp.Or(context.Cause(ctx), o.pipe.context.unadmittedError()))
 }
 
 // start numbers a message and copies what is small of it. Channels take note of

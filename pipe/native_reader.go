@@ -95,7 +95,7 @@ func (r *messageReader) advance(early bool) (*nativeIncoming, error) {
 		return in, in.decodeHead(r.header.Length)
 	}
 	var err error
-	if in.frame, err = readOn(r.src, in.frame, r.header.Rest()); err != nil {
+	if in.frame, err = readOn(r.src, in.frame, r.header.Rest(), &in.memory, 0); err != nil {
 		return nil, midMessage(err)
 	}
 	r.in = nil
@@ -180,12 +180,16 @@ func (r *messageReader) fail(err error) error {
 	return err
 }
 
-// readOn reads on behind what is in buf until that has n bytes, into its memory or
-// more. Memory runs ahead of what has come by growStep at most, whatever n claims.
-func readOn(src io.Reader, buf []byte, n int) ([]byte, error) {
+// readOn reads into buf until it has n bytes, and reallocates it as it grows: by growStep
+// or double at a time, so that a large n alone costs little memory. held is charged for it,
+// in addition to beside bytes of the same charge for something else.
+func readOn(src io.Reader, buf []byte, n int, held *charge, beside int) ([]byte, error) {
 	for len(buf) < n {
 		step := min(n-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
 		start := len(buf)
+		if err := held.grow(beside + start + step); err != nil {
+			return buf, err
+		}
 		if cap(buf) < start+step {
 			buf = append(make([]byte, 0, start+step), buf...)
 		}

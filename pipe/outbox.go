@@ -44,7 +44,7 @@ type outbox struct {
 
 func (o *outbox) init(p *compat) {
 	o.pipe = p
-	o.room = newRoom(p.context)
+	o.room = newRoom(p.Pipe)
 	if c, ok := p.first.(transport.Whole); ok {
 		o.whole = c.LargestWhole()
 	}
@@ -82,7 +82,7 @@ func (o *outbox) notEnqueued(ctx context.Context) error {
 	if o.refusal != nil {
 		return o.refusal
 	}
-	return o.pipe.errorFor("write", "", context.Cause(ctx))
+	return o.pipe.errorFor("write", "", cmp.Or(context.Cause(ctx), o.pipe.context.unadmittedError()))
 }
 
 func (o *outbox) signal() {
@@ -251,10 +251,11 @@ func (o *outbox) cancel(op *outgoing, cause error) {
 // readReplies takes the receiver's choices of target devices.
 func (o *outbox) readReplies() {
 	p := o.pipe
-	var buf []byte
+	var buf []byte // kept from frame to frame, and so is its charge
+	held := p.newCharge()
 	var reply wire.DescriptorReply
 	for {
-		frame, err := readFrame(p.reply.link, buf, p.context.limits.DescriptorBytes)
+		frame, err := readFrame(p.reply.link, buf, p.context.limits.DescriptorBytes, &held)
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				o.noMoreReplies()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -23,6 +24,7 @@ type Pipe struct {
 	addr    string
 	plan    *Plan
 	first   transport.Conn // the connection that messages come by
+	account *quota.Account // the memory of a peer that is not admitted; nil without a limit
 	dialect dialect
 
 	channels  []*lane

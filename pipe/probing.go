@@ -116,7 +116,7 @@ func (r *registry) answerOffers(chosen routes, theirs map[string][]byte) map[str
 
 // verdict waits for what the dialling end says of the channels it was to try.
 func (w *welcomer) verdict(first transport.Conn) error {
-	frame, err := readFrame(first, nil, wire.MaxVerdict)
+	frame, err := readFrame(first, nil, wire.MaxVerdict, nil)
 	if err != nil {
 		return classify(err)
 	}

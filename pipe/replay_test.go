@@ -220,7 +220,7 @@ func (s *stage) play(t *testing.T, send capture.Direction, open func() transport
 			require.NoError(t, s.conns[e.Conn].WriteFrames(transport.Frame{e.Frame}))
 			continue
 		}
-		got, err := readFrame(s.conns[e.Conn], nil, 1<<20)
+		got, err := readFrame(s.conns[e.Conn], nil, 1<<20, nil)
 		require.NoError(t, err)
 		s.compare(t, e.Frame, got)
 	}

@@ -72,12 +72,15 @@ type ContextStats struct {
 	HandshakesInProgress int    // accepted connections that are no part of a pipe yet
 	ConnectionsRefused   uint64 // closed at once, since too many handshakes were in progress
 	BytesInFlight        int
+	BytesUnadmitted      int    // see Limits.UnadmittedBytes
+	PeersEvicted         uint64 // disconnected because of that limit
 }
 
 // Stats returns the counters of the context.
 func (c *Context) Stats() ContextStats {
 	closed := c.counters.pipesClosed.Load()
 	opened := c.counters.pipesOpened.Load()
+	unadmitted, evicted := c.unadmitted.Used()
 	return ContextStats{
 		PipesOpen:            int(opened - closed),
 		PipesOpened:          opened,
@@ -86,5 +89,7 @@ func (c *Context) Stats() ContextStats {
 		HandshakesInProgress: int(c.strangers.Load()) + c.openings.InUse(),
 		ConnectionsRefused:   c.counters.connectionsRefused.Load(),
 		BytesInFlight:        c.inFlight.InUse(),
+		BytesUnadmitted:      unadmitted,
+		PeersEvicted:         evicted,
 	}
 }

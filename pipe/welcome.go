@@ -3,16 +3,25 @@ package pipe
 import (
 	"context"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
+
+// brochureMemory is how many times its bytes a decoded brochure takes at most, the bytes
+// included.
+const brochureMemory = 8
 
 // welcome is the listening end's part of the handshake for one accepted
 // connection: the first of a pipe, or a further one that brings an id.
 func (l *Listener) welcome(transportName string, conn transport.Conn) {
 	ctx, cancel := l.context.handshakeContext(l.closing)
 	defer cancel()
+	ctx, evict := context.WithCancelCause(ctx)
+	defer evict(nil)
 	w := &welcomer{listener: l, opening: newOpening(ctx), transport: transportName}
+	w.account = l.context.unadmitted.Open(func() { evict(l.context.unadmittedError()) })
+	defer func() { w.account.Close() }()
 	w.leave = func() { l.context.strangers.Add(-1) }
 	defer w.opening.abandon()
 	if err := w.serve(ctx, conn); err != nil {
@@ -39,8 +48,9 @@ type welcomer struct {
 	transport string // of the accepted connection
 	chosen    string // transport of those to come
 	tickets   []*ticket
-	reported  bool   // the failure of the handshake
-	leave     func() // gives back its place among the handshakes in progress
+	reported  bool           // the failure of the handshake
+	account   *quota.Account // nil once the pipe has it
+	leave     func()         // gives back its place among the handshakes in progress
 }
 
 func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
@@ -76,7 +86,9 @@ func (w *welcomer) serve(ctx context.Context, conn transport.Conn) error {
 
 func (w *welcomer) readPacket(conn transport.Conn) (wire.Packet, error) {
 	limits := w.listener.context.limits
-	frame, err := readFrame(conn, nil, limits.HandshakeBytes)
+	held := charge{context: w.listener.context, account: w.account}
+	defer held.release()
+	frame, err := readFrame(conn, nil, limits.HandshakeBytes, &held)
 	if err != nil {
 		return nil, classify(err)
 	}
@@ -104,9 +116,14 @@ func (w *welcomer) deliver(id uint64, conn transport.Conn) error {
 func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	limits := w.listener.context.limits
 	w.opening.phase = phaseBrochure
-	frame, err := readFrame(first, nil, limits.HandshakeBytes)
+	held := charge{context: w.listener.context, account: w.account}
+	defer held.release()
+	frame, err := readFrame(first, nil, limits.HandshakeBytes, &held)
 	if err != nil {
 		return nil, classify(err)
+	}
+	if err := held.grow(brochureMemory * len(frame)); err != nil {
+		return nil, err
 	}
 	brochure, err := wire.DecodeBrochure(frame, limits.wire())
 	if err != nil {
@@ -118,12 +135,14 @@ func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 		w.refuse(brochure, first, err)
 		return nil, err
 	}
+	held.release()
 	s.peer, s.remoteAddr = peer, first.RemoteAddr()
 	defer w.cancelTickets()
 	if err := w.meet(s, first); err != nil {
 		s.abandon()
 		return nil, err
 	}
+	s.account, w.account = w.account, nil
 	p, err := w.listener.context.build(w.opening, s)
 	if err != nil {
 		s.abandon()

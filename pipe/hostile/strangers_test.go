@@ -1,0 +1,236 @@
+package hostile_test
+
+import (
+	"bytes"
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// unadmitted is the Limits.UnadmittedBytes of victims here.
+const unadmitted = 8 << 20
+
+// basicStream is the stream of the channel basic.
+const basicStream = 5
+
+// fixedCost is what a connection costs without any byte: buffers, goroutines and their
+// stacks at both ends, which here are in one process.
+const fixedCost = 128 << 10
+
+// live is the number of bytes in use on the heap and in stacks, without garbage.
+func live() int {
+	runtime.GC()
+	m := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(m)
+	return int(m[0].Value.Uint64() + m[1].Value.Uint64())
+}
+
+// stranger is a peer that the victim has not admitted.
+type stranger struct {
+	pipe *pipe.Pipe // the victim's end; nil during the handshake
+	fill func()     // makes the victim hold as much as it will, then returns
+}
+
+// A message, a frame, a stream: whatever strangers fill, all of them together hold no
+// more than the limit. Those that hold most are disconnected, with a reason, and
+// newcomers are served throughout.
+func TestMemoryOfStrangers(t *testing.T) { memoryOfStrangers(t, overTCP) }
+
+func TestMemoryOfStrangersOverTLS(t *testing.T) { memoryOfStrangers(t, overTLS(t)) }
+
+func memoryOfStrangers(t *testing.T, over carrier) {
+	// All strangers send the same bytes, so that theirs do not count for much.
+	frame := make([]byte, descriptorLimit-1)
+	large := text(native.Message{Metadata: make([]byte, 4_100_000)})[:4_000_000]
+	segments := bytes.Repeat(append(muxWord(muxData, 0, basicStream, 1), 1), 256<<10)
+	var questions, aborts []byte
+	for i := range uint64(60_000) {
+		questions = native.Control{Kind: native.WantRead, Number: 1 + i}.Append(questions, false)
+		aborts = native.Control{Kind: native.Abort, Number: 1 + i}.Append(aborts, false)
+	}
+	for name, kind := range map[string]struct {
+		bytes int // that one of them tries to make the victim hold
+		open  func(testing.TB, *victim) stranger
+	}{
+		"first packets": {handshakeLimit - 1, func(t testing.TB, v *victim) stranger {
+			r := v.visit(t)
+			return stranger{fill: func() { r.header(handshakeLimit); r.send(frame[:handshakeLimit-1]) }}
+		}},
+		"brochures": {handshakeLimit - 1, func(t testing.TB, v *victim) stranger {
+			r := v.visitWith(t, hello())
+			return stranger{fill: func() { r.header(handshakeLimit); r.send(frame[:handshakeLimit-1]) }}
+		}},
+		"messages": {4_000_000, natively(func(n *intruder) {
+			n.say(messageStream, large)
+		})},
+		"segments of a byte": {(256 << 10) * 64, natively(func(n *intruder) {
+			n.first.send(muxWord(muxCredit, muxSYN, basicStream, 0))
+			n.first.send(segments)
+		})},
+		"questions": {60_000 * 40, natively(func(n *intruder) {
+			n.say(controlStream, questions)
+		})},
+		"early aborts": {60_000 * 40, natively(func(n *intruder) {
+			n.say(controlStream, aborts)
+		})},
+		"descriptors": {descriptorLimit - 1, compatibly(func(a *attack) {
+			a.desc.header(descriptorLimit)
+			a.desc.send(frame)
+		})},
+		"replies": {descriptorLimit - 1, compatibly(func(a *attack) {
+			a.reply.header(descriptorLimit)
+			a.reply.send(frame)
+		})},
+		"what it does not take in": {4 << 20, func(t testing.TB, v *victim) stranger {
+			n := dialNatively(t, v)
+			return stranger{n.pipe, func() {
+				for range 128 {
+					if n.pipe.Write(t.Context(), &pipe.Message{Metadata: frame[:32<<10]}) != nil {
+						return
+					}
+				}
+			}}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := over.newVictim(t, func(o *pipe.Options) {
+				o.Limits.UnadmittedBytes = unadmitted
+				o.HandshakeTimeout = patience
+			})
+			live() // twice, for what pools keep of the last victim
+			empty := live()
+			var strangers []stranger
+			for range race.Pick(3, 1)*unadmitted/kind.bytes + 8 {
+				strangers = append(strangers, kind.open(t, v))
+			}
+			idle := live()
+			fixed := (idle - empty) / len(strangers)
+			most := idle
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				var filling sync.WaitGroup
+				for _, s := range strangers {
+					filling.Go(s.fill)
+				}
+				filling.Wait()
+			}()
+			for done := false; !done; {
+				select {
+				case <-over:
+					done = true
+				default:
+				}
+				most = max(most, live())
+				v.alive(t)
+			}
+			s := v.Stats()
+			t.Logf("%d strangers of %d KiB each hold %d KiB, %d were disconnected", len(strangers), fixed>>10, (most-idle)>>10, s.PeersEvicted)
+			require.Less(t, fixed, fixedCost)
+			require.Less(t, most-idle, 2*unadmitted, "a buffer that grows is there twice for a moment")
+			require.LessOrEqual(t, s.BytesUnadmitted, unadmitted+unadmitted/8)
+			require.Positive(t, s.PeersEvicted)
+			ended := 0
+			for _, s := range strangers {
+				if s.pipe != nil && s.pipe.Err() != nil {
+					require.ErrorIs(t, s.pipe.Err(), pipe.ErrLimit)
+					require.ErrorContains(t, s.pipe.Err(), "UnadmittedBytes")
+					ended++
+				}
+			}
+			if strangers[0].pipe != nil {
+				require.EqualValues(t, s.PeersEvicted, ended)
+			}
+		})
+	}
+}
+
+func natively(fill func(*intruder)) func(testing.TB, *victim) stranger {
+	return func(t testing.TB, v *victim) stranger {
+		n := dialNatively(t, v)
+		return stranger{n.pipe, func() { fill(n) }}
+	}
+}
+
+func compatibly(fill func(*attack)) func(testing.TB, *victim) stranger {
+	return func(t testing.TB, v *victim) stranger {
+		a := dialVictim(t, v)
+		return stranger{a.pipe, func() { fill(a) }}
+	}
+}
+
+// A peer that was admitted counts no more, and may hold as much as other limits allow.
+func TestAdmittedPeersDoNotCount(t *testing.T) {
+	v := newVictim(t, func(o *pipe.Options) { o.Limits.UnadmittedBytes = 1 << 20 })
+	n := dialNatively(t, v)
+	n.exchange()
+	n.pipe.Admit()
+	n.pipe.Admit()
+	n.say(messageStream, text(native.Message{Metadata: make([]byte, 3<<20)}))
+	in, err := n.pipe.Next(t.Context())
+	require.NoError(t, err)
+	require.Len(t, in.Descriptor().Metadata, 3<<20)
+	require.NoError(t, in.Discard(t.Context()))
+	require.Zero(t, v.Stats().PeersEvicted)
+	n.leave()
+
+	// While it was not, the same message is too much.
+	n = dialNatively(t, v)
+	n.say(messageStream, text(native.Message{Metadata: make([]byte, 3<<20)}))
+	_, err = n.pipe.Next(t.Context())
+	require.ErrorIs(t, err, pipe.ErrLimit)
+	require.EqualValues(t, 1, v.Stats().PeersEvicted)
+	n.first.Close()
+	v.quiet(t)
+	v.alive(t)
+}
+
+// Whatever honest peers do that are not admitted, nothing is counted once it is over.
+func TestNothingStaysCounted(t *testing.T) {
+	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
+		t.Run(dialect, func(t *testing.T) {
+			v := newVictim(t, func(o *pipe.Options) { o.Limits.UnadmittedBytes = 64 << 20; o.Dialect = dialect })
+			v.here.Admit()
+			there := v.welcome(t, newContext(t, v.over.options("guest")))
+			here := v.accept(t)
+			large := bytes.Repeat([]byte("large"), 100_000)
+			for i := range 200 {
+				m := message(i)
+				if i%10 == 0 {
+					m.Metadata = large
+					m.Payloads[0].Data = large
+				}
+				for _, ends := range [][2]*pipe.Pipe{{here, there}, {there, here}} {
+					op := ends[0].WriteAsync(t.Context(), m)
+					in, err := ends[1].Next(t.Context())
+					require.NoError(t, err)
+					if i%3 == 0 {
+						require.NoError(t, in.Discard(t.Context()))
+					} else {
+						require.NoError(t, in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())))
+					}
+					in.Release()
+					require.NoError(t, op.Wait(t.Context()))
+				}
+			}
+			require.NoError(t, there.Write(t.Context(), &pipe.Message{Metadata: []byte("the last")}))
+			in, err := here.Next(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, in.Discard(t.Context()))
+			await(t, func() bool { return v.Stats().BytesUnadmitted <= 512<<10 }, "buffers that are kept are all that counts")
+			closed := make(chan error, 1)
+			go func() { closed <- there.Close() }()
+			require.NoError(t, here.Close())
+			require.NoError(t, <-closed)
+			require.Zero(t, v.Stats().BytesUnadmitted)
+			require.Zero(t, v.Stats().PeersEvicted)
+		})
+	}
+}
