@@ -162,6 +162,12 @@ type Limits struct {
 	// may come at once. Default 1024.
 	Greetings int
 
+	// UnadmittedBytes bounds the memory for all that peers have sent which have not shown
+	// yet that they know the Token, see pipe.Limits.UnadmittedBytes: those that hold most
+	// are disconnected. It does not count the connections themselves, some 100 KiB each,
+	// of which Greetings bounds the number. Default 64 MiB.
+	UnadmittedBytes int
+
 	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or what
 	// an int holds.
 	MessageBytes int
@@ -180,6 +186,7 @@ func (l Limits) withDefaults() Limits {
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
 	l.Remembered = positive(l.Remembered, 1024)
 	l.Greetings = positive(l.Greetings, 1024)
+	l.UnadmittedBytes = positive(l.UnadmittedBytes, 64<<20)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
 	return l
 }
@@ -202,7 +209,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.Greetings, c.Limits.MessageBytes) < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.Greetings, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)

@@ -147,6 +147,7 @@ func (a *Agent) welcome(ctx context.Context, line *pipe.Pipe) (p *peer, t terms,
 		if !a.greetings.over(line) { // who knows the token may wait, as for the store
 			return nil, t, errCrowded
 		}
+		line.Admit()
 		p, no = a.admit(ctx, &h, answer, before)
 	}
 	if no != nil {

@@ -97,6 +97,7 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 		Limits: pipe.Limits{
 			MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes,
 			PipeBytesInFlight: inFlight(c.Limits.CallBytes),
+			UnadmittedBytes:   c.Limits.UnadmittedBytes,
 		},
 		Kinds:  c.Kinds,
 		Logger: c.Logger,
