@@ -6,9 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -19,6 +21,7 @@ type echo struct {
 	tls    tlsFlags
 	listen string
 	limit  byteSize
+	memory byteSize
 }
 
 func echoEntry() entry {
@@ -28,7 +31,8 @@ func echoEntry() entry {
 		summary: "send every message back as it came",
 		help: `Sends every message back as it came: metadata, payloads and tensors. A tensor
 for which the sender named cpu:0 goes back with that name, one that left the
-choice open goes back open. Any number of pipes may be open.
+choice open goes back open. Any number of pipes may be open; all together take
+at most the -memory, and when that is used up the pipes that hold most are closed.
 
 The first line printed is "listening on" and the URL to dial; a port of 0 in
 -listen has become a real one there. Peers that fail are reported on stderr.
@@ -36,7 +40,7 @@ With shm in -transport it takes shared memory too: peers of this machine that
 dial another URL are moved there.
 A first SIGINT or SIGTERM closes all pipes in an orderly way, a second one ends
 the program.`,
-		make: func() command { return &echo{limit: defaultLimit} },
+		make: func() command { return &echo{limit: defaultLimit, memory: min(4<<30, math.MaxInt)} },
 	}
 }
 
@@ -46,6 +50,7 @@ const defaultLimit byteSize = 1 << 30
 func (e *echo) flags(fs *flag.FlagSet) {
 	fs.StringVar(&e.listen, "listen", "uv://127.0.0.1:0", "`url` to listen on; several are separated by commas")
 	fs.Var(&e.limit, "limit", "largest message to take, a `size`; a pipe that gets a larger one is closed")
+	fs.Var(&e.memory, "memory", "memory for the messages of all pipes, a `size`: half of it while they come, half on their way back; at least twice the -limit")
 	e.tls.listenFlags(fs)
 	e.path.flags(fs)
 }
@@ -59,7 +64,12 @@ func (e *echo) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
+	if e.memory/2 < e.limit {
+		return usageErrorf("-memory %s: want at least twice the -limit of %s", e.memory, e.limit)
+	}
 	opts.Name = "tpipe echo"
+	opts.Limits.UnadmittedBytes = int(e.memory / 2) // no peer is ever admitted
+	opts.Limits.PipeBytesInFlight = int(e.memory / 8)
 	opts.Logger = slog.New(slog.NewTextHandler(s.err, nil))
 	c, err := pipe.New(opts)
 	if err != nil {
@@ -78,7 +88,8 @@ func (e *echo) run(ctx context.Context, s streams) error {
 
 // serve echoes on all pipes that come until ctx ends, then closes them.
 func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log *slog.Logger) error {
-	pool := tensor.NewPool(tensor.PoolOptions{})
+	pool := tensor.NewPool(tensor.PoolOptions{IdleLimit: int(e.memory / 8)})
+	memory := quota.New(int(e.memory / 2))
 	var serving sync.WaitGroup
 	for {
 		p, err := l.Accept(ctx)
@@ -92,6 +103,10 @@ func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log
 		}
 		serving.Go(func() {
 			r := returner{pipe: p, pool: pool, limit: int(e.limit)}
+			r.account = memory.Open(func() {
+				p.Abort(fmt.Errorf("%w: all pipes hold the -memory of %s, and this one holds most", pipe.ErrLimit, e.memory))
+			})
+			defer r.account.Close()
 			if err := r.run(); err != nil {
 				log.Warn("pipe failed", "peer", p.Peer(), "address", p.RemoteAddr(), "error", err)
 			}

@@ -12,12 +12,13 @@ type parcel struct {
 	message  *pipe.Message
 	memory   pipe.Allocation
 	storages []*tensor.Storage
+	size     int // bytes of all
 }
 
 // newParcel makes room for what d describes, and the message that says the
 // same as d does.
 func newParcel(a tensor.Allocator, d *pipe.Descriptor) (*parcel, error) {
-	p := &parcel{}
+	p := &parcel{size: d.Bytes()}
 	for _, payload := range d.Payloads {
 		data, err := p.bytes(a, payload.Length)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -20,6 +21,8 @@ type returner struct {
 	pool  tensor.Allocator
 	limit int // bytes of one message
 	sent  []returning
+
+	account *quota.Account // counts the memory of messages, with that of other pipes
 }
 
 // returning is a message on its way back.
@@ -57,12 +60,15 @@ func (r *returner) next() error {
 	if err := r.reclaim(maxReturning - 1); err != nil {
 		return err
 	}
+	if err := r.reserve(in.Descriptor().Bytes()); err != nil {
+		return err
+	}
 	p, err := newParcel(r.pool, in.Descriptor())
 	if err != nil {
 		return err
 	}
 	if err := in.Read(ctx, p.memory); err != nil {
-		p.release()
+		r.release(p)
 		if errors.Is(err, pipe.ErrAborted) {
 			return nil
 		}
@@ -81,6 +87,31 @@ func (r *returner) check(d *pipe.Descriptor) error {
 	return nil
 }
 
+// reserve counts the memory for a message of n bytes. While there is not as much it waits
+// for messages of this pipe that are on their way back.
+func (r *returner) reserve(n int) error {
+	for !r.account.TryCharge(n) {
+		if len(r.sent) > 0 {
+			if err := r.reclaim(len(r.sent) - 1); err != nil {
+				return err
+			}
+			continue
+		}
+		if !r.account.Charge(n) {
+			<-r.pipe.Done() // which the account ends
+			return r.pipe.Err()
+		}
+		return nil
+	}
+	return nil
+}
+
+// release gives back the memory of a message that nothing uses any more.
+func (r *returner) release(p *parcel) {
+	p.release()
+	r.account.Release(p.size)
+}
+
 // reclaim takes the memory of messages that have left, oldest first, and waits
 // for them while more than keep are on their way.
 func (r *returner) reclaim(keep int) error {
@@ -92,7 +123,7 @@ func (r *returner) reclaim(keep int) error {
 		if err := first.op.Wait(context.Background()); err != nil {
 			return err
 		}
-		first.copy.release()
+		r.release(first.copy)
 		r.sent = r.sent[1:]
 	}
 	return nil
@@ -118,6 +149,6 @@ func (r *returner) finish(cause error) {
 	<-r.pipe.Done()
 	for _, s := range r.sent {
 		<-s.op.Done()
-		s.copy.release()
+		r.release(s.copy)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -85,4 +87,47 @@ func joined(t *testing.T) (client, server *pipe.Pipe) {
 	require.NoError(t, err)
 	require.Equal(t, pipe.DialectNative, client.Plan().Dialect)
 	return client, server
+}
+
+// Pipes share the memory for messages: when it is used up the one that holds most is
+// closed, and the others get their messages back.
+func TestEchoMemoryIsShared(t *testing.T) {
+	const stuck, next = 6 << 20, 5 << 20
+	memory := quota.New(10 << 20)
+	holding, release := make(chan struct{}), make(chan struct{})
+	serve := func(a tensor.Allocator) (p, echo *pipe.Pipe, ended <-chan error) {
+		p, echo = joined(t)
+		r := returner{pipe: echo, limit: int(defaultLimit), pool: a}
+		r.account = memory.Open(func() { echo.Abort(pipe.ErrLimit) })
+		return p, echo, patience.Start(func() error {
+			defer r.account.Close()
+			return r.run()
+		})
+	}
+	pool := tensor.NewPool(tensor.PoolOptions{})
+	large, largeEcho, largeEnded := serve(atAlloc{pool, func(int) { close(holding); <-release }})
+	small, _, smallEnded := serve(pool)
+	lost := large.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, stuck)}}})
+	<-holding
+	for range 3 {
+		sent := small.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, next)}}})
+		if lost != nil {
+			<-largeEcho.Done()
+			require.ErrorIs(t, largeEcho.Err(), pipe.ErrLimit)
+			close(release)
+			require.ErrorIs(t, <-largeEnded, pipe.ErrLimit)
+			<-lost.Done()
+			require.Error(t, lost.Err())
+			lost = nil
+		}
+		in, err := small.Next(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, in.Discard(t.Context()))
+		require.NoError(t, sent.Wait(t.Context()))
+	}
+	require.NoError(t, small.Close())
+	require.NoError(t, <-smallEnded)
+	used, evicted := memory.Used()
+	require.Zero(t, used)
+	require.EqualValues(t, 1, evicted)
 }

@@ -92,6 +92,7 @@ func Limits(tensorBytes int) pipe.Limits {
 		PayloadBytes:    maxHeader,
 		TensorBytes:     tensorBytes,
 		MessageBytes:    max(tensorBytes, maxHeader),
+		UnadmittedBytes: 64 << 20, // until the offer of a sender is accepted
 	}
 }
 

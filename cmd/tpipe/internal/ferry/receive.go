@@ -138,6 +138,7 @@ func (r *reception) agree() error {
 	if err := r.accept(o.Offer); err != nil {
 		return err
 	}
+	r.pipe.Admit()
 	m, err := say(answer{Accepted: true})
 	if err != nil {
 		return err
