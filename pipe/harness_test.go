@@ -33,6 +33,7 @@ type path struct {
 	name    string
 	dialect string
 	url     string // where to listen
+	inline  int    // the limit of inline parts in bytes
 	opts    func() pipe.Options
 	refused error // why this machine does not have it
 	chosen  bool  // for the race detector
@@ -116,6 +117,7 @@ func allPaths() []path {
 					name:    over.name + "+" + channel.name + "+" + dialect,
 					dialect: dialect,
 					url:     over.url,
+					inline:  inlineLimit(over.name, dialect),
 					refused: cmp.Or(over.refused, channel.refused),
 					opts: func() pipe.Options {
 						entry := over.entry()
@@ -131,6 +133,18 @@ func allPaths() []path {
 		}
 	}
 	return out
+}
+
+// inlineLimit returns the documented limit of Plan.Inline, in bytes.
+func inlineLimit(transport, dialect string) int {
+	switch {
+	case dialect == pipe.DialectCompatible:
+		return 0
+	case transport == "shm":
+		return 2 << 20
+	default:
+		return 64 << 10
+	}
 }
 
 // memPath is the plainest path, for tests that are not about paths, and
@@ -307,4 +321,21 @@ func same(t testing.TB, m *pipe.Message, d *pipe.Descriptor, a pipe.Allocation) 
 func write(t testing.TB, p *pipe.Pipe, m *pipe.Message) {
 	t.Helper()
 	require.NoError(t, p.Write(testContext(t), m))
+}
+
+// exchange queues all messages at one end before the other reads any, in both
+// directions one after the other.
+func exchange(t *testing.T, client, server *pipe.Pipe, messages ...*pipe.Message) {
+	for _, ends := range [][2]*pipe.Pipe{{client, server}, {server, client}} {
+		var ops []*pipe.WriteOp
+		for _, m := range messages {
+			ops = append(ops, ends[0].WriteAsync(testContext(t), m))
+		}
+		for _, m := range messages {
+			expect(t, ends[1], m)
+		}
+		for _, op := range ops {
+			require.NoError(t, op.Wait(testContext(t)))
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -85,6 +86,62 @@ func TestUnknownDeviceKind(t *testing.T) {
 	require.NoError(t, consume.Synchronize(testContext(t)))
 	got, _ := host.Contiguous()
 	require.Equal(t, pattern(50, 6), got)
+}
+
+// serves is the factory of a channel for one device.
+type serves struct {
+	channel.Factory
+	device device.Device
+}
+
+func (f serves) DeviceDescriptors() map[device.Device]string {
+	return map[device.Device]string{f.device: f.Factory.DeviceDescriptors()[f.device]}
+}
+
+// The device that the receiver chooses reaches the sender, which sends the tensor on
+// the channel to that device.
+func TestChosenDeviceDecidesTheChannel(t *testing.T) {
+	first := device.Device{Kind: npu.Name}
+	for _, path := range []path{memPath(), nativePath()} {
+		t.Run(path.dialect, func(t *testing.T) {
+			near, far := npu.NewKind(), npu.NewKind()
+			t.Cleanup(near.Close)
+			t.Cleanup(far.Close)
+			with := func(kind *delayed.Kind) func(*pipe.Options) {
+				f := npu.New(kind, basic.New())
+				return func(o *pipe.Options) {
+					o.Channels = []pipe.ChannelEntry{
+						{Name: "between first devices", Priority: 2, Factory: serves{f, first}},
+						{Name: "between others", Priority: 1, Factory: f},
+					}
+				}
+			}
+			client, server := connectContexts(t, newContext(t, path, with(near)), newContext(t, path, with(far)), path.url)
+			src, _ := alloc(t, near, 0, 100)
+			require.NoError(t, near.Write(src, pattern(100, 1)))
+			op := client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{
+				{Buffer: src, TargetDevice: first}, {Buffer: src}, {Buffer: src}, {Buffer: src},
+			}})
+			in, err := server.Next(testContext(t))
+			require.NoError(t, err)
+			var a pipe.Allocation
+			for _, i := range []int{0, 1, 0, 1} {
+				b, _ := alloc(t, far, i, 100)
+				a.Tensors = append(a.Tensors, b)
+			}
+			require.NoError(t, in.Read(testContext(t), a))
+			require.NoError(t, op.Wait(testContext(t)))
+			for _, b := range a.Tensors {
+				got := make([]byte, 100)
+				require.NoError(t, far.Read(got, b))
+				require.NoError(t, b.Stream().Synchronize(testContext(t)))
+				require.Equal(t, pattern(100, 1), got)
+			}
+			two := pipe.Traffic{Messages: 2, Bytes: 200}
+			require.Equal(t, []pipe.ChannelStats{{Name: "between first devices", Sent: two}, {Name: "between others", Sent: two}}, client.Stats().Channels)
+			require.Equal(t, []pipe.ChannelStats{{Name: "between first devices", Received: two}, {Name: "between others", Received: two}}, server.Stats().Channels)
+		})
+	}
 }
 
 func TestTargetOfAnotherKind(t *testing.T) {

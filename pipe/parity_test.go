@@ -13,28 +13,31 @@ import (
 // TestParity holds the cases of TensorPipe's core tests, each over every path.
 func TestParity(t *testing.T) {
 	cpu, any := device.CPU(), device.Device{}
-	cases := map[string]func(t *testing.T, client, server *pipe.Pipe){
-		"SimpleWriteRead": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server, message(1, []int{20, 0, 300}, []int{256, 1 << 20}))
+	cases := map[string]func(t *testing.T, client, server *pathEnd){
+		"SimpleWriteRead": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server, message(1, []int{20, 0, 300}, client.large(256, 1<<20, 10)))
 		},
-		"SimpleWriteReadPayloadsOnly": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server, message(2, []int{1, 2, 1 << 20}, nil))
+		"SimpleWriteReadPayloadsOnly": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server, message(2, []int{1, 2, client.path.inline + 1<<20}, nil))
 		},
-		"SimpleWriteReadTensorsOnly": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server, message(3, nil, []int{8, 9}))
+		"SimpleWriteReadTensorsOnly": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server, message(3, nil, client.large(8, 9, 1)))
 		},
-		"SimpleWriteReadWithAllTargetDevices": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server, message(4, []int{5}, []int{8, 0, 9}, cpu, cpu, cpu))
+		"SimpleWriteReadWithAllTargetDevices": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server, message(4, []int{5, 6, 7}, client.large(8, 0, 9, 10), cpu, cpu, cpu, cpu))
 		},
-		"SimpleWriteReadWithSomeTargetDevices": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server, message(5, []int{5}, []int{8, 16, 0, 32}, cpu, any, any, cpu))
+		"SimpleWriteReadWithSomeTargetDevices": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server, message(5, []int{5, 6, 7}, client.large(8, 16, 0, 32), cpu, any, any, cpu))
 		},
-		"MultipleWriteRead": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server, message(6, []int{10}, []int{20}), message(7, []int{30, 31}, []int{40, 41}))
+		"MultipleWriteRead": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server,
+				message(6, []int{10}, client.large(20)), message(7, []int{30, 31}, client.large(40, 41)))
 		},
-		"MultipleWriteReadWithSomeTargetDevices": func(t *testing.T, client, server *pipe.Pipe) {
-			exchange(t, client, server,
-				message(8, []int{10}, []int{20, 21}, any, cpu), message(9, nil, []int{40}, cpu), message(10, nil, []int{4, 5}, cpu, any))
+		"MultipleWriteReadWithSomeTargetDevices": func(t *testing.T, client, server *pathEnd) {
+			bothWays(t, client, server,
+				message(8, []int{10}, client.large(20, 21), any, cpu),
+				message(9, []int{11}, client.large(40), cpu),
+				message(10, nil, client.large(4, 5), cpu, any))
 		},
 		"WriteFromBothThenRead": writeFromBothThenRead,
 		"ClientPingSerial":      clientPingSerial,
@@ -44,116 +47,115 @@ func TestParity(t *testing.T) {
 	}
 	for name, f := range cases {
 		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-			parity.Case(t, "tensorpipe/core."+name+"@"+dialect, func(t *testing.T) { onPaths(t, pathsOf(dialect), f) })
+			parity.Case(t, "tensorpipe/core."+name+"@"+dialect, func(t *testing.T) { onPathEnds(t, dialect, f) })
 		}
 	}
 	parity.Case(t, "tensorpipe/core.ClosingAbortsOperations", closingAbortsOperations)
 }
 
-// exchange queues all messages at one end before the other reads any, in both
-// directions one after the other.
-func exchange(t *testing.T, client, server *pipe.Pipe, messages ...*pipe.Message) {
-	for _, ends := range [][2]*pipe.Pipe{{client, server}, {server, client}} {
-		var ops []*pipe.WriteOp
+// bothWays queues all messages at one end before the other reads any, and starts all
+// reads before it waits for one, in both directions one after the other.
+func bothWays(t *testing.T, client, server *pathEnd, messages ...*pipe.Message) {
+	for _, from := range []*pathEnd{client, server} {
+		var writes []*pathWrite
 		for _, m := range messages {
-			ops = append(ops, ends[0].WriteAsync(testContext(t), m))
+			writes = append(writes, from.write(t, m))
 		}
-		for _, m := range messages {
-			expect(t, ends[1], m)
+		for i, r := range readAll(t, from.peer, writes) {
+			r.expect(t, messages[i])
 		}
-		for _, op := range ops {
-			require.NoError(t, op.Wait(testContext(t)))
-		}
+		requireWritten(t, writes...)
 	}
 }
 
-func writeFromBothThenRead(t *testing.T, client, server *pipe.Pipe) {
-	fromClient := message(11, []int{100}, []int{200, 300})
-	fromServer := message(12, []int{400}, []int{500})
-	ops := []*pipe.WriteOp{
-		client.WriteAsync(testContext(t), fromClient),
-		server.WriteAsync(testContext(t), fromServer),
+// readAll starts to read messages in the order in which they were written.
+func readAll(t *testing.T, to *pathEnd, writes []*pathWrite) []*pathRead {
+	var reads []*pathRead
+	for _, w := range writes {
+		reads = append(reads, to.read(t, to.next(t, w), w))
 	}
-	expect(t, server, fromClient)
-	expect(t, client, fromServer)
-	for _, op := range ops {
-		require.NoError(t, op.Wait(testContext(t)))
-	}
+	return reads
 }
 
-func clientPingSerial(t *testing.T, client, server *pipe.Pipe) {
-	m := message(13, []int{1, 2, 3, 4}, []int{5, 6, 7, 8})
-	op := client.WriteAsync(testContext(t), m)
-	in, err := server.Next(testContext(t))
-	require.NoError(t, err)
+func writeFromBothThenRead(t *testing.T, client, server *pathEnd) {
+	fromClient := client.write(t, message(11, []int{100}, client.large(200, 300)))
+	fromServer := server.write(t, message(12, []int{400}, server.large(500)))
+	toServer, toClient := server.next(t, fromClient), client.next(t, fromServer)
+	atServer, atClient := server.read(t, toServer, fromClient), client.read(t, toClient, fromServer)
+	atServer.expect(t, fromClient.message)
+	atClient.expect(t, fromServer.message)
+	requireWritten(t, fromClient, fromServer)
+}
+
+func clientPingSerial(t *testing.T, client, server *pathEnd) {
+	w := client.write(t, message(13, []int{1, 2, 3, 4}, client.large(5, 6, 7, 8)))
+	in := server.next(t, w)
 	require.Len(t, in.Descriptor().Payloads, 4)
 	require.Len(t, in.Descriptor().Tensors, 4)
-	same(t, m, in.Descriptor(), read(t, in))
-	require.NoError(t, op.Wait(testContext(t)))
+	server.read(t, in, w).expect(t, w.message)
+	requireWritten(t, w)
 }
 
 // clientPingInline reads in the goroutine that handles descriptors, while the
 // writer blocks.
-func clientPingInline(t *testing.T, client, server *pipe.Pipe) {
-	m := message(14, []int{1, 2, 3, 4}, []int{5, 6, 7, 8})
-	handled := make(chan error, 1)
-	a := make(chan pipe.Allocation, 1)
-	var d *pipe.Descriptor
+func clientPingInline(t *testing.T, client, server *pathEnd) {
+	type handled struct {
+		d    *pipe.Descriptor
+		a    pipe.Allocation
+		sent pipe.Traffic // by the client's channel before the read
+		err  error
+	}
+	done := make(chan handled, 1)
+	ctx := testContext(t)
 	go func() {
-		in, err := server.Next(testContext(t))
+		var h handled
+		in, err := server.Next(ctx)
 		if err != nil {
-			handled <- err
+			done <- handled{err: err}
 			return
 		}
-		d = in.Descriptor()
-		alloc := pipe.NewAllocation(d)
-		err = in.Read(testContext(t), alloc)
-		a <- alloc
-		handled <- err
+		h.sent = client.Stats().Channels[0].Sent
+		h.d = in.Descriptor()
+		h.a = pipe.NewAllocation(h.d)
+		h.err = in.Read(ctx, h.a)
+		done <- h
 	}()
-	write(t, client, m)
-	require.NoError(t, <-handled)
-	same(t, m, d, <-a)
+	w := client.write(t, message(14, []int{1, 2, 3, 4}, client.large(5, 6, 7, 8)))
+	requireWritten(t, w)
+	h := <-done
+	require.NoError(t, h.err)
+	require.Zero(t, h.sent, "tensors left before the receiver chose their devices")
+	same(t, w.message, h.d, h.a)
 }
 
-func serverPingPongTwice(t *testing.T, client, server *pipe.Pipe) {
+func serverPingPongTwice(t *testing.T, client, server *pathEnd) {
 	for round := range 2 {
-		pings := []*pipe.Message{message(20+round, []int{10}, []int{20}), message(30+round, []int{11, 12}, []int{21})}
-		var ops []*pipe.WriteOp
-		for _, m := range pings {
-			ops = append(ops, server.WriteAsync(testContext(t), m))
+		pings := []*pathWrite{
+			server.write(t, message(20+round, []int{10, 11, 12, 13}, server.large(20, 21, 22, 23))),
+			server.write(t, message(30+round, []int{14, 15, 16, 17}, server.large(24, 25, 26, 27))),
 		}
-		for _, m := range pings {
-			d, a := receive(t, client)
-			same(t, m, d, a)
-			ops = append(ops, client.WriteAsync(testContext(t), d.Message(a)))
+		var pongs []*pathWrite
+		for i, r := range readAll(t, client, pings) {
+			r.expect(t, pings[i].message)
+			pongs = append(pongs, client.write(t, r.message()))
 		}
-		for _, m := range pings {
-			expect(t, server, m)
+		requireWritten(t, pings...)
+		for i, r := range readAll(t, server, pongs) {
+			r.expect(t, pings[i].message)
 		}
-		for _, op := range ops {
-			require.NoError(t, op.Wait(testContext(t)))
-		}
+		requireWritten(t, pongs...)
 	}
 }
 
-func mixedTensorMessage(t *testing.T, client, server *pipe.Pipe) {
-	full, empty := message(40, []int{10, 20}, []int{30, 40}), &pipe.Message{}
-	ops := []*pipe.WriteOp{client.WriteAsync(testContext(t), full), client.WriteAsync(testContext(t), empty)}
-	first, err := server.Next(testContext(t))
-	require.NoError(t, err)
-	second, err := server.Next(testContext(t))
-	require.NoError(t, err)
-	secondRead := make(chan error, 1)
-	go func() { secondRead <- second.Read(testContext(t), pipe.Allocation{}) }()
-	same(t, full, first.Descriptor(), read(t, first))
-	require.NoError(t, <-secondRead)
-	require.Empty(t, second.Descriptor().Metadata)
-	require.Empty(t, second.Descriptor().Payloads)
-	require.Empty(t, second.Descriptor().Tensors)
-	for _, op := range ops {
-		require.NoError(t, op.Wait(testContext(t)))
-	}
+func mixedTensorMessage(t *testing.T, client, server *pathEnd) {
+	full := client.write(t, message(40, []int{10, 20, 30, 40}, client.large(30, 40, 50, 60)))
+	empty := client.write(t, &pipe.Message{})
+	first := server.next(t, full)
+	second := server.next(t, empty)
+	secondRead := server.read(t, second, empty)
+	server.read(t, first, full).expect(t, full.message)
+	secondRead.expect(t, empty.message)
+	requireWritten(t, full, empty)
 }
 
 func closingAbortsOperations(t *testing.T) {

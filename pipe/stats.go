@@ -32,7 +32,7 @@ type PipeStats struct {
 	Sent, Received Traffic        // whole messages: payload and tensor bytes
 	BytesInFlight  int            // given to Write and not through yet
 	BytesReadAhead int            // taken in and not asked for yet
-	Channels       []ChannelStats // in the order of the registry
+	Channels       []ChannelStats // ordered by name; all other bytes travel on the transport
 	Compression    CompressionStats
 }
 
@@ -40,7 +40,7 @@ type PipeStats struct {
 // travel.
 type ChannelStats struct {
 	Name           string
-	Sent, Received Traffic // tensors; empty ones take no channel
+	Sent, Received Traffic // tensors, without empty and inline ones
 }
 
 // Stats returns the counters of the pipe. The sum of the parts may be off by

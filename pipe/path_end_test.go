@@ -1,0 +1,165 @@
+package pipe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// pathEnd is one end of a pipe on a path. It counts what it writes, so that a test
+// can compare that with the pipe's own counters.
+type pathEnd struct {
+	*pipe.Pipe
+	peer     *pathEnd
+	path     path
+	messages pipe.Traffic // written: payload and tensor bytes
+	tensors  pipe.Traffic // written, without empty ones
+	open     uint64       // of tensors, those for which the peer has still to choose a device
+}
+
+// onPathEnds runs f over each path of a dialect with a fresh pipe. It checks that both
+// ends use that path and, after f, that its channel has carried exactly the tensors
+// that f wrote.
+func onPathEnds(t *testing.T, dialect string, f func(t *testing.T, client, server *pathEnd)) {
+	for _, path := range pathsOf(dialect) {
+		t.Run(path.name, func(t *testing.T) {
+			a, b := connect(t, path)
+			client, server := &pathEnd{Pipe: a, path: path}, &pathEnd{Pipe: b, path: path}
+			client.peer, server.peer = server, client
+			client.requirePlan(t)
+			server.requirePlan(t)
+			f(t, client, server)
+			client.requireCarried(t)
+			server.requireCarried(t)
+		})
+	}
+}
+
+// channel returns the name of the path's only channel.
+func (p path) channel() string { return p.opts().Channels[0].Name }
+
+// requirePlan checks that the pipe uses the dialect, the transport and the channel of
+// its path, and has the inline limit by which tests choose their tensors.
+func (e *pathEnd) requirePlan(t *testing.T) {
+	t.Helper()
+	plan := e.Plan()
+	require.Equal(t, e.path.dialect, plan.Dialect)
+	require.Equal(t, e.path.opts().Transports[0].Name, plan.Transport)
+	require.Equal(t, []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: e.path.channel()}}, plan.Channels)
+	require.Equal(t, e.path.inline, plan.Inline)
+}
+
+// requireCarried checks the counters of the pipe: all messages of both directions, and
+// every tensor that is not empty on the channel of the path.
+func (e *pathEnd) requireCarried(t *testing.T) {
+	t.Helper()
+	s := e.Stats()
+	require.Equal(t, e.messages, s.Sent)
+	require.Equal(t, e.peer.messages, s.Received)
+	require.Equal(t, []pipe.ChannelStats{{Name: e.path.channel(), Sent: e.tensors, Received: e.peer.tensors}}, s.Channels)
+}
+
+// large returns sizes of tensors that are not inline: n[i] bytes more than the limit.
+// A tensor of 0 bytes stays empty.
+func (e *pathEnd) large(n ...int) []int {
+	for i := range n {
+		if n[i] > 0 {
+			n[i] += e.path.inline
+		}
+	}
+	return n
+}
+
+// pathWrite is a message that a pathEnd has written.
+type pathWrite struct {
+	*pipe.WriteOp
+	from    *pathEnd
+	message *pipe.Message
+	open    uint64 // tensors for which the peer has to choose a device
+}
+
+// write starts to write m.
+func (e *pathEnd) write(t *testing.T, m *pipe.Message) *pathWrite {
+	t.Helper()
+	w := &pathWrite{from: e, message: m}
+	e.messages.Messages++
+	for _, p := range m.Payloads {
+		e.messages.Bytes += uint64(len(p.Data))
+	}
+	for _, tensor := range m.Tensors {
+		n := tensor.Buffer.Len()
+		if n == 0 {
+			continue
+		}
+		require.Greater(t, n, e.path.inline, "the tensor may be inline")
+		e.messages.Bytes += uint64(n)
+		e.tensors.Messages++
+		e.tensors.Bytes += uint64(n)
+		if tensor.TargetDevice.IsZero() {
+			w.open++
+		}
+	}
+	e.open += w.open
+	w.WriteOp = e.WriteAsync(testContext(t), m)
+	return w
+}
+
+// next receives the description of w. It checks that a tensor for which this end has
+// to choose a device has not left: the channel counts a tensor before its message leaves
+// if the target is known, and else when the reply arrives.
+func (e *pathEnd) next(t *testing.T, w *pathWrite) *pipe.Incoming {
+	t.Helper()
+	in, err := e.Next(testContext(t))
+	require.NoError(t, err)
+	require.LessOrEqual(t, w.from.Stats().Channels[0].Sent.Messages, w.from.tensors.Messages-w.from.open)
+	if w.open > 0 {
+		w.requirePending(t)
+	}
+	return in
+}
+
+func (w *pathWrite) requirePending(t *testing.T) {
+	t.Helper()
+	select {
+	case <-w.Done():
+		require.Fail(t, "a write ended before the peer chose the devices", "%v", w.Err())
+	default:
+	}
+}
+
+// pathRead is a message that is being read.
+type pathRead struct {
+	in   *pipe.Incoming
+	a    pipe.Allocation
+	done chan error
+}
+
+// read starts to read in, which w wrote, into host memory.
+func (e *pathEnd) read(t *testing.T, in *pipe.Incoming, w *pathWrite) *pathRead {
+	t.Helper()
+	w.from.open -= w.open
+	r := &pathRead{in, pipe.NewAllocation(in.Descriptor()), make(chan error, 1)}
+	ctx := testContext(t)
+	go func() { r.done <- in.Read(ctx, r.a) }()
+	return r
+}
+
+// expect waits until all has arrived and compares it with m.
+func (r *pathRead) expect(t *testing.T, m *pipe.Message) {
+	t.Helper()
+	require.NoError(t, <-r.done)
+	same(t, m, r.in.Descriptor(), r.a)
+}
+
+// message returns what was read, to be sent back.
+func (r *pathRead) message() *pipe.Message { return r.in.Descriptor().Message(r.a) }
+
+func requireWritten(t *testing.T, writes ...*pathWrite) {
+	t.Helper()
+	for _, w := range writes {
+		require.NoError(t, w.Wait(testContext(t)))
+	}
+}
