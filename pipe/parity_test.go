@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -178,4 +179,18 @@ func closingAbortsOperations(t *testing.T) {
 			require.ErrorIs(t, err, pipe.ErrClosed)
 		})
 	}
+	t.Run("while Accept is blocked", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			l, err := newContext(t, memPath(), usual).Listen(t.Context(), memPath().url)
+			require.NoError(t, err)
+			pending := make(chan error, 1)
+			go func() {
+				_, err := l.Accept(t.Context())
+				pending <- err
+			}()
+			synctest.Wait()
+			require.NoError(t, l.Close())
+			require.ErrorIs(t, <-pending, pipe.ErrClosed)
+		})
+	})
 }
