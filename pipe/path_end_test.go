@@ -9,8 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// pathEnd is one end of a pipe on a path. It counts what it writes, so that a test
-// can compare that with the pipe's own counters.
+// pathEnd is one end of a pipe on a path. It counts the messages and tensors that it
+// writes, to compare them with the pipe's own counters.
 type pathEnd struct {
 	*pipe.Pipe
 	peer     *pathEnd
@@ -154,7 +154,7 @@ func (r *pathRead) expect(t *testing.T, m *pipe.Message) {
 	same(t, m, r.in.Descriptor(), r.a)
 }
 
-// message returns what was read, to be sent back.
+// message returns the message that was read, for an echo.
 func (r *pathRead) message() *pipe.Message { return r.in.Descriptor().Message(r.a) }
 
 func requireWritten(t *testing.T, writes ...*pathWrite) {
