@@ -41,9 +41,14 @@ const channelOver = "a cause of the test's own|EOF|broken pipe"
 var faults = map[string]struct {
 	finds, says string
 	patience    time.Duration
+	descriptor  func(string) string
 	link        func(*channel.Link)
 	wrap        func(channel.Channel) channel.Channel
 }{
+	"descriptors are empty": {
+		finds: "tensorpipe/channel.DeviceDescriptors@basic", says: "descriptor of cpu:0",
+		descriptor: func(string) string { return "" },
+	},
 	"done comes twice": {
 		finds: "Transfer/OneAtATime", says: "is call 2",
 		wrap: func(c channel.Channel) channel.Channel {
@@ -203,6 +208,16 @@ func (f faulty) EndRecv() {
 type faultyFactory struct {
 	basic.Factory
 	fault string
+}
+
+func (f faultyFactory) DeviceDescriptors() map[device.Device]string {
+	texts := f.Factory.DeviceDescriptors()
+	if change := faults[f.fault].descriptor; change != nil {
+		for d, text := range texts {
+			texts[d] = change(text)
+		}
+	}
+	return texts
 }
 
 func (f faultyFactory) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {

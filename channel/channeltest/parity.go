@@ -30,6 +30,9 @@ func runParity(t *testing.T, b Backend) {
 func deviceDescriptors(t *testing.T, b Backend) {
 	one, two := b.New(t).DeviceDescriptors(), b.New(t).DeviceDescriptors()
 	require.NotEmpty(t, one)
+	for d, text := range one {
+		require.NotEmpty(t, text, "descriptor of %v", d)
+	}
 	require.Equal(t, one, two)
 }
 
@@ -84,7 +87,7 @@ func repeat(n, size int) []int {
 
 func sendMultipleTensors(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	exchange(t, b, listen, connect, repeat(100, 256*1000)...)
+	exchange(t, b, listen, connect, repeat(100, 256<<10)...)
 }
 
 func sendTensorsBothWays(t *testing.T, b Backend) {
@@ -95,14 +98,20 @@ func sendTensorsBothWays(t *testing.T, b Backend) {
 	back()
 }
 
+// The tensors are empty parts of memory that is not.
 func emptyTensor(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	exchange(t, b, connect, listen, 0)
-	exchange(t, b, listen, connect, 0)
+	p := usual(t, b)
+	for _, ends := range [][2]*end{{listen, connect}, {connect, listen}} {
+		dst := p.holding(random(1, 1))
+		wantOK(ends[0].send(p.holding(random(1, 2)).Slice(0, 0)), ends[1].recv(dst.Slice(0, 0)))
+		p.want(random(1, 1), dst, "memory around an empty tensor")
+	}
 }
 
 func emptyAndNonEmptyTensors(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
+	exchange(t, b, listen, connect, 1, 0, 1)
 	exchange(t, b, connect, listen, 1, 0, 1)
 }
 
@@ -113,6 +122,7 @@ func nullPointer(t *testing.T, b Backend) {
 	if p := usual(t, b); p.device != device.CPU() {
 		nothing = p.alloc(0).WithStream(nil)
 	}
+	wantOK(listen.send(nothing), connect.recv(nothing))
 	wantOK(connect.send(nothing), listen.recv(nothing))
 }
 
@@ -120,15 +130,15 @@ func nullPointer(t *testing.T, b Backend) {
 // side, so that a channel that calls done too early is reported, not stuck.
 func callbacksAreDeferred(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	for _, n := range []int{0, 100} {
-		var send, recv *transfer
-		p := usual(t, b)
-		src, dst := p.holding(random(n, 1)), p.alloc(n)
-		patience.Finish(t, patience.Start(func() bool { send = connect.send(src); return true }))
-		patience.Finish(t, patience.Start(func() bool { recv = listen.recv(dst); return true }))
-		wantOK(send, recv)
-	}
 	p := usual(t, b)
+	for _, n := range []int{0, 256} {
+		var send, recv *transfer
+		src, dst := p.holding(random(n, 1)), p.alloc(n)
+		patience.Finish(t, patience.Start(func() bool { send = listen.send(src); return true }))
+		patience.Finish(t, patience.Start(func() bool { recv = connect.recv(dst); return true }))
+		wantOK(send, recv)
+		p.want(random(n, 1), dst, "tensor")
+	}
 	given := listen.recv(p.alloc(100))
 	patience.Finish(t, patience.Start(func() bool { listen.abort(given.id, errTest); return true }))
 	require.ErrorIs(t, given.wait(), errTest)
