@@ -25,7 +25,9 @@ type Addr struct {
 //	node17.example      node17.example:7000
 //	                    :7000
 //
-// Host names are not resolved here. The error is an [*AddrError].
+// A scope that is the index of an interface of this machine becomes that interface's
+// name, as in the addresses that listeners and connections report. Host names are not
+// resolved here. The error is an [*AddrError].
 func ParseAddr(s string) (Addr, error) {
 	host, port, err := split(s)
 	if err != nil {
@@ -86,7 +88,27 @@ func splitBrackets(s, inner string) (host string, port *string, err error) {
 // brackets, which end an address.
 func ipv6(s string) (string, bool) {
 	ip, err := netip.ParseAddr(s)
-	return ip.String(), err == nil && ip.Is6() && !strings.ContainsAny(ip.Zone(), "[]")
+	if err != nil || !ip.Is6() || strings.ContainsAny(ip.Zone(), "[]") {
+		return "", false
+	}
+	return ip.WithZone(scopeName(ip.Zone())).String(), true
+}
+
+// scopeName returns the name of the interface whose index scope is, and scope itself
+// if it already is a name or no interface has that index.
+func scopeName(scope string) string {
+	index, err := strconv.ParseUint(scope, 10, 31)
+	if err != nil {
+		return scope
+	}
+	if _, err := net.InterfaceByName(scope); err == nil { // names may consist of digits
+		return scope
+	}
+	found, err := net.InterfaceByIndex(int(index))
+	if err != nil || strings.ContainsAny(found.Name, "[]") {
+		return scope
+	}
+	return found.Name
 }
 
 func ipv4(s string) bool {

@@ -2,6 +2,7 @@ package uv_test
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,9 @@ var goodAddrs = []struct {
 	port    uint16
 	printed string
 }{
+	{"1.2.3.4:5", "1.2.3.4", 5, "1.2.3.4:5"},
+	{"1.2.3.4:0", "1.2.3.4", 0, "1.2.3.4:0"},
+	{"1.2.3.4", "1.2.3.4", 0, "1.2.3.4:0"},
 	{"127.0.0.1", "127.0.0.1", 0, "127.0.0.1:0"},
 	{"127.0.0.1:0", "127.0.0.1", 0, "127.0.0.1:0"},
 	{"127.0.0.1:5", "127.0.0.1", 5, "127.0.0.1:5"},
@@ -23,10 +27,12 @@ var goodAddrs = []struct {
 	{"::1", "::1", 0, "[::1]:0"},
 	{"[::1]", "::1", 0, "[::1]:0"},
 	{"[::1]:5", "::1", 5, "[::1]:5"},
+	{"[::1]:0", "::1", 0, "[::1]:0"},
 	{"[::]:65535", "::", 65535, "[::]:65535"},
 	{"2001:DB8:0:0::1", "2001:db8::1", 0, "[2001:db8::1]:0"},
 	{"fe80::1%eth0", "fe80::1%eth0", 0, "[fe80::1%eth0]:0"},
-	{"[fe80::1%3]:7000", "fe80::1%3", 7000, "[fe80::1%3]:7000"},
+	{"[fe80::1%2147483647]:7000", "fe80::1%2147483647", 7000, "[fe80::1%2147483647]:7000"}, // no interface
+	{"[fe80::1%4294967296]:7000", "fe80::1%4294967296", 7000, "[fe80::1%4294967296]:7000"},
 	{"[::ffff:192.0.2.1]:1", "::ffff:192.0.2.1", 1, "[::ffff:192.0.2.1]:1"},
 	{"localhost", "localhost", 0, "localhost:0"},
 	{"localhost:80", "localhost", 80, "localhost:80"},
@@ -42,19 +48,44 @@ var badPorts = []string{
 
 var badAddrs = []string{
 	"", "1.2.3", "1.2.3.4.5", "256.1.1.1:80", "1.2.3.4%eth0", "127.1", "0x7f000001", "2130706433",
-	"[", "[]", "[]:5", "[::1", "[::1:5", "[::1]5", "[::1]5:5", "[::1]]:5", "[1.2.3.4]:5", "[localhost]:5",
+	"[", "[]", "]::1[", "][", "[]:5", "[::1", "[::1:5", "[::1]5", "[::1]5:5", "[::1]]:5", "[1.2.3.4]:5", "[localhost]:5",
 	"[::g]", "::g", "1:2:3", "::1:65536x", "fe80::1%", "::1%3]:7000", "a b", "a/b:5", "uv://1.2.3.4:5", "a\x00b", "käse:5", ".", "..",
 }
 
 func parsesAndPrints(t *testing.T) {
 	for _, tc := range goodAddrs {
-		a, err := uv.ParseAddr(tc.text)
+		wantAddr(t, tc.text, uv.Addr{Host: tc.host, Port: tc.port}, tc.printed)
+	}
+}
+
+// wantAddr checks what text is parsed to and printed as, which parses to the same.
+func wantAddr(t *testing.T, text string, want uv.Addr, printed string) {
+	t.Helper()
+	for _, s := range []string{text, printed} {
+		a, err := uv.ParseAddr(s)
 		require.NoError(t, err)
-		require.Equal(t, uv.Addr{Host: tc.host, Port: tc.port}, a, tc.text)
-		require.Equal(t, tc.printed, a.String())
-		again, err := uv.ParseAddr(a.String())
-		require.NoError(t, err)
-		require.Equal(t, a, again)
+		require.Equal(t, want, a, s)
+		require.Equal(t, printed, a.String())
+	}
+}
+
+// The scope of an address is an interface, by its name or its index; it is printed
+// by its name.
+func scopesHaveNames(t *testing.T) {
+	lo := loopbackInterface(t)
+	for _, scope := range []string{lo.Name, strconv.Itoa(lo.Index), "0" + strconv.Itoa(lo.Index)} {
+		host := "::1%" + lo.Name
+		wantAddr(t, "::1%"+scope, uv.Addr{Host: host}, "["+host+"]:0")
+		wantAddr(t, "[::1%"+scope+"]:42", uv.Addr{Host: host, Port: 42}, "["+host+"]:42")
+	}
+}
+
+func refusesMisplacedBrackets(t *testing.T) {
+	for _, text := range []string{"]::1[", "]::1[:5", "]::1]:5", "[::1[:5"} {
+		_, err := uv.ParseAddr(text)
+		var typed *uv.AddrError
+		require.ErrorAs(t, err, &typed, text)
+		require.Equal(t, text, typed.Addr)
 	}
 }
 

@@ -23,7 +23,9 @@ func TestParity(t *testing.T) {
 	parity.Case(t, "tensorpipe/transport.UvLookupAddress", lookupAddress)
 	parity.Case(t, "tensorpipe/transport.UvSockaddr", func(t *testing.T) {
 		t.Run("good", parsesAndPrints)
+		t.Run("scope", scopesHaveNames)
 		t.Run("bad port", refusesBadPorts)
+		t.Run("brackets", refusesMisplacedBrackets)
 	})
 }
 

@@ -3,7 +3,9 @@ package uv_test
 import (
 	"context"
 	"net"
+	"net/netip"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +20,7 @@ import (
 func lookupAddress(t *testing.T) {
 	for name, lookup := range map[string]func() (string, error){
 		"host name":       func() (string, error) { return uv.LookupHostname(t.Context()) },
-		"interface":       func() (string, error) { return uv.LookupInterface(loopbackInterface(t)) },
+		"interface":       func() (string, error) { return uv.LookupInterface(loopbackInterface(t).Name) },
 		"like NCCL":       func() (string, error) { return uv.LookupLikeNCCL("ip") },
 		"like NCCL, IPv4": func() (string, error) { return uv.LookupLikeNCCL("ip4") },
 	} {
@@ -33,17 +35,55 @@ func lookupAddress(t *testing.T) {
 	}
 }
 
-func loopbackInterface(t *testing.T) string {
+func loopbackInterface(t *testing.T) net.Interface {
 	t.Helper()
 	all, err := net.Interfaces()
 	require.NoError(t, err)
 	for _, i := range all {
 		if i.Flags&net.FlagLoopback != 0 {
-			return i.Name
+			return i
 		}
 	}
 	t.Skip("no loopback interface")
-	return ""
+	return net.Interface{}
+}
+
+// A listener on a scope that was given by its index reports the name, as ParseAddr
+// does, and can be dialled by either.
+func TestScopeByIndex(t *testing.T) {
+	i, ip := linkLocal(t)
+	at := func(scope, port string) string { return net.JoinHostPort(ip.WithZone(scope).String(), port) }
+	index := strconv.Itoa(i.Index)
+	tr := uv.New()
+	l := listen(t, tr, at(index, "0"))
+	bound, err := uv.ParseAddr(l.Addr())
+	require.NoError(t, err)
+	port := strconv.Itoa(int(bound.Port))
+	require.Equal(t, at(i.Name, port), l.Addr())
+	given, err := uv.ParseAddr(at(index, port))
+	require.NoError(t, err)
+	require.Equal(t, bound, given)
+	connect(t, tr, l, at(index, port))
+	connect(t, tr, l, at(i.Name, port))
+}
+
+// linkLocal returns an address that needs a scope, and its interface.
+func linkLocal(t *testing.T) (net.Interface, netip.Addr) {
+	t.Helper()
+	all, err := net.Interfaces()
+	require.NoError(t, err)
+	for _, i := range all {
+		addrs, err := i.Addrs()
+		require.NoError(t, err)
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err == nil && p.Addr().Is6() && p.Addr().IsLinkLocalUnicast() && i.Flags&net.FlagUp != 0 {
+				return i, p.Addr()
+			}
+		}
+	}
+	t.Skip("no interface has a link-local IPv6 address")
+	return net.Interface{}, netip.Addr{}
 }
 
 func TestAddrIsMaterialised(t *testing.T) {
