@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -92,15 +93,23 @@ func chunkingImplicitRead(t *testing.T) {
 	})
 }
 
+// queue writes p twice. The second frame waits for the first one to be read.
+func queue(t *testing.T, c *conn, p []byte) <-chan error {
+	t.Helper()
+	require.NoError(t, c.WriteFrames(transport.Frame{p}), "it fits")
+	return patience.StartBlocked(t, "WriteFrames", func() error { return c.WriteFrames(transport.Frame{p}) })
+}
+
 func queueWrites(t *testing.T) {
 	both(t, func(t *testing.T, tr *Transport) {
-		dialled, accepted := connect(t, tr)
-		want := random(3, inboxSize-headerSize)
-		require.NoError(t, dialled.WriteFrames(transport.Frame{want}), "it fits")
-		written := write(dialled, want)
-		wantFrame(t, accepted, want)
-		wantFrame(t, accepted, want)
-		require.NoError(t, patience.Finish(t, written))
+		for _, size := range []int{inboxSize * 3 / 4, inboxSize - headerSize} {
+			dialled, accepted := connect(t, tr)
+			want := random(3, size)
+			written := queue(t, dialled, want)
+			wantFrame(t, accepted, want)
+			wantFrame(t, accepted, want)
+			require.NoError(t, patience.Finish(t, written))
+		}
 	})
 }
 
@@ -108,17 +117,38 @@ func nopWrapAround(t *testing.T) {
 	both(t, func(t *testing.T, tr *Transport) {
 		dialled, accepted := connect(t, tr)
 		text := string(random(4, inboxSize*3/4))
-		for range 4 {
-			p := nop.AppendString(nop.AppendStructHeader(nil, 1), text)
-			require.NoError(t, dialled.WriteFrames(transport.Frame{p}))
-			got, err := readFrame(accepted)
-			require.NoError(t, err)
-			d := nop.NewDecoder(got)
-			d.Struct(1)
-			require.True(t, text == string(d.Bytes()))
-			require.NoError(t, d.Finish())
+		for range 2 {
+			written := queue(t, dialled, nop.AppendString(nop.AppendStructHeader(nil, 1), text))
+			for range 2 {
+				got, err := readFrame(accepted)
+				require.NoError(t, err)
+				d := nop.NewDecoder(got)
+				d.Struct(1)
+				require.True(t, text == string(d.Bytes()))
+				require.NoError(t, d.Finish())
+			}
+			require.NoError(t, patience.Finish(t, written))
 		}
 	})
+}
+
+// reached dials a listener by its name, has it accept, and sends a frame each way.
+func reached(t *testing.T, l transport.Listener) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	defer cancel()
+	dialled, err := New().Dial(ctx, l.Addr())
+	require.NoError(t, err)
+	defer dialled.Close()
+	require.Equal(t, l.Addr(), dialled.RemoteAddr())
+	accepted, err := l.Accept(ctx)
+	require.NoError(t, err)
+	defer accepted.Close()
+	require.Equal(t, l.Addr(), accepted.LocalAddr())
+	require.NoError(t, dialled.WriteFrames(transport.Frame{[]byte("question")}))
+	wantFrame(t, accepted, []byte("question"))
+	require.NoError(t, accepted.WriteFrames(transport.Frame{[]byte("answer")}))
+	wantFrame(t, dialled, []byte("answer"))
 }
 
 func explicitName(t *testing.T) {
@@ -127,10 +157,7 @@ func explicitName(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.Equal(t, name, l.Addr())
-	c, err := New().Dial(t.Context(), name)
-	require.NoError(t, err)
-	defer c.Close()
-	require.Equal(t, name, c.RemoteAddr())
+	reached(t, l)
 	_, err = New().Listen(t.Context(), name)
 	require.ErrorContains(t, err, "address already in use")
 }
@@ -142,8 +169,11 @@ func autobind(t *testing.T) {
 	second, err := New().Listen(t.Context(), "")
 	require.NoError(t, err)
 	defer second.Close()
-	require.Regexp(t, "^[0-9a-f]{5}$", first.Addr())
 	require.NotEqual(t, first.Addr(), second.Addr())
+	for _, l := range []transport.Listener{first, second} {
+		require.Regexp(t, "^[0-9a-f]{5}$", l.Addr())
+		reached(t, l)
+	}
 }
 
 func namesRoundTrip(t *testing.T) {

@@ -20,6 +20,7 @@ var transportCases = []testCase{
 	{"AddressesStayAfterClose", addressesAfterClose},
 	{"DialNobody", dialNobody},
 	{"CancelledBefore", cancelledBefore},
+	{"CancelledAfterListen", cancelledAfterListen},
 	{"CancelledAccept", cancelledAccept},
 	{"CloseListenerUnderAccept", closeUnderAccept},
 	{"CloseListenerDropsTheUnaccepted", closeDropsUnaccepted},
@@ -79,6 +80,20 @@ func cancelledBefore(t *testing.T, b Backend) {
 	_, err = l.Accept(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 	accept(t, l)
+}
+
+// The context of Listen bounds the call only: its end closes nothing.
+func cancelledAfterListen(t *testing.T, b Backend) {
+	tr := b.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := tr.Listen(ctx, b.Addr)
+	require.NoError(t, err)
+	cancel()
+	addr := l.Addr()
+	dial(t, tr, addr)
+	accept(t, l)
+	require.NoError(t, l.Close())
+	wantDeadListener(t, tr, l, addr)
 }
 
 // An Accept that gives up takes nothing away from those that wait on.
