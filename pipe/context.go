@@ -92,7 +92,7 @@ type Context struct {
 	mu        sync.Mutex
 	listeners map[*Listener]struct{}
 	pipes     map[*Pipe]struct{}
-	work      sync.WaitGroup // goroutines of listeners, and calls of Dial
+	work      sync.WaitGroup // goroutines of listeners, and calls of Dial and Listen
 }
 
 func (o Options) check() error {
@@ -212,7 +212,7 @@ func (c *Context) admitStranger() bool {
 	return false
 }
 
-// begin counts a call of Dial, for which Close waits; it refuses once the
+// begin counts a call of Dial or Listen, for which Close waits; it refuses once the
 // context is closing.
 func (c *Context) begin() error {
 	c.mu.Lock()

@@ -30,8 +30,23 @@ type Listener struct {
 // leave the port to the system, as in "uv://127.0.0.1:0". A url whose transport
 // this process cannot use, see [Context.Refused], is passed over, unless no other is
 // left or the policy requires it: then the error matches ErrURL. ctx bounds the
-// call only.
+// call only. Once the context is closed the error matches ErrClosed.
 func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error) {
+	l, err := c.listen(ctx, urls)
+	if err != nil {
+		return nil, &Error{Op: "listen", Err: err}
+	}
+	return l, nil
+}
+
+func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) {
+	if err := c.begin(); err != nil {
+		return nil, err
+	}
+	defer c.work.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.closing, func() { cancel(ErrClosed) })()
 	l := &Listener{
 		context:   c,
 		endpoints: map[string]transport.Listener{},
@@ -39,19 +54,28 @@ func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error)
 		accepted:  make(chan *Pipe, c.limits.AcceptBacklog),
 	}
 	l.closing, l.stop = context.WithCancelCause(c.closing)
-	for _, url := range c.servable(urls) {
+	err := l.openAll(ctx, c.servable(urls))
+	if err == nil {
+		err = l.start()
+	}
+	if err == nil {
+		return l, nil
+	}
+	l.closeEndpoints()
+	l.stop(ErrClosed)
+	if c.closing.Err() != nil { // which may be why an endpoint was not opened
+		err = ErrClosed
+	}
+	return nil, err
+}
+
+func (l *Listener) openAll(ctx context.Context, urls []string) error {
+	for _, url := range urls {
 		if err := l.open(ctx, url); err != nil {
-			l.closeEndpoints()
-			l.stop(ErrClosed)
-			return nil, &Error{Op: "listen", Err: err}
+			return err
 		}
 	}
-	if err := l.start(); err != nil {
-		l.closeEndpoints()
-		l.stop(ErrClosed)
-		return nil, &Error{Op: "listen", Err: err}
-	}
-	return l, nil
+	return nil
 }
 
 // servable leaves out the urls of transports that are refused here.

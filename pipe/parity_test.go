@@ -8,6 +8,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -165,16 +166,12 @@ func closingAbortsOperations(t *testing.T) {
 			c := newContext(t, path)
 			l, err := c.Listen(testContext(t), path.url)
 			require.NoError(t, err)
-			pending := make(chan error, 1)
-			started := make(chan struct{})
-			go func() {
-				close(started)
+			pending := patience.StartBlocked(t, "Accept", func() error {
 				_, err := l.Accept(testContext(t))
-				pending <- err
-			}()
-			<-started
+				return err
+			})
 			require.NoError(t, l.Close())
-			require.ErrorIs(t, <-pending, pipe.ErrClosed)
+			require.ErrorIs(t, patience.Finish(t, pending), pipe.ErrClosed)
 			_, err = l.Accept(testContext(t))
 			require.ErrorIs(t, err, pipe.ErrClosed)
 		})

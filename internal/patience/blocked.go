@@ -11,8 +11,8 @@ import (
 // the named method. It ends the test, as FailNow does, where f returns before that, or
 // does not get there within [Limit].
 //
-// The stack of the goroutine is the only sign that tells a call that waits from one
-// that has not begun.
+// Only the stack of its goroutine distinguishes a call that waits from one that has not
+// begun.
 func StartBlocked[T any](t testing.TB, method string, f func() T) <-chan T {
 	t.Helper()
 	name := make(chan string, 1)
