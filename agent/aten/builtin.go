@@ -49,7 +49,7 @@ var pointwise = []builtin{
 	{"mul.Tensor(Tensor self, Tensor other) -> Tensor", dense(multiply), false},
 	{"mul.Scalar(Tensor self, Scalar other) -> Tensor", timesNumber, true},
 	{"div.Tensor(Tensor self, Tensor other) -> Tensor", dense(divide), false},
-	{"div.Scalar(Tensor self, Scalar other) -> Tensor", dense(divide), false},
+	{"div.Scalar(Tensor self, Scalar other) -> Tensor", byNumber, true},
 	{"pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", dense(power), false},
 	{"neg(Tensor self) -> Tensor", negated, true},
 	{"abs(Tensor self) -> Tensor", signed(absolute), false},

@@ -228,6 +228,19 @@ func timesNumber(c *call) (Value, error) {
 	return value(multiply(c))
 }
 
+// byNumber divides a tensor of either kind by a number.
+func byNumber(c *call) (Value, error) {
+	s, ok := c.args[0].(*tensor.Sparse)
+	if !ok {
+		return value(divide(c))
+	}
+	values, err := c.binary(opDiv, s.Values(), c.args[1], floating(meet(s, c.args[1])))
+	if err != nil {
+		return nil, err
+	}
+	return value(c.sparse(s.Indices(), values, s.Shape()))
+}
+
 // negated is minus a tensor of either kind.
 func negated(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)

@@ -3,6 +3,7 @@ package aten_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -214,6 +215,36 @@ func TestKernelErrors(t *testing.T) {
 	cancel(errors.New("nobody waits"))
 	_, err = table.Call(ctx, "aten::mm", values{must(tensor.Zeros(tensor.F32, 2, 2)), must(tensor.Zeros(tensor.F32, 2, 2))}, nil)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A sparse tensor over a number: the places stay as they were listed, integers become
+// fractions, and the argument keeps its values.
+func TestSparseByNumber(t *testing.T) {
+	inf := float32(math.Inf(1))
+	places := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // of which (0, 2) twice
+	for _, c := range []struct {
+		values *tensor.Tensor
+		by     aten.Value
+		want   *tensor.Tensor
+	}{
+		{tensorOf[int64](t, 3, 4, -5), int64(2), tensorOf[float32](t, 1.5, 2, -2.5)},
+		{tensorOf[float32](t, 3, 4, -5), int64(2), tensorOf[float32](t, 1.5, 2, -2.5)},
+		{tensorOf[float64](t, 3, 4, -5), 0.5, tensorOf[float64](t, 6, 8, -10)},
+		{tensorOf[float32](t, 3, 4, -5), int64(0), tensorOf(t, inf, inf, -inf)},
+	} {
+		before := must(c.values.Clone())
+		s := must(tensor.NewSparse(places, c.values, 2, 3))
+		out, err := aten.Default().Call(t.Context(), "aten::div", values{s, c.by}, nil)
+		require.NoError(t, err)
+		got := out[0].(*tensor.Sparse)
+		require.Equal(t, []int{2, 3}, got.Shape())
+		require.False(t, got.Coalesced())
+		for _, parts := range [][2]*tensor.Tensor{{places, got.Indices()}, {c.want, got.Values()}, {before, c.values}} {
+			require.True(t, must(tensor.Equal(parts[0], parts[1])), "%v is not %v", parts[1], parts[0])
+		}
+	}
+	_, err := aten.Default().Call(t.Context(), "aten::div", values{must(tensor.NewSparse(places, must(tensor.Zeros(tensor.F32, 3)), 2, 3)), tensorOf(t, 1.0)}, nil)
+	require.ErrorContains(t, err, "does not take a sparse")
 }
 
 func must[T any](v T, err error) T {
