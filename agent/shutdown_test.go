@@ -20,15 +20,18 @@ func shutdown(t *testing.T) func(*agent.Agent) error {
 	return func(a *agent.Agent) error { return a.Shutdown(t.Context()) }
 }
 
-// Calls that handlers leave behind them, and what is called by those, are waited for.
+// Calls that handlers leave behind them, and what is called by those, are waited for, also by
+// workers that had nothing to do when the first worker counted what is under way: the sum of
+// that round has no call in it, and nobody leaves before a second round has the same sum.
 func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 	hop := agent.NewFunc[int, int]("test.hop")
 	var begun [4]chan *agent.Future[int] // by the handler of that rank
-	for rank := range begun {
+	var release chan struct{}
+	configure := func(rank int, c *agent.Config) {
+		if rank == 0 {
+			release = make(chan struct{})
+		}
 		begun[rank] = make(chan *agent.Future[int], 1)
-	}
-	release := make(chan struct{})
-	group := startGroup(t, 4, func(rank int, c *agent.Config) {
 		c.Funcs = agent.Funcs{hop.Serve(func(ctx context.Context, n int) (int, error) {
 			if rank == 3 {
 				<-release
@@ -37,23 +40,30 @@ func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 			begun[rank] <- hop.Go(context.WithoutCancel(ctx), agent.FromContext(ctx), agent.Rank(rank+1), n+1)
 			return 0, nil
 		})}
+	}
+	simulate(t, 4, configure, func(t *testing.T, group []*agent.Agent) {
+		down := make([]<-chan error, 4)
+		for _, rank := range []int{3, 2, 1} { // which have nothing to do yet
+			down[rank] = patience.Start(func() error { return group[rank].Shutdown(t.Context()) })
+		}
+		pass(time.Second) // they have said so
+		_, err := hop.Call(t.Context(), group[0], "worker1", 0)
+		require.NoError(t, err)
+		down[0] = patience.Start(func() error { return group[0].Shutdown(t.Context()) })
+		pass(time.Second)
+		for _, ch := range down {
+			require.Empty(t, ch, "the call to the last worker is under way")
+		}
+		patience.Finish(t, begun[1])
+		toTheLast := patience.Finish(t, begun[2])
+		close(release)
+		n, err := toTheLast.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		for _, ch := range down {
+			require.NoError(t, patience.Finish(t, ch))
+		}
 	})
-	down := make([]<-chan error, 4)
-	for _, rank := range []int{3, 2, 1} { // which have nothing to do yet
-		down[rank] = patience.Start(func() error { return group[rank].Shutdown(t.Context()) })
-	}
-	_, err := hop.Call(t.Context(), group[0], "worker1", 0)
-	require.NoError(t, err)
-	down[0] = patience.Start(func() error { return group[0].Shutdown(t.Context()) })
-	patience.Finish(t, begun[1])
-	toTheLast := patience.Finish(t, begun[2])
-	close(release)
-	n, err := toTheLast.Wait(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, 2, n)
-	for _, ch := range down {
-		require.NoError(t, patience.Finish(t, ch))
-	}
 }
 
 func TestShutdownAfterDeath(t *testing.T) {
