@@ -2,12 +2,8 @@ package agent_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"runtime"
-	"sync"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,8 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/team"
+	"github.com/tensorpipe-go/tensorpipe/internal/race"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -44,6 +39,7 @@ func serveCore(rank int, c *agent.Config) {
 			return 0, pauseFor(ctx, time.Duration(seconds*float64(time.Second)))
 		}),
 		agent.Function("nested_rpc", nestedAdd),
+		agent.Function("my_script_func", func(x *tensor.Tensor) (*tensor.Tensor, error) { return addHere(x, x) }),
 		agent.Function("timed_out_rpc", func(ctx context.Context) error { _, err := let.Wait(ctx); return err }),
 		agent.Function("let_go", func() error { return let.Set(true) }),
 		agent.Function("slow_add", func(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, error) {
@@ -55,26 +51,60 @@ func serveCore(rank int, c *agent.Config) {
 	)
 }
 
-// heavy multiplies and divides; sparse tensors by multiplying, since they know no other
-// way.
+// heavy multiplies a tensor, dense or sparse, by 1 to 99 and divides it by 2 to 100. It fails
+// unless the result is a hundredth of the tensor.
 func heavy(x any) error {
-	_, sparse := x.(*tensor.Sparse)
-	for i := 1; i < 100; i++ {
+	first, err := floats(x)
+	for i := 1; i < 100 && err == nil; i++ {
 		for _, op := range []struct {
 			name string
-			n    any
+			n    int
 		}{{"aten::mul", i}, {"aten::div", i + 1}} {
-			if sparse && op.name == "aten::div" {
-				op.name, op.n = "aten::mul", 1/float64(i+1)
-			}
-			results, err := operators.Call(context.Background(), op.name, []any{x, op.n}, nil)
-			if err != nil {
+			if x, err = agent.One[any](operators.Call(context.Background(), op.name, []any{x, op.n}, nil)); err != nil {
 				return err
 			}
-			x = results[0]
 		}
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	last, err := floats(x)
+	if len(last) != len(first) {
+		return fmt.Errorf("%d values became %d", len(first), len(last))
+	}
+	for i := range last {
+		if math.Abs(100*last[i]-first[i]) > 1e-4*math.Abs(first[i]) {
+			return fmt.Errorf("%v is no hundredth of %v", last[i], first[i])
+		}
+	}
+	return err
+}
+
+// heavyDense returns the dense argument of heavy: upstream's, or less of it under the race
+// detector.
+func heavyDense() *tensor.Tensor { return full(1, race.Pick(100, 20), race.Pick(100, 20)) }
+
+// floats returns the values of a dense tensor, or the listed values of a sparse one.
+func floats(x any) (out []float64, err error) {
+	if s, ok := x.(*tensor.Sparse); ok {
+		x = s.Values()
+	}
+	t, ok := x.(*tensor.Tensor)
+	if !ok {
+		return nil, fmt.Errorf("a %T has no values", x)
+	}
+	if t.DType() == tensor.I64 {
+		data, err := tensor.Data[int64](t)
+		for _, v := range data {
+			out = append(out, float64(v))
+		}
+		return out, err
+	}
+	data, err := tensor.Data[float32](t)
+	for _, v := range data {
+		out = append(out, float64(v))
+	}
+	return out, err
 }
 
 // nestedAdd has another worker add.
@@ -93,57 +123,6 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// bystander fails a test from a goroutine that is not the test's.
-type bystander struct{ *testing.T }
-
-func (b bystander) FailNow() { b.Fail(); runtime.Goexit() }
-
-// atOnce runs a script on all workers at once.
-func atOnce(t *testing.T, group []*agent.Agent, s script) {
-	var all sync.WaitGroup
-	for rank, a := range group {
-		all.Go(func() { s(bystander{t}, worker{Agent: a, ctx: t.Context(), n: rank + 1}) })
-	}
-	all.Wait()
-}
-
-// inTime runs a parity case with four workers at once, in simulated time.
-func inTime(t *testing.T, id string, configure func(int, *agent.Config), s script) {
-	t.Helper()
-	parity.Case(t, id, func(t *testing.T) {
-		simulate(t, parityWorld, configure, func(t *testing.T, group []*agent.Agent) { atOnce(t, group, s) })
-	})
-}
-
-// inProcesses runs a parity case with four processes.
-func inProcesses(t *testing.T, id string, s script) {
-	t.Helper()
-	parity.Case(t, id, func(t *testing.T) {
-		crew := team.Start(t, parityWorld, func(m *team.Member) error { return liveOnCore(m, s) })
-		crew.Wait()
-	})
-}
-
-// liveOnCore runs a script in a process, and waits for the others at the end.
-func liveOnCore(m *team.Member, s script) error {
-	a, err := joinCore(m)
-	if err != nil {
-		return err
-	}
-	s(panicking{}, worker{Agent: a, ctx: m.Context(), n: m.Rank + 1})
-	err = a.Shutdown(m.Context())
-	if errors.Is(err, agent.ErrClosed) {
-		err = nil // by the script
-	}
-	return err
-}
-
-func joinCore(m *team.Member) (*agent.Agent, error) {
-	c := agent.Config{Name: m.Name(), Rank: m.Rank, WorldSize: m.World, Rendezvous: m.Store, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	serveCore(m.Rank, &c)
-	return agent.Join(m.Context(), c)
-}
-
 // add has a worker add, by the operator.
 func (w worker) add(t require.TestingT, to agent.To, x, y any) any {
 	sum, err := agent.One[any](w.Op(w.ctx, to, "aten::add", x, y))
@@ -154,7 +133,8 @@ func (w worker) add(t require.TestingT, to agent.To, x, y any) any {
 func TestParityAdd(t *testing.T) {
 	inProcesses(t, "rpc/RpcTest.test_self_add", func(t require.TestingT, w worker) {
 		later := w.OpAsync(w.ctx, w.Self().To(), "aten::add", full(1, 2, 2), 1)
-		require.Equal(t, full(2, 2, 2).String(), w.add(t, w.Self().To(), full(1, 2, 2), full(1, 2, 2)).(*tensor.Tensor).String())
+		equalTensor(t, full(2, 2, 2), w.add(t, w.Self().To(), full(1, 2, 2), 1).(*tensor.Tensor))
+		equalTensor(t, full(3, 2, 2), w.add(t, w.Self().To(), full(1, 2, 2), full(2, 2, 2)).(*tensor.Tensor))
 		sum, err := agent.One[*tensor.Tensor](later.Wait(w.ctx))
 		require.NoError(t, err)
 		equalTensor(t, full(2, 2, 2), sum)
@@ -162,21 +142,21 @@ func TestParityAdd(t *testing.T) {
 	inProcesses(t, "rpc/RpcTest.test_add", func(t require.TestingT, w worker) {
 		equalTensor(t, full(2, w.n, w.n), w.add(t, agent.To(w.nextName()), full(1, w.n, w.n), full(1, w.n, w.n)).(*tensor.Tensor))
 	})
-	together(t, "rpc/RpcTest.test_add_with_id", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_add_with_id", func(t require.TestingT, w worker) {
 		info, err := w.Worker(w.ctx, agent.To(w.nextName()))
 		require.NoError(t, err)
 		require.Equal(t, agent.WorkerInfo{Name: w.nextName(), Rank: w.n % parityWorld}, info)
 		equalTensor(t, full(2, w.n, w.n), w.add(t, info.To(), full(1, w.n, w.n), full(1, w.n, w.n)).(*tensor.Tensor))
 	})
-	together(t, "rpc/RpcTest.test_scalar_add", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_scalar_add", func(t require.TestingT, w worker) {
 		equalTensor(t, full(float32(1+w.n), w.n, w.n), w.add(t, w.next(1), full(1, w.n, w.n), w.n).(*tensor.Tensor))
 	})
-	together(t, "rpc/RpcTest.test_async_add", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_async_add", func(t require.TestingT, w worker) {
 		sum, err := agent.One[*tensor.Tensor](w.OpAsync(w.ctx, w.next(1), "aten::add", full(1, w.n, w.n), full(1, w.n, w.n)).Wait(w.ctx))
 		require.NoError(t, err)
 		equalTensor(t, full(2, w.n, w.n), sum)
 	})
-	together(t, "rpc/RpcTest.test_nonzero", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_nonzero", func(t require.TestingT, w worker) {
 		x := full(1, parityWorld, parityWorld)
 		data, err := tensor.MutableData[float32](x)
 		require.NoError(t, err)
@@ -203,15 +183,15 @@ func TestParityCalls(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, w.n%parityWorld, id)
 	})
-	together(t, "rpc/RpcTest.test_multi_rpc", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_multi_rpc", func(t require.TestingT, w worker) {
 		for range 20 {
 			equalTensor(t, full(2, 2, 2), w.add(t, w.next(1), full(1, 2, 2), full(1, 2, 2)).(*tensor.Tensor))
 		}
 	})
 	inProcesses(t, "rpc/TensorPipeAgentRpcTest.test_multi_rpc_sparse", func(t require.TestingT, w worker) {
 		for i := range 20 {
-			x := times(t, buildSparse(t), i+w.n)
-			equalSparse(t, times(t, x, 2), w.add(t, w.next(1), x, x))
+			n := int64(i + w.n)
+			equalSparse(t, sparseOf(t, 6*n, 8*n, 10*n), w.add(t, w.next(1), sparseOf(t, 3*n, 4*n, 5*n), sparseOf(t, 3*n, 4*n, 5*n)))
 		}
 	})
 	inProcesses(t, "rpc/RpcTest.test_expected_src", func(t require.TestingT, w worker) {
@@ -229,12 +209,11 @@ func TestParityCalls(t *testing.T) {
 		equalTensor(t, full(2, 2, 2), sum)
 	})
 	inTime(t, "rpc/TensorPipeAgentRpcTest.test_nested_rpc_sparse", serveCore, func(t require.TestingT, w worker) {
-		x := buildSparse(t)
-		sum, err := agent.One[any](w.Invoke(w.ctx, w.next(1), "nested_rpc", w.Self().Rank, x, x))
+		sum, err := agent.One[any](w.Invoke(w.ctx, w.next(1), "nested_rpc", w.Self().Rank, buildSparse(t), buildSparse(t)))
 		require.NoError(t, err)
-		equalSparse(t, times(t, x, 2), sum)
+		equalSparse(t, sparseOf(t, 6, 8, 10), sum)
 	})
-	together(t, "rpc/RpcTest.test_future_wait_twice", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_future_wait_twice", func(t require.TestingT, w worker) {
 		var all []*agent.Future[[]any]
 		for range 20 {
 			all = append(all, w.InvokeAsync(w.ctx, w.next(1), "raise_func"))
@@ -246,21 +225,4 @@ func TestParityCalls(t *testing.T) {
 			require.ErrorContains(t, err, expectedErr)
 		}
 	})
-}
-
-// times is a sparse tensor n times.
-func times(t require.TestingT, x *tensor.Sparse, n int) *tensor.Sparse {
-	results, err := operators.Call(context.Background(), "aten::mul", []any{x, n}, nil)
-	require.NoError(t, err)
-	return results[0].(*tensor.Sparse)
-}
-
-func equalSparse(t require.TestingT, want *tensor.Sparse, got any) {
-	require.IsType(t, want, got)
-	require.Equal(t, want.Shape(), got.(*tensor.Sparse).Shape())
-	x, err := want.ToDense()
-	require.NoError(t, err)
-	y, err := got.(*tensor.Sparse).ToDense()
-	require.NoError(t, err)
-	equalTensor(t, x, y)
 }

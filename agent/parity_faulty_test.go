@@ -2,8 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 func requireTimeout(t require.TestingT, err error, text string) {
@@ -48,8 +49,14 @@ func TestParityTimeouts(t *testing.T) {
 	inTime(t, "rpc/RpcTest.test_default_timeout_used", serveCore, func(t require.TestingT, w worker) {
 		s := sleeper{w, t}
 		require.NoError(t, w.SetDefaultTimeout(time.Millisecond))
+		requireTimeout(t, s.run(1), "1 ms")
+		var all []*agent.Future[[]any]
 		for range 10 {
-			requireTimeout(t, s.run(1), "1 ms")
+			all = append(all, s.begin(1))
+		}
+		for _, f := range all {
+			_, err := f.Wait(w.ctx)
+			requireTimeout(t, err, "1 ms")
 		}
 		require.NoError(t, w.SetDefaultTimeout(200*time.Second))
 		long := s.begin(100)
@@ -115,47 +122,37 @@ func TestParityOptions(t *testing.T) {
 // as those of references are.
 var retryable = []string{"toy.fork", "toy.accept", "toy.delete", "toy.cleanup"}
 
-// acknowledge answers any message, and counts.
-type acknowledge struct{ seen map[string]int }
+// acknowledge answers any message.
+type acknowledge struct{}
 
-func (k acknowledge) Open(r *agent.Request) (agent.Task, error) {
+func (acknowledge) Open(r *agent.Request) (agent.Task, error) {
 	var n int
-	return k, r.Decode(&n)
+	return acknowledge{}, r.Decode(&n)
 }
 
-func (k acknowledge) Run(_ context.Context, r *agent.Request) {
-	k.seen[r.Type()]++
-	_ = r.Reply(&agent.None{})
-}
+func (acknowledge) Run(_ context.Context, r *agent.Request) { _ = r.Reply(&agent.None{}) }
 
 func (acknowledge) Short() {}
 
 const unreliableHandlers = 8
 
-// unreliable runs a parity case with four workers whose messages suffer, one after the
-// other.
-func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t *testing.T, w worker, f *faulty.Faulty)) {
+// unreliable runs a parity case with four workers at once, each with its own fault injection,
+// in simulated time.
+func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t require.TestingT, w worker, f *faulty.Faulty)) {
 	t.Helper()
-	parity.Case(t, id, func(t *testing.T) {
-		faults := make([]*faulty.Faulty, parityWorld)
-		configure := func(rank int, c *agent.Config) {
-			var err error
-			faults[rank], err = faulty.New(faulty.Options{Rules: rules})
-			require.NoError(t, err)
-			serveCore(rank, c)
-			c.MaxHandlers = unreliableHandlers
-			c.Outgoing, c.Handlers = faults[rank].Outgoing, map[string]agent.Handler{}
-			seen := acknowledge{map[string]int{}}
-			for _, typ := range retryable {
-				c.Handlers[typ] = seen
-			}
+	faults := make([]*faulty.Faulty, parityWorld)
+	configure := func(rank int, c *agent.Config) {
+		var err error
+		faults[rank], err = faulty.New(faulty.Options{Rules: rules})
+		require.NoError(t, err)
+		serveCore(rank, c)
+		c.MaxHandlers = unreliableHandlers
+		c.Outgoing, c.Handlers = faults[rank].Outgoing, map[string]agent.Handler{}
+		for _, typ := range retryable {
+			c.Handlers[typ] = acknowledge{}
 		}
-		simulate(t, parityWorld, configure, func(t *testing.T, group []*agent.Agent) {
-			for rank, a := range group {
-				s(t, worker{Agent: a, ctx: t.Context(), n: rank + 1}, faults[rank])
-			}
-		})
-	})
+	}
+	inTime(t, id, configure, func(t require.TestingT, w worker) { s(t, w, faults[w.Self().Rank]) })
 }
 
 func (w worker) send(typ string, opts ...agent.CallOption) error {
@@ -165,7 +162,7 @@ func (w worker) send(typ string, opts ...agent.CallOption) error {
 
 func TestParityFaultyOptions(t *testing.T) {
 	failing := faulty.FailFirst(3, retryable...)
-	unreliable(t, "rpc/FaultyAgent.check_failed_messages", failing, func(t *testing.T, w worker, f *faulty.Faulty) {
+	unreliable(t, "rpc/FaultyAgent.check_failed_messages", failing, func(t require.TestingT, w worker, f *faulty.Faulty) {
 		for i, typ := range retryable {
 			require.ErrorIs(t, w.send(typ), faulty.ErrInjected)
 			require.Equal(t, faulty.Count{Matched: 1, Taken: 1}, f.Counts()[i])
@@ -175,11 +172,20 @@ func TestParityFaultyOptions(t *testing.T) {
 		}
 		require.NoError(t, sleeper{w, t}.run(0))
 	})
-	unreliable(t, "rpc/FaultyAgent.verify_backend_options", failing, func(t *testing.T, w worker, f *faulty.Faulty) {
+	// Upstream's defaults: four types fail three times, and calls of two kinds are late.
+	late := faulty.DelayTypes(map[string]time.Duration{"agent.invoke": 1500 * time.Millisecond, "aten": 1500 * time.Millisecond})
+	unreliable(t, "rpc/FaultyAgent.verify_backend_options", slices.Concat(failing, late), func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Equal(t, "8", w.DebugInfo()["agent.thread_pool_size"])
-		require.Equal(t, unreliableHandlers, w.Metrics().MaxHandlers)
+		require.Equal(t, 8, w.Metrics().MaxHandlers)
 		require.Equal(t, time.Minute, w.DefaultTimeout())
-		require.Equal(t, failing, f.Options().Rules)
+		require.Equal(t, []faulty.Rule{
+			{Types: []string{"toy.fork"}, First: 3, Do: faulty.Fail(nil)},
+			{Types: []string{"toy.accept"}, First: 3, Do: faulty.Fail(nil)},
+			{Types: []string{"toy.delete"}, First: 3, Do: faulty.Fail(nil)},
+			{Types: []string{"toy.cleanup"}, First: 3, Do: faulty.Fail(nil)},
+			{Types: []string{"agent.invoke"}, Do: faulty.Delay(1500 * time.Millisecond)},
+			{Types: []string{"aten"}, Do: faulty.Delay(1500 * time.Millisecond)},
+		}, f.Options().Rules)
 		for i, typ := range retryable { // they are what the agent does
 			for n := range 3 {
 				require.ErrorIs(t, w.send(typ), faulty.ErrInjected)
@@ -188,9 +194,16 @@ func TestParityFaultyOptions(t *testing.T) {
 			require.NoError(t, w.send(typ))
 			require.Equal(t, faulty.Count{Matched: 4, Taken: 3}, f.Counts()[i])
 		}
+		begun := time.Now()
+		_, err := w.Invoke(w.ctx, w.next(1), "identity", 1)
+		require.NoError(t, err)
+		require.Equal(t, 1500*time.Millisecond, time.Since(begun))
+		equalTensor(t, integer(2), w.add(t, w.next(1), integer(1), integer(1)).(*tensor.Tensor))
+		require.Equal(t, 3000*time.Millisecond, time.Since(begun))
+		require.Equal(t, []faulty.Count{{Matched: 1, Taken: 1}, {Matched: 1, Taken: 1}}, f.Counts()[len(retryable):])
 	})
 	custom := faulty.FailFirst(2, "toy.fork", "toy.delete")
-	unreliable(t, "rpc/FaultyAgent.custom_faulty_messages", custom, func(t *testing.T, w worker, f *faulty.Faulty) {
+	unreliable(t, "rpc/FaultyAgent.custom_faulty_messages", custom, func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Equal(t, custom, f.Options().Rules)
 		for _, typ := range retryable {
 			err := w.send(typ)
@@ -201,7 +214,7 @@ func TestParityFaultyOptions(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
-	unreliable(t, "rpc/FaultyAgent.no_faulty_messages", nil, func(t *testing.T, w worker, f *faulty.Faulty) {
+	unreliable(t, "rpc/FaultyAgent.no_faulty_messages", nil, func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Empty(t, f.Options().Rules)
 		for _, typ := range retryable {
 			require.NoError(t, w.send(typ))
@@ -210,7 +223,7 @@ func TestParityFaultyOptions(t *testing.T) {
 		require.Empty(t, f.Counts())
 	})
 	delays := map[string]time.Duration{"toy.accept": 2 * time.Second, "toy.cleanup": 3 * time.Second}
-	unreliable(t, "rpc/FaultyAgent.custom_messages_to_delay", faulty.DelayTypes(delays), func(t *testing.T, w worker, f *faulty.Faulty) {
+	unreliable(t, "rpc/FaultyAgent.custom_messages_to_delay", faulty.DelayTypes(delays), func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Equal(t, []faulty.Rule{
 			{Types: []string{"toy.accept"}, Do: faulty.Delay(2 * time.Second)},
 			{Types: []string{"toy.cleanup"}, Do: faulty.Delay(3 * time.Second)},
@@ -223,29 +236,51 @@ func TestParityFaultyOptions(t *testing.T) {
 	})
 }
 
-// Timeouts of calls that arrive late.
-func TestParityFaultyTimeouts(t *testing.T) {
-	timeouts := func(call func(w worker, opts ...any) *agent.Future[[]any]) func(t *testing.T, w worker, f *faulty.Faulty) {
-		return func(t *testing.T, w worker, f *faulty.Faulty) {
-			run := func(opts ...any) error {
-				_, err := call(w, opts...).Wait(w.ctx)
-				return err
-			}
-			requireTimeout(t, run(agent.Timeout(time.Second)), "1000 ms")
-			begun := time.Now()
-			require.NoError(t, run())
-			require.Equal(t, 1500*time.Millisecond, time.Since(begun))
-			require.NoError(t, w.SetDefaultTimeout(time.Millisecond))
-			requireTimeout(t, run(), "1 ms")
-			require.NoError(t, run(agent.Timeout(0)))
-			synctest.Wait()
-			require.Equal(t, 4, f.Counts()[0].Taken)
+// lateCalls makes calls of which the requests are delayed by 1.5 s, with shorter and longer
+// limits, in both forms. Each call that succeeds returns 2.
+func lateCalls(call func(w worker, opts ...any) ([]any, error), begin func(w worker, opts ...any) *agent.Future[[]any]) func(require.TestingT, worker, *faulty.Faulty) {
+	return func(t require.TestingT, w worker, f *faulty.Faulty) {
+		requireTwo := func(sum *tensor.Tensor, err error) {
+			require.NoError(t, err)
+			equalTensor(t, integer(2), sum)
 		}
+		wait := func(opts ...any) ([]any, error) { return begin(w, opts...).Wait(w.ctx) }
+		begun := time.Now()
+		_, err := call(w, agent.Timeout(time.Second))
+		requireTimeout(t, err, "1000 ms")
+		_, err = wait(agent.Timeout(time.Second))
+		requireTimeout(t, err, "1000 ms")
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		requireTwo(agent.One[*tensor.Tensor](wait()))
+		require.Equal(t, 3500*time.Millisecond, time.Since(begun))
+		require.NoError(t, w.SetDefaultTimeout(time.Millisecond))
+		_, err = wait()
+		requireTimeout(t, err, "1 ms")
+		requireTwo(agent.One[*tensor.Tensor](wait(agent.Timeout(0))))
+		requireTwo(agent.One[*tensor.Tensor](call(w, agent.Timeout(0))))
+		require.Equal(t, 6501*time.Millisecond, time.Since(begun))
+		taken := 0
+		for _, c := range f.Counts() {
+			taken += c.Taken
+		}
+		require.Equal(t, 6, taken)
 	}
-	unreliable(t, "rpc/FaultyAgent.rpc_builtin_timeout", faulty.DelayTypes(map[string]time.Duration{"aten": 1500 * time.Millisecond}), timeouts(func(w worker, opts ...any) *agent.Future[[]any] {
-		return w.OpAsync(w.ctx, w.next(1), "aten::add", append([]any{full(1, 2, 2), full(1, 2, 2)}, opts...)...)
-	}))
-	unreliable(t, "rpc/FaultyAgent.rpc_script_timeout", []faulty.Rule{{Func: "identity", Do: faulty.Delay(1500 * time.Millisecond)}}, timeouts(func(w worker, opts ...any) *agent.Future[[]any] {
-		return w.InvokeAsync(w.ctx, w.next(1), "identity", append([]any{1}, opts...)...)
-	}))
+}
+
+func TestParityFaultyTimeouts(t *testing.T) {
+	const late = 1500 * time.Millisecond
+	sum := func(opts []any) []any { return append([]any{integer(1), integer(1)}, opts...) }
+	unreliable(t, "rpc/FaultyAgent.rpc_builtin_timeout", faulty.DelayTypes(map[string]time.Duration{"agent.invoke": late, "aten": late}), lateCalls(
+		func(w worker, opts ...any) ([]any, error) { return w.Op(w.ctx, w.next(1), "aten::add", sum(opts)...) },
+		func(w worker, opts ...any) *agent.Future[[]any] {
+			return w.OpAsync(w.ctx, w.next(1), "aten::add", sum(opts)...)
+		}))
+	doubled := func(opts []any) []any { return append([]any{integer(1)}, opts...) }
+	unreliable(t, "rpc/FaultyAgent.rpc_script_timeout", faulty.DelayTypes(map[string]time.Duration{"agent.invoke": late}), lateCalls(
+		func(w worker, opts ...any) ([]any, error) {
+			return w.Invoke(w.ctx, w.next(1), "my_script_func", doubled(opts)...)
+		},
+		func(w worker, opts ...any) *agent.Future[[]any] {
+			return w.InvokeAsync(w.ctx, w.next(1), "my_script_func", doubled(opts)...)
+		}))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/team"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -116,19 +118,18 @@ func sumSparse(list []*tensor.Sparse) (any, error) {
 	return sum[0], nil
 }
 
-// layers has a chain of calls that nobody waits for, and says when it is at its end, or
-// broken.
+// layers counts at one worker the chains of calls that end there. No caller waits for them.
 type layers struct {
 	ended  atomic.Int32
 	broken atomic.Pointer[error]
 }
 
-func (l *layers) nest(ctx context.Context, rank, ttl int) int {
+// nest calls the worker of that rank, whose handler calls the next one, ttl calls in all.
+func (l *layers) nest(ctx context.Context, a *agent.Agent, rank, ttl int) int {
 	if ttl == 0 {
 		l.ended.Add(1)
 		return 0
 	}
-	a := agent.FromContext(ctx)
 	// The handler's context ends with it, the call does not.
 	later := a.InvokeAsync(context.WithoutCancel(ctx), agent.Rank(rank), "multi_layer", (rank+1)%parityWorld, ttl-1)
 	_ = later.OnDone(func(f *agent.Future[[]any]) { // it is no nil, and cannot be refused
@@ -137,14 +138,6 @@ func (l *layers) nest(ctx context.Context, rank, ttl int) int {
 		}
 	})
 	return ttl
-}
-
-// count is how many chains have ended here.
-func (l *layers) count() (int, error) {
-	if err := l.broken.Load(); err != nil {
-		return 0, *err
-	}
-	return int(l.ended.Load()), nil
 }
 
 const expectedErr = "Expected error"
@@ -167,7 +160,6 @@ func (e *strangerError) Error() string { return "CustomException: " + e.Msg }
 // serveParity makes a worker one of the parity tests.
 func serveParity(rank int, c *agent.Config) {
 	c.Registry = parityRegistry()
-	l := &layers{}
 	c.Funcs = agent.Funcs{
 		agent.Function("identity", identity),
 		agent.Function("min", func(first int, others ...int) int {
@@ -191,8 +183,6 @@ func serveParity(rank int, c *agent.Config) {
 		agent.Function("sentinel_raise_func", raiseSentinel),
 		agent.Function("non_cont_test", nonContiguous),
 		agent.Function("my_container_sum", sumSparse),
-		agent.Function("multi_layer", l.nest),
-		agent.Function("layers_ended", l.count),
 	}
 	c.Funcs = append(c.Funcs, agent.Methods("MyClass", classMethods{})...)
 	c.Funcs = append(c.Funcs, agent.Methods("mine", &myClass{A: 2})...)
@@ -203,12 +193,12 @@ func serveParity(rank int, c *agent.Config) {
 }
 
 func TestParityFunctions(t *testing.T) {
-	apart(t, "rpc/RpcTest.test_worker_info_pickle", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_worker_info_pickle", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, w.next(1), "identity", w.Self())
 		require.NoError(t, err)
 		require.Equal(t, []any{w.Self()}, got)
 	})
-	together(t, "rpc/RpcTest.test_py_built_in", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_built_in", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, w.next(1), "min", w.n, w.n+1, w.n+2)
 		require.NoError(t, err)
 		require.Equal(t, []any{w.n}, got)
@@ -216,7 +206,7 @@ func TestParityFunctions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{w.n}, got)
 	})
-	apart(t, "rpc/RpcTest.test_py_user_defined", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_py_user_defined", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, w.next(1), "my_function", agent.Named{"A": w.n, "B": w.n + 1, "C": w.n + 2})
 		require.NoError(t, err)
 		require.Equal(t, []any{3*w.n + 3}, got)
@@ -224,13 +214,13 @@ func TestParityFunctions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 3*w.n+3, sum)
 	})
-	apart(t, "rpc/RpcTest.test_py_class_constructor", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_py_class_constructor", func(t require.TestingT, w worker) {
 		got, err := agent.One[myClass](w.Invoke(w.ctx, w.next(1), "MyClass", w.n))
 		require.NoError(t, err)
 		require.Equal(t, w.n, got.A)
 		equalTensor(t, full(float32(w.n), 2), got.T)
 	})
-	together(t, "rpc/RpcTest.test_py_class_instance_method", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_class_instance_method", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, w.next(1), "MyClass.my_instance_method", newMyClass(2), w.n)
 		require.NoError(t, err)
 		require.Equal(t, []any{2 + w.n}, got, "of a value that travels")
@@ -243,19 +233,19 @@ func TestParityFunctions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{2 + w.n}, got, "which changes")
 	})
-	together(t, "rpc/RpcTest.test_py_class_method", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_class_method", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, w.next(1), "MyClass.MyClassMethod", w.n, w.n+1)
 		require.NoError(t, err)
 		require.Equal(t, []any{2*w.n + 1}, got)
 	})
-	together(t, "rpc/RpcTest.test_py_class_static_method", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_class_static_method", func(t require.TestingT, w worker) {
 		for arg, want := range map[int]bool{w.n + 10: true, w.n: false} {
 			got, err := w.Invoke(w.ctx, w.next(1), "MyClass.my_static_method", arg)
 			require.NoError(t, err)
 			require.Equal(t, []any{want}, got)
 		}
 	})
-	apart(t, "rpc/RpcTest.test_py_multi_async_call", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_py_multi_async_call", func(t require.TestingT, w worker) {
 		info := agent.WorkerInfo{Name: w.nextName(), Rank: w.n % parityWorld}
 		one := w.InvokeAsync(w.ctx, info.To(), "MyClass.my_static_method", w.n+10)
 		two := w.InvokeAsync(w.ctx, info.To(), "min", w.n, w.n+1, w.n+2)
@@ -266,21 +256,21 @@ func TestParityFunctions(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{w.n}, got)
 	})
-	together(t, "rpc/RpcTest.test_py_no_return_result", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_no_return_result", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, w.next(1), "no_result")
 		require.NoError(t, err)
 		require.Equal(t, []any{}, got)
 		_, err = agent.NewFunc[agent.None, agent.None]("no_result").Call(w.ctx, w.Agent, w.next(1), agent.None{})
 		require.NoError(t, err)
 	})
-	together(t, "rpc/RpcTest.test_py_function_exception", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_function_exception", func(t require.TestingT, w worker) {
 		_, err := w.Invoke(w.ctx, w.next(1), "no_result", 10)
 		require.ErrorIs(t, err, agent.ErrArguments)
 		require.ErrorContains(t, err, "no_result on "+w.nextName()+": wrong arguments: no_result takes no arguments, got arguments (int)")
 		_, err = w.Invoke(w.ctx, w.next(1), "my_tensor_function", full(1, 1), 5)
 		require.ErrorContains(t, err, "my_tensor_function takes arguments (*tensor.Tensor, *tensor.Tensor): argument 1 is int, want *tensor.Tensor")
 	})
-	together(t, "rpc/TensorPipeAgentRpcTest.test_op_with_invalid_args", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/TensorPipeAgentRpcTest.test_op_with_invalid_args", func(t require.TestingT, w worker) {
 		_, err := w.Op(w.ctx, w.next(1), "aten::add")
 		require.ErrorIs(t, err, agent.ErrArguments)
 		require.ErrorContains(t, err, "aten::add on "+w.nextName()+": ")
@@ -291,12 +281,12 @@ func TestParityFunctions(t *testing.T) {
 }
 
 func TestParityTensors(t *testing.T) {
-	apart(t, "rpc/RpcTest.test_py_tensors", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_py_tensors", func(t require.TestingT, w worker) {
 		got, err := agent.One[*tensor.Tensor](w.Invoke(w.ctx, w.next(1), "my_tensor_function", full(1, w.n, w.n), full(1, w.n, w.n)))
 		require.NoError(t, err)
 		equalTensor(t, full(2, w.n, w.n), got)
 	})
-	apart(t, "rpc/RpcTest.test_py_tensors_multi_async_call", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_py_tensors_multi_async_call", func(t require.TestingT, w worker) {
 		var all []*agent.Future[[]any]
 		for i := range 100 {
 			all = append(all, w.InvokeAsync(w.ctx, w.next(1), "my_tensor_function", full(1, i, i), full(float32(i), i, i)))
@@ -307,40 +297,44 @@ func TestParityTensors(t *testing.T) {
 			equalTensor(t, full(float32(1+i), i, i), got)
 		}
 	})
-	apart(t, "rpc/RpcTest.test_py_tensors_in_container", func(t require.TestingT, w worker) {
-		list := []*tensor.Tensor{full(1, 3, 3), full(2, 3, 3)}
-		named := map[string]*tensor.Tensor{"foo": full(3, 3, 3), "bar": full(4, 3, 3)}
+	inProcesses(t, "rpc/RpcTest.test_py_tensors_in_container", func(t require.TestingT, w worker) {
+		list := []*tensor.Tensor{full(1, w.n, w.n), full(2, w.n, w.n)}
+		named := map[string]*tensor.Tensor{"foo": full(3, w.n, w.n), "bar": full(4, w.n, w.n)}
 		got, err := w.Invoke(w.ctx, w.next(1), "my_complex_tensor_function", list, buildComplexTensors(), named)
 		require.NoError(t, err)
 		require.Len(t, got, 4)
-		equalTensor(t, full(1+1+2+3+4, 3, 3), got[0].(*tensor.Tensor))
-		a, b, c := got[1].(*tensor.Tensor), got[2].([]*tensor.Tensor), got[3].(tensorClass)
+		equalTensor(t, full(1+1+2+3+4, w.n, w.n), got[0].(*tensor.Tensor))
+		a, c := got[1].(*tensor.Tensor), got[3].(tensorClass)
 		equalTensor(t, full(1, 3, 3), a)
-		require.Len(t, b, 2)
-		require.Same(t, a, b[1])
-		require.Same(t, a, c.E["a"][0])
+		require.Same(t, a, c.A)
+		requireTwice := func(list []*tensor.Tensor) {
+			require.Len(t, list, 2)
+			require.Same(t, a, list[0])
+			require.Same(t, a, list[1])
+		}
+		requireTwice(got[2].([]*tensor.Tensor))
+		requireTwice(c.B)
+		require.Len(t, c.C, 2)
+		requireTwice(c.C[0])
+		requireTwice(c.C[1])
+		require.Len(t, c.E, 1)
+		for _, d := range [][]any{c.D, c.E["a"]} {
+			require.Len(t, d, 2)
+			require.Same(t, a, d[0])
+			requireTwice(d[1].([]*tensor.Tensor))
+		}
 	})
-	together(t, "rpc/TensorPipeAgentRpcTest.test_py_sparse_tensors_in_container", func(t require.TestingT, w worker) {
-		x := buildSparse(t)
-		got, err := agent.One[*tensor.Sparse](w.Invoke(w.ctx, w.next(1), "my_container_sum", []*tensor.Sparse{x, x}))
+	inOneProcess(t, "rpc/TensorPipeAgentRpcTest.test_py_sparse_tensors_in_container", func(t require.TestingT, w worker) {
+		got, err := agent.One[any](w.Invoke(w.ctx, w.next(1), "my_container_sum", []*tensor.Sparse{buildSparse(t), sparseOf(t, 10, 20, 30)}))
 		require.NoError(t, err)
-		sum, err := sumSparse([]*tensor.Sparse{x, x})
-		require.NoError(t, err)
-		same, err := tensor.EqualSparse(sum.(*tensor.Sparse), got)
-		require.NoError(t, err)
-		require.True(t, same)
-		dense, err := got.ToDense()
-		require.NoError(t, err)
-		values, err := tensor.Data[float32](dense)
-		require.NoError(t, err)
-		require.Equal(t, []float32{0, 0, 6, 8, 0, 10}, values)
+		equalSparse(t, sparseOf(t, 13, 24, 35), got)
 	})
-	together(t, "rpc/RpcTest.test_py_nested_pickle", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_py_nested_pickle", func(t require.TestingT, w worker) {
 		got, err := agent.One[*tensor.Tensor](w.Invoke(w.ctx, w.next(1), "run_nested_pickle", &nested{full(5, 2, 2)}, full(1, 2, 2)))
 		require.NoError(t, err)
 		equalTensor(t, full(1+5+1, 2, 2), got)
 	})
-	apart(t, "rpc/RpcTest.test_non_cont_tensors", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_non_cont_tensors", func(t require.TestingT, w worker) {
 		var values []float32
 		for i := range 25 {
 			values = append(values, float32(i*w.n))
@@ -358,16 +352,6 @@ func TestParityTensors(t *testing.T) {
 	})
 }
 
-func buildSparse(t require.TestingT) *tensor.Sparse {
-	indices, err := tensor.FromSlice([]int64{0, 1, 1, 2, 0, 2}, 2, 3)
-	require.NoError(t, err)
-	values, err := tensor.FromSlice([]float32{3, 4, 5}, 3)
-	require.NoError(t, err)
-	s, err := tensor.NewSparse(indices, values, 2, 3)
-	require.NoError(t, err)
-	return s
-}
-
 func TestParityErrors(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_py_raise_in_user_func", func(t *testing.T) {
 		var logged [parityWorld]loglines.Lines
@@ -375,19 +359,23 @@ func TestParityErrors(t *testing.T) {
 			serveParity(rank, c)
 			c.Logger = logged[rank].Logger()
 		})
-		_, err := group[1].InvokeAsync(t.Context(), "worker2", "raise_func").Wait(t.Context())
-		require.ErrorContains(t, err, "agent: call raise_func on worker2: "+expectedErr)
-		require.Contains(t, logged[2].String(), expectedErr, "the worker called logs it")
-		require.Contains(t, logged[2].String(), "raise_func")
-		require.NotContains(t, logged[1].String(), expectedErr)
+		atOnce(t, group, func(t require.TestingT, w worker) {
+			_, err := w.InvokeAsync(w.ctx, w.next(1), "raise_func").Wait(w.ctx)
+			require.ErrorContains(t, err, "agent: call raise_func on "+w.nextName()+": "+expectedErr)
+		})
+		for rank := range logged {
+			from := fmt.Sprintf("worker%d", (rank+parityWorld-1)%parityWorld)
+			require.Regexp(t, "raise_func.*"+from+".*"+expectedErr, logged[rank].String(), "the worker called logs it")
+			require.Equal(t, 1, strings.Count(logged[rank].String(), expectedErr), "the caller does not")
+		}
 	})
-	apart(t, "rpc/RpcTest.test_py_raise_in_user_func_escaped_str", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_py_raise_in_user_func_escaped_str", func(t require.TestingT, w worker) {
 		_, err := w.InvokeAsync(w.ctx, w.next(1), "raise_func_escape").Wait(w.ctx)
 		var remote *agent.RemoteError
 		require.ErrorAs(t, err, &remote)
 		require.Equal(t, verbatim, remote.Error())
 	})
-	apart(t, "rpc/RpcTest.test_custom_exception_throw_during_reconstruction", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_custom_exception_throw_during_reconstruction", func(t require.TestingT, w worker) {
 		_, err := w.Invoke(w.ctx, w.next(1), "custom_raise_func")
 		require.ErrorContains(t, err, w.nextName()+": CustomException: foo")
 		var unknown *codec.RemoteError
@@ -400,7 +388,7 @@ func TestParityErrors(t *testing.T) {
 		_, err = w.Invoke(w.ctx, w.next(1), "sentinel_raise_func")
 		require.ErrorIs(t, err, errQuota)
 	})
-	apart(t, "rpc/RpcTest.test_function_not_on_callee", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_function_not_on_callee", func(t require.TestingT, w worker) {
 		got, err := w.Invoke(w.ctx, "worker0", "foo_add")
 		require.NoError(t, err, "worker0 has it")
 		require.Equal(t, []any{3}, got)
@@ -412,21 +400,27 @@ func TestParityErrors(t *testing.T) {
 	})
 }
 
+// Each of four processes begins a chain of calls around all of them, and shuts down without
+// waiting for it.
 func TestParityNested(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_multi_layer_nested_async_rpc", func(t *testing.T) {
-		const ttl = 20
-		group := startGroup(t, parityWorld, serveParity)
-		for rank, a := range group {
-			_, err := a.Invoke(t.Context(), agent.Rank((rank+1)%parityWorld), "multi_layer", (rank+2)%parityWorld, ttl)
-			require.NoError(t, err)
-		}
-		for ended := 0; ended < len(group); { // the limit of a call breaks what goes on without end
-			ended = 0
-			for rank := range group {
-				n, err := agent.One[int](group[0].Invoke(t.Context(), agent.Rank(rank), "layers_ended"))
-				require.NoError(t, err, "the chain is whole")
-				ended += n
+		const ttl = 5 * parityWorld // so that a chain ends where it began
+		team.Start(t, parityWorld, func(m *team.Member) error {
+			l := &layers{}
+			a, err := joinCrew(m, func(c *agent.Config) {
+				c.Funcs = agent.Funcs{agent.Function("multi_layer", func(ctx context.Context, rank, ttl int) int {
+					return l.nest(ctx, agent.FromContext(ctx), rank, ttl)
+				})}
+			})
+			if err != nil {
+				return err
 			}
-		}
+			l.nest(m.Context(), a, (m.Rank+1)%parityWorld, ttl)
+			err = errors.Join(a.Shutdown(m.Context()), want(1, l.ended.Load()))
+			if broken := l.broken.Load(); broken != nil {
+				err = errors.Join(err, *broken)
+			}
+			return err
+		}).Wait()
 	})
 }

@@ -2,18 +2,14 @@ package agent_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -122,7 +118,7 @@ func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	for i := range c.Y {
 		x := c.X
 		if i > 0 {
-			x = full(0, x.Shape()...)
+			x = integer(0)
 		}
 		_ = opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", x, c.Z).OnDone(func(f *agent.Future[*tensor.Tensor]) {
 			mu.Lock()
@@ -148,21 +144,57 @@ func waited(fn func(context.Context, chain) *agent.Future[*tensor.Tensor]) func(
 	return func(ctx context.Context, c chain) (*tensor.Tensor, error) { return fn(ctx, c).Wait(ctx) }
 }
 
-// callbackInCallback adds a callback to a call that a callback makes.
+// addUseCallback blocks until a callback has computed the result.
+func addUseCallback(ctx context.Context, c chain) (*tensor.Tensor, error) {
+	computed, failed := make(chan *tensor.Tensor, 1), make(chan error, 1)
+	err := addThere(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
+		if x, err := plus(c.Z)(f); err != nil {
+			failed <- err
+		} else {
+			computed <- x
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case x := <-computed:
+		return x, nil
+	case err := <-failed:
+		return nil, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// callbackInCallback makes a call in a callback, and sets a future in the callback of that call.
 func callbackInCallback(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
-	return future.ThenFuture(addThere(ctx, c), func(f *agent.Future[*tensor.Tensor]) (*agent.Future[*tensor.Tensor], error) {
+	out := future.New[*tensor.Tensor]()
+	set := func(f *agent.Future[*tensor.Tensor]) {
+		if x, err := f.Result(); err != nil {
+			_ = out.Fail(err)
+		} else {
+			_ = out.Set(x)
+		}
+	}
+	err := addThere(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
 		x, err := f.Result()
 		if err != nil {
-			return nil, err
+			_ = out.Fail(err)
+			return
 		}
-		return opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", x, c.Z), nil
+		_ = opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", x, c.Z).OnDone(set)
 	})
+	if err != nil {
+		return future.Failed[*tensor.Tensor](err)
+	}
+	return out
 }
 
 // servedFutures is what a worker of the parity tests serves with futures.
 func servedFutures() agent.Funcs {
 	all := agent.Funcs{
-		addUseFuture.Serve(waited(addChained)),
+		addUseFuture.Serve(addUseCallback),
 		setResult.Serve(waited(addWithFuture)),
 		nestedCallback.Serve(waited(callbackInCallback)),
 		asyncAdd.ServeAsync(addThere),
@@ -212,105 +244,19 @@ func adds(f agent.Func[chain, *tensor.Tensor], call mode, y, z int, want float32
 	}
 }
 
-// two is a call whose result is a tensor of twos.
-func (w worker) two() *agent.Future[*tensor.Tensor] {
-	return opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, w.n, w.n), full(1, w.n, w.n))
-}
-
-func requireValue(t require.TestingT, w worker, f *agent.Future[*tensor.Tensor], value float32) {
-	got, err := f.Wait(w.ctx)
-	require.NoError(t, err)
-	equalTensor(t, full(value, got.Shape()...), got)
-}
-
-func TestParityCallbacks(t *testing.T) {
-	apart(t, "rpc/RpcTest.test_callback_simple", func(t require.TestingT, w worker) {
-		byCallback := future.New[*tensor.Tensor]()
-		f := w.two()
-		require.NoError(t, f.OnDone(func(f *agent.Future[*tensor.Tensor]) {
-			x, err := plus(1)(f)
-			if err != nil {
-				_ = byCallback.Fail(err)
-				return
-			}
-			_ = byCallback.Set(x)
-		}))
-		requireValue(t, w, f, 2)
-		requireValue(t, w, byCallback, 3)
-		requireValue(t, w, f, 2)
-	})
-	together(t, "rpc/RpcTest.test_callback_multi", func(t require.TestingT, w worker) {
-		f := w.two()
-		var more []*agent.Future[*tensor.Tensor]
-		for i := range 10 {
-			more = append(more, future.Then(f, plus(i)))
-		}
-		requireValue(t, w, f, 2)
-		for i, f := range more {
-			requireValue(t, w, f, float32(2+i))
-		}
-		requireValue(t, w, f, 2)
-	})
-	together(t, "rpc/RpcTest.test_callback_chain", func(t require.TestingT, w worker) {
-		f := opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, w.n, w.n), 1)
-		for range 20 {
-			f = future.Then(f, plus(1))
-		}
-		requireValue(t, w, f, 22)
-	})
-	together(t, "rpc/RpcTest.test_callback_in_rpc", adds(addUseFuture, inSync, 1, 2, 4))
-	together(t, "rpc/RpcTest.test_callback_with_ret", func(t require.TestingT, w worker) {
-		f := future.ThenFuture(opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, 2, 2), 1), func(f *agent.Future[*tensor.Tensor]) (*agent.Future[*tensor.Tensor], error) {
-			x, err := f.Result()
-			return future.Then(opAsync(w.ctx, w.Agent, w.next(1), "aten::add", x, 1), plus(1)), err
-		})
-		requireValue(t, w, f, 4)
-	})
-	apart(t, "rpc/RpcTest.test_callback_with_error", func(t require.TestingT, w worker) {
-		var first error
-		f := future.Then(w.InvokeAsync(w.ctx, w.next(1), "raise_func"), func(f *agent.Future[[]any]) (int, error) {
-			first = f.Err()
-			return 0, errors.New("Another expected error")
-		})
-		_, err := f.Wait(w.ctx)
-		require.EqualError(t, err, "Another expected error")
-		require.ErrorContains(t, first, expectedErr)
-	})
-	together(t, "rpc/RpcTest.test_callback_none", func(t require.TestingT, w worker) {
-		f := w.InvokeAsync(w.ctx, w.next(1), "raise_func")
-		require.ErrorIs(t, f.OnDone(nil), future.ErrNilCallback)
-		_, err := future.Then[[]any, int](f, nil).Wait(w.ctx)
-		require.ErrorIs(t, err, future.ErrNilCallback)
-		_, err = f.Wait(w.ctx)
-		require.ErrorContains(t, err, expectedErr, "the call goes on")
-	})
-	together(t, "rpc/RpcTest.test_add_done_callback", func(t require.TestingT, w worker) {
-		var set atomic.Bool
-		f := w.two()
-		require.NoError(t, f.OnDone(func(f *agent.Future[*tensor.Tensor]) { set.Store(f.Err() == nil) }))
-		then := future.Then(f, func(*agent.Future[*tensor.Tensor]) (bool, error) { return set.Load(), nil })
-		requireValue(t, w, f, 2)
-		before, err := then.Wait(w.ctx)
-		require.NoError(t, err)
-		require.True(t, before, "callbacks run in order")
-		requireValue(t, w, f, 2)
-	})
-	together(t, "rpc/RpcTest.test_future_in_rpc", adds(setResult, inSync, 1, 2, 4))
-	together(t, "rpc/RpcTest.test_future_nested_callback", adds(nestedCallback, inSync, 1, 2, 4))
-}
-
 func TestParityFutures(t *testing.T) {
-	together(t, "rpc/RpcTest.test_mark_future_twice", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_mark_future_twice", func(t require.TestingT, w worker) {
 		f := opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(0, 2, 2), 1)
-		requireValue(t, w, f, 1)
+		requireValue(t, w, f, full(1, 2, 2))
 		require.ErrorIs(t, f.Set(full(5, 2, 2)), future.ErrDone)
 		require.ErrorIs(t, f.Fail(errQuota), future.ErrDone)
-		requireValue(t, w, f, 1)
+		requireValue(t, w, f, full(1, 2, 2))
 		call := asyncAdd.Go(w.ctx, w.Agent, w.next(1), w.toThird(1, 0))
-		requireValue(t, w, call, 2)
+		requireValue(t, w, call, full(2, 2, 2))
 		require.ErrorIs(t, call.Set(nil), future.ErrDone)
+		requireValue(t, w, call, full(2, 2, 2))
 	})
-	together(t, "rpc/RpcTest.test_pickle_future", func(t require.TestingT, w worker) {
+	inOneProcess(t, "rpc/RpcTest.test_pickle_future", func(t require.TestingT, w worker) {
 		arg := holdsFuture{Deep: []map[string]*agent.Future[int]{{"x": future.New[int]()}}}
 		_, sync := failOnFuture.Call(w.ctx, w.Agent, w.next(1), arg)
 		_, async := failOnFuture.Go(w.ctx, w.Agent, w.next(1), arg).Wait(w.ctx)
@@ -324,12 +270,12 @@ func TestParityFutures(t *testing.T) {
 		require.ErrorContains(t, sync, "holdsFuture.Deep[][]")
 		require.ErrorContains(t, named, "Args[0]")
 	})
-	together(t, "rpc/RpcTest.test_future_done", func(t require.TestingT, w worker) {
-		f := asyncAdd.Go(w.ctx, w.Agent, w.next(1), w.toThird(1, 0))
-		requireValue(t, w, f, 2)
+	inOneProcess(t, "rpc/RpcTest.test_future_done", func(t require.TestingT, w worker) {
+		f := opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(0, 2), 1)
+		requireValue(t, w, f, full(1, 2))
 		require.True(t, f.IsDone())
 	})
-	apart(t, "rpc/RpcTest.test_future_done_exception", func(t require.TestingT, w worker) {
+	inProcesses(t, "rpc/RpcTest.test_future_done_exception", func(t require.TestingT, w worker) {
 		f := w.InvokeAsync(w.ctx, w.next(1), "raise_func")
 		_, err := f.Wait(w.ctx)
 		require.ErrorContains(t, err, expectedErr)
@@ -346,11 +292,11 @@ func TestParityFutures(t *testing.T) {
 			}
 		}
 	}
-	together(t, "rpc/RpcTest.test_return_future", returns(func(w worker, name string) error {
+	inOneProcess(t, "rpc/RpcTest.test_return_future", returns(func(w worker, name string) error {
 		_, err := w.Invoke(w.ctx, w.next(1), name)
 		return err
 	}))
-	together(t, "rpc/RpcTest.test_return_future_async", returns(func(w worker, name string) error {
+	inOneProcess(t, "rpc/RpcTest.test_return_future_async", returns(func(w worker, name string) error {
 		_, err := agent.NewFunc[agent.None, int](name).Go(w.ctx, w.Agent, w.next(1), agent.None{}).Wait(w.ctx)
 		return err
 	}))
@@ -386,77 +332,18 @@ func TestParityAsyncFunctions(t *testing.T) {
 		_, err := w.InvokeAsync(w.ctx, w.next(1), name).Wait(w.ctx)
 		return err
 	}
-	together(t, "rpc/RpcTest.test_async_function_raise", raises(sync))
-	together(t, "rpc/RpcTest.test_async_function_raise_async", raises(async))
-	together(t, "rpc/RpcTest.test_async_function_wrong_return_type", wrong(sync))
-	together(t, "rpc/RpcTest.test_async_function_wrong_return_type_async", wrong(async))
-	apart(t, "rpc/RpcTest.test_async_function_simple", adds(asyncAdd, inSync, 1, 0, 2))
-	together(t, "rpc/RpcTest.test_async_function_with_future_ctor", adds(asyncCtor, inSync, 1, 2, 4))
-	apart(t, "rpc/RpcTest.test_async_function_chained", adds(asyncChained, inSync, 1, 2, 4))
-	apart(t, "rpc/RpcTest.test_async_function_nested", adds(asyncNested, inSync, 1, 2, 4))
-	together(t, "rpc/RpcTest.test_async_static_method", adds(static, inSync, 1, 2, 4))
-	together(t, "rpc/RpcTest.test_async_class_method", adds(classed, inSync, 1, 2, 4))
-	together(t, "rpc/RpcTest.test_async_function_multi_chained", adds(multiChained, inSync, 20, 3, 61))
-	together(t, "rpc/RpcTest.test_async_function_multi_chained_async", adds(multiChained, inAsync, 20, 3, 61))
-	apart(t, "rpc/RpcTest.test_async_function_multi_fanout", adds(multiFanout, inSync, 20, 3, 61))
-	together(t, "rpc/RpcTest.test_async_function_multi_fanout_async", adds(multiFanout, inAsync, 20, 3, 61))
-}
-
-// jsonCodec encodes values as JSON, and counts.
-type jsonCodec struct{ encoded, decoded *atomic.Int32 }
-
-func (c jsonCodec) Encode(e *codec.Encoder, ptr any) error {
-	text, err := json.Marshal(ptr)
-	if err != nil {
-		return err
-	}
-	c.encoded.Add(1)
-	e.Bytes(text)
-	return nil
-}
-
-func (c jsonCodec) Decode(d *codec.Decoder, ptr any) error {
-	text, err := d.Bytes()
-	if err != nil {
-		return err
-	}
-	c.decoded.Add(1)
-	return json.Unmarshal(text, ptr)
-}
-
-// unexported has what package codec refuses, and JSON leaves out.
-type unexported struct {
-	N      int
-	hidden int
-}
-
-func TestParityCodec(t *testing.T) {
-	parity.Case(t, "rpc/RpcTest.test_use_rpc_pickler", func(t *testing.T) {
-		twice := agent.NewFunc[unexported, unexported]("twice")
-		serve := twice.Serve(func(_ context.Context, v unexported) (unexported, error) {
-			if v.N == 0 {
-				return v, errQuota
-			}
-			return unexported{N: 2 * v.N, hidden: v.hidden}, nil
-		})
-		var encoded, decoded atomic.Int32
-		group := startGroup(t, parityWorld, func(_ int, c *agent.Config) {
-			c.Registry, c.Funcs, c.Codec = parityRegistry(), agent.Funcs{serve}, jsonCodec{&encoded, &decoded}
-		})
-		got, err := twice.Call(t.Context(), group[0], "worker1", unexported{N: 21, hidden: 1})
-		require.NoError(t, err)
-		require.Equal(t, unexported{N: 42}, got)
-		require.Equal(t, []int32{2, 2}, []int32{encoded.Load(), decoded.Load()}, "the argument and the result")
-		_, err = twice.Go(t.Context(), group[0], "worker1", unexported{}).Wait(t.Context())
-		require.ErrorIs(t, err, errQuota, "errors are not the business of the codec")
-		_, err = agent.NewFunc[chan int, unexported]("twice").Call(t.Context(), group[0], "worker1", nil)
-		require.ErrorIs(t, err, agent.ErrArguments)
-		require.ErrorContains(t, err, "json: unsupported type")
-		_, err = agent.NewFunc[string, unexported]("twice").Call(t.Context(), group[0], "worker1", "x")
-		require.ErrorIs(t, err, agent.ErrArguments, "the other end cannot decode it")
-
-		plain := startGroup(t, 2, func(_ int, c *agent.Config) { c.Funcs = agent.Funcs{serve} })
-		_, err = twice.Call(t.Context(), plain[0], "worker1", unexported{N: 21})
-		require.ErrorIs(t, err, codec.ErrUnsupported, "other agents keep theirs")
-	})
+	inOneProcess(t, "rpc/RpcTest.test_async_function_raise", raises(sync))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_raise_async", raises(async))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_wrong_return_type", wrong(sync))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_wrong_return_type_async", wrong(async))
+	inProcesses(t, "rpc/RpcTest.test_async_function_simple", adds(asyncAdd, inSync, 1, 0, 2))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_with_future_ctor", adds(asyncCtor, inSync, 1, 2, 4))
+	inProcesses(t, "rpc/RpcTest.test_async_function_chained", adds(asyncChained, inSync, 1, 2, 4))
+	inProcesses(t, "rpc/RpcTest.test_async_function_nested", adds(asyncNested, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_async_static_method", adds(static, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_async_class_method", adds(classed, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_chained", adds(multiChained, inSync, 20, 3, 61))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_chained_async", adds(multiChained, inAsync, 20, 3, 61))
+	inProcesses(t, "rpc/RpcTest.test_async_function_multi_fanout", adds(multiFanout, inSync, 20, 3, 61))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_fanout_async", adds(multiFanout, inAsync, 20, 3, 61))
 }

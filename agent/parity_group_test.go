@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 // world is how many workers most of PyTorch's tests have.
@@ -90,9 +90,9 @@ func TestParityMembers(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_reinit", func(t *testing.T) {
 		s := memoryStore(t)
 		group := startGroup(t, world, func(rank int, c *agent.Config) { c.Store = s; serveDouble(rank, c) })
-		same, other := member(s, 1, world), member(s, 1, world)
-		other.Name = "other"
-		_, errs := joinAll(t, same, other)
+		same, otherName, otherRank := member(s, 1, world), member(s, 1, world), member(s, 2, world)
+		otherName.Name, otherRank.Name = "other", "worker1"
+		_, errs := joinAll(t, same, otherName, otherRank)
 		for _, err := range errs {
 			require.ErrorIs(t, err, agent.ErrJoined)
 		}
@@ -114,35 +114,81 @@ func TestParityMembers(t *testing.T) {
 		_, errs := joinAll(t, c)
 		require.NoError(t, errs[0])
 	})
-	for _, first := range []string{"pg", "rpc"} {
-		id := map[string]string{"pg": "rpc/RpcTest.test_init_pg_then_rpc", "rpc": "rpc/RpcTest.test_init_rpc_then_pg"}[first]
-		parity.Case(t, id, func(t *testing.T) { twoGroups(t, first) })
-	}
+	parity.Case(t, "rpc/RpcTest.test_init_pg_then_rpc", func(t *testing.T) {
+		t.Run("one", func(t *testing.T) { twoGroups(t, calling{"one", 1}, calling{"two", 2}) })
+		t.Run("two", func(t *testing.T) { twoGroups(t, calling{"two", 2}, calling{"one", 1}) })
+	})
+	parity.Case(t, "rpc/RpcTest.test_init_rpc_then_pg", func(t *testing.T) {
+		t.Run("rpc", func(t *testing.T) { twoGroups(t, calling{"rpc", 1}, meeting{"pg"}) })
+		t.Run("pg", func(t *testing.T) { twoGroups(t, meeting{"pg"}, calling{"rpc", 1}) })
+	})
 }
 
-// twoGroups joins two groups of the same names on one store, one after the other.
-func twoGroups(t *testing.T, first string) {
-	second := map[string]string{"pg": "rpc", "rpc": "pg"}[first]
+// purpose is the use that a group makes of its agents.
+type purpose interface {
+	group() string
+	serve() agent.Funcs
+	use(ctx context.Context, a *agent.Agent) error // all workers concurrently
+}
+
+// calling is a group whose workers call each other. Its function multiplies by factor.
+type calling struct {
+	name   string
+	factor int
+}
+
+func (g calling) group() string { return g.name }
+
+func (g calling) serve() agent.Funcs {
+	return agent.Funcs{double.Serve(func(_ context.Context, n int) (int, error) { return n * g.factor, nil })}
+}
+
+func (g calling) use(ctx context.Context, a *agent.Agent) error {
+	n, err := double.Call(ctx, a, next(a), 10)
+	sum, sumErr := agent.One[*tensor.Tensor](a.Op(ctx, next(a), "aten::add", full(1, 2, 2), 1))
+	if err := errors.Join(err, want(10*g.factor, n), sumErr); err != nil {
+		return err
+	}
+	same, err := tensor.Equal(full(2, 2, 2), sum)
+	return errors.Join(err, want(true, same), a.Barrier(ctx))
+}
+
+// meeting is a group whose workers serve no function and use only barriers and gathers, as a
+// process group does.
+type meeting struct{ name string }
+
+func (g meeting) group() string    { return g.name }
+func (meeting) serve() agent.Funcs { return nil }
+
+func (g meeting) use(ctx context.Context, a *agent.Agent) error {
+	all, err := agent.AllGather(ctx, a, g.name+a.Self().Name)
+	expected := map[string]string{}
+	for rank := range world {
+		name := fmt.Sprint("worker", rank)
+		expected[name] = g.name + name
+	}
+	return errors.Join(err, want(expected, all), a.Barrier(ctx))
+}
+
+// twoGroups joins two groups of the same names on one store, one after the other. Each is used
+// alone, both are used concurrently, and the second again after the first has shut down.
+func twoGroups(t *testing.T, first, second purpose) {
 	s := memoryStore(t)
-	groups := map[string][]*agent.Agent{}
-	for i, name := range []string{first, second} {
-		answer := i + 1
-		groups[name] = startGroup(t, world, func(_ int, c *agent.Config) {
-			c.Store, c.Group = s, name
-			c.Funcs = agent.Funcs{double.Serve(func(_ context.Context, n int) (int, error) { return n * answer, nil })}
-		})
+	var groups [2][]*agent.Agent
+	use := func(i int) func(*agent.Agent) error {
+		p := []purpose{first, second}[i]
+		return func(a *agent.Agent) error { return p.use(t.Context(), a) }
 	}
-	for i, name := range []string{first, second} {
-		allWell(t, groups[name], func(a *agent.Agent) error {
-			n, err := double.Call(t.Context(), a, next(a), 10)
-			require.Equal(t, 10*(i+1), n)
-			return err
-		})
-		allWell(t, groups[name], func(a *agent.Agent) error { return a.Barrier(t.Context()) })
+	for i, p := range []purpose{first, second} {
+		groups[i] = startGroup(t, world, func(_ int, c *agent.Config) { c.Store, c.Group, c.Funcs = s, p.group(), p.serve() })
+		allWell(t, groups[i], use(i))
 	}
-	allWell(t, groups[first], shutdown(t))
-	allWell(t, groups[second], func(a *agent.Agent) error { return a.Barrier(t.Context()) })
-	allWell(t, groups[second], shutdown(t))
+	both := patience.Start(func() []error { return each(t, groups[0], use(0)) })
+	allWell(t, groups[1], use(1))
+	require.NoError(t, errors.Join(patience.Finish(t, both)...))
+	allWell(t, groups[0], shutdown(t))
+	allWell(t, groups[1], use(1))
+	allWell(t, groups[1], shutdown(t))
 }
 
 func TestParityCollective(t *testing.T) {
@@ -243,107 +289,6 @@ func barrierOfGoroutines(t *testing.T) {
 			all = errors.Join(all, <-errs)
 		}
 		return all
-	})
-}
-
-func TestParityScopes(t *testing.T) {
-	parity.Case(t, "rpc/RpcTest.test_wait_all", func(t *testing.T) {
-		group, begun, gate := startGated(t)
-		var call *agent.Future[int]
-		require.NoError(t, agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			call = gated.Go(ctx, group[0], "worker1", 7)
-			patience.Finish(t, begun)
-			close(gate)
-			return nil
-		}))
-		require.True(t, call.IsDone())
-		n, err := call.Result()
-		require.NoError(t, err)
-		require.Equal(t, 7, n)
-	})
-	parity.Case(t, "rpc/RpcTest.test_wait_all_multiple_call", func(t *testing.T) {
-		group, _, gate := startGated(t)
-		var calls []*agent.Future[int]
-		require.NoError(t, agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			for i := range 20 {
-				calls = append(calls, gated.Go(ctx, group[0], "worker1", i))
-			}
-			close(gate)
-			for i := range 20 {
-				n, err := gated.Call(ctx, group[0], "worker1", i)
-				require.NoError(t, err)
-				require.Equal(t, i, n)
-			}
-			return nil
-		}))
-		for i, call := range calls {
-			require.True(t, call.IsDone())
-			n, err := call.Result()
-			require.NoError(t, err)
-			require.Equal(t, i, n)
-		}
-	})
-	parity.Case(t, "rpc/RpcTest.test_wait_all_timeout", func(t *testing.T) {
-		group, _, _ := startGated(t)
-		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			gated.Go(ctx, group[0], "worker1", 7, agent.Timeout(100*time.Millisecond))
-			return nil
-		})
-		require.ErrorIs(t, err, agent.ErrTimeout)
-		require.ErrorContains(t, err, "RPC ran for more than set timeout (100 ms)")
-	})
-	parity.Case(t, "rpc/RpcTest.test_wait_all_raise_in_user_func", func(t *testing.T) {
-		group, _, _ := startGated(t)
-		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			fails.Go(ctx, group[0], "worker1", "Expected error")
-			fails.Go(ctx, group[0], "worker1", "another one")
-			return nil
-		})
-		require.ErrorContains(t, err, "Expected error")
-	})
-	parity.Case(t, "rpc/RpcTest.test_wait_all_raise_in_body", func(t *testing.T) {
-		group, begun, gate := startGated(t)
-		raised := errors.New("Expected error")
-		var call *agent.Future[int]
-		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			call = gated.Go(ctx, group[0], "worker1", 7)
-			patience.Finish(t, begun)
-			close(gate)
-			return raised
-		})
-		require.ErrorIs(t, err, raised)
-		require.True(t, call.IsDone(), "the calls are waited for all the same")
-	})
-	parity.Case(t, "rpc/RpcTest.test_wait_all_with_exception", func(t *testing.T) { waitAllOf(t, 10, 0) })
-	parity.Case(t, "rpc/RpcTest.test_wait_all_with_partial_exception", func(t *testing.T) { waitAllOf(t, 1, 10) })
-}
-
-// waitAllOf waits for calls of which some fail, at all workers at once.
-func waitAllOf(t *testing.T, bad, good int) {
-	work := agent.NewFunc[string, int]("test.work")
-	group := startGroup(t, world, func(_ int, c *agent.Config) {
-		c.Funcs = agent.Funcs{work.Serve(func(_ context.Context, text string) (int, error) {
-			if text != "" {
-				return 0, errors.New(text)
-			}
-			return 1, nil
-		})}
-	})
-	allWell(t, group, func(a *agent.Agent) error {
-		var calls []*agent.Future[int]
-		for range good {
-			calls = append(calls, work.Go(t.Context(), a, next(a), ""))
-		}
-		fine := calls
-		for range bad {
-			calls = append(calls, work.Go(t.Context(), a, next(a), "Expected error"))
-		}
-		_, err := future.WaitAll(t.Context(), calls...)
-		var remote *agent.RemoteError
-		require.ErrorAs(t, err, &remote)
-		require.ErrorContains(t, err, "Expected error")
-		_, err = future.WaitAll(t.Context(), fine...)
-		return err
 	})
 }
 

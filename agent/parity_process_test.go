@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
 	"github.com/tensorpipe-go/tensorpipe/internal/team"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -102,6 +105,10 @@ func barrierHelper(t *testing.T, of func(rank int) []int) {
 		}
 		for range 5 {
 			_, reset := resetCount.Call(m.Context(), a, set[0], agent.None{})
+			var none error
+			if m.Rank == ranks[0] { // the others increment after the barrier
+				none = want(0, count.Load())
+			}
 			first := a.Barrier(m.Context(), set...)
 			_, added := increment.Call(m.Context(), a, set[0], agent.None{})
 			second := a.Barrier(m.Context(), set...)
@@ -110,7 +117,7 @@ func barrierHelper(t *testing.T, of func(rank int) []int) {
 				counted = want(len(set), count.Load())
 			}
 			third := a.Barrier(m.Context(), set...) // before the next one resets
-			if err := errors.Join(reset, first, added, second, counted, third); err != nil {
+			if err := errors.Join(reset, none, first, added, second, counted, third); err != nil {
 				return err
 			}
 		}
@@ -136,19 +143,9 @@ func TestParityBarriers(t *testing.T) {
 }
 
 var (
-	heavyDense  = agent.NewFunc[*tensor.Tensor, int]("test.heavy_rpc")
-	heavySparse = agent.NewFunc[*tensor.Sparse, int]("test.heavy_rpc_sparse")
+	workDense  = agent.NewFunc[*tensor.Tensor, int]("test.heavy_rpc")
+	workSparse = agent.NewFunc[*tensor.Sparse, int]("test.heavy_rpc_sparse")
 )
-
-func work(x *tensor.Tensor) (int, error) {
-	values, err := tensor.MutableData[float32](x)
-	for i := range 100 {
-		for j := range values {
-			values[j] = values[j] * float32(i) / float32(i+1)
-		}
-	}
-	return 0, err
-}
 
 // unevenWork is PyTorch's _run_uneven_workload: the first worker has something to do
 // for the second, and then for the third, which has been waiting all that time.
@@ -161,14 +158,12 @@ func unevenWork(m *team.Member, a *agent.Agent, call func(to agent.To) *agent.Fu
 		for range 30 {
 			calls = append(calls, call(to))
 		}
-		results, err := future.WaitAll(m.Context(), calls...)
-		if err != nil {
+		if _, err := future.All(calls...).Wait(m.Context()); err != nil {
 			return err
 		}
-		for _, n := range results {
-			if n != 0 {
-				return want(0, n)
-			}
+		results, err := future.WaitAll(m.Context(), calls...)
+		if err := errors.Join(err, want(make([]int, 30), results)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -178,8 +173,8 @@ func unevenWork(m *team.Member, a *agent.Agent, call func(to agent.To) *agent.Fu
 func uneven(t *testing.T, sparse bool, leave func(ctx context.Context, a *agent.Agent) error) {
 	serve := func(c *agent.Config) {
 		c.Funcs = agent.Funcs{
-			heavyDense.Serve(func(_ context.Context, x *tensor.Tensor) (int, error) { return work(x) }),
-			heavySparse.Serve(func(_ context.Context, x *tensor.Sparse) (int, error) { return work(x.Values()) }),
+			workDense.Serve(func(_ context.Context, x *tensor.Tensor) (int, error) { return 0, heavy(x) }),
+			workSparse.Serve(func(_ context.Context, x *tensor.Sparse) (int, error) { return 0, heavy(x) }),
 		}
 	}
 	team.Start(t, world, func(m *team.Member) error {
@@ -187,27 +182,12 @@ func uneven(t *testing.T, sparse bool, leave func(ctx context.Context, a *agent.
 		if err != nil {
 			return err
 		}
-		x, err := tensor.Zeros(tensor.F32, 100, 100)
-		if err != nil {
-			return err
-		}
-		i, err := tensor.FromSlice([]int64{0, 1, 2, 0, 2, 1}, 2, 3)
-		if err != nil {
-			return err
-		}
-		v, err := tensor.FromSlice([]float32{1, 2, 3}, 3)
-		if err != nil {
-			return err
-		}
-		s, err := tensor.NewSparse(i, v, 3, 3)
-		if err != nil {
-			return err
-		}
+		x, s := heavyDense(), buildSparse(panicking{})
 		err = unevenWork(m, a, func(to agent.To) *agent.Future[int] {
 			if sparse {
-				return heavySparse.Go(m.Context(), a, to, s)
+				return workSparse.Go(m.Context(), a, to, s)
 			}
-			return heavyDense.Go(m.Context(), a, to, x)
+			return workDense.Go(m.Context(), a, to, x)
 		})
 		return errors.Join(err, leave(m.Context(), a))
 	}).Wait()
@@ -233,80 +213,95 @@ func TestParityUnevenWork(t *testing.T) {
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_twice_sparse", func(t *testing.T) { uneven(t, true, waitAll(2)) })
 }
 
-// dynamic has the first of four processes join, then the others, and then live.
-func dynamic(t *testing.T, live func(m *team.Member, a *agent.Agent) error) {
+// dynamic has the first of four processes join, then the others concurrently. Each of these
+// runs others as soon as it has joined; the first process runs first after all have.
+func dynamic(t *testing.T, others, first func(m *team.Member, a *agent.Agent) error) {
 	crew := team.Start(t, world, func(m *team.Member) error {
-		if m.Rank > 0 {
-			if err := m.Await("join"); err != nil {
-				return err
-			}
+		act, begin := others, "join"
+		if m.Rank == 0 {
+			act, begin = first, "act"
+		} else if err := m.Await(begin); err != nil {
+			return err
 		}
-		a, err := joinCrew(m, func(c *agent.Config) { c.WorldSize = 0; serveDouble(m.Rank, c) })
+		a, err := joinCrew(m, func(c *agent.Config) { c.WorldSize = 0 })
 		if err != nil {
 			return err
 		}
-		m.Say("joined")
-		if err := m.Await("live"); err != nil {
-			return err
+		if m.Rank == 0 {
+			m.Say("joined")
+			if err := m.Await(begin); err != nil {
+				return err
+			}
 		}
-		err = live(m, a)
-		m.Say("lived")
+		err = act(m, a)
+		m.Say("done")
 		return errors.Join(err, m.Await("leave"), a.Shutdown(m.Context()))
 	})
 	crew.Await(0, "joined")
 	crew.TellAll("join")
 	for rank := 1; rank < world; rank++ {
-		crew.Await(rank, "joined")
+		crew.Await(rank, "done")
 	}
-	crew.TellAll("live")
-	for rank := range world {
-		crew.Await(rank, "lived")
-	}
+	crew.TellAll("act")
+	crew.Await(0, "done")
 	crew.TellAll("leave")
 	crew.Wait()
 }
 
+// onePlusOne has a worker add.
+func onePlusOne(m *team.Member, a *agent.Agent, to agent.To) error {
+	sum, err := agent.One[*tensor.Tensor](a.Op(m.Context(), to, "aten::add", integer(1), integer(1)))
+	if err != nil {
+		return err
+	}
+	same, err := tensor.Equal(integer(2), sum)
+	return errors.Join(err, want(true, same))
+}
+
 func TestParityDynamic(t *testing.T) {
+	nothing := func(*team.Member, *agent.Agent) error { return nil }
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_init_rpc", func(t *testing.T) {
 		group := startGroup(t, world, func(_ int, c *agent.Config) { c.WorldSize = 0 })
 		for rank, a := range group {
 			require.Equal(t, agent.WorkerInfo{Name: fmt.Sprintf("worker%d", rank), Rank: rank}, a.Self())
-			require.NoError(t, a.Shutdown(t.Context()))
 		}
+		allWell(t, group, shutdown(t))
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_new_rank_can_communicated_with_existing_rank", func(t *testing.T) {
-		dynamic(t, func(m *team.Member, a *agent.Agent) error {
-			if m.Rank == 0 {
-				return nil
+		dynamic(t, func(m *team.Member, a *agent.Agent) (err error) {
+			for range 20 { // while others still join
+				err = errors.Join(err, onePlusOne(m, a, "worker0"))
 			}
-			n, err := double.Call(m.Context(), a, "worker0", 21)
-			return errors.Join(err, want(42, n))
-		})
+			return err
+		}, nothing)
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_existing_rank_can_communicate_with_new_rank", func(t *testing.T) {
-		dynamic(t, func(m *team.Member, a *agent.Agent) error {
-			for rank := 1; m.Rank == 0 && rank < world; rank++ {
-				n, err := double.Call(m.Context(), a, agent.Rank(rank), 21)
-				if err := errors.Join(err, want(42, n)); err != nil {
-					return err
-				}
+		dynamic(t, nothing, func(m *team.Member, a *agent.Agent) (err error) {
+			for rank := 1; rank < world; rank++ {
+				err = errors.Join(err, onePlusOne(m, a, agent.Rank(rank)), onePlusOne(m, a, agent.To(fmt.Sprint("worker", rank))))
 			}
-			return nil
+			return err
 		})
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_init_rpc_without_rank", func(t *testing.T) {
 		t.Setenv("RANK", "")
 		c := agent.Config{Name: "worker0", Rendezvous: "env://", Logger: slog.New(slog.DiscardHandler)}
 		_, errs := joinAll(t, c)
+		require.ErrorIs(t, errs[0], store.ErrURL)
 		require.ErrorContains(t, errs[0], "environment variable RANK expected")
-		// Elsewhere a rank below 0 is the lowest that is free.
-		group := startGroup(t, world, func(_ int, c *agent.Config) { c.Rank, c.WorldSize = -1, 0 })
-		infos, err := group[0].Workers(t.Context())
-		require.NoError(t, err)
-		require.Len(t, infos, world)
-		for rank, info := range infos {
-			require.Equal(t, rank, info.Rank)
-		}
+		// Nor does a static group assign ranks.
+		_, errs = joinAll(t, member(memoryStore(t), -1, world))
+		require.ErrorContains(t, errs[0], "rank -1 in a static group")
+		// With tcp:// the rank selects the worker that serves the store, unless Join does.
+		first, second := member(nil, -1, 0), member(nil, -1, 0)
+		first.Rendezvous = "tcp://" + freeport.Addr(t)
+		second.Name, second.Rendezvous = "second", first.Rendezvous
+		_, errs = joinAll(t, first)
+		require.NoError(t, errs[0])
+		_, errs = joinAll(t, second)
+		require.ErrorContains(t, errs[0], "address already in use")
+		t.Run("file", func(t *testing.T) { joinWithoutRank(t, "file://"+filepath.Join(t.TempDir(), "store")) })
+		t.Run("tcp", func(t *testing.T) { joinWithoutRank(t, "tcp://"+freeport.Addr(t)) })
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_and_static_init_rpc_together", func(t *testing.T) {
 		s := memoryStore(t)
@@ -319,4 +314,37 @@ func TestParityDynamic(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 42, n)
 	})
+}
+
+// joinWithoutRank joins workers without a rank. Each gets the lowest rank that is free, also
+// that of a worker which has left.
+func joinWithoutRank(t *testing.T, url string) {
+	var configs []agent.Config
+	for i := range world {
+		configs = append(configs, agent.Config{
+			Name: fmt.Sprintf("worker_%c", 'a'+i), Rank: -1, Rendezvous: url, Logger: slog.New(slog.DiscardHandler),
+			StoreOptions: store.Options{Join: i > 0}, // the first serves it, where it is not a file
+		})
+	}
+	group, errs := joinAll(t, configs...)
+	require.NoError(t, errors.Join(errs...))
+	byRank := make([]agent.WorkerInfo, world)
+	for i, a := range group {
+		require.Equal(t, configs[i].Name, a.Self().Name)
+		require.Contains(t, []int{0, 1, 2, 3}, a.Self().Rank)
+		byRank[a.Self().Rank] = a.Self()
+	}
+	for _, a := range group {
+		infos, err := a.Workers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, byRank, infos)
+	}
+	left := group[2]
+	require.NoError(t, left.Shutdown(t.Context()))
+	again, errs := joinAll(t, configs[2])
+	require.NoError(t, errs[0])
+	require.Equal(t, left.Self(), again[0].Self())
+	for _, a := range []*agent.Agent{again[0], group[3], group[1], group[0]} {
+		require.NoError(t, a.Shutdown(t.Context()))
+	}
 }

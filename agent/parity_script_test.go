@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,39 +37,78 @@ func (w worker) next(n int) agent.To { return agent.Rank((w.Self().Rank + n) % p
 // nextName is next as errors call it.
 func (w worker) nextName() string { return fmt.Sprintf("worker%d", (w.Self().Rank+1)%parityWorld) }
 
-// together runs a parity case with four workers in this process.
-func together(t *testing.T, id string, s script) {
+// bystander fails a test from a goroutine that is not the test's, and cancels the context of
+// the other workers, which may be waiting for this one.
+type bystander struct {
+	*testing.T
+	cancel context.CancelCauseFunc
+}
+
+func (b bystander) FailNow() {
+	b.Fail()
+	b.cancel(errors.New("another worker failed"))
+	runtime.Goexit()
+}
+
+// atOnce runs a script on all workers of this process concurrently. Each worker shuts down at
+// the end of its script, unless the script has closed it.
+func atOnce(t *testing.T, group []*agent.Agent, s script) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var all sync.WaitGroup
+	for rank, a := range group {
+		all.Go(func() {
+			t := bystander{t, cancel}
+			s(t, worker{Agent: a, ctx: ctx, n: rank + 1})
+			if err := a.Shutdown(ctx); !errors.Is(err, agent.ErrClosed) {
+				require.NoError(t, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// inOneProcess runs a parity case with four workers of this process at once.
+func inOneProcess(t *testing.T, id string, s script) {
+	t.Helper()
+	parity.Case(t, id, func(t *testing.T) { atOnce(t, startGroup(t, parityWorld, serveParity), s) })
+}
+
+// inTime runs a parity case with four workers at once, in simulated time.
+func inTime(t *testing.T, id string, configure func(int, *agent.Config), s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
-		for rank, a := range startGroup(t, parityWorld, serveParity) {
-			s(t, worker{Agent: a, ctx: t.Context(), n: rank + 1})
-		}
+		simulate(t, parityWorld, configure, func(t *testing.T, group []*agent.Agent) { atOnce(t, group, s) })
 	})
 }
 
-// apart runs a parity case with four processes.
-func apart(t *testing.T, id string, s script) {
+// inProcesses runs a parity case with four processes.
+func inProcesses(t *testing.T, id string, s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
-		crew := team.Start(t, parityWorld, func(m *team.Member) error { return liveApart(m, s) })
-		for rank := range parityWorld {
-			crew.Await(rank, "done")
-		}
-		crew.TellAll("end")
+		crew := team.Start(t, parityWorld, func(m *team.Member) error { return runScript(m, s) })
 		crew.Wait()
 	})
 }
 
-func liveApart(m *team.Member, s script) error {
-	c := agent.Config{Name: m.Name(), Rank: m.Rank, WorldSize: m.World, Rendezvous: m.Store, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	serveParity(m.Rank, &c)
-	a, err := agent.Join(m.Context(), c)
+// runScript runs a script in a process, and then shuts down with the others.
+func runScript(m *team.Member, s script) error {
+	a, err := joinCore(m)
 	if err != nil {
 		return err
 	}
 	s(panicking{}, worker{Agent: a, ctx: m.Context(), n: m.Rank + 1})
-	m.Say("done")
-	return errors.Join(m.Await("end"), a.Close())
+	err = a.Shutdown(m.Context())
+	if errors.Is(err, agent.ErrClosed) {
+		err = nil // by the script
+	}
+	return err
+}
+
+func joinCore(m *team.Member) (*agent.Agent, error) {
+	c := agent.Config{Name: m.Name(), Rank: m.Rank, WorldSize: m.World, Rendezvous: m.Store, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	serveCore(m.Rank, &c)
+	return agent.Join(m.Context(), c)
 }
 
 // panicking fails where there is no test.
@@ -105,9 +146,42 @@ func full(value float32, shape ...int) *tensor.Tensor {
 	return x
 }
 
+// integer is a tensor of one number, without dimensions.
+func integer(n int64) *tensor.Tensor {
+	x, err := tensor.FromSlice([]int64{n})
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
 func equalTensor(t require.TestingT, want, got *tensor.Tensor) {
 	require.NotNil(t, got)
 	same, err := tensor.Equal(want, got)
 	require.NoError(t, err)
 	require.True(t, same, "%v is not %v", got, want)
+}
+
+// buildSparse is upstream's sparse tensor of three integers.
+func buildSparse(t require.TestingT) *tensor.Sparse { return sparseOf(t, 3, 4, 5) }
+
+// sparseOf is a sparse tensor with these values at the places of buildSparse.
+func sparseOf(t require.TestingT, values ...int64) *tensor.Sparse {
+	indices, err := tensor.FromSlice([]int64{0, 1, 1, 2, 0, 2}, 2, 3)
+	require.NoError(t, err)
+	list, err := tensor.FromSlice(values, 3)
+	require.NoError(t, err)
+	s, err := tensor.NewSparse(indices, list, 2, 3)
+	require.NoError(t, err)
+	return s
+}
+
+func equalSparse(t require.TestingT, want *tensor.Sparse, got any) {
+	require.IsType(t, want, got)
+	require.Equal(t, want.Shape(), got.(*tensor.Sparse).Shape())
+	x, err := want.ToDense()
+	require.NoError(t, err)
+	y, err := got.(*tensor.Sparse).ToDense()
+	require.NoError(t, err)
+	equalTensor(t, x, y)
 }

@@ -36,7 +36,7 @@ func stress(name string, repeat int, arg func(t require.TestingT) any) script {
 }
 
 func TestParityStress(t *testing.T) {
-	dense := func(require.TestingT) any { return full(1, 100, 100) }
+	dense := func(require.TestingT) any { return heavyDense() }
 	sparse := func(t require.TestingT) any { return buildSparse(t) }
 	inProcesses(t, "rpc/RpcTest.test_stress_light_rpc", stress("light_rpc", 1000, nil))
 	inProcesses(t, "rpc/RpcTest.test_stress_heavy_rpc", stress("heavy_rpc", 20, dense))
@@ -69,15 +69,15 @@ func TestParityShutdown(t *testing.T) {
 		require.ErrorIs(t, err, agent.ErrClosed)
 	})
 	inProcesses(t, "rpc/RpcTest.test_local_shutdown_with_rpc", func(t require.TestingT, w worker) {
-		require.NotNil(t, w.add(t, w.next(1), full(1, w.n, w.n), full(1, w.n, w.n)))
+		equalTensor(t, full(2, w.n, w.n), w.add(t, w.next(1), full(1, w.n, w.n), full(1, w.n, w.n)).(*tensor.Tensor))
 		require.NoError(t, w.Barrier(w.ctx))
 		require.NoError(t, w.Close())
 	})
 	inProcesses(t, "rpc/RpcTest.test_shutdown_followed_by_rpc", func(t require.TestingT, w worker) {
-		require.NotNil(t, w.add(t, w.next(1), full(1, w.n, w.n), full(1, w.n, w.n)))
+		equalTensor(t, full(2, w.n, w.n), w.add(t, w.next(1), full(1, w.n, w.n), full(1, w.n, w.n)).(*tensor.Tensor))
 		require.NoError(t, w.Shutdown(w.ctx))
 		for _, to := range []agent.To{w.next(1), w.Self().To()} {
-			_, err := w.Op(w.ctx, to, "aten::add", full(1, 2), full(1, 2))
+			_, err := w.Op(w.ctx, to, "aten::add", full(1, w.n, w.n), full(1, w.n, w.n))
 			require.ErrorIs(t, err, agent.ErrClosed)
 			_, err = w.InvokeAsync(w.ctx, to, "light_rpc").Wait(w.ctx)
 			require.ErrorIs(t, err, agent.ErrClosed)
@@ -124,27 +124,33 @@ func outlive(m *team.Member) error {
 	return m.Await("end")
 }
 
-func TestParityWaitAll(t *testing.T) {
-	early := func(text, name string, args ...any) script {
-		return func(t require.TestingT, w worker) {
-			require.NoError(t, w.Barrier(w.ctx))
-			first := w.InvokeAsync(w.ctx, w.next(1), "timed_out_rpc")
-			call := func() *agent.Future[[]any] {
-				if name == "aten::add" {
-					return w.OpAsync(w.ctx, w.next(1), name, args...)
-				}
-				return w.InvokeAsync(w.ctx, w.next(1), name, args...)
-			}
-			_, err := future.WaitAll(w.ctx, first, call(), call())
-			require.ErrorContains(t, err, text)
-			require.False(t, first.IsDone())
-			_, err = w.Invoke(w.ctx, w.next(1), "let_go")
-			require.NoError(t, err)
-			_, err = first.Wait(w.ctx)
-			require.NoError(t, err)
-		}
+// early waits for a call that does not end and two that fail, and gets the error of these.
+func early(text string, failing func(w worker) *agent.Future[[]any]) script {
+	return func(t require.TestingT, w worker) {
+		require.NoError(t, w.Barrier(w.ctx))
+		first := w.InvokeAsync(w.ctx, w.next(1), "timed_out_rpc")
+		_, err := future.WaitAll(w.ctx, first, failing(w), failing(w))
+		require.ErrorContains(t, err, text)
+		require.False(t, first.IsDone())
+		_, err = w.Invoke(w.ctx, w.next(1), "let_go")
+		require.NoError(t, err)
+		_, err = first.Wait(w.ctx)
+		require.NoError(t, err)
 	}
-	inProcesses(t, "rpc/RpcTest.test_wait_all_exit_early_python", early(expectedErr, "raise_func"))
-	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_builtin", serveCore, early("size of tensor", "aten::add", full(1, 10), full(1, 5)))
-	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_script_function", serveCore, early(expectedErr, "raise_func"))
+}
+
+func TestParityWaitAll(t *testing.T) {
+	raise := func(w worker) *agent.Future[[]any] { return w.InvokeAsync(w.ctx, w.next(1), "raise_func") }
+	inProcesses(t, "rpc/RpcTest.test_wait_all_exit_early_python", early(expectedErr, raise))
+	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_builtin", serveCore, early("size of tensor", func(w worker) *agent.Future[[]any] {
+		return w.OpAsync(w.ctx, w.next(1), "aten::add", full(1, 10), full(1, 5))
+	}))
+	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_script_function", serveCore, early(expectedErr, func(w worker) *agent.Future[[]any] {
+		return future.ThenFuture(raise(w), func(f *agent.Future[[]any]) (*agent.Future[[]any], error) {
+			if err := f.Err(); err != nil {
+				return nil, err
+			}
+			return w.OpAsync(w.ctx, w.next(1), "aten::add", full(1, 2), 1), nil
+		})
+	}))
 }

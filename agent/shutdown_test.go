@@ -20,9 +20,9 @@ func shutdown(t *testing.T) func(*agent.Agent) error {
 	return func(a *agent.Agent) error { return a.Shutdown(t.Context()) }
 }
 
-// Calls that handlers leave behind them, and what is called by those, are waited for, also by
-// workers that had nothing to do when the first worker counted what is under way: the sum of
-// that round has no call in it, and nobody leaves before a second round has the same sum.
+// Shutdown waits for calls that handlers began and did not wait for, and for the calls that
+// these cause. Here three workers contribute to the first round before any call is made: its sum
+// has no active call, and no worker may leave before a second round has the same sum.
 func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 	hop := agent.NewFunc[int, int]("test.hop")
 	var begun [4]chan *agent.Future[int] // by the handler of that rank
@@ -43,10 +43,10 @@ func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 	}
 	simulate(t, 4, configure, func(t *testing.T, group []*agent.Agent) {
 		down := make([]<-chan error, 4)
-		for _, rank := range []int{3, 2, 1} { // which have nothing to do yet
+		for _, rank := range []int{3, 2, 1} { // before they have any call
 			down[rank] = patience.Start(func() error { return group[rank].Shutdown(t.Context()) })
 		}
-		pass(time.Second) // they have said so
+		pass(time.Second) // their contributions are made
 		_, err := hop.Call(t.Context(), group[0], "worker1", 0)
 		require.NoError(t, err)
 		down[0] = patience.Start(func() error { return group[0].Shutdown(t.Context()) })

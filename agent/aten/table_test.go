@@ -217,8 +217,8 @@ func TestKernelErrors(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A sparse tensor over a number: the places stay as they were listed, integers become
-// fractions, and the argument keeps its values.
+// Division of a sparse tensor by a number keeps the list of indices, makes floating point
+// numbers of integers, and does not change its argument.
 func TestSparseByNumber(t *testing.T) {
 	inf := float32(math.Inf(1))
 	places := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // of which (0, 2) twice

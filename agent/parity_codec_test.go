@@ -1,0 +1,73 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+)
+
+// jsonCodec encodes values as JSON, and counts.
+type jsonCodec struct{ encoded, decoded *atomic.Int32 }
+
+func (c jsonCodec) Encode(e *codec.Encoder, ptr any) error {
+	text, err := json.Marshal(ptr)
+	if err != nil {
+		return err
+	}
+	c.encoded.Add(1)
+	e.Bytes(text)
+	return nil
+}
+
+func (c jsonCodec) Decode(d *codec.Decoder, ptr any) error {
+	text, err := d.Bytes()
+	if err != nil {
+		return err
+	}
+	c.decoded.Add(1)
+	return json.Unmarshal(text, ptr)
+}
+
+// unexported has what package codec refuses, and JSON leaves out.
+type unexported struct {
+	N      int
+	hidden int
+}
+
+func TestParityCodec(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_use_rpc_pickler", func(t *testing.T) {
+		twice := agent.NewFunc[unexported, unexported]("twice")
+		serve := twice.Serve(func(_ context.Context, v unexported) (unexported, error) {
+			if v.N == 0 {
+				return v, errQuota
+			}
+			return unexported{N: 2 * v.N, hidden: v.hidden}, nil
+		})
+		var encoded, decoded atomic.Int32
+		group := startGroup(t, parityWorld, func(_ int, c *agent.Config) {
+			c.Registry, c.Funcs, c.Codec = parityRegistry(), agent.Funcs{serve}, jsonCodec{&encoded, &decoded}
+		})
+		got, err := twice.Call(t.Context(), group[0], "worker1", unexported{N: 21, hidden: 1})
+		require.NoError(t, err)
+		require.Equal(t, unexported{N: 42}, got)
+		require.Equal(t, []int32{2, 2}, []int32{encoded.Load(), decoded.Load()}, "the argument and the result")
+		_, err = twice.Go(t.Context(), group[0], "worker1", unexported{}).Wait(t.Context())
+		require.ErrorIs(t, err, errQuota, "errors are not the business of the codec")
+		_, err = agent.NewFunc[chan int, unexported]("twice").Call(t.Context(), group[0], "worker1", nil)
+		require.ErrorIs(t, err, agent.ErrArguments)
+		require.ErrorContains(t, err, "json: unsupported type")
+		_, err = agent.NewFunc[string, unexported]("twice").Call(t.Context(), group[0], "worker1", "x")
+		require.ErrorIs(t, err, agent.ErrArguments, "the other end cannot decode it")
+
+		plain := startGroup(t, 2, func(_ int, c *agent.Config) { c.Funcs = agent.Funcs{serve} })
+		_, err = twice.Call(t.Context(), plain[0], "worker1", unexported{N: 21})
+		require.ErrorIs(t, err, codec.ErrUnsupported, "other agents keep theirs")
+	})
+}

@@ -1,0 +1,121 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+func TestParityScopes(t *testing.T) {
+	parity.Case(t, "rpc/RpcTest.test_wait_all", func(t *testing.T) {
+		group, begun, gate := startGated(t)
+		var call *agent.Future[int]
+		var sum *agent.Future[[]any]
+		require.NoError(t, agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			call = gated.Go(ctx, group[0], "worker1", 7)
+			sum = group[0].OpAsync(ctx, "worker1", "aten::add", full(1, 2, 2), 1)
+			patience.Finish(t, begun)
+			close(gate)
+			return nil
+		}))
+		require.True(t, sum.IsDone())
+		x, err := agent.One[*tensor.Tensor](sum.Result())
+		require.NoError(t, err)
+		equalTensor(t, full(2, 2, 2), x)
+		require.True(t, call.IsDone())
+		n, err := call.Result()
+		require.NoError(t, err)
+		require.Equal(t, 7, n)
+	})
+	inOneProcess(t, "rpc/RpcTest.test_wait_all_multiple_call", func(t require.TestingT, w worker) {
+		var calls []*agent.Future[[]any]
+		require.NoError(t, agent.WaitAll(w.ctx, func(ctx context.Context) error {
+			for i := range 20 {
+				calls = append(calls, w.OpAsync(ctx, w.next(1), "aten::add", full(1, i, i), 1))
+				sum, err := agent.One[*tensor.Tensor](w.Op(ctx, w.next(1), "aten::add", full(1, i, i), 1))
+				require.NoError(t, err)
+				equalTensor(t, full(2, i, i), sum)
+			}
+			return nil
+		}))
+		for i, call := range calls {
+			require.True(t, call.IsDone())
+			sum, err := agent.One[*tensor.Tensor](call.Result())
+			require.NoError(t, err)
+			equalTensor(t, full(2, i, i), sum)
+		}
+	})
+	inTime(t, "rpc/RpcTest.test_wait_all_timeout", serveCore, func(t require.TestingT, w worker) {
+		begun := time.Now()
+		err := agent.WaitAll(w.ctx, func(ctx context.Context) error {
+			w.InvokeAsync(ctx, w.next(1), "my_sleep_func", 1.0, agent.Timeout(100*time.Millisecond))
+			return nil
+		})
+		requireTimeout(t, err, "100 ms")
+		require.Equal(t, 100*time.Millisecond, time.Since(begun))
+	})
+	inOneProcess(t, "rpc/RpcTest.test_wait_all_raise_in_user_func", func(t require.TestingT, w worker) {
+		err := agent.WaitAll(w.ctx, func(ctx context.Context) error {
+			w.InvokeAsync(ctx, w.next(1), "raise_func")
+			w.InvokeAsync(ctx, w.next(1), "custom_raise_func")
+			return nil
+		})
+		var remote *agent.RemoteError
+		require.ErrorAs(t, err, &remote)
+		require.ErrorContains(t, err, "raise_func on "+w.nextName()+": "+expectedErr, "the first that began")
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_raise_in_body", func(t *testing.T) {
+		group, begun, gate := startGated(t)
+		raised := errors.New("Expected error")
+		var call *agent.Future[int]
+		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
+			call = gated.Go(ctx, group[0], "worker1", 7)
+			patience.Finish(t, begun)
+			close(gate)
+			return raised
+		})
+		require.ErrorIs(t, err, raised)
+		require.True(t, call.IsDone(), "the calls are waited for all the same")
+	})
+	parity.Case(t, "rpc/RpcTest.test_wait_all_with_exception", func(t *testing.T) { waitAllOf(t, 10, 0) })
+	parity.Case(t, "rpc/RpcTest.test_wait_all_with_partial_exception", func(t *testing.T) { waitAllOf(t, 1, 10) })
+}
+
+// waitAllOf waits for calls of which some fail, at all workers at once.
+func waitAllOf(t *testing.T, bad, good int) {
+	work := agent.NewFunc[string, int]("test.work")
+	group := startGroup(t, world, func(_ int, c *agent.Config) {
+		c.Funcs = agent.Funcs{work.Serve(func(_ context.Context, text string) (int, error) {
+			if text != "" {
+				return 0, errors.New(text)
+			}
+			return 1, nil
+		})}
+	})
+	allWell(t, group, func(a *agent.Agent) error {
+		var calls []*agent.Future[int]
+		for range good {
+			calls = append(calls, work.Go(t.Context(), a, next(a), ""))
+		}
+		fine := calls
+		for range bad {
+			calls = append(calls, work.Go(t.Context(), a, next(a), "Expected error"))
+		}
+		_, err := future.WaitAll(t.Context(), calls...)
+		var remote *agent.RemoteError
+		require.ErrorAs(t, err, &remote)
+		require.ErrorContains(t, err, "Expected error")
+		values, err := future.WaitAll(t.Context(), fine...)
+		return errors.Join(err, want(slices.Repeat([]int{1}, good), values))
+	})
+}
