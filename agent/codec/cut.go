@@ -92,6 +92,7 @@ func (e *Encoder) addPart(order []int, lo, hi int) error {
 		e.pieces[i].part, e.pieces[i].from = len(e.parts), from
 	}
 	e.parts = append(e.parts, pipe.Tensor{Buffer: first.buffer.Slice(from, hi-from)})
+	e.owners = append(e.owners, first.tensor.Storage())
 	return nil
 }
 

@@ -38,6 +38,7 @@ type Encoder struct {
 	pieces     []piece // for each view
 	order      []int   // views, sorted for cutting
 	parts      []pipe.Tensor
+	owners     []*tensor.Storage // of the parts
 	headers    []header
 }
 
@@ -63,6 +64,7 @@ func (e *Encoder) Reset(dst []byte) {
 	e.storages.reset()
 	e.pieces = emptied(e.pieces)
 	e.parts = emptied(e.parts)
+	e.owners = emptied(e.owners)
 	e.headers = emptied(e.headers)
 }
 
@@ -135,6 +137,10 @@ func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 	e.finished = true
 	return e.buf, e.parts, nil
 }
+
+// Storages returns, for each tensor that Finish returned, the storage in whose memory it
+// lies, all of which the tensor keeps reachable. The list is valid until Reset.
+func (e *Encoder) Storages() []*tensor.Storage { return e.owners }
 
 func (e *Encoder) finish() error {
 	values := len(e.buf) - e.start - frontSize

@@ -322,3 +322,27 @@ func TestExpandedLimit(t *testing.T) {
 	data, tensors = encode(t, NewRegistry(), &vast)
 	require.ErrorIs(t, decode(t, NewRegistry(), &got, data, tensors), ErrLimit)
 }
+
+// For each part the storage is known that it keeps reachable: that of the tensor, or that of
+// the copy of one whose elements lie far apart.
+func TestStoragesOfParts(t *testing.T) {
+	get := must(t)
+	a, b := counting(t, 256, 256), counting(t, 4)
+	column := get(counting(t, 256, 256).Slice(1, 0, 1, 1))
+	e := NewEncoder(NewRegistry(), Limits{})
+	require.NoError(t, e.Encode(&[]*tensor.Tensor{
+		get(a.Slice(0, 0, 2, 1)), get(a.Slice(0, 200, 202, 1)), b, column, get(b.Slice(0, 1, 2, 1)),
+	}))
+	_, parts, err := e.Finish()
+	require.NoError(t, err)
+	storages := e.Storages()
+	require.Len(t, parts, 4)
+	require.Len(t, storages, 4)
+	require.Same(t, a.Storage(), storages[0])
+	require.Same(t, a.Storage(), storages[1])
+	require.Same(t, b.Storage(), storages[2])
+	require.NotSame(t, column.Storage(), storages[3])
+	require.Equal(t, 256*4, storages[3].Len())
+	e.Reset(nil)
+	require.Empty(t, e.Storages())
+}
