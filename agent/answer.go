@@ -15,13 +15,13 @@ func (r *Request) Reply(ptrs ...any) error {
 	if err := r.claim(); err != nil {
 		return err
 	}
-	r.remember(ptrs, nil)
 	e, err := r.encode(reply, ptrs...)
 	if err != nil {
 		err = marked(ErrResult, err)
 		r.answerFailure(err)
 		return err
 	}
+	r.remember(reply, e)
 	r.send(e)
 	return nil
 }
@@ -32,7 +32,9 @@ func (r *Request) Fail(err error) error {
 	if claimed := r.claim(); claimed != nil {
 		return claimed
 	}
-	r.remember(nil, err)
+	if r.once != nil && r.Err() != nil {
+		r.abandon()
+	}
 	r.answerFailure(err)
 	return nil
 }
@@ -50,10 +52,12 @@ func (r *Request) answerFailure(err error) {
 	}
 	if failed != nil {
 		r.conn.agent.log.Error("no answer", "function", r.Name(), "caller", r.conn.peer.Name, "error", failed)
+		r.remember(failure, nil)
 		r.conn.pipe.Abort(failed)
 		r.close()
 		return
 	}
+	r.remember(failure, e)
 	r.send(e)
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -153,8 +154,23 @@ type Limits struct {
 	AnswerBytes int
 
 	// Remembered bounds the answers that are kept for each other worker, see Once.
-	// Default 1024.
+	// Default 1024. The keys of evicted answers are known for longer: for each answer that
+	// is allowed 64 keys that WithRetry made, and as many of the application, each in some
+	// 80 bytes.
 	Remembered int
+
+	// RememberedBytes bounds the memory of these answers for each other worker: their
+	// messages and keys, and 512 bytes for each. A tensor of more than 64 KiB, or one of a
+	// device, counts with the whole storage in which it lies, again in each answer. Beyond
+	// the limit the oldest answers are evicted. Default 16 MiB.
+	RememberedBytes int
+
+	// RetryWindow is how long a function does not run again for a key that the application
+	// chose, since that came last: a worker that makes calls again with keys of its own
+	// does so within that time, see Idempotent. If a worker uses more keys within that
+	// time than are known, see Remembered, further calls fail with ErrOverloaded.
+	// Default 10 min.
+	RetryWindow time.Duration
 
 	// Greetings bounds the pipes whose other ends have not shown yet that they know the
 	// Token of the group. With one more the oldest of them is turned away: a flood of those
@@ -184,7 +200,9 @@ func (l Limits) withDefaults() Limits {
 	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
-	l.Remembered = positive(l.Remembered, 1024)
+	l.Remembered = min(positive(l.Remembered, 1024), math.MaxInt/keysPerAnswer)
+	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), multiplied)
+	l.RetryWindow = min(cmp.Or(l.RetryWindow, 10*time.Minute), maxLeft)
 	l.Greetings = positive(l.Greetings, 1024)
 	l.UnadmittedBytes = positive(l.UnadmittedBytes, 64<<20)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
@@ -209,8 +227,10 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.Greetings, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.RememberedBytes, c.Limits.Greetings, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
+	case c.Limits.RetryWindow < 0:
+		return fmt.Errorf("%w: Limits.RetryWindow is %v", ErrConfig, c.Limits.RetryWindow)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)
 	case c.Store != nil && c.Rendezvous != "":

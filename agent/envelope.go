@@ -58,6 +58,12 @@ func (e *envelope) seal(d *devices) error {
 	if err != nil {
 		return err
 	}
+	return e.fill(data, tensors, d)
+}
+
+// fill makes data, which begins with the head, and the tensors the message. It sets the
+// target devices of the tensors.
+func (e *envelope) fill(data []byte, tensors []pipe.Tensor, d *devices) (err error) {
 	e.buf = data
 	e.message.Metadata = data
 	if len(data)-e.head > inlineBody {

@@ -24,6 +24,7 @@ var sentinels = map[string]error{
 	"agent.ErrPanic":       ErrPanic,
 	"agent.ErrClosed":      ErrClosed,
 	"agent.ErrOverloaded":  ErrOverloaded,
+	"agent.ErrEvicted":     ErrEvicted,
 	"agent.ErrProtocol":    ErrProtocol,
 	"agent.ErrFuture":      ErrFuture,
 

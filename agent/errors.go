@@ -57,8 +57,14 @@ var (
 	// ErrOverloaded says that a worker had more calls of one caller than it agreed to.
 	// Calls that were given up count there until their handlers return, and those that
 	// handlers make are let in beyond what was agreed on, to a limit; a caller that keeps
-	// to the protocol brings it about by one of these only.
+	// to the protocol brings it about by one of these only, or by more keys than
+	// Limits.RetryWindow allows. The function has not run.
 	ErrOverloaded = errors.New("overloaded")
+
+	// ErrEvicted fails a call with a key for which a function that is served with Once has
+	// run before, or may have, and whose answer is not kept. The function does not run
+	// again. The text names the limit to raise at the worker that was called.
+	ErrEvicted = errors.New("answer evicted")
 
 	// ErrFuture says that a value holds a future, which means nothing elsewhere. Wait
 	// for it, or serve the function so that the future is its answer: Func.ServeAsync,

@@ -96,7 +96,7 @@ func (m *Message) Hold(wait func(context.Context) error) {
 // leave and those that come, in calls to this worker itself too. It may be nil in
 // parts. An error ends the call with it. Its functions run in the order of
 // Config.Interceptors for messages that leave, and in the opposite order for those
-// that come.
+// that come. An answer that is sent again, see Once, is sent as they made it first.
 //
 // They do not block: for messages that come, and for answers that leave, they may run
 // where what the other end sends is taken in, be that on the goroutine of some caller;

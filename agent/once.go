@@ -1,10 +1,9 @@
 package agent
 
 import (
-	"context"
 	"fmt"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
@@ -12,105 +11,164 @@ import (
 // Once has a function run once for all requests of one caller that have the same key,
 // as the attempts of a call WithRetry have, or calls that are Idempotent. A request
 // that comes again while the function runs gets the same answer, and so does one that
-// comes later: the answers to the last Limits.Remembered keys of each caller are kept,
-// with all that they hold, which must not change. A run that fails after its caller has
-// given up counts as none.
+// comes later: the latest answers to each caller are kept, as many as Limits.Remembered
+// and Limits.RememberedBytes allow. The tensors of an answer that is kept must not
+// change; what else is in it is copied. A run that fails after its caller has given up
+// counts as none.
+//
+// An answer that is larger than Limits.RememberedBytes is sent and not kept. A request
+// whose answer is not kept, or no longer, fails with ErrEvicted; the function does not
+// run again. For a key that the application chose this holds for Limits.RetryWindow.
 func Once() ServeOption { return func(s *Served) { s.entry.once = true } }
 
 // keyHeader is the section of a request that has its key.
 const keyHeader = "agent.key"
 
-// memory is the answers that one caller got to requests with keys.
+// keyOverhead is what a kept answer takes beside its message and its key, roughly.
+const keyOverhead = 512
+
+// memory is the answers to the requests with keys of one caller, of which the oldest
+// are evicted first.
 type memory struct {
 	mu      sync.Mutex
-	runs    map[runKey]*run
-	settled fifo.Queue[runKey]
+	runs    map[runKey]*run  // under way, or with an answer that is kept
+	kept    fifo.Queue[*run] // the answers, oldest first
+	bytes   int              // that these hold
+	evicted evictedKeys
 }
 
 // runKey is what one run of a function is for.
 type runKey struct{ typ, name, key string }
 
-// run is one run of a function, and its answer.
+// bytes returns the memory of the key of a kept answer.
+func (k *runKey) bytes() int { return keyOverhead + len(k.typ) + len(k.name) + len(k.key) }
+
+// run is one run of a function.
 type run struct {
-	key     runKey
-	over    bool
-	values  []any // the answer, or
-	err     error
-	waiting []*Request // for the same answer
+	key      runKey
+	number   uint64 // of the key, see keyNumber
+	over     bool
+	answer   *answer    // nil once it is evicted
+	last     time.Time  // when it ended, or its key came again
+	waiting  []*Request // for the same answer
+	evicting eviction   // why there is no answer any more
 }
 
-// enter reports whether r is to run, be it that all it does is to answer as another
-// request was. If not, it gets the answer of one that still runs.
-func (m *memory) enter(r *Request) bool {
+// enter reports whether r is the first request with its key, or one that is answered as
+// that was; either is to be launched. Otherwise r waits for the answer to the first. The
+// error matches ErrEvicted or ErrOverloaded.
+func (m *memory) enter(r *Request) (launch bool, err error) {
 	key := runKey{r.handler.typ, r.handler.name, r.key}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := m.runs[key]
 	if old == nil {
-		r.once = &run{key: key}
+		number := keyNumber(r.key)
+		if err := m.evicted.admit(key, number, r); err != nil {
+			return false, err
+		}
+		r.once = &run{key: key, number: number}
 		if m.runs == nil {
 			m.runs = map[runKey]*run{}
 		}
 		m.runs[key] = r.once
-		return true
+		return true, nil
 	}
 	if !old.over {
 		r.stage.Store(uint32(ServedRepeated))
 		old.waiting = append(old.waiting, r)
-		return false
+		return false, nil
 	}
-	r.task = repeated{old}
-	return true
+	old.last = r.begun
+	r.task = repeated{run: old}
+	return true, nil
 }
 
-// repeated is the task of a request that is answered as another one was.
-type repeated struct{ run *run }
-
-// Run answers the request. An error is the answer too.
-func (t repeated) Run(_ context.Context, r *Request) {
-	if t.run.err != nil {
-		_ = r.Fail(t.run.err)
-		return
-	}
-	_ = r.Reply(t.run.values...)
-}
-
-// settle keeps the answer to r, and gives it to those who wait for it. It returns who is
-// to run instead where the answer counts for nothing.
-func (m *memory) settle(r *Request, values []any, err error) (again *Request) {
+// abandon removes the run of a request whose caller has given it up, and whose error
+// therefore counts as no answer. The next request that waits for the answer runs instead.
+func (r *Request) abandon() {
+	m, own := &r.conn.owner.memory, r.once
+	r.once = nil
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	own := r.once
-	if err != nil && r.Err() != nil {
-		if len(own.waiting) == 0 {
-			delete(m.runs, own.key)
-			return nil
-		}
-		again, own.waiting = own.waiting[0], own.waiting[1:]
-		again.once = own
-		return again
-	}
-	own.over, own.values, own.err = true, values, err
-	for _, other := range own.waiting {
-		other.task = repeated{own}
-		go other.conn.launch(other, nil)
-	}
-	own.waiting = nil
-	m.settled.Push(own.key)
-	for m.settled.Len() > r.conn.agent.limits.Remembered {
-		delete(m.runs, m.settled.Pop())
-	}
-	return nil
-}
-
-// remember is called with the answer to a request, before that is sent.
-func (r *Request) remember(values []any, err error) {
-	if r.once == nil {
+	if len(own.waiting) == 0 {
+		delete(m.runs, own.key)
+		m.evicted.forget(own.number)
 		return
 	}
-	if again := r.conn.owner.memory.settle(r, slices.Clone(values), err); again != nil {
-		go again.conn.launch(again, nil)
+	next := own.waiting[0]
+	own.waiting = own.waiting[1:]
+	next.once = own
+	go next.conn.launch(next, nil)
+}
+
+// remember keeps the answer to a request, which is in e, and gives it to the requests
+// that wait for it. It is called before the answer is sent; e is nil if there is none that
+// can be sent.
+func (r *Request) remember(k kind, e *envelope) {
+	own := r.once
+	if own == nil {
+		return
 	}
+	limits := &r.conn.agent.limits
+	var kept *answer
+	if e != nil && own.key.bytes()+e.held() <= limits.RememberedBytes {
+		kept = e.copyAnswer(k)
+	}
+	m := &r.conn.owner.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	own.over, own.last = true, time.Now()
+	if len(own.waiting) > 0 {
+		shared := kept
+		if shared == nil && e != nil {
+			shared = e.copyAnswer(k)
+		}
+		for _, other := range own.waiting {
+			other.task = repeated{own, shared}
+			go other.conn.launch(other, nil)
+		}
+		own.waiting = nil
+	}
+	switch {
+	case e == nil:
+		m.evict(own, evictedUnsent, limits)
+	case kept == nil:
+		m.evict(own, evictedForBytes, limits)
+	default:
+		m.keep(own, kept, limits)
+	}
+}
+
+// keep adds an answer, and evicts the oldest ones beyond the limits. The caller holds mu.
+func (m *memory) keep(own *run, kept *answer, limits *Limits) {
+	own.answer = kept
+	m.kept.Push(own)
+	m.bytes += own.key.bytes() + kept.bytes
+	for m.kept.Len() > limits.Remembered {
+		m.evict(m.kept.Pop(), evictedForCount, limits)
+	}
+	for m.bytes > limits.RememberedBytes {
+		m.evict(m.kept.Pop(), evictedForBytes, limits)
+	}
+}
+
+// evict forgets a run and its answer, but not that its key was used. Requests that are
+// being answered hold the answer by themselves. The caller holds mu.
+func (m *memory) evict(own *run, why eviction, limits *Limits) {
+	if own.answer != nil {
+		m.bytes -= own.key.bytes() + own.answer.bytes
+	}
+	own.answer, own.evicting = nil, why
+	delete(m.runs, own.key)
+	m.evicted.add(own, limits)
+}
+
+// answer returns the answer of a run, and why there is none if it has been evicted.
+func (m *memory) answer(own *run) (*answer, eviction) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return own.answer, own.evicting
 }
 
 // takeKey reads the key of a request whose handler runs once for each.

@@ -78,8 +78,10 @@ func (e *RetryError) Error() string {
 func (e *RetryError) Unwrap() error { return e.Err }
 
 // Idempotent gives a call a key. A function that is served with Once runs once for all
-// calls of this worker that have the same key. WithRetry gives a call one that no other
-// has. The key has 1 to 1024 bytes; the error of the call matches ErrConfig otherwise.
+// calls of this worker that have the same key and come within Limits.RetryWindow of each
+// other, a limit of the worker that is called. WithRetry gives a call one that no other
+// has, for which there is no such window. The key has 1 to 1024 bytes; the error of the
+// call matches ErrConfig otherwise.
 func Idempotent(key string) CallOption {
 	return func(o *callOptions) {
 		if key == "" || len(key) > maxName {

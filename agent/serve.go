@@ -170,9 +170,17 @@ func (c *conn) startLater(r *Request) {
 }
 
 func (c *conn) start(r *Request, s *shift) {
-	if r.key == "" || c.owner.memory.enter(r) {
-		c.launch(r, s)
+	if r.key != "" {
+		first, err := c.owner.memory.enter(r)
+		if err != nil {
+			c.refuse(r, err, s)
+			return
+		}
+		if !first {
+			return
+		}
 	}
+	c.launch(r, s)
 }
 
 // launch runs the handler of a request, when there is a slot and the answers before it

@@ -1,0 +1,238 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+const mib = 1 << 20
+
+// littleError is an error with a short text that refers to much memory.
+type littleError struct{ memory []byte }
+
+func (littleError) Error() string { return "little error" }
+
+// flooded is what a flood of calls asks for, each with 1 MiB.
+type flooded struct {
+	Way  string
+	Text string
+}
+
+type floodAnswer struct {
+	Bytes  []byte
+	Text   string
+	Tensor *tensor.Tensor
+}
+
+// answerFlood answers with 1 MiB, or with little that lies in as much.
+func answerFlood(args flooded) (answer floodAnswer, err error) {
+	rows, err := tensor.FromSlice(make([]byte, mib), mib)
+	if err != nil {
+		return answer, err
+	}
+	switch args.Way {
+	case "bytes":
+		answer.Bytes = make([]byte, mib)
+	case "capacity":
+		answer.Bytes = make([]byte, 1, mib)
+	case "tensor":
+		answer.Tensor = rows
+	case "large view":
+		answer.Tensor, err = rows.Slice(0, 0, mib/4, 1)
+	case "small view":
+		answer.Tensor, err = rows.Slice(0, 0, 16, 1)
+	case "argument":
+		answer.Text = args.Text[:5]
+	case "error":
+		err = errors.New(strings.Repeat("x", mib))
+	case "little error":
+		err = littleError{make([]byte, mib)}
+	}
+	return answer, err
+}
+
+// heap returns the bytes of the heap in use after garbage collection.
+func heap() int {
+	var m runtime.MemStats
+	for range 3 { // a sync.Pool is empty after two
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// However a member has answers take memory, all that it keeps allocated is the limit. The
+// latest answer is kept.
+func TestMemoryOfAnswersIsBounded(t *testing.T) {
+	const calls, limit, slack = 40, 4 * mib, 4 * mib
+	served := agent.NewFunc[flooded, floodAnswer]("test.flood")
+	for _, way := range []string{"bytes", "capacity", "tensor", "large view", "small view", "argument", "error", "little error"} {
+		t.Run(way, func(t *testing.T) {
+			var n atomic.Int32
+			group := startGroup(t, 2, func(_ int, c *agent.Config) {
+				c.Limits.RememberedBytes = limit
+				c.Funcs = agent.Funcs{served.Serve(func(_ context.Context, args flooded) (floodAnswer, error) {
+					n.Add(1)
+					return answerFlood(args)
+				}, agent.Once())}
+			})
+			call := func(key string) error {
+				args := flooded{way, "short"}
+				if way == "argument" {
+					args.Text = strings.Repeat("x", mib)
+				}
+				_, err := served.Call(t.Context(), group[0], "worker1", args, agent.Idempotent(key))
+				if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && !errors.Is(err, agent.ErrEvicted) {
+					return nil
+				}
+				return err
+			}
+			require.NoError(t, call("first"))
+			before := heap()
+			for i := range calls {
+				require.NoError(t, call(strconv.Itoa(i)))
+			}
+			grown := heap() - before
+			t.Logf("%d calls with 1 MiB: %.1f MiB more than before", calls, float64(grown)/mib)
+			require.Less(t, grown, limit+slack)
+			require.NoError(t, call(strconv.Itoa(calls-1)))
+			require.EqualValues(t, calls+1, n.Load())
+		})
+	}
+}
+
+// The memory of tensors goes back to where it came from when an answer is evicted: that of
+// the host, and that of a device.
+func TestMemoryOfEvictedAnswersIsReleased(t *testing.T) {
+	const calls, kept, slack = 40, 4, 4
+	for _, kindName := range []string{device.KindCPU, npu.Name} {
+		t.Run(kindName, func(t *testing.T) {
+			kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
+			var made, released atomic.Int32
+			make1MiB := func() (device.Buffer, error) {
+				if kindName == device.KindCPU {
+					return device.Bytes(bytes.Repeat([]byte{6}, mib)), nil
+				}
+				on := kinds[1].Devices()[0]
+				s, err := kinds[1].NewStream(on)
+				if err != nil {
+					return device.Buffer{}, err
+				}
+				buf, err := kinds[1].Alloc(on, mib, s)
+				if err != nil {
+					return buf, err
+				}
+				return buf, kinds[1].Write(buf, bytes.Repeat([]byte{6}, mib))
+			}
+			serve := func(context.Context, int) (*tensor.Tensor, error) {
+				made.Add(1)
+				buf, err := make1MiB()
+				if err != nil {
+					return nil, err
+				}
+				s, err := tensor.NewStorage(buf, func() { released.Add(1) })
+				if err != nil {
+					return nil, err
+				}
+				return tensor.FromStorage(s, tensor.U8, mib)
+			}
+			group := startGroup(t, 2, func(rank int, c *agent.Config) {
+				c.Limits.RememberedBytes = kept*(mib+1024) + mib/2
+				c.Funcs = agent.Funcs{ample.Serve(serve, agent.Once())}
+				c.Kinds = []device.Kind{kinds[rank]}
+				c.DeviceMap = npus(map[int]int{0: 0})
+				c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
+					o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
+					return tensorpipe.NewContext(o)
+				}
+			})
+			for _, k := range kinds {
+				t.Cleanup(k.Close)
+			}
+			call := func(i int) error {
+				_, err := ample.Call(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i)))
+				return err
+			}
+			for i := range calls {
+				require.NoError(t, call(i))
+			}
+			patience.Finish(t, patience.Start(func() bool {
+				for released.Load() < calls-kept-slack && t.Context().Err() == nil {
+					runtime.GC()
+				}
+				return true
+			}))
+			require.LessOrEqual(t, released.Load(), int32(calls-kept), "of those that are kept")
+			for i := range calls {
+				if i < calls-kept {
+					require.ErrorIs(t, call(i), agent.ErrEvicted)
+				} else {
+					require.NoError(t, call(i))
+				}
+			}
+			require.EqualValues(t, calls, made.Load())
+		})
+	}
+}
+
+// An answer that is evicted while it is being sent keeps its memory until it has left.
+func TestAnswerThatIsEvictedWhileItIsSent(t *testing.T) {
+	memory, ran := &withheld{}, &atomic.Int64{}
+	var released atomic.Bool
+	sevens := agent.NewFunc[agent.None, *tensor.Tensor]("test.sevens")
+	var n runs
+	simulate(t, 2, func(rank int, c *agent.Config) {
+		withholding(memory, ran, nil)(rank, c)
+		c.Limits.RememberedBytes = mib + 2048
+		c.Funcs = append(n.serveSized(), sevens.Serve(func(context.Context, agent.None) (*tensor.Tensor, error) {
+			n.Add(1)
+			data := bytes.Repeat([]byte{7}, mib)
+			s, err := tensor.NewStorage(device.Bytes(data), func() { clear(data); released.Store(true) })
+			if err != nil {
+				return nil, err
+			}
+			return tensor.FromStorage(s, tensor.U8, mib)
+		}, agent.Once()))
+	}, func(t *testing.T, group []*agent.Agent) {
+		call := func() *agent.Future[*tensor.Tensor] {
+			return sevens.Go(t.Context(), group[0], "worker1", agent.None{}, agent.Idempotent("sevens"))
+		}
+		first, again := call(), call()
+		synctest.Wait()
+		run, err := keyed(t, group[0], "another", 4<<10)
+		require.NoError(t, err)
+		require.Equal(t, 2, run)
+		_, err = call().Wait(t.Context())
+		require.ErrorIs(t, err, agent.ErrEvicted)
+		heap()
+		require.False(t, released.Load())
+		close(memory.may)
+		for _, f := range []*agent.Future[*tensor.Tensor]{first, again} {
+			x, err := f.Wait(t.Context())
+			require.NoError(t, err)
+			data, err := tensor.Data[byte](x)
+			require.NoError(t, err)
+			require.Equal(t, bytes.Repeat([]byte{7}, mib), data)
+		}
+		require.EqualValues(t, 2, n.Load())
+	})
+}
