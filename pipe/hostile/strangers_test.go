@@ -20,9 +20,10 @@ const unadmitted = 8 << 20
 // basicStream is the stream of the channel basic.
 const basicStream = 5
 
-// fixedCost is what a connection costs without any byte: buffers, goroutines and their
-// stacks at both ends, which here are in one process.
-const fixedCost = 128 << 10
+// fixedCost is what a pipe costs without any byte: buffers, goroutines and their stacks at
+// both ends, which here are in one process. In the compatible dialect it has up to five
+// connections, each with buffers of TLS.
+const fixedCost = 256 << 10
 
 // live is the number of bytes in use on the heap and in stacks, without garbage.
 func live() int {
