@@ -139,6 +139,12 @@ type Link struct {
 	// dialect is to carry a CRC32C.
 	Checksum bool
 
+	// Arrived is called with the number of bytes that a Recv has received since the
+	// last call, from any goroutine and well before done where the tensor is large:
+	// the pipe then reports that it moves. It does not block and allocates nothing.
+	// It may be nil; bytes that Host moves are counted by the pipe.
+	Arrived func(bytes int)
+
 	// Peer names the other end, for errors and logs.
 	Peer string
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/framed"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
@@ -206,7 +207,7 @@ func (in *arrival) readPayload(k, size int) error {
 		in.ahead[k] = make([]byte, size)
 		return conn.ReadBody(in.ahead[k])
 	case in.dst != nil:
-		return conn.ReadBody(in.dst[k])
+		return framed.Fill(conn, in.inbox.pipe.arrived, [][]byte{in.dst[k]})
 	default:
 		return discardBody(conn, size)
 	}

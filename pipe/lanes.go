@@ -58,6 +58,7 @@ func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Lin
 	link.Peer = p.peerName()
 	link.First = p.first
 	link.Checksum = p.context.opts.Checksum
+	link.Arrived = p.arrived
 	link.Logger = p.context.log
 	link.Broken = func(err error) { broken(l, err) }
 	var err error

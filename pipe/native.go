@@ -87,6 +87,7 @@ func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
 		Open:     p.bulk.open,
 		Ready:    p.control.ready,
 		Broken:   p.bulkBroken,
+		Arrived:  front.arrived,
 		Checksum: front.context.opts.Checksum,
 		Peer:     front.peerName(),
 	})

@@ -96,7 +96,11 @@ func (in *nativeIncoming) expand(ctx context.Context, codec compress.Codec, dst 
 	if err := awaitStream(ctx, dst); err != nil {
 		return err
 	}
-	err := in.coders().UnpackInPlace(codec, dst.AppendSegments(nil), int(n), goOn(ctx))
+	check := func() error {
+		in.Incoming.pipe.arrived(compress.BlockSize)
+		return context.Cause(ctx)
+	}
+	err := in.coders().UnpackInPlace(codec, dst.AppendSegments(nil), int(n), check)
 	runtime.KeepAlive(dst)
 	return in.decompressed(err)
 }

@@ -33,6 +33,7 @@ type Pipe struct {
 	arriving  map[device.Device]device.Device // for each device of the peer, one here that it reaches
 	leaving   map[device.Device]struct{}      // the devices here that reach one of the peer
 	plain     traffic                         // parts that were to be compressed and are not
+	progress  atomic.Uint64                   // PipeStats.Progress
 
 	ahead       chan *Incoming // see Ahead
 	closeCalled atomic.Bool

@@ -34,7 +34,16 @@ type PipeStats struct {
 	BytesReadAhead int            // taken in and not asked for yet
 	Channels       []ChannelStats // ordered by name; all other bytes travel on the transport
 	Compression    CompressionStats
+
+	// Progress grows while a Read receives or decompresses payloads and tensors that do
+	// not travel inline: after a MiB at most, or 2 over cma, by the number of bytes. A Read
+	// under way during which it stands still waits for the peer. What inline parts, and
+	// channels that do not report, have brought shows in Received alone.
+	Progress uint64
 }
+
+// arrived counts bytes towards Progress.
+func (p *Pipe) arrived(bytes int) { p.progress.Add(uint64(bytes)) }
 
 // ChannelStats are the counters of one channel of a pipe, in bytes as they
 // travel.
@@ -48,6 +57,7 @@ type ChannelStats struct {
 func (p *Pipe) Stats() PipeStats {
 	s := p.dialect.stats()
 	s.Compression.Plain = p.plain.snapshot()
+	s.Progress = p.progress.Load()
 	for _, l := range p.channels {
 		s.Channels = append(s.Channels, ChannelStats{l.name, l.sent.snapshot(), l.received.snapshot()})
 	}

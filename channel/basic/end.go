@@ -26,7 +26,7 @@ type end struct {
 
 func newEnd(link channel.Link) *end {
 	e := &end{conn: link.Conns[0], peer: link.Peer, life: transfer.NewLife(link.Conns[0].Close, link.Broken)}
-	e.line = framed.New(e.life, e.explain)
+	e.line = framed.New(e.life, e.explain, link.Arrived)
 	e.line.Run(e.conn)
 	return e
 }

@@ -50,6 +50,8 @@ type crew struct {
 	spawn func(func())
 	copy  func(*reader, piece) error
 
+	arrived func(bytes int) // Link.Arrived
+
 	mu      sync.Mutex
 	work    sync.Cond // jobs have come, or the end
 	jobs    fifo.Queue[*job]
@@ -117,6 +119,9 @@ func (c *crew) serve() {
 		start := time.Now()
 		err := c.copy(&r, p)
 		outcome, over := c.settle(p, time.Since(start), err)
+		if err == nil && c.arrived != nil {
+			c.arrived(p.n)
+		}
 		<-slot // once nobody counts this worker as copying
 		if over {
 			p.finished(outcome)

@@ -53,6 +53,7 @@ func newEnd(link channel.Link, process int, slots chan struct{}) *end {
 	}
 	e.life = transfer.NewLife(func() error { return e.release(link) }, link.Broken)
 	e.crew = newCrew(slots, e.life.Go)
+	e.crew.arrived = link.Arrived
 	e.copier.init(process)
 	e.life.Go(e.serveSends)
 	e.life.Go(e.serveRecvs)

@@ -52,6 +52,7 @@ func newNativeEnd(link channel.Link, process int, slots chan struct{}) *nativeEn
 	e.work.L = &e.mu
 	e.life = transfer.NewLife(func() error { return e.release(link) }, link.Broken)
 	e.crew = newCrew(slots, e.life.Go)
+	e.crew.arrived = link.Arrived
 	e.reading.alarm.init(e.look)
 	e.life.Go(func() { e.life.Fail(e.explain(e.write())) })
 	e.life.Go(e.serveFrames)

@@ -41,7 +41,7 @@ func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 	e.stripes.hopeless = e.life.Fail
 	e.lanes = make([]*compatLane, f.lanes())
 	for i := range e.lanes {
-		e.lanes[i] = newCompatLane(e)
+		e.lanes[i] = newCompatLane(e, link.Arrived)
 	}
 	e.left.Store(int64(len(e.lanes)) + 1)
 	if role == channel.RoleListen {

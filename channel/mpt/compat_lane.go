@@ -20,10 +20,10 @@ type compatLane struct {
 }
 
 // newCompatLane returns a lane that tells e of its end.
-func newCompatLane(e *compatEnd) *compatLane {
+func newCompatLane(e *compatEnd, arrived func(bytes int)) *compatLane {
 	l := &compatLane{}
 	l.life = transfer.NewLife(l.release, e.laneEnded)
-	l.Line = framed.New(l.life, e.explain)
+	l.Line = framed.New(l.life, e.explain, arrived)
 	return l
 }
 

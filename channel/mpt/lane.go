@@ -32,6 +32,7 @@ func (e *nativeEnd) newLanes(conns []transport.Conn) []*lane {
 			Open:     func(context.Context) (transport.Stream, error) { return stream(conn) },
 			Ready:    func(uint16, uint64) {}, // the order says it
 			Broken:   func(err error) { e.laneBroken(l, err) },
+			Arrived:  e.arrived,
 			Checksum: e.checksum,
 			Peer:     e.peer,
 		})

@@ -24,6 +24,7 @@ type nativeEnd struct {
 	via      transport.Conn
 	host     channel.Channel
 	peer     string
+	arrived  func(bytes int) // Link.Arrived
 	checksum bool
 	log      *slog.Logger
 	life     *transfer.Life
@@ -58,6 +59,7 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 		via:      first(link),
 		host:     link.Host,
 		peer:     link.Peer,
+		arrived:  link.Arrived,
 		checksum: link.Checksum,
 		log:      link.Logger,
 		small:    make(map[uint64]struct{}),

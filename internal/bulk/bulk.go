@@ -63,6 +63,10 @@ type Config struct {
 	// block.
 	Broken func(error)
 
+	// Arrived is called with the number of bytes received since the last call. It does
+	// not block. It may be nil.
+	Arrived func(bytes int)
+
 	// Checksum adds a CRC32C to each chunk that this end sends. Whether the
 	// peer adds one is the peer's choice.
 	Checksum bool
@@ -92,6 +96,9 @@ type Mover struct {
 
 // New returns a Mover. It starts nothing; the caller must close it.
 func New(cfg Config) *Mover {
+	if cfg.Arrived == nil {
+		cfg.Arrived = func(int) {}
+	}
 	m := &Mover{cfg: cfg}
 	m.work.L, m.settled.L = &m.mu, &m.mu
 	m.life = transfer.NewLife(m.release, cfg.Broken)

@@ -141,6 +141,7 @@ func (r *reader) full(p []byte, sum bool) (n int, err error) {
 			r.sum = native.Sum(r.sum, p[n:n+k])
 		}
 		n += k
+		r.m.cfg.Arrived(k)
 	}
 	if n == len(p) {
 		return n, nil

@@ -22,12 +22,16 @@ const (
 // a channel may have many lines.
 const voidBytes = 32 << 10
 
+// arrivalStep bounds the bytes that arrive before they are reported.
+const arrivalStep = 1 << 20
+
 // Line is one connection. Transfers may be given to it before the connection
 // is: they wait. All of them are over when the life is, and either Run or Drain
 // must be called for that.
 type Line struct {
 	life         *transfer.Life
 	explain      func(error) error
+	arrived      func(bytes int)
 	conn         transport.Conn
 	sends, recvs *transfer.Queue
 
@@ -37,9 +41,10 @@ type Line struct {
 }
 
 // New returns a line within life, which ends when something is wrong with the
-// connection; explain turns that into the error for the pipe.
-func New(life *transfer.Life, explain func(error) error) *Line {
-	return &Line{life: life, explain: explain, sends: transfer.NewQueue(), recvs: transfer.NewQueue()}
+// connection; explain turns that into the error for the pipe. arrived is called as
+// [Fill] does.
+func New(life *transfer.Life, explain func(error) error, arrived func(bytes int)) *Line {
+	return &Line{life: life, explain: explain, arrived: arrived, sends: transfer.NewQueue(), recvs: transfer.NewQueue()}
 }
 
 // Send queues a transfer. It returns false once the life is over.
@@ -166,7 +171,25 @@ func (l *Line) fill(n int64) error {
 	}
 	l.segments = t.Buf.AppendSegments(l.segments[:0])
 	defer clear(l.segments)
-	return l.conn.ReadBody(l.segments...)
+	return Fill(l.conn, l.arrived, l.segments)
+}
+
+// Fill reads the next bytes of a frame into segments, which it changes. Unless it is
+// nil, arrived is called with the number of bytes after each MiB, and at the end.
+func Fill(conn transport.Conn, arrived func(bytes int), segments [][]byte) error {
+	for i, rest := range segments {
+		for len(rest) > 0 {
+			segments[i] = rest[:min(len(rest), arrivalStep)]
+			if err := conn.ReadBody(segments[i : i+1]...); err != nil {
+				return err
+			}
+			rest = rest[len(segments[i]):]
+			if arrived != nil {
+				arrived(len(segments[i]))
+			}
+		}
+	}
+	return nil
 }
 
 // skip throws away the n bytes of a frame.

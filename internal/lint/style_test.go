@@ -28,6 +28,7 @@ var maySleep = map[string]string{
 	"internal/patience/patience_test.go": simulated,
 	"internal/simnet/slow_test.go":       simulated,
 	"pipe/close_test.go":                 simulated,
+	"pipe/progress_test.go":              simulated,
 	"tensor/pool_test.go":                simulated,
 }
 
