@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,11 +24,7 @@ func sendLarge(t *testing.T, recv *process, address string, flags ...string) *pr
 	sparseFile(t, path, 128, 16<<20)
 	send := start(t, append([]string{"send", "-to", address, path}, flags...)...)
 	recv.lineWith("1 file of 2.0 GiB from tpipe send")
-	part := filepath.Join(recv.out(), "."+largeName+".tpipe-part")
-	require.Eventually(t, func() bool {
-		info, err := os.Stat(part)
-		return err == nil && info.Sys().(*syscall.Stat_t).Blocks > 0
-	}, hang, time.Millisecond)
+	recv.awaitPart(largeName)
 	patience.Stop(t, send.cmd.Process)
 	return send
 }

@@ -42,6 +42,9 @@ With -compress the tensors that gain by it travel compressed, to a receiver that
 knows how; it takes CPU time at both ends, and is for networks that are slower
 than that: s2 for data that repeats itself, zstd also for weights.
 
+A receiver gives up a sender from which nothing has arrived for some time, 30s
+by default: see -stall-timeout in tpipe help recv.
+
 The exit code is 0 when the receiver has said that every file is in place:
 complete, checked and on disk. After a failure or SIGINT, files that had been
 placed stay, and none is there in part.`,

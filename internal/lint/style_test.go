@@ -24,6 +24,9 @@ var maySleep = map[string]string{
 	"channel/mpt/native_parting_test.go": simulated,
 	"channel/mpt/rest_test.go":           simulated,
 	"channel/mpt/stuck_test.go":          simulated,
+
+	"cmd/tpipe/internal/ferry/stall_test.go": simulated,
+
 	"device/delayed/delayed_test.go":     simulated,
 	"internal/patience/patience_test.go": simulated,
 	"internal/simnet/slow_test.go":       simulated,

@@ -3,6 +3,7 @@ package ferry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// manners is how long a sender may take to make its offer, and to hear what is
-// wrong with it.
+// manners bounds how long the receiver waits for an offer, unless StallTimeout is less,
+// and until a sender has received the reason of a failure.
 const manners = 10 * time.Second
 
 // Receive serves the sender at the other end of p, and closes p. It returns
@@ -19,9 +20,10 @@ const manners = 10 * time.Second
 // placed is removed. A failure is told to the sender, the end of ctx too.
 //
 // The error may match ErrProtocol, ErrChecksum, ErrExists, ErrBusy or ErrLimit,
-// be a *NameError, of package safetensors or os, or that of the pipe or ctx.
+// be a *NameError or *StallError, of package safetensors or os, or that of the pipe or
+// ctx.
 func (s *Store) Receive(ctx context.Context, p *pipe.Pipe, w Watcher) error {
-	r := &reception{store: s, pipe: p, watch: w, window: newWindow(), open: map[*landing]bool{}}
+	r := &reception{store: s, pipe: p, watch: w, window: newWindow(), open: map[*landing]bool{}, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	stop := context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
 	defer stop()
@@ -35,7 +37,7 @@ func (s *Store) Receive(ctx context.Context, p *pipe.Pipe, w Watcher) error {
 // Refuse tells the sender at the other end of p why it is not served, and
 // closes p.
 func Refuse(p *pipe.Pipe, reason error) {
-	r := &reception{pipe: p}
+	r := &reception{pipe: p, ended: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.end(reason)
 }
@@ -53,6 +55,7 @@ type reception struct {
 	taken   int      // its tensors
 
 	window  *window
+	clock   stallClock
 	working sync.WaitGroup
 	ctx     context.Context // ends with the transfer
 	cancel  context.CancelCauseFunc
@@ -62,21 +65,30 @@ type reception struct {
 	placed int
 	told   atomic.Int64 // files of which the sender was told
 
-	once sync.Once
-	err  error // why the transfer failed
+	ending atomic.Bool
+	ended  chan struct{} // closed when the pipe has been closed or aborted
+	err    error         // why the transfer failed
 }
 
-// end closes the pipe, with a last word to the sender if something is wrong.
-// Only the first call counts.
+// end closes the pipe, after a message to the sender if something is wrong. Where the
+// sender has stalled it aborts the pipe, which does not wait for the sender to close its
+// end. Only the first call counts; later ones wait for it.
 func (r *reception) end(err error) {
-	r.once.Do(func() {
-		r.err = err
-		r.cancel(err)
-		if err != nil && !broken(err) {
-			r.complain(err)
-		}
-		_ = r.pipe.Close() // a sender that stays changes nothing about the result
-	})
+	if !r.ending.CompareAndSwap(false, true) {
+		<-r.ended // a sync.Once would stop virtual time
+		return
+	}
+	defer close(r.ended)
+	r.err = err
+	r.cancel(err)
+	if _, stalled := errors.AsType[*StallError](err); stalled {
+		r.pipe.Abort(err)
+		return
+	}
+	if err != nil && !broken(err) {
+		r.complain(err)
+	}
+	_ = r.pipe.Close() // a sender that stays changes nothing about the result
 }
 
 // complain tells the sender what is wrong.
@@ -93,15 +105,21 @@ func (r *reception) complain(err error) {
 
 // run takes messages until the pipe ends.
 func (r *reception) run() error {
+	o, err := r.awaitOffer()
+	if err != nil {
+		return err
+	}
 	if err := r.store.admit(); err != nil {
 		return err
 	}
 	defer r.store.dismiss()
-	if err := r.agree(); err != nil {
+	r.working.Go(r.watchStall)
+	if err := r.accept(o); err != nil {
 		return err
 	}
 	for {
 		in, err := r.pipe.Next(context.Background())
+		r.clock.reset()
 		if err != nil && r.complete() {
 			return nil // the sender has heard all it wanted
 		}
@@ -114,28 +132,31 @@ func (r *reception) run() error {
 	}
 }
 
-// agree answers the offer.
-func (r *reception) agree() error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), manners, brokenf("no offer within %s", manners))
+// awaitOffer receives the first message. Until then the sender takes no slot.
+func (r *reception) awaitOffer() (*offer, error) {
+	limit := min(manners, r.store.options.StallTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, r.stalled(limit))
 	defer cancel()
 	in, err := r.pipe.Next(ctx)
 	if err != nil {
-		return cmp.Or(context.Cause(ctx), err)
+		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	var o order
 	if err := hear(in.Descriptor(), &o); err != nil {
-		return err
+		return nil, err
 	}
 	if o.Offer == nil {
-		return brokenf("the first message is no offer")
+		return nil, brokenf("the first message is no offer")
 	}
 	if err := expectParts(in.Descriptor(), 0, 0); err != nil {
-		return err
+		return nil, err
 	}
-	if err := in.Discard(ctx); err != nil { // of nothing: the offer was the metadata
-		return err
-	}
-	if err := r.accept(o.Offer); err != nil {
+	return o.Offer, in.Discard(ctx) // of nothing: the offer was the metadata
+}
+
+// accept reserves the names of an offer and answers it.
+func (r *reception) accept(o *offer) error {
+	if err := r.reserve(o); err != nil {
 		return err
 	}
 	r.pipe.Admit()
@@ -143,10 +164,12 @@ func (r *reception) agree() error {
 	if err != nil {
 		return err
 	}
-	return r.pipe.Write(ctx, m)
+	return r.pipe.Write(context.Background(), m)
 }
 
-func (r *reception) accept(o *offer) error {
+func (r *reception) reserve(o *offer) error {
+	r.clock.pause()
+	defer r.clock.resume()
 	if err := r.store.check(o); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -26,6 +27,12 @@ type StoreOptions struct {
 	// Senders bounds the transfers at one time; further ones are refused.
 	// Default 16.
 	Senders int
+
+	// StallTimeout bounds how long a transfer waits for its sender: for a message, for
+	// the next bytes of one, or until an answer is taken in. It then fails with a
+	// *StallError, after an eighth of that more at most. Time in which the receiver
+	// uses its disk does not count. Default 30 s.
+	StallTimeout time.Duration
 }
 
 func (o StoreOptions) withDefaults() StoreOptions {
@@ -36,6 +43,9 @@ func (o StoreOptions) withDefaults() StoreOptions {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
+	}
+	if o.StallTimeout <= 0 {
+		o.StallTimeout = 30 * time.Second
 	}
 	return o
 }
@@ -80,7 +90,7 @@ func (s *Store) try() error {
 // Close gives the directory back. No Receive may be under way.
 func (s *Store) Close() error { return s.root.Close() }
 
-// admit counts a sender, unless there are too many.
+// admit counts a sender that has made an offer, unless there are too many.
 func (s *Store) admit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,6 +55,8 @@ func (r *reception) begin(in *pipe.Incoming, o *fileOrder) (*landing, []byte, er
 	if err := in.Read(context.Background(), pipe.Allocation{Payloads: [][]byte{head}}); err != nil {
 		return nil, nil, err
 	}
+	r.clock.pause()
+	defer r.clock.resume()
 	if crc := sumOf(head); crc != o.CRC {
 		return nil, nil, fmt.Errorf("header: %w: %08x, sent was %08x", ErrChecksum, crc, o.CRC)
 	}

@@ -1,0 +1,229 @@
+package ferry
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// inVirtualTime runs a test in both dialects, in bubbles of testing/synctest.
+func inVirtualTime(t *testing.T, test func(t *testing.T, dialect string)) {
+	eachDialect(t, func(t *testing.T, dialect string) {
+		synctest.Test(t, func(t *testing.T) { test(t, dialect) })
+	})
+}
+
+// endsOver is ends over a transport within the process.
+func endsOver(t *testing.T, dialect string, over transport.Transport) (sender, receiver *pipe.Pipe) {
+	t.Helper()
+	options := pipe.Options{
+		Name: "test", Limits: Limits(64 << 20), Dialect: dialect,
+		Transports: []pipe.TransportEntry{{Name: "mem", Transport: over}},
+		Channels:   []pipe.ChannelEntry{{Name: basic.Name, Factory: basic.New()}},
+	}
+	server, err := pipe.New(options)
+	require.NoError(t, err)
+	client, err := pipe.New(options)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		client.Close()
+		server.Close()
+	})
+	l, err := server.Listen(t.Context(), "mem://")
+	require.NoError(t, err)
+	sender, err = client.Dial(t.Context(), l.URLs()[0])
+	require.NoError(t, err)
+	receiver, err = l.Accept(t.Context())
+	require.NoError(t, err)
+	return sender, receiver
+}
+
+// sendOver sends files over a transport within the process.
+func sendOver(t *testing.T, dialect string, over transport.Transport, s *Store, w Watcher, paths ...string) (sent, received error) {
+	t.Helper()
+	cargo, err := Gather(paths, false)
+	require.NoError(t, err)
+	sender, receiver := endsOver(t, dialect, over)
+	got := receiving(t.Context(), s, receiver, w)
+	if sent = Send(t.Context(), sender, cargo, Nobody{}); sent == nil {
+		require.NoError(t, sender.Close())
+	}
+	return sent, <-got
+}
+
+// A sender that stops loses its slot and its names once the receiver has waited for
+// StallTimeout, and receives that reason.
+func TestStalledSender(t *testing.T) { inVirtualTime(t, testStalledSender) }
+
+func testStalledSender(t *testing.T, dialect string) {
+	stops := []func(s *script){
+		(*script).offersTwo,
+		func(s *script) { s.goodHead(0) },
+		func(s *script) { s.goodTensor(0, 0) },
+		func(s *script) { s.goodTensor(0, 1) },
+		func(s *script) { s.goodHead(1) },
+	}
+	second := filepath.Join(t.TempDir(), "sub", "b.safetensors")
+	writeFile(t, second, heap("second", 5))
+	for i := range stops {
+		store, dir := openStore(t, StoreOptions{Senders: 1, Overwrite: true})
+		over := mem.New(nil)
+		sender, receiver := endsOver(t, dialect, over)
+		got := receiving(t.Context(), store, receiver, Nobody{})
+		s := &script{t, sender, heap("stalled", 5, 7)}
+		for k, step := range stops[:i+1] {
+			if k > 0 {
+				time.Sleep(25 * time.Second) // which is not too long
+			}
+			step(s)
+		}
+		begin := time.Now()
+		time.Sleep(29 * time.Second)
+		sent, _ := sendOver(t, dialect, over, store, Nobody{}, filepath.Dir(second))
+		require.ErrorContains(t, sent, "1 senders are being served")
+
+		err := <-got
+		require.Equal(t, &StallError{Sender: receiver.RemoteAddr(), Waited: 30 * time.Second}, err)
+		waited := time.Since(begin)
+		require.GreaterOrEqual(t, waited, 30*time.Second)
+		require.Less(t, waited, 37*time.Second)
+		placed := slices.Collect(maps.Keys(tree(t, dir)))
+		require.ElementsMatch(t, slices.Repeat([]string{"a.safetensors"}, i/3), placed, "what had been placed stays, and no parts")
+
+		sent, received := sendOver(t, dialect, over, store, Nobody{}, filepath.Dir(second))
+		require.NoError(t, sent)
+		require.NoError(t, received)
+		_, err = sender.Next(t.Context())
+		for err == nil {
+			_, err = sender.Next(t.Context())
+		}
+		require.ErrorIs(t, err, pipe.ErrPeerClosed)
+		require.ErrorContains(t, err, "stalled: nothing arrived from it for 30s")
+	}
+}
+
+// A network that stops in the middle of a tensor stalls the sender, which learns the
+// reason when the network goes on.
+func TestNetworkThatStops(t *testing.T) { inVirtualTime(t, testNetworkThatStops) }
+
+func testNetworkThatStops(t *testing.T, dialect string) {
+	path := filepath.Join(t.TempDir(), oneName)
+	writeFile(t, path, heap("large", 10<<20))
+	stop := simnet.AfterBytes(1, simnet.Dialled, 5<<20) // of the bulk connection
+	if dialect == pipe.DialectCompatible {
+		stop = simnet.WithinFrame(2, simnet.Dialled, 1, 5<<20) // of the channel
+	}
+	network := simnet.New(mem.New(nil), simnet.HalfOpenAt(stop))
+	store, dir := openStore(t, StoreOptions{})
+	cargo, err := Gather([]string{path}, false)
+	require.NoError(t, err)
+	sender, receiver := endsOver(t, dialect, network)
+	got := receiving(t.Context(), store, receiver, Nobody{})
+	sent := make(chan error, 1)
+	go func() { sent <- Send(t.Context(), sender, cargo, Nobody{}) }()
+	synctest.Wait()
+	require.Greater(t, receiver.Stats().Progress, uint64(4<<20))
+	for _, l := range network.Links() {
+		l.HalfOpen()
+	}
+	var stalled *StallError
+	require.ErrorAs(t, <-got, &stalled)
+	require.Empty(t, tree(t, dir))
+	for _, l := range network.Links() {
+		l.Heal()
+	}
+	require.ErrorContains(t, <-sent, stalled.Error())
+}
+
+// Bytes of a tensor that takes longer than StallTimeout are progress. (In the compatible
+// dialect such a tensor is one frame, which a simulated network delivers whole.)
+func TestSlowNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), oneName)
+		writeFile(t, path, heap("large", 10<<20))
+		store, _ := openStore(t, StoreOptions{})
+		network := simnet.New(mem.New(nil), simnet.Rate(64<<10))
+		begin := time.Now()
+		sent, received := sendOver(t, pipe.DialectNative, network, store, Nobody{}, path)
+		require.NoError(t, sent)
+		require.NoError(t, received)
+		require.Greater(t, time.Since(begin), 150*time.Second)
+	})
+}
+
+// slowDisk is a Watcher that takes its time after each piece, as a disk may.
+type slowDisk struct{ takes time.Duration }
+
+func (d slowDisk) Accepted(int, int) { time.Sleep(d.takes) }
+func (d slowDisk) Moved(int)         { time.Sleep(d.takes) }
+func (d slowDisk) Placed(File)       { time.Sleep(d.takes) }
+
+// A disk that takes longer than StallTimeout is not the sender's fault, also while the
+// window is full, or when the sender has nothing more to send.
+func TestSlowDisk(t *testing.T) { inVirtualTime(t, testSlowDisk) }
+
+func testSlowDisk(t *testing.T, dialect string) {
+	folder := filepath.Join(t.TempDir(), "w")
+	writeFile(t, filepath.Join(folder, "many.safetensors"), heap("many", slices.Repeat([]int{100}, 3*windowSlots)...))
+	writeFile(t, filepath.Join(folder, "two.safetensors"), heap("two", 70<<10, 3<<20))
+	store, _ := openStore(t, StoreOptions{StallTimeout: time.Second})
+	sent, received := sendOver(t, dialect, mem.New(nil), store, slowDisk{20 * time.Second}, folder)
+	require.NoError(t, sent)
+	require.NoError(t, received)
+}
+
+// A sender that makes no offer takes no slot, and has no more time for it than for
+// anything else.
+func TestSilentSender(t *testing.T) { inVirtualTime(t, testSilentSender) }
+
+func testSilentSender(t *testing.T, dialect string) {
+	path, _ := one(t)
+	for limit, want := range map[time.Duration]time.Duration{0: manners, 2 * time.Second: 2 * time.Second} {
+		store, _ := openStore(t, StoreOptions{Senders: 1, StallTimeout: limit, Overwrite: true})
+		over := mem.New(nil)
+		silent, receiver := endsOver(t, dialect, over)
+		begin := time.Now()
+		got := receiving(t.Context(), store, receiver, Nobody{})
+		sent, received := sendOver(t, dialect, over, store, Nobody{}, path)
+		require.NoError(t, sent)
+		require.NoError(t, received)
+		require.Equal(t, &StallError{Sender: receiver.RemoteAddr(), Waited: want}, <-got)
+		require.Less(t, time.Since(begin), want+2*time.Second)
+		_, err := silent.Next(t.Context())
+		require.ErrorContains(t, err, "stalled: nothing arrived from it")
+	}
+}
+
+// A sender that does not take in that its files are placed stalls as well. (In the native
+// dialect the pipe keeps the answers for it.)
+func TestSenderThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, _ := openStore(t, StoreOptions{})
+		sender, receiver := endsOver(t, pipe.DialectCompatible, mem.New(nil, mem.WithBuffer(256)))
+		got := receiving(t.Context(), store, receiver, Nobody{})
+		s := &script{t, sender, heap("none")}
+		const files = 60
+		var all []offered
+		for i := range files {
+			all = append(all, offered{fmt.Sprintf("%d.safetensors", i), len(s.file), 0})
+		}
+		s.offers(all...)
+		for i := range files {
+			s.goodHead(i)
+		}
+		var stalled *StallError
+		require.ErrorAs(t, <-got, &stalled)
+	})
+}
