@@ -42,21 +42,27 @@ type stranger struct {
 // A message, a frame, a stream: whatever strangers fill, all of them together hold no
 // more than the limit. Those that hold most are disconnected, with a reason, and
 // newcomers are served throughout.
-func TestMemoryOfStrangers(t *testing.T) { memoryOfStrangers(t, overTCP) }
+func TestMemoryOfStrangers(t *testing.T) {
+	memoryOfStrangers(t, overTCP, "first packets", "brochures", "messages", "segments of a byte", "questions", "early aborts",
+		"descriptors", "replies", "messages that it does not take in")
+}
 
-func TestMemoryOfStrangersOverTLS(t *testing.T) { memoryOfStrangers(t, overTLS(t)) }
+func TestMemoryOfStrangersOverTLS(t *testing.T) {
+	memoryOfStrangers(t, overTLS(t), "first packets", "messages", "descriptors")
+}
 
-func memoryOfStrangers(t *testing.T, over carrier) {
+func memoryOfStrangers(t *testing.T, over carrier, kinds ...string) {
 	// All strangers send the same bytes, so that theirs do not count for much.
 	frame := make([]byte, descriptorLimit-1)
 	large := text(native.Message{Metadata: make([]byte, 4_100_000)})[:4_000_000]
-	segments := bytes.Repeat(append(muxWord(muxData, 0, basicStream, 1), 1), 256<<10)
+	const segmentsOf = 64 << 10
+	segments := bytes.Repeat(append(muxWord(muxData, 0, basicStream, 1), 1), segmentsOf)
 	var questions, aborts []byte
 	for i := range uint64(60_000) {
 		questions = native.Control{Kind: native.WantRead, Number: 1 + i}.Append(questions, false)
 		aborts = native.Control{Kind: native.Abort, Number: 1 + i}.Append(aborts, false)
 	}
-	for name, kind := range map[string]struct {
+	all := map[string]struct {
 		bytes int // that one of them tries to make the victim hold
 		open  func(testing.TB, *victim) stranger
 	}{
@@ -71,7 +77,7 @@ func memoryOfStrangers(t *testing.T, over carrier) {
 		"messages": {4_000_000, natively(func(n *intruder) {
 			n.say(messageStream, large)
 		})},
-		"segments of a byte": {(256 << 10) * 64, natively(func(n *intruder) {
+		"segments of a byte": {segmentsOf * 64, natively(func(n *intruder) {
 			n.first.send(muxWord(muxCredit, muxSYN, basicStream, 0))
 			n.first.send(segments)
 		})},
@@ -89,17 +95,21 @@ func memoryOfStrangers(t *testing.T, over carrier) {
 			a.reply.header(descriptorLimit)
 			a.reply.send(frame)
 		})},
-		"what it does not take in": {4 << 20, func(t testing.TB, v *victim) stranger {
+		"messages that it does not take in": {4 << 20, func(t testing.TB, v *victim) stranger {
 			n := dialNatively(t, v)
-			return stranger{n.pipe, func() {
+			p := n.pipe
+			n.pipe = nil
+			return stranger{p, func() {
 				for range 128 {
-					if n.pipe.Write(t.Context(), &pipe.Message{Metadata: frame[:32<<10]}) != nil {
+					if p.Write(t.Context(), &pipe.Message{Metadata: frame[:32<<10]}) != nil {
 						return
 					}
 				}
 			}}
 		}},
-	} {
+	}
+	for _, name := range kinds {
+		kind := all[name]
 		t.Run(name, func(t *testing.T) {
 			v := over.newVictim(t, func(o *pipe.Options) {
 				o.Limits.UnadmittedBytes = unadmitted
@@ -108,7 +118,7 @@ func memoryOfStrangers(t *testing.T, over carrier) {
 			live() // twice, for what pools keep of the last victim
 			empty := live()
 			var strangers []stranger
-			for range race.Pick(3, 1)*unadmitted/kind.bytes + 8 {
+			for range race.Pick(8, 2)*unadmitted/kind.bytes + 8 {
 				strangers = append(strangers, kind.open(t, v))
 			}
 			idle := live()
@@ -132,23 +142,29 @@ func memoryOfStrangers(t *testing.T, over carrier) {
 				most = max(most, live())
 				v.alive(t)
 			}
+			await(t, func() bool { return v.Stats().BytesUnadmitted <= unadmitted }, "those disconnected have gone")
 			s := v.Stats()
 			t.Logf("%d strangers of %d KiB each hold %d KiB, %d were disconnected", len(strangers), fixed>>10, (most-idle)>>10, s.PeersEvicted)
 			require.Less(t, fixed, fixedCost)
-			require.Less(t, most-idle, 2*unadmitted, "a buffer that grows is there twice for a moment")
-			require.LessOrEqual(t, s.BytesUnadmitted, unadmitted+unadmitted/8)
+			require.Less(t, most-idle, 6*unadmitted, "what is allocated while the collector runs counts as in use")
 			require.Positive(t, s.PeersEvicted)
 			ended := 0
-			for _, s := range strangers {
-				if s.pipe != nil && s.pipe.Err() != nil {
-					require.ErrorIs(t, s.pipe.Err(), pipe.ErrLimit)
-					require.ErrorContains(t, s.pipe.Err(), "UnadmittedBytes")
-					ended++
+			for i := range strangers {
+				p := strangers[i].pipe
+				if p == nil || p.Err() == nil {
+					continue
 				}
+				require.ErrorIs(t, p.Err(), pipe.ErrLimit)
+				require.ErrorContains(t, p.Err(), "UnadmittedBytes")
+				strangers[i] = stranger{}
+				ended++
 			}
 			if strangers[0].pipe != nil {
 				require.EqualValues(t, s.PeersEvicted, ended)
 			}
+			live() // pools keep memory for two rounds
+			live()
+			require.Less(t, live()-idle, 2*unadmitted, "with what the strangers here keep")
 		})
 	}
 }
@@ -156,7 +172,9 @@ func memoryOfStrangers(t *testing.T, over carrier) {
 func natively(fill func(*intruder)) func(testing.TB, *victim) stranger {
 	return func(t testing.TB, v *victim) stranger {
 		n := dialNatively(t, v)
-		return stranger{n.pipe, func() { fill(n) }}
+		s := stranger{n.pipe, func() { fill(n) }}
+		n.pipe = nil // one that is down keeps what its session had
+		return s
 	}
 }
 
