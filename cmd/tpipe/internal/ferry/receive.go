@@ -137,7 +137,12 @@ func (r *reception) awaitOffer() (*offer, error) {
 	limit := min(manners, r.store.options.StallTimeout)
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, r.stalled(limit))
 	defer cancel()
+	r.store.wait(r.pipe)
 	in, err := r.pipe.Next(ctx)
+	r.store.endWait(r.pipe)
+	if errors.Is(r.pipe.Err(), errCrowded) {
+		return nil, errCrowded // whatever the sender has made of that
+	}
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}

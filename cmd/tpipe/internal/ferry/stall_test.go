@@ -206,6 +206,34 @@ func testSilentSender(t *testing.T, dialect string) {
 	}
 }
 
+// Of connections that make no offer the oldest give way, and a sender is served among them.
+func TestSilentCrowd(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, dialect string) {
+		path, _ := one(t)
+		store, _ := openStore(t, StoreOptions{})
+		over := mem.New(nil)
+		const more = 10
+		var got []<-chan error
+		for range maxWaiting + more {
+			_, receiver := endsOver(t, dialect, over)
+			got = append(got, receiving(t.Context(), store, receiver, Nobody{}))
+			synctest.Wait()
+		}
+		begin := time.Now()
+		for _, g := range got[:more] {
+			require.ErrorIs(t, <-g, ErrLimit)
+		}
+		require.Zero(t, time.Since(begin))
+		sent, received := sendOver(t, dialect, over, store, Nobody{}, path)
+		require.NoError(t, sent)
+		require.NoError(t, received)
+		for _, g := range got[more:] {
+			require.Error(t, <-g)
+		}
+		require.Empty(t, store.waiting)
+	})
+}
+
 // A sender that does not take in that its files are placed stalls as well. (In the native
 // dialect the pipe keeps the answers for it.)
 func TestSenderThatDoesNotRead(t *testing.T) {

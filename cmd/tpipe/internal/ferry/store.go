@@ -6,9 +6,11 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -59,6 +61,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	senders int
+	waiting []*pipe.Pipe    // without an offer yet, oldest first
 	coming  map[string]bool // names under way, folded
 }
 
@@ -105,6 +108,29 @@ func (s *Store) dismiss() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.senders--
+}
+
+// maxWaiting bounds the pipes without an offer. Each costs some 100 KiB.
+const maxWaiting = 256
+
+var errCrowded = fmt.Errorf("%w: %d others have connected since, and it has made no offer", ErrLimit, maxWaiting)
+
+// wait notes a pipe without an offer. If there are too many the oldest is aborted: a
+// sender makes its offer at once, and need not wait for those that never do.
+func (s *Store) wait(p *pipe.Pipe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = append(s.waiting, p)
+	if len(s.waiting) > maxWaiting {
+		s.waiting[0].Abort(errCrowded)
+		s.waiting = slices.Delete(s.waiting, 0, 1)
+	}
+}
+
+func (s *Store) endWait(p *pipe.Pipe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(q *pipe.Pipe) bool { return p == q })
 }
 
 // reserve keeps the names of an offer for one transfer, if they are free here
