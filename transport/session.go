@@ -53,6 +53,19 @@ type Multiplexer interface {
 	Multiplex(SessionConfig) (Session, error)
 }
 
+// SessionPreparer is implemented by Conns whose sessions need memory or descriptors of
+// the system at both ends.
+type SessionPreparer interface {
+	// PrepareSession acquires the resources for all streams that the client may
+	// open, so that Multiplex, Open and Accept do not fail for lack of descriptors
+	// at either end. Both ends call it before Multiplex, with the same Streams as
+	// there, or neither does. The server calls it before it writes the last frame
+	// that the client reads before Multiplex, and passes the client its part; the
+	// client's call blocks until it has that or the Conn is closed. No round trip is
+	// added. After an error the Conn still carries frames.
+	PrepareSession(SessionConfig) error
+}
+
 // SessionConfig says how a session is to behave.
 type SessionConfig struct {
 	// Client is true at exactly one of the two ends, that which dialled.

@@ -16,7 +16,7 @@ import (
 // FirstSegment is the size of an end's first segment, LaterSegment that of each
 // further one.
 var (
-	FirstSegment = firstSegment()
+	FirstSegment = segmentSize(firstRings[:])
 	LaterSegment = placeSize(smallRing)
 )
 

@@ -4,20 +4,19 @@ import (
 	"net"
 	"os"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
-// ear reads bells and what comes along with them. Unlike net.UnixConn's
-// ReadMsgUnix it does not make an address of the peer for each.
+// ear reads bells and the files that are passed with them.
 type ear struct {
-	raw     syscall.RawConn
-	receive func(fd uintptr) bool // a method of it
-	message unix.Msghdr
-	piece   unix.Iovec
-	oob     []byte // room for one file
+	raw      syscall.RawConn
+	receive  func(fd uintptr) bool // a method of it
+	receiver *segment.Receiver
 
+	p   []byte
 	n   int
 	err error
 }
@@ -27,7 +26,7 @@ func newEar(sock *net.UnixConn) (*ear, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &ear{raw: raw, oob: make([]byte, unix.CmsgSpace(4))}
+	e := &ear{raw: raw, receiver: segment.NewReceiver()}
 	e.receive = e.attempt
 	return e, nil
 }
@@ -35,33 +34,18 @@ func newEar(sock *net.UnixConn) (*ear, error) {
 // hear waits for bytes and puts them into p. What came along is oob; flags tell
 // whether there was more.
 func (e *ear) hear(p []byte) (n int, oob []byte, flags int, err error) {
-	e.piece.Base = &p[0]
-	e.piece.SetLen(len(p))
-	e.message = unix.Msghdr{Iov: &e.piece, Control: &e.oob[0]}
-	e.message.SetIovlen(1)
-	e.message.SetControllen(len(e.oob))
+	e.p = p
 	if err := e.raw.Read(e.receive); err != nil {
 		return 0, nil, 0, err
 	}
 	if e.err != nil {
 		return 0, nil, 0, os.NewSyscallError("recvmsg", e.err)
 	}
-	return e.n, e.oob[:e.message.Controllen], int(e.message.Flags), nil
+	oob, flags = e.receiver.Control()
+	return e.n, oob, flags, nil
 }
 
 func (e *ear) attempt(fd uintptr) bool {
-	for {
-		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&e.message)), unix.MSG_CMSG_CLOEXEC)
-		switch errno {
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			return false
-		case 0:
-			e.n, e.err = int(n), nil
-		default:
-			e.n, e.err = 0, errno
-		}
-		return true
-	}
+	e.n, e.err = e.receiver.Receive(fd, e.p)
+	return e.err != unix.EAGAIN
 }

@@ -40,24 +40,39 @@ type place struct {
 // further place has a segment of its own.
 var firstRings = [firstPlaces]int{largeRing, smallRing, largeRing}
 
+// sharedRings returns the sizes of the rings in a first segment with a place for each
+// of that number of streams.
+func sharedRings(streams int) []int {
+	rings := firstRings[:]
+	for range min(streams, maxPlaces/2) - firstPlaces {
+		rings = append(rings, smallRing)
+	}
+	return rings
+}
+
 func placeSize(ring int) int { return placeHeader + 2*(headerSize+ring) }
 
-// firstSegment is the size of an end's first segment.
-func firstSegment() (size int) {
-	for _, ring := range firstRings {
+// segmentSize returns the size of a segment with a place for each of the rings.
+func segmentSize(rings []int) (size int) {
+	for _, ring := range rings {
 		size += placeSize(ring)
 	}
 	return size
 }
 
 // created makes the segment that begins with the k-th place, with such rings unless it
-// is the first. Where the system can set pages aside later, a segment has those of its
-// headers only, else those that the rings begin with.
+// is the first.
 func created(k, ring int) (*segment.Segment, error) {
-	rings := []int{ring}
 	if k == 0 {
-		rings = firstRings[:]
+		return createdFor(firstRings[:])
 	}
+	return createdFor([]int{ring})
+}
+
+// createdFor creates a segment with a place for each of the rings. Where the system can
+// set pages aside later, only the headers have theirs; elsewhere the first part of each
+// ring has them too.
+func createdFor(rings []int) (*segment.Segment, error) {
 	size, headers, begins := 0, []segment.Extent{}, []segment.Extent{}
 	for _, ring := range rings {
 		begin := headerSize + min(ring, startRing)
@@ -105,7 +120,7 @@ func setAside(memory []byte) error {
 // sizes are those that the segment may have which begins with the k-th place.
 func sizes(k int) []int {
 	if k == 0 {
-		return []int{firstSegment()}
+		return []int{segmentSize(firstRings[:])}
 	}
 	return []int{placeSize(smallRing), placeSize(largeRing)}
 }
@@ -115,8 +130,12 @@ func places(mem []byte, k int) []*place {
 	if k > 0 {
 		return []*place{placeIn(mem)}
 	}
-	var all []*place
-	for _, ring := range firstRings {
+	return placesOf(mem, firstRings[:])
+}
+
+// placesOf returns the places of a segment that was created with these rings.
+func placesOf(mem []byte, rings []int) (all []*place) {
+	for _, ring := range rings {
 		n := placeSize(ring)
 		all = append(all, placeIn(mem[:n]))
 		mem = mem[n:]

@@ -35,6 +35,7 @@ type Session struct {
 	mu       sync.Mutex
 	closed   bool
 	segments []*segment.Segment
+	begun    bool     // this end has opened a stream, which is at its first place
 	mine     []*place // for streams that this end opens
 	theirs   []*place
 	streams  map[*stream]*place // open ones
@@ -51,6 +52,13 @@ var _ transport.BulkSession = (*Session)(nil)
 // 64 KiB for others. The budget is asked before a ring that this end writes to becomes
 // larger; what it gave it gets back when the ring shrinks, or the stream ends.
 func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
+	return NewSessionOn(nil, sock, ready, cfg, spin, a)
+}
+
+// NewSessionOn is NewSession where both ends have a segment for the streams that the
+// client opens: see [CreateShared]. The session owns it, also if NewSessionOn fails.
+// nil is allowed.
+func NewSessionOn(shared *segment.Segment, sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	s := &Session{
 		addresses: a,
 		seat:      wait.NewMemory(spin),
@@ -59,7 +67,12 @@ func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.Session
 		streams:   make(map[*stream]*place),
 	}
 	s.accepted = make(chan *stream, s.limit)
-	if err := s.bond.init(sock); err != nil {
+	err := s.useShared(shared, cfg)
+	if err == nil {
+		err = s.bond.init(sock)
+	}
+	if err != nil {
+		s.closeSegments()
 		return nil, err
 	}
 	s.listening.Go(func() {
@@ -120,7 +133,7 @@ func (s *Session) begin(k int) (*stream, error) {
 	if err := p.page(); err != nil {
 		return nil, err
 	}
-	p.used = true
+	p.used, s.begun = true, true
 	step.Here()
 	p.left.Store(0)
 	w, _ := split(p.here)
@@ -179,7 +192,7 @@ func (s *Session) room(ring int) (int, error) {
 }
 
 // free returns a place with such rings that is known and that nobody uses, or the
-// next one.
+// next one. The first stream gets the first place, whatever its rings are.
 func (s *Session) free(ring int) (k int, known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +200,7 @@ func (s *Session) free(ring int) (k int, known bool, err error) {
 		return 0, false, transport.ErrClosed
 	}
 	for k, p := range s.mine {
-		if !p.used && p.left.Load() != 0 && p.ring() == ring {
+		if !p.used && p.left.Load() != 0 && (p.ring() == ring || !s.begun) {
 			return k, true, nil
 		}
 	}
@@ -349,10 +362,14 @@ func (s *Session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.streams)
+	s.closeSegments()
+	return nil
+}
+
+func (s *Session) closeSegments() {
 	for _, seg := range s.segments {
 		_ = seg.Close()
 	}
-	return nil
 }
 
 // finish lets no stream begin any more and returns those there are.

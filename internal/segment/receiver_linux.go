@@ -1,0 +1,45 @@
+package segment
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Receiver reads messages of a Unix socket with room for one file each. Unlike
+// net.UnixConn's ReadMsgUnix it does not allocate an address for each. One goroutine at
+// a time uses it.
+type Receiver struct {
+	message unix.Msghdr
+	piece   unix.Iovec
+	control []byte
+}
+
+// NewReceiver returns a Receiver for any socket.
+func NewReceiver() *Receiver { return &Receiver{control: make([]byte, unix.CmsgSpace(4))} }
+
+// Receive reads into p, which must not be empty, and returns the number of bytes: 0 at
+// the end of the stream. The error is a unix.Errno, never EINTR.
+func (r *Receiver) Receive(fd uintptr, p []byte) (int, error) {
+	r.piece.Base = &p[0]
+	r.piece.SetLen(len(p))
+	for {
+		r.message = unix.Msghdr{Iov: &r.piece, Control: &r.control[0]}
+		r.message.SetIovlen(1)
+		r.message.SetControllen(len(r.control))
+		n, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&r.message)), unix.MSG_CMSG_CLOEXEC)
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+// Control returns the control bytes and the flags of the message that Receive read
+// last, for [Received]. The bytes are valid until the next call of Receive.
+func (r *Receiver) Control() (control []byte, flags int) {
+	return r.control[:r.message.Controllen], int(r.message.Flags)
+}
