@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -93,6 +94,36 @@ func (w *welcomer) awaitMove(s *spec, t *ticket, first transport.Conn) (transpor
 		return nil, fmt.Errorf("connection to come over %s: %w", t.transport, err)
 	}
 	return conn, w.opening.add(conn)
+}
+
+// rejection begins the frame with which the listening end rejects the connection that
+// replaces the first one. The reason follows, a text of up to wire.MaxVerdict bytes.
+const rejection = "refused:"
+
+// acceptMove sends the last frame of the handshake of a native pipe that has moved. The
+// frame confirms that this end has the resources of the session, or rejects the connection.
+func (w *welcomer) acceptMove(s *spec, id uint64) error {
+	err := w.listener.context.prepareSession(s, s.desc)
+	if err == nil {
+		return sayRequested(s.desc, id)
+	}
+	reason := append(transport.Frame{[]byte(rejection)}, verdictOf(err)...)
+	if s.desc.WriteFrames(reason) == nil && s.desc.CloseWrite() == nil {
+		_, _ = s.desc.NextFrame() // until the peer hangs up: closing earlier might lose the frame
+	}
+	return err
+}
+
+// hearMoved reads the answer to that connection.
+func hearMoved(conn transport.Conn, id uint64) error {
+	frame, err := readFrame(conn, nil, len(rejection)+wire.MaxVerdict, nil)
+	if err != nil {
+		return fmt.Errorf("the listening end hung up on it: %w", err)
+	}
+	if reason, rejected := strings.CutPrefix(string(frame), rejection); rejected {
+		return fmt.Errorf("the listening end refuses it: %s", clipReason(reason))
+	}
+	return checkRequested(frame, id)
 }
 
 // judgeMove cancels the waiting for a connection when the one that it is to replace

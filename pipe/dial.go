@@ -274,10 +274,10 @@ func (d *dialer) move(s *spec, answer *wire.BrochureAnswer, join func(uint64) (t
 	if err != nil || !s.native {
 		return desc, err
 	}
-	// The other end has it, and can say goodbye on it.
-	err = hearRequested(desc, answer.TransportRegistrationIDs[wire.DescriptorConnection])
+	// The listening end has the connection and the resources of the session.
+	err = hearMoved(desc, answer.TransportRegistrationIDs[wire.DescriptorConnection])
 	if err != nil && !errors.Is(err, ErrProtocol) {
-		err = d.unreached(answer.Transport, fmt.Errorf("the listening end hung up on it: %w", err))
+		err = d.unreached(answer.Transport, err)
 	}
 	return desc, err
 }

@@ -61,13 +61,33 @@ func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
 	return p.Pipe, nil
 }
 
-// multiplex turns the first connection into a session. The peer may open as
-// many streams as the two agreed on, and one for bulk.
+// multiplex turns the connection into a session, which the listening end has prepared.
 func (c *Context) multiplex(s *spec) (transport.Session, error) {
 	m, ok := s.desc.(transport.Multiplexer)
 	if !ok {
 		return nil, fmt.Errorf("connection of transport %s: %w", s.plan.Transport, transport.ErrNotSupported)
 	}
+	if s.role == channel.RoleConnect {
+		if err := c.prepareSession(s, s.desc); err != nil {
+			return nil, err
+		}
+	}
+	return m.Multiplex(c.sessionConfig(s))
+}
+
+// prepareSession acquires the resources of the session on conn. The listening end calls
+// it before it sends the last frame that the dialling end waits for: that end counts the
+// pipe as open only once both have them.
+func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
+	if p, ok := conn.(transport.SessionPreparer); ok {
+		return p.PrepareSession(c.sessionConfig(s))
+	}
+	return nil
+}
+
+// sessionConfig is that of the pipe's session. The peer may open as many streams as the
+// two agreed on, and one for bulk.
+func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	cfg := transport.SessionConfig{
 		Client:  s.role == channel.RoleConnect,
 		Streams: s.streams() + 1,
@@ -76,7 +96,7 @@ func (c *Context) multiplex(s *spec) (transport.Session, error) {
 	if s.account != nil {
 		cfg.Quota = s.account
 	}
-	return m.Multiplex(cfg)
+	return cfg
 }
 
 func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {

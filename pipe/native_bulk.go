@@ -166,10 +166,17 @@ func sayRequested(conn transport.Conn, id uint64) error {
 func hearRequested(conn transport.Conn, id uint64) error {
 	want := requestedPacket(id)
 	frame, err := readFrame(conn, nil, len(want), nil)
-	if err == nil && !bytes.Equal(frame, want) {
-		err = protocolError("a connection that was asked for begins with words of another")
+	if err != nil {
+		return err
 	}
-	return err
+	return checkRequested(frame, id)
+}
+
+func checkRequested(frame []byte, id uint64) error {
+	if !bytes.Equal(frame, requestedPacket(id)) {
+		return protocolError("a connection that was asked for begins with words of another")
+	}
+	return nil
 }
 
 func requestedPacket(id uint64) []byte {

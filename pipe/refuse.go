@@ -19,12 +19,10 @@ var refusalKinds = map[wire.RefusalKind]error{
 	wire.RefusedByDialect:   ErrDialect,
 }
 
-// refuse tells the dialling end the reason, and waits until it has hung up: what is
-// under way to it when this end does might be lost.
-func (w *welcomer) refuse(brochure *wire.Brochure, first transport.Conn, reason error) {
-	if !w.listener.context.overture(brochure).marked {
-		return
-	}
+// refuse counts and logs the failure, sends the reason to a dialling end of ours, and
+// waits until that end hangs up: closing earlier might lose the reason.
+func (w *welcomer) refuse(first transport.Conn, reason error) {
+	w.report(first, reason)
 	answer := wire.NewRefusal(wire.Refusal{Kind: refusalKind(reason), Text: reason.Error()})
 	if first.WriteFrames(transport.Frame{answer.Append(nil)}) == nil && first.CloseWrite() == nil {
 		_, _ = first.NextFrame()

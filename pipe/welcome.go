@@ -131,8 +131,9 @@ func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	}
 	s, err := w.choose(brochure, first)
 	if err != nil {
-		w.report(first, err) // first: who hears of it finds it counted
-		w.refuse(brochure, first, err)
+		if w.listener.context.overture(brochure).marked {
+			w.refuse(first, err)
+		}
 		return nil, err
 	}
 	held.release()
@@ -158,6 +159,12 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 	w.answerChannels(s, &answer)
 	answer.AddSizes(s.sizes)
 	answer.AddProbing(s.probing)
+	if s.native && desc == nil {
+		if err := w.listener.context.prepareSession(s, first); err != nil {
+			w.refuse(first, err)
+			return err
+		}
+	}
 	if s.native {
 		w.opening.linger()
 	}
@@ -178,13 +185,11 @@ func (w *welcomer) meet(s *spec, first transport.Conn) error {
 		if s.desc, err = w.awaitMove(s, desc, first); err != nil {
 			return err
 		}
-		if s.native {
-			if err := sayRequested(s.desc, desc.id); err != nil {
-				return err
-			}
-		}
 	}
-	if s.native {
+	switch {
+	case s.native && desc != nil:
+		return w.acceptMove(s, desc.id)
+	case s.native:
 		return nil
 	}
 	return w.meetFurther(s, reply, control)

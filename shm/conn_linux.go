@@ -41,6 +41,12 @@ type conn struct {
 	hush     sync.Once      // of CloseWrite
 	work     sync.WaitGroup // goroutines
 
+	dialled  bool              // by this end
+	receiver *segment.Receiver // of attend, as heard
+	heard    [1]byte
+	passed   chan passedFile // by the peer, for a session
+	prepared preparation
+
 	spin    time.Duration
 	hearing time.Duration // that a peer may take to make room for a byte
 	parted  bool          // attend has heard that the peer changed over to a session
@@ -61,7 +67,9 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		inToken: h.greeting.inToken, outToken: h.greeting.outToken,
 		press: pressDoorbell,
 		spin:  h.transport.spin, hearing: h.transport.patience,
-		left: make(chan struct{}),
+		left:    make(chan struct{}),
+		dialled: h.dialled, receiver: segment.NewReceiver(),
+		passed: make(chan passedFile, 1),
 	}
 	var err error
 	if c.raw, err = h.socket.SyscallConn(); err != nil {
@@ -187,6 +195,8 @@ func (c *conn) Close() error {
 }
 
 func (c *conn) release() {
+	c.closePassed()
+	c.prepared.close()
 	if !c.rings {
 		c.reactor.unwatch()
 		c.letters.close()

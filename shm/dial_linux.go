@@ -43,6 +43,7 @@ func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, erro
 		return nil, err
 	}
 	h := newHandshake(t, socket)
+	h.dialled = true
 	c, err := h.dial(ctx, name)
 	if err != nil {
 		h.undo()

@@ -12,23 +12,34 @@ import (
 
 // What ends of ours say on the socket, in one byte.
 const (
-	somethingNew = 1 // in one of the rings
-	changeOver   = 2 // what follows is a session's
+	somethingNew   = 1 // in one of the rings
+	changeOver     = 2 // what follows is a session's
+	sessionSegment = 3 // the file of a session to come is passed with it
 )
 
-// sayChangeOver may not be lost: the peer waits for that byte. Hence it waits for
-// a peer that has let doorbells come together until no more fit, though not for ever.
-// Where the peer is gone attend hears of it.
+// sayChangeOver may not be lost: the peer waits for that byte. Where the peer is gone
+// attend hears of it.
 func (c *conn) sayChangeOver() error {
 	step.Here()
-	_ = c.socket.SetWriteDeadline(time.Now().Add(c.hearing))
-	_, err := c.socket.Write([]byte{changeOver})
-	_ = c.socket.SetWriteDeadline(time.Time{})
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return c.failure("write", protocolError("it does not listen to its doorbell"))
-	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+	err := c.send(changeOver, nil)
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return nil
+	}
+	return err
+}
+
+// send sends a byte on the socket, and the file with it if that is not nil. It blocks
+// while a peer lets doorbells come together until no more fit, for c.hearing at most.
+func (c *conn) send(what byte, file *os.File) error {
+	var rights []byte
+	if file != nil {
+		rights = unix.UnixRights(int(file.Fd()))
+	}
+	_ = c.socket.SetWriteDeadline(time.Now().Add(c.hearing))
+	_, _, err := c.socket.WriteMsgUnix([]byte{what}, rights, nil)
+	_ = c.socket.SetWriteDeadline(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return c.failure("write", protocolError("it does not listen to its doorbell"))
 	}
 	return err
 }
@@ -92,16 +103,18 @@ func (c *conn) attend() {
 // takes a byte at a time: what follows a change-over is not its own. A peer that is
 // faster than that must not keep it here, for Close waits for it.
 func (c *conn) hear(fd uintptr) bool {
-	var heard [1]byte
+	heard := c.heard[:]
 	for !c.closed.Load() {
-		n, err := unix.Read(int(fd), heard[:])
+		n, err := c.receiver.Receive(fd, heard)
+		control, flags := c.receiver.Control()
 		switch {
-		case err == unix.EINTR:
 		case err == unix.EAGAIN:
 			return false
 		case n == 0 || err != nil:
 			step.Here()
 			return c.hearEnd(int(fd), err)
+		case heard[0] == sessionSegment, len(control) > 0, flags&unix.MSG_CTRUNC != 0:
+			c.receiveFile(heard[0], control, flags)
 		case !c.rings:
 			c.in.blame(protocolError("bytes on the socket behind the greeting"))
 		case heard[0] == changeOver:

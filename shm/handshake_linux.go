@@ -13,6 +13,7 @@ import (
 // leaves to the conn.
 type handshake struct {
 	transport *Transport
+	dialled   bool // by this end
 	socket    *net.UnixConn
 	reactor   *reactor
 	mine      memory // the inbox of this end

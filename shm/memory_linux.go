@@ -107,7 +107,7 @@ func (m memory) close() {
 const (
 	wordAt = 20
 
-	doorbells = 0x7470_6700 // the upper three bytes: this end rings, and can be rung
+	doorbells = 0x7470_6800 // the upper three bytes: this end rings, and can be rung
 	markBits  = 0xffff_ff00
 
 	readerSleeps = 1

@@ -21,11 +21,15 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 		return nil, err
 	}
 	at := ringnet.Addresses{Local: s.LocalAddr(), Remote: s.RemoteAddr()}
-	inner, err := ringnet.NewSession(c.socket, c.left, cfg, c.spin, at)
+	inner, err := ringnet.NewSessionOn(c.prepared.take(), c.socket, c.left, cfg, c.spin, at)
 	if err != nil {
 		return nil, err
 	}
 	c.session.Store(inner)
+	if c.closed.Load() { // Close may not have seen the session
+		_ = inner.Close()
+		return nil, transport.ErrClosed
+	}
 	_ = c.socket.SetReadDeadline(past) // attend has less to do now
 	return &session{inner, c}, nil
 }

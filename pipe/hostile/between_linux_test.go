@@ -150,7 +150,8 @@ func (b *between) spoil(from, k, at int, value uint64) {
 }
 
 // What ends say on their socket and where things lie in the memory that they share, see
-// docs/wire.md: the session's first segment comes behind the four files of the greeting.
+// docs/wire.md: the listening end passes the session's first segment after the four files of
+// its greeting.
 const (
 	firstSegment  = 4
 	firstHead     = 64
@@ -179,7 +180,7 @@ func TestSharedMemoryBroken(t *testing.T) {
 		"bell for one that dialled": {dialler, func(b *between) { b.ring(dialler, bellNoStream) }},
 		"bell for one that listens": {listens, func(b *between) { b.ring(listens, bellNoStream) }},
 		"counter of a ring": {listens, func(b *between) {
-			b.spoil(dialler, firstSegment, firstHead, impossiblyFar)
+			b.spoil(listens, firstSegment, firstHead, impossiblyFar)
 			b.ring(listens, bellReadable)
 		}},
 	} {
