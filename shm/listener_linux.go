@@ -62,6 +62,8 @@ type listener struct {
 	run    sync.WaitGroup
 	inLine sync.Mutex // for the queue
 
+	reserve reserve
+
 	closing context.Context
 	hangUp  context.CancelFunc // on handshakes under way
 }
@@ -76,6 +78,7 @@ func newListener(t *Transport, socket *net.UnixListener, name string) *listener 
 	}
 	l.closing, l.hangUp = context.WithCancel(context.Background())
 	l.stop = sync.OnceFunc(l.end)
+	l.reserve.hold()
 	l.run.Go(l.welcome)
 	return l
 }
@@ -88,9 +91,13 @@ func (l *listener) welcome() {
 		case <-l.done:
 			return
 		}
-		socket, err := l.socket.AcceptUnix()
+		socket, ended, err := l.accept()
 		step.Here()
-		if err == nil {
+		switch {
+		case ended != nil:
+			l.queue <- ended
+			continue
+		case err == nil:
 			l.run.Go(func() { l.receive(socket) })
 			continue
 		}
@@ -136,6 +143,7 @@ func (l *listener) outcome(h *handshake, err error) transport.Conn {
 		}
 	}
 	h.undo()
+	l.reserve.hold() // which its descriptors may have been taken from
 	return &refused{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: err}}
 }
 
@@ -171,9 +179,11 @@ func (l *listener) Close() error {
 // end closes what nobody accepted.
 func (l *listener) end() {
 	close(l.done)
+	l.reserve.wake()
 	l.socket.Close()
 	l.hangUp()
 	l.run.Wait()
+	l.reserve.release()
 	for {
 		select {
 		case c := <-l.queue:
