@@ -57,8 +57,8 @@ type Multiplexer interface {
 // the system at both ends.
 type SessionPreparer interface {
 	// PrepareSession acquires the resources for all streams that the client may
-	// open, so that Multiplex, Open and Accept do not fail for lack of descriptors
-	// at either end. Both ends call it before Multiplex, with the same Streams as
+	// open, one of them with OpenBulk, so that Multiplex, Open, OpenBulk and Accept
+	// do not fail for lack of descriptors at either end. Both ends call it before Multiplex, with the same Streams as
 	// there, or neither does. The server calls it before it writes the last frame
 	// that the client reads before Multiplex, and passes the client its part; the
 	// client's call blocks until it has that or the Conn is closed. No round trip is

@@ -9,7 +9,7 @@ import (
 )
 
 // CreateShared creates the segment for a session whose client opens up to that many
-// streams. The server creates it and passes the file to the client while the session is
+// streams, one of them for bulk. The server creates it and passes the file to the client while the session is
 // negotiated: then a lack of descriptors or mappings, at either end, fails the
 // negotiation and not the open session.
 func CreateShared(streams int) (*segment.Segment, error) {
