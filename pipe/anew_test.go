@@ -167,6 +167,64 @@ func TestSessionThatFailsLate(t *testing.T) {
 	exchange(t, client, server, message(1, []int{10}, []int{200_000}))
 }
 
+// unprepared is a transport whose connections cannot become sessions at one end.
+type unprepared struct{ transport.Transport }
+
+func (u unprepared) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := u.Transport.Dial(ctx, addr)
+	return unpreparedConn{c, c.(transport.Multiplexer)}, err
+}
+
+func (u unprepared) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+	l, err := u.Transport.Listen(ctx, addr)
+	return unpreparedListener{l}, err
+}
+
+type unpreparedListener struct{ transport.Listener }
+
+func (l unpreparedListener) Accept(ctx context.Context) (transport.Conn, error) {
+	c, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return unpreparedConn{c, c.(transport.Multiplexer)}, nil
+}
+
+type unpreparedConn struct {
+	transport.Conn
+	transport.Multiplexer
+}
+
+func (unpreparedConn) PrepareSession(transport.SessionConfig) error { return syscall.EMFILE }
+
+// What a session needs is had, or not, before the dialling end counts the pipe as open. A
+// pipe that was to move stays where it was dialled, and both plans have the reason.
+func TestSessionThatCannotBePrepared(t *testing.T) {
+	for _, listens := range []bool{false, true} {
+		network := mem.NewNetwork()
+		ends := [2]*pipe.Context{}
+		for i := range ends {
+			ends[i] = both(t, network, fallingIll(network, pipe.DialectNative, well), func(o *pipe.Options) {
+				if listens == (i == 1) {
+					o.Transports[1].Transport = unprepared{mem.New(network)}
+				}
+			})
+		}
+		l, err := ends[1].Listen(testContext(t), "mem://", "uv://127.0.0.1:0")
+		require.NoError(t, err)
+		client, server := join(t, ends[0], l)
+		for _, plan := range []*pipe.Plan{client.Plan(), server.Plan()} {
+			require.Equal(t, "uv", plan.Transport)
+			require.Regexp(t, "not transport mem +.*too many open files", plan.String())
+		}
+		exchange(t, client, server, message(1, []int{10}, []int{200_000}))
+
+		_, err = ends[0].Dial(testContext(t), l.URLs()[0])
+		require.ErrorIs(t, err, pipe.ErrHandshake)
+		require.ErrorContains(t, err, "too many open files")
+	}
+}
+
 // A policy turns that into an error, which names the cause.
 func TestRequiredTransportThatFailsLate(t *testing.T) {
 	network := mem.NewNetwork()

@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -72,7 +74,7 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	if errors.Is(err, errRefused) {
 		err = h.refusal()
 	}
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
 		err = fmt.Errorf("the listening end hung up, and knows why: %w", err)
 	}
 	if err == nil {

@@ -22,7 +22,7 @@ var (
 	servers = transport.SessionConfig{Streams: sessionStreams}
 )
 
-// leaveDescriptors lets this process open n more. What it returns lifts the limit.
+// leaveDescriptors lets this process open n more descriptors. lift removes the limit.
 func leaveDescriptors(t *testing.T, n int) (lift func()) {
 	t.Helper()
 	var before unix.Rlimit
@@ -139,7 +139,7 @@ func TestPrepareSessionWithABadPeer(t *testing.T) {
 	}
 }
 
-// Files that are not due are closed, and end what is read from that peer.
+// Files that are not due are closed, and fail further reads from that peer.
 func TestFilesThatAreNotDue(t *testing.T) {
 	for name, pass := range map[string]func(t *testing.T, d, a *conn) (victim *conn){
 		"a second segment": func(t *testing.T, d, a *conn) *conn {
@@ -169,8 +169,7 @@ func TestFilesThatAreNotDue(t *testing.T) {
 	}
 }
 
-// Connections that close before they become sessions leave neither the segment nor its
-// file behind.
+// Connections that close before they become sessions free the segment and close its file.
 func TestPreparedConnectionCloses(t *testing.T) {
 	leakcheck.Check(t)
 	fds, maps := inUse(t)

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"sync"
@@ -23,11 +24,16 @@ func (r *reserve) hold() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.held {
-		var err error
-		r.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-		r.held = err == nil
+		r.open()
 	}
 	return r.held
+}
+
+// open opens the descriptor. The caller holds mu.
+func (r *reserve) open() {
+	var err error
+	r.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	r.held = err == nil
 }
 
 // release closes the descriptor if there is one.
@@ -49,8 +55,20 @@ func (r *reserve) wake() {
 	}
 }
 
-// accept blocks until a peer connects. Where there is no descriptor for the connection
-// it is ended, and ended says why.
+// swap closes the descriptor, has f take its place, and opens it again. Between the two
+// there is nothing else, lest another goroutine takes the place.
+func (r *reserve) swap(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held {
+		_ = unix.Close(r.fd)
+	}
+	f()
+	r.open()
+}
+
+// accept blocks until a peer connects. Without a descriptor for the connection it closes
+// that, and returns ended with the reason.
 func (l *listener) accept() (socket *net.UnixConn, ended *refused, err error) {
 	socket, err = l.socket.AcceptUnix()
 	if !isShortage(err) || !l.reserve.hold() {
@@ -61,20 +79,37 @@ func (l *listener) accept() (socket *net.UnixConn, ended *refused, err error) {
 	if !isShortage(err) {
 		return socket, nil, err
 	}
-	shortage := err
-	l.reserve.release()
-	socket, err = l.socket.AcceptUnix()
-	if err != nil || l.reserve.hold() {
-		return socket, nil, err
+	pid, endErr := l.endOne()
+	if endErr != nil {
+		return nil, nil, endErr
 	}
-	id, _ := identify(socket)
-	_ = socket.Close()
-	l.reserve.hold()
-	peer := processName(id.PID)
-	return nil, &refused{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: shortage}}, nil
+	peer := processName(pid)
+	return nil, &refused{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: err}}, nil
 }
 
 func isShortage(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
+
+// endOne accepts a connection in place of the reserve and closes it. It returns the
+// process of the peer, 0 where that is not known.
+func (l *listener) endOne() (pid int, err error) {
+	raw, err := l.socket.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	ctlErr := raw.Control(func(listening uintptr) {
+		l.reserve.swap(func() {
+			var fd int
+			if fd, _, err = unix.Accept4(int(listening), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK); err != nil {
+				return
+			}
+			if credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+				pid = int(credentials.Pid)
+			}
+			_ = unix.Close(fd)
+		})
+	})
+	return pid, cmp.Or(ctlErr, err)
+}
 
 // awaitPeer blocks until a peer connects or the listener closes. The reserve is held.
 func (l *listener) awaitPeer() {

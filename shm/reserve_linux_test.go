@@ -35,8 +35,8 @@ func requireEnded(t *testing.T, l transport.Listener, socket int) {
 	require.LessOrEqual(t, n, 0, "the connection goes on")
 }
 
-// A listener without a descriptor for a connection ends it, time and again, and says
-// why. It accepts connections when it has descriptors again.
+// A listener without a descriptor for a connection closes it, each time, and reports the
+// reason. It accepts connections when it has descriptors again.
 func TestListenerWithoutDescriptors(t *testing.T) {
 	if !alone.Here(t) {
 		return

@@ -36,6 +36,8 @@ func lifeOf(part string) (life func(string) error, words string) {
 	switch kind {
 	case restrictedPart:
 		return playRestricted, words
+	case descriptorsPart:
+		return playDescriptors, words
 	case crowdPart:
 		return playCrowd, words
 	}
