@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve is a descriptor that a listener gives up when the process has no other one
-// left, to accept a connection and end it. A peer that moves a pipe to shared memory then
-// knows at once that it cannot, where it would else wait until its time is up. It is an
-// eventfd, which ends a poll when the listener closes.
+// reserve is a descriptor that a listener closes when the process has no other one left,
+// to accept a connection and close it. A peer that moves a pipe to shared memory then
+// fails at once and continues without, where it would otherwise wait for the time limit of
+// the handshake. The reserve is an eventfd, which ends a poll when the listener closes.
 type reserve struct {
 	mu   sync.Mutex
 	fd   int
@@ -55,8 +55,8 @@ func (r *reserve) wake() {
 	}
 }
 
-// swap closes the descriptor, has f take its place, and opens it again. Between the two
-// there is nothing else, lest another goroutine takes the place.
+// swap closes the descriptor, calls f, which may open one, and opens the reserve again. f
+// is called at once, so that other goroutines rarely take the descriptor before.
 func (r *reserve) swap(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
