@@ -122,7 +122,8 @@ func playDescriptors(part string) error {
 }
 
 // exhausting is shared memory of a process that has no descriptor for the session on its
-// first connection.
+// first connection: from Dial, or from PrepareSession of the listening end, until that is
+// prepared.
 type exhausting struct {
 	*shm.Transport
 	once *sync.Once
@@ -130,15 +131,20 @@ type exhausting struct {
 
 func (e exhausting) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := e.Transport.Dial(ctx, addr)
-	if err == nil {
-		e.once.Do(func() { err = limitDescriptors(0) })
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	conn := e.conn(c)
+	return conn, conn.exhaust()
 }
 
 func (e exhausting) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	l, err := e.Transport.Listen(ctx, addr)
 	return exhaustingListener{l, e}, err
+}
+
+func (e exhausting) conn(c transport.Conn) *exhaustingConn {
+	return &exhaustingConn{c, c.(transport.Multiplexer), c.(transport.SessionPreparer), e.once, 0}
 }
 
 type exhaustingListener struct {
@@ -151,22 +157,35 @@ func (l exhaustingListener) Accept(ctx context.Context) (transport.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	return exhaustingConn{c, c.(transport.Multiplexer), c.(transport.SessionPreparer), l.of}, nil
+	return l.of.conn(c), nil
 }
 
 type exhaustingConn struct {
 	transport.Conn
 	transport.Multiplexer
 	transport.SessionPreparer
-	of exhausting
+	once *sync.Once
+	lift uint64 // the limit to set again; 0 is none
 }
 
-func (c exhaustingConn) PrepareSession(cfg transport.SessionConfig) error {
-	var before unix.Rlimit
-	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before)
-	c.of.once.Do(func() { err = errors.Join(err, limitDescriptors(0)) })
-	err = errors.Join(err, c.SessionPreparer.PrepareSession(cfg))
-	return errors.Join(err, limit(unix.RLIMIT_NOFILE, before.Cur))
+// exhaust forbids all descriptors beyond those of the standard streams.
+func (c *exhaustingConn) exhaust() (err error) {
+	c.once.Do(func() {
+		var before unix.Rlimit
+		if err = unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err == nil {
+			c.lift = before.Cur
+			err = limit(unix.RLIMIT_NOFILE, 3)
+		}
+	})
+	return err
+}
+
+func (c *exhaustingConn) PrepareSession(cfg transport.SessionConfig) error {
+	err := errors.Join(c.exhaust(), c.SessionPreparer.PrepareSession(cfg))
+	if c.lift != 0 {
+		err = errors.Join(err, limit(unix.RLIMIT_NOFILE, c.lift))
+	}
+	return err
 }
 
 // describeAll accepts pipes, and answers the first message on each with its plan.
