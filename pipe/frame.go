@@ -29,7 +29,7 @@ func readBody(c transport.Conn, buf []byte, size int, held *charge) ([]byte, err
 	for len(buf) < size {
 		step := min(size-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
 		start := len(buf)
-		if err := held.grow(start + step); err != nil {
+		if err := held.grow(max(start+step, cap(buf))); err != nil {
 			return nil, err
 		}
 		if cap(buf) < start+step {

@@ -143,11 +143,14 @@ func (i *inbox) receive(turn chan struct{}) (*arrival, error) {
 	in.Incoming.pipe, in.of = p.Pipe, in
 	err = in.describe(&i.desc)
 	i.desc.Forget()
+	if max(cap(i.desc.Payloads), cap(i.desc.Tensors)) > keptParts {
+		i.desc = wire.Descriptor{}
+	}
 	if err != nil {
 		return nil, err
 	}
 	in.held = len(frame) + 64*len(in.desc.Payloads) + 128*len(in.desc.Tensors)
-	in.memory.shrink(in.held)
+	in.memory.shrink(len(frame) + payloadHeld*len(in.desc.Payloads) + tensorHeld*len(in.desc.Tensors))
 	return in, nil
 }
 

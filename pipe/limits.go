@@ -72,10 +72,12 @@ type Limits struct {
 	// which the application has not admitted, see [Pipe.Admit], all together: frames of
 	// handshakes, messages and control streams, whole or in part, bytes in sessions,
 	// and copies of messages that the peer does not take in. When it is used up the
-	// peers that hold most are disconnected, with an error that matches ErrLimit. It
-	// does not count what each connection costs without any byte, some 100 KiB of
-	// buffers and stacks, nor rings in shared memory, nor the memory that the
-	// application gives to Read. Default 0, which is no bound.
+	// peers that hold most are disconnected, with an error that matches ErrLimit; until
+	// their memory is free, calls on other pipes that are not admitted may wait. It
+	// does not count what a pipe costs without any byte, some 100 KiB of buffers and
+	// stacks, and 64 KiB of TLS for each connection of the compatible dialect; nor
+	// rings in shared memory, nor memory of the application. Default 0, which is no
+	// bound.
 	UnadmittedBytes int
 
 	// AcceptBacklog bounds the open pipes that wait for Accept. Default 128.

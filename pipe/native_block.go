@@ -30,6 +30,14 @@ func (o *nativeOutbox) blockFor(n int) *block {
 	return b
 }
 
+// queue has a block take a share of the budgets for bytes that were copied. A peer that is
+// not admitted and does not take them in is charged for them; send waits while the quota
+// is exceeded.
+func (o *nativeOutbox) queue(b *block, s share) {
+	b.room.add(s)
+	o.pipe.account.Add(s.own)
+}
+
 func (o *nativeOutbox) signal() {
 	select {
 	case o.wake <- struct{}{}:
@@ -154,6 +162,7 @@ func (o *nativeOutbox) recycle(b *block, err error) {
 		b.loan.end()
 	}
 	o.room.giveBack(b.room)
+	o.pipe.account.Release(b.room.own)
 	if cap(b.data) <= 2*blockSize {
 		*b = block{data: b.data[:0]}
 		o.pipe.context.blocks.Put(b)

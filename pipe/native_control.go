@@ -240,9 +240,9 @@ func (c *nativeControl) read() {
 		if err == nil {
 			err = c.obey(&m)
 		}
-		held.release()
 		if err == nil {
 			body, m = kept(body), native.Control{}
+			held.shrink(cap(body))
 			continue
 		}
 		if parted, _ := c.lastWord(); !parted {

@@ -24,7 +24,7 @@ func (o *nativeOutbox) lend(m *Message, left [][]byte, room share) *watchedOp {
 		b.data = append(b.data, left[0]...)
 		left = left[1:]
 	}
-	b.room = room
+	o.queue(b, room)
 	b.loan = &loan{msg: m, pieces: slices.Clone(left), block: b}
 	b.loan.init(o, b.loan)
 	b.loan.expireAt(m.Deadline)

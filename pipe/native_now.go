@@ -104,7 +104,7 @@ func (o *nativeOutbox) putOff(m *Message, left [][]byte, lend bool, room share) 
 		return o.lend(m, left, room)
 	}
 	b := o.blockFor(size)
-	b.room.add(room)
+	o.queue(b, room)
 	b.data = joined(b.data, left)
 	return nil
 }

@@ -52,7 +52,7 @@ type nativeOutbox struct {
 
 func (o *nativeOutbox) init(p *nativePipe) {
 	o.pipe = p
-	o.room = newRoom(p.Pipe)
+	o.room = newRoom(p.context)
 	o.wake = make(chan struct{}, 1)
 	o.refused = make(chan struct{})
 	o.halted = make(chan struct{})
@@ -108,7 +108,7 @@ func (o *nativeOutbox) send(ctx context.Context, m *Message) (number uint64, op 
 		return 0, nil, err
 	}
 	cost := o.cost(&size)
-	if ctx.Err() != nil || !o.room.acquire(ctx, o.refused, cost) {
+	if ctx.Err() != nil || !o.pipe.account.Charge(0) || !o.room.acquire(ctx, o.refused, cost) {
 		return 0, nil, o.notSent(ctx)
 	}
 	packed, err := o.pack(ctx, m, &size)
@@ -225,7 +225,7 @@ func (o *nativeOutbox) describe(m *Message, size *sizer, packed *packing) (large
 // encode appends the described message to the last block, or a new one.
 func (o *nativeOutbox) encode(m *Message, packed *packing, room share) {
 	b := o.blockFor(o.frame.EncodedSize())
-	b.room.add(room)
+	o.queue(b, room)
 	start := len(b.data)
 	b.data = o.frame.AppendHead(b.data, o.pipe.context.opts.Checksum)
 	for i := range m.Payloads {

@@ -187,7 +187,7 @@ func readOn(src io.Reader, buf []byte, n int, held *charge, beside int) ([]byte,
 	for len(buf) < n {
 		step := min(n-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
 		start := len(buf)
-		if err := held.grow(beside + start + step); err != nil {
+		if err := held.grow(beside + max(start+step, cap(buf))); err != nil {
 			return buf, err
 		}
 		if cap(buf) < start+step {

@@ -10,7 +10,7 @@ func (o *nativeOutbox) trySend(m *Message) (taken bool, err error) {
 		return false, err
 	}
 	cost := o.cost(&size)
-	if !o.room.tryAcquire(cost) {
+	if !o.pipe.account.TryCharge(0) || !o.room.tryAcquire(cost) {
 		return false, nil
 	}
 	o.mu.Lock()

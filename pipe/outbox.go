@@ -44,7 +44,7 @@ type outbox struct {
 
 func (o *outbox) init(p *compat) {
 	o.pipe = p
-	o.room = newRoom(p.Pipe)
+	o.room = newRoom(p.context)
 	if c, ok := p.first.(transport.Whole); ok {
 		o.whole = c.LargestWhole()
 	}
@@ -82,7 +82,7 @@ func (o *outbox) notEnqueued(ctx context.Context) error {
 	if o.refusal != nil {
 		return o.refusal
 	}
-	return o.pipe.errorFor("write", "", cmp.Or(context.Cause(ctx), o.pipe.context.unadmittedError()))
+	return o.pipe.errorFor("write", "", context.Cause(ctx))
 }
 
 func (o *outbox) signal() {

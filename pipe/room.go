@@ -4,36 +4,26 @@ import (
 	"context"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
-	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 )
 
 // room is what the messages under way of one pipe may take: of its own budget
-// and of that of all pipes of the context. Of a peer that is not admitted they count in
-// its account too.
+// and of that of all pipes of the context.
 type room struct {
-	own     *budget.Budget
-	shared  *budget.Budget
-	account *quota.Account
+	own    *budget.Budget
+	shared *budget.Budget
 }
 
-func newRoom(p *Pipe) room {
-	c := p.context
-	return room{own: budget.New(c.limits.PipeBytesInFlight), shared: c.inFlight, account: p.account}
+func newRoom(c *Context) room {
+	return room{own: budget.New(c.limits.PipeBytesInFlight), shared: c.inFlight}
 }
 
 // acquire takes n bytes, waiting until they are free, ctx ends or stop is
-// closed. It reports false if it took nothing, also if the peer is disconnected because of
-// Limits.UnadmittedBytes.
+// closed. It reports false if it took nothing.
 func (r *room) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
 	if !r.own.Acquire(ctx, stop, n) {
 		return false
 	}
 	if !r.shared.Acquire(ctx, stop, r.sharedCost(n)) {
-		r.own.Release(n)
-		return false
-	}
-	if !r.account.Charge(n) {
-		r.shared.Release(r.sharedCost(n))
 		r.own.Release(n)
 		return false
 	}
@@ -46,11 +36,6 @@ func (r *room) tryAcquire(n int) bool {
 		return false
 	}
 	if !r.shared.TryAcquire(r.sharedCost(n)) {
-		r.own.Release(n)
-		return false
-	}
-	if !r.account.TryCharge(n) {
-		r.shared.Release(r.sharedCost(n))
 		r.own.Release(n)
 		return false
 	}
@@ -71,7 +56,6 @@ func (r *room) giveBack(s share) {
 	}
 	r.shared.Release(s.shared)
 	r.own.Release(s.own)
-	r.account.Release(s.own)
 }
 
 func (s *share) add(other share) {

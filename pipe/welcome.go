@@ -8,9 +8,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// brochureMemory is how many times its bytes a decoded brochure takes at most, the bytes
-// included.
-const brochureMemory = 8
+const (
+	// brochureMemory is how many times its bytes a brochure takes at most while it is
+	// decoded and chosen from, see wire.Limits.
+	brochureMemory = 40
+
+	// routeMemory is what a pair of devices takes for as long as the pipe lives, in the
+	// choice, the plan and the lanes.
+	routeMemory = 512
+)
 
 // welcome is the listening end's part of the handshake for one accepted
 // connection: the first of a pipe, or a further one that brings an id.
@@ -117,7 +123,6 @@ func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 	limits := w.listener.context.limits
 	w.opening.phase = phaseBrochure
 	held := charge{context: w.listener.context, account: w.account}
-	defer held.release()
 	frame, err := readFrame(first, nil, limits.HandshakeBytes, &held)
 	if err != nil {
 		return nil, classify(err)
@@ -136,7 +141,7 @@ func (w *welcomer) open(peer string, first transport.Conn) (*Pipe, error) {
 		}
 		return nil, err
 	}
-	held.release()
+	held.shrink(routeMemory * len(s.routes)) // until the account is closed
 	s.peer, s.remoteAddr = peer, first.RemoteAddr()
 	defer w.cancelTickets()
 	if err := w.meet(s, first); err != nil {

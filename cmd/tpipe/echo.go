@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -31,8 +30,12 @@ func echoEntry() entry {
 		summary: "send every message back as it came",
 		help: `Sends every message back as it came: metadata, payloads and tensors. A tensor
 for which the sender named cpu:0 goes back with that name, one that left the
-choice open goes back open. Any number of pipes may be open; all together take
-at most the -memory, and when that is used up the pipes that hold most are closed.
+choice open goes back open. Any number of pipes may be open.
+
+Half of the -memory is for messages with tensors and payloads: further ones wait,
+and when one has waited for 10 s the pipe that holds most is closed. The other
+half is for all else that peers send and do not take in; when it is used up the
+pipes that hold most of that are closed at once.
 
 The first line printed is "listening on" and the URL to dial; a port of 0 in
 -listen has become a real one there. Peers that fail are reported on stderr.
@@ -50,7 +53,7 @@ const defaultLimit byteSize = 1 << 30
 func (e *echo) flags(fs *flag.FlagSet) {
 	fs.StringVar(&e.listen, "listen", "uv://127.0.0.1:0", "`url` to listen on; several are separated by commas")
 	fs.Var(&e.limit, "limit", "largest message to take, a `size`; a pipe that gets a larger one is closed")
-	fs.Var(&e.memory, "memory", "memory for the messages of all pipes, a `size`: half of it while they come, half on their way back; at least twice the -limit")
+	fs.Var(&e.memory, "memory", "memory that all pipes together may take, a `size`, at least twice the -limit")
 	e.tls.listenFlags(fs)
 	e.path.flags(fs)
 }
@@ -89,7 +92,7 @@ func (e *echo) run(ctx context.Context, s streams) error {
 // serve echoes on all pipes that come until ctx ends, then closes them.
 func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log *slog.Logger) error {
 	pool := tensor.NewPool(tensor.PoolOptions{IdleLimit: int(e.memory / 8)})
-	memory := quota.New(int(e.memory / 2))
+	memory := newEchoMemory(int(e.memory / 2))
 	var serving sync.WaitGroup
 	for {
 		p, err := l.Accept(ctx)
@@ -102,11 +105,7 @@ func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log
 			log.Info("pipe opened", "peer", p.Peer(), "address", p.RemoteAddr(), "tls", id)
 		}
 		serving.Go(func() {
-			r := returner{pipe: p, pool: pool, limit: int(e.limit)}
-			r.account = memory.Open(func() {
-				p.Abort(fmt.Errorf("%w: all pipes hold the -memory of %s, and this one holds most", pipe.ErrLimit, e.memory))
-			})
-			defer r.account.Close()
+			r := returner{pipe: p, pool: pool, limit: int(e.limit), memory: memory}
 			if err := r.run(); err != nil {
 				log.Warn("pipe failed", "peer", p.Peer(), "address", p.RemoteAddr(), "error", err)
 			}

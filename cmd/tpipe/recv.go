@@ -57,7 +57,8 @@ The first line printed is "listening on" and the URL to dial, with -json on
 stderr; a port of 0 in -listen has become a real one there. With shm in
 -transport senders of this machine are moved to shared memory. Without -tls-cert
 anybody who reaches that address can fill the disk, up to -max-bytes for each
-transfer, and others can read along.
+transfer, and others can read along. Peers whose offer was
+not accepted take at most 64 MiB together; those that hold most are disconnected.
 
 Exit codes: 0 after a signal that cut no transfer short, or with -once when all
 files are in place; 1 if they are not; 130 after a signal that cut a transfer

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -22,7 +21,7 @@ type returner struct {
 	limit int // bytes of one message
 	sent  []returning
 
-	account *quota.Account // counts the memory of messages, with that of other pipes
+	memory *echoMemory // for the messages of all pipes
 }
 
 // returning is a message on its way back.
@@ -60,11 +59,13 @@ func (r *returner) next() error {
 	if err := r.reclaim(maxReturning - 1); err != nil {
 		return err
 	}
-	if err := r.reserve(in.Descriptor().Bytes()); err != nil {
+	size := in.Descriptor().Bytes()
+	if err := r.reserve(size); err != nil {
 		return err
 	}
 	p, err := newParcel(r.pool, in.Descriptor())
 	if err != nil {
+		r.memory.release(r.pipe, size)
 		return err
 	}
 	if err := in.Read(ctx, p.memory); err != nil {
@@ -87,29 +88,24 @@ func (r *returner) check(d *pipe.Descriptor) error {
 	return nil
 }
 
-// reserve counts the memory for a message of n bytes. While there is not as much it waits
-// for messages of this pipe that are on their way back.
+// reserve takes memory for a message of n bytes. Messages of this pipe that are on their
+// way back make room first.
 func (r *returner) reserve(n int) error {
-	for !r.account.TryCharge(n) {
-		if len(r.sent) > 0 {
-			if err := r.reclaim(len(r.sent) - 1); err != nil {
-				return err
-			}
-			continue
+	for len(r.sent) > 0 {
+		if r.memory.tryAcquire(r.pipe, n) {
+			return nil
 		}
-		if !r.account.Charge(n) {
-			<-r.pipe.Done() // which the account ends
-			return r.pipe.Err()
+		if err := r.reclaim(len(r.sent) - 1); err != nil {
+			return err
 		}
-		return nil
 	}
-	return nil
+	return r.memory.acquire(r.pipe, n)
 }
 
 // release gives back the memory of a message that nothing uses any more.
 func (r *returner) release(p *parcel) {
 	p.release()
-	r.account.Release(p.size)
+	r.memory.release(r.pipe, p.size)
 }
 
 // reclaim takes the memory of messages that have left, oldest first, and waits

@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -33,7 +34,7 @@ func TestEchoLeavesOutWhatIsGivenUp(t *testing.T) {
 	p, echo := joined(t)
 	echoed := make(chan error, 1)
 	go func() {
-		r := returner{pipe: echo, limit: int(defaultLimit), pool: atAlloc{pool, func(n int) {
+		r := returner{pipe: echo, limit: int(defaultLimit), memory: newEchoMemory(1 << 30), pool: atAlloc{pool, func(n int) {
 			if n == doomed {
 				close(giveUp)
 				<-gone
@@ -89,45 +90,71 @@ func joined(t *testing.T) (client, server *pipe.Pipe) {
 	return client, server
 }
 
-// Pipes share the memory for messages: when it is used up the one that holds most is
-// closed, and the others get their messages back.
+// Pipes share the memory for messages. One that holds some and stops is closed when others
+// have waited for it, and they get their messages back.
 func TestEchoMemoryIsShared(t *testing.T) {
 	const stuck, next = 6 << 20, 5 << 20
-	memory := quota.New(10 << 20)
+	memory := newEchoMemory(10 << 20)
+	memory.wait = time.Millisecond
 	holding, release := make(chan struct{}), make(chan struct{})
 	serve := func(a tensor.Allocator) (p, echo *pipe.Pipe, ended <-chan error) {
 		p, echo = joined(t)
-		r := returner{pipe: echo, limit: int(defaultLimit), pool: a}
-		r.account = memory.Open(func() { echo.Abort(pipe.ErrLimit) })
-		return p, echo, patience.Start(func() error {
-			defer r.account.Close()
-			return r.run()
-		})
+		r := returner{pipe: echo, limit: int(defaultLimit), pool: a, memory: memory}
+		return p, echo, patience.Start(r.run)
 	}
 	pool := tensor.NewPool(tensor.PoolOptions{})
 	large, largeEcho, largeEnded := serve(atAlloc{pool, func(int) { close(holding); <-release }})
 	small, _, smallEnded := serve(pool)
 	lost := large.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, stuck)}}})
 	<-holding
+	var sent []*pipe.WriteOp
 	for range 3 {
-		sent := small.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, next)}}})
-		if lost != nil {
-			<-largeEcho.Done()
-			require.ErrorIs(t, largeEcho.Err(), pipe.ErrLimit)
-			close(release)
-			require.ErrorIs(t, <-largeEnded, pipe.ErrLimit)
-			<-lost.Done()
-			require.Error(t, lost.Err())
-			lost = nil
-		}
+		sent = append(sent, small.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, next)}}}))
+	}
+	<-largeEcho.Done()
+	require.ErrorIs(t, largeEcho.Err(), pipe.ErrLimit)
+	close(release)
+	require.ErrorIs(t, <-largeEnded, pipe.ErrLimit)
+	<-lost.Done()
+	require.Error(t, lost.Err())
+	for _, op := range sent {
 		in, err := small.Next(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, in.Discard(t.Context()))
-		require.NoError(t, sent.Wait(t.Context()))
+		require.NoError(t, op.Wait(t.Context()))
 	}
 	require.NoError(t, small.Close())
 	require.NoError(t, <-smallEnded)
-	used, evicted := memory.Used()
-	require.Zero(t, used)
-	require.EqualValues(t, 1, evicted)
+	require.Zero(t, memory.bytes.InUse())
+	require.Empty(t, memory.held)
+}
+
+// Pipes whose messages arrive wait for memory, and none of them is closed.
+func TestEchoMemoryIsWaitedFor(t *testing.T) {
+	memory := newEchoMemory(5 << 20)
+	pool := tensor.NewPool(tensor.PoolOptions{})
+	var clients, echoes []<-chan error
+	for range 4 {
+		p, echo := joined(t)
+		r := returner{pipe: echo, limit: int(defaultLimit), pool: pool, memory: memory}
+		echoes = append(echoes, patience.Start(r.run))
+		clients = append(clients, patience.Start(func() error {
+			for range 10 {
+				op := p.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, 4<<20)}}})
+				in, err := p.Next(t.Context())
+				if err == nil {
+					err = errors.Join(in.Discard(t.Context()), op.Wait(t.Context()))
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return p.Close()
+		}))
+	}
+	for i := range clients {
+		require.NoError(t, <-clients[i])
+		require.NoError(t, <-echoes[i])
+	}
+	require.Zero(t, memory.bytes.InUse())
 }

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"runtime"
 	"runtime/metrics"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -44,7 +48,7 @@ type stranger struct {
 // newcomers are served throughout.
 func TestMemoryOfStrangers(t *testing.T) {
 	memoryOfStrangers(t, overTCP, "first packets", "brochures", "messages", "segments of a byte", "questions", "early aborts",
-		"descriptors", "replies", "messages that it does not take in")
+		"descriptors", "replies", "descriptors of many tensors", "brochures of many devices", "messages that it does not take in")
 }
 
 func TestMemoryOfStrangersOverTLS(t *testing.T) {
@@ -57,6 +61,12 @@ func memoryOfStrangers(t *testing.T, over carrier, kinds ...string) {
 	large := text(native.Message{Metadata: make([]byte, 4_100_000)})[:4_000_000]
 	const segmentsOf = 64 << 10
 	segments := bytes.Repeat(append(muxWord(muxData, 0, basicStream, 1), 1), segmentsOf)
+	crowded := (&wire.Descriptor{Tensors: slices.Repeat([]wire.TensorDescriptor{{SourceDevice: device.CPU(), TargetDevice: device.CPU()}}, 65_000)}).Append(nil)
+	many := goodBrochure()
+	for i := range 4000 {
+		many.ChannelDeviceDescriptors[basic.Name][device.Device{Kind: "cpu", Index: i}] = "any"
+	}
+	devices := many.Append(nil)
 	var questions, aborts []byte
 	for i := range uint64(60_000) {
 		questions = native.Control{Kind: native.WantRead, Number: 1 + i}.Append(questions, false)
@@ -91,6 +101,11 @@ func memoryOfStrangers(t *testing.T, over carrier, kinds ...string) {
 			a.desc.header(descriptorLimit)
 			a.desc.send(frame)
 		})},
+		"descriptors of many tensors": {65_000 * 150, compatibly(func(a *attack) { a.desc.frame(crowded) })},
+		"brochures of many devices": {1 << 20, func(t testing.TB, v *victim) stranger {
+			r := v.visitWith(t, hello())
+			return stranger{fill: func() { r.frame(devices) }} // the answer asks for connections that never come
+		}},
 		"replies": {descriptorLimit - 1, compatibly(func(a *attack) {
 			a.reply.header(descriptorLimit)
 			a.reply.send(frame)
@@ -243,7 +258,7 @@ func TestNothingStaysCounted(t *testing.T) {
 			in, err := here.Next(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, in.Discard(t.Context()))
-			await(t, func() bool { return v.Stats().BytesUnadmitted <= 512<<10 }, "buffers that are kept are all that counts")
+			await(t, func() bool { return v.Stats().BytesUnadmitted <= 4<<10 }, "nothing is under way")
 			closed := make(chan error, 1)
 			go func() { closed <- there.Close() }()
 			require.NoError(t, here.Close())
@@ -252,4 +267,62 @@ func TestNothingStaysCounted(t *testing.T) {
 			require.Zero(t, v.Stats().PeersEvicted)
 		})
 	}
+}
+
+// What a peer that is not admitted makes this end hold counts for as long as it is held.
+func TestStateOfStrangersCounts(t *testing.T) {
+	limited := func(o *pipe.Options) { o.Limits.UnadmittedBytes = 64 << 20 }
+	counted := func(v *victim, least, most int) func() bool {
+		return func() bool { n := v.Stats().BytesUnadmitted; return n >= least && n <= most }
+	}
+	t.Run("payloads read ahead", func(t *testing.T) {
+		v := newVictim(t, limited)
+		a := dialVictim(t, v)
+		a.desc.frame(payloadDescriptor(200_000))
+		a.desc.frame(make([]byte, 200_000))
+		await(t, counted(v, 200_000, 220_000), "the payload counts")
+		in, err := a.pipe.Next(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())))
+		await(t, counted(v, 0, 20_000), "it has been read")
+	})
+	t.Run("descriptors after they were read", func(t *testing.T) {
+		v := newVictim(t, limited)
+		a := dialVictim(t, v)
+		a.desc.frame((&wire.Descriptor{Tensors: slices.Repeat([]wire.TensorDescriptor{{SourceDevice: device.CPU(), TargetDevice: device.CPU()}}, 10_000)}).Append(nil))
+		await(t, counted(v, 2_000_000, 4_000_000), "its parts count")
+		before := live()
+		in, err := a.pipe.Next(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, in.Discard(t.Context()))
+		await(t, counted(v, 0, 20_000), "it has been read")
+		live()
+		require.Greater(t, before-live(), 800_000, "nothing is kept for the next one")
+	})
+	t.Run("questions", func(t *testing.T) {
+		v := newVictim(t, limited)
+		n := dialNatively(t, v)
+		for i := range uint64(1000) {
+			n.control(native.Control{Kind: native.WantRead, Number: i})
+		}
+		await(t, counted(v, 64_000, 80_000), "questions count")
+		for range 1000 {
+			n.message(inlineMessage("x"))
+			in, err := n.pipe.Next(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, in.Discard(t.Context()))
+		}
+		n.awaitControl(native.HaveRead, 1)
+		await(t, counted(v, 0, 4<<10), "they were answered")
+	})
+	t.Run("control frames that are kept", func(t *testing.T) {
+		v := newVictim(t, limited)
+		n := dialNatively(t, v)
+		n.exchange()
+		targets := native.Control{Kind: native.Targets, Devices: slices.Repeat([]device.Device{device.CPU()}, 9000)}
+		n.control(targets) // for a message that was sent long ago
+		n.control(native.Control{Kind: native.WantRead})
+		n.awaitControl(native.HaveRead, 1)
+		await(t, counted(v, 64<<10, 256<<10), "the buffer counts")
+	})
 }
