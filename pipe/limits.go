@@ -53,10 +53,10 @@ type Limits struct {
 	// what the windows of their sessions may grow by. A pipe that gets nothing
 	// of it still works, at 256 KiB per round trip. Through shared memory it
 	// bounds what this end may have on its way: what the rings that it writes to
-	// may grow by, each by 1.5 MiB, beyond 512 KiB for the messages of a pipe, as
-	// much for its large data if those use a ring, and 64 KiB for each other
-	// stream. Rings that nothing is written to give back what they have grown by.
-	// Default 256 MiB.
+	// may grow by, each by 2 MiB, beyond 656 KiB for the messages of a pipe, as
+	// much for its large data if those use a ring, and 84 KiB for each other
+	// stream. A ring begins with 16 or 4 KiB, and returns to that size, and its
+	// bytes to the budget, after 4 to 8 s without writes. Default 256 MiB.
 	ContextWindowBytes int
 
 	// HandshakesInProgress bounds the accepted connections of a context that

@@ -126,7 +126,7 @@ func TestRingsOfAllPipesShareABudget(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip("the transport does not work here: ", err)
 	}
-	const grows, each = 3 << 19, 100
+	const grows, each = 2 << 20, 100
 	shared := func(bound int) *Context {
 		return windowContextOver(t, TransportEntry{Name: shm.Name, Transport: shm.New()}, bound)
 	}

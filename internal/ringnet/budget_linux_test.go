@@ -15,8 +15,8 @@ type purse struct{ *budget.Budget }
 
 func (p purse) Acquire(n int) bool { return n <= p.Size() && p.TryAcquire(n) }
 
-// growth is what a ring grows by.
-const growth = ringnet.LargeRing - ringnet.StartRing
+// growth is the region that the budget pays for.
+var growth = ringnet.LargeRegion
 
 // within makes two ends of which the writers may grow by so much, each for itself. The
 // sessions have a stream of messages and one for bulk, with a large ring each.
@@ -60,34 +60,35 @@ func TestRingsGrowWithinABudget(t *testing.T) {
 	require.Equal(t, growth, p.InUse())
 
 	bulk := pass(t, out[1], in[1], 0)
-	size, bulk := full(t, out[1], in[1], bulk)
-	require.Equal(t, ringnet.StartRing, size)
+	size, bulk := once(t, out[1], in[1], bulk)
+	require.Equal(t, ringnet.UnpaidRegion, size)
 
 	client.Reduce()
+	require.Equal(t, 1, fill(t, out[1], bulk, 1)) // which is in use
+	drain(t, in[1], bulk, 1)
 	client.Reduce()
 	require.Zero(t, p.InUse())
-	for asked := bulk - ringnet.StartRing; bulk < asked+ringnet.MuchTraffic; {
-		size, bulk = once(t, out[1], in[1], bulk)
-		require.Equal(t, ringnet.StartRing, size, "too little has gone through it since")
+	bulk++
+	for k := range ringnet.MuchTraffic / ringnet.UnpaidRegion {
+		require.Zero(t, p.InUse(), "too little has gone through it since, %d", k)
+		size = fill(t, out[1], bulk, ringnet.UnpaidRegion+1)
+		drain(t, in[1], bulk, size)
+		bulk += size
 	}
-	size, _ = once(t, out[1], in[1], bulk)
-	require.Equal(t, ringnet.LargeRing, size)
+	require.Equal(t, ringnet.UnpaidRegion+1, size)
 	require.Equal(t, growth, p.InUse())
 
 	at = pass(t, out[0], in[0], at)
 	size, _ = full(t, out[0], in[0], at)
-	require.Equal(t, ringnet.StartRing, size)
+	require.Equal(t, ringnet.UnpaidRegion, size)
 }
 
-// What rings have of a budget is given back with their streams, or with the session, also
-// by one that has not grown yet.
+// What rings have of a budget is given back with their streams, or with the session.
 func TestBudgetOfRingsIsGivenBack(t *testing.T) {
 	p, client, out, in := within(t, 3*growth)
 	grow(t, out[0], in[0], 0)
-	at := pass(t, out[1], in[1], 0)
-	require.Equal(t, ringnet.StartRing, fill(t, out[1], at, most))
-	require.Zero(t, fill(t, out[1], at+ringnet.StartRing, most))
-	require.Equal(t, 2*growth, p.InUse(), "it is to grow when all of it has been read")
+	grow(t, out[1], in[1], 0)
+	require.Equal(t, 2*growth, p.InUse())
 	require.NoError(t, out[1].Close())
 	require.Equal(t, growth, p.InUse())
 	require.NoError(t, out[1].Close())
@@ -100,6 +101,6 @@ func TestBudgetTooSmallForARing(t *testing.T) {
 	p, _, out, in := within(t, growth-1)
 	at := pass(t, out[0], in[0], 0)
 	size, _ := full(t, out[0], in[0], at)
-	require.Equal(t, ringnet.StartRing, size)
+	require.Equal(t, ringnet.UnpaidRegion, size)
 	require.Zero(t, p.InUse())
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -18,20 +19,20 @@ func TestRoomOfStreams(t *testing.T) {
 		accepted, err := server.Accept(t.Context())
 		require.NoError(t, err)
 		for _, st := range []transport.Stream{opened, accepted} {
-			n, err := st.(transport.Poller).TryWrite(make([]byte, 1<<20))
+			n, err := st.(transport.Poller).TryWrite(make([]byte, 4<<20))
 			require.NoError(t, err)
 			require.Equal(t, room, n)
 		}
 		require.NoError(t, accepted.Close())
 		return opened
 	}
-	open(client.Open, 512<<10) // carries messages
-	small := open(client.Open, 64<<10)
-	large := open(client.OpenBulk, 512<<10)
+	open(client.Open, ringnet.UnpaidBytes) // carries messages
+	small := open(client.Open, ringnet.SmallBytes)
+	large := open(client.OpenBulk, ringnet.UnpaidBytes)
 	require.NoError(t, small.Close())
 	require.NoError(t, large.Close())
 	for range 4 {
-		require.NoError(t, open(client.OpenBulk, 512<<10).Close())
-		require.NoError(t, open(client.Open, 64<<10).Close())
+		require.NoError(t, open(client.OpenBulk, ringnet.UnpaidBytes).Close())
+		require.NoError(t, open(client.Open, ringnet.SmallBytes).Close())
 	}
 }

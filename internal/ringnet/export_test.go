@@ -16,8 +16,8 @@ import (
 // FirstSegment is the size of an end's first segment, LaterSegment that of each
 // further one.
 var (
-	FirstSegment = segmentSize(firstRings[:])
-	LaterSegment = placeSize(smallRing)
+	FirstSegment = segmentSize(firstRings...)
+	LaterSegment = segmentSize(smallRing)
 )
 
 // Words of the ring to which the end that opens the first stream of a segment
@@ -28,10 +28,10 @@ const (
 	FirstReader = placeHeader + atReader
 )
 
-// SecondHead and SecondGrown are words of the next place's.
+// SecondHead and SecondLevel are words of the next place's.
 var (
-	SecondHead  = placeSize(largeRing) + placeHeader + atHead
-	SecondGrown = placeSize(largeRing) + placeHeader + atGrown
+	SecondHead  = largeRing.nearSize() + placeHeader + atHead
+	SecondLevel = largeRing.nearSize() + placeHeader + atLevel
 )
 
 // Bells that a peer may ring.
@@ -48,7 +48,7 @@ func (s *Session) SetPatience(d time.Duration) {
 }
 
 // FirstPlaces is how many places the first segment has.
-const FirstPlaces = firstPlaces
+var FirstPlaces = len(firstRings)
 
 // PlaceShift is where a bell has its place.
 const PlaceShift = bellPlace
@@ -56,16 +56,30 @@ const PlaceShift = bellPlace
 // ResetByPeer counts this end's streams that the peer has refused, as Open does.
 func (s *Session) ResetByPeer() int { return len(s.resetByPeer()) }
 
-// RingSizes are the bytes of the rings that there are.
-var RingSizes = []int{largeRing, smallRing}
+// RingKind is a kind of rings.
+type RingKind = ringKind
 
-// HeaderSize is what stands before the bytes of a ring.
-const HeaderSize = headerSize
+// The kinds that there are.
+const (
+	LargeRing = largeRing
+	SmallRing = smallRing
+)
 
-// Put writes once to a ring, and Take reads once from it; they return how many
-// bytes that was.
-func Put(ring, p []byte) (int, error)  { return newWriterEnd(ring).put(p) }
-func Take(ring, p []byte) (int, error) { return newReaderEnd(ring).take(p) }
+// NewRing is the memory of a ring, which begins with its largest region without the
+// budget, and its header and the size of that region.
+func NewRing(kind RingKind) (r ring, header []byte, size int) {
+	p := places(make([]byte, segmentSize(kind)), 1)[0]
+	wordsIn(p.here.header).clear(paidLevel - 1)
+	return p.here, p.here.header, regionsOf[kind][paidLevel-1].size
+}
+
+func writerOf(r ring) *writerEnd { return newWriterEnd(r, paidLevel-1) }
+func readerOf(r ring) *readerEnd { return newReaderEnd(r, paidLevel-1) }
+
+// Put writes once to such a ring, and Take reads once from it; they return how many bytes
+// that was.
+func Put(r ring, p []byte) (int, error)  { return writerOf(r).put(p) }
+func Take(r ring, p []byte) (int, error) { return readerOf(r).take(p) }
 
 // Large reports for each of reads into memory of such lengths, which get up to n bytes
 // each, whether it is of a large part.
@@ -79,18 +93,31 @@ func Large(n int, lengths ...int) (large []bool) {
 }
 
 // PutAll writes pieces to a ring, and calls came when there is something to read.
-func PutAll(ring []byte, pieces [][]byte, came func()) (int, error) {
-	return newWriterEnd(ring).putAll(pieces, came)
+func PutAll(r ring, pieces [][]byte, came func()) (int, error) {
+	return writerOf(r).putAll(pieces, came)
 }
 
-// StartRing is what a ring begins with, LargeRing what it grows to; SmallRing is one that
-// does not.
-const (
-	StartRing = startRing
-	LargeRing = largeRing
-	SmallRing = smallRing
+// Regions returns the size of each region of a large ring, and the number of bytes that go
+// through the ring before it is used.
+func Regions() (sizes, after []int) {
+	for _, region := range regionsOf[largeRing] {
+		sizes, after = append(sizes, region.size), append(after, region.after)
+	}
+	return sizes, after
+}
 
-	MuchTraffic = muchTraffic
+// A large ring has a first region of FirstRegion bytes, and UnpaidRegion, all together with
+// the regions between of UnpaidBytes. After MuchTraffic it has LargeRegion, for which the
+// budget pays.
+var (
+	FirstRegion  = regionsOf[largeRing][0].size
+	UnpaidRegion = regionsOf[largeRing][paidLevel-1].size
+	LargeRegion  = regionsOf[largeRing][paidLevel].size
+	MuchTraffic  = regionsOf[largeRing][paidLevel].after
+	UnpaidBytes  = FirstRegion + largeRing.farSize()/2 - LargeRegion
+
+	SmallRegion = regionsOf[smallRing][paidLevel-1].size
+	SmallBytes  = regionsOf[smallRing][0].size + smallRing.farSize()/2
 )
 
 // Reduce does what happens after IdleRing.
@@ -121,38 +148,44 @@ func (s *Session) Reducing() bool {
 }
 
 // FirstRing is the bytes of the ring to which the end that opens the first stream
-// writes.
+// writes, but for those that it begins with.
 func (s *Session) FirstRing() []byte {
-	_, data := split(s.mine[0].here)
-	return data
+	var all []byte
+	for _, region := range s.mine[0].here.regions[1:] {
+		all = append(all, region[pages:len(region)-pages]...)
+	}
+	return all
 }
+
+// pages is more than the part of a page with which a region may begin or end.
+const pages = 8 << 10
 
 // Roomy reports whether a reader wakes a writer that sleeps, by what was written and
 // read.
-func Roomy(ring []byte, written, read uint64) bool {
-	w, _ := split(ring)
+func Roomy(of ring, written, read uint64) bool {
+	w := wordsIn(of.header)
 	w.writer.Store(1)
 	w.head.Store(written)
-	r := newReaderEnd(ring)
+	r := readerOf(of)
 	r.tail = read
 	return r.roomy()
 }
 
-// Created is the segment that begins with the k-th place, with rings of so many bytes.
-func Created(k, ring int) (*segment.Segment, error) { return created(k, ring) }
+// Created is the segment that begins with the k-th place, with such rings.
+func Created(k int, kind RingKind) (*segment.Segment, error) { return created(k, kind) }
 
 // Segments counts those of this end and the peer.
 func (s *Session) Segments() int { return len(s.segments) }
 
-// FirstGrown is the word of that ring that says that it has all of its bytes.
-func (s *Session) FirstGrown() *atomic.Uint32 {
-	w, _ := split(s.mine[0].here)
-	return w.grown
+// FirstLevel is the word of that ring with the number of the region that is written to.
+func (s *Session) FirstLevel() *atomic.Uint32 {
+	w := wordsIn(s.mine[0].here.header)
+	return w.level
 }
 
 // FirstWriter is the word of that ring that says that its writer sleeps.
 func (s *Session) FirstWriter() *atomic.Uint32 {
-	w, _ := split(s.mine[0].here)
+	w := wordsIn(s.mine[0].here.header)
 	return w.writer
 }
 

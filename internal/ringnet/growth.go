@@ -10,103 +10,126 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// A ring begins with a part of its bytes. When that is full, and some has gone through
-// it, the writer waits until all of it has been read, and then uses the whole: what one core
-// has written is slow to reach another one as long as it is in the first one's own
-// cache, which a large ring is not. Where nothing was written for a while, the writer
-// gives the memory back.
+// A ring has several regions and begins with the first, which is small: a stream touches
+// all of the region that it uses, however little it carries at a time, and an idle pipe
+// is to be small. A writer whose region is full goes on in the next one, while the reader
+// still reads the old one, after much traffic, for a large write, and before it would
+// sleep. It sets the pages aside, which takes one to three microseconds for each. The
+// last region of a large ring is larger than the cache of a core: bytes that one core has
+// written are slow to reach another one as long as they are in the cache of the first.
+// After a while without writes the writer goes back to the first region and releases the
+// memory of the others.
 //
-// Both ends have the memory, and the writer's budget pays for it: he sets it aside, and
-// alone can do without. The other end's pays for what it writes itself.
+// Both ends have the memory, and the writer's budget pays for the last region of a large
+// ring: the writer sets it aside, and alone can do without. The other end's pays for what
+// that end writes.
 
-// startRing is how many bytes a ring begins with, if it has as many.
-const startRing = 512 << 10
-
-// muchTraffic is how many bytes go through a ring before it grows.
-const muchTraffic = 4 << 20
-
-func startOf(ring []byte) uint64 { return min(uint64(len(ring)), startRing) }
+// paidLevel is the number of the region for which the budget pays.
+const paidLevel = 3
 
 // growth is what the writer knows of it.
 type growth struct {
-	due     bool             // as soon as the ring is empty
-	refused bool             // the system gives no memory, or cannot set it aside
-	mark    uint64           // bytes written when idleness was looked for
-	since   uint64           // bytes written when the ring was last made small, or the budget asked
-	noted   func()           // is told that the ring has grown
-	budget  transport.Budget // nil: without bounds
-	paid    bool             // it has given what the ring grows by
+	first  int              // level that the ring begins with
+	level  int              // of the region that is written to
+	mark   uint64           // bytes written when idleness was looked for
+	since  uint64           // bytes written when the ring was last small, or could not grow
+	noted  func()           // is called when the ring has grown
+	budget transport.Budget // nil: without bounds
+	paid   int              // bytes that it has given
 }
 
-// grow uses the whole ring if what it has is full, and then when it is empty.
-func (w *writerEnd) grow() {
-	full := w.head-w.seen == w.size && w.head-w.growth.since >= muchTraffic
-	if full && !w.growth.due && !w.whole() && !w.growth.refused {
-		w.growth.due = w.pay()
-	}
-	if !w.growth.due || w.head != w.seen {
+// grow goes on in the next region if this one is full, after as many bytes as regionsOf
+// says, or if more than that are left to be written and the budget does not pay.
+func (w *writerEnd) grow(left int) {
+	level := w.growth.level + 1
+	if w.free() > 0 || level == len(w.all) {
 		return
 	}
-	w.growth.due = false
-	if segment.Reserve(w.data[w.size:]) != nil {
-		_ = segment.Release(w.data[w.size:]) // what there was
-		w.growth.refused = true
-		w.repay()
-		return
+	after := regionsOf[w.kind][level].after
+	if w.head-w.growth.since >= uint64(after) || (left > after && level < paidLevel) {
+		w.next()
 	}
-	w.use(uint64(len(w.data)), 1)
-	w.growth.noted()
 }
 
-// more is what the ring grows by.
-func (w *writerEnd) more() int { return len(w.data) - int(startOf(w.data)) }
+// growUnpaid does so for a writer that would have to sleep, as long as it needs no budget
+// for that, and reports whether it did.
+func (w *writerEnd) growUnpaid() bool {
+	level := w.growth.level + 1
+	return w.free() == 0 && level < min(len(w.all), paidLevel) && w.next()
+}
 
-// pay takes from the budget what the ring grows by, and reports whether it was there.
-// Where it was not the ring asks again when much has gone through it once more.
-func (w *writerEnd) pay() bool {
+// next goes on in the next region, which there is, if there is memory for it. Otherwise
+// grow tries again when much has gone through the ring once more.
+func (w *writerEnd) next() bool {
 	g := &w.growth
-	if g.budget == nil {
+	level := g.level + 1
+	if !w.pay(level) || segment.Reserve(w.all[level]) != nil {
+		_ = segment.Release(w.all[level]) // some of it may have pages
+		w.repay()
+		g.since = w.head
+		return false
+	}
+	w.from = w.head
+	w.words.from[level].Store(w.from)
+	w.use(level)
+	g.noted()
+	return true
+}
+
+// pay takes a region from the budget if that is to pay for it, and reports whether the
+// writer may use it.
+func (w *writerEnd) pay(level int) bool {
+	g, n := &w.growth, len(w.all[level])
+	if level < paidLevel || g.budget == nil {
 		return true
 	}
-	g.paid = g.budget.Acquire(w.more())
-	g.since = w.head
-	return g.paid
+	if !g.budget.Acquire(n) {
+		return false
+	}
+	g.paid = n
+	return true
 }
 
 // repay gives back what was taken from the budget, if anything was.
 func (w *writerEnd) repay() {
-	if w.growth.paid {
-		w.growth.paid = false
-		w.growth.budget.Release(w.more())
+	if w.growth.paid > 0 {
+		w.growth.budget.Release(w.growth.paid)
+		w.growth.paid = 0
 	}
 }
 
-func (w *writerEnd) whole() bool { return w.size == uint64(len(w.data)) }
-
-// use changes the size of an empty ring, of which the reader hears with the next
-// bytes.
-func (w *writerEnd) use(size uint64, grown uint32) {
-	w.size = size
+// use has the next bytes written to another region, of which the reader hears with them.
+func (w *writerEnd) use(level int) {
+	w.growth.level, w.region = level, w.all[level]
 	step.Here()
-	w.words.grown.Store(grown)
+	w.words.level.Store(uint32(level))
 	step.Here()
 }
 
 // shrink gives memory back if nothing was written since the last call, and reports
 // whether another call may be of use.
 func (w *writerEnd) shrink() (again bool) {
-	if w.size == startOf(w.data) {
+	g := &w.growth
+	if g.level == g.first {
 		return false
 	}
-	if w.growth.mark != w.head || w.words.tail.Load() != w.head {
-		w.growth.mark = w.head
+	if g.mark != w.head || w.words.tail.Load() != w.head {
+		g.mark = w.head
 		return true
 	}
-	w.seen, w.growth.since = w.head, w.head
-	w.use(startOf(w.data), 0)
-	_ = segment.Release(w.data[w.size:]) // or it is kept, which harms nobody
+	w.seen, w.from, g.since = w.head, w.head, w.head
+	w.use(g.first)
+	w.all.release(g.first)
 	w.repay()
 	return false
+}
+
+// release gives back the memory of the regions after one. Memory that the system keeps
+// does no harm.
+func (r regions) release(level int) {
+	for _, region := range r[level+1:] {
+		_ = segment.Release(region)
+	}
 }
 
 // free gives back what rings have grown by, as a stream of this end leaves them. One that
@@ -114,37 +137,36 @@ func (w *writerEnd) shrink() (again bool) {
 // says that it leaves before it looks whether the other has said so.
 func (e ends) free() {
 	if e.out.words.tail.Load() == e.out.head || e.out.gone.Load() != 0 {
-		release(e.out.words, e.out.data)
+		e.out.all.release(e.out.growth.first)
 	}
 	if e.in.finished.Load() != running {
-		release(e.in.words, e.in.data)
+		e.in.all.release(e.in.first)
 	}
 }
 
-// release may be of no use, which harms nobody.
-func release(w words, data []byte) {
-	if w.grown.Load() != 0 {
-		_ = segment.Release(data[startOf(data):])
+// follow finds the region of the next byte, and returns how far the reader can go there:
+// to head at most.
+func (r *readerEnd) follow(head uint64) (uint64, error) {
+	last := r.words.level.Load()
+	if last >= uint32(len(r.all)) {
+		return 0, fmt.Errorf("%w: region %d of a ring that has %d", ErrCorrupt, last, len(r.all))
 	}
-}
-
-// resize follows the writer, for bytes that were not there at the last look.
-func (r *readerEnd) resize() error {
-	grown := r.words.grown.Load() != 0
-	switch {
-	case grown == (r.size != startOf(r.data)):
-		return nil
-	case !grown:
-		r.size = startOf(r.data)
-		return nil
-	case r.size == uint64(len(r.data)):
-		return fmt.Errorf("%w: a ring of %d bytes grew", ErrCorrupt, r.size)
+	level, end := int(last), head
+	for ; level > 0; level-- {
+		from := r.words.from[level].Load()
+		if from <= r.tail {
+			break
+		}
+		end = min(from, head)
 	}
-	if err := setAside(r.data[r.size:]); err != nil {
-		return err
+	if level != r.level {
+		r.region = r.all[level]
+		if err := supported(segment.ReserveRead(r.region)); err != nil {
+			return 0, err
+		}
+		r.level = level
 	}
-	r.size = uint64(len(r.data))
-	return nil
+	return end, nil
 }
 
 // shrink is that of the ring that the stream writes to.

@@ -49,52 +49,128 @@ func drain(t *testing.T, s transport.Stream, from, n int) {
 	require.True(t, bytes.Equal(numbered(from, n), got))
 }
 
-// pass sends as much through a ring as it takes for it to grow when it is full next,
-// and returns from where to go on.
+// unpaid has a ring that is small and empty grow as far as it does without the budget,
+// and returns from where to go on. Its writes are as large as that takes.
+func unpaid(t *testing.T, out, in transport.Stream, at int) int {
+	t.Helper()
+	require.Equal(t, ringnet.UnpaidBytes, fill(t, out, at, most))
+	drain(t, in, at, ringnet.UnpaidBytes)
+	return at + ringnet.UnpaidBytes
+}
+
+// pass sends as much through a ring that is small and empty as it takes for it to grow
+// further when it is full next, and returns from where to go on.
 func pass(t *testing.T, out, in transport.Stream, at int) int {
 	t.Helper()
-	for end := at + ringnet.MuchTraffic - ringnet.StartRing; at < end; at += ringnet.StartRing {
-		require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
-		drain(t, in, at, ringnet.StartRing)
+	end := at + ringnet.MuchTraffic - ringnet.UnpaidRegion
+	for at = unpaid(t, out, in, at); at < end; at += ringnet.UnpaidRegion {
+		require.Equal(t, ringnet.UnpaidRegion, fill(t, out, at, ringnet.UnpaidRegion))
+		drain(t, in, at, ringnet.UnpaidRegion)
 	}
 	return at
 }
 
-// grow has a ring that is small and empty grow, and returns from where to go on.
+// grow has a ring that is small and empty use its last region, and returns from where to
+// go on.
 func grow(t *testing.T, out, in transport.Stream, at int) int {
 	t.Helper()
 	at = pass(t, out, in, at)
-	for _, n := range []int{ringnet.StartRing, ringnet.LargeRing} {
-		require.Equal(t, n, fill(t, out, at, most))
-		drain(t, in, at, n)
-		at += n
-	}
-	return at
+	n := fill(t, out, at, most)
+	require.Equal(t, ringnet.UnpaidRegion+ringnet.LargeRegion, n)
+	drain(t, in, at, n)
+	return at + n
 }
 
-// A ring that was full grows when all that was in it has been read, and loses
-// nothing by that.
+// A ring through which small messages go uses its first region only, however many there
+// are.
+func TestSmallMessagesLeaveARingSmall(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	const size = 100
+	for at := 0; at < 2*ringnet.LargeRegion; at += size {
+		require.Equal(t, size, fill(t, out, at, size))
+		drain(t, in, at, size)
+	}
+	require.Zero(t, client.FirstLevel().Load())
+	require.False(t, client.Reducing())
+	untouched := client.FirstRing()
+	require.Equal(t, make([]byte, len(untouched)), untouched)
+}
+
+// A ring that is full grows once many times its size has gone through it.
+func TestRingGrowsAfterTraffic(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	sizes, after := ringnet.Regions()
+	at := 0
+	for level, size := range sizes[:len(sizes)-1] {
+		for at+size < after[level+1] {
+			require.Equal(t, size, fill(t, out, at, size+1), "it is full")
+			drain(t, in, at, size)
+			at += size
+		}
+		require.EqualValues(t, level, client.FirstLevel().Load())
+		require.Equal(t, size+1, fill(t, out, at, size+1))
+		drain(t, in, at, size+1)
+		at += size + 1
+		require.EqualValues(t, level+1, client.FirstLevel().Load())
+	}
+}
+
+// A ring that grows loses nothing by that, and what its reader frees of the smaller region
+// is no room any more.
 func TestRingGrows(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
 	at := pass(t, out, in, 0)
-	require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
-	require.False(t, client.Reducing())
-	require.Zero(t, fill(t, out, at+ringnet.StartRing, most))
-	drain(t, in, at, ringnet.StartRing-1)
-	at += ringnet.StartRing
-	require.Zero(t, fill(t, out, at, most), "one byte is not read")
-	drain(t, in, at-1, 1)
-	for range 3 {
-		require.Equal(t, ringnet.LargeRing, fill(t, out, at, most))
-		require.Zero(t, fill(t, out, at, most))
-		drain(t, in, at, 70_000)
-		require.Equal(t, 70_000, fill(t, out, at+ringnet.LargeRing, most))
-		drain(t, in, at+70_000, ringnet.LargeRing)
-		at += ringnet.LargeRing + 70_000
+	n := ringnet.UnpaidRegion + ringnet.LargeRegion
+	require.Equal(t, n, fill(t, out, at, most))
+	for _, small := range []int{1, ringnet.UnpaidRegion - 1} {
+		require.Zero(t, fill(t, out, at+n, most))
+		drain(t, in, at, small)
+		at, n = at+small, n-small
 	}
+	for range 3 {
+		require.Zero(t, fill(t, out, at+n, most))
+		drain(t, in, at, 70_000)
+		at += 70_000
+		require.Equal(t, 70_000, fill(t, out, at+n-70_000, most))
+	}
+	drain(t, in, at, n)
+	require.Equal(t, ringnet.LargeRegion, fill(t, out, at+n, most))
+	drain(t, in, at+n, ringnet.LargeRegion)
 	require.True(t, client.Reducing())
 	require.False(t, server.Reducing(), "it has written nothing")
+}
+
+// A writer makes the ring larger rather than sleep, as long as that needs no budget.
+func TestWriterGrowsRatherThanSleep(t *testing.T) {
+	for name, write := range map[string]func(transport.Stream, []byte) (int, error){
+		"Write": transport.Stream.Write,
+		"TryWrite and Room": func(out transport.Stream, p []byte) (n int, err error) {
+			for n < len(p) && err == nil && out.(transport.Poller).Room() {
+				var k int
+				k, err = out.(transport.Poller).TryWrite(p[n:])
+				n += k
+			}
+			return n, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, server := sessions(t, 1)
+			out, in := open(t, client, server)
+			const size = 1000 // of each write: too little to count
+			at := 0
+			for ; at+size <= ringnet.UnpaidBytes; at += size {
+				n, err := write(out, numbered(at, size))
+				require.NoError(t, err)
+				require.Equal(t, size, n)
+			}
+			require.Less(t, fill(t, out, at, size), size)
+			require.False(t, out.(transport.Poller).Room())
+			drain(t, in, 0, at)
+		})
+	}
 }
 
 // A writer that waits for room goes on when the ring has grown.
@@ -102,8 +178,7 @@ func TestWriterWaitsForGrowth(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
 	at := pass(t, out, in, 0)
-	n := fill(t, out, at, most)
-	require.Zero(t, fill(t, out, at+n, most))
+	n := fill(t, out, at, ringnet.UnpaidRegion)
 	p := numbered(at+n, 16<<20)
 	written := patience.Start(func() error { _, err := out.Write(p); return err })
 	drain(t, in, at, n+len(p))
@@ -120,10 +195,7 @@ func TestIdleRingShrinks(t *testing.T) {
 	for range 2 {
 		at = pass(t, out, in, at)
 		n := fill(t, out, at, most)
-		drain(t, in, at, n)
-		at += n
-		n = fill(t, out, at, most)
-		require.Equal(t, ringnet.LargeRing, n)
+		require.Equal(t, ringnet.UnpaidRegion+ringnet.LargeRegion, n)
 
 		client.Reduce()
 		client.Reduce()
@@ -137,11 +209,9 @@ func TestIdleRingShrinks(t *testing.T) {
 		require.True(t, client.Reducing(), "something was written")
 		client.Reduce()
 		require.False(t, client.Reducing())
-		kept := client.FirstRing()[ringnet.StartRing+8<<10:][:ringnet.LargeRing-ringnet.StartRing-16<<10]
+		kept := client.FirstRing()
 		require.Equal(t, make([]byte, len(kept)), kept)
-		require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
-		drain(t, in, at, ringnet.StartRing)
-		at += ringnet.StartRing
+		require.Zero(t, client.FirstLevel().Load())
 	}
 }
 
@@ -176,11 +246,10 @@ func TestLeftRingGivesItsMemoryBack(t *testing.T) {
 			out, in := open(t, client, server)
 			at := grow(t, out, in, 0)
 			n := fill(t, out, at, most)
-			require.Equal(t, ringnet.LargeRing, n)
-			large := client.FirstRing()[ringnet.StartRing+8<<10:][:ringnet.LargeRing-ringnet.StartRing-16<<10]
-			require.NotZero(t, bytes.Trim(large, "\x00"))
+			require.Equal(t, ringnet.LargeRegion, n)
+			require.NotZero(t, bytes.Trim(client.FirstRing(), "\x00"))
 			leave(out, in, at, n)
-			require.Empty(t, bytes.Trim(large, "\x00"))
+			require.Empty(t, bytes.Trim(client.FirstRing(), "\x00"))
 		})
 	}
 }
@@ -199,8 +268,8 @@ func TestGrowthInTheMidstOfReduce(t *testing.T) {
 	require.True(t, client.Reducing(), "two rings have grown")
 	client.Reduce()
 	require.False(t, client.Reducing())
-	require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
-	require.Equal(t, ringnet.StartRing, fill(t, bulk, bulkAt, most))
+	require.Equal(t, ringnet.FirstRegion, fill(t, out, at, ringnet.FirstRegion+1))
+	require.Equal(t, ringnet.FirstRegion, fill(t, bulk, bulkAt, ringnet.FirstRegion+1))
 }
 
 // A ring that grows, while its reader reads, and gives its memory back, whenever it is
@@ -208,7 +277,7 @@ func TestGrowthInTheMidstOfReduce(t *testing.T) {
 func TestGrowthAgainstReduce(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
-	grown, asleep := client.FirstGrown(), client.FirstWriter()
+	level, asleep := client.FirstLevel(), client.FirstWriter()
 	stop := make(chan struct{})
 	reduced := patience.Start(func() error {
 		for {
@@ -225,17 +294,16 @@ func TestGrowthAgainstReduce(t *testing.T) {
 		close(stop)
 		require.NoError(t, patience.Finish(t, reduced))
 	}()
-	const burst = 3 << 20
+	burst := ringnet.MuchTraffic + ringnet.LargeRegion
 	for at, round := 0, 0; round < race.Pick(8, 3); round++ {
-		at = pass(t, out, in, at)
 		p := numbered(at, burst)
 		written := patience.Start(func() error { _, err := out.Write(p); return err })
 		require.Eventually(t, func() bool { return asleep.Load() != 0 }, patience.Limit, time.Millisecond)
 		drain(t, in, at, burst-1)
 		require.NoError(t, patience.Finish(t, written))
-		require.EqualValues(t, 1, grown.Load(), "a byte is unread")
+		require.NotZero(t, level.Load(), "a byte is unread")
 		drain(t, in, at+burst-1, 1)
-		require.Eventually(t, func() bool { return grown.Load() == 0 }, patience.Limit, time.Millisecond)
+		require.Eventually(t, func() bool { return level.Load() == 0 }, patience.Limit, time.Millisecond)
 		at += burst
 	}
 }
@@ -267,8 +335,7 @@ func TestBulkNeedsNoOtherSegment(t *testing.T) {
 	require.NoError(t, err)
 	accepted, err := server.Accept(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, ringnet.StartRing, fill(t, bulk, 0, most))
-	drain(t, accepted, 0, ringnet.StartRing)
+	grow(t, bulk, accepted, 0)
 	require.Equal(t, before, client.Segments())
 	require.Equal(t, 1, before)
 }
@@ -277,10 +344,10 @@ func TestBulkNeedsNoOtherSegment(t *testing.T) {
 func TestReaderWakesAtHalf(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
-	require.Equal(t, ringnet.StartRing, fill(t, out, 0, most))
+	require.Equal(t, ringnet.FirstRegion, fill(t, out, 0, ringnet.FirstRegion))
 	client.FirstWriter().Store(1)
-	drain(t, in, 0, ringnet.StartRing/2-1)
+	drain(t, in, 0, ringnet.FirstRegion/2-1)
 	require.EqualValues(t, 1, client.FirstWriter().Load())
-	drain(t, in, ringnet.StartRing/2-1, 1)
+	drain(t, in, ringnet.FirstRegion/2-1, 1)
 	require.Zero(t, client.FirstWriter().Load())
 }

@@ -47,7 +47,7 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 	"a stream without a segment": func(t *testing.T, sock *net.UnixConn) { ring(t, sock, ringnet.Opened) },
 	"a stream beyond the places": func(t *testing.T, sock *net.UnixConn) {
 		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
-		ring(t, sock, ringnet.Opened|ringnet.FirstPlaces<<ringnet.PlaceShift)
+		ring(t, sock, ringnet.Opened|uint16(ringnet.FirstPlaces<<ringnet.PlaceShift))
 	},
 	"a stream at a place of this end": func(t *testing.T, sock *net.UnixConn) {
 		ring(t, sock, ringnet.Segment, sealed(t, ringnet.FirstSegment).File())
@@ -92,19 +92,25 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 			ring(t, sock, ringnet.Segment, later.File())
 		}
 	},
-	"a ring that cannot grow": func(t *testing.T, sock *net.UnixConn) {
-		s := sealed(t, ringnet.FirstSegment)
-		binary.LittleEndian.PutUint64(s.Bytes()[ringnet.SecondHead:], 1)
-		binary.LittleEndian.PutUint32(s.Bytes()[ringnet.SecondGrown:], 1)
-		ring(t, sock, ringnet.Segment, s.File())
-		ring(t, sock, ringnet.Opened|1<<ringnet.PlaceShift)
-	},
+	"a region that the ring does not have": ringThatUses(3),
+	"a region that no ring has":            ringThatUses(1 << 31),
 	"more bytes than fit": func(t *testing.T, sock *net.UnixConn) {
 		s := sealed(t, ringnet.FirstSegment)
 		binary.LittleEndian.PutUint64(s.Bytes()[ringnet.FirstHead:], 1<<40)
 		ring(t, sock, ringnet.Segment, s.File())
 		ring(t, sock, ringnet.Opened)
 	},
+}
+
+// ringThatUses is a peer whose second ring has that number of a region in its header.
+func ringThatUses(n uint32) func(t *testing.T, sock *net.UnixConn) {
+	return func(t *testing.T, sock *net.UnixConn) {
+		s := sealed(t, ringnet.FirstSegment)
+		binary.LittleEndian.PutUint64(s.Bytes()[ringnet.SecondHead:], 1)
+		binary.LittleEndian.PutUint32(s.Bytes()[ringnet.SecondLevel:], n)
+		ring(t, sock, ringnet.Segment, s.File())
+		ring(t, sock, ringnet.Opened|1<<ringnet.PlaceShift)
+	}
 }
 
 // places is how many streams the sessions allow.

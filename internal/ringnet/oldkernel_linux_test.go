@@ -17,7 +17,9 @@ import (
 // memory is mapped, as Linux before 5.14.
 func oldKernel(t *testing.T) {
 	t.Helper()
-	require.NoError(t, alone.Forbid(unix.SYS_MADVISE, unix.EINVAL, alone.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE}))
+	for _, advice := range []uint32{unix.MADV_POPULATE_WRITE, unix.MADV_POPULATE_READ} {
+		require.NoError(t, alone.Forbid(unix.SYS_MADVISE, unix.EINVAL, alone.Argument{Number: 2, Value: advice}))
+	}
 }
 
 // resident is how many bytes the file of a segment has pages for.
@@ -34,23 +36,24 @@ func TestSegmentOfAnOldKernel(t *testing.T) {
 		return
 	}
 	leakcheck.Check(t)
-	for ring, begin := range map[int]int{ringnet.SmallRing: ringnet.SmallRing, ringnet.LargeRing: ringnet.StartRing} {
-		s, err := ringnet.Created(1, ring)
+	for kind, begin := range map[ringnet.RingKind]int{ringnet.SmallRing: ringnet.SmallRegion, ringnet.LargeRing: ringnet.UnpaidRegion} {
+		s, err := ringnet.Created(1, kind)
 		require.NoError(t, err)
 		require.Less(t, resident(t, s), 2*begin, "only headers: pages can be set aside later")
 		require.NoError(t, s.Close())
 	}
 	oldKernel(t)
-	for ring, begin := range map[int]int{ringnet.SmallRing: ringnet.SmallRing, ringnet.LargeRing: ringnet.StartRing} {
-		s, err := ringnet.Created(1, ring)
+	for kind, begin := range map[ringnet.RingKind]int{ringnet.SmallRing: ringnet.SmallRegion, ringnet.LargeRing: ringnet.UnpaidRegion} {
+		s, err := ringnet.Created(1, kind)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, resident(t, s), 2*begin)
-		require.Less(t, resident(t, s), 2*begin+4*os.Getpagesize())
+		require.Less(t, resident(t, s), 2*(begin+ringnet.FirstRegion)+6*os.Getpagesize())
 		require.NoError(t, s.Close())
 	}
 }
 
-// And streams work, but for rings that do not grow.
+// And streams work, but for rings that do not grow: they begin with what others have
+// without the budget.
 func TestStreamsOfAnOldKernel(t *testing.T) {
 	if !alone.Here(t) {
 		return
@@ -60,13 +63,12 @@ func TestStreamsOfAnOldKernel(t *testing.T) {
 	out, in := open(t, client, server)
 	for range 5 { // in the same segment, and in some of their own
 		other, otherIn := open(t, client, server)
-		drain(t, otherIn, 0, fill(t, other, 0, most))
+		require.Equal(t, ringnet.SmallRegion, fill(t, other, 0, most))
+		drain(t, otherIn, 0, ringnet.SmallRegion)
 	}
-	at := pass(t, out, in, 0)
-	for range 3 {
-		require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
-		drain(t, in, at, ringnet.StartRing)
-		at += ringnet.StartRing
+	for at := 0; at < 2*ringnet.MuchTraffic; at += ringnet.UnpaidRegion {
+		require.Equal(t, ringnet.UnpaidRegion, fill(t, out, at, most))
+		drain(t, in, at, ringnet.UnpaidRegion)
 	}
 	require.False(t, client.Reducing())
 }
@@ -79,11 +81,8 @@ func TestGrowthForAnOldKernel(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
 	at := pass(t, out, in, 0)
-	require.Equal(t, ringnet.StartRing, fill(t, out, at, most))
-	drain(t, in, at, ringnet.StartRing)
-	at += ringnet.StartRing
 	n := fill(t, out, at, most)
-	require.Equal(t, ringnet.LargeRing, n)
+	require.Equal(t, ringnet.UnpaidRegion+ringnet.LargeRegion, n)
 	oldKernel(t)
 	drain(t, in, at, n)
 }

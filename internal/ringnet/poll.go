@@ -35,7 +35,7 @@ func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 func (s *stream) Room() bool {
 	s.write.turn.Lock()
 	defer s.write.turn.Unlock()
-	return s.writeChanged() || s.write.looker.Find(s.write.changed)
+	return s.writeChanged() || s.hasRoom()
 }
 
 // Await implements transport.Poller.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -27,15 +28,15 @@ func awaiting(p transport.Poller) <-chan bool {
 
 func TestTriesDoNotWait(t *testing.T) {
 	writer, reader := polled(t)
-	p := make([]byte, 1<<20)
+	p := make([]byte, 4<<20)
 	n, err := reader.TryRead(p)
 	require.NoError(t, err)
 	require.Zero(t, n)
 
-	want := random(1 << 20)
+	want := random(4 << 20)
 	n, err = writer.TryWrite(want[:10], nil, want[10:])
 	require.NoError(t, err)
-	require.Equal(t, 512<<10, n, "what the ring holds")
+	require.Equal(t, ringnet.UnpaidBytes, n, "what the ring holds")
 	k, err := writer.TryWrite(want[n:])
 	require.NoError(t, err)
 	require.Zero(t, k)

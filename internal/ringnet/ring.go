@@ -16,11 +16,14 @@ const (
 
 	atHead     = 0   // bytes written so far, by the writer
 	atFinished = 8   // how the writer ended, by the writer
-	atGrown    = 12  // the ring has all of its bytes, by the writer
+	atLevel    = 12  // the region that is written to, by the writer
+	atFrom     = 16  // for each region, the first byte that is there, by the writer
 	atTail     = 64  // bytes read so far, by the reader
 	atGone     = 72  // the reader reads no more, by the reader
 	atReader   = 128 // the reader sleeps, by both
 	atWriter   = 192 // the writer sleeps, by both
+
+	mostLevels = 4 // regions of a ring
 )
 
 // How a writer ends.
@@ -42,7 +45,7 @@ const (
 )
 
 // strideOf is for a part of so many bytes, and a ring of such a size.
-func strideOf(part int, size uint64) int {
+func strideOf(part, size int) int {
 	if part >= large {
 		return mostOf(size)
 	}
@@ -51,7 +54,7 @@ func strideOf(part int, size uint64) int {
 
 // mostOf is the most that either end copies at a time: there has to be room for what
 // the other one copies meanwhile.
-func mostOf(size uint64) int { return min(longStride, int(size)/4) }
+func mostOf(size int) int { return min(longStride, size/4) }
 
 // A writer copies without reading what it writes over from so many bytes at a time on.
 // A reader copies large parts past the caches: large messages are bounded by what memory
@@ -65,30 +68,44 @@ const (
 type words struct {
 	head, tail     *atomic.Uint64
 	finished, gone *atomic.Uint32
-	grown          *atomic.Uint32
+	level          *atomic.Uint32
 	reader, writer *atomic.Uint32
+	from           [mostLevels]*atomic.Uint64
 }
 
 func wordsIn(mem []byte) words {
 	u64 := func(at int) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(&mem[at])) }
 	u32 := func(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
-	return words{u64(atHead), u64(atTail), u32(atFinished), u32(atGone), u32(atGrown), u32(atReader), u32(atWriter)}
+	w := words{
+		u64(atHead), u64(atTail), u32(atFinished), u32(atGone), u32(atLevel), u32(atReader), u32(atWriter),
+		[mostLevels]*atomic.Uint64{},
+	}
+	for level := range w.from {
+		w.from[level] = u64(atFrom + 8*level)
+	}
+	return w
 }
 
-// clear makes the header that of a new ring.
-func (w words) clear() {
+// clear makes the header that of a new ring that begins with such a region.
+func (w words) clear(level int) {
 	w.head.Store(0)
 	w.tail.Store(0)
-	for _, flag := range []*atomic.Uint32{w.finished, w.gone, w.grown, w.reader, w.writer} {
+	for _, flag := range []*atomic.Uint32{w.finished, w.gone, w.reader, w.writer} {
 		flag.Store(0)
 	}
+	for _, from := range w.from {
+		from.Store(0)
+	}
+	w.level.Store(uint32(level))
 }
 
 // writerEnd is the writer's end of a ring.
 type writerEnd struct {
 	words
-	data       []byte // its length is a power of two
-	size       uint64 // of data, what is in use; a power of two
+	kind       ringKind
+	all        regions
+	region     []byte // that is written to; its length is a power of two
+	from       uint64 // the first byte written there
 	head, seen uint64 // bytes written; bytes read, as far as is known
 	growth     growth
 }
@@ -96,27 +113,29 @@ type writerEnd struct {
 // readerEnd is the reader's end of a ring.
 type readerEnd struct {
 	words
-	data       []byte
-	size       uint64
-	tail, seen uint64 // bytes read; bytes written, as far as is known
+	all        regions
+	first      int    // level that the ring begins with
+	level      int    // of region
+	region     []byte // that is read from
+	tail, seen uint64 // bytes read; bytes written there, as far as is known
 	rest       int    // what is left of a large part
 }
 
-// split returns the header and the bytes of the ring that is all of mem.
-func split(mem []byte) (words, []byte) { return wordsIn(mem), mem[headerSize:] }
-
-func newWriterEnd(mem []byte) *writerEnd {
-	w, data := split(mem)
-	return &writerEnd{words: w, data: data, size: startOf(data)}
+// newWriterEnd is the writer's end of a ring that begins with the region of that level.
+func newWriterEnd(r ring, level int) *writerEnd {
+	return &writerEnd{
+		words: wordsIn(r.header), kind: r.kind, all: r.regions, region: r.regions[level],
+		growth: growth{first: level, level: level},
+	}
 }
 
-func newReaderEnd(mem []byte) *readerEnd {
-	w, data := split(mem)
-	return &readerEnd{words: w, data: data, size: startOf(data)}
+func newReaderEnd(r ring, level int) *readerEnd {
+	return &readerEnd{words: wordsIn(r.header), all: r.regions, region: r.regions[level], first: level, level: level}
 }
 
-// room is how many bytes can be written now.
-func (w *writerEnd) room(want int) (int, error) {
+// room returns how many bytes can be written now. The writer wants to write some next, and
+// has left to write that many in all.
+func (w *writerEnd) room(want, left int) (int, error) {
 	if n := w.free(); n >= want {
 		return n, nil
 	}
@@ -125,22 +144,17 @@ func (w *writerEnd) room(want int) (int, error) {
 		return 0, fmt.Errorf("%w: read %d bytes of %d", ErrCorrupt, tail, w.head)
 	}
 	w.seen = tail
-	w.grow()
+	w.grow(left)
 	return w.free(), nil
 }
 
 // free is how many bytes can be written, as far as is known.
-func (w *writerEnd) free() int {
-	if w.growth.due {
-		return 0
-	}
-	return int(w.size - (w.head - w.seen))
-}
+func (w *writerEnd) free() int { return len(w.region) - int(w.head-max(w.seen, w.from)) }
 
 // put writes what there is room for, a stride at most.
 func (w *writerEnd) put(p []byte) (int, error) {
-	n := min(len(p), strideOf(len(p), w.size))
-	room, err := w.room(n)
+	n := min(len(p), strideOf(len(p), len(w.region)))
+	room, err := w.room(n, len(p))
 	if err != nil {
 		return 0, err
 	}
@@ -155,12 +169,15 @@ func (w *writerEnd) put(p []byte) (int, error) {
 // putAll writes the pieces as far as there is room, and calls came whenever the
 // other end may have something to read.
 func (w *writerEnd) putAll(pieces [][]byte, came func()) (total int, err error) {
-	news := 0
+	left, news := 0, 0
 	for _, p := range pieces {
-		stride := strideOf(len(p), w.size)
+		left += len(p)
+	}
+	for _, p := range pieces {
+		stride := strideOf(len(p), len(w.region))
 		for len(p) > 0 {
 			want := min(len(p), stride)
-			room, err := w.room(want)
+			room, err := w.room(want, left)
 			n := min(want, room)
 			if n == 0 {
 				w.announce(news, came)
@@ -169,6 +186,7 @@ func (w *writerEnd) putAll(pieces [][]byte, came func()) (total int, err error) 
 			w.copy(p[:n])
 			p = p[n:]
 			total += n
+			left -= n
 			if news += n; news >= stride {
 				w.announce(news, came)
 				news = 0
@@ -192,9 +210,9 @@ func (w *writerEnd) copy(p []byte) {
 	if len(p) >= unread {
 		move = memcopy.FastString
 	}
-	at := w.head & (w.size - 1)
-	k := move(w.data[at:w.size], p)
-	move(w.data, p[k:])
+	at := w.head & uint64(len(w.region)-1)
+	k := move(w.region[at:], p)
+	move(w.region, p[k:])
 	w.head += uint64(len(p))
 }
 
@@ -216,13 +234,14 @@ func (r *readerEnd) there() (int, error) {
 	if head == r.tail {
 		return 0, nil
 	}
-	if err := r.resize(); err != nil {
+	end, err := r.follow(head)
+	if err != nil {
 		return 0, err
 	}
-	if head-r.tail > r.size {
-		return 0, fmt.Errorf("%w: wrote %d bytes where %d were read", ErrCorrupt, head, r.tail)
+	if end-r.tail > uint64(len(r.region)) {
+		return 0, fmt.Errorf("%w: wrote %d bytes where %d were read", ErrCorrupt, end, r.tail)
 	}
-	r.seen = head
+	r.seen = end
 	return int(r.seen - r.tail), nil
 }
 
@@ -232,14 +251,14 @@ func (r *readerEnd) take(p []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	n := min(len(p), there, mostOf(r.size))
+	n := min(len(p), there, mostOf(len(r.region)))
 	move := plain
 	if r.isLarge(p) && n >= uncached {
 		move = memcopy.NonTemporal
 	}
-	at := r.tail & (r.size - 1)
-	k := move(p[:n], r.data[at:r.size])
-	move(p[k:n], r.data)
+	at := r.tail & uint64(len(r.region)-1)
+	k := move(p[:n], r.region[at:])
+	move(p[k:n], r.region)
 	r.tail += uint64(n)
 	r.rest -= min(n, r.rest)
 	if n > 0 {
@@ -262,5 +281,5 @@ func (r *readerEnd) isLarge(p []byte) bool {
 // roomy reports whether a writer that sleeps since the ring was full is to be woken:
 // not for a bit of room, since it fills that sooner than it gets to sleep again.
 func (r *readerEnd) roomy() bool {
-	return r.words.writer.Load() != 0 && r.words.head.Load()-r.tail <= r.size/2
+	return r.words.writer.Load() != 0 && r.words.head.Load()-r.tail <= uint64(len(r.region)/2)
 }

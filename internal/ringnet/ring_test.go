@@ -13,15 +13,15 @@ import (
 // One call neither fills a ring nor empties it: while one end copies so can the
 // other.
 func TestPieceIsAPartOfTheRing(t *testing.T) {
-	for _, size := range ringnet.RingSizes {
-		ring, p := make([]byte, ringnet.HeaderSize+size), make([]byte, size)
-		size = min(size, ringnet.StartRing)
+	for _, kind := range []ringnet.RingKind{ringnet.LargeRing, ringnet.SmallRing} {
+		ring, header, size := ringnet.NewRing(kind)
+		p := make([]byte, size)
 		n, err := ringnet.Put(ring, p)
 		require.NoError(t, err)
 		require.Positive(t, n)
 		require.LessOrEqual(t, n, size/4)
 
-		binary.NativeEndian.PutUint64(ring, uint64(size)) // all is written
+		binary.NativeEndian.PutUint64(header, uint64(size)) // all is written
 		n, err = ringnet.Take(ring, p)
 		require.NoError(t, err)
 		require.Positive(t, n)
@@ -31,8 +31,8 @@ func TestPieceIsAPartOfTheRing(t *testing.T) {
 
 // A writer that sleeps because the ring was full is woken when half of it is free.
 func TestSleepingWriterIsLeftAlone(t *testing.T) {
-	ring := make([]byte, ringnet.HeaderSize+ringnet.StartRing)
-	const start, half = 1 << 40, ringnet.StartRing / 2
+	ring, _, size := ringnet.NewRing(ringnet.LargeRing)
+	start, half := uint64(1<<40), uint64(size/2)
 	require.False(t, ringnet.Roomy(ring, start+2*half, start+1))
 	require.False(t, ringnet.Roomy(ring, start+2*half, start+half-1))
 	require.True(t, ringnet.Roomy(ring, start+2*half, start+half))
@@ -42,15 +42,15 @@ func TestSleepingWriterIsLeftAlone(t *testing.T) {
 // What one call writes, in however many pieces, the other end sees come bit by bit, and
 // copies meanwhile.
 func TestPiecesShowAsTheyAreCopied(t *testing.T) {
-	const total = ringnet.StartRing / 2
+	total := ringnet.UnpaidRegion / 2
 	for name, size := range map[string]int{"one": total, "large": total / 4, "small": 100, "tiny": 1} {
 		t.Run(name, func(t *testing.T) {
-			ring := make([]byte, ringnet.HeaderSize+ringnet.LargeRing)
+			ring, header, _ := ringnet.NewRing(ringnet.LargeRing)
 			pieces := slices.Collect(slices.Chunk(make([]byte, total), size))
 			shown, words := 0, 0
 			n, err := ringnet.PutAll(ring, pieces, func() {
 				words++
-				head := int(binary.NativeEndian.Uint64(ring))
+				head := int(binary.NativeEndian.Uint64(header))
 				require.Greater(t, head, shown)
 				require.LessOrEqual(t, head-shown, total/4)
 				shown = head

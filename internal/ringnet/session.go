@@ -47,10 +47,10 @@ var _ transport.BulkSession = (*Session)(nil)
 // NewSession makes the socket a session; it is its owner. The peer does the same.
 // What is written to the socket belongs to the session at once; it reads from it,
 // where the peer's first bell is next, when ready is closed. spin is how long at most who
-// waits looks before it sleeps. Windows are what the rings hold: 512 KiB for the
-// first stream that an end opens and for bulk, which become 2 MiB where that is full;
-// 64 KiB for others. The budget is asked before a ring that this end writes to becomes
-// larger; what it gave it gets back when the ring shrinks, or the stream ends.
+// waits looks before it sleeps. A window is the size of a ring that is full: 656 KiB for
+// the first stream that an end opens and for bulk, and 2 MiB more after much traffic; 84
+// KiB for others. Those 2 MiB are acquired from the budget by the end that writes, and
+// released when the ring shrinks, or the stream ends.
 func NewSession(sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses) (*Session, error) {
 	return NewSessionOn(nil, sock, ready, cfg, spin, a)
 }
@@ -97,8 +97,8 @@ func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 // OpenBulk implements [transport.BulkSession].
 func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
-// open makes a stream of which the rings have so many bytes, if it is not the first.
-func (s *Session) open(ring int) (transport.Stream, error) {
+// open makes a stream with such rings, if it is not the first.
+func (s *Session) open(kind ringKind) (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	if err := s.bond.failure(); err != nil {
@@ -107,7 +107,7 @@ func (s *Session) open(ring int) (transport.Stream, error) {
 	for _, st := range s.resetByPeer() {
 		st.lapse()
 	}
-	k, err := s.room(ring)
+	k, err := s.room(kind)
 	if err != nil {
 		return nil, err
 	}
@@ -136,12 +136,10 @@ func (s *Session) begin(k int) (*stream, error) {
 	p.used, s.begun = true, true
 	step.Here()
 	p.left.Store(0)
-	w, _ := split(p.here)
-	w.clear()
-	w, _ = split(p.there)
-	w.clear()
+	wordsIn(p.here.header).clear(p.level)
+	wordsIn(p.there.header).clear(p.level)
 	step.Here()
-	return s.add(bell(k<<bellPlace)|bellOwn, p, ends{in: newReaderEnd(p.there), out: newWriterEnd(p.here)}), nil
+	return s.add(bell(k<<bellPlace)|bellOwn, p, ends{in: newReaderEnd(p.there, p.level), out: newWriterEnd(p.here, p.level)}), nil
 }
 
 // resetByPeer lists this end's streams that the peer has refused.
@@ -152,7 +150,7 @@ func (s *Session) resetByPeer() (all []*stream) {
 		return nil
 	}
 	for st, p := range s.streams {
-		if w, _ := split(p.there); st.place.own() && p.left.Load() != 0 && w.finished.Load() == reset {
+		if st.place.own() && p.left.Load() != 0 && wordsIn(p.there.header).finished.Load() == reset {
 			all = append(all, st)
 		}
 	}
@@ -171,15 +169,15 @@ func (s *Session) add(at bell, p *place, e ends) *stream {
 
 // room returns a place with such rings that nobody uses, which may be a new one; -1
 // where there are too many. The caller holds opening.
-func (s *Session) room(ring int) (int, error) {
-	k, known, err := s.free(ring)
+func (s *Session) room(kind ringKind) (int, error) {
+	k, known, err := s.free(kind)
 	if err != nil || known {
 		return k, err
 	}
 	if k >= 2*s.limit {
 		return -1, nil
 	}
-	seg, err := created(k, ring)
+	seg, err := created(k, kind)
 	if err != nil {
 		return 0, err
 	}
@@ -193,14 +191,14 @@ func (s *Session) room(ring int) (int, error) {
 
 // free returns a place with such rings that is known and that nobody uses, or the
 // next one. The first stream gets the first place, whatever its rings are.
-func (s *Session) free(ring int) (k int, known bool, err error) {
+func (s *Session) free(kind ringKind) (k int, known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return 0, false, transport.ErrClosed
 	}
 	for k, p := range s.mine {
-		if !p.used && p.left.Load() != 0 && (p.ring() == ring || !s.begun) {
+		if !p.used && p.left.Load() != 0 && (p.kind == kind || !s.begun) {
 			return k, true, nil
 		}
 	}
@@ -279,7 +277,7 @@ func (s *Session) opened(b bell) error {
 	if err := p.page(); err != nil {
 		return err
 	}
-	st := s.add(bell(k<<bellPlace), p, ends{in: newReaderEnd(p.here), out: newWriterEnd(p.there)})
+	st := s.add(bell(k<<bellPlace), p, ends{in: newReaderEnd(p.here, p.level), out: newWriterEnd(p.there, p.level)})
 	p.used = true
 	s.taken++
 	if s.taken <= s.limit && !s.closed {

@@ -19,7 +19,7 @@ func CreateShared(streams int) (*segment.Segment, error) {
 // MapShared maps the segment that the server has created for that many streams. The
 // caller keeps the file. An error that matches [ErrCorrupt] blames the peer.
 func MapShared(f *os.File, streams int) (*segment.Segment, error) {
-	return mapPeers(f, []int{segmentSize(sharedRings(streams))})
+	return mapPeers(f, []int{segmentSize(sharedRings(streams)...)})
 }
 
 // useShared makes the segment's places those of the streams that the client opens.
@@ -29,7 +29,7 @@ func (s *Session) useShared(shared *segment.Segment, cfg transport.SessionConfig
 	}
 	s.segments = append(s.segments, shared)
 	rings := sharedRings(cfg.Streams)
-	if n := len(shared.Bytes()); n != segmentSize(rings) {
+	if n := len(shared.Bytes()); n != segmentSize(rings...) {
 		return fmt.Errorf("ringnet: a segment of %d bytes is not for %d streams", n, cfg.Streams)
 	}
 	all := placesOf(shared.Bytes(), rings)

@@ -34,9 +34,13 @@ func (s *side) poke() {
 // await returns when something has changed, or earlier. The caller has the turn.
 // asleep is where the peer looks whether it has to ring.
 func (s *side) await(asleep *atomic.Uint32) {
-	if s.looker.Find(s.changed) {
-		return
+	if !s.looker.Find(s.changed) {
+		s.sleep(asleep)
 	}
+}
+
+// sleep is await without looking for long before.
+func (s *side) sleep(asleep *atomic.Uint32) {
 	step.Here()
 	asleep.Store(1)
 	step.Here()

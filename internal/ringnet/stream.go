@@ -135,8 +135,8 @@ func (s *stream) writeAll(p []byte) (n int, err error) {
 		if err != nil || n == len(p) {
 			return n, err
 		}
-		if k == 0 {
-			s.write.await(s.ends.out.writer)
+		if k == 0 && !s.hasRoom() {
+			s.write.sleep(s.ends.out.writer)
 		}
 	}
 }
@@ -178,8 +178,13 @@ func (s *stream) writeChanged() bool {
 	if s.finished.Load() || s.refused(&s.write) != nil || s.ends.out.gone.Load() != 0 || s.bond.failure() != nil {
 		return true
 	}
-	n, err := s.ends.out.room(1)
+	n, err := s.ends.out.room(1, 0)
 	return n > 0 || err != nil
+}
+
+// hasRoom waits a little for room, or makes some. Where it reports false, sleep is better.
+func (s *stream) hasRoom() bool {
+	return s.write.looker.Find(s.write.changed) || s.ends.out.growUnpaid()
 }
 
 // rouse rings for a peer that sleeps.

@@ -102,6 +102,10 @@ func reserve(memory []byte) error {
 	return advise("MADV_POPULATE_WRITE", pagesAround(memory), unix.MADV_POPULATE_WRITE)
 }
 
+func reserveRead(memory []byte) error {
+	return advise("MADV_POPULATE_READ", pagesAround(memory), unix.MADV_POPULATE_READ)
+}
+
 func release(memory []byte) error {
 	return advise("MADV_REMOVE", pagesWithin(memory), unix.MADV_REMOVE)
 }

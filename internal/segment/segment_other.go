@@ -15,6 +15,8 @@ func open(*os.File, int64) (*Segment, error) { return nil, notSupported() }
 
 func reserve([]byte) error { return notSupported() }
 
+func reserveRead([]byte) error { return notSupported() }
+
 func release([]byte) error { return notSupported() }
 
 func unmap([]byte) error { return nil }

@@ -33,6 +33,10 @@ func TestSparse(t *testing.T) {
 	require.EqualValues(t, 5*page, resident(t, s), "both pages of which it is a part")
 	require.NoError(t, segment.Reserve(nil))
 
+	require.NoError(t, segment.ReserveRead(s.Bytes()[page:page+1]))
+	require.EqualValues(t, 6*page, resident(t, s))
+	require.NoError(t, segment.Release(s.Bytes()[page:2*page]))
+
 	s.Bytes()[0], s.Bytes()[6*page] = 1, 2
 	require.NoError(t, segment.Release(s.Bytes()[1:7*page+1]))
 	require.EqualValues(t, 2*page, resident(t, s), "the first and the last, which it has a part of")
