@@ -18,6 +18,7 @@ type IdleCost struct {
 type EndCost struct {
 	Core               float64 // share of one core: 0.01 is a percent
 	BytesPerPipe       int     // resident
+	PagesPerPipe       int     // resident bytes, of shared pages this process's part, and page tables
 	DescriptorsPerPipe float64
 
 	// Of the whole process, with all pipes.
@@ -29,8 +30,9 @@ type EndCost struct {
 }
 
 // Idle opens pipes between two processes and looks at both for a time in which
-// nothing is sent. If s has a size, each pipe carries one such message before:
-// what moves the first large tensor opens what large tensors need.
+// nothing is sent. If s has a size, each pipe carries one such message before, or
+// makes the round trips that s asks for: what moves the first large tensor opens what
+// large tensors need.
 func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*IdleCost, error) {
 	s.OneProcess = false
 	s.OneWay = 1
@@ -78,6 +80,7 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 		return EndCost{
 			Core:               (later[i].Before - full[i].After).Seconds() / d.Seconds(),
 			BytesPerPipe:       (full[i].Resident - empty[i].Resident) / pipes,
+			PagesPerPipe:       (later[i].Pages - empty[i].Pages) / pipes,
 			DescriptorsPerPipe: float64(full[i].Descriptors-empty[i].Descriptors) / float64(pipes),
 			Resident:           later[i].Resident,
 			Mapped:             later[i].Mapped,
@@ -89,8 +92,8 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	return &IdleCost{Client: cost(0), Server: cost(1)}, nil
 }
 
-// open opens more pipes, sends a message on each if it has a size, and says what
-// both processes take then. All pipes share the memory of c.
+// open opens more pipes, sends the messages of the spec on each, and returns the usage of
+// both processes afterwards. All pipes share the memory of c.
 func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) (both [2]usage, err error) {
 	for range more {
 		if c.pipe, err = pc.Dial(ctx, end.url); err != nil {
@@ -99,7 +102,12 @@ func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, mor
 		if c.spec.Size == 0 {
 			continue
 		}
-		if _, _, err = c.flood(1); err != nil {
+		if n := c.spec.RoundTrips; n > 0 {
+			_, _, err = c.roundTrips(n, 0)
+		} else {
+			_, _, err = c.flood(1)
+		}
+		if err != nil {
 			return both, err
 		}
 	}

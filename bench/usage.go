@@ -13,6 +13,7 @@ type usage struct {
 	After  time.Duration `json:"after_ns"`
 
 	Resident    int `json:"resident_bytes"` // 0 where the system does not say
+	Pages       int `json:"pages_bytes"`    // of shared pages the part of this process, and page tables; likewise
 	Descriptors int `json:"descriptors"`    // likewise
 	Mapped      int `json:"mapped_bytes"`   // memory of package shm; likewise
 	Shared      int `json:"shared_bytes"`   // what of it has pages; likewise
@@ -26,6 +27,7 @@ func ownUsage() usage {
 	runtime.GC()
 	debug.FreeOSMemory()
 	u.Resident, u.Descriptors = residentBytes(), descriptors()
+	u.Pages = pageBytes()
 	u.Mapped, u.Shared = sharedBytes()
 	u.Threads = threads()
 	u.After = cpuTime()

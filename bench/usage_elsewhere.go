@@ -4,6 +4,8 @@ package bench
 
 func residentBytes() int { return 0 }
 
+func pageBytes() int { return 0 }
+
 func descriptors() int { return 0 }
 
 func sharedBytes() (mapped, pages int) { return 0, 0 }

@@ -19,6 +19,30 @@ func residentBytes() int {
 	return resident * os.Getpagesize()
 }
 
+// pageBytes returns the bytes of the process's pages and page tables. A page that n
+// processes have mapped counts as an n-th of it, so that usages can be added.
+func pageBytes() int {
+	return kibibytes("/proc/self/smaps_rollup", "Pss:") + kibibytes("/proc/self/status", "VmPTE:")
+}
+
+// kibibytes returns the bytes that a line of a file in /proc has in KiB, 0 if there is no
+// such line.
+func kibibytes(path, name string) int {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		var n int
+		if value, found := strings.CutPrefix(line, name); found {
+			if _, err := fmt.Sscan(value, &n); err == nil {
+				return n << 10
+			}
+		}
+	}
+	return 0
+}
+
 // descriptors does not count the one that reads the list.
 func descriptors() int {
 	list, err := os.ReadDir("/proc/self/fd")
