@@ -38,8 +38,8 @@ type growth struct {
 	paid   int              // bytes that it has given
 }
 
-// grow goes on in the next region if this one is full, after as many bytes as regionsOf
-// says, or if more than that are left to be written and the budget does not pay.
+// grow continues in the next region if this one is full and the bytes that regionsOf
+// requires have been written, or more than that are left and the budget does not pay.
 func (w *writerEnd) grow(left int) {
 	level := w.growth.level + 1
 	if w.free() > 0 || level == len(w.all) {
