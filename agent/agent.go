@@ -42,8 +42,8 @@ type Agent struct {
 	devices      *devices
 	envelopes    envelopes
 	arrivals     arrivals
-	callPool     sync.Pool     // of *call
-	keys         atomic.Uint64 // of calls that are made again
+	callPool     sync.Pool // of *call
+	retried      retriedCalls
 	slots        slots
 	rounds       rounds
 	activity     activity

@@ -21,8 +21,7 @@ func (r *Request) Reply(ptrs ...any) error {
 		r.answerFailure(err)
 		return err
 	}
-	r.remember(reply, e)
-	r.send(e)
+	r.sendOnce(reply, e)
 	return nil
 }
 
@@ -52,13 +51,12 @@ func (r *Request) answerFailure(err error) {
 	}
 	if failed != nil {
 		r.conn.agent.log.Error("no answer", "function", r.Name(), "caller", r.conn.peer.Name, "error", failed)
-		r.remember(failure, nil)
+		r.sendOnce(failure, nil)
 		r.conn.pipe.Abort(failed)
 		r.close()
 		return
 	}
-	r.remember(failure, e)
-	r.send(e)
+	r.sendOnce(failure, e)
 }
 
 // encode makes an answer. A panic in methods of a value, as in that of an error that is

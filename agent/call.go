@@ -22,7 +22,9 @@ type callOptions struct {
 	stack bool
 	key   string // see Idempotent
 	retry *Retry
-	err   error // of an option that makes no sense
+
+	number uint64 // of a call WithRetry that has no key
+	err    error  // of an option that makes no sense
 }
 
 // Timeout gives a call its own limit; 0 is none. A context that ends earlier counts
@@ -171,8 +173,11 @@ func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, 
 	e := a.envelopes.get()
 	e.begin(appendRequest(e.buf[:0], flags, c.id, left, t.typ, t.name))
 	e.about = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: e.encoder}
-	if o.key != "" {
+	switch {
+	case o.key != "":
 		e.encoder.SetHeader(keyHeader, []byte(o.key))
+	case o.number > 0:
+		e.encoder.SetHeader(keyHeader, a.retried.appendKey(nil, o.number))
 	}
 	if err := a.encode(ctx, e, args); err != nil {
 		a.envelopes.put(e)

@@ -135,6 +135,10 @@ const NoTimeout time.Duration = -1
 const defaultTimeout = 60 * time.Second
 
 // Limits bound what calls and other workers may take. A field of 0 takes the default.
+//
+// For a worker that has called functions that are served with Once, RememberedBytes and
+// KeyBytes may be in use until it leaves the group, however long it has not called: by
+// default 144 MiB for each other worker, most of which takes millions of calls with keys.
 type Limits struct {
 	// CallBytes bounds the calls on their way to one worker and not answered: their
 	// messages, and 512 bytes for each. Further ones wait, but for those that handlers and
@@ -153,10 +157,8 @@ type Limits struct {
 	// Default 1 GiB.
 	AnswerBytes int
 
-	// Remembered bounds the answers that are kept for each other worker, see Once.
-	// Default 1024. The keys of evicted answers are known for longer: for each answer that
-	// is allowed 64 keys that WithRetry made, and as many of the application, each in some
-	// 80 bytes.
+	// Remembered bounds the number of answers that are kept for each other worker, see
+	// Once. Default 1024.
 	Remembered int
 
 	// RememberedBytes bounds the memory of these answers for each other worker: their
@@ -165,11 +167,18 @@ type Limits struct {
 	// the limit the oldest answers are evicted. Default 16 MiB.
 	RememberedBytes int
 
-	// RetryWindow is how long a function does not run again for a key that the application
-	// chose, since that came last: a worker that makes calls again with keys of its own
-	// does so within that time, see Idempotent. If a worker uses more keys within that
-	// time than are known, see Remembered, further calls fail with ErrOverloaded.
-	// Default 10 min.
+	// KeyBytes bounds the memory for the keys of each other worker whose answers are not
+	// kept, in some 64 bytes each: those of WithRetry until their calls have ended, those of
+	// the application for RetryWindow to one and a half of that. Beyond the limit the oldest
+	// keys of WithRetry are dropped, and requests with an older one, or one as old, fail with
+	// ErrEvicted; calls with further keys of the application fail with ErrOverloaded. Default
+	// 128 MiB.
+	KeyBytes int
+
+	// RetryWindow is how long after its last use a key of the application stays known: a
+	// function does not run again for it. A worker that repeats calls with keys of its own
+	// does so within that time, see Idempotent. A shorter window admits more keys a second,
+	// see KeyBytes. Default 2 min.
 	RetryWindow time.Duration
 
 	// Greetings bounds the pipes whose other ends have not shown yet that they know the
@@ -200,9 +209,10 @@ func (l Limits) withDefaults() Limits {
 	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
-	l.Remembered = min(positive(l.Remembered, 1024), math.MaxInt/keysPerAnswer)
+	l.Remembered = positive(l.Remembered, 1024)
 	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), multiplied)
-	l.RetryWindow = min(cmp.Or(l.RetryWindow, 10*time.Minute), maxLeft)
+	l.KeyBytes = positive(l.KeyBytes, 128<<20)
+	l.RetryWindow = min(cmp.Or(l.RetryWindow, 2*time.Minute), maxLeft)
 	l.Greetings = positive(l.Greetings, 1024)
 	l.UnadmittedBytes = positive(l.UnadmittedBytes, 64<<20)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
@@ -227,7 +237,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.RememberedBytes, c.Limits.Greetings, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.RememberedBytes, c.Limits.KeyBytes, c.Limits.Greetings, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Limits.RetryWindow < 0:
 		return fmt.Errorf("%w: Limits.RetryWindow is %v", ErrConfig, c.Limits.RetryWindow)

@@ -58,7 +58,7 @@ var (
 	// Calls that were given up count there until their handlers return, and those that
 	// handlers make are let in beyond what was agreed on, to a limit; a caller that keeps
 	// to the protocol brings it about by one of these only, or by more keys than
-	// Limits.RetryWindow allows. The function has not run.
+	// Limits.KeyBytes allows. The function has not run.
 	ErrOverloaded = errors.New("overloaded")
 
 	// ErrEvicted fails a call with a key for which a function that is served with Once has

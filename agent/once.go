@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -18,7 +17,9 @@ import (
 //
 // An answer that is larger than Limits.RememberedBytes is sent and not kept. A request
 // whose answer is not kept, or no longer, fails with ErrEvicted; the function does not
-// run again. For a key that the application chose this holds for Limits.RetryWindow.
+// run again. This holds for a request as well that waits behind others of its caller,
+// see Limits.AnswerBytes, until its answer is evicted. For a key that the application
+// chose it holds for Limits.RetryWindow, for one of WithRetry for as long as the call goes on.
 func Once() ServeOption { return func(s *Served) { s.entry.once = true } }
 
 // keyHeader is the section of a request that has its key.
@@ -30,11 +31,11 @@ const keyOverhead = 512
 // memory is the answers to the requests with keys of one caller, of which the oldest
 // are evicted first.
 type memory struct {
-	mu      sync.Mutex
-	runs    map[runKey]*run  // under way, or with an answer that is kept
-	kept    fifo.Queue[*run] // the answers, oldest first
-	bytes   int              // that these hold
-	evicted evictedKeys
+	mu    sync.Mutex
+	runs  map[runKey]*run  // under way, or with an answer that is kept
+	kept  fifo.Queue[*run] // the answers, oldest first
+	bytes int              // that these hold
+	used  usedKeys         // whose answers are not kept
 }
 
 // runKey is what one run of a function is for.
@@ -46,10 +47,9 @@ func (k *runKey) bytes() int { return keyOverhead + len(k.typ) + len(k.name) + l
 // run is one run of a function.
 type run struct {
 	key      runKey
-	number   uint64 // of the key, see keyNumber
+	id       keyID
 	over     bool
 	answer   *answer    // nil once it is evicted
-	last     time.Time  // when it ended, or its key came again
 	waiting  []*Request // for the same answer
 	evicting eviction   // why there is no answer any more
 }
@@ -61,13 +61,15 @@ func (m *memory) enter(r *Request) (launch bool, err error) {
 	key := runKey{r.handler.typ, r.handler.name, r.key}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.used.expire(time.Now(), r.conn.agent.limits.RetryWindow)
+	m.used.drop(r.ended)
 	old := m.runs[key]
 	if old == nil {
-		number := keyNumber(r.key)
-		if err := m.evicted.admit(key, number, r); err != nil {
+		id := m.used.identify(key, r.number)
+		if err := m.used.admit(id, len(m.runs), r); err != nil {
 			return false, err
 		}
-		r.once = &run{key: key, number: number}
+		r.once = &run{key: key, id: id}
 		if m.runs == nil {
 			m.runs = map[runKey]*run{}
 		}
@@ -79,8 +81,7 @@ func (m *memory) enter(r *Request) (launch bool, err error) {
 		old.waiting = append(old.waiting, r)
 		return false, nil
 	}
-	old.last = r.begun
-	r.task = repeated{run: old}
+	r.task = repeated{old}
 	return true, nil
 }
 
@@ -93,7 +94,6 @@ func (r *Request) abandon() {
 	defer m.mu.Unlock()
 	if len(own.waiting) == 0 {
 		delete(m.runs, own.key)
-		m.evicted.forget(own.number)
 		return
 	}
 	next := own.waiting[0]
@@ -102,42 +102,67 @@ func (r *Request) abandon() {
 	go next.conn.launch(next, nil)
 }
 
-// remember keeps the answer to a request, which is in e, and gives it to the requests
-// that wait for it. It is called before the answer is sent; e is nil if there is none that
-// can be sent.
-func (r *Request) remember(k kind, e *envelope) {
+// sendOnce sends the answer to a request, which is in e, keeps it, and answers the requests
+// that wait for it. e is nil if there is none that can be sent.
+//
+// The repeats are answered one after the other: as soon as Limits.AnswerBytes of answers
+// have not left, the backlog holds the other repeats. These refer to the run only, whose
+// answer may be evicted before their turn.
+func (r *Request) sendOnce(k kind, e *envelope) {
 	own := r.once
 	if own == nil {
+		if e != nil {
+			r.send(e)
+		}
 		return
 	}
-	limits := &r.conn.agent.limits
-	var kept *answer
-	if e != nil && own.key.bytes()+e.held() <= limits.RememberedBytes {
-		kept = e.copyAnswer(k)
+	r.once = nil
+	m, limits := &r.conn.owner.memory, &r.conn.agent.limits
+	waiting, evict := m.end(own, k, e, limits)
+	if e != nil {
+		r.send(e)
 	}
-	m := &r.conn.owner.memory
+	for i, other := range waiting {
+		waiting[i] = nil
+		other.task = repeated{own}
+		other.conn.launch(other, nil)
+	}
+	if evict != 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.evict(own, evict, limits)
+	}
+}
+
+// end ends a run with the answer in e, nil for none. It returns the requests that wait for
+// the answer, and why the run is to be evicted once these are launched, 0 if it is not.
+func (m *memory) end(own *run, k kind, e *envelope, limits *Limits) (waiting []*Request, evict eviction) {
+	var kept *answer
+	size := 0
+	if e != nil {
+		size = e.held()
+	}
+	fits := own.key.bytes()+size <= limits.RememberedBytes
+	if e != nil && fits {
+		kept = e.copyAnswer(k, size)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	own.over, own.last = true, time.Now()
-	if len(own.waiting) > 0 {
-		shared := kept
-		if shared == nil && e != nil {
-			shared = e.copyAnswer(k)
-		}
-		for _, other := range own.waiting {
-			other.task = repeated{own, shared}
-			go other.conn.launch(other, nil)
-		}
-		own.waiting = nil
-	}
+	waiting, own.waiting = own.waiting, nil
+	own.over = true
 	switch {
 	case e == nil:
-		m.evict(own, evictedUnsent, limits)
-	case kept == nil:
-		m.evict(own, evictedForBytes, limits)
-	default:
-		m.keep(own, kept, limits)
+		own.evicting = evictedUnsent
+		return waiting, evictedUnsent
+	case !fits:
+		own.evicting = evictedForBytes
+		if len(waiting) > 0 {
+			own.answer = e.copyAnswer(k, size)
+		}
+		return waiting, evictedForBytes
 	}
+	m.keep(own, kept, limits)
+	return waiting, 0
 }
 
 // keep adds an answer, and evicts the oldest ones beyond the limits. The caller holds mu.
@@ -146,22 +171,27 @@ func (m *memory) keep(own *run, kept *answer, limits *Limits) {
 	m.kept.Push(own)
 	m.bytes += own.key.bytes() + kept.bytes
 	for m.kept.Len() > limits.Remembered {
-		m.evict(m.kept.Pop(), evictedForCount, limits)
+		m.evictOldest(evictedForCount, limits)
 	}
 	for m.bytes > limits.RememberedBytes {
-		m.evict(m.kept.Pop(), evictedForBytes, limits)
+		m.evictOldest(evictedForBytes, limits)
 	}
+}
+
+// evictOldest evicts the oldest answer that is kept. The caller holds mu.
+func (m *memory) evictOldest(why eviction, limits *Limits) {
+	oldest := m.kept.Pop()
+	m.bytes -= oldest.key.bytes() + oldest.answer.bytes
+	m.evict(oldest, why, limits)
 }
 
 // evict forgets a run and its answer, but not that its key was used. Requests that are
 // being answered hold the answer by themselves. The caller holds mu.
 func (m *memory) evict(own *run, why eviction, limits *Limits) {
-	if own.answer != nil {
-		m.bytes -= own.key.bytes() + own.answer.bytes
-	}
 	own.answer, own.evicting = nil, why
 	delete(m.runs, own.key)
-	m.evicted.add(own, limits)
+	m.used.expire(time.Now(), limits.RetryWindow)
+	m.used.add(own.id, why, limits)
 }
 
 // answer returns the answer of a run, and why there is none if it has been evicted.
@@ -171,15 +201,14 @@ func (m *memory) answer(own *run) (*answer, eviction) {
 	return own.answer, own.evicting
 }
 
-// takeKey reads the key of a request whose handler runs once for each.
-func (r *Request) takeKey() error {
+// takeKey reads the key of a request whose handler runs once for each. The error matches
+// ErrProtocol.
+func (r *Request) takeKey() (err error) {
 	if !r.handler.once {
 		return nil
 	}
-	key, _ := r.arrival.decoder.Header(keyHeader)
-	if len(key) > maxName+1 {
-		return fmt.Errorf("%w: a key of %d bytes", ErrProtocol, len(key))
+	if key, ok := r.arrival.decoder.Header(keyHeader); ok {
+		r.key, r.number, r.ended, err = parseKey(key)
 	}
-	r.key = string(key)
-	return nil
+	return err
 }

@@ -35,13 +35,16 @@ func copied(b device.Buffer) bool {
 // and once each of the storages in which the others lie.
 func (e *envelope) held() int {
 	n := len(e.buf) - e.head
-	counted := map[*tensor.Storage]bool{}
+	var counted map[*tensor.Storage]bool
 	for i, s := range e.encoder.Storages() {
 		b := e.message.Tensors[i].Buffer
 		switch {
 		case copied(b):
 			n += b.Len()
 		case !counted[s]:
+			if counted == nil {
+				counted = map[*tensor.Storage]bool{}
+			}
 			counted[s] = true
 			n += s.Len()
 		}
@@ -49,10 +52,11 @@ func (e *envelope) held() int {
 	return n
 }
 
-// copyAnswer returns the answer in e, in memory of its own but for the large tensors.
-func (e *envelope) copyAnswer(k kind) *answer {
+// copyAnswer returns the answer in e, in memory of its own but for the large tensors. Its
+// size is what held returned.
+func (e *envelope) copyAnswer(k kind, size int) *answer {
 	a := &answer{
-		kind: k, bytes: e.held(),
+		kind: k, bytes: size,
 		body:     bytes.Clone(e.buf[e.head:]),
 		tensors:  slices.Clone(e.message.Tensors),
 		storages: slices.Clone(e.encoder.Storages()),
@@ -66,26 +70,25 @@ func (e *envelope) copyAnswer(k kind) *answer {
 	return a
 }
 
-// repeated is the task of a request that is answered as another one was.
-type repeated struct {
-	run    *run
-	answer *answer // nil: that of run, unless it is evicted before the task runs
-}
+// repeated is the task of a request that is answered as another one was. It refers to the
+// run, not to the answer: a task that the backlog holds keeps no memory of an answer that
+// has been evicted.
+type repeated struct{ run *run }
 
 // Run answers the request. An error is the answer too.
 func (t repeated) Run(_ context.Context, r *Request) {
-	kept := t.answer
+	kept, why := r.conn.owner.memory.answer(t.run)
 	if kept == nil {
-		var why eviction
-		if kept, why = r.conn.owner.memory.answer(t.run); kept == nil {
-			_ = r.Fail(why.err(r))
-			return
-		}
+		_ = r.Fail(why.err(r))
+		return
 	}
 	if r.claim() == nil {
 		r.answerAgain(kept)
 	}
 }
+
+// short implements shortTask: no code of the application runs, which would need a slot.
+func (repeated) short() bool { return true }
 
 // answerAgain sends an answer that was sent before.
 func (r *Request) answerAgain(kept *answer) {

@@ -1,18 +1,17 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"hash/maphash"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
-// keysPerAnswer is how many keys of each sort are known for each answer that
-// Limits.Remembered allows. A key takes some 80 bytes.
-const keysPerAnswer = 64
+// keyBytes is what a key takes whose answer is not kept, at most.
+const keyBytes = 64
 
 // eviction is why an answer is not kept.
 type eviction byte
@@ -21,7 +20,7 @@ const (
 	evictedForBytes eviction = 1 + iota
 	evictedForCount
 	evictedUnsent  // it could not be encoded
-	evictedUnknown // the key is older than those that are known
+	evictedUnknown // the key is older than those that are known, or its call has ended
 )
 
 // err returns the error for a request whose answer is not kept.
@@ -34,120 +33,156 @@ func (why eviction) err(r *Request) error {
 	case evictedForCount:
 		remedy = fmt.Sprintf("raise Limits.Remembered there, which is %d", limits.Remembered)
 	case evictedUnknown:
-		ran, remedy = "may have run", fmt.Sprintf("raise Limits.Remembered there, which is %d", limits.Remembered)
+		ran, remedy = "may have run", fmt.Sprintf("raise Limits.KeyBytes there, which is %d", limits.KeyBytes)
 	}
 	return fmt.Errorf("%w: %s %s on %s for this key: %s", ErrEvicted, r.Name(), ran, r.conn.agent.self.Name, remedy)
 }
 
-// evictedKeys is the keys of one caller for which a function has run, and whose answers
-// are not kept. There are two sorts, and each is bounded so that no function runs twice:
+// usedKeys is the keys of one caller for which a function has run, and whose answers are
+// not kept. There are two sorts, which together are bounded by Limits.KeyBytes so that no
+// function runs twice:
 //
-// WithRetry numbers its keys. The oldest are dropped, and every number up to the largest
-// that was dropped counts as used.
+// WithRetry numbers its calls, and tells which have ended: their keys are dropped. At the
+// limit the oldest keys are dropped, and every number up to the largest that was dropped
+// counts as used.
 //
-// The keys of an application have no order. They are dropped Limits.RetryWindow after
-// they came last. While their number is at its limit, new ones are refused.
-type evictedKeys struct {
-	seed maphash.Seed // of the sums, which stand for keys of any length
-	born time.Time    // from which times count
-	sums map[uint64]evictedKey
+// The keys of an application have no order. They are dropped when no request has had them
+// for Limits.RetryWindow, up to half of that later. At the limit new ones are refused.
+type usedKeys struct {
+	numbered map[uint64]eviction
+	order    fifo.Queue[uint64] // of numbered, the first to be evicted first
+	dropped  uint64             // every number up to this counts as used
 
-	numbered fifo.Queue[numberedKey] // the oldest first
-	dropped  uint64                  // the largest number of those that were dropped
-
-	named  int                  // keys of the application, with those whose answers are kept or not there yet
-	expiry fifo.Queue[expiring] // of those that are in sums
+	seed  maphash.Seed           // of the sums, which stand for keys of any length
+	named [3]map[uint64]eviction // by sum: used in this period, in the one before, and so on
+	begun time.Time              // this period, which lasts for half of Limits.RetryWindow
 }
 
-type evictedKey struct {
-	until time.Duration // for a key of the application
-	why   eviction
+// keyID is what usedKeys knows of a key: its number, or the sum of one without.
+type keyID struct{ number, sum uint64 }
+
+// appendKey appends a key of WithRetry to dst: the number of the call, and the largest up
+// to which all calls of this agent have ended.
+func appendKey(dst []byte, number, ended uint64) []byte {
+	dst = strconv.AppendUint(append(dst, 'r'), number, 36)
+	return strconv.AppendUint(append(dst, '.'), ended, 36)
 }
 
-type numberedKey struct{ sum, number uint64 }
-
-type expiring struct {
-	sum   uint64
-	until time.Duration // or later, if the key has come again
-}
-
-// keyNumber returns the number of a key that WithRetry made, 0 for any other.
-func keyNumber(key string) uint64 {
-	digits, ok := strings.CutPrefix(key, "r")
-	if !ok {
-		return 0
+// parseKey reads the key of a request: one of the application, or what appendKey writes.
+// The error matches ErrProtocol.
+func parseKey(text []byte) (key string, number, ended uint64, err error) {
+	if len(text) <= maxName+1 && bytes.HasPrefix(text, []byte("u")) {
+		return string(text), 0, 0, nil
 	}
-	n, err := strconv.ParseUint(digits, 36, 64)
-	if err != nil {
-		return 0
+	own, rest, _ := bytes.Cut(text, []byte("."))
+	if len(text) <= maxName && bytes.HasPrefix(own, []byte("r")) {
+		number, err = strconv.ParseUint(string(own[1:]), 36, 64)
+		if err == nil {
+			ended, err = strconv.ParseUint(string(rest), 36, 64)
+		}
+		if err == nil && number > ended {
+			return string(own), number, ended, nil
+		}
 	}
-	return n
+	return "", 0, 0, fmt.Errorf("%w: key %.50q of %d bytes", ErrProtocol, text, len(text))
+}
+
+// identify returns what stands for a key, which may have a number.
+func (k *usedKeys) identify(key runKey, number uint64) keyID {
+	if number > 0 {
+		return keyID{number: number}
+	}
+	if k.seed == (maphash.Seed{}) {
+		k.seed = maphash.MakeSeed()
+	}
+	return keyID{sum: maphash.Comparable(k.seed, key)}
 }
 
 // admit lets a function run for a key for which neither a run nor an answer is there. The
 // error matches ErrEvicted if it may have run before, and ErrOverloaded if there are too
-// many keys.
-func (k *evictedKeys) admit(key runKey, number uint64, r *Request) error {
-	if k.sums == nil {
-		k.seed, k.born, k.sums = maphash.MakeSeed(), r.begun, map[uint64]evictedKey{}
-	}
+// many keys, with those of so many runs.
+func (k *usedKeys) admit(id keyID, runs int, r *Request) error {
 	limits := &r.conn.agent.limits
-	now := r.begun.Sub(k.born)
-	k.expire(now)
-	sum := maphash.Comparable(k.seed, key)
-	if old, ok := k.sums[sum]; ok {
-		k.sums[sum] = evictedKey{max(old.until, now+limits.RetryWindow), old.why}
-		return old.why.err(r)
+	if id.number > 0 {
+		if why := k.numbered[id.number]; why != 0 {
+			return why.err(r)
+		}
+		if id.number <= k.dropped {
+			return evictedUnknown.err(r)
+		}
+		return nil
 	}
-	switch {
-	case number > 0 && number <= k.dropped:
-		return evictedUnknown.err(r)
-	case number == 0 && k.named >= limits.keys():
-		return fmt.Errorf("%w: %s has used %d keys on %s within %v: raise Limits.Remembered there, or lower Limits.RetryWindow",
-			ErrOverloaded, r.conn.peer.Name, k.named, r.conn.agent.self.Name, limits.RetryWindow)
-	case number == 0:
-		k.named++
+	for _, period := range k.named {
+		if why := period[id.sum]; why != 0 {
+			delete(period, id.sum)
+			k.put(id.sum, why)
+			return why.err(r)
+		}
+	}
+	if n := k.count() - len(k.numbered) + runs; n >= limits.keys() {
+		return fmt.Errorf("%w: %s has used %d keys on %s within %v: raise Limits.KeyBytes there, which is %d, or lower Limits.RetryWindow, which is %v",
+			ErrOverloaded, r.conn.peer.Name, n, r.conn.agent.self.Name, limits.RetryWindow*3/2, limits.KeyBytes, limits.RetryWindow)
 	}
 	return nil
 }
 
-// forget takes back admit for a run that counts as none.
-func (k *evictedKeys) forget(number uint64) {
-	if number == 0 {
-		k.named--
+// add notes the key of a run whose answer is not kept.
+func (k *usedKeys) add(id keyID, why eviction, limits *Limits) {
+	switch {
+	case id.number == 0:
+		k.put(id.sum, why)
+	case id.number > k.dropped:
+		if k.numbered == nil {
+			k.numbered = map[uint64]eviction{}
+		}
+		k.numbered[id.number] = why
+		k.order.Push(id.number)
+	}
+	for k.order.Len() > 0 && k.count() > limits.keys() {
+		k.drop(k.order.Front())
 	}
 }
 
-// add notes the key of a run whose answer is not kept.
-func (k *evictedKeys) add(own *run, limits *Limits) {
-	sum := maphash.Comparable(k.seed, own.key)
-	if own.number > 0 {
-		k.sums[sum] = evictedKey{why: own.evicting}
-		k.numbered.Push(numberedKey{sum, own.number})
-		for k.numbered.Len() > limits.keys() {
-			oldest := k.numbered.Pop()
-			delete(k.sums, oldest.sum)
-			k.dropped = max(k.dropped, oldest.number)
-		}
-		return
+// put notes a key of the application.
+func (k *usedKeys) put(sum uint64, why eviction) {
+	if k.named[0] == nil {
+		k.named[0] = map[uint64]eviction{}
 	}
-	until := own.last.Sub(k.born) + limits.RetryWindow
-	k.sums[sum] = evictedKey{until, own.evicting}
-	k.expiry.Push(expiring{sum, until})
+	k.named[0][sum] = why
+}
+
+// drop drops the keys up to a number: these count as used.
+func (k *usedKeys) drop(upTo uint64) {
+	k.dropped = max(k.dropped, upTo)
+	for k.order.Len() > 0 && k.order.Front() <= k.dropped {
+		delete(k.numbered, k.order.Pop())
+	}
 }
 
 // expire drops the keys of the application whose time is over.
-func (k *evictedKeys) expire(now time.Duration) {
-	for k.expiry.Len() > 0 && k.expiry.Front().until <= now {
-		sum := k.expiry.Pop().sum
-		if until := k.sums[sum].until; until > now {
-			k.expiry.Push(expiring{sum, until})
-			continue
+func (k *usedKeys) expire(now time.Time, window time.Duration) {
+	period := (window + 1) / 2
+	for range k.named {
+		if now.Sub(k.begun) < period {
+			return
 		}
-		delete(k.sums, sum)
-		k.named--
+		copy(k.named[1:], k.named[:])
+		k.named[0] = nil
+		k.begun = k.begun.Add(period)
+	}
+	if now.Sub(k.begun) >= period { // all are dropped
+		k.begun = now
 	}
 }
 
-// keys returns how many keys of each sort are known.
-func (l *Limits) keys() int { return keysPerAnswer * l.Remembered }
+// count returns the number of keys.
+func (k *usedKeys) count() int {
+	n := len(k.numbered)
+	for _, period := range k.named {
+		n += len(period)
+	}
+	return n
+}
+
+// keys returns how many keys Limits.KeyBytes allows.
+func (l *Limits) keys() int { return max(l.KeyBytes/keyBytes, 1) }

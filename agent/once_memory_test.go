@@ -7,9 +7,11 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -192,6 +194,135 @@ func TestMemoryOfEvictedAnswersIsReleased(t *testing.T) {
 			require.EqualValues(t, calls, made.Load())
 		})
 	}
+}
+
+// aliveStorages counts the storages of 1 MiB that a function has made and that are still
+// reachable.
+type aliveStorages struct {
+	mu   sync.Mutex
+	made []weak.Pointer[tensor.Storage]
+}
+
+// make1MiB returns a tensor in a storage of its own.
+func (a *aliveStorages) make1MiB() (*tensor.Tensor, error) {
+	x, err := tensor.Zeros(tensor.U8, mib)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.made = append(a.made, weak.Make(x.Storage()))
+	return x, nil
+}
+
+func (a *aliveStorages) count() (n int) {
+	heap()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.made {
+		if p.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Repeats that wait for a run keep no answer in memory beyond the limit while other runs
+// take the slots: they are answered when their first run ends.
+func TestMemoryOfAnswersToRepeatsIsBounded(t *testing.T) {
+	const keys, kept = 60, 4
+	var storages aliveStorages
+	var n atomic.Int32
+	var begin, end chan struct{}
+	simulate(t, 2, func(_ int, c *agent.Config) {
+		begin, end = make(chan struct{}), make(chan struct{})
+		c.MaxHandlers = 1
+		c.Limits.RememberedBytes = kept*(mib+1024) + mib/2
+		c.Funcs = agent.Funcs{ample.Serve(func(context.Context, int) (*tensor.Tensor, error) {
+			switch n.Add(1) {
+			case 1:
+				<-begin
+			case keys:
+				<-end
+			}
+			return storages.make1MiB()
+		}, agent.Once())}
+	}, func(t *testing.T, group []*agent.Agent) {
+		var calls []*agent.Future[*tensor.Tensor]
+		for range 2 {
+			for i := range keys {
+				calls = append(calls, ample.Go(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i))))
+			}
+		}
+		synctest.Wait() // all requests have come
+		close(begin)
+		synctest.Wait() // the last run is under way
+		require.EqualValues(t, keys, n.Load())
+		require.LessOrEqual(t, storages.count(), kept)
+		close(end)
+		for _, f := range calls {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, keys, n.Load())
+	})
+}
+
+// Repeats that are held back, because their caller takes in no answers, keep no answer in
+// memory that is evicted: they fail when their turn comes.
+func TestRepeatsBehindOthersKeepNoAnswer(t *testing.T) {
+	const keys, repeats, kept = 20, 3, 2
+	var storages aliveStorages
+	memory, ran := &withheld{}, &atomic.Int64{}
+	goOn := make(chan struct{})
+	simulate(t, 3, func(rank int, c *agent.Config) {
+		withholding(memory, ran, nil)(rank, c)
+		goOn = make(chan struct{})
+		c.MaxHandlers = keys
+		c.Limits.RememberedBytes = kept*(mib+1024) + mib/2
+		c.Limits.AnswerBytes = 1
+		c.Funcs = agent.Funcs{ample.Serve(func(context.Context, int) (*tensor.Tensor, error) {
+			ran.Add(1)
+			<-goOn
+			return storages.make1MiB()
+		}, agent.Once())}
+	}, func(t *testing.T, group []*agent.Agent) {
+		var first, again []*agent.Future[*tensor.Tensor]
+		call := func(i int) *agent.Future[*tensor.Tensor] {
+			return ample.Go(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i)))
+		}
+		for i := range keys {
+			first = append(first, call(i))
+		}
+		for range repeats {
+			for i := range keys {
+				again = append(again, call(i))
+			}
+		}
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		require.EqualValues(t, keys, ran.Load())
+		require.Equal(t, keys*repeats, queued(group[1]))
+		close(memory.may)
+		for _, f := range first {
+			_, err := f.Wait(t.Context())
+			require.NoError(t, err)
+		}
+		answered := 0
+		for _, f := range again {
+			if _, err := f.Wait(t.Context()); err == nil {
+				answered++
+			} else {
+				require.ErrorIs(t, err, agent.ErrEvicted)
+			}
+		}
+		require.Equal(t, kept*repeats, answered)
+		require.EqualValues(t, keys, ran.Load())
+		synctest.Wait()
+		first, again = nil, nil
+		require.LessOrEqual(t, storages.count(), kept)
+	})
 }
 
 // An answer that is evicted while it is being sent keeps its memory until it has left.

@@ -131,65 +131,71 @@ func TestOnceLargerThanTheLimit(t *testing.T) {
 	})
 }
 
-// keysOfOne is how many keys are known where one answer is kept.
-const keysOfOne = 64
+// keysKnown is how many keys are known in so many bytes.
+const (
+	keysKnown   = 64
+	bytesOfKeys = 64 * keysKnown
+)
 
 // A worker with more keys than are known within the window has no more functions run by
 // keys. It is the only one, and only until the window is over.
 func TestOnceWithTooManyKeys(t *testing.T) {
 	var n runs
 	simulate(t, 3, func(_ int, c *agent.Config) {
-		c.Limits.Remembered, c.Limits.RetryWindow = 1, time.Minute
+		c.Limits.Remembered, c.Limits.KeyBytes, c.Limits.RetryWindow = 1, bytesOfKeys, time.Minute
 		c.Funcs = n.serveSized()
 	}, func(t *testing.T, group []*agent.Agent) {
-		for i := range keysOfOne {
+		for i := range keysKnown {
 			_, err := keyed(t, group[0], strconv.Itoa(i), 1)
 			require.NoError(t, err)
 		}
 		_, err := keyed(t, group[0], "one more", 1)
 		require.ErrorIs(t, err, agent.ErrOverloaded)
-		require.ErrorContains(t, err, "worker0 has used 64 keys on worker1 within 1m0s: raise Limits.Remembered there, or lower Limits.RetryWindow")
+		require.ErrorContains(t, err, "worker0 has used 64 keys on worker1 within 1m30s: raise Limits.KeyBytes there, which is 4096, or lower Limits.RetryWindow, which is 1m0s")
 		_, err = keyed(t, group[2], "one more", 1)
 		require.NoError(t, err)
 		_, err = sized.Call(t.Context(), group[0], "worker1", 1, agent.WithRetry(agent.Retry{}))
 		require.NoError(t, err)
-		require.EqualValues(t, keysOfOne+2, n.Load())
+		require.EqualValues(t, keysKnown+2, n.Load())
 
-		<-time.NewTimer(time.Minute / 2).C
+		<-time.NewTimer(45 * time.Second).C
 		_, err = keyed(t, group[0], "0", 1)
 		require.ErrorIs(t, err, agent.ErrEvicted, "which makes it newer")
-		<-time.NewTimer(time.Minute/2 + time.Second).C
+		<-time.NewTimer(46 * time.Second).C
 		_, err = keyed(t, group[0], "0", 1)
 		require.ErrorIs(t, err, agent.ErrEvicted)
 		for _, key := range []string{"one more", "1"} {
 			_, err = keyed(t, group[0], key, 1)
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, keysOfOne+4, n.Load())
+		require.EqualValues(t, keysKnown+4, n.Load())
 	})
 }
 
 // A call WithRetry whose answer is lost gets the error however many others come before
-// its next attempt. One of which no attempt came runs, unless it is older than all that
-// is known of others.
+// its next attempt. One of which no attempt came runs, unless it is older than all keys
+// that are known.
 func TestOnceAfterManyNumberedKeys(t *testing.T) {
 	for name, c := range map[string]struct {
-		kind    agent.Kind // that is lost of the first call
-		others  int
-		runs    int // of the first call
-		evicted bool
+		kind     agent.Kind // that is lost of the first call
+		others   int
+		keyBytes int    // 0: the default
+		runs     int    // of the first call
+		raise    string // the limit that the error names, if there is one
 	}{
-		"answer is lost, few others":   {agent.KindReply, keysOfOne / 2, 1, true},
-		"answer is lost, many others":  {agent.KindReply, 3 * keysOfOne, 1, true},
-		"request is lost, few others":  {agent.KindRequest, keysOfOne / 2, 1, false},
-		"request is lost, many others": {agent.KindRequest, 3 * keysOfOne, 0, true},
+		"answer is lost":                       {agent.KindReply, 3 * keysKnown, 0, 1, "Limits.Remembered there, which is 1"},
+		"answer is lost, fewer than known":     {agent.KindReply, keysKnown / 2, bytesOfKeys, 1, "Limits.Remembered there, which is 1"},
+		"answer is lost, more than are known":  {agent.KindReply, 3 * keysKnown, bytesOfKeys, 1, "Limits.KeyBytes there, which is 4096"},
+		"request is lost":                      {agent.KindRequest, 2000, 0, 1, ""},
+		"request is lost, fewer than known":    {agent.KindRequest, keysKnown / 2, bytesOfKeys, 1, ""},
+		"request is lost, more than are known": {agent.KindRequest, 3 * keysKnown, bytesOfKeys, 0, "Limits.KeyBytes there, which is 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var lost atomic.Bool
 			var first, others runs
 			which := agent.NewFunc[bool, int]("test.which")
 			simulate(t, 2, func(_ int, config *agent.Config) {
-				config.Limits.Remembered = 1
+				config.Limits.Remembered, config.Limits.KeyBytes = 1, c.keyBytes
 				config.Outgoing = func(m *agent.Message) agent.Fate {
 					return agent.Fate{Drop: m.Name == "test.which" && m.Kind == c.kind && !lost.Swap(true)}
 				}
@@ -208,9 +214,9 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 					require.NoError(t, err)
 				}
 				_, err := call.Wait(t.Context())
-				if c.evicted {
+				if c.raise != "" {
 					require.ErrorIs(t, err, agent.ErrEvicted)
-					require.ErrorContains(t, err, "raise Limits.Remembered there, which is 1")
+					require.ErrorContains(t, err, "raise "+c.raise)
 				} else {
 					require.NoError(t, err)
 				}
@@ -219,6 +225,28 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An honest caller with keys of its own is not refused by the defaults: as many calls as
+// fit in no 64-fold of Limits.Remembered.
+func TestOnceWithManyKeysByDefault(t *testing.T) {
+	const calls, together = 70_000, 500
+	var n runs
+	simulate(t, 2, func(_ int, c *agent.Config) {
+		c.Funcs = n.serveSized()
+	}, func(t *testing.T, group []*agent.Agent) {
+		for i := 0; i < calls; i += together {
+			var begun []*agent.Future[[]byte]
+			for j := range together {
+				begun = append(begun, sized.Go(t.Context(), group[0], "worker1", 1, agent.Idempotent(strconv.Itoa(i+j))))
+			}
+			for _, f := range begun {
+				_, err := f.Wait(t.Context())
+				require.NoError(t, err)
+			}
+		}
+		require.EqualValues(t, calls, n.Load())
+	})
 }
 
 // The keys of a worker are known after its pipe has ended.
@@ -256,7 +284,7 @@ func TestOnceForAnotherIncarnation(t *testing.T) {
 		defer s.Close()
 		join := func(name string) *agent.Agent {
 			c := agent.Config{Name: name, Rank: -1, Store: s, Replace: true, Funcs: n.serveSized(), Logger: slog.New(slog.DiscardHandler)}
-			c.Limits.Remembered = 1
+			c.Limits.Remembered, c.Limits.KeyBytes = 1, bytesOfKeys
 			inMemory(&c, network)
 			a, err := agent.Join(t.Context(), c)
 			require.NoError(t, err)
@@ -266,11 +294,11 @@ func TestOnceForAnotherIncarnation(t *testing.T) {
 		defer served.Close()
 		defer old.Close()
 		call := func(from *agent.Agent) {
-			for range 2 * keysOfOne {
+			for range 2 * keysKnown {
 				_, err := sized.Call(t.Context(), from, "worker1", 1, agent.WithRetry(agent.Retry{}))
 				require.NoError(t, err)
 			}
-			for i := range keysOfOne {
+			for i := range keysKnown {
 				_, err := keyed(t, from, strconv.Itoa(i), 1)
 				require.NoError(t, err)
 			}
@@ -279,7 +307,7 @@ func TestOnceForAnotherIncarnation(t *testing.T) {
 		now := join("worker0")
 		defer now.Close()
 		call(now)
-		require.EqualValues(t, 2*3*keysOfOne, n.Load())
+		require.EqualValues(t, 2*3*keysKnown, n.Load())
 	})
 }
 

@@ -45,6 +45,8 @@ type Request struct {
 	ctx         context.Context             // of the handler: this request, and what interceptors added
 	held        func(context.Context) error // by interceptors, before it may start
 	key         string                      // of one whose handler runs once, see Once
+	number      uint64                      // of the key, 0 for one of the application
+	ended       uint64                      // all calls of the caller up to this number have ended
 	once        *run                        // that this request leads
 
 	answered atomic.Bool

@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,9 +28,13 @@ type Retry struct {
 // too, is not made again, nor is one by an agent that is closed or to a worker that has
 // restarted. When all attempts are over the error is a *RetryError.
 //
-// The function may run more than once, unless it is served with Once: the attempts
-// carry a key by which that is known. The error of the call matches ErrConfig if r makes
-// no sense.
+// The function may run more than once, unless it is served with Once: the attempts have
+// the same key. The error of the call then matches ErrEvicted if the function has run, or
+// may have run, and its answer is not kept: an attempt was answered, the answer was lost,
+// and more answers came before the next attempt than Limits.Remembered or
+// Limits.RememberedBytes of the worker allow. If no attempt has arrived, the function runs,
+// unless Limits.KeyBytes of keys of later calls have come before. The error of the call
+// matches ErrConfig if r is invalid.
 func WithRetry(r Retry) CallOption {
 	err := r.check()
 	if r.Max == 0 {
@@ -82,6 +85,10 @@ func (e *RetryError) Unwrap() error { return e.Err }
 // other, a limit of the worker that is called. WithRetry gives a call one that no other
 // has, for which there is no such window. The key has 1 to 1024 bytes; the error of the
 // call matches ErrConfig otherwise.
+//
+// A worker admits one new key for each 64 bytes of Limits.KeyBytes within one and a half
+// of its Limits.RetryWindow: by default some 11,600 calls with new keys a second, without
+// end, from each caller. The error of a call beyond that matches ErrOverloaded.
 func Idempotent(key string) CallOption {
 	return func(o *callOptions) {
 		if key == "" || len(key) > maxName {
@@ -109,10 +116,14 @@ func (t *target) retry() *Retry {
 // insist makes a call until it is answered. Like attempt it returns the streams of the
 // result.
 func (a *Agent) insist(ctx context.Context, r *Retry, t target, result, args any) ([]device.Stream, error) {
-	t.opts = append(t.opts[:len(t.opts):len(t.opts)], a.freshKey())
 	o, err := a.options(t)
 	if err != nil {
 		return nil, t.fault(err)
+	}
+	if o.key == "" {
+		number := a.retried.begin()
+		defer a.retried.end(number)
+		t.opts = append(t.opts[:len(t.opts):len(t.opts)], func(o *callOptions) { o.number = number })
 	}
 	between := &call{to: t.to, typ: t.typ, name: t.name, limit: o.limit}
 	for k := 0; ; k++ {
@@ -131,10 +142,44 @@ func (a *Agent) insist(ctx context.Context, r *Retry, t target, result, args any
 	}
 }
 
-// freshKey gives a call a key if it has none.
-func (a *Agent) freshKey() CallOption {
-	key := "r" + strconv.FormatUint(a.keys.Add(1), 36)
-	return func(o *callOptions) { o.key = cmp.Or(o.key, key) }
+// retriedCalls numbers the calls WithRetry that have no key of the application.
+type retriedCalls struct {
+	mu    sync.Mutex
+	last  uint64 // number of the latest call
+	ended uint64 // all calls up to this number have ended
+	open  map[uint64]struct{}
+}
+
+// begin returns the number of a new call.
+func (c *retriedCalls) begin() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open = map[uint64]struct{}{}
+	}
+	c.last++
+	c.open[c.last] = struct{}{}
+	return c.last
+}
+
+// end notes that no further attempt of a call will be made.
+func (c *retriedCalls) end(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, number)
+	for c.ended < c.last {
+		if _, open := c.open[c.ended+1]; open {
+			return
+		}
+		c.ended++
+	}
+}
+
+// appendKey appends the key of a call to dst.
+func (c *retriedCalls) appendKey(dst []byte, number uint64) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return appendKey(dst, number, c.ended)
 }
 
 // fault is an error with what is called.

@@ -139,7 +139,8 @@ func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 }
 
 // Storages returns, for each tensor that Finish returned, the storage in whose memory it
-// lies, all of which the tensor keeps reachable. The list is valid until Reset.
+// lies: the tensor keeps the whole storage reachable, however small a part of it the tensor
+// is. The list is valid until Reset.
 func (e *Encoder) Storages() []*tensor.Storage { return e.owners }
 
 func (e *Encoder) finish() error {
