@@ -17,9 +17,9 @@ import (
 //
 // An answer that is larger than Limits.RememberedBytes is sent and not kept. A request
 // whose answer is not kept, or no longer, fails with ErrEvicted; the function does not
-// run again. This holds for a request as well that waits behind others of its caller,
-// see Limits.AnswerBytes, until its answer is evicted. For a key that the application
-// chose it holds for Limits.RetryWindow, for one of WithRetry for as long as the call goes on.
+// run again. A repeat that is held back, see Limits.AnswerBytes, fails too if the answer is
+// evicted before its turn. For a key that the application chose this holds for
+// Limits.RetryWindow, for one of WithRetry until the call has ended and after that.
 func Once() ServeOption { return func(s *Served) { s.entry.once = true } }
 
 // keyHeader is the section of a request that has its key.
@@ -139,30 +139,24 @@ func (r *Request) sendOnce(k kind, e *envelope) {
 func (m *memory) end(own *run, k kind, e *envelope, limits *Limits) (waiting []*Request, evict eviction) {
 	var kept *answer
 	size := 0
-	if e != nil {
-		size = e.held()
-	}
-	fits := own.key.bytes()+size <= limits.RememberedBytes
-	if e != nil && fits {
-		kept = e.copyAnswer(k, size)
+	if e == nil {
+		evict = evictedUnsent
+	} else if size = e.held(); own.key.bytes()+size > limits.RememberedBytes {
+		evict = evictedForBytes
+	} else {
+		kept = e.copyAnswer(k, size) // without the lock
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	waiting, own.waiting = own.waiting, nil
-	own.over = true
+	own.over, own.evicting = true, evict
 	switch {
-	case e == nil:
-		own.evicting = evictedUnsent
-		return waiting, evictedUnsent
-	case !fits:
-		own.evicting = evictedForBytes
-		if len(waiting) > 0 {
-			own.answer = e.copyAnswer(k, size)
-		}
-		return waiting, evictedForBytes
+	case kept != nil:
+		m.keep(own, kept, limits)
+	case e != nil && len(waiting) > 0:
+		own.answer = e.copyAnswer(k, size)
 	}
-	m.keep(own, kept, limits)
-	return waiting, 0
+	return waiting, evict
 }
 
 // keep adds an answer, and evicts the oldest ones beyond the limits. The caller holds mu.

@@ -42,7 +42,7 @@ func (why eviction) err(r *Request) error {
 // not kept. There are two sorts, which together are bounded by Limits.KeyBytes so that no
 // function runs twice:
 //
-// WithRetry numbers its calls, and tells which have ended: their keys are dropped. At the
+// WithRetry numbers its calls, and sends which have ended: their keys are dropped. At the
 // limit the oldest keys are dropped, and every number up to the largest that was dropped
 // counts as used.
 //
@@ -100,7 +100,7 @@ func (k *usedKeys) identify(key runKey, number uint64) keyID {
 
 // admit lets a function run for a key for which neither a run nor an answer is there. The
 // error matches ErrEvicted if it may have run before, and ErrOverloaded if there are too
-// many keys, with those of so many runs.
+// many keys. These include those of the runs, of which the caller passes the number.
 func (k *usedKeys) admit(id keyID, runs int, r *Request) error {
 	limits := &r.conn.agent.limits
 	if id.number > 0 {
@@ -135,8 +135,10 @@ func (k *usedKeys) add(id keyID, why eviction, limits *Limits) {
 		if k.numbered == nil {
 			k.numbered = map[uint64]eviction{}
 		}
+		if k.numbered[id.number] == 0 { // a hostile caller gives one number to several functions
+			k.order.Push(id.number)
+		}
 		k.numbered[id.number] = why
-		k.order.Push(id.number)
 	}
 	for k.order.Len() > 0 && k.count() > limits.keys() {
 		k.drop(k.order.Front())

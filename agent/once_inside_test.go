@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -100,6 +101,12 @@ func TestKeysOfEndedCallsAreDropped(t *testing.T) {
 	require.Equal(t, 11, u.keys.count())
 	require.ErrorIs(t, u.use(string(appendKey(nil, 990, 0))), ErrEvicted)
 	require.NoError(t, u.use(string(appendKey(nil, 1500, 990))), "its call goes on")
+
+	before := u.keys.order.Len()
+	for range 10 { // a hostile caller gives one number to runs of several functions
+		u.keys.add(keyID{number: 3000}, evictedForCount, &u.limits)
+	}
+	require.Equal(t, before+1, u.keys.order.Len())
 }
 
 // A key of the application is known for the window after its last use, whatever other keys
@@ -117,6 +124,29 @@ func TestKeysExpire(t *testing.T) {
 	u.pass(90 * time.Second)
 	require.NoError(t, u.use("uagain"))
 	require.Equal(t, 1, u.keys.count())
+}
+
+// The keys of a caller that only repeats calls, whose answers are kept, are dropped too.
+func TestKeysExpireWhereARepeatComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := Limits{}.withDefaults()
+		r := &Request{conn: &conn{agent: &Agent{limits: limits}}, key: "ukept", begun: time.Now()}
+		var m memory
+		launch, err := m.enter(r)
+		require.NoError(t, err)
+		require.True(t, launch)
+		m.keep(r.once, &answer{}, &limits)
+		r.once.over = true
+		m.evict(&run{id: m.used.identify(runKey{key: "uother"}, 0)}, evictedForBytes, &limits)
+		require.Equal(t, 1, m.used.count())
+
+		<-time.NewTimer(limits.RetryWindow * 3 / 2).C
+		launch, err = m.enter(r)
+		require.NoError(t, err)
+		require.True(t, launch)
+		require.Equal(t, repeated{r.once}, r.task)
+		require.Zero(t, m.used.count())
+	})
 }
 
 // By default a caller with keys of its own makes 10,000 calls a second for as long as it
@@ -147,7 +177,7 @@ func TestRetriedCallsEnd(t *testing.T) {
 	require.Len(t, calls.open, 1)
 }
 
-// A key is one of the application, or a number and a smaller one, as wire.md says.
+// A key is one of the application, or a number and a smaller one, see wire.md.
 func TestParseKey(t *testing.T) {
 	key, number, ended, err := parseKey([]byte("u1.2"))
 	require.NoError(t, err)

@@ -234,8 +234,10 @@ func TestMemoryOfAnswersToRepeatsIsBounded(t *testing.T) {
 	var storages aliveStorages
 	var n atomic.Int32
 	var begin, end chan struct{}
+	var endLast func()
 	simulate(t, 2, func(_ int, c *agent.Config) {
 		begin, end = make(chan struct{}), make(chan struct{})
+		endLast = sync.OnceFunc(func() { close(end) })
 		c.MaxHandlers = 1
 		c.Limits.RememberedBytes = kept*(mib+1024) + mib/2
 		c.Funcs = agent.Funcs{ample.Serve(func(context.Context, int) (*tensor.Tensor, error) {
@@ -254,12 +256,13 @@ func TestMemoryOfAnswersToRepeatsIsBounded(t *testing.T) {
 				calls = append(calls, ample.Go(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i))))
 			}
 		}
+		defer endLast()
 		synctest.Wait() // all requests have come
 		close(begin)
 		synctest.Wait() // the last run is under way
 		require.EqualValues(t, keys, n.Load())
 		require.LessOrEqual(t, storages.count(), kept)
-		close(end)
+		endLast()
 		for _, f := range calls {
 			_, err := f.Wait(t.Context())
 			require.NoError(t, err)

@@ -131,7 +131,7 @@ func TestOnceLargerThanTheLimit(t *testing.T) {
 	})
 }
 
-// keysKnown is how many keys are known in so many bytes.
+// keysKnown is the number of keys that bytesOfKeys allows.
 const (
 	keysKnown   = 64
 	bytesOfKeys = 64 * keysKnown
@@ -227,10 +227,10 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 	}
 }
 
-// An honest caller with keys of its own is not refused by the defaults: as many calls as
-// fit in no 64-fold of Limits.Remembered.
+// A caller with keys of its own is not refused by the defaults after 64 times
+// Limits.Remembered of them.
 func TestOnceWithManyKeysByDefault(t *testing.T) {
-	const calls, together = 70_000, 500
+	const calls, together = 66_000, 500
 	var n runs
 	simulate(t, 2, func(_ int, c *agent.Config) {
 		c.Funcs = n.serveSized()
