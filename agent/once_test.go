@@ -227,28 +227,6 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 	}
 }
 
-// A caller with keys of its own is not refused by the defaults after 64 times
-// Limits.Remembered of them.
-func TestOnceWithManyKeysByDefault(t *testing.T) {
-	const calls, together = 66_000, 500
-	var n runs
-	simulate(t, 2, func(_ int, c *agent.Config) {
-		c.Funcs = n.serveSized()
-	}, func(t *testing.T, group []*agent.Agent) {
-		for i := 0; i < calls; i += together {
-			var begun []*agent.Future[[]byte]
-			for j := range together {
-				begun = append(begun, sized.Go(t.Context(), group[0], "worker1", 1, agent.Idempotent(strconv.Itoa(i+j))))
-			}
-			for _, f := range begun {
-				_, err := f.Wait(t.Context())
-				require.NoError(t, err)
-			}
-		}
-		require.EqualValues(t, calls, n.Load())
-	})
-}
-
 // The keys of a worker are known after its pipe has ended.
 func TestOnceOverAnotherPipe(t *testing.T) {
 	var n runs
