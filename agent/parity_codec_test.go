@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync/atomic"
 	"testing"
 
@@ -50,24 +51,40 @@ func TestParityCodec(t *testing.T) {
 			}
 			return unexported{N: 2 * v.N, hidden: v.hidden}, nil
 		})
-		var encoded, decoded atomic.Int32
-		group := startGroup(t, parityWorld, func(_ int, c *agent.Config) {
-			c.Registry, c.Funcs, c.Codec = parityRegistry(), agent.Funcs{serve}, jsonCodec{&encoded, &decoded}
+		var encoded, decoded [parityWorld]atomic.Int32
+		group := startGroup(t, parityWorld, func(rank int, c *agent.Config) {
+			c.Registry, c.Funcs, c.Codec = parityRegistry(), agent.Funcs{serve}, jsonCodec{&encoded[rank], &decoded[rank]}
 		})
-		got, err := twice.Call(t.Context(), group[0], "worker1", unexported{N: 21, hidden: 1})
-		require.NoError(t, err)
-		require.Equal(t, unexported{N: 42}, got)
-		require.Equal(t, []int32{2, 2}, []int32{encoded.Load(), decoded.Load()}, "the argument and the result")
-		_, err = twice.Go(t.Context(), group[0], "worker1", unexported{}).Wait(t.Context())
-		require.ErrorIs(t, err, errQuota, "errors are not the business of the codec")
-		_, err = agent.NewFunc[chan int, unexported]("twice").Call(t.Context(), group[0], "worker1", nil)
-		require.ErrorIs(t, err, agent.ErrArguments)
-		require.ErrorContains(t, err, "json: unsupported type")
-		_, err = agent.NewFunc[string, unexported]("twice").Call(t.Context(), group[0], "worker1", "x")
-		require.ErrorIs(t, err, agent.ErrArguments, "the other end cannot decode it")
+		allWell(t, group, func(a *agent.Agent) error {
+			got, err := twice.Call(t.Context(), a, next(a), unexported{N: 21, hidden: 1})
+			return errors.Join(err, want(unexported{N: 42}, got))
+		})
+		for rank := range group {
+			require.EqualValues(t, 2, encoded[rank].Load(), "its argument, and the result of its caller")
+			require.EqualValues(t, 2, decoded[rank].Load(), "its result, and the argument of its caller")
+		}
+		for _, err := range each(t, group, func(a *agent.Agent) error {
+			_, err := twice.Go(t.Context(), a, next(a), unexported{}).Wait(t.Context())
+			return err
+		}) {
+			require.ErrorIs(t, err, errQuota, "errors are not the business of the codec")
+		}
+		for _, err := range each(t, group, func(a *agent.Agent) error {
+			_, err := agent.NewFunc[chan int, unexported]("twice").Call(t.Context(), a, next(a), nil)
+			return err
+		}) {
+			require.ErrorIs(t, err, agent.ErrArguments)
+			require.ErrorContains(t, err, "json: unsupported type")
+		}
+		for _, err := range each(t, group, func(a *agent.Agent) error {
+			_, err := agent.NewFunc[string, unexported]("twice").Call(t.Context(), a, next(a), "x")
+			return err
+		}) {
+			require.ErrorIs(t, err, agent.ErrArguments, "the callee cannot decode it")
+		}
 
 		plain := startGroup(t, 2, func(_ int, c *agent.Config) { c.Funcs = agent.Funcs{serve} })
-		_, err = twice.Call(t.Context(), plain[0], "worker1", unexported{N: 21})
+		_, err := twice.Call(t.Context(), plain[0], "worker1", unexported{N: 21})
 		require.ErrorIs(t, err, codec.ErrUnsupported, "other agents keep theirs")
 	})
 }

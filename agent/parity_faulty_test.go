@@ -136,7 +136,7 @@ func (acknowledge) Short() {}
 
 const unreliableHandlers = 8
 
-// unreliable runs a parity case with four workers at once, each with its own fault injection,
+// unreliable runs a subtest with four workers at once, each with its own fault injection,
 // in simulated time.
 func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t require.TestingT, w worker, f *faulty.Faulty)) {
 	t.Helper()
@@ -160,9 +160,9 @@ func (w worker) send(typ string, opts ...agent.CallOption) error {
 	return err
 }
 
-func TestParityFaultyOptions(t *testing.T) {
-	failing := faulty.FailFirst(3, retryable...)
-	unreliable(t, "rpc/FaultyAgent.check_failed_messages", failing, func(t require.TestingT, w worker, f *faulty.Faulty) {
+// A message that fails three times arrives where it is sent again, and the sender counts each attempt.
+func TestFailedMessagesAreRetried(t *testing.T) {
+	unreliable(t, "four workers", faulty.FailFirst(3, retryable...), func(t require.TestingT, w worker, f *faulty.Faulty) {
 		for i, typ := range retryable {
 			require.ErrorIs(t, w.send(typ), faulty.ErrInjected)
 			require.Equal(t, faulty.Count{Matched: 1, Taken: 1}, f.Counts()[i])
@@ -172,6 +172,10 @@ func TestParityFaultyOptions(t *testing.T) {
 		}
 		require.NoError(t, sleeper{w, t}.run(0))
 	})
+}
+
+func TestParityFaultyOptions(t *testing.T) {
+	failing := faulty.FailFirst(3, retryable...)
 	// Upstream's defaults: four types fail three times, and calls of two kinds are late.
 	late := faulty.DelayTypes(map[string]time.Duration{"agent.invoke": 1500 * time.Millisecond, "aten": 1500 * time.Millisecond})
 	unreliable(t, "rpc/FaultyAgent.verify_backend_options", slices.Concat(failing, late), func(t require.TestingT, w worker, f *faulty.Faulty) {

@@ -92,13 +92,14 @@ func TestParityMembers(t *testing.T) {
 		group := startGroup(t, world, func(rank int, c *agent.Config) { c.Store = s; serveDouble(rank, c) })
 		same, otherName, otherRank := member(s, 1, world), member(s, 1, world), member(s, 2, world)
 		otherName.Name, otherRank.Name = "other", "worker1"
-		_, errs := joinAll(t, same, otherName, otherRank)
+		_, errs := joinAll(t, member(s, 0, world), same, member(s, 2, world), member(s, 3, world), otherName, otherRank)
 		for _, err := range errs {
 			require.ErrorIs(t, err, agent.ErrJoined)
 		}
-		n, err := double.Call(t.Context(), group[0], "worker1", 21)
-		require.NoError(t, err)
-		require.Equal(t, 42, n)
+		allWell(t, group, func(a *agent.Agent) error {
+			n, err := double.Call(t.Context(), a, next(a), 21)
+			return errors.Join(err, want(42, n))
+		})
 	})
 	parity.Case(t, "rpc/RpcTest.test_invalid_names", func(t *testing.T) {
 		for _, name := range []string{"abc*", " ", "", strings.Repeat("a", 500)} {

@@ -105,9 +105,9 @@ func barrierHelper(t *testing.T, of func(rank int) []int) {
 		}
 		for range 5 {
 			_, reset := resetCount.Call(m.Context(), a, set[0], agent.None{})
-			var none error
+			var err error
 			if m.Rank == ranks[0] { // the others increment after the barrier
-				none = want(0, count.Load())
+				err = want(0, count.Load())
 			}
 			first := a.Barrier(m.Context(), set...)
 			_, added := increment.Call(m.Context(), a, set[0], agent.None{})
@@ -117,7 +117,7 @@ func barrierHelper(t *testing.T, of func(rank int) []int) {
 				counted = want(len(set), count.Load())
 			}
 			third := a.Barrier(m.Context(), set...) // before the next one resets
-			if err := errors.Join(reset, none, first, added, second, counted, third); err != nil {
+			if err := errors.Join(reset, err, first, added, second, counted, third); err != nil {
 				return err
 			}
 		}
@@ -213,34 +213,33 @@ func TestParityUnevenWork(t *testing.T) {
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_twice_sparse", func(t *testing.T) { uneven(t, true, waitAll(2)) })
 }
 
-// dynamic has the first of four processes join, then the others concurrently. Each of these
-// runs others as soon as it has joined; the first process runs first after all have.
-func dynamic(t *testing.T, others, first func(m *team.Member, a *agent.Agent) error) {
+// dynamic has the first of four processes join, then the others concurrently. The first
+// process runs first after all have joined.
+func dynamic(t *testing.T, first func(m *team.Member, a *agent.Agent) error) {
 	crew := team.Start(t, world, func(m *team.Member) error {
-		act, begin := others, "join"
-		if m.Rank == 0 {
-			act, begin = first, "act"
-		} else if err := m.Await(begin); err != nil {
-			return err
+		if m.Rank != 0 {
+			if err := m.Await("join"); err != nil {
+				return err
+			}
 		}
 		a, err := joinCrew(m, func(c *agent.Config) { c.WorldSize = 0 })
 		if err != nil {
 			return err
 		}
+		m.Say("joined")
 		if m.Rank == 0 {
-			m.Say("joined")
-			if err := m.Await(begin); err != nil {
+			if err := m.Await("act"); err != nil {
 				return err
 			}
+			err = first(m, a)
+			m.Say("done")
 		}
-		err = act(m, a)
-		m.Say("done")
 		return errors.Join(err, m.Await("leave"), a.Shutdown(m.Context()))
 	})
 	crew.Await(0, "joined")
 	crew.TellAll("join")
 	for rank := 1; rank < world; rank++ {
-		crew.Await(rank, "done")
+		crew.Await(rank, "joined")
 	}
 	crew.TellAll("act")
 	crew.Await(0, "done")
@@ -258,8 +257,64 @@ func onePlusOne(m *team.Member, a *agent.Agent, to agent.To) error {
 	return errors.Join(err, want(true, same))
 }
 
+// callUntilStopped makes calls to the first process, one after the other, until the test
+// ends them.
+func callUntilStopped(m *team.Member, a *agent.Agent) error {
+	stop := make(chan error, 1)
+	go func() { stop <- m.Await("stop") }()
+	for n := 0; ; n++ {
+		if err := onePlusOne(m, a, "worker0"); err != nil {
+			return err
+		}
+		if n == 0 {
+			m.Say("called")
+		}
+		select {
+		case err := <-stop:
+			return err
+		default:
+		}
+	}
+}
+
+// callDuringJoin has the processes join of which the last begins to join when the others
+// have made calls to the first. They go on with calls until it has joined, and then it
+// makes calls, too.
+func callDuringJoin(t *testing.T) {
+	const last = world - 1
+	crew := team.Start(t, world, func(m *team.Member) error {
+		if m.Rank != 0 {
+			if err := m.Await("join"); err != nil {
+				return err
+			}
+		}
+		a, err := joinCrew(m, func(c *agent.Config) { c.WorldSize = 0 })
+		if err != nil {
+			return err
+		}
+		m.Say("joined")
+		if m.Rank == 0 {
+			err = m.Await("stop")
+		} else {
+			err = callUntilStopped(m, a)
+		}
+		return errors.Join(err, a.Shutdown(m.Context()))
+	})
+	crew.Await(0, "joined")
+	for rank := 1; rank < last; rank++ {
+		crew.Tell(rank, "join")
+	}
+	for rank := 1; rank < last; rank++ {
+		crew.Await(rank, "called")
+	}
+	crew.Tell(last, "join")
+	crew.Await(last, "joined")
+	crew.Await(last, "called")
+	crew.TellAll("stop")
+	crew.Wait()
+}
+
 func TestParityDynamic(t *testing.T) {
-	nothing := func(*team.Member, *agent.Agent) error { return nil }
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_init_rpc", func(t *testing.T) {
 		group := startGroup(t, world, func(_ int, c *agent.Config) { c.WorldSize = 0 })
 		for rank, a := range group {
@@ -268,15 +323,10 @@ func TestParityDynamic(t *testing.T) {
 		allWell(t, group, shutdown(t))
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_new_rank_can_communicated_with_existing_rank", func(t *testing.T) {
-		dynamic(t, func(m *team.Member, a *agent.Agent) (err error) {
-			for range 20 { // while others still join
-				err = errors.Join(err, onePlusOne(m, a, "worker0"))
-			}
-			return err
-		}, nothing)
+		callDuringJoin(t)
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_existing_rank_can_communicate_with_new_rank", func(t *testing.T) {
-		dynamic(t, nothing, func(m *team.Member, a *agent.Agent) (err error) {
+		dynamic(t, func(m *team.Member, a *agent.Agent) (err error) {
 			for rank := 1; rank < world; rank++ {
 				err = errors.Join(err, onePlusOne(m, a, agent.Rank(rank)), onePlusOne(m, a, agent.To(fmt.Sprint("worker", rank))))
 			}

@@ -12,30 +12,25 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 func TestParityScopes(t *testing.T) {
-	parity.Case(t, "rpc/RpcTest.test_wait_all", func(t *testing.T) {
-		group, begun, gate := startGated(t)
-		var call *agent.Future[int]
-		var sum *agent.Future[[]any]
-		require.NoError(t, agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			call = gated.Go(ctx, group[0], "worker1", 7)
-			sum = group[0].OpAsync(ctx, "worker1", "aten::add", full(1, 2, 2), 1)
-			patience.Finish(t, begun)
-			close(gate)
+	inTime(t, "rpc/RpcTest.test_wait_all", serveCore, func(t require.TestingT, w worker) {
+		begun := time.Now()
+		var call, sum *agent.Future[[]any]
+		require.NoError(t, agent.WaitAll(w.ctx, func(ctx context.Context) error {
+			call = w.InvokeAsync(ctx, w.next(1), "my_sleep_func", 1.0)
+			sum = w.OpAsync(ctx, w.next(1), "aten::add", full(1, 2, 2), 1)
 			return nil
 		}))
+		require.Equal(t, time.Second, time.Since(begun), "the slower call is waited for")
 		require.True(t, sum.IsDone())
 		x, err := agent.One[*tensor.Tensor](sum.Result())
 		require.NoError(t, err)
 		equalTensor(t, full(2, 2, 2), x)
 		require.True(t, call.IsDone())
-		n, err := call.Result()
-		require.NoError(t, err)
-		require.Equal(t, 7, n)
+		require.NoError(t, call.Err())
 	})
 	inOneProcess(t, "rpc/RpcTest.test_wait_all_multiple_call", func(t require.TestingT, w worker) {
 		var calls []*agent.Future[[]any]
@@ -74,18 +69,18 @@ func TestParityScopes(t *testing.T) {
 		require.ErrorAs(t, err, &remote)
 		require.ErrorContains(t, err, "raise_func on "+w.nextName()+": "+expectedErr, "the first that began")
 	})
-	parity.Case(t, "rpc/RpcTest.test_wait_all_raise_in_body", func(t *testing.T) {
-		group, begun, gate := startGated(t)
+	inTime(t, "rpc/RpcTest.test_wait_all_raise_in_body", serveCore, func(t require.TestingT, w worker) {
+		begun := time.Now()
 		raised := errors.New("Expected error")
-		var call *agent.Future[int]
-		err := agent.WaitAll(t.Context(), func(ctx context.Context) error {
-			call = gated.Go(ctx, group[0], "worker1", 7)
-			patience.Finish(t, begun)
-			close(gate)
+		var call *agent.Future[[]any]
+		err := agent.WaitAll(w.ctx, func(ctx context.Context) error {
+			call = w.InvokeAsync(ctx, w.next(1), "my_sleep_func", 1.0)
 			return raised
 		})
 		require.ErrorIs(t, err, raised)
-		require.True(t, call.IsDone(), "the calls are waited for all the same")
+		require.Equal(t, time.Second, time.Since(begun), "the calls are waited for all the same")
+		require.True(t, call.IsDone())
+		require.NoError(t, call.Err())
 	})
 	parity.Case(t, "rpc/RpcTest.test_wait_all_with_exception", func(t *testing.T) { waitAllOf(t, 10, 0) })
 	parity.Case(t, "rpc/RpcTest.test_wait_all_with_partial_exception", func(t *testing.T) { waitAllOf(t, 1, 10) })

@@ -18,6 +18,16 @@ func (c *call) sparse(indices, values *tensor.Tensor, shape []int) (*tensor.Spar
 	return tensor.NewSparse(indices, values, shape...)
 }
 
+// withValues makes a sparse tensor of new values, which are not copied,
+// and of a copy of the indices of s.
+func (c *call) withValues(s *tensor.Sparse, values *tensor.Tensor) (*tensor.Sparse, error) {
+	indices, err := c.clone(s.Indices())
+	if err != nil {
+		return nil, err
+	}
+	return tensor.NewSparse(indices, values, s.Shape()...)
+}
+
 func (c *call) asSparse(i int) (*tensor.Sparse, error) {
 	s, ok := c.args[i].(*tensor.Sparse)
 	if !ok {
@@ -89,7 +99,7 @@ func (c *call) scaled(s *tensor.Sparse, factor Value, d tensor.DType) (*tensor.S
 	if values, err = c.cast(values, d); err != nil {
 		return nil, err
 	}
-	return c.sparse(s.Indices(), values, s.Shape())
+	return c.withValues(s, values)
 }
 
 // addSparse adds factor*s to a tensor of the same shape.
@@ -238,7 +248,7 @@ func byNumber(c *call) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return value(c.sparse(s.Indices(), values, s.Shape()))
+	return value(c.withValues(s, values))
 }
 
 // negated is minus a tensor of either kind.
@@ -251,7 +261,7 @@ func negated(c *call) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return value(c.sparse(s.Indices(), values, s.Shape()))
+	return value(c.withValues(s, values))
 }
 
 // sparseProduct multiplies a sparse matrix by a dense one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -221,7 +222,7 @@ func TestKernelErrors(t *testing.T) {
 // numbers of integers, and does not change its argument.
 func TestSparseByNumber(t *testing.T) {
 	inf := float32(math.Inf(1))
-	places := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // of which (0, 2) twice
+	indices := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // of which (0, 2) twice
 	for _, c := range []struct {
 		values *tensor.Tensor
 		by     aten.Value
@@ -233,18 +234,36 @@ func TestSparseByNumber(t *testing.T) {
 		{tensorOf[float32](t, 3, 4, -5), int64(0), tensorOf(t, inf, inf, -inf)},
 	} {
 		before := must(c.values.Clone())
-		s := must(tensor.NewSparse(places, c.values, 2, 3))
+		s := must(tensor.NewSparse(indices, c.values, 2, 3))
 		out, err := aten.Default().Call(t.Context(), "aten::div", values{s, c.by}, nil)
 		require.NoError(t, err)
 		got := out[0].(*tensor.Sparse)
 		require.Equal(t, []int{2, 3}, got.Shape())
 		require.False(t, got.Coalesced())
-		for _, parts := range [][2]*tensor.Tensor{{places, got.Indices()}, {c.want, got.Values()}, {before, c.values}} {
+		for _, parts := range [][2]*tensor.Tensor{{indices, got.Indices()}, {c.want, got.Values()}, {before, c.values}} {
 			require.True(t, must(tensor.Equal(parts[0], parts[1])), "%v is not %v", parts[1], parts[0])
 		}
 	}
-	_, err := aten.Default().Call(t.Context(), "aten::div", values{must(tensor.NewSparse(places, must(tensor.Zeros(tensor.F32, 3)), 2, 3)), tensorOf(t, 1.0)}, nil)
+	_, err := aten.Default().Call(t.Context(), "aten::div", values{must(tensor.NewSparse(indices, must(tensor.Zeros(tensor.F32, 3)), 2, 3)), tensorOf(t, 1.0)}, nil)
 	require.ErrorContains(t, err, "does not take a sparse")
+}
+
+// A result of new values is not copied once more. The values are one row, beside which the
+// indices are small.
+func TestSparseValuesAreMadeOnce(t *testing.T) {
+	const n = 1 << 18
+	row := must(tensor.Zeros(tensor.F32, 1, n))
+	s := must(tensor.NewSparse(must(tensorOf[int64](t, 0).View(1, 1)), row, 1, n))
+	table := aten.Default()
+	for name, args := range map[string]values{"aten::div": {s, int64(2)}, "aten::mul": {s, int64(2)}, "aten::neg": {s}} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		out, err := table.Call(t.Context(), name, args, nil)
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		require.Equal(t, []int{1, n}, out[0].(*tensor.Sparse).Values().Shape())
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2*4*n), name)
+	}
 }
 
 func must[T any](v T, err error) T {
