@@ -293,12 +293,11 @@ func callDuringJoin(t *testing.T) {
 			return err
 		}
 		m.Say("joined")
-		if m.Rank == 0 {
-			err = m.Await("stop")
-		} else {
+		if m.Rank != 0 {
 			err = callUntilStopped(m, a)
+			m.Say("done")
 		}
-		return errors.Join(err, a.Shutdown(m.Context()))
+		return errors.Join(err, m.Await("leave"), a.Shutdown(m.Context()))
 	})
 	crew.Await(0, "joined")
 	for rank := 1; rank < last; rank++ {
@@ -310,7 +309,13 @@ func callDuringJoin(t *testing.T) {
 	crew.Tell(last, "join")
 	crew.Await(last, "joined")
 	crew.Await(last, "called")
-	crew.TellAll("stop")
+	for rank := 1; rank < world; rank++ {
+		crew.Tell(rank, "stop")
+	}
+	for rank := 1; rank < world; rank++ {
+		crew.Await(rank, "done")
+	}
+	crew.TellAll("leave")
 	crew.Wait()
 }
 
