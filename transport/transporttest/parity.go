@@ -190,6 +190,19 @@ func connectionCloseOnArrival(t *testing.T, b Backend) {
 	require.NoError(t, accepted.Close())
 	require.ErrorIs(t, accepted.ReadBody(make([]byte, 4)), transport.ErrClosed)
 	require.NotErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
+
+	// As upstream has it, the reader closes the connection when its read fails.
+	dialled, accepted = b.connect(t)
+	failed := patience.StartBlocked(t, "NextFrame", func() error {
+		_, err := dialled.NextFrame()
+		return errors.Join(err, dialled.Close())
+	})
+	require.NoError(t, accepted.Close())
+	err = patience.Finish(t, failed)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, transport.ErrClosed, "the peer closed the connection")
+	_, err = dialled.NextFrame()
+	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
 func connectionEmptyFrames(t *testing.T, b Backend) {
