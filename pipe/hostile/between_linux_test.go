@@ -154,7 +154,7 @@ func (b *between) spoil(from, k, at int, value uint64) {
 // its greeting.
 const (
 	firstSegment  = 4
-	firstHead     = 64
+	firstHead     = 128
 	inboxHeader   = 2
 	inboxHead     = 32
 	greetingSize  = 8
