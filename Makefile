@@ -15,11 +15,11 @@ race: ## run the tests under the race detector
 	go test -race ./...
 
 .PHONY: invariants
-invariants: ## run the tests with misuse made to panic
+invariants: ## run the tests with checks that panic on misuse
 	go test -tags invariants ./...
 
 .PHONY: lint
-lint: ## gofmt, vet, staticcheck, house rules
+lint: ## gofmt, vet, staticcheck and the rules of internal/lint
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	go vet ./...
 	go vet -tags invariants ./...
@@ -44,7 +44,7 @@ bench: ## run the benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: cover
-cover: ## measure how much of the code the tests reach
+cover: ## measure the test coverage
 	@mkdir -p $(TMP)
 	go test -coverpkg ./... -coverprofile $(TMP)/cover.out ./...
 	go tool cover -func $(TMP)/cover.out | tail -n 1

@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// Both ends of this pipe are in one process, and share one context.
+// Both ends of this pipe are in one process and share one context.
 func ExampleNewContext() {
 	ctx := context.Background()
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "worker0"})
@@ -35,8 +35,8 @@ func ExampleNewContext() {
 	// Output: greeting from worker0 over uv: hello
 }
 
-// A profile is a value: add what is yours before you use it. Here it is a
-// transport within one process, which goes before TCP because of its priority.
+// A profile can be changed before it is used. This one gets a transport within one process, which is preferred
+// to TCP because of its priority.
 func ExampleProfile() {
 	ctx := context.Background()
 	profile := tensorpipe.DefaultProfile()
@@ -52,9 +52,8 @@ func ExampleProfile() {
 	// Output: mem
 }
 
-// PyTorch's own set-up, but tensors go over TCP also where the two processes could
-// read each other's memory. Opening a pipe fails if the other end does not have
-// this channel.
+// The profile of PyTorch, but tensors are sent over TCP even if the two processes could read each other's
+// memory. Opening a pipe fails if the other end does not have this channel.
 func ExampleTorchProfile() {
 	ctx := context.Background()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{

@@ -20,15 +20,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// identity is for both ends of a pipe, under the name localhost.
+// identity returns a TLS configuration for both ends of a pipe, for the name localhost.
 func identity(t *testing.T) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -54,13 +54,13 @@ func identity(t *testing.T) *tls.Config {
 	}
 }
 
-// counted is TCP, and counts how many connections were dialled with success.
-type counted struct {
+// countingTransport is a TCP transport that counts successful dials.
+type countingTransport struct {
 	*uv.Transport
 	plain, secure atomic.Int64
 }
 
-func (c *counted) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (c *countingTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	conn, err := c.Transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -73,9 +73,8 @@ func (c *counted) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return conn, nil
 }
 
-// Tensors travel on the lanes of mpt_uv, which are TLS where the pipe is: in the
-// compatible dialect 16 of them from the beginning, in the native one as many as
-// there are processors, from the first large tensor on.
+// Tensors use the lanes of mpt_uv, with TLS if the pipe uses it: in the compatible dialect 16 lanes from the
+// beginning, in the native dialect one per processor, from the first large tensor on.
 func TestLanes(t *testing.T) {
 	config := identity(t)
 	for _, c := range []struct {
@@ -89,8 +88,8 @@ func TestLanes(t *testing.T) {
 		{"native over TLS", pipe.DialectNative, true, 2 + 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			patience.Watch(t, 0)
-			tcp := &counted{Transport: uv.New()}
+			testwait.Watch(t, 0)
+			tcp := &countingTransport{Transport: uv.New()}
 			used := &tcp.plain
 			if c.secure {
 				tcp.Transport, used = uv.New(uv.WithTLS(config, config)), &tcp.secure
@@ -110,7 +109,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// The plan says from which size on there are lanes, and tensors keep to it.
+// The plan contains the size from which lanes are used, and tensors follow it.
 func TestPlanOfLanes(t *testing.T) {
 	for dialect, want := range map[string]struct {
 		plan    string
@@ -126,12 +125,12 @@ not channel cma    forbidden by the policy
 		pipe.DialectCompatible: {`dialect            compatible
 transport          uv
 cpu:0 to cpu:0     mpt_uv
-not channel basic  the listening end: cpu:0 to cpu:0: mpt_uv goes before it
+not channel basic  the server: cpu:0 to cpu:0: mpt_uv goes before it
 not channel cma    forbidden by the policy
 `, map[string]uint64{"mpt_uv": 5}},
 	} {
 		t.Run(dialect, func(t *testing.T) {
-			patience.Watch(t, 0)
+			testwait.Watch(t, 0)
 			one, other := torchPipe(t, uv.New(), dialect)
 			for _, size := range []int{8, 100 << 10, 1<<20 - 8, 1 << 20, 4 << 20} {
 				sendBytes(t, one, other, size)
@@ -149,12 +148,12 @@ not channel cma    forbidden by the policy
 	}
 }
 
-// torchPipe opens a pipe within this process as PyTorch would between machines.
+// torchPipe opens a pipe within this process with the path that PyTorch uses between machines.
 func torchPipe(t *testing.T, tcp transport.Transport, dialect string) (one, other *pipe.Pipe) {
 	t.Helper()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{
 		Transports: []pipe.TransportEntry{{Name: "uv", Transport: tcp}},
-		Policy:     apart(),
+		Policy:     withoutCMA(),
 		Dialect:    dialect,
 	})
 	require.NoError(t, err)
@@ -169,8 +168,8 @@ func torchPipe(t *testing.T, tcp transport.Transport, dialect string) (one, othe
 	return one, other
 }
 
-// apart is the policy of processes that cannot read each other.
-func apart() pipe.Policy { return pipe.Policy{Channels: pipe.Rule{Forbid: []string{"cma"}}} }
+// withoutCMA is the policy of processes that cannot read each other's memory.
+func withoutCMA() pipe.Policy { return pipe.Policy{Channels: pipe.Rule{Forbid: []string{"cma"}}} }
 
 func sendTensor(t *testing.T, from, to *pipe.Pipe) {
 	t.Helper()
@@ -191,8 +190,7 @@ func sendBytes(t *testing.T, from, to *pipe.Pipe, size int) {
 	require.True(t, bytes.Equal(data, got), "wrong bytes")
 }
 
-// A pipe over shared memory does without the lanes, unless there is nothing else
-// or it is told to use them.
+// A pipe over shared memory does not use lanes, unless there is no other channel or a policy prefers them.
 func TestLanesWithinAMachine(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
@@ -203,13 +201,13 @@ func TestLanesWithinAMachine(t *testing.T) {
 		options pipe.Options
 		want    string
 	}{
-		"usual":        {pipe.Options{Policy: apart()}, "basic"},
+		"usual":        {pipe.Options{Policy: withoutCMA()}, "basic"},
 		"nothing else": {pipe.Options{Channels: lanes}, "mpt_uv"},
 		"preferred":    {pipe.Options{Policy: wanted}, "mpt_uv"},
 	} {
 		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
 			t.Run(name+" "+dialect, func(t *testing.T) {
-				patience.Watch(t, 0)
+				testwait.Watch(t, 0)
 				c.options.Dialect = dialect
 				ctx, err := tensorpipe.TorchProfile().NewContext(c.options)
 				require.NoError(t, err)
@@ -231,15 +229,15 @@ func TestLanesWithinAMachine(t *testing.T) {
 	}
 }
 
-// Two ends of ours stripe nothing over shared memory, where lanes are slower than the
-// pipe, also if they could be had: those of the compatible dialect are.
-func TestNothingIsStripedOverSharedMemory(t *testing.T) {
+// In the native dialect a pipe over shared memory does not use lanes, even if they are available, because they
+// are slower. In the compatible dialect it does.
+func TestNoLanesOverSharedMemory(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
 	}
 	for dialect, lanes := range map[string]int{pipe.DialectCompatible: 2, pipe.DialectNative: 0} {
 		t.Run(dialect, func(t *testing.T) {
-			patience.Watch(t, 0)
+			testwait.Watch(t, 0)
 			net := simnet.New(uv.New())
 			striped := mpt.New(mpt.Lanes{Count: 2, Transport: net, Addr: "127.0.0.1:0"})
 			ctx, err := pipe.New(pipe.Options{
@@ -264,18 +262,18 @@ func TestNothingIsStripedOverSharedMemory(t *testing.T) {
 	}
 }
 
-// The cut of one lane is the loss of the peer, at both ends.
-func TestLaneOfAPipeIsCut(t *testing.T) {
+// If one lane is lost, both ends report the loss of the peer.
+func TestLaneConnectionLost(t *testing.T) {
 	for dialect, atLeast := range map[string]int{pipe.DialectCompatible: 3 + 16, pipe.DialectNative: 2 + 4} {
 		t.Run(dialect, func(t *testing.T) {
-			patience.Watch(t, 0)
+			testwait.Watch(t, 0)
 			net := simnet.New(uv.New())
 			one, other := torchPipe(t, net, dialect)
 			for len(net.Links()) < atLeast {
 				sendTensor(t, one, other)
 			}
 			sendTensor(t, one, other)
-			lost := patience.Start(func() error {
+			lost := testwait.Start(func() error {
 				for {
 					in, err := other.Next(t.Context())
 					if err == nil {
@@ -292,9 +290,9 @@ func TestLaneOfAPipeIsCut(t *testing.T) {
 			for err == nil {
 				err = one.Write(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
 			}
-			for _, err := range []error{err, patience.Finish(t, lost)} {
-				// Who hears it from the other end first hears that it closed; in the
-				// compatible dialect its connections may end before its words come.
+			for _, err := range []error{err, testwait.Finish(t, lost)} {
+				// An end that first receives the other end's close frame reports that it closed; in
+				// the compatible dialect the connections may end before the close frame arrives.
 				closed := dialect == pipe.DialectCompatible && errors.Is(err, pipe.ErrPeerClosed)
 				require.True(t, closed || strings.Contains(err.Error(), pipe.ErrPeerLost.Error()), "%v", err)
 			}

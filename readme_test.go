@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The code in the README is code that compiles and runs.
+// The code in the README is that of examples, which compile and run.
 func TestReadmeShowsTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -32,8 +32,8 @@ var code = regexp.MustCompile("(?s)```.*?```")
 
 var link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 
-// Readers who follow a link find something there.
-func TestDocumentsLinkToFiles(t *testing.T) {
+// Links in the documents refer to existing files.
+func TestDocumentLinks(t *testing.T) {
 	links := 0
 	for _, page := range documents(t) {
 		text, err := os.ReadFile(page)
@@ -48,10 +48,10 @@ func TestDocumentsLinkToFiles(t *testing.T) {
 			require.NoError(t, err, "%s has a link to %s", page, target)
 		}
 	}
-	require.Greater(t, links, 5, "the documents do have links")
+	require.Greater(t, links, 5, "the documents contain links")
 }
 
-// documents lists README.md and what is under docs.
+// documents returns README.md and the files under docs.
 func documents(t *testing.T) []string {
 	pages := []string{"README.md"}
 	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
@@ -65,8 +65,7 @@ func documents(t *testing.T) []string {
 
 var testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
 
-// What docs/faults.md says is shown by a test is shown by a test of that name,
-// or by several that begin so.
+// Every test that docs/faults.md names exists. A name may be the common prefix of several tests.
 func TestFaultsAreTested(t *testing.T) {
 	page, err := os.ReadFile("docs/faults.md")
 	require.NoError(t, err)

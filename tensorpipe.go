@@ -1,7 +1,6 @@
-// Package tensorpipe is the ready-made set-up of the library: the transports
-// and channels that exist, under the names and in the order of preference that
-// PyTorch gives them. One call makes a context that exchanges tensors with
-// processes like itself and with C++ programs that use TensorPipe.
+// Package tensorpipe has ready-made configurations of the library: its transports and channels with PyTorch's
+// names and priorities. One call creates a context that exchanges tensors with other processes that use this
+// package, and with C++ programs that use TensorPipe.
 //
 //	c, err := tensorpipe.NewContext(pipe.Options{Name: "worker0"})
 //	l, err := c.Listen(ctx, "uv://0.0.0.0:7000") // at one end
@@ -9,52 +8,44 @@
 //
 // # The parts
 //
-// A pipe joins two processes. It carries messages both ways, and a message has
-// three parts: metadata, which is small and yours to interpret; payloads, host
-// memory that travels with the message itself; and tensors, memory on any
-// device, each over the best channel that the two ends share for it. Package
-// [github.com/tensorpipe-go/tensorpipe/pipe] is where all of that is: Context,
-// Listener, Pipe, Message, and the receiving side, which sees the description
-// of a message before it chooses the memory to read it into.
+// A pipe connects two processes and carries messages in both directions. A message has three parts: metadata,
+// which is small and for the application to interpret; payloads, host memory that is sent with the message; and
+// tensors, memory on any device, each sent over the best channel that both ends have. Package
+// [github.com/tensorpipe-go/tensorpipe/pipe] has Context, Listener, Pipe and Message. The receiver sees the
+// description of a message before it chooses the memory to read it into.
 //
-// A transport is how bytes leave the process. There is uv, which is TCP, with
-// TLS if you set it up ([github.com/tensorpipe-go/tensorpipe/uv]), shm, which is
-// memory that processes of one machine share
-// ([github.com/tensorpipe-go/tensorpipe/shm]), and
-// [github.com/tensorpipe-go/tensorpipe/transport/mem] for tests within one
-// process. A listener on several of them lets each pipe take the best that
-// reaches its peer, whichever URL was dialled:
+// A transport carries bytes between processes: uv over TCP, with TLS if configured
+// ([github.com/tensorpipe-go/tensorpipe/uv]); shm through memory that processes of one machine share
+// ([github.com/tensorpipe-go/tensorpipe/shm]); and [github.com/tensorpipe-go/tensorpipe/transport/mem] for tests
+// within one process. If a listener uses several of them, each pipe uses the best one that reaches its peer,
+// whichever URL was dialled:
 //
 //	l, err := c.Listen(ctx, "uv://0.0.0.0:7000", "shm://")
 //
-// A channel is how a tensor moves once both ends know about it:
-// [github.com/tensorpipe-go/tensorpipe/channel/basic] over a connection of the
-// transport, [github.com/tensorpipe-go/tensorpipe/channel/mpt] over several TCP
-// connections at once, [github.com/tensorpipe-go/tensorpipe/channel/cma] by one
-// copy out of the memory of another process, where the system allows that, or
-// [github.com/tensorpipe-go/tensorpipe/channel/xth] where both ends are in one
-// process. You can write your own of both;
-// [github.com/tensorpipe-go/tensorpipe/transport] and
-// [github.com/tensorpipe-go/tensorpipe/channel] are the contracts.
+// A channel moves a tensor once both ends have agreed on it:
+// [github.com/tensorpipe-go/tensorpipe/channel/basic] over a connection of the transport,
+// [github.com/tensorpipe-go/tensorpipe/channel/mpt] over several TCP connections,
+// [github.com/tensorpipe-go/tensorpipe/channel/cma] by one copy from the memory of another process, if the system
+// permits that, and [github.com/tensorpipe-go/tensorpipe/channel/xth] if both ends are in one process. Applications
+// can implement their own transports and channels; [github.com/tensorpipe-go/tensorpipe/transport] and
+// [github.com/tensorpipe-go/tensorpipe/channel] define the contracts.
 //
-// Where memory lies, and on which stream it is valid, is said by
-// [github.com/tensorpipe-go/tensorpipe/device]. Shapes and element types are
-// none of the pipe's business: use
-// [github.com/tensorpipe-go/tensorpipe/tensor], or types of your own, and put
-// what the receiver must know into the metadata.
+// [github.com/tensorpipe-go/tensorpipe/device] describes on which device memory is, and on which stream it is valid.
+// A pipe does not know shapes and element types: use [github.com/tensorpipe-go/tensorpipe/tensor], or other types,
+// and put what the receiver needs into the metadata.
 //
 // # Profiles
 //
-// A [Profile] is a list of transports and channels with their priorities, plain
-// data to be changed before it is used. [DefaultProfile] is what [NewContext]
-// takes. [TorchProfile] is the part of it that PyTorch has too. Both ends of a
-// pipe must use the same names, and the same order of priorities where one end
-// is C++.
+// A [Profile] is a list of transports and channels with their priorities, which can be changed before it is used.
+// [NewContext] uses [DefaultProfile]. [TorchProfile] is the part of it that PyTorch has too. Both ends of a pipe must
+// use the same names and, if one end is C++, the same order of priorities.
 package tensorpipe
 
 import (
 	"slices"
+	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
@@ -64,17 +55,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// Profile lists what the pipes of a context may use.
+// Profile lists the transports and channels of a context.
 type Profile struct {
 	Transports []pipe.TransportEntry
 	Channels   []pipe.ChannelEntry
 }
 
-// TorchProfile is what PyTorch's RPC registers, as far as it exists here: the
-// transports uv (priority 0) and shm (200), and the channels basic (1000), mpt_uv
-// with 16 lanes (1100) and cma (1200). In the native dialect mpt_uv is for tensors of
-// [mpt.NativeBytes] or more, where there is another channel for the others. Use it to be sure that a pipe between two
-// ends takes the path that it takes to a C++ process.
+// TorchProfile returns the transports and channels that PyTorch's RPC registers, as far as this library has them:
+// the transports uv (priority 0) and shm (200), and the channels basic (1000), mpt_uv with 16 lanes (1100) and cma
+// (1200). In the native dialect, if there is another channel, mpt_uv is used only for tensors of [mpt.NativeBytes] or
+// more. With this profile a pipe takes the same path as one to a C++ process.
 func TorchProfile() Profile {
 	return Profile{
 		Transports: []pipe.TransportEntry{
@@ -92,23 +82,22 @@ func TorchProfile() Profile {
 	}
 }
 
-// torchLanes is how many lanes PyTorch gives to mpt_uv; both ends must have as
-// many.
+// torchLanes is the number of lanes of mpt_uv in PyTorch. It must be the same at both ends.
 const torchLanes = 16
 
-// DefaultProfile is everything that works without being set up: what
-// TorchProfile has, and the channel xth (priority 1300) for pipes within one
-// process. C++ peers are not disturbed by it.
+// DefaultProfile returns all transports and channels that need no configuration: those of TorchProfile, and the
+// channel xth (priority 1300) for pipes within one process, which C++ peers ignore.
 func DefaultProfile() Profile {
 	p := TorchProfile()
 	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: xth.Name, Priority: 1300, Factory: xth.New()})
 	return p
 }
 
-// NewContext makes a context with p's transports and channels where o lists
-// none. A list that is empty but not nil stays empty. Where o lists a transport uv
-// of its own, one with TLS perhaps, the lanes of p's mpt_uv go over that. It opens
-// nothing.
+// NewContext creates a context. If o.Transports or o.Channels is nil, it uses those of p; an empty
+// list that is not nil stays empty. A channel of p that opens connections of its own
+// ([channel.Layered]) and whose name ends with the name of a transport, as mpt_uv does, uses the
+// transport of that name in o.Transports, for example one with TLS. NewContext opens no connection.
+// Errors match [pipe.ErrOptions].
 func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
 	if o.Channels == nil {
 		o.Channels = p.channelsOver(o.Transports)
@@ -119,19 +108,20 @@ func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
 	return pipe.New(o)
 }
 
-// channelsOver is p's channels, with lanes over the uv among transports.
+// channelsOver returns a copy of p's channels. One that opens connections of its own and is named
+// X_T, where T is the name of one of transports, uses that transport.
 func (p Profile) channelsOver(transports []pipe.TransportEntry) []pipe.ChannelEntry {
 	channels := slices.Clone(p.Channels)
-	for i := range channels {
-		lanes, ok := channels[i].Factory.(*mpt.Factory)
-		at := slices.IndexFunc(transports, func(e pipe.TransportEntry) bool { return e.Name == "uv" })
-		if ok && at >= 0 && channels[i].Name == mpt.UVName {
-			channels[i].Factory = lanes.Over(transports[at].Transport)
+	for i, c := range channels {
+		layered, ok := c.Factory.(channel.Layered)
+		at := slices.IndexFunc(transports, func(e pipe.TransportEntry) bool { return strings.HasSuffix(c.Name, "_"+e.Name) })
+		if ok && at >= 0 {
+			channels[i].Factory = layered.Over(transports[at].Transport)
 		}
 	}
 	return channels
 }
 
-// NewContext makes a context with the transports and channels of
-// [DefaultProfile] where o lists none of its own. It opens nothing.
+// NewContext creates a context with the transports and channels of [DefaultProfile], unless o has
+// its own. It opens no connection. Errors match [pipe.ErrOptions].
 func NewContext(o pipe.Options) (*pipe.Context, error) { return DefaultProfile().NewContext(o) }

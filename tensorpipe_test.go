@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// priorities are what a profile says, for comparison.
+// priorities returns the priorities of a profile by kind and name.
 func priorities(p tensorpipe.Profile) map[string]int {
 	out := map[string]int{}
 	for _, e := range p.Transports {
@@ -30,7 +30,7 @@ func priorities(p tensorpipe.Profile) map[string]int {
 	return out
 }
 
-// The numbers are PyTorch's: a C++ peer checks the choice against its own.
+// The priorities are PyTorch's: a C++ peer compares the choice with its own.
 func TestTorchProfile(t *testing.T) {
 	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000, "channel mpt_uv": 1100, "channel cma": 1200}
 	require.Equal(t, want, priorities(tensorpipe.TorchProfile()))
@@ -43,7 +43,7 @@ func TestDefaultProfile(t *testing.T) {
 }
 
 // Within one process tensors are copied once.
-func TestDefaultProfileStaysInside(t *testing.T) {
+func TestDefaultProfileWithinProcess(t *testing.T) {
 	if err := xth.New().Viable(); err != nil {
 		t.Skip(err)
 	}
@@ -59,7 +59,7 @@ func TestDefaultProfileStaysInside(t *testing.T) {
 	require.Equal(t, "xth", name)
 }
 
-// As PyTorch does it tensors are copied directly, whatever the transport.
+// As in PyTorch, tensors are copied by cma with every transport.
 func TestTorchProfileCopiesDirectly(t *testing.T) {
 	if err := cma.New(cma.Options{}).Viable(); err != nil {
 		t.Skip(err)
@@ -83,9 +83,8 @@ func TestTorchProfileCopiesDirectly(t *testing.T) {
 	}
 }
 
-// A pipe leaves the transport that it was dialled over for a better one, whichever
-// dialect it speaks then.
-func TestDefaultProfileGoesOverToSharedMemory(t *testing.T) {
+// In both dialects a pipe that was dialled over TCP switches to shared memory.
+func TestDefaultProfileSwitchesToSharedMemory(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
 	}
@@ -113,13 +112,13 @@ func TestDefaultProfileGoesOverToSharedMemory(t *testing.T) {
 	}
 }
 
-func TestProfilesAreApart(t *testing.T) {
+func TestProfilesAreIndependent(t *testing.T) {
 	p := tensorpipe.DefaultProfile()
 	p.Transports[0].Name = "changed"
 	require.NotEqual(t, p.Transports[0].Name, tensorpipe.DefaultProfile().Transports[0].Name)
 }
 
-func TestNewContextFillsIn(t *testing.T) {
+func TestNewContextUsesProfile(t *testing.T) {
 	network := mem.New(nil)
 	own := []pipe.TransportEntry{{Name: "mem", Priority: 1, Transport: network}}
 	for what, c := range map[string]struct {
@@ -157,7 +156,7 @@ func TestNewContextKeepsEmptyLists(t *testing.T) {
 	require.Empty(t, p.Plan().Channels)
 }
 
-func TestNewContextRefusesBadOptions(t *testing.T) {
+func TestNewContextRejectsInvalidOptions(t *testing.T) {
 	_, err := tensorpipe.NewContext(pipe.Options{Channels: []pipe.ChannelEntry{{Name: "", Factory: basic.New()}}})
 	require.Error(t, err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -16,66 +15,65 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Agent is one worker's part in a group. All methods may be called from any
-// goroutine.
+// Agent is one worker's membership in a group. Its methods may be called from any goroutine.
 type Agent struct {
 	self        WorkerInfo
 	incarnation roster.Incarnation
 	group       string
 	token       []byte
 
-	pipes     *pipe.Context
-	listener  *pipe.Listener
-	greetings greetings
-	store     store.Store
-	ownStore  bool
-	roster    *roster.Roster
-	peers     peers
-	aside     aside
-	own       *peer         // this worker as its own callee
-	joined    chan struct{} // closed when the members are known
+	pipes        *pipe.Context
+	listener     *pipe.Listener
+	handshakes   handshakeTable
+	store        store.Store
+	ownStore     bool
+	roster       *roster.Roster
+	peers        peers
+	outsideCalls outsideCalls
+	selfPeer     *peer         // this worker, as the target of its own calls
+	joined       chan struct{} // closed when the members are known
 
 	handlers     *handlers
 	interceptors []Interceptor
 	outgoing     func(*Message) Fate
 	values       Codec
 	devices      *devices
-	envelopes    envelopes
-	arrivals     arrivals
+	outMessages  outMessages
+	inMessages   inMessages
 	callPool     sync.Pool // of *call
-	retried      retriedCalls
+	callNumbers  callNumbers
 	slots        slots
 	rounds       rounds
 	activity     activity
-	conns        sync.Map // of *conn: those that are up
+	conns        sync.Map // of *conn: the open ones
 	limits       Limits
-	labels       bool         // of handlers in profiles
-	timeout      atomic.Int64 // nanoseconds, 0 is none
+	labels       bool         // set profile labels for handlers
+	timeout      atomic.Int64 // in ns, 0 is none
 	stats        stats
 	log          *slog.Logger
-	onPanic      func(*future.PanicError) // callbackPanicked, for all futures
+	onPanic      func(*future.PanicError) // callbackPanicked
 
 	handshakeTimeout time.Duration
 
-	base   context.Context // of handlers, and of what runs for the agent
-	cancel context.CancelCauseFunc
-	mu     sync.Mutex
-	closed atomic.Bool   // set under mu
-	ending *ending       // begun by Shutdown
-	gone   chan struct{} // closed when Close is through
-	work   sync.WaitGroup
+	base       context.Context // parent of the contexts of handlers and of the agent's goroutines; ends with Close
+	cancel     context.CancelCauseFunc
+	mu         sync.Mutex
+	closed     atomic.Bool   // set under mu
+	shutdownOp *shutdownOp   // set by the first Shutdown
+	closeDone  chan struct{} // closed when Close has returned
+	work       sync.WaitGroup
 }
 
 type stats struct {
-	late       atomic.Uint64 // answers for which nobody waited any more
-	turnedAway atomic.Uint64 // pipes
-	repeated   atomic.Uint64 // requests that came again while they were served
+	lateReplies       atomic.Uint64 // replies to calls that had ended
+	rejectedPipes     atomic.Uint64
+	duplicateRequests atomic.Uint64 // requests received again while they were served
 }
 
-// Join makes this process a worker of a group, and returns when all workers of a
-// static group are there. The agent serves calls until it is closed.
+// Join makes this process a worker of a group. In a static group it returns once all workers
+// have joined. The agent serves calls until it is closed.
 //
-// The error is an *Error. It matches ErrConfig, one of the errors about joining, as
+// The error is an *Error. It matches ErrConfig, one of the errors about joining, such as
 // ErrDuplicateName, those of package store, or the error of ctx.
 func Join(ctx context.Context, c Config) (*Agent, error) {
 	fail := func(err error) error { return &Error{Op: "join", Worker: c.Name, Err: err} }
@@ -93,13 +91,15 @@ func Join(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// newAgent makes an agent that is in no group yet.
+// newAgent returns an agent for a Config that was checked and has its defaults; it has not joined
+// a group. The error matches ErrConfig for invalid functions, handlers, device kinds or a
+// Registry with conflicting names.
 func newAgent(c *Config) (*Agent, error) {
 	h, err := newHandlers(c)
 	if err != nil {
 		return nil, err
 	}
-	if err := prepare(c.Registry); err != nil {
+	if err := registerErrors(c.Registry); err != nil {
 		return nil, err
 	}
 	a := &Agent{
@@ -109,13 +109,13 @@ func newAgent(c *Config) (*Agent, error) {
 		limits: c.Limits, labels: c.ProfileLabels, log: c.Logger.With("worker", c.Name),
 		handshakeTimeout: c.HandshakeTimeout,
 		joined:           make(chan struct{}),
-		gone:             make(chan struct{}),
+		closeDone:        make(chan struct{}),
 	}
 	if _, err := rand.Read(a.incarnation[:]); err != nil {
 		return nil, err
 	}
-	a.rounds.init(a)
-	h.types[groupType] = entry{typ: groupType, Handler: &a.rounds, short: true}
+	a.rounds = rounds{agent: a, next: map[roundKey]uint64{}, open: map[roundKey]*round{}}
+	h.types[groupType] = handlerEntry{typ: groupType, Handler: &a.rounds, short: true}
 	a.values = c.Codec
 	if a.devices, err = newDevices(c); err != nil {
 		return nil, err
@@ -123,31 +123,31 @@ func newAgent(c *Config) (*Agent, error) {
 	a.onPanic = a.callbackPanicked
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
-	a.envelopes.init(c.Registry, c.Limits.Codec)
-	a.arrivals.init(c.Registry, c.Limits.Codec, c.Allocator, a.devices)
-	a.callPool.New = func() any { return &call{woken: make(chan struct{}, 1)} }
+	a.outMessages.init(c.Registry, c.Limits.Codec)
+	a.inMessages.init(c.Registry, c.Limits.Codec, c.Allocator, a.devices)
+	a.callPool.New = func() any { return &call{completed: make(chan struct{}, 1)} }
 	a.base, a.cancel = context.WithCancelCause(context.Background())
 	return a, nil
 }
 
-// Self is this worker.
+// Self returns this worker.
 func (a *Agent) Self() WorkerInfo { return a.self }
 
-// DefaultTimeout is the limit of calls that have none of their own; 0 is none.
+// DefaultTimeout returns the timeout of calls that have none of their own; 0 is none.
 func (a *Agent) DefaultTimeout() time.Duration { return time.Duration(a.timeout.Load()) }
 
-// SetDefaultTimeout changes the limit of the calls that are made from now on; 0 is
-// none. The error matches ErrConfig if d is negative.
+// SetDefaultTimeout sets the timeout of calls that begin from now on and have none of their
+// own; 0 is none. The error matches ErrConfig if d is negative.
 func (a *Agent) SetDefaultTimeout(d time.Duration) error {
 	if d < 0 {
-		return fmt.Errorf("%w: RPC Timeout must be non-negative, got %v", ErrConfig, d)
+		return &ConfigError{Field: "Timeout", Value: d}
 	}
 	a.timeout.Store(int64(d))
 	return nil
 }
 
-// spawn runs f on a goroutine that Close waits for. It reports false if the agent is
-// closed.
+// spawn runs f on a new goroutine for which Close waits. It returns false, without running f, if
+// the agent is closed. The caller must not hold mu.
 func (a *Agent) spawn(f func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,41 +158,45 @@ func (a *Agent) spawn(f func()) bool {
 	return true
 }
 
-// callbackPanicked is told of panics in callbacks of futures.
+// callbackPanicked logs a panic in a callback of a future of this agent.
 func (a *Agent) callbackPanicked(p *future.PanicError) {
 	a.log.Error("callback panicked", "panic", p)
 }
 
 func (a *Agent) isClosed() bool { return a.closed.Load() }
 
-// Close leaves the group. Calls that wait, of this worker and to it, end with ErrClosed
-// here and with ErrUnreachable there; the contexts of handlers end. It waits for what the
-// agent itself runs, and some seconds at most for workers that do not answer. A store
-// that does not answer within a second, or is gone, is no error: the log says that it
-// still lists this worker, whom a static group then has no place for any more. Another
-// Close waits for the first one and does nothing. It waits for no function of the
-// application, and may be called by any: handlers, Short ones too, interceptors,
-// callbacks of futures.
-func (a *Agent) Close() error { return a.close(a.vanish) }
+// Close leaves the group. Pending calls of this worker fail with ErrClosed, calls of other
+// workers to it with ErrUnreachable; the contexts of handlers end. Close waits for the agent's
+// own goroutines, and at most some seconds for workers that do not answer. It is no error if the
+// store does not answer within a second: the store then still lists this worker, whose rank in a
+// static group stays taken, and the log has a warning. The error is that of closing the pipe
+// context, or the store if Join opened it. A second Close waits for the first and returns nil.
+//
+// Close does not wait for functions of the application, and may be called from any of them:
+// handlers, also Short ones, interceptors, callbacks of futures.
+func (a *Agent) Close() error { return a.close(a.leaveOnClose) }
 
-// close ends everything, and tells the store by leave.
+// close marks the agent as closed, ends its base context with ErrClosed, closes the pipes, calls
+// leave to leave the group, waits for the agent's goroutines and closes a store that Join opened.
+// It returns the joined errors. Only the first call does this; later ones wait for it and return
+// nil.
 func (a *Agent) close(leave func() error) error {
 	a.mu.Lock()
 	closed := a.closed.Swap(true)
 	a.mu.Unlock()
 	if closed {
-		<-a.gone
+		<-a.closeDone
 		return nil
 	}
-	defer close(a.gone)
+	defer close(a.closeDone)
 	a.cancel(ErrClosed)
 	var err error
 	if a.pipes != nil {
 		err = a.pipes.Close()
 	}
-	// Not before: others end the pipe to a worker that has left, whatever is on its way.
+	// After the pipes are closed: other workers abort the pipe to a worker that has left.
 	err = errors.Join(err, leave())
-	a.awaitWork()
+	a.waitForWork()
 	if a.ownStore && a.store != nil {
 		err = errors.Join(err, a.store.Close())
 	}

@@ -4,53 +4,97 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/turn"
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// callOverhead is what a call takes at either end beside its message, roughly.
-const callOverhead = 512
+// WorkerInfo names one member of a group. It may be an argument or a result of a call.
+type WorkerInfo struct {
+	Name string
+	Rank int // from 0 on, also called the worker's id
+}
+
+// String returns the form that PyTorch prints.
+func (w WorkerInfo) String() string { return fmt.Sprintf("WorkerInfo(id=%d, name=%s)", w.Rank, w.Name) }
+
+// To returns the destination for calls to the worker.
+func (w WorkerInfo) To() To { return To(w.Name) }
+
+// To is the destination of a call: the name of a worker, or the result of Rank or
+// WorkerInfo.To.
+type To string
+
+// rankMark is the first character of a To that holds a rank. No name begins with it.
+const rankMark = '#'
+
+// Rank returns the destination for calls to the worker of rank n.
+func Rank(n int) To { return To(string(rankMark) + strconv.Itoa(n)) }
+
+// rank returns the rank that t holds, and false if t holds a name.
+func (t To) rank() (int, bool) {
+	if len(t) < 2 || t[0] != rankMark {
+		return 0, false
+	}
+	n, err := strconv.Atoi(string(t[1:]))
+	return n, err == nil
+}
 
 // CallOption changes one call.
 type CallOption func(*callOptions)
 
 type callOptions struct {
-	limit time.Duration // negative: that of the agent
+	limit time.Duration // negative for the agent's default
 	stack bool
 	key   string // see Idempotent
 	retry *Retry
 
-	number uint64 // of a call WithRetry that has no key
-	err    error  // of an option that makes no sense
+	number uint64 // of a call WithRetry without a key of the application
+	err    error  // of an invalid option
 }
 
-// Timeout gives a call its own limit; 0 is none. A context that ends earlier counts
-// all the same. The error of the call matches ErrConfig if d is negative.
+// Timeout sets the limit of a call; 0 is none. A context that ends earlier still ends the
+// call. The error of the call matches ErrConfig if d is negative.
 func Timeout(d time.Duration) CallOption {
 	return func(o *callOptions) {
 		o.limit = d
 		if d < 0 {
-			o.err = fmt.Errorf("%w: RPC Timeout must be non-negative, got %v", ErrConfig, d)
+			o.err = &ConfigError{Field: "Timeout", Value: d}
 		}
 	}
 }
 
-// RemoteStack asks for the stack of the handler if that panics, see [PanicError].
+// RemoteStack requests the stack of the handler if it panics, see [PanicError].
 func RemoteStack() CallOption { return func(o *callOptions) { o.stack = true } }
 
-// target is what is called.
+// target is a worker and the function of it that is called.
 type target struct {
 	to        To
 	typ, name string
 	opts      []CallOption
-	using     turn.Turn // if not nil, held while the memory of the arguments is in use
+	argsLock  chanmutex.Mutex // if not nil, held while the memory of the arguments is in use
 }
 
-// roundTrip makes a call with what args points to and waits for its answer, which it
-// decodes to result.
+// wrapError returns err wrapped in the *Error of a call to t. Its Worker is the destination as
+// given.
+func (t *target) wrapError(err error) error {
+	return &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: string(t.to), Err: err}
+}
+
+// displayName returns the name of a function, or of a type of messages, for errors and logs.
+func displayName(typ, name string) string {
+	if typ == "" || typ == invokeType || typ == opType {
+		return name
+	}
+	return typ + ":" + name
+}
+
+// roundTrip makes a call with the value to which args points, waits for the reply, and decodes it
+// to the value to which result points. The streams of ctx wait for the result's tensors. The
+// memory of args is free when roundTrip returns. The error is an *Error.
 func (a *Agent) roundTrip(ctx context.Context, t target, result, args any) error {
 	if a.activity.begin(&t) {
 		defer a.activity.ended.Add(1)
@@ -58,61 +102,65 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result, args any) error
 	var streams []device.Stream
 	var err error
 	if r := t.retry(); r != nil {
-		streams, err = a.insist(ctx, r, t, result, args)
+		streams, err = a.callWithRetry(ctx, r, t, result, args)
 	} else {
-		streams, err = a.attempt(ctx, t, result, args)
+		streams, err = a.callOnce(ctx, t, result, args)
 	}
 	if err == nil && len(streams) > 0 {
 		if err = order(ctx, streams); err != nil {
-			err = &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+			err = &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
 		}
 	}
 	return err
 }
 
-// attempt makes a call once, and returns the streams on which the tensors of the result
-// are valid.
-func (a *Agent) attempt(ctx context.Context, t target, result, args any) ([]device.Stream, error) {
+// callOnce makes one attempt of a call: it sends args, waits, and decodes the reply to result. It
+// returns the streams on which the tensors of the result are valid, nil if all are in host
+// memory. The memory of args is free when it returns. The error is an *Error.
+func (a *Agent) callOnce(ctx context.Context, t target, result, args any) ([]device.Stream, error) {
 	c := a.callPool.Get().(*call)
-	err := a.begin(ctx, c, t, args)
+	err := a.startCall(ctx, c, t, args)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.wait(ctx)
+	in, err := c.wait(ctx)
 	if err == nil {
-		err = a.take(ctx, c, answer, result)
+		err = a.decodeReply(ctx, c, in, result)
 	}
 	if err != nil {
-		err = c.fault(err)
+		err = c.wrapError(err)
 	}
 	streams := c.streams
-	c.conn, c.answer, c.err, c.streams = nil, nil, nil, nil
+	c.conn, c.reply, c.err, c.streams = nil, nil, nil, nil
 	a.callPool.Put(c)
 	return streams, err
 }
 
-// begin sends a request.
-func (a *Agent) begin(ctx context.Context, c *call, t target, args any) error {
-	if t.using != nil {
-		t.using.Take()
-		defer t.using.Give()
+// startCall initializes c and sends the request of a call with args. It opens a pipe to the
+// worker if there is none, and again if the worker closed the pipe before anything was sent.
+// After an error, which is an *Error, the call has ended; otherwise c ends by its observer or by
+// c.wait.
+func (a *Agent) startCall(ctx context.Context, c *call, t target, args any) error {
+	if t.argsLock != nil {
+		t.argsLock.Lock()
+		defer t.argsLock.Unlock()
 	}
 	fail := func(err error) error {
-		return &Error{Op: "call", Func: calledName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+		return &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return fail(err)
 	}
 	c.conn, c.to, c.typ, c.name, c.id, c.begun = nil, t.to, t.typ, t.name, 0, time.Now()
-	o, err := a.options(t)
+	o, err := a.callOptions(t)
 	if err != nil {
 		return fail(err)
 	}
 	c.limit = o.limit
-	closed, err := a.ask(ctx, c, t, &o, args)
-	if closed {
-		c.conn.owner.detach(c.conn)
-		_, err = a.ask(ctx, c, t, &o, args)
+	peerClosed, err := a.sendRequest(ctx, c, t, &o, args)
+	if peerClosed {
+		c.conn.owner.clearConn(c.conn)
+		_, err = a.sendRequest(ctx, c, t, &o, args)
 	}
 	if err != nil {
 		return fail(err)
@@ -120,23 +168,26 @@ func (a *Agent) begin(ctx context.Context, c *call, t target, args any) error {
 	return nil
 }
 
-// ask sends the request of a call, by the pipe that there is or by a new one. It reports
-// closed if the other end had closed the pipe, maybe before that was attached, and nothing
-// has left.
-func (a *Agent) ask(ctx context.Context, c *call, t target, o *callOptions, args any) (closed bool, err error) {
+// sendRequest sends the request of a call on the pipe to the worker, which it opens if there is
+// none, and sets c.conn to it. peerClosed reports that err means that the other end had closed
+// the pipe before anything was sent: the caller then clears c.conn and may send the request
+// again.
+func (a *Agent) sendRequest(ctx context.Context, c *call, t target, o *callOptions, args any) (peerClosed bool, err error) {
 	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {
 		return false, err
 	}
-	e, err := a.request(ctx, c, t, o, args)
+	out, err := a.encodeRequest(ctx, c, t, o, args)
 	if err != nil {
 		return false, err
 	}
-	err = c.conn.send(ctx, c, e)
-	return err != nil && !c.leaving && errors.Is(err, pipe.ErrPeerClosed), err
+	err = c.conn.send(ctx, c, out)
+	return err != nil && !c.sendBegun && errors.Is(err, pipe.ErrPeerClosed), err
 }
 
-// options are those of a call.
-func (a *Agent) options(t target) (callOptions, error) {
+// callOptions returns the options of a call to t. The limit is the agent's default unless an
+// option sets one. The error matches ErrArguments if the type or the name is too long, and
+// ErrConfig if an option is invalid.
+func (a *Agent) callOptions(t target) (callOptions, error) {
 	if len(t.typ) > maxName || len(t.name) > maxName {
 		return callOptions{}, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, maxName)
 	}
@@ -153,48 +204,43 @@ func (a *Agent) options(t target) (callOptions, error) {
 	return o, o.err
 }
 
-// request encodes a request and gives it its number.
-func (a *Agent) request(ctx context.Context, c *call, t target, o *callOptions, args any) (*envelope, error) {
-	left := o.limit
+// encodeRequest gives a call its number and encodes its request. c.conn and c.begun must be set.
+// The message comes from the agent's pool, and passes to the caller. The error matches
+// ErrArguments.
+func (a *Agent) encodeRequest(ctx context.Context, c *call, t target, o *callOptions, args any) (*outMessage, error) {
+	timeout := o.limit
 	if deadline, ok := ctx.Deadline(); ok {
-		if until := deadline.Sub(c.begun); left == 0 || until < left {
-			left = max(until, 1)
+		if left := deadline.Sub(c.begun); timeout == 0 || left < timeout {
+			timeout = max(left, 1)
 		}
 	}
 	flags := byte(0)
 	if o.stack {
-		flags |= wantStack
+		flags |= flagStack
 	}
-	c.nested = requestOf(ctx) != nil || shiftOf(ctx).isOn()
+	c.nested = requestOf(ctx) != nil || leaderOf(ctx).active()
 	if c.nested {
-		flags |= nested
+		flags |= flagNested
 	}
-	c.id = c.conn.calls.number()
-	e := a.envelopes.get()
-	e.begin(appendRequest(e.buf[:0], flags, c.id, left, t.typ, t.name))
-	e.about = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: e.encoder}
+	c.id = c.conn.calls.nextID()
+	out := a.outMessages.get()
+	out.begin(appendRequest(out.buf[:0], flags, c.id, timeout, t.typ, t.name))
+	out.view = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: out.encoder}
 	switch {
 	case o.key != "":
-		e.encoder.SetHeader(keyHeader, []byte(o.key))
+		out.encoder.SetHeader(keyHeader, []byte(o.key))
 	case o.number > 0:
-		e.encoder.SetHeader(keyHeader, a.retried.appendKey(nil, o.number))
+		out.encoder.SetHeader(keyHeader, a.callNumbers.appendKey(nil, o.number))
 	}
-	if err := a.encode(ctx, e, args); err != nil {
-		a.envelopes.put(e)
-		return nil, marked(ErrArguments, err)
+	if err := a.encodeValues(ctx, out, args); err != nil {
+		a.outMessages.put(out)
+		return nil, withKind(ErrArguments, err)
 	}
-	return e, nil
+	return out, nil
 }
 
-// fault is an error with what was called.
-func (c *call) fault(err error) error {
-	return &Error{Op: "call", Func: calledName(c.typ, c.name), Worker: c.conn.peer.Name, Err: err}
-}
-
-// calledName is what errors call what was called.
-func calledName(typ, name string) string {
-	if typ == "" || typ == invokeType || typ == opType {
-		return name
-	}
-	return typ + ":" + name
+// wrapError returns err wrapped in the *Error of the call, with the name of the worker at the
+// other end of c.conn, which must be set.
+func (c *call) wrapError(err error) error {
+	return &Error{Op: "call", Func: displayName(c.typ, c.name), Worker: c.conn.peer.Name, Err: err}
 }

@@ -17,106 +17,106 @@ import (
 
 // Config describes a worker and the group that it joins.
 type Config struct {
-	// Name is what others call this worker: 1 to 127 of A-Z, a-z, 0-9, '-', '_' and
-	// ':', unique in the group.
+	// Name is the worker's name: 1 to 127 characters of A-Z, a-z, 0-9, '-', '_' and ':',
+	// unique in the group.
 	Name string
 
-	// Rank is the number of this worker in a group of WorldSize, from 0 on. With a
-	// WorldSize of 0 the group is dynamic: workers come and go, and a Rank below 0
-	// stands for the lowest that is free. For env:// both come from the environment.
+	// Rank is the worker's number in a group of WorldSize workers, from 0 on. With a WorldSize
+	// of 0 the group is dynamic: workers come and go, and a negative Rank is replaced by the
+	// lowest free one. For env:// both come from the environment.
 	Rank      int
 	WorldSize int
 
-	// Replace lets this worker take the place of one of the same name in a dynamic
-	// group, which died without leaving. Whatever was agreed on with that one is void.
+	// Replace lets this worker replace one of the same name in a dynamic group that died
+	// without leaving. The other workers treat it as a new worker.
 	Replace bool
 
-	// Client makes this worker one that only comes to call, in a dynamic group: WorkerInfos
-	// and Workers leave it out, and Barrier and AllGather without workers do not wait for
-	// it, so that those who have work to do together need not know when clients come, go or
-	// die. By its name or rank it is called as others are. One that has died is removed by
-	// those who had a pipe to it and can open no other, which therefore has to be possible
-	// while it lives: it listens where the workers reach it. One that died before it had any
-	// pipe stays listed, where it does no harm but keep its name and rank. With a WorldSize
-	// the error of Join matches ErrConfig.
+	// Client makes this worker a client of a dynamic group: WorkerInfos and Workers leave it
+	// out, and Barrier and AllGather without workers do not wait for it, so that clients may
+	// join, leave and die at any time. It can be called by its name or rank like any worker. A
+	// client that died is removed by a worker that had a pipe to it and cannot open another; it
+	// must therefore listen at an address that the workers reach. A client that died before it
+	// had any pipe stays in the list and keeps its name and rank. With a WorldSize the error of
+	// Join matches ErrConfig.
 	Client bool
 
-	// Rendezvous is the URL of the store by which workers find each other, see
-	// store.Open. StoreOptions go with it; rank and world size are set from above.
-	// In place of it Store may be one that is open, and stays so.
+	// Rendezvous is the URL of the store by which workers find each other, see store.Open.
+	// StoreOptions are its options; Rank and WorldSize in them are set by Join. Instead, Store
+	// may be an open store, which the agent does not close.
 	Rendezvous   string
 	StoreOptions store.Options
 	Store        store.Store
 
-	// Group keeps several groups on one store apart. Default "default".
+	// Group is the name of the group; one store may hold several. Default "default".
 	Group string
 
-	// Listen is where others reach this worker, see pipe.Context.Listen. Default:
-	// a free port of the loopback interface, and shared memory.
+	// Listen is the URLs at which this worker listens, see pipe.Context.Listen. Default: a
+	// free port of the loopback interface, and shared memory.
 	Listen []string
 
-	// Token is a secret of the group: who does not know it is turned away. It is never
-	// sent. Without it, and without TLS set up in NewContext, whoever reaches the
-	// address can call what is served, and whoever reaches the store can become a member;
-	// listening beyond the loopback interface, and serving the store of Rendezvous there,
-	// is then refused unless Insecure is set, and logged.
+	// Token is a secret of the group. It is never sent; a process that cannot prove that it
+	// knows the token is rejected. Without it, and without TLS set up in NewContext, any process
+	// that reaches an address can call the functions served there, and any process that reaches
+	// the store can become a member. Listening at an address that its transport does not declare
+	// as local (transport.Local), or serving the store of Rendezvous beyond the loopback
+	// interface, is then an error unless Insecure is set; Insecure logs a warning.
 	Token    []byte
 	Insecure bool
 
-	// NewContext makes the pipes, from options that have the name, the limits and the
-	// logger. Default: tensorpipe.NewContext, where over TCP a worker counts as dead that
-	// has said nothing for 30 s to what was sent to it, or is stopped and has taken in
-	// nothing for that long; see uv.WithUserTimeout. Secure says that its transports
-	// encrypt and know their peers.
+	// NewContext makes the pipe context, from options with the name, the limits, the device
+	// kinds and the logger. Default: tensorpipe.NewContext, with a bound for TCP: a worker that
+	// has not acknowledged sent bytes for 30 s, or has a full receive window for as long, counts
+	// as dead; see uv.WithUserTimeout. Secure declares that all its transports encrypt and
+	// authenticate their peers.
 	NewContext func(pipe.Options) (*pipe.Context, error)
 	Secure     bool
 
-	// Funcs are the functions that are served, Handlers what serves messages of other
-	// types, by type. Types that begin with "agent." are the agent's own.
+	// Funcs are the functions that this worker serves. Handlers serve messages of other types,
+	// by type; types that begin with "agent." are reserved.
 	Funcs    Funcs
 	Handlers map[string]Handler
 
-	// Operators are what Op calls. The table must not change any more. Default:
-	// aten.Default().
+	// Operators are the operators that Op calls. The table must not change after Join.
+	// Default: aten.Default().
 	Operators *aten.Table
 
 	Interceptors []Interceptor
 
-	// Outgoing decides what becomes of each message of a call that is about to leave,
-	// in tests; see package faulty. It is called from any goroutine and does not block.
-	// Default: all are sent.
+	// Outgoing injects faults in tests: it decides for each message of a call before it is
+	// sent, see package faulty. It is called from any goroutine and must not block. Default:
+	// all messages are sent.
 	Outgoing func(*Message) Fate
 
-	// Registry knows the types and errors that travel. Default: an empty one.
+	// Registry has the types and errors that messages may contain. Default: an empty one.
 	Registry *codec.Registry
 
-	// Codec encodes arguments and results, in place of package codec.
+	// Codec encodes arguments and results. Default: package codec.
 	Codec Codec
 
-	// Timeout is the limit of calls that have none of their own. Default 60 s;
-	// NoTimeout is none.
+	// Timeout is the timeout of calls that have none of their own. Default 60 s; NoTimeout
+	// is none.
 	Timeout time.Duration
 
-	// MaxHandlers bounds the handlers that run at once; those that wait for calls of
-	// their own, or with their context for a future or the store, do not count. Default 256.
+	// MaxHandlers bounds the handlers that run at once. Handlers do not count while they wait
+	// for their own calls, or with their context for a future or the store. Default 256.
 	MaxHandlers int
 
-	// ProfileLabels marks the goroutines of handlers in profiles with "function" and
-	// "caller", for some allocations per call. Handlers that are Short have none.
+	// ProfileLabels sets the profile labels "function" and "caller" for handlers, which costs
+	// some allocations per call. Short handlers have no labels.
 	ProfileLabels bool
 
-	// Allocator makes the memory for tensors that come. Where it fails, or panics, that
-	// call does. It may run on the goroutine of a caller, as what is Short does. Default:
-	// a tensor.Pool.
+	// Allocator allocates host memory for received tensors. If it fails or panics, the call
+	// fails. Like a Short handler it may run on the goroutine of a caller. Default: a
+	// tensor.Pool.
 	Allocator tensor.Allocator
 
-	// Kinds are the kinds of devices, beside the CPU, on which tensors may come; the
-	// pipes that NewContext makes need a channel for them. DeviceMap says to which device
-	// of a worker a tensor goes in a call, and false where there is none. Answers go the
-	// way back: from that device to the one of the Kinds here that the map sends there, if
-	// it is only one. The map is asked for each call, and when a pipe is opened: it says
-	// the same at all times. Tensors of the host go to the host. A tensor that came is
-	// valid on the stream of its buffer.
+	// Kinds are the device kinds beside the CPU on which tensors may be received; the context
+	// of NewContext needs a channel for each. DeviceMap returns the device of a worker to which
+	// a tensor on src is sent in a call, false if there is none. Replies use the inverse: a
+	// tensor returns to the device here that the map sends to its device, if there is exactly
+	// one. The map is called for each call and when a pipe is opened, and must always return
+	// the same. Host tensors are sent to the host. A received tensor is valid on the stream of
+	// its buffer.
 	Kinds     []device.Kind
 	DeviceMap func(worker string, src device.Device) (to device.Device, ok bool)
 
@@ -125,94 +125,92 @@ type Config struct {
 	// HandshakeTimeout bounds the opening of a pipe to another worker. Default 10 s.
 	HandshakeTimeout time.Duration
 
-	// Logger gets what no call can return. Default slog.Default().
+	// Logger gets errors that no call returns. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// NoTimeout as a Config.Timeout is no limit.
+// NoTimeout as a Config.Timeout is no timeout.
 const NoTimeout time.Duration = -1
 
 const defaultTimeout = 60 * time.Second
 
-// Limits bound what calls and other workers may take. A field of 0 takes the default.
+// Limits bound the memory and the work of calls and of other workers. A field of 0 takes the
+// default.
 //
-// For a worker that has called functions that are served with Once, RememberedBytes and
-// KeyBytes may be in use until it leaves the group, however long it has not called: by
-// default 144 MiB for each other worker, most of which takes millions of calls with keys.
+// For a worker that has called functions served with Once, RememberedBytes and KeyBytes may
+// be in use until it leaves the group: by default up to 144 MiB for each other worker, most of it
+// only after millions of calls with keys.
 type Limits struct {
-	// CallBytes bounds the calls on their way to one worker and not answered: their
-	// messages, and 512 bytes for each. Further ones wait, but for those that handlers and
-	// interceptors make. The smaller one of both ends counts. Default 256 MiB.
+	// CallBytes bounds the pending calls to one worker: their messages, and 512 bytes for each.
+	// Further calls wait, except those of handlers and interceptors. The smaller limit of
+	// both ends applies. Default 256 MiB.
 	CallBytes int
 
-	// LargeBytes bounds the memory for the calls of one other worker whose tensors do not
-	// travel within their message, which are those of more than 64 KiB, or 2 MiB through
-	// shared memory, from before they are read until they are answered. Further ones
-	// wait at the caller, but for those that handlers make. Default 1 GiB.
+	// LargeBytes bounds the memory for calls of one other worker whose tensors are not inline:
+	// those of more than 64 KiB, or 2 MiB through shared memory. It is charged from before the
+	// tensors are read until the call is answered. Further calls wait at the caller, except
+	// those of handlers. Default 1 GiB.
 	LargeBytes int
 
-	// AnswerBytes bounds the answers to one other worker that have not left, as those that
-	// it does not take in: while there are as many no further request of that worker
-	// begins. Those that have begun are still answered, of which MaxHandlers run at once.
-	// Default 1 GiB.
+	// AnswerBytes bounds the unsent replies to one other worker, for example one that does not
+	// read. While they exceed it no further request of that worker is started; those that have
+	// started, at most MaxHandlers at once, are still answered. Default 1 GiB.
 	AnswerBytes int
 
-	// Remembered bounds the number of answers that are kept for each other worker, see
-	// Once. Default 1024.
+	// Remembered bounds the number of results kept for each other worker, see Once.
+	// Default 1024.
 	Remembered int
 
-	// RememberedBytes bounds the memory of these answers for each other worker: their
-	// messages and keys, and 512 bytes for each. A tensor of more than 64 KiB, or one of a
-	// device, counts with the whole storage in which it lies, again in each answer. Beyond
-	// the limit the oldest answers are evicted. Default 16 MiB.
+	// RememberedBytes bounds the memory of these results for each other worker: their
+	// messages and keys, and 512 bytes for each. A tensor of more than 64 KiB, or one on a
+	// device, counts with its whole storage, again in each result. Beyond the limit the
+	// oldest results are evicted. Default 16 MiB.
 	RememberedBytes int
 
-	// KeyBytes bounds the memory for the keys of each other worker whose answers are not
-	// kept, in some 64 bytes each: those of WithRetry until their calls have ended, those of
-	// the application for RetryWindow to one and a half of that. Beyond the limit the oldest
-	// keys of WithRetry are dropped, and requests with an older one, or one as old, fail with
-	// ErrEvicted; calls with further keys of the application fail with ErrOverloaded. Default
-	// 128 MiB.
+	// KeyBytes bounds the memory for keys of each other worker whose results are not kept, about
+	// 64 bytes each. Keys of WithRetry are kept until their calls have ended, keys of the
+	// application for 1 to 1.5 times RetryWindow. Beyond the limit the oldest keys of WithRetry
+	// are evicted, and requests with such a key or an older one fail with ErrEvicted; calls with
+	// further keys of the application fail with ErrOverloaded. Default 128 MiB.
 	KeyBytes int
 
-	// RetryWindow is how long after its last use a key of the application stays known: a
-	// function does not run again for it. A worker that repeats calls with keys of its own
-	// does so within that time, see Idempotent. A shorter window admits more keys a second,
-	// see KeyBytes. Default 2 min.
+	// RetryWindow is the time after its last use for which a key of the application is
+	// remembered, so that the function does not run again for it. A worker must repeat calls
+	// with its own keys within that time, see Idempotent. A shorter window admits more keys per
+	// second, see KeyBytes. Default 2 min.
 	RetryWindow time.Duration
 
-	// Greetings bounds the pipes whose other ends have not shown yet that they know the
-	// Token of the group. With one more the oldest of them is turned away: a flood of those
-	// who say nothing keeps no member out, who shows it in some round trips. As many members
-	// may come at once. Default 1024.
+	// Greetings bounds the pipes whose peers have not proved yet that they know the Token of the
+	// group. Beyond it the oldest is rejected: since a member proves it within a few round
+	// trips, a flood of silent pipes does not keep members out. In a static group it is at
+	// least WorldSize. Default 1024.
 	Greetings int
 
-	// UnadmittedBytes bounds the memory for all that peers have sent which have not shown
-	// yet that they know the Token, see pipe.Limits.UnadmittedBytes: those that hold most
-	// are disconnected. It does not count the connections themselves, some 100 KiB each,
-	// of which Greetings bounds the number. Default 64 MiB.
+	// UnadmittedBytes bounds the memory for data of peers that have not proved yet that they
+	// know the Token, see pipe.Limits.UnadmittedBytes: the peers that hold the most are
+	// disconnected. It does not include the connections themselves, about 100 KiB each, whose
+	// number Greetings bounds. Default 64 MiB.
 	UnadmittedBytes int
 
-	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or what
-	// an int holds.
+	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or the
+	// largest int.
 	MessageBytes int
 
 	// Codec bounds values, see codec.Limits.
 	Codec codec.Limits
 }
 
-// multiplied is the most that a limit is of which there are multiples, with what is
-// added to one: beyond that they would not be numbers any more.
-const multiplied = math.MaxInt / (2 * nestedSlack)
+// maxScaledLimit bounds limits that are multiplied, so that the products do not overflow.
+const maxScaledLimit = math.MaxInt / (2 * nestedOvercommit)
 
 func (l Limits) withDefaults() Limits {
-	l.CallBytes = min(positive(l.CallBytes, 256<<20), multiplied)
-	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), multiplied)
+	l.CallBytes = min(positive(l.CallBytes, 256<<20), maxScaledLimit)
+	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), maxScaledLimit)
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
 	l.Remembered = positive(l.Remembered, 1024)
-	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), multiplied)
+	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), maxScaledLimit)
 	l.KeyBytes = positive(l.KeyBytes, 128<<20)
-	l.RetryWindow = min(cmp.Or(l.RetryWindow, 2*time.Minute), maxLeft)
+	l.RetryWindow = min(cmp.Or(l.RetryWindow, 2*time.Minute), maxTimeout)
 	l.Greetings = positive(l.Greetings, 1024)
 	l.UnadmittedBytes = positive(l.UnadmittedBytes, 64<<20)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
@@ -226,11 +224,11 @@ func positive(n, otherwise int) int {
 	return otherwise
 }
 
-// check refuses what makes no sense.
+// check returns an error that matches ErrConfig for invalid fields.
 func (c *Config) check() error {
 	switch {
 	case c.Timeout < 0 && c.Timeout != NoTimeout:
-		return fmt.Errorf("%w: RPC Timeout must be non-negative, got %v", ErrConfig, c.Timeout)
+		return &ConfigError{Field: "Timeout", Value: c.Timeout}
 	case c.MaxHandlers < 0:
 		return fmt.Errorf("%w: MaxHandlers must be positive, got %d", ErrConfig, c.MaxHandlers)
 	case c.WorldSize < 0:
@@ -249,7 +247,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// setDefaults fills in what was left out.
+// setDefaults sets the fields that have a default and are zero.
 func (c *Config) setDefaults() {
 	if c.Group == "" {
 		c.Group = "default"
@@ -258,7 +256,7 @@ func (c *Config) setDefaults() {
 		c.Registry = codec.NewRegistry()
 	}
 	if c.Codec == nil {
-		c.Codec = plainCodec{}
+		c.Codec = defaultCodec{}
 	}
 	if c.Operators == nil {
 		c.Operators = aten.Default()

@@ -10,49 +10,54 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// conn is a pipe to another worker whose ends know each other. Calls of both
-// workers travel on it.
+// conn is a pipe to another worker, or from this worker to itself, after the handshake. It
+// carries the calls of both ends.
 type conn struct {
-	agent   *Agent
-	owner   *peer
-	peer    WorkerInfo
-	pipe    *pipe.Pipe
-	calls   calls          // of this end
-	room    *budget.Budget // of the calls of this end, in bytes
-	back    ways           // of answers
-	large   *budget.Budget // of large calls of the other end, in bytes
-	lead    sync.Mutex     // of the caller who looks for answers himself
-	ahead   sync.Mutex     // of the one who sleeps ahead of the reader
-	reading sync.WaitGroup // messages that have come and are read by others
-	reader  reader
+	agent *Agent
+	owner *peer
+	peer  WorkerInfo
+	pipe  *pipe.Pipe
+	down  chan struct{} // closed when the pipe has ended
 
-	mu          sync.Mutex
-	serving     map[uint64]*Request // of the other end
-	taken       int                 // bytes of these
-	early       earlyCancels
+	// Of the calls that this worker makes.
+	calls      callTable
+	callBudget *budget.Budget // bytes of requests that have no reply yet
+
+	// Of reading. A caller that leads holds one of the locks, see leader.
+	pollLock sync.Mutex     // while it polls
+	waitLock sync.Mutex     // while it waits
+	readers  sync.WaitGroup // goroutines that read the contents of a message
+	reader   readerState
+
+	// Of the calls of the other worker.
+	replyMap    deviceRoutes   // devices of the tensors in replies
+	largeBudget *budget.Budget // bytes of large requests
 	backlog     backlog
-	nestedLarge int           // bytes of those that are large and made by handlers
-	down        chan struct{} // closed when the pipe is of no use any more
+
+	mu               sync.Mutex
+	serving          map[uint64]*Request // not replied to yet; nil once the pipe has ended
+	servingBytes     int                 // their charges
+	nestedLargeBytes int                 // bytes of large requests that handlers make
+	earlyCancels     earlyCancels
 }
 
-func (a *Agent) newConn(line *pipe.Pipe, p *peer, t terms) *conn {
+func (a *Agent) newConn(pp *pipe.Pipe, p *peer, t peerTerms) *conn {
 	c := &conn{
-		agent: a, owner: p, peer: p.info, pipe: line,
-		room:    budget.New(min(max(t.room, 1), a.limits.CallBytes)),
-		back:    wayBack(t.routes),
-		large:   budget.New(a.limits.LargeBytes),
-		backlog: backlog{most: int64(a.limits.AnswerBytes)},
-		serving: map[uint64]*Request{},
-		down:    make(chan struct{}),
+		agent: a, owner: p, peer: p.info, pipe: pp,
+		callBudget:  budget.New(min(max(t.callBytes, 1), a.limits.CallBytes)),
+		replyMap:    replyDevices(t.routes),
+		largeBudget: budget.New(a.limits.LargeBytes),
+		backlog:     backlog{maxBytes: int64(a.limits.AnswerBytes)},
+		serving:     map[uint64]*Request{},
+		down:        make(chan struct{}),
 	}
 	a.conns.Store(c, nil)
 	return c
 }
 
-// read has a goroutine take in all that comes, until the pipe ends. It reports false if
-// the agent is closed. It comes before anybody else has the conn, who might excuse the
-// goroutine.
-func (c *conn) read() bool {
+// startReading starts the read loop, and returns false if the agent is closed. It must be called
+// before any other goroutine can use the conn, which could call releaseReader.
+func (c *conn) startReading() bool {
 	a := c.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,199 +66,168 @@ func (c *conn) read() bool {
 	}
 	a.work.Add(1)
 	a.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
-	go c.readOn(&shift{conn: c})
+	go c.readLoop(&leader{conn: c})
 	return true
 }
 
-// readOn takes in what comes, in a shift of its own.
-func (c *conn) readOn(s *shift) {
-	passed, ended := false, false
+// readLoop reads and dispatches messages as the leader l until the pipe ends, l yields, or it
+// promotes another goroutine to read and runs a detached request itself. When the pipe ends it
+// calls c.end.
+func (c *conn) readLoop(l *leader) {
+	promoted, ended := false, false
 	defer func() {
 		switch {
-		case passed: // the shift is another goroutine's
+		case promoted: // another goroutine reads
 		case ended:
-			c.excuse()
-		case !s.over: // a Short handler has called runtime.Goexit
-			go c.readOn(&shift{conn: c})
+			c.releaseReader()
+		case !l.yielded: // a Short handler has called runtime.Goexit
+			go c.readLoop(&leader{conn: c})
 		}
 	}()
-	s.pass.begun()
-	for !s.over {
+	l.handover.observe()
+	for !l.yielded {
 		in, err := c.pipe.Next(context.Background())
 		if err != nil {
 			ended = true
 			c.end(err)
 			return
 		}
-		c.dispatch(in, s)
-		if r := s.next; r != nil {
-			passed = true
-			s.passOn()
-			r.seeTo()
+		c.dispatch(in, l)
+		if r := l.detached; r != nil {
+			promoted = true
+			l.promote()
+			r.runDetached()
 			return
 		}
 	}
 }
 
-// lookAtOnce is how many messages a caller takes in before he looks at his context.
-const lookAtOnce = 64
+// maxPolls bounds the messages that a caller reads before it checks its context.
+const maxPolls = 64
 
-// lookFor takes in what comes for as long as that comes at once and own has no
-// answer, if nobody else does. The answer then comes without a change of goroutines.
-func (c *conn) lookFor(own *call) bool {
-	if !c.lead.TryLock() {
+// pollFor reads messages without blocking until call has ended, and reports whether it has. It
+// returns false once no message is there, after maxPolls messages, if a handler made it yield, or
+// if another caller polls. A reply that is read here needs no switch to the goroutine of the
+// caller.
+func (c *conn) pollFor(call *call) bool {
+	if !c.pollLock.TryLock() {
 		return false
 	}
-	own.shift = shift{lock: &c.lead}
-	defer own.shift.end()
-	for range lookAtOnce {
+	call.leader = leader{lock: &c.pollLock}
+	defer call.leader.finish()
+	for range maxPolls {
 		in := c.pipe.Poll(context.Background())
 		if in == nil {
 			return false
 		}
-		c.dispatch(in, &own.shift)
+		c.dispatch(in, &call.leader)
 		select {
-		case <-own.woken:
+		case <-call.completed:
 			return true
 		default:
 		}
-		if own.shift.over {
+		if call.leader.yielded {
 			return false
 		}
 	}
 	return false
 }
 
-// dispatch sees to one message in a shift. What may take long goes to another goroutine.
-func (c *conn) dispatch(in *pipe.Incoming, s *shift) {
-	c.reader.busy.Add(1)
-	defer c.reader.busy.Add(-1)
+// dispatch handles one message, which it owns, on the leader l. It does not block: whatever may
+// take long runs on another goroutine. An invalid message aborts the pipe; after Close messages
+// are discarded.
+func (c *conn) dispatch(incoming *pipe.Incoming, l *leader) {
+	c.reader.dispatching.Add(1)
+	defer c.reader.dispatching.Add(-1)
 	if c.agent.isClosed() {
-		_ = in.Discard(context.Background()) // the pipe is about to end
+		_ = incoming.Discard(context.Background()) // the pipe is about to end
 		return
 	}
-	a, err := c.agent.arrivals.get(in)
+	in, err := c.agent.inMessages.get(incoming)
 	if err != nil {
 		c.pipe.Abort(err)
 		return
 	}
-	switch a.head.kind {
-	case request:
-		c.serve(a, s)
-	case reply, failure:
-		c.answered(a, s)
-	case cancel:
-		c.cancel(a)
+	switch in.head.kind {
+	case KindRequest:
+		c.serve(in, l)
+	case KindReply, KindFailure:
+		c.handleReply(in, l)
+	case KindCancel:
+		c.handleCancel(in)
 	}
 }
 
-// answered hands an answer to who waits for it, even if an allocator ends the goroutine.
-// One that comes too late goes by.
-func (c *conn) answered(a *arrival, s *shift) {
-	call := c.calls.take(a.head.id)
+// handleReply completes the call to which a reply or a failure belongs, even if an allocator ends
+// the goroutine. It reads an inline reply first; a larger one is read by the goroutine that
+// decodes it. A reply to a call that has ended is discarded.
+func (c *conn) handleReply(in *inMessage, l *leader) {
+	call := c.calls.remove(in.head.id)
 	if call == nil {
-		c.agent.stats.late.Add(1)
-		c.agent.arrivals.drop(a)
+		c.agent.stats.lateReplies.Add(1)
+		c.agent.inMessages.drop(in)
 		return
 	}
-	defer call.settle(a, nil, s)
-	if a.immediate() {
-		_ = c.agent.arrivals.receive(c.agent.base, a) // whoever takes it gets the error
+	defer call.complete(in, nil, l)
+	if in.isInline() {
+		_ = c.agent.inMessages.receive(c.agent.base, in) // it keeps the error for the caller
 	} else {
-		a.readElsewhere(&c.reading)
+		in.deferRead(&c.readers)
 	}
 }
 
-// end is called once, when the pipe is down.
+// end fails all calls of the connection and cancels all its requests, after the pipe has ended
+// with cause. It clears the connection from its peer and closes this end of the pipe. The read
+// loop calls it once.
 func (c *conn) end(cause error) {
 	close(c.down)
-	err := c.lost(cause)
+	err := c.lostError(cause)
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
-	c.owner.detach(c)
-	all := c.endCalls(err)
+	c.owner.clearConn(c)
+	c.pollLock.Lock() // a caller that leads may hold a reply that came before the end
+	c.waitLock.Lock()
+	calls := c.calls.close(err)
+	c.waitLock.Unlock()
+	c.pollLock.Unlock()
 	c.agent.conns.Delete(c)
-	for _, call := range all {
-		call.settle(nil, err, nil)
+	for _, call := range calls {
+		call.complete(nil, err, nil)
 	}
-	for _, r := range c.stopServing() {
-		r.cancel(marked(ErrCallerGone, err))
+	c.mu.Lock()
+	requests := c.serving
+	c.serving = nil
+	c.mu.Unlock()
+	for _, r := range requests {
+		r.cancel(withKind(ErrCallerGone, err))
 	}
-	c.part(cause)
-	if c.owner.isClient() && c.owner != c.agent.own {
-		c.agent.spawn(func() { c.agent.lostClient(c.owner) })
+	c.closePipe(cause)
+	if c.owner.isClient() && c.owner != c.agent.selfPeer {
+		c.agent.spawn(func() { c.agent.removeLostClient(c.owner) })
 	}
 }
 
-// endCalls empties the table of calls. A caller may have an answer in hand that came
-// before the end.
-func (c *conn) endCalls(err error) map[uint64]*call {
-	c.lead.Lock()
-	defer c.lead.Unlock()
-	c.ahead.Lock()
-	defer c.ahead.Unlock()
-	return c.calls.end(err)
-}
-
-// part ends this end of the pipe as the other one was ended. What either has sent last
-// still arrives where that was in an orderly way.
-func (c *conn) part(cause error) {
+// closePipe ends this end of the pipe after the pipe has ended with cause. If the other end
+// closed it in order, closePipe waits until all messages were read and closes this end, so that
+// the last messages of both arrive. It aborts the pipe otherwise, unless this process is closing
+// it.
+func (c *conn) closePipe(cause error) {
 	switch {
 	case errors.Is(cause, pipe.ErrPeerClosed):
-		c.reading.Wait()
+		c.readers.Wait()
 		if err := c.pipe.Close(); err != nil {
 			c.agent.log.Debug("pipe not closed in order", "peer", c.peer.Name, "error", err)
 		}
-	case errors.Is(cause, pipe.ErrClosed): // somebody is closing it
+	case errors.Is(cause, pipe.ErrClosed): // another goroutine closes it
 	default:
 		c.pipe.Abort(cause)
 	}
 }
 
-// lost is what calls fail with when the pipe is down.
-func (c *conn) lost(cause error) error {
+// lostError returns the error of calls after the pipe has ended with cause: ErrClosed if this
+// agent is closed, otherwise an error that matches ErrUnreachable and cause.
+func (c *conn) lostError(cause error) error {
 	if c.agent.isClosed() {
 		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, cause)
-}
-
-// stopServing empties the table of requests.
-func (c *conn) stopServing() map[uint64]*Request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := c.serving
-	c.serving = nil
-	return all
-}
-
-// writeNow sends what e holds and takes it back, where nobody has to wait for that: it
-// is small and there is room for it, or a test has decided what becomes of it. It
-// reports false if write is still to be called.
-func (c *conn) writeNow(e *envelope) (done bool, err error) {
-	if c.agent.outgoing != nil {
-		done, err = c.suffer(&e.about, &e.message)
-	}
-	if !done && e.small() {
-		done, err = c.pipe.TryWrite(&e.message)
-	}
-	if done = done || err != nil; done {
-		c.agent.envelopes.put(e)
-	}
-	return done, err
-}
-
-// write is writeNow that waits.
-func (c *conn) write(ctx context.Context, e *envelope) error {
-	err := c.pipe.Write(ctx, &e.message)
-	c.agent.envelopes.put(e)
-	return err
-}
-
-// tell sends a message without a body. It does not wait: who gives up a call wants to
-// go on.
-func (c *conn) tell(m *pipe.Message) {
-	// A pipe that is down has its reader to say so.
-	if taken, err := c.pipe.TryWrite(m); !taken && err == nil {
-		go func() { _ = c.pipe.Write(context.Background(), m) }()
-	}
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// devices is what an agent knows of memory that is not the host's.
+// devices is the device kinds of an agent other than the CPU, and its device map.
 type devices struct {
-	kinds map[string]device.Kind
-	place func(worker string, src device.Device) (device.Device, bool)
+	kinds     map[string]device.Kind
+	deviceMap func(worker string, src device.Device) (device.Device, bool)
 }
 
 func newDevices(c *Config) (*devices, error) {
-	d := &devices{kinds: map[string]device.Kind{}, place: c.DeviceMap}
+	d := &devices{kinds: map[string]device.Kind{}, deviceMap: c.DeviceMap}
 	for _, k := range c.Kinds {
 		if k == nil || k.Name() == device.KindCPU || d.kinds[k.Name()] != nil {
 			return nil, fmt.Errorf("%w: Kinds has nil, %s, or a kind twice", ErrConfig, device.KindCPU)
@@ -26,29 +26,31 @@ func newDevices(c *Config) (*devices, error) {
 	return d, nil
 }
 
-// target is where a tensor of a message goes that lies on src: as the device map of the
-// caller says, there or back.
-func (e *envelope) target(d *devices, src device.Device) (device.Device, error) {
-	worker := e.about.Peer.Name
+// target returns the device at the receiver of out for a tensor on src: by the agent's device map
+// for a request, by the inverse of the caller's for a reply. Host memory is sent to host memory.
+// It returns an error if the map has no device for src.
+func (out *outMessage) target(d *devices, src device.Device) (device.Device, error) {
+	worker := out.view.Peer.Name
 	if src == device.CPU() {
 		return src, nil
 	}
-	if e.about.Kind != KindRequest {
-		if to, ok := e.back[src]; ok {
+	if out.view.Kind != KindRequest {
+		if to, ok := out.replyMap[src]; ok {
 			return to, nil
 		}
 		return src, fmt.Errorf("a tensor is on %v, and the device map of %s has no device, or several, that go there: move it to the CPU, or set DeviceMap there", src, worker)
 	}
-	if d.place != nil {
-		if to, ok := d.place(worker, src); ok {
+	if d.deviceMap != nil {
+		if to, ok := d.deviceMap(worker, src); ok {
 			return to, nil
 		}
 	}
 	return src, fmt.Errorf("a tensor is on %v, and the device map has no device of %s for it: move it to the CPU, or set DeviceMap", src, worker)
 }
 
-// alloc makes memory for a tensor that comes, which is valid on the stream of its
-// buffer.
+// alloc allocates memory for a tensor that is received: from host for the CPU, otherwise on the
+// device, on a new stream on which the memory is valid. The error is that of the allocator or the
+// device kind, and matches ErrProtocol if the kind is not among Config.Kinds.
 func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*tensor.Storage, error) {
 	if on == device.CPU() {
 		return host.Alloc(size)
@@ -68,19 +70,20 @@ func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*ten
 	return tensor.NewStorage(buf, nil)
 }
 
-// streams are those on which the tensors of a message are valid, if any are not on the
-// host.
-func (a *arrival) streams() []device.Stream {
+// streams returns the streams on which the tensors of a received message are valid, one for each
+// tensor whose memory has a stream.
+func (in *inMessage) streams() []device.Stream {
 	var all []device.Stream
-	for i := range a.memory.Tensors {
-		if s := a.memory.Tensors[i].Stream(); s != nil {
+	for i := range in.memory.Tensors {
+		if s := in.memory.Tensors[i].Stream(); s != nil {
 			all = append(all, s)
 		}
 	}
 	return all
 }
 
-// order makes the streams of ctx wait for the tensors of a result.
+// order makes the current streams of ctx (device.StreamFrom) wait for the work enqueued on
+// streams, so that tensors of a result can be used on them. The error is a *future.StreamError.
 func order(ctx context.Context, streams []device.Stream) error {
 	if len(streams) == 0 {
 		return nil
@@ -91,4 +94,55 @@ func order(ctx context.Context, streams []device.Stream) error {
 	}
 	_, err := f.Wait(ctx)
 	return err
+}
+
+// route is one pair of a device map: tensors on From of one worker go to device To of another.
+// The ends of a pipe exchange their routes for replies. Its name is part of the wire format.
+type route struct{ From, To device.Device }
+
+// routes returns the pairs of the device map for the worker of that name, for all devices of
+// viable kinds here. It is nil without a device map.
+func (d *devices) routes(worker string) []route {
+	if d.deviceMap == nil {
+		return nil
+	}
+	var all []route
+	for _, k := range d.kinds {
+		if k.Viable() != nil {
+			continue
+		}
+		for _, from := range k.Devices() {
+			if to, ok := d.deviceMap(worker, from); ok {
+				all = append(all, route{from, to})
+			}
+		}
+	}
+	return all
+}
+
+// peerTerms are the terms for calls between both ends that the peer has sent in the handshake.
+type peerTerms struct {
+	callBytes int     // the peer's limit for calls of this end
+	routes    []route // of the peer's tensors, to devices of this end
+}
+
+// deviceRoutes maps the device of a tensor to the device to which it is sent.
+type deviceRoutes map[device.Device]device.Device
+
+// replyDevices returns the routes of replies: for each device here, the caller's device from
+// which it sends tensors to it. Devices to which the caller sends from more than one device are
+// left out.
+func replyDevices(routes []route) deviceRoutes {
+	back := deviceRoutes{}
+	var unclear []device.Device
+	for _, r := range routes {
+		if _, twice := back[r.To]; twice {
+			unclear = append(unclear, r.To)
+		}
+		back[r.To] = r.From
+	}
+	for _, d := range unclear {
+		delete(back, d)
+	}
+	return back
 }

@@ -33,7 +33,7 @@ func addOne(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	}, buf)
 }
 
-// npus maps each device to another, by index, of those that have one.
+// npus returns a device map by index.
 func npus(to map[int]int) func(string, device.Device) (device.Device, bool) {
 	return func(_ string, src device.Device) (device.Device, bool) {
 		index, ok := to[src.Index]
@@ -43,7 +43,7 @@ func npus(to map[int]int) func(string, device.Device) (device.Device, bool) {
 
 var made = agent.NewFunc[int, *tensor.Tensor]("test.made")
 
-// startDevices joins two workers with two devices each, and these maps.
+// startDevices joins two workers with two devices each and these device maps.
 func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kinds []*delayed.Kind) {
 	kinds = []*delayed.Kind{npu.NewKind(), npu.NewKind()}
 	group = startGroup(t, 2, func(rank int, c *agent.Config) {
@@ -66,7 +66,7 @@ func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kind
 	return group, kinds
 }
 
-// onDevice is a tensor of that many fives.
+// onDevice returns a tensor of n fives on a device.
 func onDevice(t *testing.T, k *delayed.Kind, index, n int) (*tensor.Tensor, *delayed.Stream) {
 	s, err := k.NewStream(k.Devices()[index])
 	require.NoError(t, err)
@@ -78,8 +78,8 @@ func onDevice(t *testing.T, k *delayed.Kind, index, n int) (*tensor.Tensor, *del
 	return x, s.(*delayed.Stream)
 }
 
-// requireSix reads a tensor on a stream of the caller that waits for nothing but what
-// the call ordered it behind.
+// requireSix reads a tensor of sixes on a stream of the caller, which waits only for the work
+// after which the call has ordered it.
 func requireSix(t *testing.T, k *delayed.Kind, x *tensor.Tensor, s device.Stream) {
 	t.Helper()
 	buf, err := x.Buffer()
@@ -102,7 +102,7 @@ func TestTensorsOnDevices(t *testing.T) {
 		release()
 		y, err := f.Wait(ctx)
 		require.NoError(t, err)
-		require.Equal(t, kinds[0].Devices()[0], y.Device(), "there and back")
+		require.Equal(t, kinds[0].Devices()[0], y.Device(), "to the other device and back")
 		requireSix(t, kinds[0], y, mine)
 
 		x, _ = onDevice(t, kinds[0], 0, n)
@@ -116,8 +116,8 @@ func TestTensorsOnDevices(t *testing.T) {
 	require.ErrorContains(t, err, "a tensor is on npu:1, and the device map has no device of worker1 for it")
 }
 
-// Answers go the way back of the caller's map, whatever the callee's says.
-func TestAnswersGoBack(t *testing.T) {
+// The devices of replies are determined by the caller's map, whatever the map of the callee.
+func TestReplyDevices(t *testing.T) {
 	for name, callee := range map[string]map[int]int{"no map": nil, "another map": {0: 0, 1: 1}} {
 		t.Run(name, func(t *testing.T) {
 			group, kinds := startDevices(t, map[int]int{0: 1}, callee)
@@ -141,8 +141,8 @@ func TestAnswersGoBack(t *testing.T) {
 	}
 }
 
-// The pipe may have been opened by the one who is called.
-func TestAnswersGoBackOnThePipeOfTheCallee(t *testing.T) {
+// The pipe was opened by the callee.
+func TestReplyDevicesOnPipeOfCallee(t *testing.T) {
 	group, kinds := startDevices(t, map[int]int{0: 1, 1: 0}, nil)
 	_, err := plusOne.Call(t.Context(), group[1], "worker0", nil)
 	require.ErrorIs(t, err, agent.ErrPanic, "there is a pipe")
@@ -153,8 +153,8 @@ func TestAnswersGoBackOnThePipeOfTheCallee(t *testing.T) {
 	}
 }
 
-// Where several devices of the caller go to one there is no way back.
-func TestAnswersThatGoNowhere(t *testing.T) {
+// If the caller maps several devices to one, a tensor there cannot be returned.
+func TestAmbiguousReplyDevice(t *testing.T) {
 	group, kinds := startDevices(t, map[int]int{0: 1, 1: 1}, map[int]int{0: 0, 1: 1})
 	x, _ := onDevice(t, kinds[0], 0, 16)
 	_, err := plusOne.Call(t.Context(), group[0], "worker1", x)
@@ -162,7 +162,7 @@ func TestAnswersThatGoNowhere(t *testing.T) {
 	require.ErrorContains(t, err, "has no device, or several, that go there")
 }
 
-func TestKindsOfDevices(t *testing.T) {
+func TestInvalidKinds(t *testing.T) {
 	k := npu.NewKind()
 	t.Cleanup(k.Close)
 	for _, kinds := range [][]device.Kind{{nil}, {device.NewCPU()}, {k, k}} {
@@ -171,8 +171,8 @@ func TestKindsOfDevices(t *testing.T) {
 	}
 }
 
-// Tensors for a device that the worker called does not have are refused there.
-func TestDeviceThatIsNotThere(t *testing.T) {
+// The callee rejects tensors for a device that it does not have.
+func TestUnknownTargetDevice(t *testing.T) {
 	kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {
 		c.Funcs = agent.Funcs{plusOne.Serve(addOne)}
@@ -191,5 +191,5 @@ func TestDeviceThatIsNotThere(t *testing.T) {
 	require.ErrorIs(t, err, agent.ErrArguments)
 	require.ErrorContains(t, err, "tensor for device npu:0, which is not among the Kinds here")
 	_, err = plusOne.Call(t.Context(), group[0], "worker1", filled(t, 1, 1))
-	require.ErrorIs(t, err, agent.ErrPanic, "the pipe lives on: the handler finds no stream")
+	require.ErrorIs(t, err, agent.ErrPanic, "the pipe is still open: the handler finds no stream")
 }

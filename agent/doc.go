@@ -1,5 +1,4 @@
-// Package agent makes a group of named workers that call each other's functions
-// with tensors.
+// Package agent forms groups of named workers, which call each other's functions with tensors.
 //
 //	var Add = agent.NewFunc[AddArgs, *tensor.Tensor]("example.add")
 //
@@ -11,24 +10,22 @@
 //	sum, err := Add.Call(ctx, a, "worker1", AddArgs{A: x, B: y})
 //	later := Add.Go(ctx, a, "worker1", AddArgs{A: x, B: y})
 //
-// Workers find each other through a store (package store), and have one pipe for
-// each pair that talks, over the best path that the two share. What can be called is
-// what a worker lists. Arguments and results are Go values; the tensors in them
-// travel as tensors of the pipe do (package codec).
+// Workers find each other through a store (package store). Two workers that call each other
+// share one pipe, over the best path between them. A worker serves the functions listed in its
+// Config. Arguments and results are Go values (package codec); tensors in them are sent as
+// tensors of the pipe.
 //
 // # Calls
 //
-// A call ends with the result, or with an error that says why there is none; a
-// worker that dies ends all calls to it. The deadline travels along, and the
-// handler's context ends when nobody waits for its answer any more.
+// A call returns the result or an error; all calls to a worker that dies fail. The deadline of
+// the caller's context applies to the handler too, whose context ends when the caller no longer
+// waits.
 //
-// A handler runs on a goroutine for which nobody waits, of which Config.MaxHandlers run at
-// once; one that waits for calls of its own lets another one run meanwhile. Pass on its
-// context, so that this is known.
+// A handler runs on a goroutine of its own; at most Config.MaxHandlers run at once. A handler
+// that waits for its own calls does not count: pass its context to these calls.
 //
 // # Extending
 //
-// What is built on calls needs nothing of the inside: a Handler serves messages of a
-// type of its own, an Interceptor sees all messages and adds sections to them, and
-// codec.Hook encodes values in its own way.
+// Extensions use the exported API: a Handler serves messages of a new type, an Interceptor sees
+// all messages and adds sections to them, a codec.Hook replaces the encoding of values.
 package agent

@@ -5,80 +5,83 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// What can go wrong with a call. Errors of this package are of type *Error and
-// match one of these.
+// Errors of calls. The functions of this package return an *Error, which matches one of
+// these, an error about joining, an error of package store, or that of a context.
 var (
-	// ErrNoWorker says that the group has no such worker.
+	// ErrNoWorker means that the group has no such worker.
 	ErrNoWorker = errors.New("no such worker")
 
-	// ErrNoFunction says that the worker that was called does not serve the function,
-	// or no messages of that type.
+	// ErrNoFunction means that the worker that was called does not serve the function, or no
+	// messages of that type.
 	ErrNoFunction = errors.New("not served")
 
-	// ErrArguments says that the values of a call are not those that the function
-	// takes, or cannot travel.
+	// ErrArguments means that the values of a call are not those that the function takes, or
+	// cannot be encoded.
 	ErrArguments = errors.New("wrong arguments")
 
-	// ErrResult says that the result of a function cannot travel, or is not what
-	// the caller expects.
+	// ErrResult means that the result of a function cannot be encoded, or does not have the
+	// type that the caller expects.
 	ErrResult = errors.New("wrong result")
 
-	// ErrTimeout says that a call took longer than it may. It matches
-	// context.DeadlineExceeded too.
+	// ErrTimeout means that a call took longer than its limit. The error matches
+	// context.DeadlineExceeded, too.
 	ErrTimeout = errors.New("timed out")
 
-	// ErrCallerGone is the cause with which the context of a handler ends when
-	// nobody waits for it any more.
+	// ErrCallerGone is the cause with which the context of a handler ends when its caller
+	// does not wait for the reply any more.
 	ErrCallerGone = errors.New("caller gave up")
 
-	// ErrUnreachable says that there is no pipe to a worker: it could not be
-	// opened, or it broke, as it does when the worker dies.
+	// ErrUnreachable means that there is no pipe to a worker: it could not be opened, or it
+	// broke, as it does when the worker dies.
 	ErrUnreachable = errors.New("unreachable")
 
-	// ErrRestarted says that a worker answers by the name and rank of one that was
-	// there before. It is another incarnation, which knows nothing of what was
-	// agreed on with the first.
+	// ErrRestarted means that another incarnation of the worker has its name and rank now. It
+	// has no state of the earlier one.
 	ErrRestarted = errors.New("restarted")
 
-	// ErrRefused says that a worker does not let another one talk to it.
+	// ErrRefused means that a worker rejected the pipe of another one.
 	ErrRefused = errors.New("refused")
 
-	// ErrConfig says that a Config, or what it lists, makes no sense.
+	// ErrConfig means that a Config, an option or an argument is invalid.
 	ErrConfig = errors.New("wrong configuration")
 
-	// ErrPanic says that a handler panicked, or what makes the memory for a call.
+	// ErrPanic means that a handler, an allocator or an interceptor panicked.
 	ErrPanic = errors.New("panic in handler")
 
-	// ErrClosed says that the agent here, or the one that was called, has shut down.
+	// ErrClosed means that this agent, or the one that was called, has shut down.
 	ErrClosed = errors.New("agent closed")
 
-	// ErrOverloaded says that a worker had more calls of one caller than it agreed to.
-	// Calls that were given up count there until their handlers return, and those that
-	// handlers make are let in beyond what was agreed on, to a limit; a caller that keeps
-	// to the protocol brings it about by one of these only, or by more keys than
-	// Limits.KeyBytes allows. The function has not run.
+	// ErrOverloaded means that a worker rejected a call, because the caller had more calls in
+	// progress there than agreed on, or more keys than Limits.KeyBytes allows. The function
+	// has not run. A caller waits before it exceeds Limits.CallBytes. So this happens only
+	// with calls that were cancelled, which count until their handlers return, with calls
+	// that handlers make, which do not wait, and with keys.
 	ErrOverloaded = errors.New("overloaded")
 
-	// ErrEvicted fails a call with a key for which a function that is served with Once has
-	// run before, or may have, and whose answer is not kept. The function does not run
+	// ErrEvicted means that a function that is served with Once has run for the key of the
+	// call before, or may have, and that the reply is not kept. The function does not run
 	// again. The text names the limit to raise at the worker that was called.
-	ErrEvicted = errors.New("answer evicted")
+	ErrEvicted = errors.New("reply evicted")
 
-	// ErrFuture says that a value holds a future, which means nothing elsewhere. Wait
-	// for it, or serve the function so that the future is its answer: Func.ServeAsync,
-	// AsyncFunction.
-	ErrFuture = errors.New("a future cannot travel: wait for it, or serve the function with ServeAsync")
+	// ErrFuture means that a value holds a future, which cannot be encoded. Wait for it, or
+	// serve the function such that the outcome of the future is its result: with
+	// Func.ServeAsync or AsyncFunction.
+	ErrFuture = errors.New("a future cannot be encoded: wait for it, or serve the function with ServeAsync")
 
-	// ErrProtocol says that a peer sent what no agent sends.
+	// ErrProtocol means that a peer sent what no agent sends.
 	ErrProtocol = errors.New("protocol broken")
 )
 
-// Error is the error of a call: what was tried, with whom, and why it failed.
+// Error is the error of an operation of an agent.
 type Error struct {
-	Op     string // "call", "serve", "join", ...
-	Func   string // the function or type of message, if there is one
+	Op     string // the operation: "call", "serve", "join", ...
+	Func   string // the function or the type of message, if there is one
 	Worker string // the worker at the other end, if it is known
 	Err    error
 }
@@ -91,11 +94,12 @@ func (e *Error) Error() string {
 	if e.Worker != "" {
 		text += " on " + e.Worker
 	}
-	return text + ": " + textOf(e.Err)
+	return text + ": " + errorText(e.Err)
 }
 
-// textOf is the text of an error that a peer may have left out.
-func textOf(err error) string {
+// errorText returns the text of err, or "unknown error" for nil: an error decoded from a peer may
+// lack its cause.
+func errorText(err error) string {
 	if err == nil {
 		return "unknown error"
 	}
@@ -105,52 +109,164 @@ func textOf(err error) string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// TimeoutError is a call that ran out of time. It matches ErrTimeout and
+// TimeoutError is the error of a call that took longer than its limit. It matches ErrTimeout and
 // context.DeadlineExceeded.
 type TimeoutError struct {
 	Limit time.Duration
 }
 
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("RPC ran for more than set timeout (%d ms) and will now be marked with an error", e.Limit.Milliseconds())
+	return fmt.Sprintf("no reply within the call's limit of %v", e.Limit)
 }
 
-// Timeout makes TimeoutError a net.Error in spirit.
+// Timeout returns true, as net.Error requires of a timeout.
 func (e *TimeoutError) Timeout() bool { return true }
 
-// Is reports whether target is one of the errors that a timeout is.
+// Is reports whether target is ErrTimeout or context.DeadlineExceeded.
 func (e *TimeoutError) Is(target error) bool {
 	return target == ErrTimeout || target == context.DeadlineExceeded
 }
 
-// marked is err as one that matches kind.
-func marked(kind, err error) error {
+// ConfigError is the error of a number that is out of range. It matches ErrConfig.
+type ConfigError struct {
+	Field string // "Timeout", "Retry.Max", "Retry.Delay" or "Retry.Backoff"
+	Value any
+	Min   int
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("%v: %s is %v, and must be at least %d", ErrConfig, e.Field, e.Value, e.Min)
+}
+
+// Unwrap returns ErrConfig.
+func (e *ConfigError) Unwrap() error { return ErrConfig }
+
+// UnknownWorkerError is the error of a destination that no worker of the group has. It matches
+// ErrNoWorker.
+type UnknownWorkerError struct {
+	Self   WorkerInfo // the worker that looked for it
+	Name   string     // the name that was looked for, if ByRank is false
+	Rank   int        // the rank that was looked for, if ByRank is true
+	ByRank bool
+}
+
+func (e *UnknownWorkerError) Error() string {
+	if e.ByRank {
+		return fmt.Sprintf("%v: the group of %s has no rank %d", ErrNoWorker, e.Self, e.Rank)
+	}
+	return fmt.Sprintf("%v: the group of %s has no worker named %s", ErrNoWorker, e.Self, e.Name)
+}
+
+// Unwrap returns ErrNoWorker.
+func (e *UnknownWorkerError) Unwrap() error { return ErrNoWorker }
+
+// withKind returns err as an error that matches kind, nil if err is nil.
+func withKind(kind, err error) error {
 	if err == nil || errors.Is(err, kind) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
-// PanicError is a handler that panicked. It matches ErrPanic.
+// PanicError is the error of a handler that panicked. It matches ErrPanic.
 type PanicError struct {
-	Value string // what it panicked with
-	Stack string `tensorpipe:"-"` // of the goroutine, at the worker that was called; a caller gets it if asked for by RemoteStack
+	Value string // of the panic, as text
+	Stack string `tensorpipe:"-"` // of the goroutine; sent to callers that use RemoteStack
 }
 
 func (e *PanicError) Error() string { return "panic in handler: " + e.Value }
 
-// Unwrap makes e match ErrPanic.
+// Unwrap returns ErrPanic.
 func (e *PanicError) Unwrap() error { return ErrPanic }
 
-// RemoteError is what a handler at another worker returned, or what that worker has
-// to say against the call. errors.Is and errors.As find the error itself where its
-// type or identity is registered at both ends; otherwise its text is what it was.
+// RemoteError is the error with which a worker replied: that of the handler, or the reason for
+// which the worker rejected the call. errors.Is and errors.As find the original error if its
+// value or its type is registered at both ends; otherwise its text is the same.
 type RemoteError struct {
 	Err   error
-	Stack string `tensorpipe:"-"` // of a handler that panicked, if asked for by RemoteStack
+	Stack string `tensorpipe:"-"` // of a handler that panicked, for a caller that uses RemoteStack
 }
 
-func (e *RemoteError) Error() string { return textOf(e.Err) }
+func (e *RemoteError) Error() string { return errorText(e.Err) }
 
-// Unwrap returns the error as far as it could travel.
+// Unwrap returns the error as it was decoded.
 func (e *RemoteError) Unwrap() error { return e.Err }
+
+// sentinels are the errors that have the same identity at both ends of every call.
+var sentinels = map[string]error{
+	"agent.ErrNoWorker":    ErrNoWorker,
+	"agent.ErrNoFunction":  ErrNoFunction,
+	"agent.ErrArguments":   ErrArguments,
+	"agent.ErrResult":      ErrResult,
+	"agent.ErrTimeout":     ErrTimeout,
+	"agent.ErrCallerGone":  ErrCallerGone,
+	"agent.ErrUnreachable": ErrUnreachable,
+	"agent.ErrRestarted":   ErrRestarted,
+	"agent.ErrRefused":     ErrRefused,
+	"agent.ErrConfig":      ErrConfig,
+	"agent.ErrPanic":       ErrPanic,
+	"agent.ErrClosed":      ErrClosed,
+	"agent.ErrOverloaded":  ErrOverloaded,
+	"agent.ErrEvicted":     ErrEvicted,
+	"agent.ErrProtocol":    ErrProtocol,
+	"agent.ErrFuture":      ErrFuture,
+
+	"future.ErrDone":        future.ErrDone,
+	"future.ErrPending":     future.ErrPending,
+	"future.ErrCancelled":   future.ErrCancelled,
+	"future.ErrNilCallback": future.ErrNilCallback,
+	"future.ErrNilFuture":   future.ErrNilFuture,
+	"future.ErrNilError":    future.ErrNilError,
+	"future.ErrCycle":       future.ErrCycle,
+	"future.ErrGoexit":      future.ErrGoexit,
+
+	"codec.ErrCorrupt":     codec.ErrCorrupt,
+	"codec.ErrLimit":       codec.ErrLimit,
+	"codec.ErrType":        codec.ErrType,
+	"codec.ErrCycle":       codec.ErrCycle,
+	"codec.ErrUnsupported": codec.ErrUnsupported,
+	"codec.ErrStorage":     codec.ErrStorage,
+	"codec.ErrRegistered":  codec.ErrRegistered,
+}
+
+// errorTypes are the types of errors that are sent with their fields.
+var errorTypes = map[string]error{
+	"agent.Error":        (*Error)(nil),
+	"agent.TimeoutError": (*TimeoutError)(nil),
+	"agent.PanicError":   (*PanicError)(nil),
+	"agent.RemoteError":  (*RemoteError)(nil),
+
+	"aten.UnknownError":    (*aten.UnknownError)(nil),
+	"aten.RegisteredError": (*aten.RegisteredError)(nil),
+	"aten.KernelError":     (*aten.KernelError)(nil),
+	"aten.SizeError":       (*aten.SizeError)(nil),
+	"aten.ValueError":      (*aten.ValueError)(nil),
+	"aten.LimitError":      (*aten.LimitError)(nil),
+}
+
+// registerErrors registers in r the errors and error types that every agent uses, and makes the
+// encoding of futures fail with ErrFuture. Several agents may share a registry. The error matches
+// ErrConfig.
+func registerErrors(r *codec.Registry) error {
+	var errs []error
+	for name, err := range sentinels {
+		errs = append(errs, r.RegisterError(name, err))
+	}
+	for name, sample := range errorTypes {
+		errs = append(errs, r.Register(name, sample))
+	}
+	errs = append(errs, codec.Refuse[future.Any](r, ErrFuture))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: Registry: %w", ErrConfig, err)
+	}
+	return nil
+}
+
+// wireError returns the error that is sent for err: the panic of a callback of a future is sent as a
+// *PanicError, any other error as it is.
+func wireError(err error) error {
+	if p, ok := err.(*future.PanicError); ok && p != nil {
+		return &PanicError{Value: fmt.Sprint(p.Value), Stack: string(p.Stack)}
+	}
+	return err
+}

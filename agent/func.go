@@ -8,103 +8,102 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Future is the result of a call that comes later; see package future.
+// Future is the result of a call that has not ended yet; see package future.
 type Future[T any] = future.Future[T]
 
-// None is the result of a function that has none, and the argument of one that takes
-// none.
+// None is the argument, or the result, of a function that has none.
 type None struct{}
 
-// Func is the name of a function together with the types of its argument and its
-// result. It does nothing by itself: callers call by it, and a worker that lists
-// what Serve returns is called. Both ends may use types of their own as long as they
-// are of the same make, see package codec.
+// Func is the name of a function with the types of its argument and its result. Callers call
+// the function with it; a worker serves the function by listing the result of Serve. The two
+// ends may use different types if these are encoded alike, see package codec.
 type Func[A, R any] struct{ name string }
 
-// NewFunc names a function. The name is what both ends must agree on; it has a dot or
-// a slash to keep those of different packages apart, by custom.
+// NewFunc returns the Func of that name, on which both ends must agree. By convention a name
+// has a dot or a slash after the name of a package.
 func NewFunc[A, R any](name string) Func[A, R] { return Func[A, R]{name} }
 
-// Name is the name of the function.
+// Name returns the name of the function.
 func (f Func[A, R]) Name() string { return f.name }
 
-// Call calls the function on the worker to and waits for the result. The call ends
-// when ctx does, and after the agent's default timeout or that of an option; the
-// handler's context then ends too.
+// Call calls the function on the worker to and waits for the result. The call ends with ctx,
+// and after the agent's default timeout or that of an option; then the context of the handler
+// ends, too.
 //
-// The memory of args belongs to the call until it returns, and no longer where it fails
-// while the request is still being sent. The error is an *Error. It
-// wraps a *RemoteError for what the handler returned, and otherwise matches
-// ErrTimeout, ErrUnreachable, ErrNoWorker, ErrArguments, ErrResult, ErrClosed or the
-// error of ctx.
+// The memory of args is in use until Call returns, and no longer if the call fails while the
+// request is being sent. The error is an *Error. It wraps a *RemoteError for an error that the
+// handler returned, and otherwise matches ErrTimeout, ErrUnreachable, ErrNoWorker,
+// ErrArguments, ErrResult, ErrClosed or the error of ctx.
 func (f Func[A, R]) Call(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) (R, error) {
 	var result R
 	err := a.roundTrip(ctx, target{to: to, name: f.name, opts: opts}, &result, &args)
 	return result, err
 }
 
-// Go is Call that does not wait for the result. It does wait while too much is in
-// flight to the worker. The memory of args belongs to the call until the future is
-// done, whatever its outcome: where that comes while the request is still being sent the
-// memory is taken back first, which does not wait for the other end. Canceling the future
-// ends the call as the end of ctx does, and returns when the memory is free.
+// Go is Call without waiting for the result. It does wait while the calls in progress to the
+// worker use up Limits.CallBytes. The memory of args is in use until the future is done: if
+// the call ends while the request is being sent, the future is done once the memory is free,
+// which does not depend on the other end. Cancelling the future ends the call as the end of
+// ctx does, and returns when the memory is free.
 func (f Func[A, R]) Go(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) *Future[R] {
-	return goCall[R](ctx, a, target{to: to, name: f.name, opts: opts}, &args)
+	return callInScope[R](ctx, a, target{to: to, name: f.name, opts: opts}, &args)
 }
 
 // Served is a function that a worker serves, for Config.Funcs.
 type Served struct {
-	entry entry
+	entry handlerEntry
 	err   error
 }
 
-// Funcs are the functions that a worker serves. It serves no other.
+// Funcs are the functions that a worker serves. It serves no others.
 type Funcs []Served
 
 // ServeOption changes how a function is served.
 type ServeOption func(*Served)
 
-// Short says that a function returns at once and waits for nothing. It runs where what the
-// caller sends is taken in, which saves a change of goroutines, and without regard to
-// Config.MaxHandlers. That is on a goroutine of the agent, or on that of anyone in this
-// process who waits for an answer of the same worker: it takes no lock that somebody
-// holds while he makes a call, and runtime.Goexit, which FailNow of a test calls too,
-// would end the goroutine of that one. While a call, a barrier, a future or a look at the
-// store for which it waits after all, with its context, is not over, somebody else takes in
-// what comes; but whoever lent it his goroutine waits too. If it waits for anything else it
-// holds up everything that comes from this caller, which may be what it waits for.
+// Short declares that a function returns quickly and waits for nothing. It runs on the goroutine
+// that reads the messages of the caller, which saves a switch to another one, and regardless
+// of Config.MaxHandlers. That goroutine is one of the agent, or one of this process that waits
+// for a reply of the same worker. Hence the function must not take a lock that some goroutine
+// holds during a call, and runtime.Goexit, which FailNow of a test calls, would end the
+// goroutine that waits.
+//
+// If the function waits with its context for a call, a barrier, a future or the store after
+// all, another goroutine reads the messages of the caller; the goroutine on which it runs is
+// held up. If it waits for anything else, all messages of this caller are held up, perhaps
+// that for which it waits among them.
 func Short() ServeOption { return func(s *Served) { s.entry.short = true } }
 
-// Borrows says that a function keeps nothing of its argument: the memory of the tensors
-// in it, or viewed by its result, is used for others once the answer has left. Large
-// calls are faster so, since fresh memory costs more than a copy.
+// Borrows declares that a function keeps no reference to its argument: the memory of the
+// tensors in it, or of views of these in its result, is reused once the reply was sent. This
+// makes large calls faster, since new memory costs more than a copy.
 func Borrows() ServeOption { return func(s *Served) { s.entry.borrows = true } }
 
-// Serve has fn serve the function. The context is cancelled when the caller gives up
-// or dies; what it returned is thrown away then. fn owns its argument. Its result must
-// not change before it has left, which nobody tells: return what nobody changes.
+// Serve returns the function as served by fn. The context of fn is cancelled when the caller
+// cancels the call or dies; the result of fn is discarded then. fn owns its argument. The result
+// must not change until it was sent, and nothing reports when that is: return values that are not
+// changed later. If fn is nil, or the options exclude each other, Join fails with ErrConfig.
 func (f Func[A, R]) Serve(fn func(ctx context.Context, args A) (R, error), opts ...ServeOption) Served {
 	if fn == nil {
-		return f.served(nil, opts)
+		return newServed(f.name, nil, opts)
 	}
-	return f.served(&plainHandler[A, R]{fn}, opts)
+	return newServed(f.name, &plainHandler[A, R]{fn}, opts)
 }
 
-// ServeAsync has fn serve the function: the answer is the future's outcome. fn returns
-// at once, and takes no place of those of Config.Handlers once it has. When the
-// caller gives up, the future is cancelled.
+// ServeAsync returns the function as served by fn, whose future is the result of the call. fn
+// must return at once, and counts for Config.MaxHandlers only until then. When the caller cancels
+// the call the future is cancelled.
 func (f Func[A, R]) ServeAsync(fn func(ctx context.Context, args A) *Future[R], opts ...ServeOption) Served {
 	if fn == nil {
-		return f.served(nil, opts)
+		return newServed(f.name, nil, opts)
 	}
-	return f.served(&asyncHandler[A, R]{fn}, opts)
+	return newServed(f.name, &asyncHandler[A, R]{fn}, opts)
 }
 
-func (f Func[A, R]) served(h invocable, opts []ServeOption) Served { return served(f.name, h, opts) }
-
-// served is a function that is served by h, if it is not nil.
-func served(name string, h invocable, opts []ServeOption) Served {
-	s := Served{entry: entry{name: name}}
+// newServed returns the function of that name as served by h, with opts applied. If h is nil, or
+// the options exclude each other, the result holds an error, with which Join fails.
+func newServed(name string, h invocable, opts []ServeOption) Served {
+	s := Served{entry: handlerEntry{name: name}}
 	if h == nil {
 		s.err = fmt.Errorf("%w: %s: function is nil", ErrConfig, name)
 	} else {
@@ -114,7 +113,7 @@ func served(name string, h invocable, opts []ServeOption) Served {
 		set(&s)
 	}
 	if s.entry.once && s.entry.borrows {
-		s.err = fmt.Errorf("%w: %s: a result that is remembered must not view memory that is given back: Once or Borrows", ErrConfig, name)
+		s.err = fmt.Errorf("%w: %s: a result that is kept must not view memory that is reused: Once or Borrows", ErrConfig, name)
 	}
 	return s
 }
@@ -134,7 +133,8 @@ func (h *plainHandler[A, R]) Open(r *Request) (Task, error) {
 	return t, decodeArgs(r, &t.args)
 }
 
-// decodeArgs decodes the argument of a function.
+// decodeArgs decodes the argument of a function to the value to which ptr points. The error
+// matches ErrArguments.
 func decodeArgs(r *Request, ptr any) error {
 	if err := r.Decode(ptr); err != nil {
 		return fmt.Errorf("%w of %s: %w", ErrArguments, r.Name(), err)
@@ -145,12 +145,11 @@ func decodeArgs(r *Request, ptr any) error {
 func (t *plainTask[A, R]) Run(ctx context.Context, r *Request) {
 	result, err := t.handler.fn(ctx, t.args)
 	if err != nil {
-		r.failed(err)
+		r.failLogged(err)
 		return
 	}
 	t.result = result
-	// An error is the answer then.
-	_ = r.answer(&t.result)
+	_ = r.replyResult(&t.result) // an error is the reply instead
 }
 
 type asyncHandler[A, R any] struct {
@@ -168,13 +167,38 @@ func (h *asyncHandler[A, R]) Open(r *Request) (Task, error) {
 }
 
 func (t *asyncTask[A, R]) Run(ctx context.Context, r *Request) {
-	r.answerLater(ctx, t.handler.fn(ctx, t.args))
+	r.replyFuture(ctx, t.handler.fn(ctx, t.args))
 }
 
-// failed answers with the error of a function.
-func (r *Request) failed(err error) {
+// failLogged replies with the error of a function, and logs it unless it is context.Canceled.
+func (r *Request) failLogged(err error) {
 	if !errors.Is(err, context.Canceled) {
 		r.conn.agent.log.Warn("handler failed", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
 	}
 	_ = r.Fail(err)
+}
+
+// Typed is one type of messages. A worker serves it by a handler in Config.Handlers. Its
+// requests are calls as those of a Func, but the handler decodes the arguments and replies
+// itself, and each request has a name whose meaning the type defines.
+type Typed[A, R any] struct{ typ string }
+
+// NewTyped returns the type of messages of that name. By convention the name begins with a
+// package; "agent." is reserved for this one.
+func NewTyped[A, R any](typ string) Typed[A, R] { return Typed[A, R]{typ} }
+
+// Type returns the name of the type.
+func (m Typed[A, R]) Type() string { return m.typ }
+
+// Call sends a request and waits for the reply, as Func.Call does. The handler at the worker must
+// decode an A and reply with a pointer to an R.
+func (m Typed[A, R]) Call(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) (R, error) {
+	var result R
+	err := a.roundTrip(ctx, target{to: to, typ: m.typ, name: name, opts: opts}, &result, &args)
+	return result, err
+}
+
+// Go is Call without waiting for the reply, see Func.Go.
+func (m Typed[A, R]) Go(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) *Future[R] {
+	return callInScope[R](ctx, a, target{to: to, typ: m.typ, name: name, opts: opts}, &args)
 }

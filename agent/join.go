@@ -1,24 +1,32 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"net"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// join listens, finds the other workers, and lets them in.
+// join opens the store, listens, joins the group, and lets other workers in. After an error the
+// caller must close the agent, which may hold what was opened.
 func (a *Agent) join(ctx context.Context, c *Config) error {
 	if err := a.openStore(ctx, c); err != nil {
 		return err
 	}
-	if err := c.checkClient(); err != nil {
-		return err
+	if c.Client && c.WorldSize > 0 { // WorldSize may come from the environment
+		return fmt.Errorf("%w: a static group of %d has no clients", ErrConfig, c.WorldSize)
 	}
 	if err := a.listen(ctx, c); err != nil {
 		return err
@@ -26,7 +34,10 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
 		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
-		Replace: c.Replace, Extra: c.mark(),
+		Replace: c.Replace,
+	}
+	if c.Client {
+		self.Extra = []byte(clientExtra)
 	}
 	var err error
 	if c.WorldSize > 0 {
@@ -39,16 +50,19 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	}
 	self = a.roster.Self()
 	a.self = WorkerInfo{Name: self.Name, Rank: self.Rank}
-	a.own = a.makePeer(self)
+	a.selfPeer = a.newPeer(self)
 	a.update()
 	close(a.joined)
 	if c.WorldSize == 0 {
-		a.spawn(a.watch)
+		a.spawn(a.watchGroup)
 	}
 	return nil
 }
 
-// openStore opens the store, which for env:// also says who this worker is.
+// openStore sets the store of the agent: Config.Store, which remains the caller's, or the one
+// that Config.Rendezvous names, which Close closes. For env:// it also sets rank and world size
+// of c. The error matches ErrConfig if this worker would serve the store without protection, or
+// is that of package store.
 func (a *Agent) openStore(ctx context.Context, c *Config) error {
 	if c.Store != nil {
 		a.store = c.Store
@@ -68,27 +82,34 @@ func (a *Agent) openStore(ctx context.Context, c *Config) error {
 		addr, o.Join = env.Addr, o.Join || env.Served
 	}
 	o.Rank, o.WorldSize = max(c.Rank, 0), c.WorldSize
-	if err := a.checkStore(c, &o, addr); err != nil {
-		return err
+	if addr != "" && o.Rank <= 0 && !o.Join { // this worker serves the store
+		e := exposure{
+			"serving the store", "any process that reaches the store at this address can become a member of the group",
+			"tcp://" + cmp.Or(o.Listen, addr), isLoopback(cmp.Or(o.Listen, addr)),
+		}
+		if err := a.checkAccess(c, e); err != nil {
+			return err
+		}
 	}
 	s, err := store.Open(ctx, c.Rendezvous, o)
 	a.store, a.ownStore = s, err == nil
 	return err
 }
 
-// listen makes what other workers reach this one by.
+// listen creates the pipe context, listens at the addresses of c and starts to accept pipes. The
+// error matches ErrConfig for an address that needs a token, or is that of package pipe. Close
+// closes the pipe context.
 func (a *Agent) listen(ctx context.Context, c *Config) error {
 	urls := c.Listen
 	if len(urls) == 0 {
 		urls = []string{"uv://127.0.0.1:0", "shm://"}
 	}
-	if err := a.checkListen(c, urls); err != nil {
-		return err
-	}
-	a.greetings.most = max(c.Limits.Greetings, c.WorldSize) // all members may come at once
+	a.handshakes.max = max(c.Limits.Greetings, c.WorldSize) // all members may connect at once
 	make := c.NewContext
 	if make == nil {
-		make = func(o pipe.Options) (*pipe.Context, error) { return newContext(o, silence) }
+		make = func(o pipe.Options) (*pipe.Context, error) {
+			return newContext(tensorpipe.DefaultProfile(), o, ackTimeout)
+		}
 	}
 	var err error
 	a.pipes, err = make(pipe.Options{
@@ -96,7 +117,8 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 		Dialect: pipe.DialectNative,
 		Limits: pipe.Limits{
 			MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes,
-			PipeBytesInFlight: inFlight(c.Limits.CallBytes),
+			// Calls that wait for memory at the other end must leave bytes for replies, which free it.
+			PipeBytesInFlight: max(1<<30, 4*min(c.Limits.CallBytes, math.MaxInt/4)),
 			UnadmittedBytes:   c.Limits.UnadmittedBytes,
 		},
 		Kinds:  c.Kinds,
@@ -105,6 +127,16 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	if err != nil {
 		return err
 	}
+	for _, u := range urls {
+		local, err := a.pipes.IsLocal(u)
+		if err != nil {
+			return err
+		}
+		e := exposure{"listening", "any process that reaches this address can call the functions served here", u, local}
+		if err := a.checkAccess(c, e); err != nil {
+			return err
+		}
+	}
 	if a.listener, err = a.pipes.Listen(ctx, urls...); err != nil {
 		return err
 	}
@@ -112,30 +144,28 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// inFlight is what a pipe may have on its way: calls that wait for memory at the other
-// end, and room for answers beside them, by which that memory becomes free.
-func inFlight(callBytes int) int { return max(1<<30, 4*min(callBytes, math.MaxInt/4)) }
-
-// watch keeps up with who is in a dynamic group.
-func (a *Agent) watch() {
+// watchGroup updates the peers at each change of a dynamic group until the agent is closed. It
+// logs why it ends earlier.
+func (a *Agent) watchGroup() {
 	err := a.roster.Watch(a.base, func(roster.Change) { a.update() })
 	switch {
 	case a.isClosed():
 	case errors.Is(err, ErrRemoved):
 		a.log.Error("this worker is not in the group any more: join again", "group", a.group, "error", err)
 	case err != nil:
-		a.log.Warn("changes of the group are not noticed any more", "error", err)
+		a.log.Warn("changes of the group are no longer watched", "error", err)
 	}
 }
 
-// Bounds of what a store is told that does not answer: by Shutdown, and by Close.
+// Bounds of leaving the group if the store does not answer.
 const (
-	leaveTimeout  = 5 * time.Second
-	vanishTimeout = time.Second
+	leaveTimeout      = 5 * time.Second // for Shutdown
+	closeLeaveTimeout = time.Second     // for Close
 )
 
-// leave tells the store that this worker is gone.
-func (a *Agent) leave() error {
+// leaveGroup removes this worker from the group on the store, within leaveTimeout. It is no error
+// if another worker has done so. Other errors are those of package roster.
+func (a *Agent) leaveGroup() error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if err := a.roster.Leave(ctx); err != nil && !errors.Is(err, roster.ErrRemoved) {
@@ -144,15 +174,100 @@ func (a *Agent) leave() error {
 	return nil
 }
 
-// vanish is leave for who goes whatever the store says.
-func (a *Agent) vanish() error {
+// leaveOnClose is leaveGroup for Close, within closeLeaveTimeout: it logs errors of the store and
+// returns nil.
+func (a *Agent) leaveOnClose() error {
 	if a.roster == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), vanishTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), closeLeaveTimeout)
 	defer cancel()
 	if err := a.roster.LeaveNow(ctx); err != nil && !errors.Is(err, roster.ErrRemoved) {
-		a.log.Warn("the store still lists this worker, which has gone", "group", a.group, "rank", a.self.Rank, "error", err)
+		a.log.Warn("the store still lists this worker, which has left", "group", a.group, "rank", a.self.Rank, "error", err)
 	}
 	return nil
 }
+
+// exposure is a service of this worker at an address.
+type exposure struct {
+	action  string // what this worker does, for the error
+	warning string // what any process that reaches the address can do
+	address string // URL
+	local   bool   // whether only processes of this machine reach it
+}
+
+// checkAccess returns an error that matches ErrConfig if processes on other machines can reach e
+// without a token or TLS. If Config.Insecure is set it logs a warning instead.
+func (a *Agent) checkAccess(c *Config, e exposure) error {
+	if len(c.Token) > 0 || c.Secure || e.local {
+		return nil
+	}
+	if !c.Insecure {
+		return fmt.Errorf("%w: %s at %s admits any process that reaches it: set Token, use TLS, or set Insecure", ErrConfig, e.action, e.address)
+	}
+	a.log.Warn(e.warning, "address", e.address)
+	return nil
+}
+
+// isLoopback reports whether the host of a TCP address, host:port, is localhost or an address of the
+// loopback interface.
+func isLoopback(address string) bool {
+	u, err := url.Parse("tcp://" + address)
+	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
+}
+
+// ackTimeout is how long bytes sent to a worker may stay unacknowledged before it counts as dead. It
+// is the time that keepalive takes on an idle pipe; keepalive does not apply while calls are
+// in flight.
+const ackTimeout = 30 * time.Second
+
+// newContext creates a context with the transports and channels of p. Transports whose peers may
+// vanish without notice get ackTimeout, see transport.AckTimeouter: otherwise calls without a
+// timeout would wait until the kernel stops retransmitting, about a quarter of an hour. p is not
+// changed.
+func newContext(p tensorpipe.Profile, o pipe.Options, ackTimeout time.Duration) (*pipe.Context, error) {
+	o.Transports = slices.Clone(p.Transports) // the lanes of channels use them too
+	for i, e := range o.Transports {
+		if t, ok := e.Transport.(transport.AckTimeouter); ok {
+			o.Transports[i].Transport = t.WithAckTimeout(ackTimeout)
+		}
+	}
+	return p.NewContext(o)
+}
+
+// Errors of joining a group and of staying in it, beside ErrConfig and the errors of package
+// store.
+var (
+	// ErrName reports an invalid name of a worker or of the group.
+	ErrName = roster.ErrName
+
+	// ErrWorldSize reports that workers do not agree on the size of the group, or that a
+	// rank is not below it.
+	ErrWorldSize = roster.ErrWorldSize
+
+	// ErrDuplicateName and ErrDuplicateRank report that two workers have the same name or rank.
+	// For a worker that joins a complete group the error is ErrJoined.
+	ErrDuplicateName = roster.ErrDuplicateName
+	ErrDuplicateRank = roster.ErrDuplicateRank
+
+	// ErrMixed reports that some workers want a static group, others a dynamic one.
+	ErrMixed = roster.ErrMixed
+
+	// ErrVersion reports that two workers have no version of the agents' protocol in common, or
+	// that a value on the store was written by a later version.
+	ErrVersion = roster.ErrVersion
+
+	// ErrJoined reports that another incarnation of the worker has joined and not left. If it
+	// has died, a static group keeps it: form a group under another name.
+	ErrJoined = roster.ErrRejoin
+
+	// ErrStoreLost reports that the store has lost the group's keys, as after a restart.
+	ErrStoreLost = roster.ErrLost
+
+	// ErrRemoved reports that this worker is no longer in its dynamic group: another worker
+	// removed it, see Agent.Remove, or replaced it, see Config.Replace.
+	ErrRemoved = roster.ErrRemoved
+
+	// ErrStatic reports that members of a static group cannot be removed.
+	ErrStatic = roster.ErrStatic
+)

@@ -13,12 +13,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// two is a call whose result is an n by n tensor of twos.
-func (w worker) two() *agent.Future[*tensor.Tensor] {
+// callTwo calls the next worker for an n by n tensor of twos.
+func (w worker) callTwo() *agent.Future[*tensor.Tensor] {
 	return opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, w.n, w.n), full(1, w.n, w.n))
 }
 
-// square is an n by n tensor of that value.
+// square returns an n by n tensor of value.
 func (w worker) square(value float32) *tensor.Tensor { return full(value, w.n, w.n) }
 
 func requireValue(t require.TestingT, w worker, f *agent.Future[*tensor.Tensor], want *tensor.Tensor) {
@@ -27,7 +27,7 @@ func requireValue(t require.TestingT, w worker, f *agent.Future[*tensor.Tensor],
 	equalTensor(t, want, got)
 }
 
-// plusIf makes a callback that adds n to the value of a future, and fails unless that is want.
+// plusIf returns a callback that adds n to the value of a future, and fails unless that is want.
 func plusIf(want *tensor.Tensor, n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	return func(f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 		x, err := f.Result()
@@ -48,7 +48,7 @@ func plusIf(want *tensor.Tensor, n int) func(*agent.Future[*tensor.Tensor]) (*te
 func TestParityCallbacks(t *testing.T) {
 	inProcesses(t, "rpc/RpcTest.test_callback_simple", func(t require.TestingT, w worker) {
 		byCallback := future.New[*tensor.Tensor]()
-		f := w.two()
+		f := w.callTwo()
 		require.NoError(t, f.OnDone(func(f *agent.Future[*tensor.Tensor]) {
 			x, err := plusIf(w.square(2), 1)(f)
 			if err != nil {
@@ -62,7 +62,7 @@ func TestParityCallbacks(t *testing.T) {
 		requireValue(t, w, f, w.square(2))
 	})
 	inOneProcess(t, "rpc/RpcTest.test_callback_multi", func(t require.TestingT, w worker) {
-		f := w.two()
+		f := w.callTwo()
 		var more []*agent.Future[*tensor.Tensor]
 		for i := range 10 {
 			more = append(more, future.Then(f, plusIf(w.square(2), i)))
@@ -80,7 +80,7 @@ func TestParityCallbacks(t *testing.T) {
 		}
 		requireValue(t, w, f, w.square(22))
 	})
-	inOneProcess(t, "rpc/RpcTest.test_callback_in_rpc", adds(addUseFuture, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_callback_in_rpc", requireSum(addUseFuture, inSync, 1, 2, 4))
 	inOneProcess(t, "rpc/RpcTest.test_callback_with_ret", func(t require.TestingT, w worker) {
 		addOne := func(x *tensor.Tensor) *agent.Future[*tensor.Tensor] {
 			return opAsync(w.ctx, w.Agent, w.next(1), "aten::add", x, 1)
@@ -114,7 +114,7 @@ func TestParityCallbacks(t *testing.T) {
 	})
 	inOneProcess(t, "rpc/RpcTest.test_add_done_callback", func(t require.TestingT, w worker) {
 		var set atomic.Bool
-		f := w.two()
+		f := w.callTwo()
 		require.NoError(t, f.OnDone(func(f *agent.Future[*tensor.Tensor]) { set.Store(f.Err() == nil) }))
 		then := future.Then(f, func(*agent.Future[*tensor.Tensor]) (bool, error) { return set.Load(), nil })
 		requireValue(t, w, f, w.square(2))
@@ -123,6 +123,6 @@ func TestParityCallbacks(t *testing.T) {
 		require.True(t, before, "callbacks run in order")
 		requireValue(t, w, f, w.square(2))
 	})
-	inOneProcess(t, "rpc/RpcTest.test_future_in_rpc", adds(setResult, inSync, 1, 2, 4))
-	inOneProcess(t, "rpc/RpcTest.test_future_nested_callback", adds(nestedCallback, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_future_in_rpc", requireSum(setResult, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_future_nested_callback", requireSum(nestedCallback, inSync, 1, 2, 4))
 }

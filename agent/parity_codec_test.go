@@ -11,10 +11,10 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
 )
 
-// jsonCodec encodes values as JSON, and counts.
+// jsonCodec encodes values as JSON, and counts its calls.
 type jsonCodec struct{ encoded, decoded *atomic.Int32 }
 
 func (c jsonCodec) Encode(e *codec.Encoder, ptr any) error {
@@ -36,7 +36,7 @@ func (c jsonCodec) Decode(d *codec.Decoder, ptr any) error {
 	return json.Unmarshal(text, ptr)
 }
 
-// unexported has what package codec refuses, and JSON leaves out.
+// unexported is encoded by JSON, which ignores unexported fields, and rejected by package codec.
 type unexported struct {
 	N      int
 	hidden int
@@ -55,7 +55,7 @@ func TestParityCodec(t *testing.T) {
 		group := startGroup(t, parityWorld, func(rank int, c *agent.Config) {
 			c.Registry, c.Funcs, c.Codec = parityRegistry(), agent.Funcs{serve}, jsonCodec{&encoded[rank], &decoded[rank]}
 		})
-		allWell(t, group, func(a *agent.Agent) error {
+		requireAll(t, group, func(a *agent.Agent) error {
 			got, err := twice.Call(t.Context(), a, next(a), unexported{N: 21, hidden: 1})
 			return errors.Join(err, want(unexported{N: 42}, got))
 		})

@@ -12,11 +12,11 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// serveCore makes a worker one of the tests of calls, stress and deadlines.
+// serveCore configures a worker for the tests of calls, stress and deadlines.
 func serveCore(rank int, c *agent.Config) {
 	serveParity(rank, c)
 	value, runs, let := future.New[int](), &atomic.Int64{}, future.New[bool]()
@@ -39,14 +39,14 @@ func serveCore(rank int, c *agent.Config) {
 			return 0, pauseFor(ctx, time.Duration(seconds*float64(time.Second)))
 		}),
 		agent.Function("nested_rpc", nestedAdd),
-		agent.Function("my_script_func", func(x *tensor.Tensor) (*tensor.Tensor, error) { return addHere(x, x) }),
+		agent.Function("my_script_func", func(x *tensor.Tensor) (*tensor.Tensor, error) { return addLocal(x, x) }),
 		agent.Function("timed_out_rpc", func(ctx context.Context) error { _, err := let.Wait(ctx); return err }),
 		agent.Function("let_go", func() error { return let.Set(true) }),
 		agent.Function("slow_add", func(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 			if err := pauseFor(ctx, 100*time.Millisecond); err != nil {
 				return nil, err
 			}
-			return addHere(x, y)
+			return addLocal(x, y)
 		}),
 	)
 }
@@ -80,7 +80,7 @@ func heavy(x any) error {
 	return err
 }
 
-// heavyDense returns the dense argument of heavy: upstream's, or less of it under the race
+// heavyDense returns the dense argument of heavy: that of PyTorch, or a smaller one under the race
 // detector.
 func heavyDense() *tensor.Tensor { return full(1, race.Pick(100, 20), race.Pick(100, 20)) }
 
@@ -107,7 +107,7 @@ func floats(x any) (out []float64, err error) {
 	return out, err
 }
 
-// nestedAdd has another worker add.
+// nestedAdd calls another worker that adds.
 func nestedAdd(ctx context.Context, rank int, x, y any) (any, error) {
 	return agent.One[any](agent.FromContext(ctx).Op(ctx, agent.Rank(rank), "aten::add", x, y))
 }
@@ -123,7 +123,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// add has a worker add, by the operator.
+// add calls the operator at another worker.
 func (w worker) add(t require.TestingT, to agent.To, x, y any) any {
 	sum, err := agent.One[any](w.Op(w.ctx, to, "aten::add", x, y))
 	require.NoError(t, err)
@@ -163,7 +163,7 @@ func TestParityAdd(t *testing.T) {
 		data[w.Self().Rank*(parityWorld+1)] = 0
 		got, err := agent.One[*tensor.Tensor](w.Op(w.ctx, w.next(1), "aten::nonzero", x))
 		require.NoError(t, err)
-		var places []int64 // by hand: all but the one on the diagonal, row by row
+		var places []int64 // expected indices: all but the one on the diagonal, row by row
 		for row := range int64(parityWorld) {
 			for column := range int64(parityWorld) {
 				if row != column || row != int64(w.Self().Rank) {
@@ -178,7 +178,7 @@ func TestParityAdd(t *testing.T) {
 }
 
 func TestParityCalls(t *testing.T) {
-	inTime(t, "rpc/RpcTest.test_int_callee", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_int_callee", serveCore, func(t require.TestingT, w worker) {
 		id, err := agent.One[int](w.Invoke(w.ctx, agent.Rank(w.n%parityWorld), "return_callee_id"))
 		require.NoError(t, err)
 		require.Equal(t, w.n%parityWorld, id)
@@ -200,7 +200,7 @@ func TestParityCalls(t *testing.T) {
 		value, err := agent.One[int](w.Invoke(w.ctx, w.Self().To(), "value"))
 		require.NoError(t, err)
 		require.Equal(t, (w.Self().Rank+parityWorld-1)%parityWorld, value)
-		_, err = w.Invoke(w.ctx, w.next(1), "set_value", w.n) // which is who else
+		_, err = w.Invoke(w.ctx, w.next(1), "set_value", w.n) // not this worker's rank
 		require.ErrorContains(t, err, "called by "+w.Self().String())
 	})
 	inProcesses(t, "rpc/RpcTest.test_nested_rpc", func(t require.TestingT, w worker) {
@@ -208,7 +208,7 @@ func TestParityCalls(t *testing.T) {
 		require.NoError(t, err)
 		equalTensor(t, full(2, 2, 2), sum)
 	})
-	inTime(t, "rpc/TensorPipeAgentRpcTest.test_nested_rpc_sparse", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/TensorPipeAgentRpcTest.test_nested_rpc_sparse", serveCore, func(t require.TestingT, w worker) {
 		sum, err := agent.One[any](w.Invoke(w.ctx, w.next(1), "nested_rpc", w.Self().Rank, buildSparse(t), buildSparse(t)))
 		require.NoError(t, err)
 		equalSparse(t, sparseOf(t, 6, 8, 10), sum)

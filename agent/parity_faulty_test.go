@@ -11,16 +11,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/agent/torch"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 func requireTimeout(t require.TestingT, err error, text string) {
 	require.ErrorIs(t, err, agent.ErrTimeout)
-	require.ErrorContains(t, err, "RPC ran for more than set timeout ("+text+") and will now be marked with an error")
+	require.Contains(t, torch.Error(err), "RPC ran for more than set timeout ("+text+") and will now be marked with an error")
 }
 
-// sleeper is what calls functions that take a while, in both ways.
+// sleeper calls functions that sleep, both blocking and with futures.
 type sleeper struct {
 	worker
 	t require.TestingT
@@ -46,7 +47,7 @@ func (s sleeper) args(seconds float64, opts []agent.CallOption) []any {
 }
 
 func TestParityTimeouts(t *testing.T) {
-	inTime(t, "rpc/RpcTest.test_default_timeout_used", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_default_timeout_used", serveCore, func(t require.TestingT, w worker) {
 		s := sleeper{w, t}
 		require.NoError(t, w.SetDefaultTimeout(time.Millisecond))
 		requireTimeout(t, s.run(1), "1 ms")
@@ -68,7 +69,7 @@ func TestParityTimeouts(t *testing.T) {
 		require.NoError(t, w.SetDefaultTimeout(0))
 		require.NoError(t, s.run(10_000))
 	})
-	inTime(t, "rpc/RpcTest.test_rpc_timeouts", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_rpc_timeouts", serveCore, func(t require.TestingT, w worker) {
 		s := sleeper{w, t}
 		requireTimeout(t, s.run(1, agent.Timeout(100*time.Millisecond)), "100 ms")
 		require.NoError(t, s.run(1))
@@ -78,11 +79,11 @@ func TestParityTimeouts(t *testing.T) {
 		require.NoError(t, s.run(1, agent.Timeout(5*time.Second)))
 		require.NoError(t, s.run(1000, agent.Timeout(0)))
 	})
-	inTime(t, "rpc/RpcTest.test_set_and_get_default_rpc_timeout", withTimeout(500*time.Millisecond), func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_set_and_get_default_rpc_timeout", withTimeout(500*time.Millisecond), func(t require.TestingT, w worker) {
 		require.Equal(t, 500*time.Millisecond, w.DefaultTimeout())
 		requireTimeout(t, sleeper{w, t}.run(1), "500 ms")
 	})
-	inTime(t, "rpc/TensorPipeAgentRpcTest.test_tensorpipe_set_default_timeout", withTimeout(100*time.Second), func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/TensorPipeAgentRpcTest.test_tensorpipe_set_default_timeout", withTimeout(100*time.Second), func(t require.TestingT, w worker) {
 		require.Equal(t, 100*time.Second, w.DefaultTimeout())
 		require.NoError(t, sleeper{w, t}.run(99))
 		requireTimeout(t, sleeper{w, t}.run(101), "100000 ms")
@@ -100,8 +101,8 @@ func TestParityOptions(t *testing.T) {
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_set_and_get_num_worker_threads", func(t *testing.T) {
 		group := startGroup(t, parityWorld, func(_ int, c *agent.Config) { c.MaxHandlers = 27 })
 		for _, a := range group {
-			require.Equal(t, "27", a.DebugInfo()["agent.thread_pool_size"])
-			require.Equal(t, "27", a.DebugInfo()["agent.num_idle_threads"])
+			require.Equal(t, "27", torch.DebugInfo(a.Metrics())["agent.thread_pool_size"])
+			require.Equal(t, "27", torch.DebugInfo(a.Metrics())["agent.num_idle_threads"])
 			require.Equal(t, 27, a.Metrics().MaxHandlers)
 		}
 	})
@@ -110,7 +111,7 @@ func TestParityOptions(t *testing.T) {
 		defer s.Close()
 		_, err := agent.Join(t.Context(), agent.Config{Name: "worker0", WorldSize: 1, Store: s, Timeout: -3 * time.Second})
 		require.ErrorIs(t, err, agent.ErrConfig)
-		require.ErrorContains(t, err, "RPC Timeout must be non-negative")
+		require.Contains(t, torch.Error(err), "RPC Timeout must be non-negative")
 		a := startGroup(t, 1, serveCore)[0]
 		require.ErrorIs(t, a.SetDefaultTimeout(-time.Second), agent.ErrConfig)
 		_, err = a.Invoke(t.Context(), "worker0", "runs", agent.Timeout(-time.Second))
@@ -118,11 +119,10 @@ func TestParityOptions(t *testing.T) {
 	})
 }
 
-// retryable are the types of messages that are sent again until they are answered,
-// as those of references are.
-var retryable = []string{"toy.fork", "toy.accept", "toy.delete", "toy.cleanup"}
+// retriedTypes are message types that are sent until they are answered, as for references.
+var retriedTypes = []string{"toy.fork", "toy.accept", "toy.delete", "toy.cleanup"}
 
-// acknowledge answers any message.
+// acknowledge handles any message by an empty reply.
 type acknowledge struct{}
 
 func (acknowledge) Open(r *agent.Request) (agent.Task, error) {
@@ -136,9 +136,9 @@ func (acknowledge) Short() {}
 
 const unreliableHandlers = 8
 
-// unreliable runs a subtest with four workers at once, each with its own fault injection,
-// in simulated time.
-func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t require.TestingT, w worker, f *faulty.Faulty)) {
+// withFaults runs a subtest with four workers in simulated time, each with its own fault
+// injection.
+func withFaults(t *testing.T, id string, rules []faulty.Rule, s func(t require.TestingT, w worker, f *faulty.Faulty)) {
 	t.Helper()
 	faults := make([]*faulty.Faulty, parityWorld)
 	configure := func(rank int, c *agent.Config) {
@@ -148,11 +148,11 @@ func unreliable(t *testing.T, id string, rules []faulty.Rule, s func(t require.T
 		serveCore(rank, c)
 		c.MaxHandlers = unreliableHandlers
 		c.Outgoing, c.Handlers = faults[rank].Outgoing, map[string]agent.Handler{}
-		for _, typ := range retryable {
+		for _, typ := range retriedTypes {
 			c.Handlers[typ] = acknowledge{}
 		}
 	}
-	inTime(t, id, configure, func(t require.TestingT, w worker) { s(t, w, faults[w.Self().Rank]) })
+	inSimulatedTime(t, id, configure, func(t require.TestingT, w worker) { s(t, w, faults[w.Self().Rank]) })
 }
 
 func (w worker) send(typ string, opts ...agent.CallOption) error {
@@ -160,14 +160,15 @@ func (w worker) send(typ string, opts ...agent.CallOption) error {
 	return err
 }
 
-// A message that fails three times arrives where it is sent again, and the sender counts each attempt.
+// A message that fails three times arrives if it is retried, and fault injection counts each
+// attempt.
 func TestFailedMessagesAreRetried(t *testing.T) {
-	unreliable(t, "four workers", faulty.FailFirst(3, retryable...), func(t require.TestingT, w worker, f *faulty.Faulty) {
-		for i, typ := range retryable {
+	withFaults(t, "four workers", faulty.FailFirst(3, retriedTypes...), func(t require.TestingT, w worker, f *faulty.Faulty) {
+		for i, typ := range retriedTypes {
 			require.ErrorIs(t, w.send(typ), faulty.ErrInjected)
 			require.Equal(t, faulty.Count{Matched: 1, Taken: 1}, f.Counts()[i])
 			require.NoError(t, w.send(typ, agent.WithRetry(agent.Retry{})))
-			require.Equal(t, faulty.Count{Matched: 4, Taken: 3}, f.Counts()[i], "two more fail, and one gets through")
+			require.Equal(t, faulty.Count{Matched: 4, Taken: 3}, f.Counts()[i], "two more fail, and one is sent")
 			require.NoError(t, w.send(typ))
 		}
 		require.NoError(t, sleeper{w, t}.run(0))
@@ -175,11 +176,11 @@ func TestFailedMessagesAreRetried(t *testing.T) {
 }
 
 func TestParityFaultyOptions(t *testing.T) {
-	failing := faulty.FailFirst(3, retryable...)
-	// Upstream's defaults: four types fail three times, and calls of two kinds are late.
+	failing := faulty.FailFirst(3, retriedTypes...)
+	// PyTorch's defaults: four types fail three times, and calls of two kinds are delayed.
 	late := faulty.DelayTypes(map[string]time.Duration{"agent.invoke": 1500 * time.Millisecond, "aten": 1500 * time.Millisecond})
-	unreliable(t, "rpc/FaultyAgent.verify_backend_options", slices.Concat(failing, late), func(t require.TestingT, w worker, f *faulty.Faulty) {
-		require.Equal(t, "8", w.DebugInfo()["agent.thread_pool_size"])
+	withFaults(t, "rpc/FaultyAgent.verify_backend_options", slices.Concat(failing, late), func(t require.TestingT, w worker, f *faulty.Faulty) {
+		require.Equal(t, "8", torch.DebugInfo(w.Metrics())["agent.thread_pool_size"])
 		require.Equal(t, 8, w.Metrics().MaxHandlers)
 		require.Equal(t, time.Minute, w.DefaultTimeout())
 		require.Equal(t, []faulty.Rule{
@@ -190,7 +191,7 @@ func TestParityFaultyOptions(t *testing.T) {
 			{Types: []string{"agent.invoke"}, Do: faulty.Delay(1500 * time.Millisecond)},
 			{Types: []string{"aten"}, Do: faulty.Delay(1500 * time.Millisecond)},
 		}, f.Options().Rules)
-		for i, typ := range retryable { // they are what the agent does
+		for i, typ := range retriedTypes { // the options are in effect
 			for n := range 3 {
 				require.ErrorIs(t, w.send(typ), faulty.ErrInjected)
 				require.Equal(t, faulty.Count{Matched: n + 1, Taken: n + 1}, f.Counts()[i])
@@ -204,35 +205,36 @@ func TestParityFaultyOptions(t *testing.T) {
 		require.Equal(t, 1500*time.Millisecond, time.Since(begun))
 		equalTensor(t, integer(2), w.add(t, w.next(1), integer(1), integer(1)).(*tensor.Tensor))
 		require.Equal(t, 3000*time.Millisecond, time.Since(begun))
-		require.Equal(t, []faulty.Count{{Matched: 1, Taken: 1}, {Matched: 1, Taken: 1}}, f.Counts()[len(retryable):])
+		require.Equal(t, []faulty.Count{{Matched: 1, Taken: 1}, {Matched: 1, Taken: 1}}, f.Counts()[len(retriedTypes):])
 	})
 	custom := faulty.FailFirst(2, "toy.fork", "toy.delete")
-	unreliable(t, "rpc/FaultyAgent.custom_faulty_messages", custom, func(t require.TestingT, w worker, f *faulty.Faulty) {
+	withFaults(t, "rpc/FaultyAgent.custom_faulty_messages", custom, func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Equal(t, custom, f.Options().Rules)
-		for _, typ := range retryable {
+		for _, typ := range retriedTypes {
 			err := w.send(typ)
 			if typ == "toy.fork" || typ == "toy.delete" {
-				require.ErrorContains(t, err, "RPCErr:2:Send attempt failed intentionally for "+typ)
+				require.ErrorIs(t, err, faulty.ErrInjected)
+				require.Contains(t, torch.Error(err), "RPCErr:2:Send attempt failed intentionally for "+typ)
 				continue
 			}
 			require.NoError(t, err)
 		}
 	})
-	unreliable(t, "rpc/FaultyAgent.no_faulty_messages", nil, func(t require.TestingT, w worker, f *faulty.Faulty) {
+	withFaults(t, "rpc/FaultyAgent.no_faulty_messages", nil, func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Empty(t, f.Options().Rules)
-		for _, typ := range retryable {
+		for _, typ := range retriedTypes {
 			require.NoError(t, w.send(typ))
 		}
 		require.NoError(t, sleeper{w, t}.run(0))
 		require.Empty(t, f.Counts())
 	})
 	delays := map[string]time.Duration{"toy.accept": 2 * time.Second, "toy.cleanup": 3 * time.Second}
-	unreliable(t, "rpc/FaultyAgent.custom_messages_to_delay", faulty.DelayTypes(delays), func(t require.TestingT, w worker, f *faulty.Faulty) {
+	withFaults(t, "rpc/FaultyAgent.custom_messages_to_delay", faulty.DelayTypes(delays), func(t require.TestingT, w worker, f *faulty.Faulty) {
 		require.Equal(t, []faulty.Rule{
 			{Types: []string{"toy.accept"}, Do: faulty.Delay(2 * time.Second)},
 			{Types: []string{"toy.cleanup"}, Do: faulty.Delay(3 * time.Second)},
 		}, f.Options().Rules)
-		for _, typ := range retryable {
+		for _, typ := range retriedTypes {
 			begun := time.Now()
 			require.NoError(t, w.send(typ))
 			require.Equal(t, delays[typ], time.Since(begun))
@@ -240,9 +242,9 @@ func TestParityFaultyOptions(t *testing.T) {
 	})
 }
 
-// lateCalls makes calls of which the requests are delayed by 1.5 s, with shorter and longer
-// limits, in both forms. Each call that succeeds returns 2.
-func lateCalls(call func(w worker, opts ...any) ([]any, error), begin func(w worker, opts ...any) *agent.Future[[]any]) func(require.TestingT, worker, *faulty.Faulty) {
+// delayedCalls makes calls whose requests are delayed by 1.5 s, with shorter and longer timeouts,
+// blocking and with futures. Each call that succeeds returns 2.
+func delayedCalls(call func(w worker, opts ...any) ([]any, error), begin func(w worker, opts ...any) *agent.Future[[]any]) func(require.TestingT, worker, *faulty.Faulty) {
 	return func(t require.TestingT, w worker, f *faulty.Faulty) {
 		requireTwo := func(sum *tensor.Tensor, err error) {
 			require.NoError(t, err)
@@ -274,13 +276,13 @@ func lateCalls(call func(w worker, opts ...any) ([]any, error), begin func(w wor
 func TestParityFaultyTimeouts(t *testing.T) {
 	const late = 1500 * time.Millisecond
 	sum := func(opts []any) []any { return append([]any{integer(1), integer(1)}, opts...) }
-	unreliable(t, "rpc/FaultyAgent.rpc_builtin_timeout", faulty.DelayTypes(map[string]time.Duration{"agent.invoke": late, "aten": late}), lateCalls(
+	withFaults(t, "rpc/FaultyAgent.rpc_builtin_timeout", faulty.DelayTypes(map[string]time.Duration{"agent.invoke": late, "aten": late}), delayedCalls(
 		func(w worker, opts ...any) ([]any, error) { return w.Op(w.ctx, w.next(1), "aten::add", sum(opts)...) },
 		func(w worker, opts ...any) *agent.Future[[]any] {
 			return w.OpAsync(w.ctx, w.next(1), "aten::add", sum(opts)...)
 		}))
 	doubled := func(opts []any) []any { return append([]any{integer(1)}, opts...) }
-	unreliable(t, "rpc/FaultyAgent.rpc_script_timeout", faulty.DelayTypes(map[string]time.Duration{"agent.invoke": late}), lateCalls(
+	withFaults(t, "rpc/FaultyAgent.rpc_script_timeout", faulty.DelayTypes(map[string]time.Duration{"agent.invoke": late}), delayedCalls(
 		func(w worker, opts ...any) ([]any, error) {
 			return w.Invoke(w.ctx, w.next(1), "my_script_func", doubled(opts)...)
 		},

@@ -13,9 +13,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
-	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/team"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/loglines"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -23,7 +23,7 @@ type abc struct{ A, B, C int }
 
 var myFunction = agent.NewFunc[abc, int]("my_function")
 
-// myClass is a type of an application.
+// myClass is a type of the application.
 type myClass struct {
 	A int
 	T *tensor.Tensor
@@ -35,12 +35,12 @@ func (m *myClass) IncrementValue(increment int) { m.A += increment }
 func (m *myClass) GetValue() int                { return m.A }
 func myStaticMethod(f int) bool                 { return f > 10 }
 
-// myClassMethod is one of the class, not of an instance.
+// classMethods has a method that is a class method in PyTorch.
 type classMethods struct{}
 
 func (classMethods) MyClassMethod(d, e int) int { return d + e }
 
-// tensorClass has tensors within tensors within tensors, of which several are one.
+// tensorClass has nested tensors, some of which are the same.
 type tensorClass struct {
 	A *tensor.Tensor
 	B []*tensor.Tensor
@@ -56,7 +56,7 @@ func buildComplexTensors() tensorClass {
 	return tensorClass{A: a, B: b, C: [][]*tensor.Tensor{b, b}, D: d, E: map[string][]any{"a": d}}
 }
 
-// nested encodes itself as a call with its arguments, which are tensors.
+// nested encodes itself as a call with tensor arguments.
 type nested struct{ T *tensor.Tensor }
 
 func (n nested) AppendTensorpipe(e *codec.Encoder) error {
@@ -82,12 +82,12 @@ func (n *nested) ParseTensorpipe(d *codec.Decoder) error {
 
 var operators = aten.Default()
 
-// compute calls an operator here.
+// compute runs an operator locally.
 func compute(name string, args ...any) (*tensor.Tensor, error) {
 	return agent.One[*tensor.Tensor](operators.Call(context.Background(), name, args, nil))
 }
 
-func addHere(x, y *tensor.Tensor) (*tensor.Tensor, error) { return compute("aten::add", x, y) }
+func addLocal(x, y *tensor.Tensor) (*tensor.Tensor, error) { return compute("aten::add", x, y) }
 
 func complexTensors(list []*tensor.Tensor, c tensorClass, named map[string]*tensor.Tensor) (res *tensor.Tensor, a *tensor.Tensor, b []*tensor.Tensor, cc tensorClass, err error) {
 	if c.B[0] != c.A || c.C[1][1] != c.A || c.D[0] != any(c.A) || c.E["a"][1].([]*tensor.Tensor)[0] != c.A {
@@ -95,7 +95,7 @@ func complexTensors(list []*tensor.Tensor, c tensorClass, named map[string]*tens
 	}
 	res = list[0]
 	for _, x := range append(list[:len(list):len(list)], named["foo"], named["bar"]) {
-		if res, err = addHere(res, x); err != nil {
+		if res, err = addLocal(res, x); err != nil {
 			return nil, nil, nil, c, err
 		}
 	}
@@ -118,21 +118,21 @@ func sumSparse(list []*tensor.Sparse) (any, error) {
 	return sum[0], nil
 }
 
-// layers counts at one worker the chains of calls that end there. No caller waits for them.
-type layers struct {
+// callChains counts the chains of calls that end at one worker. Callers do not wait for them.
+type callChains struct {
 	ended  atomic.Int32
 	broken atomic.Pointer[error]
 }
 
-// nest calls the worker of that rank, whose handler calls the next one, ttl calls in all.
-func (l *layers) nest(ctx context.Context, a *agent.Agent, rank, ttl int) int {
+// nestCall calls the worker of that rank, whose handler calls the next one, ttl calls in all.
+func (l *callChains) nestCall(ctx context.Context, a *agent.Agent, rank, ttl int) int {
 	if ttl == 0 {
 		l.ended.Add(1)
 		return 0
 	}
-	// The handler's context ends with it, the call does not.
+	// The call continues after the handler and its context have ended.
 	later := a.InvokeAsync(context.WithoutCancel(ctx), agent.Rank(rank), "multi_layer", (rank+1)%parityWorld, ttl-1)
-	_ = later.OnDone(func(f *agent.Future[[]any]) { // it is no nil, and cannot be refused
+	_ = later.OnDone(func(f *agent.Future[[]any]) { // OnDone fails only for nil
 		if err := f.Err(); err != nil {
 			l.broken.Store(&err)
 		}
@@ -144,20 +144,20 @@ const expectedErr = "Expected error"
 
 func raiseFunc() error       { return errors.New(expectedErr) }
 func raiseEscaped() error    { return errors.New(verbatim) }
-func raiseCustom() error     { return &strangerError{true, "foo"} }
+func raiseCustom() error     { return &unregisteredError{true, "foo"} }
 func raiseKnown() error      { return fmt.Errorf("x: %w", &codeError{1, "known"}) }
 func raiseSentinel() error   { return fmt.Errorf("x: %w", errQuota) }
 func identity(value any) any { return value }
 
-// strangerError is a type that only the worker knows that returns it.
-type strangerError struct {
+// unregisteredError is a type that is registered only at the worker that returns it.
+type unregisteredError struct {
 	Flag bool
 	Msg  string
 }
 
-func (e *strangerError) Error() string { return "CustomException: " + e.Msg }
+func (e *unregisteredError) Error() string { return "CustomException: " + e.Msg }
 
-// serveParity makes a worker one of the parity tests.
+// serveParity configures a worker for the parity tests.
 func serveParity(rank int, c *agent.Config) {
 	c.Registry = parityRegistry()
 	c.Funcs = agent.Funcs{
@@ -173,9 +173,9 @@ func serveParity(rank int, c *agent.Config) {
 		agent.Function("MyClass.my_instance_method", myClass.MyInstanceMethod),
 		agent.Function("MyClass.my_static_method", myStaticMethod),
 		agent.Function("no_result", func() {}),
-		agent.Function("my_tensor_function", addHere, agent.Short()),
+		agent.Function("my_tensor_function", addLocal, agent.Short()),
 		agent.Function("my_complex_tensor_function", complexTensors),
-		agent.Function("run_nested_pickle", func(n *nested, x *tensor.Tensor) (*tensor.Tensor, error) { return addHere(n.T, x) }),
+		agent.Function("run_nested_pickle", func(n *nested, x *tensor.Tensor) (*tensor.Tensor, error) { return addLocal(n.T, x) }),
 		agent.Function("raise_func", raiseFunc),
 		agent.Function("raise_func_escape", raiseEscaped),
 		agent.Function("custom_raise_func", raiseCustom),
@@ -248,11 +248,11 @@ func TestParityFunctions(t *testing.T) {
 	inProcesses(t, "rpc/RpcTest.test_py_multi_async_call", func(t require.TestingT, w worker) {
 		info := agent.WorkerInfo{Name: w.nextName(), Rank: w.n % parityWorld}
 		one := w.InvokeAsync(w.ctx, info.To(), "MyClass.my_static_method", w.n+10)
-		two := w.InvokeAsync(w.ctx, info.To(), "min", w.n, w.n+1, w.n+2)
+		callTwo := w.InvokeAsync(w.ctx, info.To(), "min", w.n, w.n+1, w.n+2)
 		got, err := one.Wait(w.ctx)
 		require.NoError(t, err)
 		require.Equal(t, []any{true}, got)
-		got, err = two.Wait(w.ctx)
+		got, err = callTwo.Wait(w.ctx)
 		require.NoError(t, err)
 		require.Equal(t, []any{w.n}, got)
 	})
@@ -359,7 +359,7 @@ func TestParityErrors(t *testing.T) {
 			serveParity(rank, c)
 			c.Logger = logged[rank].Logger()
 		})
-		atOnce(t, group, func(t require.TestingT, w worker) {
+		runAll(t, group, func(t require.TestingT, w worker) {
 			_, err := w.InvokeAsync(w.ctx, w.next(1), "raise_func").Wait(w.ctx)
 			require.ErrorContains(t, err, "agent: call raise_func on "+w.nextName()+": "+expectedErr)
 		})
@@ -380,7 +380,7 @@ func TestParityErrors(t *testing.T) {
 		require.ErrorContains(t, err, w.nextName()+": CustomException: foo")
 		var unknown *codec.RemoteError
 		require.ErrorAs(t, err, &unknown)
-		require.Equal(t, "*agent_test.strangerError", unknown.Type)
+		require.Equal(t, "*agent_test.unregisteredError", unknown.Type)
 		_, err = w.Invoke(w.ctx, w.next(1), "known_raise_func")
 		var known *codeError
 		require.ErrorAs(t, err, &known)
@@ -400,22 +400,22 @@ func TestParityErrors(t *testing.T) {
 	})
 }
 
-// Each of four processes begins a chain of calls around all of them, and shuts down without
+// Each of four processes starts a chain of calls through all of them, and shuts down without
 // waiting for it.
 func TestParityNested(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_multi_layer_nested_async_rpc", func(t *testing.T) {
-		const ttl = 5 * parityWorld // so that a chain ends where it began
-		team.Start(t, parityWorld, func(m *team.Member) error {
-			l := &layers{}
-			a, err := joinCrew(m, func(c *agent.Config) {
+		const ttl = 5 * parityWorld // a chain ends where it started
+		procgroup.Start(t, parityWorld, func(m *procgroup.Member) error {
+			l := &callChains{}
+			a, err := joinMember(m, func(c *agent.Config) {
 				c.Funcs = agent.Funcs{agent.Function("multi_layer", func(ctx context.Context, rank, ttl int) int {
-					return l.nest(ctx, agent.FromContext(ctx), rank, ttl)
+					return l.nestCall(ctx, agent.FromContext(ctx), rank, ttl)
 				})}
 			})
 			if err != nil {
 				return err
 			}
-			l.nest(m.Context(), a, (m.Rank+1)%parityWorld, ttl)
+			l.nestCall(m.Context(), a, (m.Rank+1)%parityWorld, ttl)
 			err = errors.Join(a.Shutdown(m.Context()), want(1, l.ended.Load()))
 			if broken := l.broken.Load(); broken != nil {
 				err = errors.Join(err, *broken)

@@ -42,7 +42,7 @@ type holdsFuture struct {
 	Deep []map[string]*agent.Future[int]
 }
 
-// asyncClass has methods that are asynchronous.
+// asyncClass has asynchronous methods.
 type asyncClass struct{}
 
 func (asyncClass) StaticAsyncAdd(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
@@ -53,14 +53,14 @@ func (*asyncClass) ClassAsyncAdd(ctx context.Context, c chain) *agent.Future[*te
 	return addWithFuture(ctx, c)
 }
 
-// opAsync calls an operator of one result.
+// opAsync calls an operator with one result.
 func opAsync(ctx context.Context, a *agent.Agent, to agent.To, name string, args ...any) *agent.Future[*tensor.Tensor] {
 	return future.Then(a.OpAsync(ctx, to, name, args...), func(f *agent.Future[[]any]) (*tensor.Tensor, error) {
 		return agent.One[*tensor.Tensor](f.Result())
 	})
 }
 
-// plus makes a callback that adds a number to what a future has.
+// plus returns a callback that adds n to the value of a future.
 func plus(n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	return func(f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 		x, err := f.Result()
@@ -71,19 +71,19 @@ func plus(n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	}
 }
 
-// addThere has another worker compute x+y.
-func addThere(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
+// addRemote calls another worker that computes x+y.
+func addRemote(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", c.X, c.Y)
 }
 
 func addChained(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
-	return future.Then(addThere(ctx, c), plus(c.Z))
+	return future.Then(addRemote(ctx, c), plus(c.Z))
 }
 
-// addWithFuture sets a future of its own when the other is done.
+// addWithFuture sets its own future when that of a call is done.
 func addWithFuture(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	out := future.New[*tensor.Tensor]()
-	err := addThere(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
+	err := addRemote(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
 		if x, err := plus(c.Z)(f); err != nil {
 			_ = out.Fail(err)
 		} else {
@@ -101,7 +101,7 @@ func addNested(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return future.Then(inner, plus(c.Z))
 }
 
-// addChainedMulti adds Z to x, Y times, one after the other.
+// addChainedMulti adds Z to x Y times, in a chain of callbacks.
 func addChainedMulti(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	f := opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", c.X, 0)
 	for range c.Y {
@@ -110,7 +110,7 @@ func addChainedMulti(ctx context.Context, c chain) *agent.Future[*tensor.Tensor]
 	return f
 }
 
-// addFanout has Y calls that add up, at once.
+// addFanout makes Y concurrent calls and adds their results.
 func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	out := future.New[*tensor.Tensor]()
 	var mu sync.Mutex
@@ -125,7 +125,7 @@ func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 			defer mu.Unlock()
 			part, err := f.Result()
 			if err == nil {
-				sum, err = addHere(sum, part)
+				sum, err = addLocal(sum, part)
 			}
 			if err != nil {
 				_ = out.Fail(err)
@@ -139,15 +139,15 @@ func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return out
 }
 
-// waited makes a plain function of an asynchronous one.
-func waited(fn func(context.Context, chain) *agent.Future[*tensor.Tensor]) func(context.Context, chain) (*tensor.Tensor, error) {
+// synchronous returns a blocking function for an asynchronous one.
+func synchronous(fn func(context.Context, chain) *agent.Future[*tensor.Tensor]) func(context.Context, chain) (*tensor.Tensor, error) {
 	return func(ctx context.Context, c chain) (*tensor.Tensor, error) { return fn(ctx, c).Wait(ctx) }
 }
 
 // addUseCallback blocks until a callback has computed the result.
 func addUseCallback(ctx context.Context, c chain) (*tensor.Tensor, error) {
 	computed, failed := make(chan *tensor.Tensor, 1), make(chan error, 1)
-	err := addThere(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
+	err := addRemote(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
 		if x, err := plus(c.Z)(f); err != nil {
 			failed <- err
 		} else {
@@ -177,7 +177,7 @@ func callbackInCallback(ctx context.Context, c chain) *agent.Future[*tensor.Tens
 			_ = out.Set(x)
 		}
 	}
-	err := addThere(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
+	err := addRemote(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
 		x, err := f.Result()
 		if err != nil {
 			_ = out.Fail(err)
@@ -191,13 +191,13 @@ func callbackInCallback(ctx context.Context, c chain) *agent.Future[*tensor.Tens
 	return out
 }
 
-// servedFutures is what a worker of the parity tests serves with futures.
+// servedFutures returns the functions of the parity tests that use futures.
 func servedFutures() agent.Funcs {
 	all := agent.Funcs{
 		addUseFuture.Serve(addUseCallback),
-		setResult.Serve(waited(addWithFuture)),
-		nestedCallback.Serve(waited(callbackInCallback)),
-		asyncAdd.ServeAsync(addThere),
+		setResult.Serve(synchronous(addWithFuture)),
+		nestedCallback.Serve(synchronous(callbackInCallback)),
+		asyncAdd.ServeAsync(addRemote),
 		asyncCtor.ServeAsync(addWithFuture),
 		asyncChained.ServeAsync(addChained),
 		asyncNested.ServeAsync(addNested),
@@ -219,7 +219,7 @@ func servedFutures() agent.Funcs {
 	return append(all, agent.Methods("AsyncExecutionClass", &asyncClass{})...)
 }
 
-// mode is a way to make a call.
+// mode makes a call, blocking or with a future.
 type mode func(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain) (*tensor.Tensor, error)
 
 func inSync(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain) (*tensor.Tensor, error) {
@@ -230,15 +230,15 @@ func inAsync(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain
 	return f.Go(w.ctx, w.Agent, to, c).Wait(w.ctx)
 }
 
-// toThird is the argument of a call to the next worker that calls the one after.
-func (w worker) toThird(y, z int) chain {
+// forwardArgs returns arguments for the next worker, with which it calls the one after it.
+func (w worker) forwardArgs(y, z int) chain {
 	return chain{To: string(w.next(2)), X: full(1, 2, 2), Y: y, Z: z}
 }
 
-// adds is a script that calls f and gets a sum.
-func adds(f agent.Func[chain, *tensor.Tensor], call mode, y, z int, want float32) script {
+// requireSum returns a script that calls f and compares the sum.
+func requireSum(f agent.Func[chain, *tensor.Tensor], call mode, y, z int, want float32) script {
 	return func(t require.TestingT, w worker) {
-		got, err := call(w, f, w.next(1), w.toThird(y, z))
+		got, err := call(w, f, w.next(1), w.forwardArgs(y, z))
 		require.NoError(t, err)
 		equalTensor(t, full(want, 2, 2), got)
 	}
@@ -251,7 +251,7 @@ func TestParityFutures(t *testing.T) {
 		require.ErrorIs(t, f.Set(full(5, 2, 2)), future.ErrDone)
 		require.ErrorIs(t, f.Fail(errQuota), future.ErrDone)
 		requireValue(t, w, f, full(1, 2, 2))
-		call := asyncAdd.Go(w.ctx, w.Agent, w.next(1), w.toThird(1, 0))
+		call := asyncAdd.Go(w.ctx, w.Agent, w.next(1), w.forwardArgs(1, 0))
 		requireValue(t, w, call, full(2, 2, 2))
 		require.ErrorIs(t, call.Set(nil), future.ErrDone)
 		requireValue(t, w, call, full(2, 2, 2))
@@ -265,7 +265,7 @@ func TestParityFutures(t *testing.T) {
 		for _, err := range []error{sync, async, named, namedAsync} {
 			require.ErrorIs(t, err, agent.ErrFuture)
 			require.ErrorIs(t, err, agent.ErrArguments)
-			require.ErrorContains(t, err, "a future cannot travel")
+			require.ErrorContains(t, err, "a future cannot be encoded")
 		}
 		require.ErrorContains(t, sync, "holdsFuture.Deep[][]")
 		require.ErrorContains(t, named, "Args[0]")
@@ -336,14 +336,14 @@ func TestParityAsyncFunctions(t *testing.T) {
 	inOneProcess(t, "rpc/RpcTest.test_async_function_raise_async", raises(async))
 	inOneProcess(t, "rpc/RpcTest.test_async_function_wrong_return_type", wrong(sync))
 	inOneProcess(t, "rpc/RpcTest.test_async_function_wrong_return_type_async", wrong(async))
-	inProcesses(t, "rpc/RpcTest.test_async_function_simple", adds(asyncAdd, inSync, 1, 0, 2))
-	inOneProcess(t, "rpc/RpcTest.test_async_function_with_future_ctor", adds(asyncCtor, inSync, 1, 2, 4))
-	inProcesses(t, "rpc/RpcTest.test_async_function_chained", adds(asyncChained, inSync, 1, 2, 4))
-	inProcesses(t, "rpc/RpcTest.test_async_function_nested", adds(asyncNested, inSync, 1, 2, 4))
-	inOneProcess(t, "rpc/RpcTest.test_async_static_method", adds(static, inSync, 1, 2, 4))
-	inOneProcess(t, "rpc/RpcTest.test_async_class_method", adds(classed, inSync, 1, 2, 4))
-	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_chained", adds(multiChained, inSync, 20, 3, 61))
-	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_chained_async", adds(multiChained, inAsync, 20, 3, 61))
-	inProcesses(t, "rpc/RpcTest.test_async_function_multi_fanout", adds(multiFanout, inSync, 20, 3, 61))
-	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_fanout_async", adds(multiFanout, inAsync, 20, 3, 61))
+	inProcesses(t, "rpc/RpcTest.test_async_function_simple", requireSum(asyncAdd, inSync, 1, 0, 2))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_with_future_ctor", requireSum(asyncCtor, inSync, 1, 2, 4))
+	inProcesses(t, "rpc/RpcTest.test_async_function_chained", requireSum(asyncChained, inSync, 1, 2, 4))
+	inProcesses(t, "rpc/RpcTest.test_async_function_nested", requireSum(asyncNested, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_async_static_method", requireSum(static, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_async_class_method", requireSum(classed, inSync, 1, 2, 4))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_chained", requireSum(multiChained, inSync, 20, 3, 61))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_chained_async", requireSum(multiChained, inAsync, 20, 3, 61))
+	inProcesses(t, "rpc/RpcTest.test_async_function_multi_fanout", requireSum(multiFanout, inSync, 20, 3, 61))
+	inOneProcess(t, "rpc/RpcTest.test_async_function_multi_fanout_async", requireSum(multiFanout, inAsync, 20, 3, 61))
 }

@@ -15,15 +15,16 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/agent/torch"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// world is how many workers most of PyTorch's tests have.
+// world is the number of workers in most of PyTorch's tests.
 const world = 4
 
-// memoryStore is a store that ends with the test.
+// memoryStore returns a store that is closed at the end of the test.
 func memoryStore(t *testing.T) store.Store {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})
@@ -31,12 +32,12 @@ func memoryStore(t *testing.T) store.Store {
 	return s
 }
 
-// member is the Config of one of n workers.
+// member returns the Config of one of n workers.
 func member(s store.Store, rank, n int) agent.Config {
 	return agent.Config{Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: n, Store: s, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// joinAll joins workers at once, and returns the error of each.
+// joinAll joins workers concurrently, and returns the error of each.
 func joinAll(t *testing.T, configs ...agent.Config) ([]*agent.Agent, []error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -57,7 +58,7 @@ func joinAll(t *testing.T, configs ...agent.Config) ([]*agent.Agent, []error) {
 	return agents, errs
 }
 
-// next is the worker of the next rank.
+// next returns the worker of the next rank.
 func next(a *agent.Agent) agent.To { return agent.Rank((a.Self().Rank + 1) % world) }
 
 func TestParityMembers(t *testing.T) {
@@ -84,7 +85,7 @@ func TestParityMembers(t *testing.T) {
 		_, errs := joinAll(t, configs...)
 		for _, err := range errs {
 			require.ErrorIs(t, err, agent.ErrDuplicateName)
-			require.ErrorContains(t, err, "is not unique")
+			require.Contains(t, torch.Error(err), "is not unique")
 		}
 	})
 	parity.Case(t, "rpc/RpcTest.test_reinit", func(t *testing.T) {
@@ -96,7 +97,7 @@ func TestParityMembers(t *testing.T) {
 		for _, err := range errs {
 			require.ErrorIs(t, err, agent.ErrJoined)
 		}
-		allWell(t, group, func(a *agent.Agent) error {
+		requireAll(t, group, func(a *agent.Agent) error {
 			n, err := double.Call(t.Context(), a, next(a), 21)
 			return errors.Join(err, want(42, n))
 		})
@@ -107,8 +108,8 @@ func TestParityMembers(t *testing.T) {
 			c.Name = name
 			_, errs := joinAll(t, c)
 			require.ErrorIs(t, errs[0], agent.ErrName)
-			require.ErrorContains(t, errs[0], "Worker name must match")
-			require.ErrorContains(t, errs[0], "must be non-empty and shorter than 128 chars")
+			require.Contains(t, torch.Error(errs[0]), "Worker name must match")
+			require.Contains(t, torch.Error(errs[0]), "must be non-empty and shorter than 128 chars")
 		}
 		c := member(memoryStore(t), 0, 1)
 		c.Name = strings.Repeat("a", 120) + "A-z_:09"
@@ -116,35 +117,35 @@ func TestParityMembers(t *testing.T) {
 		require.NoError(t, errs[0])
 	})
 	parity.Case(t, "rpc/RpcTest.test_init_pg_then_rpc", func(t *testing.T) {
-		t.Run("one", func(t *testing.T) { twoGroups(t, calling{"one", 1}, calling{"two", 2}) })
-		t.Run("two", func(t *testing.T) { twoGroups(t, calling{"two", 2}, calling{"one", 1}) })
+		t.Run("one", func(t *testing.T) { twoGroups(t, callGroup{"one", 1}, callGroup{"two", 2}) })
+		t.Run("two", func(t *testing.T) { twoGroups(t, callGroup{"two", 2}, callGroup{"one", 1}) })
 	})
 	parity.Case(t, "rpc/RpcTest.test_init_rpc_then_pg", func(t *testing.T) {
-		t.Run("rpc", func(t *testing.T) { twoGroups(t, calling{"rpc", 1}, meeting{"pg"}) })
-		t.Run("pg", func(t *testing.T) { twoGroups(t, meeting{"pg"}, calling{"rpc", 1}) })
+		t.Run("rpc", func(t *testing.T) { twoGroups(t, callGroup{"rpc", 1}, barrierGroup{"pg"}) })
+		t.Run("pg", func(t *testing.T) { twoGroups(t, barrierGroup{"pg"}, callGroup{"rpc", 1}) })
 	})
 }
 
-// purpose is the use that a group makes of its agents.
-type purpose interface {
+// groupUse is what a group does with its agents.
+type groupUse interface {
 	group() string
 	serve() agent.Funcs
 	use(ctx context.Context, a *agent.Agent) error // all workers concurrently
 }
 
-// calling is a group whose workers call each other. Its function multiplies by factor.
-type calling struct {
+// callGroup is a group whose workers call each other. Its function multiplies by factor.
+type callGroup struct {
 	name   string
 	factor int
 }
 
-func (g calling) group() string { return g.name }
+func (g callGroup) group() string { return g.name }
 
-func (g calling) serve() agent.Funcs {
+func (g callGroup) serve() agent.Funcs {
 	return agent.Funcs{double.Serve(func(_ context.Context, n int) (int, error) { return n * g.factor, nil })}
 }
 
-func (g calling) use(ctx context.Context, a *agent.Agent) error {
+func (g callGroup) use(ctx context.Context, a *agent.Agent) error {
 	n, err := double.Call(ctx, a, next(a), 10)
 	sum, sumErr := agent.One[*tensor.Tensor](a.Op(ctx, next(a), "aten::add", full(1, 2, 2), 1))
 	if err := errors.Join(err, want(10*g.factor, n), sumErr); err != nil {
@@ -154,14 +155,14 @@ func (g calling) use(ctx context.Context, a *agent.Agent) error {
 	return errors.Join(err, want(true, same), a.Barrier(ctx))
 }
 
-// meeting is a group whose workers serve no function and use only barriers and gathers, as a
+// barrierGroup is a group whose workers serve no function and use only barriers and gathers, as a
 // process group does.
-type meeting struct{ name string }
+type barrierGroup struct{ name string }
 
-func (g meeting) group() string    { return g.name }
-func (meeting) serve() agent.Funcs { return nil }
+func (g barrierGroup) group() string    { return g.name }
+func (barrierGroup) serve() agent.Funcs { return nil }
 
-func (g meeting) use(ctx context.Context, a *agent.Agent) error {
+func (g barrierGroup) use(ctx context.Context, a *agent.Agent) error {
 	all, err := agent.AllGather(ctx, a, g.name+a.Self().Name)
 	expected := map[string]string{}
 	for rank := range world {
@@ -173,69 +174,69 @@ func (g meeting) use(ctx context.Context, a *agent.Agent) error {
 
 // twoGroups joins two groups of the same names on one store, one after the other. Each is used
 // alone, both are used concurrently, and the second again after the first has shut down.
-func twoGroups(t *testing.T, first, second purpose) {
+func twoGroups(t *testing.T, first, second groupUse) {
 	s := memoryStore(t)
 	var groups [2][]*agent.Agent
 	use := func(i int) func(*agent.Agent) error {
-		p := []purpose{first, second}[i]
+		p := []groupUse{first, second}[i]
 		return func(a *agent.Agent) error { return p.use(t.Context(), a) }
 	}
-	for i, p := range []purpose{first, second} {
+	for i, p := range []groupUse{first, second} {
 		groups[i] = startGroup(t, world, func(_ int, c *agent.Config) { c.Store, c.Group, c.Funcs = s, p.group(), p.serve() })
-		allWell(t, groups[i], use(i))
+		requireAll(t, groups[i], use(i))
 	}
-	both := patience.Start(func() []error { return each(t, groups[0], use(0)) })
-	allWell(t, groups[1], use(1))
-	require.NoError(t, errors.Join(patience.Finish(t, both)...))
-	allWell(t, groups[0], shutdown(t))
-	allWell(t, groups[1], use(1))
-	allWell(t, groups[1], shutdown(t))
+	both := testwait.Start(func() []error { return each(t, groups[0], use(0)) })
+	requireAll(t, groups[1], use(1))
+	require.NoError(t, errors.Join(testwait.Finish(t, both)...))
+	requireAll(t, groups[0], shutdown(t))
+	requireAll(t, groups[1], use(1))
+	requireAll(t, groups[1], shutdown(t))
 }
 
 func TestParityCollective(t *testing.T) {
-	parity.Case(t, "rpc/RpcTest.test_all_gather_timeout", func(t *testing.T) { simulate(t, world, nil, gatherLate) })
-	parity.Case(t, "rpc/RpcTest.test_rpc_barrier_multithreaded", barrierOfGoroutines)
-	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_timeout", func(t *testing.T) { simulate(t, world, nil, leaveLate) })
+	parity.Case(t, "rpc/RpcTest.test_all_gather_timeout", func(t *testing.T) { simulate(t, world, nil, gatherWithMissing) })
+	parity.Case(t, "rpc/RpcTest.test_rpc_barrier_multithreaded", concurrentBarriers)
+	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_timeout", func(t *testing.T) { simulate(t, world, nil, shutdownWithMissing) })
 }
 
-// gatherLate gathers while one does not come: until the time of the first worker is over,
-// whom the others come to, or that of another one. It does so often: who notices first is
-// chance, since all happens in one moment.
-func gatherLate(t *testing.T, group []*agent.Agent) {
+// gatherWithMissing gathers while one worker does not take part, until the leader or another
+// worker times out. It repeats that: which worker reports the timeout first is random, since in
+// simulated time all do at once.
+func gatherWithMissing(t *testing.T, group []*agent.Agent) {
 	const limit = 100 * time.Millisecond
 	gather := func(a *agent.Agent) error {
 		_, err := agent.AllGather(t.Context(), a, a.Self().Rank)
 		return err
 	}
 	for i := range 20 {
-		impatient, a := i%2, group[i%2]
+		timingOut, a := i%2, group[i%2]
 		require.NoError(t, a.SetDefaultTimeout(limit))
 		begun := time.Now()
 		errs := each(t, group[:3], gather)
 		require.Equal(t, limit, time.Since(begun))
-		require.ErrorIs(t, errs[impatient], agent.ErrTimeout)
+		require.ErrorIs(t, errs[timingOut], agent.ErrTimeout)
 		for rank, err := range errs {
-			require.ErrorContains(t, err, "RPC ran for more than set timeout (100 ms)")
+			require.Contains(t, torch.Error(err), "RPC ran for more than set timeout (100 ms)")
 			var e *agent.Error
 			require.ErrorAs(t, err, &e)
 			switch {
-			case errors.Is(err, agent.ErrCallerGone): // one who was told
+			case errors.Is(err, agent.ErrCallerGone): // another worker's timeout
 				require.Equal(t, a.Self().Name, e.Worker)
-			case e.Worker == "worker0": // by itself
-				require.Equal(t, 1, impatient)
+			case e.Worker == "worker0": // its own timeout
+				require.Equal(t, 1, timingOut)
 				require.Equal(t, 1, rank)
 			default:
 				require.ErrorIs(t, err, agent.ErrTimeout)
 				require.Equal(t, "worker3", e.Worker)
-				require.Regexp(t, `followers \[worker3\] (timed out in _all_gather after 0\.10 seconds|did not come)`, err.Error())
+				require.Regexp(t, `followers \[worker3\] (timed out in _all_gather after 0\.10 seconds|did not contribute)`, torch.Error(err))
 			}
 		}
 		require.NoError(t, a.SetDefaultTimeout(time.Hour))
 	}
 }
 
-// leaveLate shuts down while one does not come.
-func leaveLate(t *testing.T, group []*agent.Agent) {
+// shutdownWithMissing shuts down while one worker does not.
+func shutdownWithMissing(t *testing.T, group []*agent.Agent) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	begun := time.Now()
@@ -246,7 +247,7 @@ func leaveLate(t *testing.T, group []*agent.Agent) {
 		var e *agent.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, "shutdown", e.Op)
-		// By itself, or because another one did in the same moment, and perhaps has gone.
+		// Its own timeout, or that of another worker at the same moment, which may have closed.
 		if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, agent.ErrCallerGone) {
 			require.ErrorIs(t, err, agent.ErrUnreachable)
 		}
@@ -257,13 +258,13 @@ func leaveLate(t *testing.T, group []*agent.Agent) {
 	require.ErrorIs(t, group[3].Barrier(t.Context(), "worker3", "worker0"), agent.ErrUnreachable)
 }
 
-// barrierOfGoroutines lets goroutines of all workers meet at the same time. Nobody
-// comes from his n-th barrier before each worker has begun n of them.
-func barrierOfGoroutines(t *testing.T) {
+// concurrentBarriers calls Barrier on several goroutines of all workers. No n-th barrier of a
+// worker returns before each worker has begun n of them.
+func concurrentBarriers(t *testing.T) {
 	const goroutines, times = 3, 4
 	group := startGroup(t, world, nil)
 	var begun [world]atomic.Int32
-	allWell(t, group, func(a *agent.Agent) error {
+	requireAll(t, group, func(a *agent.Agent) error {
 		var passed atomic.Int32
 		errs := make(chan error, goroutines)
 		for range goroutines {
@@ -297,9 +298,9 @@ type otherOptions struct{ URL string }
 
 func TestParityBackends(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_register_rpc_backend_and_set_and_start_rpc_backend", func(t *testing.T) {
-		backends := agent.NewBackends()
-		stub := func(ctx context.Context, options any) (agent.Worker, error) {
-			o, err := agent.OptionsOf[otherOptions]("stub_backend", options)
+		backends := torch.NewBackends()
+		stub := func(ctx context.Context, options any) (torch.Worker, error) {
+			o, err := torch.OptionsOf[otherOptions]("stub_backend", options)
 			if err != nil {
 				return nil, err
 			}
@@ -317,7 +318,7 @@ func TestParityBackends(t *testing.T) {
 		require.ErrorIs(t, backends.Register("none", nil), agent.ErrConfig)
 	})
 	parity.Case(t, "rpc/RpcTest.test_wrong_types", func(t *testing.T) {
-		backends := agent.NewBackends()
+		backends := torch.NewBackends()
 		_, err := backends.Join(t.Context(), "TENSORPIPE", member(memoryStore(t), 0, 1))
 		require.ErrorIs(t, err, agent.ErrConfig)
 		require.ErrorContains(t, err, "Argument backend must be a member of BackendType")
@@ -326,7 +327,7 @@ func TestParityBackends(t *testing.T) {
 		require.ErrorContains(t, err, "the options of backend tensorpipe must be agent.Config, got map[string]string")
 	})
 	parity.Case(t, "rpc/RpcTest.test_cannot_infer_backend_from_options", func(t *testing.T) {
-		backends := agent.NewBackends()
+		backends := torch.NewBackends()
 		_, err := backends.Join(t.Context(), "", otherOptions{})
 		require.ErrorIs(t, err, agent.ErrConfig)
 		require.ErrorContains(t, err, "Could not infer backend for options of type agent_test.otherOptions")
@@ -335,7 +336,7 @@ func TestParityBackends(t *testing.T) {
 		require.NoError(t, w.Shutdown(t.Context()))
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_mismatched_type_for_options", func(t *testing.T) {
-		_, err := agent.NewBackends().Join(t.Context(), "tensorpipe", otherOptions{})
+		_, err := torch.NewBackends().Join(t.Context(), "tensorpipe", otherOptions{})
 		require.ErrorIs(t, err, agent.ErrConfig)
 		require.ErrorContains(t, err, "must be agent.Config, got agent_test.otherOptions")
 	})

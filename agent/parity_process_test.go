@@ -15,18 +15,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/team"
+	"github.com/tensorpipe-go/tensorpipe/agent/torch"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// These cases run in real processes, as many as PyTorch has.
+// These cases run in as many processes as in PyTorch.
 
-// liveTogether has each of four processes join, live, and shut down with the others.
-func liveTogether(t *testing.T, edit func(*agent.Config), live func(m *team.Member, a *agent.Agent) error) {
-	team.Start(t, world, func(m *team.Member) error {
-		a, err := joinCrew(m, edit)
+// runProcesses runs live in four processes that have joined, and then shuts down.
+func runProcesses(t *testing.T, edit func(*agent.Config), live func(m *procgroup.Member, a *agent.Agent) error) {
+	procgroup.Start(t, world, func(m *procgroup.Member) error {
+		a, err := joinMember(m, edit)
 		if err != nil {
 			return err
 		}
@@ -39,12 +40,12 @@ func liveTogether(t *testing.T, edit func(*agent.Config), live func(m *team.Memb
 
 func TestParityProcesses(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_worker_id", func(t *testing.T) {
-		liveTogether(t, nil, func(m *team.Member, a *agent.Agent) error {
+		runProcesses(t, nil, func(m *procgroup.Member, a *agent.Agent) error {
 			rank := (m.Rank + 1) % world
 			peer, err := a.Worker(m.Context(), agent.To(fmt.Sprint("worker", rank)))
 			byRank, rankErr := a.Worker(m.Context(), agent.Rank(rank))
 			_, unknown := a.Worker(m.Context(), "WorkerUnknown")
-			if !errors.Is(unknown, agent.ErrNoWorker) || !strings.Contains(unknown.Error(), "could not find destination") {
+			if !errors.Is(unknown, agent.ErrNoWorker) || !strings.Contains(torch.Error(unknown), "could not find destination") {
 				return fmt.Errorf("WorkerUnknown: %w", unknown)
 			}
 			return errors.Join(err, rankErr, want(m.Name(), a.Self().Name), want(m.Rank, a.Self().Rank),
@@ -52,24 +53,24 @@ func TestParityProcesses(t *testing.T) {
 		})
 	})
 	parity.Case(t, "rpc/RpcTest.test_duplicate_name_2", func(t *testing.T) {
-		team.Start(t, world, func(m *team.Member) error {
-			_, err := joinCrew(m, func(c *agent.Config) { c.Name = fmt.Sprint("worker", m.Rank%(world-1)) })
-			if !errors.Is(err, agent.ErrDuplicateName) || !strings.Contains(err.Error(), "is not unique") {
+		procgroup.Start(t, world, func(m *procgroup.Member) error {
+			_, err := joinMember(m, func(c *agent.Config) { c.Name = fmt.Sprint("worker", m.Rank%(world-1)) })
+			if !errors.Is(err, agent.ErrDuplicateName) || !strings.Contains(torch.Error(err), "is not unique") {
 				return fmt.Errorf("two of the same name: %w", err)
 			}
 			return nil
 		}).Wait()
 	})
 	parity.Case(t, "rpc/RpcTest.test_all_gather", func(t *testing.T) {
-		liveTogether(t, nil, func(m *team.Member, a *agent.Agent) error {
+		runProcesses(t, nil, func(m *procgroup.Member, a *agent.Agent) error {
 			all, err := agent.AllGather(m.Context(), a, a.Self().Rank)
 			return errors.Join(err, want(map[string]int{"worker0": 0, "worker1": 1, "worker2": 2, "worker3": 3}, all))
 		})
 	})
 	parity.Case(t, "rpc/RpcTest.test_init_rpc_twice", func(t *testing.T) {
-		team.Start(t, world, func(m *team.Member) error {
+		procgroup.Start(t, world, func(m *procgroup.Member) error {
 			for range 2 {
-				a, err := joinCrew(m, func(c *agent.Config) { serveDouble(m.Rank, c) })
+				a, err := joinMember(m, func(c *agent.Config) { serveDouble(m.Rank, c) })
 				if err != nil {
 					return err
 				}
@@ -88,16 +89,16 @@ var (
 	increment  = agent.NewFunc[agent.None, agent.None]("test.increment_count")
 )
 
-// barrierHelper is PyTorch's: all of a set add one at the first of them, between
-// barriers.
+// barrierHelper is as in PyTorch: between barriers all workers of a set increment a counter at the
+// first of them.
 func barrierHelper(t *testing.T, of func(rank int) []int) {
 	var count atomic.Int64
-	liveTogether(t, func(c *agent.Config) {
+	runProcesses(t, func(c *agent.Config) {
 		c.Funcs = agent.Funcs{
 			resetCount.Serve(func(context.Context, agent.None) (agent.None, error) { count.Store(0); return agent.None{}, nil }),
 			increment.Serve(func(context.Context, agent.None) (agent.None, error) { count.Add(1); return agent.None{}, nil }),
 		}
-	}, func(m *team.Member, a *agent.Agent) error {
+	}, func(m *procgroup.Member, a *agent.Agent) error {
 		ranks := of(m.Rank)
 		var set []agent.To
 		for _, rank := range ranks {
@@ -116,7 +117,7 @@ func barrierHelper(t *testing.T, of func(rank int) []int) {
 			if m.Rank == ranks[0] {
 				counted = want(len(set), count.Load())
 			}
-			third := a.Barrier(m.Context(), set...) // before the next one resets
+			third := a.Barrier(m.Context(), set...) // before the next iteration resets the counter
 			if err := errors.Join(reset, err, first, added, second, counted, third); err != nil {
 				return err
 			}
@@ -147,9 +148,9 @@ var (
 	workSparse = agent.NewFunc[*tensor.Sparse, int]("test.heavy_rpc_sparse")
 )
 
-// unevenWork is PyTorch's _run_uneven_workload: the first worker has something to do
-// for the second, and then for the third, which has been waiting all that time.
-func unevenWork(m *team.Member, a *agent.Agent, call func(to agent.To) *agent.Future[int]) error {
+// unevenCalls is _run_uneven_workload of PyTorch: the first worker makes calls to the second, and
+// then to the third, which is idle until then.
+func unevenCalls(m *procgroup.Member, a *agent.Agent, call func(to agent.To) *agent.Future[int]) error {
 	if m.Rank != 0 {
 		return nil
 	}
@@ -169,21 +170,21 @@ func unevenWork(m *team.Member, a *agent.Agent, call func(to agent.To) *agent.Fu
 	return nil
 }
 
-// uneven runs that and then leaves in a way.
-func uneven(t *testing.T, sparse bool, leave func(ctx context.Context, a *agent.Agent) error) {
+// runUneven runs unevenCalls and then leave.
+func runUneven(t *testing.T, sparse bool, leave func(ctx context.Context, a *agent.Agent) error) {
 	serve := func(c *agent.Config) {
 		c.Funcs = agent.Funcs{
 			workDense.Serve(func(_ context.Context, x *tensor.Tensor) (int, error) { return 0, heavy(x) }),
 			workSparse.Serve(func(_ context.Context, x *tensor.Sparse) (int, error) { return 0, heavy(x) }),
 		}
 	}
-	team.Start(t, world, func(m *team.Member) error {
-		a, err := joinCrew(m, serve)
+	procgroup.Start(t, world, func(m *procgroup.Member) error {
+		a, err := joinMember(m, serve)
 		if err != nil {
 			return err
 		}
-		x, s := heavyDense(), buildSparse(panicking{})
-		err = unevenWork(m, a, func(to agent.To) *agent.Future[int] {
+		x, s := heavyDense(), buildSparse(panicT{})
+		err = unevenCalls(m, a, func(to agent.To) *agent.Future[int] {
 			if sparse {
 				return workSparse.Go(m.Context(), a, to, s)
 			}
@@ -195,8 +196,8 @@ func uneven(t *testing.T, sparse bool, leave func(ctx context.Context, a *agent.
 
 func TestParityUnevenWork(t *testing.T) {
 	gracefully := func(ctx context.Context, a *agent.Agent) error { return a.Shutdown(ctx) }
-	// Nobody leaves abruptly before all have come: the last call of the first worker
-	// would not find the others.
+	// No worker closes its agent before all have reached the barrier, since the first worker may
+	// still make calls.
 	waitAll := func(times int) func(context.Context, *agent.Agent) error {
 		return func(ctx context.Context, a *agent.Agent) error {
 			var err error
@@ -206,49 +207,49 @@ func TestParityUnevenWork(t *testing.T) {
 			return errors.Join(err, a.Close())
 		}
 	}
-	parity.Case(t, "rpc/RpcTest.test_graceful_shutdown_with_uneven_workload", func(t *testing.T) { uneven(t, false, gracefully) })
-	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_dense", func(t *testing.T) { uneven(t, false, waitAll(1)) })
-	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_twice_dense", func(t *testing.T) { uneven(t, false, waitAll(2)) })
-	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_sparse", func(t *testing.T) { uneven(t, true, waitAll(1)) })
-	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_twice_sparse", func(t *testing.T) { uneven(t, true, waitAll(2)) })
+	parity.Case(t, "rpc/RpcTest.test_graceful_shutdown_with_uneven_workload", func(t *testing.T) { runUneven(t, false, gracefully) })
+	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_dense", func(t *testing.T) { runUneven(t, false, waitAll(1)) })
+	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_twice_dense", func(t *testing.T) { runUneven(t, false, waitAll(2)) })
+	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_sparse", func(t *testing.T) { runUneven(t, true, waitAll(1)) })
+	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_twice_sparse", func(t *testing.T) { runUneven(t, true, waitAll(2)) })
 }
 
-// dynamic has the first of four processes join, then the others concurrently. The first
-// process runs first after all have joined.
-func dynamic(t *testing.T, first func(m *team.Member, a *agent.Agent) error) {
-	crew := team.Start(t, world, func(m *team.Member) error {
+// runDynamic joins the first of four processes, then the others concurrently. Once all have joined
+// the first process runs first.
+func runDynamic(t *testing.T, first func(m *procgroup.Member, a *agent.Agent) error) {
+	group := procgroup.Start(t, world, func(m *procgroup.Member) error {
 		if m.Rank != 0 {
-			if err := m.Await("join"); err != nil {
+			if err := m.WaitFor("join"); err != nil {
 				return err
 			}
 		}
-		a, err := joinCrew(m, func(c *agent.Config) { c.WorldSize = 0 })
+		a, err := joinMember(m, func(c *agent.Config) { c.WorldSize = 0 })
 		if err != nil {
 			return err
 		}
-		m.Say("joined")
+		m.Send("joined")
 		if m.Rank == 0 {
-			if err := m.Await("act"); err != nil {
+			if err := m.WaitFor("act"); err != nil {
 				return err
 			}
 			err = first(m, a)
-			m.Say("done")
+			m.Send("done")
 		}
-		return errors.Join(err, m.Await("leave"), a.Shutdown(m.Context()))
+		return errors.Join(err, m.WaitFor("leave"), a.Shutdown(m.Context()))
 	})
-	crew.Await(0, "joined")
-	crew.TellAll("join")
+	group.WaitFor(0, "joined")
+	group.SendAll("join")
 	for rank := 1; rank < world; rank++ {
-		crew.Await(rank, "joined")
+		group.WaitFor(rank, "joined")
 	}
-	crew.TellAll("act")
-	crew.Await(0, "done")
-	crew.TellAll("leave")
-	crew.Wait()
+	group.SendAll("act")
+	group.WaitFor(0, "done")
+	group.SendAll("leave")
+	group.Wait()
 }
 
-// onePlusOne has a worker add.
-func onePlusOne(m *team.Member, a *agent.Agent, to agent.To) error {
+// onePlusOne calls another worker that adds.
+func onePlusOne(m *procgroup.Member, a *agent.Agent, to agent.To) error {
 	sum, err := agent.One[*tensor.Tensor](a.Op(m.Context(), to, "aten::add", integer(1), integer(1)))
 	if err != nil {
 		return err
@@ -257,17 +258,16 @@ func onePlusOne(m *team.Member, a *agent.Agent, to agent.To) error {
 	return errors.Join(err, want(true, same))
 }
 
-// callUntilStopped makes calls to the first process, one after the other, until the test
-// ends them.
-func callUntilStopped(m *team.Member, a *agent.Agent) error {
+// callUntilStopped calls the first process repeatedly, until the test stops it.
+func callUntilStopped(m *procgroup.Member, a *agent.Agent) error {
 	stop := make(chan error, 1)
-	go func() { stop <- m.Await("stop") }()
+	go func() { stop <- m.WaitFor("stop") }()
 	for n := 0; ; n++ {
 		if err := onePlusOne(m, a, "worker0"); err != nil {
 			return err
 		}
 		if n == 0 {
-			m.Say("called")
+			m.Send("called")
 		}
 		select {
 		case err := <-stop:
@@ -277,46 +277,45 @@ func callUntilStopped(m *team.Member, a *agent.Agent) error {
 	}
 }
 
-// callDuringJoin has the processes join of which the last begins to join when the others
-// have made calls to the first. They go on with calls until it has joined, and then it
-// makes calls, too.
+// callDuringJoin joins the last process while the others make calls to the first, which they
+// continue until it has joined. Then it makes calls too.
 func callDuringJoin(t *testing.T) {
 	const last = world - 1
-	crew := team.Start(t, world, func(m *team.Member) error {
+	group := procgroup.Start(t, world, func(m *procgroup.Member) error {
 		if m.Rank != 0 {
-			if err := m.Await("join"); err != nil {
+			if err := m.WaitFor("join"); err != nil {
 				return err
 			}
 		}
-		a, err := joinCrew(m, func(c *agent.Config) { c.WorldSize = 0 })
+		a, err := joinMember(m, func(c *agent.Config) { c.WorldSize = 0 })
 		if err != nil {
 			return err
 		}
-		m.Say("joined")
+		m.Send("joined")
 		if m.Rank != 0 {
 			err = callUntilStopped(m, a)
-			m.Say("done")
+			m.Send("done")
 		}
-		return errors.Join(err, m.Await("leave"), a.Shutdown(m.Context()))
+		return errors.Join(err, m.WaitFor("leave"), a.Shutdown(m.Context()))
 	})
-	crew.Await(0, "joined")
+	group.WaitFor(0, "joined")
 	for rank := 1; rank < last; rank++ {
-		crew.Tell(rank, "join")
+		group.Send(rank, "join")
 	}
 	for rank := 1; rank < last; rank++ {
-		crew.Await(rank, "called")
+		group.WaitFor(rank, "called")
 	}
-	crew.Tell(last, "join")
-	crew.Await(last, "joined")
-	crew.Await(last, "called")
+	group.Send(last, "join")
+	group.WaitFor(last, "joined")
+	group.WaitFor(last, "called")
 	for rank := 1; rank < world; rank++ {
-		crew.Tell(rank, "stop")
+		group.Send(rank, "stop")
 	}
 	for rank := 1; rank < world; rank++ {
-		crew.Await(rank, "done")
+		group.WaitFor(rank, "done")
 	}
-	crew.TellAll("leave")
-	crew.Wait()
+	group.SendAll("leave")
+	group.Wait()
 }
 
 func TestParityDynamic(t *testing.T) {
@@ -325,13 +324,13 @@ func TestParityDynamic(t *testing.T) {
 		for rank, a := range group {
 			require.Equal(t, agent.WorkerInfo{Name: fmt.Sprintf("worker%d", rank), Rank: rank}, a.Self())
 		}
-		allWell(t, group, shutdown(t))
+		requireAll(t, group, shutdown(t))
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_new_rank_can_communicated_with_existing_rank", func(t *testing.T) {
 		callDuringJoin(t)
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_rpc_existing_rank_can_communicate_with_new_rank", func(t *testing.T) {
-		dynamic(t, func(m *team.Member, a *agent.Agent) (err error) {
+		runDynamic(t, func(m *procgroup.Member, a *agent.Agent) (err error) {
 			for rank := 1; rank < world; rank++ {
 				err = errors.Join(err, onePlusOne(m, a, agent.Rank(rank)), onePlusOne(m, a, agent.To(fmt.Sprint("worker", rank))))
 			}
@@ -364,15 +363,15 @@ func TestParityDynamic(t *testing.T) {
 		late := member(s, world-1, 0)
 		_, errs := joinAll(t, late)
 		require.ErrorIs(t, errs[0], agent.ErrMixed)
-		require.ErrorContains(t, errs[0], "RPC group mixes statically and dynamically initialized members which is not supported.")
+		require.Contains(t, torch.Error(errs[0]), "RPC group mixes statically and dynamically initialized members which is not supported.")
 		n, err := double.Call(t.Context(), group[0], "worker2", 21)
 		require.NoError(t, err)
 		require.Equal(t, 42, n)
 	})
 }
 
-// joinWithoutRank joins workers without a rank. Each gets the lowest rank that is free, also
-// that of a worker which has left.
+// joinWithoutRank joins workers without a rank. Each gets the lowest free rank, also that of a
+// worker that has left.
 func joinWithoutRank(t *testing.T, url string) {
 	var configs []agent.Config
 	for i := range world {

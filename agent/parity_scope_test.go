@@ -11,12 +11,12 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 func TestParityScopes(t *testing.T) {
-	inTime(t, "rpc/RpcTest.test_wait_all", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_wait_all", serveCore, func(t require.TestingT, w worker) {
 		begun := time.Now()
 		var call, sum *agent.Future[[]any]
 		require.NoError(t, agent.WaitAll(w.ctx, func(ctx context.Context) error {
@@ -50,7 +50,7 @@ func TestParityScopes(t *testing.T) {
 			equalTensor(t, full(2, i, i), sum)
 		}
 	})
-	inTime(t, "rpc/RpcTest.test_wait_all_timeout", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_wait_all_timeout", serveCore, func(t require.TestingT, w worker) {
 		begun := time.Now()
 		err := agent.WaitAll(w.ctx, func(ctx context.Context) error {
 			w.InvokeAsync(ctx, w.next(1), "my_sleep_func", 1.0, agent.Timeout(100*time.Millisecond))
@@ -69,7 +69,7 @@ func TestParityScopes(t *testing.T) {
 		require.ErrorAs(t, err, &remote)
 		require.ErrorContains(t, err, "raise_func on "+w.nextName()+": "+expectedErr, "the first that began")
 	})
-	inTime(t, "rpc/RpcTest.test_wait_all_raise_in_body", serveCore, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_wait_all_raise_in_body", serveCore, func(t require.TestingT, w worker) {
 		begun := time.Now()
 		raised := errors.New("Expected error")
 		var call *agent.Future[[]any]
@@ -86,7 +86,7 @@ func TestParityScopes(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_wait_all_with_partial_exception", func(t *testing.T) { waitAllOf(t, 1, 10) })
 }
 
-// waitAllOf waits for calls of which some fail, at all workers at once.
+// waitAllOf waits for calls of which some fail, on all workers concurrently.
 func waitAllOf(t *testing.T, bad, good int) {
 	work := agent.NewFunc[string, int]("test.work")
 	group := startGroup(t, world, func(_ int, c *agent.Config) {
@@ -97,7 +97,7 @@ func waitAllOf(t *testing.T, bad, good int) {
 			return 1, nil
 		})}
 	})
-	allWell(t, group, func(a *agent.Agent) error {
+	requireAll(t, group, func(a *agent.Agent) error {
 		var calls []*agent.Future[int]
 		for range good {
 			calls = append(calls, work.Go(t.Context(), a, next(a), ""))

@@ -14,51 +14,51 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/team"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// parityWorld is how many workers upstream's tests have.
+// parityWorld is the number of workers in PyTorch's tests.
 const parityWorld = 4
 
-// script is what each worker of a group does, in this process or in one of its own.
+// script is the part of each worker of a group, in this process or in its own.
 type script func(t require.TestingT, w worker)
 
 type worker struct {
 	*agent.Agent
 	ctx context.Context
-	n   int // its rank and one more, as upstream's tests have it
+	n   int // rank + 1, as in PyTorch's tests
 }
 
-// next is the worker n ranks further on.
+// next returns the worker whose rank is n larger, modulo the number of workers.
 func (w worker) next(n int) agent.To { return agent.Rank((w.Self().Rank + n) % parityWorld) }
 
-// nextName is next as errors call it.
+// nextName returns the name of next(1), as in errors.
 func (w worker) nextName() string { return fmt.Sprintf("worker%d", (w.Self().Rank+1)%parityWorld) }
 
-// bystander fails a test from a goroutine that is not the test's, and cancels the context of
-// the other workers, which may be waiting for this one.
-type bystander struct {
+// goroutineT fails a test from another goroutine, and cancels the context of the other workers,
+// which may be waiting for this one.
+type goroutineT struct {
 	*testing.T
 	cancel context.CancelCauseFunc
 }
 
-func (b bystander) FailNow() {
+func (b goroutineT) FailNow() {
 	b.Fail()
 	b.cancel(errors.New("another worker failed"))
 	runtime.Goexit()
 }
 
-// atOnce runs a script on all workers of this process concurrently. Each worker shuts down at
-// the end of its script, unless the script has closed it.
-func atOnce(t *testing.T, group []*agent.Agent, s script) {
+// runAll runs a script on all workers of this process concurrently. Each worker shuts down at the
+// end of its script, unless the script has closed it.
+func runAll(t *testing.T, group []*agent.Agent, s script) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var all sync.WaitGroup
 	for rank, a := range group {
 		all.Go(func() {
-			t := bystander{t, cancel}
+			t := goroutineT{t, cancel}
 			s(t, worker{Agent: a, ctx: ctx, n: rank + 1})
 			if err := a.Shutdown(ctx); !errors.Is(err, agent.ErrClosed) {
 				require.NoError(t, err)
@@ -68,17 +68,17 @@ func atOnce(t *testing.T, group []*agent.Agent, s script) {
 	all.Wait()
 }
 
-// inOneProcess runs a parity case with four workers of this process at once.
+// inOneProcess runs a parity case with four workers of this process.
 func inOneProcess(t *testing.T, id string, s script) {
 	t.Helper()
-	parity.Case(t, id, func(t *testing.T) { atOnce(t, startGroup(t, parityWorld, serveParity), s) })
+	parity.Case(t, id, func(t *testing.T) { runAll(t, startGroup(t, parityWorld, serveParity), s) })
 }
 
-// inTime runs a parity case with four workers at once, in simulated time.
-func inTime(t *testing.T, id string, configure func(int, *agent.Config), s script) {
+// inSimulatedTime runs a parity case with four workers in simulated time.
+func inSimulatedTime(t *testing.T, id string, configure func(int, *agent.Config), s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
-		simulate(t, parityWorld, configure, func(t *testing.T, group []*agent.Agent) { atOnce(t, group, s) })
+		simulate(t, parityWorld, configure, func(t *testing.T, group []*agent.Agent) { runAll(t, group, s) })
 	})
 }
 
@@ -86,38 +86,38 @@ func inTime(t *testing.T, id string, configure func(int, *agent.Config), s scrip
 func inProcesses(t *testing.T, id string, s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
-		crew := team.Start(t, parityWorld, func(m *team.Member) error { return runScript(m, s) })
-		crew.Wait()
+		group := procgroup.Start(t, parityWorld, func(m *procgroup.Member) error { return runScript(m, s) })
+		group.Wait()
 	})
 }
 
-// runScript runs a script in a process, and then shuts down with the others.
-func runScript(m *team.Member, s script) error {
+// runScript runs a script in its process, and then shuts down.
+func runScript(m *procgroup.Member, s script) error {
 	a, err := joinCore(m)
 	if err != nil {
 		return err
 	}
-	s(panicking{}, worker{Agent: a, ctx: m.Context(), n: m.Rank + 1})
+	s(panicT{}, worker{Agent: a, ctx: m.Context(), n: m.Rank + 1})
 	err = a.Shutdown(m.Context())
 	if errors.Is(err, agent.ErrClosed) {
-		err = nil // by the script
+		err = nil // the script has closed the agent
 	}
 	return err
 }
 
-func joinCore(m *team.Member) (*agent.Agent, error) {
+func joinCore(m *procgroup.Member) (*agent.Agent, error) {
 	c := agent.Config{Name: m.Name(), Rank: m.Rank, WorldSize: m.World, Rendezvous: m.Store, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	serveCore(m.Rank, &c)
 	return agent.Join(m.Context(), c)
 }
 
-// panicking fails where there is no test.
-type panicking struct{}
+// panicT panics on failures, in processes without a test.
+type panicT struct{}
 
-func (panicking) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
-func (panicking) FailNow()                          { panic("failed") }
+func (panicT) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+func (panicT) FailNow()                          { panic("failed") }
 
-// parityRegistry knows the types of the parity tests.
+// parityRegistry returns the registered types of the parity tests.
 func parityRegistry() *codec.Registry {
 	r := codec.NewRegistry()
 	for name, sample := range map[string]any{
@@ -134,7 +134,7 @@ func parityRegistry() *codec.Registry {
 	return r
 }
 
-// full is a tensor of that value.
+// full returns a tensor filled with value.
 func full(value float32, shape ...int) *tensor.Tensor {
 	x, err := tensor.Zeros(tensor.F32, shape...)
 	if err == nil {
@@ -146,7 +146,7 @@ func full(value float32, shape ...int) *tensor.Tensor {
 	return x
 }
 
-// integer is a tensor of one number, without dimensions.
+// integer returns a tensor of one integer without dimensions.
 func integer(n int64) *tensor.Tensor {
 	x, err := tensor.FromSlice([]int64{n})
 	if err != nil {
@@ -162,10 +162,10 @@ func equalTensor(t require.TestingT, want, got *tensor.Tensor) {
 	require.True(t, same, "%v is not %v", got, want)
 }
 
-// buildSparse is upstream's sparse tensor of three integers.
+// buildSparse returns the sparse tensor of PyTorch's tests, of three integers.
 func buildSparse(t require.TestingT) *tensor.Sparse { return sparseOf(t, 3, 4, 5) }
 
-// sparseOf is a sparse tensor with these values at the places of buildSparse.
+// sparseOf returns a sparse tensor with these values at the indices of buildSparse.
 func sparseOf(t require.TestingT, values ...int64) *tensor.Sparse {
 	indices, err := tensor.FromSlice([]int64{0, 1, 1, 2, 0, 2}, 2, 3)
 	require.NoError(t, err)

@@ -8,12 +8,13 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/team"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// stress calls the next worker many times at once, and finds that it ran as often.
+// stress returns a script that calls the next worker repeat times at once, and compares the number
+// of runs there.
 func stress(name string, repeat int, arg func(t require.TestingT) any) script {
 	return func(t require.TestingT, w worker) {
 		var all []*agent.Future[[]any]
@@ -40,19 +41,19 @@ func TestParityStress(t *testing.T) {
 	sparse := func(t require.TestingT) any { return buildSparse(t) }
 	inProcesses(t, "rpc/RpcTest.test_stress_light_rpc", stress("light_rpc", 1000, nil))
 	inProcesses(t, "rpc/RpcTest.test_stress_heavy_rpc", stress("heavy_rpc", 20, dense))
-	inTime(t, "rpc/RpcTest.test_stress_heavy_rpc_torchscript", oneSlot, stress("heavy_rpc", 20, dense))
-	inTime(t, "rpc/TensorPipeAgentRpcTest.test_stress_heavy_rpc_sparse", serveCore, stress("heavy_rpc", 20, sparse))
+	inSimulatedTime(t, "rpc/RpcTest.test_stress_heavy_rpc_torchscript", oneSlot, stress("heavy_rpc", 20, dense))
+	inSimulatedTime(t, "rpc/TensorPipeAgentRpcTest.test_stress_heavy_rpc_sparse", serveCore, stress("heavy_rpc", 20, sparse))
 }
 
-// oneSlot is a worker of the tests that runs one handler at a time.
+// oneSlot configures a worker that runs one handler at a time.
 func oneSlot(rank int, c *agent.Config) {
 	serveCore(rank, c)
 	c.MaxHandlers = 1
 }
 
-// One worker waits for a slow call while all the others wait for each other.
+// One worker waits for a slow call while all others wait in a barrier.
 func TestParityDeadlock(t *testing.T) {
-	inTime(t, "rpc/RpcTest.test_deadlock", oneSlot, func(t require.TestingT, w worker) {
+	inSimulatedTime(t, "rpc/RpcTest.test_deadlock", oneSlot, func(t require.TestingT, w worker) {
 		if w.Self().Rank == 1 {
 			sum, err := agent.One[*tensor.Tensor](w.InvokeAsync(w.ctx, w.next(1), "slow_add", full(1, 2), full(1, 2), agent.Timeout(15*time.Second)).Wait(w.ctx))
 			require.NoError(t, err)
@@ -85,47 +86,48 @@ func TestParityShutdown(t *testing.T) {
 	})
 }
 
-// A worker that is killed fails the calls to it: those that wait, and those that come.
+// Pending and later calls to a killed worker fail.
 func TestParityKilled(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_handle_send_exceptions", func(t *testing.T) {
-		crew := team.Start(t, parityWorld, outlive)
-		crew.Await(1, "waiting")
-		crew.Kill(2)
-		crew.Await(1, "done")
-		crew.TellAll("end")
-		crew.Wait()
+		group := procgroup.Start(t, parityWorld, joinSurvivor)
+		group.WaitFor(1, "waiting")
+		group.Kill(2)
+		group.WaitFor(1, "done")
+		group.SendAll("end")
+		group.Wait()
 	})
 }
 
-func outlive(m *team.Member) error {
+func joinSurvivor(m *procgroup.Member) error {
 	a, err := joinCore(m)
 	if err != nil {
 		return err
 	}
 	defer a.Close()
 	if m.Rank != 1 {
-		return m.Await("end")
+		return m.WaitFor("end")
 	}
-	t := panicking{}
+	t := panicT{}
 	require.NoError(t, a.SetDefaultTimeout(30*time.Second))
 	_, err = a.Op(m.Context(), "worker2", "aten::add", full(1, 1), 3)
 	require.NoError(t, err)
 	pending := a.InvokeAsync(m.Context(), "worker2", "timed_out_rpc")
-	m.Say("waiting")
+	m.Send("waiting")
 	later := func() *agent.Future[[]any] { return a.OpAsync(m.Context(), "worker2", "aten::add", full(1, 1), 3) }
 	for _, call := range []func() *agent.Future[[]any]{func() *agent.Future[[]any] { return pending }, later} {
 		_, err = call().Wait(m.Context())
-		require.NoError(t, gone(err, "call", "worker2"))
+		require.NoError(t, wantDeath(err, "call", "worker2"))
 		require.NotErrorIs(t, err, agent.ErrTimeout)
 	}
 	_, err = a.Op(m.Context(), "worker3", "aten::add", full(1, 1), 3)
-	require.NoError(t, err, "a sibling of the dead")
-	m.Say("done")
-	return m.Await("end")
+	require.NoError(t, err, "a call to another worker")
+	m.Send("done")
+	return m.WaitFor("end")
 }
 
-// early waits for a call that does not end and two that fail, and gets the error of these.
-func early(text string, failing func(w worker) *agent.Future[[]any]) script {
+// failEarly returns a script that waits for a call that does not end and two that fail, and gets
+// their error.
+func failEarly(text string, failing func(w worker) *agent.Future[[]any]) script {
 	return func(t require.TestingT, w worker) {
 		require.NoError(t, w.Barrier(w.ctx))
 		first := w.InvokeAsync(w.ctx, w.next(1), "timed_out_rpc")
@@ -141,11 +143,11 @@ func early(text string, failing func(w worker) *agent.Future[[]any]) script {
 
 func TestParityWaitAll(t *testing.T) {
 	raise := func(w worker) *agent.Future[[]any] { return w.InvokeAsync(w.ctx, w.next(1), "raise_func") }
-	inProcesses(t, "rpc/RpcTest.test_wait_all_exit_early_python", early(expectedErr, raise))
-	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_builtin", serveCore, early("size of tensor", func(w worker) *agent.Future[[]any] {
+	inProcesses(t, "rpc/RpcTest.test_wait_all_exit_early_python", failEarly(expectedErr, raise))
+	inSimulatedTime(t, "rpc/RpcTest.test_wait_all_exit_early_builtin", serveCore, failEarly("size of tensor", func(w worker) *agent.Future[[]any] {
 		return w.OpAsync(w.ctx, w.next(1), "aten::add", full(1, 10), full(1, 5))
 	}))
-	inTime(t, "rpc/RpcTest.test_wait_all_exit_early_script_function", serveCore, early(expectedErr, func(w worker) *agent.Future[[]any] {
+	inSimulatedTime(t, "rpc/RpcTest.test_wait_all_exit_early_script_function", serveCore, failEarly(expectedErr, func(w worker) *agent.Future[[]any] {
 		return future.ThenFuture(raise(w), func(f *agent.Future[[]any]) (*agent.Future[[]any], error) {
 			if err := f.Err(); err != nil {
 				return nil, err

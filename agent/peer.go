@@ -12,92 +12,98 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// peer is one incarnation of another member of the group, or of this worker itself.
+// peer is one incarnation of another member of the group, or this worker itself.
 type peer struct {
-	agent  *Agent
-	member roster.Member
-	info   WorkerInfo
-	conn   atomic.Pointer[conn] // that calls take, while it is up
-	memory memory               // of what it called here
-	life   context.Context      // ends, with the reason, when it has left or the agent is closed
-	end    context.CancelCauseFunc
+	agent     *Agent
+	member    roster.Member
+	info      WorkerInfo
+	conn      atomic.Pointer[conn] // used by calls; nil while there is none
+	onceCache onceCache            // results of its calls here
+	ctx       context.Context      // ends, with the reason as its cause, when the peer has left or the agent is closed
+	cancel    context.CancelCauseFunc
 
-	mu        sync.Mutex
-	attempt   *attempt
-	accepting int           // pipes of the peer that are not attached yet
-	accepted  uint64        // pipes of the peer of which it is known what became of them
-	changed   chan struct{} // see changes
+	mu             sync.Mutex
+	attempt        *dialAttempt
+	pendingAccepts int           // accepted pipes of the peer that are not attached yet
+	acceptsDone    uint64        // accepted pipes of the peer that were attached or have failed
+	changed        chan struct{} // see changedChan
 }
 
-func (a *Agent) makePeer(m roster.Member) *peer {
+// newPeer returns the peer for a member of the group, without a pipe.
+func (a *Agent) newPeer(m roster.Member) *peer {
 	p := &peer{agent: a, member: m, info: WorkerInfo{Name: m.Name, Rank: m.Rank}}
-	p.life, p.end = context.WithCancelCause(a.base)
+	p.ctx, p.cancel = context.WithCancelCause(a.base)
 	return p
 }
 
-// leave notes that the worker has left the group, or is another incarnation by now. What
-// was being opened comes to nothing.
-func (p *peer) leave() {
+// handleLeave fails pending dials to the worker and aborts the pipe, because the worker has left
+// the group or has another incarnation. Later calls to p fail with ErrUnreachable and
+// ErrNoWorker.
+func (p *peer) handleLeave() {
 	err := fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end(marked(ErrUnreachable, err))
+	p.cancel(withKind(ErrUnreachable, err))
 	if c := p.conn.Load(); c != nil {
 		c.pipe.Abort(err)
 	}
-	p.change()
+	p.notifyChanged()
 }
 
-// attempt is the opening of a pipe, for which several callers may wait.
-type attempt struct {
+// dialAttempt is one attempt to open a pipe, for which several callers may wait.
+type dialAttempt struct {
 	done chan struct{} // closed when conn and err are set
 	conn *conn
 	err  error
 
-	claims bool // see claim
+	claimed bool // see claimDial
 }
 
-// connTo is the pipe to a worker, opened if it is not there and the call has the time.
+// connTo returns the pipe to the worker that to addresses. If there is none it opens one, within
+// ctx and the limit of the call. The error matches ErrNoWorker, ErrUnreachable, ErrRemoved or
+// ErrClosed, or is the cause of ctx, a *TimeoutError or an error of the store.
 func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	if p := a.peers.find(to); p != nil {
 		if c := p.conn.Load(); c != nil {
 			return c, nil
 		}
 	}
-	defer leaveSlot(ctx)()
-	ctx, cancel := call.bound(ctx)
+	defer beginWait(ctx)()
+	ctx, cancel := call.withLimit(ctx)
 	defer cancel(nil)
-	defer a.aside.enter(call, CallConnecting)()
+	defer a.outsideCalls.add(call, CallConnecting)()
 	p, err := a.peer(ctx, to)
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, withCause(ctx, err)
 	}
 	c, err := p.connect(ctx)
 	if err == nil || ctx.Err() != nil || a.isStatic() {
 		return c, err
 	}
-	// It may have started again, which the group knows and this worker does not yet. Or
-	// this worker is not in the group any more.
+	// The worker may have restarted, which this worker has not learned yet; or this worker
+	// may have been removed from the group.
 	missing := a.refresh(ctx)
 	if now := a.peers.find(to); missing == nil && now != nil && now != p {
 		return now.connect(ctx)
 	}
 	if errors.Is(missing, ErrRemoved) {
-		err = marked(ErrRemoved, err)
+		err = withKind(ErrRemoved, err)
 	}
 	return nil, err
 }
 
-// because is err with the cause with which ctx has ended, if that is what err tells of: the
-// store knows nothing of the limit of a call.
-func because(ctx context.Context, err error) error {
+// withCause adds the cause of ctx to err if err is the error of ctx: the store returns only
+// ctx.Err(), not the timeout of the call that is the cause.
+func withCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
-	return marked(context.Cause(ctx), err)
+	return withKind(context.Cause(ctx), err)
 }
 
-// connect waits for the pipe, which one caller opens for all.
+// connect returns the pipe to the peer, and opens one if there is none. Concurrent callers wait
+// for one attempt, which goes on if ctx ends. The error matches ErrUnreachable or ErrClosed, or
+// is the cause of ctx.
 func (p *peer) connect(ctx context.Context) (*conn, error) {
 	for {
 		p.mu.Lock()
@@ -105,64 +111,52 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 			p.mu.Unlock()
 			return c, nil
 		}
-		if p.accepting > 0 && p.life.Err() == nil {
-			changed := p.changes()
+		if p.pendingAccepts > 0 && p.ctx.Err() == nil {
+			changed := p.changedChan()
 			p.mu.Unlock()
 			if err := await(ctx, changed); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		t, err := p.begin()
-		changed := p.changes()
+		t, err := p.startDial()
+		changed := p.changedChan()
 		p.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		over, err := t.await(ctx, changed)
-		if err != nil {
-			return nil, err
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-changed:
 		}
-		if over {
+		select {
+		case <-t.done:
 			return t.conn, t.err
+		default: // the peer may have opened a pipe while this attempt goes on
 		}
 	}
 }
 
-// await waits until the attempt is over, or something else has changed: the peer may have
-// opened a pipe while this end tries in vain.
-func (t *attempt) await(ctx context.Context, changed <-chan struct{}) (over bool, err error) {
-	select {
-	case <-t.done:
-		return true, nil
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	case <-changed:
-	}
-	select {
-	case <-t.done:
-		return true, nil
-	default:
-		return false, nil
-	}
-}
-
-// begin is the attempt that is under way, or a new one. The caller holds mu.
-func (p *peer) begin() (*attempt, error) {
+// startDial returns the attempt in progress, or starts one on another goroutine. The error is why
+// the peer cannot be called any more, or ErrClosed. The caller holds mu.
+func (p *peer) startDial() (*dialAttempt, error) {
 	if p.attempt != nil {
 		return p.attempt, nil
 	}
-	if err := context.Cause(p.life); err != nil {
+	if err := context.Cause(p.ctx); err != nil {
 		return nil, err
 	}
-	t := &attempt{done: make(chan struct{})}
-	if !p.agent.spawn(func() { p.open(t) }) {
+	t := &dialAttempt{done: make(chan struct{})}
+	if !p.agent.spawn(func() { p.runDial(t) }) {
 		return nil, ErrClosed
 	}
 	p.attempt = t
 	return t, nil
 }
 
+// await waits for done and returns nil, or the cause of ctx if that ends first.
 func await(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -172,40 +166,43 @@ func await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// changes is closed at the next change of conn or accepting. The caller holds mu.
-func (p *peer) changes() <-chan struct{} {
+// changedChan returns a channel that is closed at the next change of conn or pendingAccepts. The
+// caller holds mu.
+func (p *peer) changedChan() <-chan struct{} {
 	if p.changed == nil {
 		p.changed = make(chan struct{})
 	}
 	return p.changed
 }
 
-// change tells those who wait for one. The caller holds mu.
-func (p *peer) change() {
+// notifyChanged wakes the goroutines that wait for a change. The caller holds mu.
+func (p *peer) notifyChanged() {
 	if p.changed != nil {
 		close(p.changed)
 		p.changed = nil
 	}
 }
 
-// open opens the pipe for an attempt.
-func (p *peer) open(t *attempt) {
-	ctx, cancel := context.WithTimeout(p.life, p.agent.handshakeTimeout)
+// runDial opens the pipe for the attempt t within the handshake timeout, and completes t with the
+// pipe or the error. If the peer has opened a pipe since, that one is the result.
+func (p *peer) runDial(t *dialAttempt) {
+	ctx, cancel := context.WithTimeout(p.ctx, p.agent.handshakeTimeout)
 	defer cancel()
 	t.conn, t.err = p.dial(ctx)
-	if cause := context.Cause(p.life); t.err != nil && cause != nil {
+	if cause := context.Cause(p.ctx); t.err != nil && cause != nil {
 		t.err = cause
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attempt = nil
 	if c := p.conn.Load(); t.err != nil && c != nil {
-		t.conn, t.err = c, nil // the other end was faster
+		t.conn, t.err = c, nil // the peer has opened a pipe since
 	}
 	close(t.done)
 }
 
-// dial tries the addresses of the worker.
+// dial opens a pipe. It tries the worker's URLs in order, until one succeeds, the worker rejects
+// the pipe or ctx ends. The error matches ErrUnreachable.
 func (p *peer) dial(ctx context.Context) (*conn, error) {
 	var errs []error
 	for _, url := range p.member.URLs {
@@ -218,131 +215,142 @@ func (p *peer) dial(ctx context.Context) (*conn, error) {
 			break
 		}
 	}
-	return nil, marked(ErrUnreachable, errors.Join(errs...))
+	return nil, withKind(ErrUnreachable, errors.Join(errs...))
 }
 
+// dialURL opens a pipe at one URL, performs the handshake and attaches the pipe to the peer. If
+// the peer rejects it because it is opening a pipe itself, dialURL waits for that one. After an
+// error the pipe is aborted.
 func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
-	line, err := p.agent.pipes.Dial(ctx, url)
+	pp, err := p.agent.pipes.Dial(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	t, err := p.agent.introduce(ctx, line, p)
+	t, err := p.agent.dialHandshake(ctx, pp, p)
 	if err == nil {
-		return p.attach(line, t)
+		return p.setConn(pp, t)
 	}
-	p.unclaim()
-	if errors.Is(err, errCrossed) {
-		line.Abort(nil)
-		return p.awaitCrossed(ctx)
+	p.releaseDial()
+	if errors.Is(err, errSimultaneousOpen) {
+		pp.Abort(nil)
+		return p.awaitPeerDial(ctx)
 	}
-	line.Abort(err)
+	pp.Abort(err)
 	return nil, err
 }
 
-// errCrossed says that the peer is opening a pipe to us, too, and that that is the one
-// to take.
-var errCrossed = errors.New("the other end is opening a pipe of its own")
+// errSimultaneousOpen is the rejection of a pipe because the peer is opening one, which will be
+// used.
+var errSimultaneousOpen = errors.New("the other end is opening a pipe of its own")
 
-// awaitCrossed waits for the pipe that the peer opens.
-func (p *peer) awaitCrossed(ctx context.Context) (*conn, error) {
+// awaitPeerDial waits for the pipe that the peer is opening. The error is errSimultaneousOpen if
+// that fails or ctx ends.
+func (p *peer) awaitPeerDial(ctx context.Context) (*conn, error) {
 	p.mu.Lock()
-	before := p.accepted
+	before := p.acceptsDone
 	p.mu.Unlock()
 	for {
 		p.mu.Lock()
-		c, changed := p.conn.Load(), p.changes()
-		failed := p.accepted > before && p.accepting == 0
+		c, changed := p.conn.Load(), p.changedChan()
+		failed := p.acceptsDone > before && p.pendingAccepts == 0
 		p.mu.Unlock()
 		if c != nil {
 			return c, nil
 		}
 		if failed || await(ctx, changed) != nil {
-			return nil, fmt.Errorf("%w, which did not come", errCrossed)
+			return nil, fmt.Errorf("%w, which failed", errSimultaneousOpen)
 		}
 	}
 }
 
-// claim reports whether there is a pipe, or about to be one that the peer opened, for the
-// peer that has answered the greeting of this end. If there is none the peer takes the one
-// of this end, and accept reckons with that.
-func (p *peer) claim() (has bool) {
+// claimDial reports whether there is already a pipe to the peer, or one that the peer opened is
+// about to be attached. If there is none it marks the attempt in progress as claimed, so that
+// until releaseDial tryAccept prefers it over a pipe that the peer opens. dialHandshake calls it
+// after the peer has answered.
+func (p *peer) claimDial() (has bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	has = p.conn.Load() != nil || p.accepting > 0
+	has = p.conn.Load() != nil || p.pendingAccepts > 0
 	if p.attempt != nil {
-		p.attempt.claims = !has
+		p.attempt.claimed = !has
 	}
 	return has
 }
 
-// unclaim takes back claim: that pipe came to nothing.
-func (p *peer) unclaim() {
+// releaseDial reverts claimDial, after a handshake that failed.
+func (p *peer) releaseDial() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.attempt != nil {
-		p.attempt.claims = false
+		p.attempt.claimed = false
 	}
 }
 
-// accept says why a pipe that the peer opened is not taken, if so. Of two that are opened at once
-// that of the lower name is taken, once the peer has answered it: where none can be opened
-// that way, because a firewall drops it, the other one is as good; and none where the peer has one already, which it
-// has learned meanwhile: as it says itself, or because there is one now that was not
-// there before it was asked. Who gets nil calls unaccept, behind attach if it does.
-func (p *peer) accept(has bool, before *conn) *refusal {
+// tryAccept decides about a pipe that the peer opened: it returns nil if the pipe is accepted, or
+// else the reason to reject it. After nil the caller must call acceptDone, after setConn if it
+// attaches the pipe.
+//
+// If both ends open a pipe at once, the one opened by the worker with the lower name is used,
+// provided that the peer has answered it: if no pipe can be opened in that direction, because of
+// a firewall for example, the other one is used. A pipe is also rejected if there already is one:
+// if the peer reports that (has), or if the current pipe is not before, which was current when
+// this handshake began.
+func (p *peer) tryAccept(has bool, before *conn) *refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := context.Cause(p.life); err != nil {
-		return &refusal{refusedStranger, err.Error()}
+	if err := context.Cause(p.ctx); err != nil {
+		return &refusal{rejectedNotMember, err.Error()}
 	}
 	c := p.conn.Load()
-	if has || c != nil && c != before || p.attempt != nil && p.attempt.claims && p.agent.self.Name < p.info.Name {
-		return &refusal{Code: refusedCrossed}
+	if has || c != nil && c != before || p.attempt != nil && p.attempt.claimed && p.agent.self.Name < p.info.Name {
+		return &refusal{Code: rejectedSimultaneous}
 	}
-	p.accepting++
+	p.pendingAccepts++
 	return nil
 }
 
-// unaccept takes back accept.
-func (p *peer) unaccept() {
+// acceptDone ends an acceptance that tryAccept began, after the pipe has been attached or has
+// failed, and wakes the goroutines that wait for it.
+func (p *peer) acceptDone() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.accepting--
-	p.accepted++
-	p.change()
+	p.pendingAccepts--
+	p.acceptsDone++
+	p.notifyChanged()
 }
 
-// attach makes an open pipe the one that calls take. One that was there before is
-// lost to the other end, which would not have opened another. If either end has gone
-// meanwhile the pipe ends.
-func (p *peer) attach(line *pipe.Pipe, t terms) (*conn, error) {
+// setConn makes an open pipe the one that calls use, and starts reading from it. It aborts the
+// previous pipe, which the other end has lost: otherwise it would not have opened another. If the
+// peer has left, pp has ended or the agent is closed, it aborts pp and returns the error.
+func (p *peer) setConn(pp *pipe.Pipe, t peerTerms) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := cmp.Or(context.Cause(p.life), line.Err()); err != nil {
-		line.Abort(err)
+	if err := cmp.Or(context.Cause(p.ctx), pp.Err()); err != nil {
+		pp.Abort(err)
 		return nil, err
 	}
-	c := p.agent.newConn(line, p, t)
-	if !c.read() {
+	c := p.agent.newConn(pp, p, t)
+	if !c.startReading() {
 		p.agent.conns.Delete(c)
-		line.Abort(ErrClosed)
+		pp.Abort(ErrClosed)
 		return nil, ErrClosed
 	}
 	if old := p.conn.Swap(c); old != nil {
 		old.pipe.Abort(errReplaced)
 	}
-	p.change()
+	p.notifyChanged()
 	return c, nil
 }
 
-// errReplaced ends a pipe in place of which the other end has opened another.
+// errReplaced ends a pipe that the other end has replaced by a new one.
 var errReplaced = fmt.Errorf("%w: replaced by another pipe", pipe.ErrClosed)
 
-// detach has the next call open another pipe.
-func (p *peer) detach(c *conn) {
+// clearConn removes c as the pipe that calls use, if it still is, so that the next call opens
+// another one. It does not close c.
+func (p *peer) clearConn(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn.CompareAndSwap(c, nil) {
-		p.change()
+		p.notifyChanged()
 	}
 }

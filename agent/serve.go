@@ -1,220 +1,228 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 )
 
-// entry is a handler under its name.
-type entry struct {
-	typ, name string
-	short     bool
-	once      bool // for each key
-	borrows   bool // the memory of the tensors of its arguments
-	Handler
-	invoked Handler // of calls of a function by name
-}
-
-// serve sees to a request: at once, in the shift of the caller, if all of it is here and
-// its handler is short, otherwise apart from that.
-func (c *conn) serve(a *arrival, s *shift) {
-	r := c.request(a)
-	err := c.enlist(r)
+// serve handles the request in the message in, which it owns, on the leader l. A small request is
+// read here, and its handler runs here if it is short; other requests are detached. A duplicate
+// is dropped, a request beyond the limits or without a handler is rejected.
+func (c *conn) serve(in *inMessage, l *leader) {
+	r := c.newRequest(in)
+	err := c.register(r)
 	switch {
-	case err == errTwice: // what came first is what gets the answer
-		c.agent.stats.repeated.Add(1)
+	case err == errDuplicate: // the request that came first gets the reply
+		c.agent.stats.duplicateRequests.Add(1)
 		r.drop()
 	case err != nil:
 		r.drop()
-		c.reject(r, err)
+		c.rejectOverload(r, err)
 	case r.handler.Handler == nil:
 		r.drop()
-		c.refuse(r, c.agent.notServed(r), s)
-	case !a.immediate():
-		a.readElsewhere(&c.reading)
-		s.apart(r)
+		what := "function " + r.handler.name
+		if t := r.handler.typ; t != "" && t != invokeType {
+			what = "message type " + t
+		}
+		c.reject(r, fmt.Errorf("%w: %s is not registered on %s", ErrNoFunction, what, c.agent.self), l)
+	case !in.isInline():
+		in.deferRead(&c.readers)
+		l.detach(r)
 	default:
-		c.open(r, s)
+		c.open(r, l)
 	}
 }
 
-// drop lets the message of a request go by.
-func (r *Request) drop() {
-	r.conn.agent.arrivals.drop(r.arrival)
-	r.arrival = nil
-}
-
-// request makes the request that has come. One that nobody serves has no Handler.
-func (c *conn) request(a *arrival) *Request {
-	h := &a.head
-	r := &Request{conn: c, id: h.id, flags: h.flags, arrival: a, begun: time.Now()}
+// newRequest returns the request of a message, which the request then owns, with its deadline,
+// its handler and its charge. It is not registered. Its Handler is nil if this worker does not
+// serve the function or type.
+func (c *conn) newRequest(in *inMessage) *Request {
+	h := &in.head
+	r := &Request{conn: c, id: h.id, flags: h.flags, message: in, begun: time.Now()}
 	r.base = c.agent.base
 	r.ctx = r
-	if h.left > 0 {
-		r.deadline, r.limit = r.begun.Add(h.left), h.left
+	if h.timeout > 0 {
+		r.deadline, r.limit = r.begun.Add(h.timeout), h.timeout
 	}
-	e, ok := c.agent.handlers.find(h.typ, h.name)
+	e, ok := c.agent.handlers.lookup(h.typ, h.name)
 	if !ok {
-		e = entry{typ: string(h.typ), name: string(h.name)}
+		e = handlerEntry{typ: string(h.typ), name: string(h.name)}
 	}
-	r.handler, r.weight = e, callOverhead+len(a.incoming.Descriptor().Metadata)
-	if a.immediate() {
-		r.weight += a.incoming.Descriptor().Bytes()
+	r.handler, r.charge = e, callOverhead+len(in.incoming.Descriptor().Metadata)
+	if in.isInline() {
+		r.charge += in.incoming.Descriptor().Bytes()
 	}
 	return r
 }
 
-// errTwice says that a request is being served already.
-var errTwice = errors.New("request came twice")
-
-// enlist lets a request be cancelled by the other end.
-func (c *conn) enlist(r *Request) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.serving == nil {
-		return ErrClosed
-	}
-	if _, twice := c.serving[r.id]; twice {
-		return errTwice
-	}
-	if !c.fits(r) {
-		return fmt.Errorf("%w: %d bytes in %d calls at once", ErrOverloaded, c.taken, len(c.serving))
-	}
-	c.taken += r.weight
-	c.serving[r.id] = r
-	if cause := c.early.take(r.id); cause != nil {
-		r.callContext.cancel(cause)
-	}
-	return nil
+// drop discards the message of a request whose values will not be decoded, and returns it to its
+// pool. The request itself goes on.
+func (r *Request) drop() {
+	r.conn.agent.inMessages.drop(r.message)
+	r.message = nil
 }
 
-// notServed is the error for a function or a type that nobody registered here.
-func (a *Agent) notServed(r *Request) error {
-	what := "function " + r.handler.name
-	if t := r.handler.typ; t != "" && t != invokeType {
-		what = "message type " + r.handler.typ
-	}
-	return fmt.Errorf("%w: %s is not registered on %s", ErrNoFunction, what, a.self)
-}
-
-// open reads the request, decodes it, and starts what it asks for.
-func (c *conn) open(r *Request, s *shift) {
-	if err := c.decodeIn(r, s); err != nil {
-		c.refuse(r, err, s)
+// open reads and decodes a registered request, and starts its handler, after the wait of an
+// interceptor that holds it. A request that cannot be decoded is rejected. l is the leader on
+// which open runs.
+func (c *conn) open(r *Request, l *leader) {
+	if err := c.decodeAsLeader(r, l); err != nil {
+		c.reject(r, err, l)
 		return
 	}
-	if r.held != nil {
-		r.stage.Store(uint32(ServedHeld))
-		go c.startLater(r)
+	if r.hold == nil {
+		c.start(r, l)
 		return
 	}
-	c.start(r, s)
+	r.stage.Store(uint32(ServedHeld))
+	go func() { // it has no slot while an interceptor holds it
+		if err := catchPanic(func() error { return r.hold(r.ctx) }); err != nil {
+			c.reject(r, err, nil)
+			return
+		}
+		c.start(r, nil)
+	}()
 }
 
-// decodeIn is decode in a shift. Where what the application does there ends the goroutine,
-// that is answered.
-func (c *conn) decodeIn(r *Request, s *shift) error {
+// decodeAsLeader runs decode on the leader l, which yields if a function of the application
+// waits, and returns its error. If such a function ends the goroutine the request is rejected.
+func (c *conn) decodeAsLeader(r *Request, l *leader) error {
 	returned := false
 	defer func() {
-		r.slot.inShift(nil)
+		r.slot.setLeader(nil)
 		if !returned {
-			c.refuse(r, errGoexit, nil)
+			c.reject(r, errGoexit, nil)
 		}
 	}()
-	r.slot.inShift(s)
+	r.slot.setLeader(l)
 	err := c.decode(r)
 	returned = true
 	return err
 }
 
-// decode reads the request and has its values decoded.
+// decode reads the message of a request, runs the interceptors, and has the handler decode the
+// values and return the task. It returns the message to the pool. The error, with which the
+// caller rejects the request, matches ErrArguments or ErrProtocol, or is that of an interceptor
+// or of the handler; a panic is a *PanicError.
 func (c *conn) decode(r *Request) (err error) {
-	a := r.arrival
+	in := r.message
 	defer func() {
-		r.arrival = nil
-		c.agent.arrivals.put(a)
+		r.message = nil
+		c.agent.inMessages.put(in)
 		if v := recover(); v != nil {
 			err = &PanicError{Value: fmt.Sprint(v)}
 		}
 	}()
-	if err := c.agent.arrivals.receive(r, a); err != nil {
-		return marked(ErrArguments, err)
+	if err := c.agent.inMessages.receive(r, in); err != nil {
+		return withKind(ErrArguments, err)
 	}
 	if r.handler.borrows {
-		r.borrowed = slices.Clone(a.storages)
+		r.borrowed = slices.Clone(in.storages)
 	}
-	a.about = Message{Kind: KindRequest, Type: r.handler.typ, Name: r.handler.name, Peer: c.peer, decoder: a.decoder}
-	if r.ctx, err = c.agent.received(r, &a.about); err != nil {
+	in.view = Message{Kind: KindRequest, Type: r.handler.typ, Name: r.handler.name, Peer: c.peer, decoder: in.decoder}
+	if r.ctx, err = c.agent.runReceived(r, &in.view); err != nil {
 		return err
 	}
-	if err := r.takeKey(); err != nil {
-		return err
+	if key, ok := in.decoder.Header(keyHeader); ok && r.handler.once {
+		if r.key, r.number, r.ended, err = parseKey(key); err != nil {
+			return err
+		}
 	}
 	if r.task, err = r.handler.Open(r); err != nil {
 		return err
 	}
-	err = c.agent.decoded(r.ctx, &a.about)
-	r.held = a.about.held
+	err = c.agent.runDecoded(r.ctx, &in.view)
+	r.hold = in.view.hold
 	return err
 }
 
-// startLater starts a request that an interceptor holds back. It takes no slot yet.
-func (c *conn) startLater(r *Request) {
-	if err := guarded(func() error { return r.held(r.ctx) }); err != nil {
-		c.refuse(r, err, nil)
-		return
-	}
-	c.start(r, nil)
-}
-
-func (c *conn) start(r *Request, s *shift) {
+// start launches a decoded request. If the handler runs already for the key of the request, the
+// request waits for that reply instead. If the reply was evicted, or there are too many keys, the
+// request is rejected. l is nil on a goroutine that does not lead.
+func (c *conn) start(r *Request, l *leader) {
 	if r.key != "" {
-		first, err := c.owner.memory.enter(r)
+		launch, err := c.owner.onceCache.start(r)
 		if err != nil {
-			c.refuse(r, err, s)
+			c.reject(r, err, l)
 			return
 		}
-		if !first {
+		if !launch {
 			return
 		}
 	}
-	c.launch(r, s)
+	c.launch(r, l)
 }
 
-// launch runs the handler of a request, when there is a slot and the answers before it
-// have found room. s is nil on a goroutine for which nobody waits.
-func (c *conn) launch(r *Request, s *shift) {
-	if c.backlog.hold(r) {
+// launch runs the task of a request once earlier replies were sent and, unless the task is short,
+// there is a slot. Until then the request is queued and launch returns. l is nil on a goroutine
+// that does not lead.
+func (c *conn) launch(r *Request, l *leader) {
+	if c.backlog.enqueue(r) {
 		return
 	}
 	if r.short() {
-		r.slot.inShift(s)
+		r.slot.setLeader(l)
 		r.run()
 		return
 	}
 	r.stage.Store(uint32(ServedQueued))
-	c.agent.slots.start(r, s)
+	c.agent.slots.start(r, l)
 }
 
-// short reports whether the request is served on the goroutine that reads.
+// short reports whether the task of the request runs on the leader, without a slot.
 func (r *Request) short() bool {
 	t, ok := r.task.(shortTask)
 	return r.handler.short || ok && t.short()
 }
 
-// cancel ends the context of a request that the other end has given up.
-func (c *conn) cancel(a *arrival) {
-	cause := fmt.Errorf("%w: %s", ErrCallerGone, a.head.text)
+// handleCancel cancels the context of the request to which a cancellation belongs, or keeps the
+// cancellation for a request that is not registered yet. It owns in.
+func (c *conn) handleCancel(in *inMessage) {
+	cause := fmt.Errorf("%w: %s", ErrCallerGone, in.head.text)
 	c.mu.Lock()
-	r := c.serving[a.head.id]
+	r := c.serving[in.head.id]
 	if r == nil {
-		c.early.add(a.head.id, cause)
+		c.earlyCancels.add(in.head.id, cause)
 	}
 	c.mu.Unlock()
-	c.agent.arrivals.drop(a)
+	c.agent.inMessages.drop(in)
 	if r != nil {
 		r.callContext.cancel(cause)
 	}
+}
+
+// rejection is the task of a request that does not reach its handler. Like other tasks it
+// runs once earlier replies were sent.
+type rejection struct{ err error }
+
+// Run implements Task.
+func (t rejection) Run(_ context.Context, r *Request) { _ = r.Fail(t.err) } // nothing else replies
+
+func (rejection) short() bool { return true }
+
+// reject replies with err to a registered request that does not reach its handler, and logs it.
+// The reply waits for earlier ones, as that of a handler does. l is nil on a goroutine that does
+// not lead.
+func (c *conn) reject(r *Request, err error, l *leader) {
+	level, stack := slog.LevelDebug, ""
+	if p, ok := errors.AsType[*PanicError](err); ok { // of an allocator, an interceptor or Handler.Open
+		level, stack = slog.LevelError, p.Stack
+	}
+	c.agent.log.Log(r, level, "call rejected", "function", r.Name(), "caller", c.peer.Name, "error", err, "stack", stack)
+	r.task = rejection{err}
+	c.launch(r, l)
+}
+
+// rejectOverload replies with err to a request that was not registered because its caller exceeds
+// the limits. It aborts the pipe if the caller does not read replies either.
+func (c *conn) rejectOverload(r *Request, err error) {
+	if n := c.backlog.bytes.Load(); n >= c.backlog.maxBytes {
+		c.pipe.Abort(fmt.Errorf("%w: %s does not read replies of %d bytes, and makes more calls than were agreed on", ErrOverloaded, c.peer, n))
+	}
+	c.agent.log.Debug("call rejected", "function", r.Name(), "caller", c.peer.Name, "error", err)
+	_ = r.Fail(err) // nothing else replies
 }

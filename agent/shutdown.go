@@ -8,112 +8,114 @@ import (
 	"time"
 )
 
-// Shutdown leaves the group when there is nothing more to do, and then closes the
-// agent, whatever the outcome.
+// Shutdown waits for pending calls and handlers, leaves the group and closes the agent. It closes
+// the agent also if it fails.
 //
-// All workers of a static group call it. It serves calls until no worker has any
-// under way, as caller, in a handler or in a callback of a call's future, and then all
-// leave. Without a deadline in ctx it waits for as long as all workers live. One that dies
-// ends it for all: the error is that of AllGather. In a dynamic group this worker ends its
-// own calls, and those that it serves, and leaves; the others go on.
+// In a static group all workers must call it. Each goes on serving calls until no worker has
+// pending calls, running handlers or running callbacks of call futures; then all leave. Without a
+// deadline in ctx it waits as long as all workers live. If a worker dies Shutdown fails on all
+// others, with the error of AllGather. In a dynamic group this worker waits for its own calls and
+// handlers, and leaves; the others continue.
 //
-// Of several at once the later ones join the first and have its result; when the context
-// of any of them ends the agent is closed, which ends the others. A handler is refused at
-// once, with ErrConfig: it would wait for itself, as it does for as long as ctx where that
-// is not its own. So do interceptors and callbacks.
+// Concurrent calls of Shutdown wait for the first one and return its result. When the context of
+// any of them ends, the agent is closed and all return. With the context of a handler Shutdown
+// fails at once with ErrConfig, because it would wait for that handler. With another context in a
+// handler, in an interceptor or in a callback it waits for its caller until ctx ends.
 //
-// The error is an *Error. It matches that of ctx if calls were still under way when
-// ctx ended. It tells too of a store that has not been told within 5 seconds.
+// The error is an *Error. It matches that of ctx if calls were pending when ctx ended, and
+// ErrClosed if the agent was closed before. It also reports that the store could not be changed
+// within 5 seconds.
 func (a *Agent) Shutdown(ctx context.Context) error {
 	if requestOf(ctx) != nil {
-		return &Error{Op: "shutdown", Err: fmt.Errorf("%w: a handler cannot wait until there are none", ErrConfig)}
+		return &Error{Op: "shutdown", Err: fmt.Errorf("%w: a handler cannot wait until no handlers run", ErrConfig)}
 	}
-	e, first := a.beginEnding()
+	op, first := a.startShutdown()
 	switch {
-	case e == nil:
+	case op == nil:
 		return &Error{Op: "shutdown", Err: ErrClosed}
 	case first:
-		e.err = a.shutdown(ctx)
-		close(e.over)
-		return e.err
+		op.err = a.shutdown(ctx)
+		close(op.done)
+		return op.err
 	}
 	select {
-	case <-e.over:
-		return e.err
+	case <-op.done:
+		return op.err
 	case <-ctx.Done():
 	}
 	select {
-	case <-e.over:
-		return e.err
+	case <-op.done:
+		return op.err
 	default:
-		return a.endWith(context.Cause(ctx))
+		return a.failShutdown(context.Cause(ctx))
 	}
 }
 
-// ending is a Shutdown that is under way.
-type ending struct {
-	over chan struct{} // closed when err is set
+// shutdownOp is a Shutdown in progress.
+type shutdownOp struct {
+	done chan struct{} // closed when err is set
 	err  error
 }
 
-// beginEnding begins to shut down, or finds who has done so before. It returns nil if
-// the agent is closed.
-func (a *Agent) beginEnding() (e *ending, first bool) {
+// startShutdown starts a Shutdown, which the caller then must perform (first is true), or returns
+// the one in progress. It returns nil if the agent is closed or a Shutdown has ended.
+func (a *Agent) startShutdown() (op *shutdownOp, first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.ending == nil && a.isClosed():
+	case a.shutdownOp == nil && a.isClosed():
 		return nil, false
-	case a.ending == nil:
-		a.ending = &ending{over: make(chan struct{})}
-		return a.ending, true
+	case a.shutdownOp == nil:
+		a.shutdownOp = &shutdownOp{done: make(chan struct{})}
+		return a.shutdownOp, true
 	}
 	select {
-	case <-a.ending.over:
+	case <-a.shutdownOp.done:
 		return nil, false
 	default:
-		return a.ending, false
+		return a.shutdownOp, false
 	}
 }
 
 func (a *Agent) shutdown(ctx context.Context) error {
 	err := a.drain(ctx)
 	if err == nil && a.isStatic() {
-		if err = a.leave(); err == nil {
-			// The store may be with one of us, who stays until all have left it.
+		if err = a.leaveGroup(); err == nil {
+			// One of the workers may serve the store: it must stay until all have left the group.
 			_, err = gather(ctx, a, shutdownRound(), None{})
 		}
 	}
 	if err != nil {
-		return a.endWith(err)
+		return a.failShutdown(err)
 	}
-	if err := a.close(a.leave); err != nil {
-		return a.gatherError("shutdown", err)
+	if err := a.close(a.leaveGroup); err != nil {
+		return a.opError("shutdown", err)
 	}
 	return nil
 }
 
-// endWith closes the agent because Shutdown failed, and returns its error.
-func (a *Agent) endWith(cause error) error {
-	e := a.gatherError("shutdown", cause)
+// failShutdown closes the agent after Shutdown has failed, and returns the error of Shutdown.
+func (a *Agent) failShutdown(cause error) error {
+	e := a.opError("shutdown", cause)
 	if err := a.Close(); err != nil {
 		e.Err = errors.Join(e.Err, err)
 	}
 	return e
 }
 
-func shutdownRound() gathering {
-	return gathering{op: "shutdown", opts: []CallOption{Timeout(0)}}
+func shutdownRound() groupOp {
+	return groupOp{op: "shutdown", opts: []CallOption{Timeout(0)}}
 }
 
-// workload is what a worker has had to do so far.
+// workload is the activity of a worker. Its name and fields are part of the wire format.
 type workload struct {
-	Begun  int64 // calls
-	Active int64 // calls and handlers
+	Begun  int64 // calls begun so far
+	Active int64 // pending calls and handlers
 }
 
-// drain returns when this worker has no calls under way, or no worker of a static
-// group has.
+// drain returns nil once this worker has no pending calls and handlers, and in a static group
+// once no worker has. The error is that of ctx, ErrClosed, or, in a static group, that of
+// AllGather.
 func (a *Agent) drain(ctx context.Context) error {
 	before := int64(-1)
 	for {
@@ -129,8 +131,9 @@ func (a *Agent) drain(ctx context.Context) error {
 			sum.Begun += w.value.Begun
 			sum.Active += w.value.Active
 		}
-		// Twice the same: between the two looks at each worker nothing was begun, and
-		// there was a moment between all of the first and all of the second.
+		// Two rounds without activity and with the same number of calls: no worker has begun a
+		// call between its two contributions, and all first contributions precede all second
+		// ones, so at some moment between them no worker was active.
 		if sum.Active == 0 && sum.Begun == before {
 			return nil
 		}
@@ -141,26 +144,27 @@ func (a *Agent) drain(ctx context.Context) error {
 	}
 }
 
-func (a *Agent) isStatic() bool { return a.own.member.Static }
+func (a *Agent) isStatic() bool { return a.selfPeer.member.Static }
 
 const (
-	idleFirst = 100 * time.Microsecond
-	idleLast  = 10 * time.Millisecond
+	minIdlePoll = 100 * time.Microsecond
+	maxIdlePoll = 10 * time.Millisecond
 )
 
-// awaitIdle returns when this worker has nothing under way. It looks from time to
-// time, so that calls need not tell.
+// awaitIdle returns nil once this worker has no pending calls and handlers. The error is
+// ErrClosed if the agent is closed, or wraps the cause of ctx. It polls with growing intervals,
+// so that calls have no extra work at their end.
 func (a *Agent) awaitIdle(ctx context.Context) error {
 	t := time.NewTimer(0)
 	defer t.Stop()
-	for pause := idleFirst; ; pause = min(2*pause, idleLast) {
+	for pause := minIdlePoll; ; pause = min(2*pause, maxIdlePoll) {
 		select {
 		case <-t.C:
 		case <-a.base.Done():
 			return ErrClosed
 		case <-ctx.Done():
 			w := a.workload()
-			return fmt.Errorf("%d calls and handlers of %s are still under way: %w", w.Active, a.self, context.Cause(ctx))
+			return fmt.Errorf("%d calls and handlers of %s are still pending: %w", w.Active, a.self, context.Cause(ctx))
 		}
 		if a.workload().Active == 0 {
 			return nil
@@ -169,8 +173,8 @@ func (a *Agent) awaitIdle(ctx context.Context) error {
 	}
 }
 
-// activity counts calls to others, and to this worker itself, and goroutines that run
-// callbacks of their futures.
+// activity counts calls, also those to this worker itself, and goroutines that run callbacks of
+// their futures.
 type activity struct{ begun, ended atomic.Int64 }
 
 // Begin and End implement future.Activity.
@@ -178,7 +182,8 @@ func (c *activity) Begin() { c.begun.Add(1) }
 
 func (c *activity) End() { c.ended.Add(1) }
 
-// begin counts a call if that is of the application.
+// begin counts a call as begun and returns true, unless the call belongs to a group round. The
+// caller then adds 1 to ended when the call ends.
 func (c *activity) begin(t *target) (counts bool) {
 	if t.typ == groupType {
 		return false
@@ -193,22 +198,19 @@ func (a *Agent) workload() workload {
 	return workload{Begun: begun, Active: begun - ended + a.handling()}
 }
 
-// handling is how many requests of others are here, and not answered.
+// handling returns the number of requests, other than those of group rounds, that this worker has
+// received and not answered.
 func (a *Agent) handling() (n int64) {
-	a.conns.Range(func(c, _ any) bool {
-		n += c.(*conn).handling()
+	a.conns.Range(func(key, _ any) bool {
+		c := key.(*conn)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, r := range c.serving {
+			if r.handler.typ != groupType {
+				n++
+			}
+		}
 		return true
 	})
-	return n
-}
-
-func (c *conn) handling() (n int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range c.serving {
-		if r.handler.typ != groupType {
-			n++
-		}
-	}
 	return n
 }

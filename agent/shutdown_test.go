@@ -12,8 +12,8 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 func shutdown(t *testing.T) func(*agent.Agent) error {
@@ -23,9 +23,9 @@ func shutdown(t *testing.T) func(*agent.Agent) error {
 // Shutdown waits for calls that handlers began and did not wait for, and for the calls that
 // these cause. Here three workers contribute to the first round before any call is made: its sum
 // has no active call, and no worker may leave before a second round has the same sum.
-func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
+func TestShutdownWaitsForCallsOfHandlers(t *testing.T) {
 	hop := agent.NewFunc[int, int]("test.hop")
-	var begun [4]chan *agent.Future[int] // by the handler of that rank
+	var begun [4]chan *agent.Future[int] // calls begun by the handler of each rank
 	var release chan struct{}
 	configure := func(rank int, c *agent.Config) {
 		if rank == 0 {
@@ -44,24 +44,24 @@ func TestShutdownWaitsForWhatHandlersBegan(t *testing.T) {
 	simulate(t, 4, configure, func(t *testing.T, group []*agent.Agent) {
 		down := make([]<-chan error, 4)
 		for _, rank := range []int{3, 2, 1} { // before they have any call
-			down[rank] = patience.Start(func() error { return group[rank].Shutdown(t.Context()) })
+			down[rank] = testwait.Start(func() error { return group[rank].Shutdown(t.Context()) })
 		}
 		pass(time.Second) // their contributions are made
 		_, err := hop.Call(t.Context(), group[0], "worker1", 0)
 		require.NoError(t, err)
-		down[0] = patience.Start(func() error { return group[0].Shutdown(t.Context()) })
+		down[0] = testwait.Start(func() error { return group[0].Shutdown(t.Context()) })
 		pass(time.Second)
 		for _, ch := range down {
 			require.Empty(t, ch, "the call to the last worker is under way")
 		}
-		patience.Finish(t, begun[1])
-		toTheLast := patience.Finish(t, begun[2])
+		testwait.Finish(t, begun[1])
+		toTheLast := testwait.Finish(t, begun[2])
 		close(release)
 		n, err := toTheLast.Wait(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
 		for _, ch := range down {
-			require.NoError(t, patience.Finish(t, ch))
+			require.NoError(t, testwait.Finish(t, ch))
 		}
 	})
 }
@@ -75,11 +75,11 @@ func TestShutdownAfterDeath(t *testing.T) {
 			for i, err := range each(t, rest, shutdown(t)) {
 				var e *agent.Error
 				require.ErrorIs(t, err, agent.ErrUnreachable)
-				require.IsType(t, e, err, "it is one itself")
+				require.IsType(t, e, err, "exactly one *Error")
 				require.ErrorAs(t, err, &e)
 				require.Equal(t, "shutdown", e.Op)
 				if i > 0 && e.Worker == "worker0" {
-					continue // which has closed by the time that this one came
+					continue // that worker had closed before this one called it
 				}
 				require.Equal(t, fmt.Sprintf("worker%d", gone), e.Worker)
 			}
@@ -90,7 +90,7 @@ func TestShutdownAfterDeath(t *testing.T) {
 	}
 }
 
-// isClosed holds an agent against what becomes of one that is closed.
+// isClosed requires the behaviour of a closed agent.
 func isClosed(t *testing.T, a *agent.Agent) {
 	t.Helper()
 	x := filled(t, 1, 1)
@@ -116,21 +116,21 @@ func TestShutdownDeadline(t *testing.T) {
 		})}
 	})
 	call := park.Go(t.Context(), group[0], "worker1", agent.None{})
-	patience.Finish(t, begun)
+	testwait.Finish(t, begun)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	errs := each(t, group, func(a *agent.Agent) error { return a.Shutdown(ctx) })
 	for _, err := range errs {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	// The first to give up; that ends the call for the other one.
+	// The first context to end; that fails the call of the other one.
 	require.ErrorContains(t, errors.Join(errs...), "1 calls and handlers of")
 	_, err := call.Wait(t.Context())
-	require.Error(t, err) // of the handler, whose context has ended, or of the agent here
+	require.Error(t, err) // of the handler, whose context has ended, or of this agent
 	isClosed(t, group[0])
 }
 
-// A handler cannot wait for itself to end.
+// Shutdown in a handler fails.
 func TestShutdownByHandler(t *testing.T) {
 	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
 	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
@@ -141,13 +141,13 @@ func TestShutdownByHandler(t *testing.T) {
 				}, opts...)}
 			})
 			_, err := stop.Call(t.Context(), group[0], "worker1", agent.None{})
-			require.ErrorContains(t, err, "a handler cannot wait until there are none")
-			allWell(t, group, shutdown(t))
+			require.ErrorContains(t, err, "a handler cannot wait until no handlers run")
+			requireAll(t, group, shutdown(t))
 		})
 	}
 }
 
-// A group is formed again and again by the same names, on one store.
+// A group is formed several times with the same names, on one store.
 func TestJoinAgain(t *testing.T) {
 	s := store.NewMemory(store.Limits{})
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -158,14 +158,14 @@ func TestJoinAgain(t *testing.T) {
 			_, err := add.Call(t.Context(), a, agent.Rank((a.Self().Rank+1)%3), pair{x, x})
 			require.NoError(t, err)
 		}
-		allWell(t, group, shutdown(t))
+		requireAll(t, group, shutdown(t))
 		for _, a := range group {
 			isClosed(t, a)
 		}
 	}
 }
 
-// The store is with the first worker, which stays until all have left it.
+// The first worker serves the store, and stays until all others have left.
 func TestShutdownWithEmbeddedStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -173,7 +173,7 @@ func TestShutdownWithEmbeddedStore(t *testing.T) {
 	group := make([]*agent.Agent, 3)
 	joining := make([]<-chan error, 3)
 	for rank := range group {
-		joining[rank] = patience.Start(func() (err error) {
+		joining[rank] = testwait.Start(func() (err error) {
 			group[rank], err = agent.Join(ctx, agent.Config{
 				Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: 3, Rendezvous: url, Logger: slog.New(slog.DiscardHandler),
 			})
@@ -181,12 +181,12 @@ func TestShutdownWithEmbeddedStore(t *testing.T) {
 		})
 	}
 	for _, ch := range joining {
-		require.NoError(t, patience.Finish(t, ch))
+		require.NoError(t, testwait.Finish(t, ch))
 	}
-	allWell(t, group, shutdown(t))
+	requireAll(t, group, shutdown(t))
 }
 
-// Who leaves a dynamic group ends what it has begun, and the others go on.
+// A worker that leaves a dynamic group completes its calls and handlers; the others continue.
 func TestShutdownInDynamicGroup(t *testing.T) {
 	slow := agent.NewFunc[int, int]("test.slow")
 	begun, release := make(chan struct{}, 4), make(chan struct{})
@@ -202,20 +202,20 @@ func TestShutdownInDynamicGroup(t *testing.T) {
 		slow.Go(t.Context(), group[1], "worker0", 1),
 		slow.Go(t.Context(), group[0], "worker1", 2),
 	}
-	patience.Finish(t, begun)
-	patience.Finish(t, begun)
-	leaving := patience.Start(func() error { return group[1].Shutdown(t.Context()) })
+	testwait.Finish(t, begun)
+	testwait.Finish(t, begun)
+	leaving := testwait.Start(func() error { return group[1].Shutdown(t.Context()) })
 	close(release)
 	for i, f := range calls {
 		n, err := f.Wait(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, i+1, n)
 	}
-	require.NoError(t, patience.Finish(t, leaving))
+	require.NoError(t, testwait.Finish(t, leaving))
 	n, err := slow.Call(t.Context(), group[0], "worker2", 7)
 	require.NoError(t, err)
 	require.Equal(t, 7, n)
 	_, err = slow.Call(t.Context(), group[0], "worker1", 7)
 	require.Error(t, err)
-	allWell(t, []*agent.Agent{group[0], group[2]}, shutdown(t))
+	requireAll(t, []*agent.Agent{group[0], group[2]}, shutdown(t))
 }

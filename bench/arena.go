@@ -1,28 +1,33 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// arena is memory for the messages of a batch, a slot for each: a message is
-// sent from one slot and read into another.
+// arena is memory for the messages of a batch, one slot of size bytes each. A message is sent from a
+// slot of one arena and read into a slot of another one. An arena is used by one goroutine at a time
+// and reuses its memory for the next batch.
 type arena struct {
 	buffers string // as in Spec
 	contents
 	pool   *tensor.Pool
 	size   int
-	owners []*tensor.Storage // of each slot
+	owners []*tensor.Storage // the storage of each slot
 	slots  [][]byte
 }
 
-// resize makes room for slots of size bytes each, all pages touched. No message
-// may use the arena any more.
+// resize makes the arena have at least slots slots of size bytes each, zeroed, so that all pages are
+// touched. It keeps memory that is large enough. No message may be using the arena. The error is that
+// of the allocator.
 func (a *arena) resize(slots, size int) error {
 	if slots > len(a.slots) || size != a.size {
 		a.release()
@@ -35,8 +40,8 @@ func (a *arena) resize(slots, size int) error {
 	return nil
 }
 
-// release gives the pages back to the system: the next measurement may need as
-// many. No message may use the arena any more.
+// release frees all slots and returns their memory to the system, because the next measurement may need
+// as much. No message may be using the arena.
 func (a *arena) release() {
 	for i, s := range a.owners {
 		if i == 0 || s != a.owners[i-1] {
@@ -54,8 +59,7 @@ func (a *arena) release() {
 
 func (a *arena) slot(i int) []byte { return a.slots[i] }
 
-// clear spoils the slots, so that bytes of an earlier batch cannot pass for new
-// ones.
+// clear zeroes the first slots slots, so that bytes of an earlier batch are not taken for new ones.
 func (a *arena) clear(slots int) {
 	for _, s := range a.slots[:slots] {
 		clear(s)
@@ -63,7 +67,9 @@ func (a *arena) clear(slots int) {
 	runtime.KeepAlive(a.owners)
 }
 
-// message is the message in a slot.
+// message returns a message whose only tensor is slot i, or an empty message if slots have no bytes. It
+// names the target device if named is set. The memory must not be resized or released while the message
+// is in use.
 func (a *arena) message(i int, named bool) *pipe.Message {
 	m := &pipe.Message{}
 	if a.size == 0 {
@@ -77,27 +83,28 @@ func (a *arena) message(i int, named bool) *pipe.Message {
 	return m
 }
 
-// room is a slot to read a message into.
-func (a *arena) room(i int) pipe.Allocation {
+// allocation returns slot i as the memory to read a message into; no memory if slots have no bytes.
+func (a *arena) allocation(i int) pipe.Allocation {
 	if a.size == 0 {
 		return pipe.Allocation{}
 	}
 	return pipe.Allocation{Tensors: []device.Buffer{device.Bytes(a.slots[i]).WithOwner(a.owners[i])}}
 }
 
-// fill writes into the slots what messages first, first+1 and so on have to say.
+// fill writes the contents of the messages first, first+1 and so on into the first slots slots.
 func (a *arena) fill(slots, first int) {
-	w := a.words()
+	w := a.generator()
 	for i, s := range a.slots[:slots] {
 		w.fill(s, first+i)
 	}
 	runtime.KeepAlive(a.owners)
 }
 
-// check compares the slots with what fill writes.
+// check returns an error that matches ErrCorrupt unless the first slots slots hold what fill writes for
+// first.
 func (a *arena) check(slots, first int) error {
 	defer runtime.KeepAlive(a.owners)
-	w := a.words()
+	w := a.generator()
 	for i, s := range a.slots[:slots] {
 		if at := w.difference(s, first+i); at >= 0 {
 			return fmt.Errorf("%w: message %d differs in the 8 bytes at %d", ErrCorrupt, first+i, at)
@@ -105,3 +112,103 @@ func (a *arena) check(slots, first int) error {
 	}
 	return nil
 }
+
+// arenaPool holds the arenas that no batch is using. A pipe takes one for each batch, so that the
+// memory of a process does not depend on what its pipes carried before. Its methods may be called
+// concurrently.
+type arenaPool struct {
+	buffers string // as in Spec
+	contents
+
+	mu   sync.Mutex
+	free []*arena
+}
+
+func (a *arenaPool) get() *arena {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := len(a.free)
+	if n == 0 {
+		return &arena{buffers: a.buffers, contents: a.contents}
+	}
+	last := a.free[n-1]
+	a.free = a.free[:n-1]
+	return last
+}
+
+// put returns an arena to the pool. No message may use it any more.
+func (a *arenaPool) put(m *arena) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.free = append(a.free, m)
+}
+
+// Values of Spec.Buffers: the memory of the messages.
+const (
+	// BuffersDefault is the memory that an application gets by default, separate for each
+	// message: memory of the Go heap for this library ([tensor.Heap], as pipe.NewAllocation
+	// uses), a block of malloc for Libtensorpipe.
+	BuffersDefault = "default"
+
+	// BuffersHuge is one mapping for all messages of a batch, in huge pages if the system
+	// has them, for both libraries.
+	BuffersHuge = "huge"
+
+	// BuffersPool is a storage of a [tensor.Pool] for each message of this library, and
+	// malloc for Libtensorpipe.
+	BuffersPool = "pool"
+)
+
+// AllBuffers returns the valid values of Spec.Buffers.
+func AllBuffers() []string { return []string{BuffersDefault, BuffersHuge, BuffersPool} }
+
+const (
+	hugePage  = 2 << 20
+	cacheLine = 64 // alignment of slots in one mapping
+)
+
+// allocate appends slots slots of a.size bytes to an empty arena. The error is that of the allocator.
+func (a *arena) allocate(slots int) error {
+	a.pool = cmp.Or(a.pool, tensor.NewPool(tensor.PoolOptions{}))
+	if a.buffers == BuffersHuge {
+		return a.allocateMapping(slots)
+	}
+	var source tensor.Allocator = tensor.Heap{}
+	if a.buffers == BuffersPool {
+		source = a.pool
+	}
+	for range slots {
+		s, err := source.Alloc(a.size)
+		if err != nil {
+			return err
+		}
+		data, err := s.Bytes()
+		if err != nil {
+			return err
+		}
+		a.owners, a.slots = append(a.owners, s), append(a.slots, data)
+	}
+	return nil
+}
+
+// allocateMapping appends slots slots of a.size bytes to an empty arena, all in one mapping of whole
+// huge pages. The error is that of the allocator.
+func (a *arena) allocateMapping(slots int) error {
+	stride := max(roundUp(a.size, cacheLine), cacheLine)
+	s, err := a.pool.Alloc(roundUp(slots*stride, hugePage))
+	if err != nil {
+		return err
+	}
+	data, err := s.Bytes()
+	if err != nil {
+		return err
+	}
+	for i := range slots {
+		at := i * stride
+		a.slots = append(a.slots, data[at:at+a.size:at+a.size])
+	}
+	a.owners = slices.Repeat([]*tensor.Storage{s}, slots)
+	return nil
+}
+
+func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }

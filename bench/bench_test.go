@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkRoundTrip: one operation is a message to a second process and its
-// echo. Allocations are those of this process.
+// BenchmarkRoundTrip: one operation is a message to a second process and its echo.
+// Allocations are those of this process.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, l := range loads() {
 		forEachMessage(b, l, func(b *testing.B, s Spec) {
-			connected(b, s, func(c *client) { roundTrips(b, c) })
+			withServer(b, s, func(c *client) { roundTrips(b, c) })
 		})
 	}
 }
@@ -46,12 +46,12 @@ func roundTrips(b *testing.B, c *client) {
 	end()
 }
 
-// BenchmarkOneWay: one operation is a batch of messages to a second process, 8
-// of them in flight. The figures of one message are metrics.
+// BenchmarkOneWay: one operation is a batch of messages to a second process, 8 of them in
+// flight. The results of one message are metrics.
 func BenchmarkOneWay(b *testing.B) {
 	for _, l := range loads() {
 		forEachMessage(b, l, func(b *testing.B, s Spec) {
-			connected(b, s, func(c *client) { oneWay(b, c) })
+			withServer(b, s, func(c *client) { oneWay(b, c) })
 		})
 	}
 }
@@ -60,7 +60,7 @@ func oneWay(b *testing.B, c *client) {
 	var took, cpu time.Duration
 	n := 0
 	for b.Loop() {
-		t, used, err := c.flood(len(c.sent))
+		t, used, err := c.sendBatch(len(c.sent))
 		require.NoError(b, err)
 		took, cpu, n = took+t, cpu+used, n+len(c.sent)
 	}

@@ -14,11 +14,10 @@ import (
 
 const busyPairs = 4
 
-// BenchmarkBusyPairs: four pairs of processes make round trips at once, for two
-// seconds with spinning and for two without; one operation is five of both, in
-// turn. The pairs of a run are sorted, the fastest first, and compared place by
-// place. A ratio is the median over the runs, with spinning by without; the worst
-// place counts.
+// BenchmarkBusyPairs: four pairs of processes make round trips concurrently, for two seconds with
+// spinning and for two without; one operation is five of both, alternating. The pairs of a run
+// are sorted, the fastest first, and compared rank by rank. A ratio is the median over the runs,
+// with spinning divided by without; the worst rank is reported.
 func BenchmarkBusyPairs(b *testing.B) {
 	spin := uvBasic(pipe.DialectNative)
 	spin.Size, spin.Named = 8, true
@@ -38,19 +37,19 @@ func BenchmarkBusyPairs(b *testing.B) {
 	}
 	b.ReportMetric(0, "ns/op")
 	var p50s, rates []float64
-	for place := range busyPairs {
-		b.ReportMetric(medianAt(spins, place, medianTrip), fmt.Sprintf("spin-pair%d-p50-us", place+1))
-		b.ReportMetric(medianAt(sleeps, place, medianTrip), fmt.Sprintf("sleep-pair%d-p50-us", place+1))
-		b.ReportMetric(medianAt(spins, place, tripRate), fmt.Sprintf("spin-pair%d-trips/s", place+1))
-		b.ReportMetric(medianAt(sleeps, place, tripRate), fmt.Sprintf("sleep-pair%d-trips/s", place+1))
-		p50s = append(p50s, ratioAt(spins, sleeps, place, medianTrip))
-		rates = append(rates, ratioAt(spins, sleeps, place, tripRate))
+	for rank := range busyPairs {
+		b.ReportMetric(medianAt(spins, rank, medianTrip), fmt.Sprintf("spin-pair%d-p50-us", rank+1))
+		b.ReportMetric(medianAt(sleeps, rank, medianTrip), fmt.Sprintf("sleep-pair%d-p50-us", rank+1))
+		b.ReportMetric(medianAt(spins, rank, tripRate), fmt.Sprintf("spin-pair%d-trips/s", rank+1))
+		b.ReportMetric(medianAt(sleeps, rank, tripRate), fmt.Sprintf("sleep-pair%d-trips/s", rank+1))
+		p50s = append(p50s, ratioAt(spins, sleeps, rank, medianTrip))
+		rates = append(rates, ratioAt(spins, sleeps, rank, tripRate))
 	}
 	b.ReportMetric(slices.Max(p50s), "worst-ratio-p50")
 	b.ReportMetric(slices.Min(rates), "worst-ratio-trips/s")
 }
 
-// busy is one run, the fastest pair first.
+// busy makes one run and returns its pairs, the fastest first.
 func busy(b *testing.B, s Spec) []BusyPair {
 	got, err := Go{Child: child(b)}.Busy(b.Context(), s, busyPairs, 2*time.Second)
 	require.NoError(b, err)
@@ -62,20 +61,20 @@ func medianTrip(p BusyPair) float64 { return p.RTT.P50 }
 
 func tripRate(p BusyPair) float64 { return p.TripsPerSecond }
 
-// medianAt is the median over runs of a figure of the pairs at one place.
-func medianAt(runs [][]BusyPair, place int, f func(BusyPair) float64) float64 {
+// medianAt returns the median over runs of a figure of the pairs at one rank.
+func medianAt(runs [][]BusyPair, rank int, f func(BusyPair) float64) float64 {
 	var all []float64
 	for _, run := range runs {
-		all = append(all, f(run[place]))
+		all = append(all, f(run[rank]))
 	}
 	return median(all)
 }
 
-// ratioAt is the median of a's figure by b's.
-func ratioAt(a, b [][]BusyPair, place int, f func(BusyPair) float64) float64 {
+// ratioAt returns the median figure of a divided by that of b.
+func ratioAt(a, b [][]BusyPair, rank int, f func(BusyPair) float64) float64 {
 	var all []float64
 	for i := range a {
-		all = append(all, f(a[i][place])/f(b[i][place]))
+		all = append(all, f(a[i][rank])/f(b[i][rank]))
 	}
 	return median(all)
 }

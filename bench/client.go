@@ -2,25 +2,27 @@ package bench
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// client measures on one pipe. What it does in the time that counts is
-// allocated before.
+// client makes the measurements of a Spec on one pipe. It allocates all memory that it needs while the
+// clock runs before it starts the clock.
 type client struct {
-	pipe    *pipe.Pipe
-	spec    Spec // with defaults
-	sources arena
-	echoes  arena
-	sent    []*pipe.Message
-	rooms   []pipe.Allocation
-	ops     []*pipe.WriteOp // those in flight
-	number  int             // of the next message
+	pipe        *pipe.Pipe
+	spec        Spec // with defaults
+	sources     arena
+	echoes      arena
+	sent        []*pipe.Message
+	allocations []pipe.Allocation
+	ops         []*pipe.WriteOp // those in flight
+	number      int             // of the next message
 }
 
-// newClient makes the messages of a batch.
+// newClient returns a client of p, with the messages of one batch. s must have its defaults. The caller
+// must call release after the pipe has ended.
 func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	c := &client{
 		pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth),
@@ -37,39 +39,32 @@ func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	return c, nil
 }
 
-// release gives the memory back, when the pipe has let go of it.
+// release frees the memory of the messages. The pipe must not use it any more.
 func (c *client) release() {
 	c.sources.release()
 	c.echoes.release()
 }
 
-// makeRoom makes memory for the echoes of a batch, and spoils what is there.
-func (c *client) makeRoom() error {
-	if err := c.echoes.resize(len(c.sent), c.spec.Size); err != nil {
-		return err
-	}
-	for i := len(c.rooms); i < len(c.sent); i++ {
-		c.rooms = append(c.rooms, c.echoes.room(i))
-	}
-	return nil
-}
-
-// begin announces a batch of n messages with fresh contents.
+// begin fills the next n messages with new contents, announces them to the server as a batch of that
+// kind, and waits until the server is ready. n must be at most the number of messages of newClient.
 func (c *client) begin(kind string, n int) error {
 	c.sources.fill(n, c.number)
 	if kind == kindEcho {
-		if err := c.makeRoom(); err != nil {
+		if err := c.echoes.resize(len(c.sent), c.spec.Size); err != nil {
 			return err
 		}
+		for i := len(c.allocations); i < len(c.sent); i++ {
+			c.allocations = append(c.allocations, c.echoes.allocation(i))
+		}
 	}
-	o := order{kind, n, c.number, c.spec.Size, c.spec.Depth, c.spec.Named}
-	if err := say(c.pipe, o.String()); err != nil {
+	o := batchCommand{kind, n, c.number, c.spec.Size, c.spec.Depth, c.spec.Named}
+	if err := sendControl(c.pipe, o.String()); err != nil {
 		return err
 	}
-	return expect(c.pipe, wordReady)
+	return expect(c.pipe, ctlReady)
 }
 
-// trip sends message i of the batch and reads its echo.
+// trip sends message i of the batch, and reads its echo into the memory for echo i.
 func (c *client) trip(i int) error {
 	if err := c.pipe.Write(context.Background(), c.sent[i]); err != nil {
 		return err
@@ -78,21 +73,22 @@ func (c *client) trip(i int) error {
 	if err != nil {
 		return err
 	}
-	return take(in, c.rooms[i])
+	return readMessage(in, c.allocations[i])
 }
 
-// endTrips compares the n echoes of a batch, and returns the server's CPU time.
-func (c *client) endTrips(n int) (theirs time.Duration, err error) {
-	if theirs, err = expectDone(c.pipe); err != nil {
+// endTrips ends a batch of n round trips: it receives the CPU time that the server used for them, which
+// it returns, and compares the echoes with what was sent. The error matches ErrCorrupt if they differ.
+func (c *client) endTrips(n int) (serverCPU time.Duration, err error) {
+	if serverCPU, err = expectDone(c.pipe); err != nil {
 		return 0, err
 	}
 	err = c.echoes.check(n, c.number)
 	c.number += n
-	return theirs, err
+	return serverCPU, err
 }
 
-// roundTrips makes n round trips, each after idle, and returns the times, and
-// the CPU time of both processes.
+// roundTrips makes n round trips, each after a pause of idle. It returns the duration of each and the
+// CPU time of both processes for all of them, pauses included.
 func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration, cpu time.Duration, err error) {
 	samples = make([]time.Duration, 0, n)
 	err = c.inBatches(n, func(n int) error {
@@ -101,7 +97,9 @@ func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration,
 		}
 		before := cpuTime()
 		for i := range n {
-			rest(idle)
+			if idle > 0 {
+				<-time.NewTimer(idle).C
+			}
 			start := time.Now()
 			if err := c.trip(i); err != nil {
 				return err
@@ -109,33 +107,28 @@ func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration,
 			samples = append(samples, time.Since(start))
 		}
 		used := cpuTime() - before
-		theirs, err := c.endTrips(n)
-		cpu += c.both(used, theirs)
+		serverCPU, err := c.endTrips(n)
+		cpu += c.totalCPU(used, serverCPU)
 		return err
 	})
 	return samples, cpu, err
 }
 
-// both is the CPU time of two processes, or of the one that both ends are in.
-func (c *client) both(ours, theirs time.Duration) time.Duration {
+// totalCPU returns the sum of the CPU times of both processes. If one process contains both ends, the
+// two arguments measure the same process and it returns the first.
+func (c *client) totalCPU(clientCPU, serverCPU time.Duration) time.Duration {
 	if c.spec.OneProcess {
-		return ours
+		return clientCPU
 	}
-	return ours + theirs
+	return clientCPU + serverCPU
 }
 
-// rest lets time pass in which this process does nothing.
-func rest(d time.Duration) {
-	if d > 0 {
-		<-time.NewTimer(d).C
-	}
-}
-
-// oneWay sends n messages and returns how long that took, and the CPU time of
-// both processes.
+// oneWay sends n messages to the server, in batches. It returns the sum of the times from the first
+// write of a batch until the server has read all of it, and the CPU time of both processes in that
+// time.
 func (c *client) oneWay(n int) (took, cpu time.Duration, err error) {
 	err = c.inBatches(n, func(n int) error {
-		t, used, err := c.flood(n)
+		t, used, err := c.sendBatch(n)
 		took += t
 		cpu += used
 		return err
@@ -143,8 +136,10 @@ func (c *client) oneWay(n int) (took, cpu time.Duration, err error) {
 	return took, cpu, err
 }
 
-// flood sends one batch.
-func (c *client) flood(n int) (took, cpu time.Duration, err error) {
+// sendBatch sends a batch of n messages and has the server verify it. It returns the time until the
+// server has read all messages, and the CPU time of both processes in that time. Neither includes the
+// verification.
+func (c *client) sendBatch(n int) (took, cpu time.Duration, err error) {
 	if err := c.begin(kindSink, n); err != nil {
 		return 0, 0, err
 	}
@@ -152,27 +147,28 @@ func (c *client) flood(n int) (took, cpu time.Duration, err error) {
 	if err := c.send(n); err != nil {
 		return 0, 0, err
 	}
-	theirs, err := expectDone(c.pipe)
+	serverCPU, err := expectDone(c.pipe)
 	took = time.Since(start)
-	cpu = c.both(cpuTime()-before, theirs)
+	cpu = c.totalCPU(cpuTime()-before, serverCPU)
 	if err != nil {
 		return 0, 0, err
 	}
-	err = c.endFlood()
+	err = c.verifyBatch()
 	c.number += n
 	return took, cpu, err
 }
 
-// endFlood has the server look at what came.
-func (c *client) endFlood() error {
-	if err := say(c.pipe, wordCheck); err != nil {
+// verifyBatch has the server compare the bytes that it has received with those sent. The error matches
+// ErrCorrupt if they differ.
+func (c *client) verifyBatch() error {
+	if err := sendControl(c.pipe, ctlCheck); err != nil {
 		return err
 	}
-	return expect(c.pipe, wordChecked)
+	return expect(c.pipe, ctlChecked)
 }
 
-// send writes n messages, Depth of them at a time, and returns when all have
-// left.
+// send writes the first n messages of the batch, at most Depth of them concurrently, and returns when
+// all writes are done or one has failed.
 func (c *client) send(n int) error {
 	for i := range n + len(c.ops) {
 		slot := i % len(c.ops)
@@ -189,7 +185,8 @@ func (c *client) send(n int) error {
 	return nil
 }
 
-// inBatches cuts n messages into batches.
+// inBatches calls work with the sizes of batches that add up to n, each as large as possible. It
+// returns the first error of work.
 func (c *client) inBatches(n int, work func(n int) error) error {
 	for n > 0 {
 		part := min(n, len(c.sent))
@@ -199,4 +196,86 @@ func (c *client) inBatches(n int, work func(n int) error) error {
 		n -= part
 	}
 	return nil
+}
+
+// Samples holds the raw data of one measurement.
+type Samples struct {
+	RoundTrips []time.Duration `json:"rtt_ns"`
+	ColdTrips  []time.Duration `json:"cold_ns"`
+	TripCPU    time.Duration   `json:"rtt_cpu_ns"` // of both processes, for all of RoundTrips
+	OneWay     time.Duration   `json:"one_way_ns"` // for all messages
+	CPU        time.Duration   `json:"cpu_ns"`     // of both processes in that time
+	Messages   int             `json:"messages"`   // one way
+
+	// Routes of the tensors of the round trips, and of the messages one way; see Result. The C++
+	// program does not report them.
+	TripRoute   string `json:"-"`
+	OneWayRoute string `json:"-"`
+}
+
+// warmUps returns the number of unmeasured round trips to make before n measured ones.
+func warmUps(n int) int { return min(n/10+1, 1000) }
+
+// measure makes the round trips, the cold round trips and the one-way transfers of the spec, after
+// warm-ups, and returns the results.
+func (c *client) measure() (Samples, error) {
+	s := Samples{Messages: c.spec.OneWay}
+	trips, cold, n := c.spec.RoundTrips, c.spec.ColdTrips, c.spec.OneWay
+	var err error
+	if trips > 0 {
+		if _, _, err = c.roundTrips(warmUps(trips), 0); err != nil {
+			return s, err
+		}
+	}
+	before := c.pipe.Stats()
+	if trips > 0 {
+		if s.RoundTrips, s.TripCPU, err = c.roundTrips(trips, 0); err != nil {
+			return s, err
+		}
+	}
+	if cold > 0 {
+		if s.ColdTrips, _, err = c.roundTrips(cold, c.spec.Idle); err != nil {
+			return s, err
+		}
+	}
+	s.TripRoute = route(before, c.pipe.Stats(), c.tensors(2*(trips+cold)))
+	if n == 0 {
+		return s, nil
+	}
+	if _, _, err = c.oneWay(min(n, len(c.sent))); err != nil {
+		return s, err
+	}
+	before = c.pipe.Stats()
+	s.OneWay, s.CPU, err = c.oneWay(n)
+	s.OneWayRoute = route(before, c.pipe.Stats(), c.tensors(n))
+	return s, err
+}
+
+// tensors returns the number of tensors in the given number of messages: as many, or 0 if messages are
+// empty.
+func (c *client) tensors(messages int) int {
+	if c.spec.Size == 0 {
+		return 0
+	}
+	return messages
+}
+
+// Percentiles are percentiles of times in microseconds.
+type Percentiles struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P99 float64 `json:"p99"`
+}
+
+// percentiles returns the percentiles of samples, nil if there are none.
+func percentiles(samples []time.Duration) *Percentiles {
+	if len(samples) == 0 {
+		return nil
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	at := func(percent int) float64 {
+		rank := (len(sorted)*percent + 99) / 100
+		return float64(sorted[max(rank, 1)-1].Nanoseconds()) / 1e3
+	}
+	return &Percentiles{P50: at(50), P90: at(90), P99: at(99)}
 }

@@ -7,20 +7,18 @@ import (
 	"slices"
 )
 
-// Comparison is two subjects measured in turn, and yardsticks beside them. A
-// ratio is the first figure by the second one of the same pair of runs, and of
-// these the median.
+// Comparison holds the results of measuring two subjects alternately, and yardsticks with them.
 type Comparison struct {
-	A, B       []*Result // one for each pair; none of a subject that has no such path
-	WhyA, WhyB error     // why there are none
+	A, B       []*Result // one for each pair; none for a subject without such a path
+	WhyA, WhyB error     // the reason if there are none
 
 	Yardsticks map[string][]*Result // by name, one for each pair
 }
 
-// Compare measures a and b in turn: a b, b a, a b and so on, so that neither
-// always comes first, and behind each pair the yardsticks. b may be nil. Where one
-// of the two has no such path the other one is measured alone; where neither has
-// the error matches ErrPath.
+// Compare measures a and b in pairs of runs (a b, b a, a b and so on), so that neither always comes
+// first, and the yardsticks after each pair. b may be nil. If a path does not work for one subject,
+// only the other one is measured; if it works for neither, the error matches ErrPath. Any other error
+// of a measurement ends the comparison and is returned.
 func Compare(ctx context.Context, a, b Subject, s Spec, pairs int, yardsticks ...Yardstick) (*Comparison, error) {
 	c := &Comparison{Yardsticks: map[string][]*Result{}}
 	for i := range pairs {
@@ -38,25 +36,26 @@ func Compare(ctx context.Context, a, b Subject, s Spec, pairs int, yardsticks ..
 	return c, nil
 }
 
-// side is one of the two of a Comparison.
-type side struct {
+// subjectRun is a subject of a Comparison, with the fields of the Comparison that take its results and
+// the reason why it has none.
+type subjectRun struct {
 	subject Subject
 	results *[]*Result
 	why     *error
 }
 
 func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFirst bool) error {
-	turn := []side{{a, &c.A, &c.WhyA}}
+	runs := []subjectRun{{a, &c.A, &c.WhyA}}
 	if b != nil {
-		turn = append(turn, side{b, &c.B, &c.WhyB})
+		runs = append(runs, subjectRun{b, &c.B, &c.WhyB})
 	}
 	if bFirst {
-		slices.Reverse(turn)
+		slices.Reverse(runs)
 	}
-	for _, side := range turn {
-		err := side.measure(ctx, s)
+	for _, run := range runs {
+		err := run.measure(ctx, s)
 		if err != nil && b != nil {
-			err = fmt.Errorf("%s: %w", side.subject.Name(), err)
+			err = fmt.Errorf("%s: %w", run.subject.Name(), err)
 		}
 		if err != nil {
 			return err
@@ -68,8 +67,9 @@ func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFir
 	return nil
 }
 
-// measure adds a result, unless it is known why there cannot be one.
-func (d side) measure(ctx context.Context, s Spec) error {
+// measure measures the subject and appends the result. If its first measurement fails with ErrPath it
+// records the error in why instead, and later calls do nothing. Other errors are returned.
+func (d subjectRun) measure(ctx context.Context, s Spec) error {
 	if *d.why != nil {
 		return nil
 	}
@@ -98,31 +98,28 @@ func (c *Comparison) measureYardsticks(ctx context.Context, s Spec, yardsticks [
 	return nil
 }
 
-// Figure takes one number out of a result.
+// Figure returns one number of a result, 0 if it was not measured.
 type Figure func(*Result) float64
 
-// RTT is the median warm round trip in microseconds. Like all figures it is 0
-// where that was not measured.
+// RTT returns the median warm round trip in microseconds, 0 if none was measured.
 func RTT(r *Result) float64 { return at50(r.RTT) }
 
-// ColdRTT is the median round trip after idleness, in microseconds.
+// ColdRTT returns the median round trip after an idle time, in microseconds, 0 if none was measured.
 func ColdRTT(r *Result) float64 { return at50(r.Cold) }
 
-// CPUPerTrip is the processor time of both processes for a warm round trip, in
-// microseconds.
+// CPUPerTrip returns the CPU time of both processes per warm round trip, in microseconds.
 func CPUPerTrip(r *Result) float64 { return r.CPUPerTrip }
 
-// Bandwidth is 10^9 bytes per second, one way.
+// Bandwidth returns the one-way bandwidth in 10^9 bytes per second.
 func Bandwidth(r *Result) float64 { return r.GBps }
 
-// Rate is messages per second, one way.
+// Rate returns the one-way rate in messages per second.
 func Rate(r *Result) float64 { return r.MessagesPerSecond }
 
-// CPUPerGB is seconds of CPU time of both processes for 10^9 bytes, one way.
+// CPUPerGB returns the CPU time of both processes per 10^9 bytes one way, in seconds.
 func CPUPerGB(r *Result) float64 { return r.CPUSecondsPerGB }
 
-// CPUPerMessage is microseconds of CPU time of both processes for a message, one
-// way.
+// CPUPerMessage returns the CPU time of both processes per message one way, in microseconds.
 func CPUPerMessage(r *Result) float64 { return r.CPUSeconds * 1e6 / float64(max(r.Messages, 1)) }
 
 func at50(p *Percentiles) float64 {
@@ -132,12 +129,13 @@ func at50(p *Percentiles) float64 {
 	return p.P50
 }
 
-// Ratio is the median of A's figure by B's, over the pairs; 0 if B's is 0, or one
-// of the two was not measured.
+// Ratio returns the median, over the pairs of runs, of A's figure divided by B's. Pairs in which B's
+// figure is 0 are left out; without any other pair the result is 0.
 func (c *Comparison) Ratio(f Figure) float64 { return Ratio(c.A, c.B, f) }
 
-// Ratio is the median of a's figure by b's, over results of the same runs; 0 if
-// b's is 0, or there are none. Both may be sides or yardsticks of one Comparison.
+// Ratio returns the median of a[i]'s figure divided by b[i]'s, over all i. Both are results of the same
+// runs, of subjects or yardsticks of one Comparison. Pairs in which b's figure is 0 are left out;
+// without any other pair the result is 0.
 func Ratio(a, b []*Result, f Figure) float64 {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
@@ -148,12 +146,12 @@ func Ratio(a, b []*Result, f Figure) float64 {
 	return median(ratios)
 }
 
-// Medians are the medians of the figure for A and for B.
+// Medians returns the medians of a figure over the results of A and of B, 0 for one without results.
 func (c *Comparison) Medians(f Figure) (a, b float64) {
 	return Median(c.A, f), Median(c.B, f)
 }
 
-// Median is the median of a figure over several runs.
+// Median returns the median of a figure over several results, 0 if there are none.
 func Median(results []*Result, f Figure) float64 {
 	var all []float64
 	for _, r := range results {

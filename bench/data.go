@@ -1,24 +1,25 @@
 package bench
 
 import (
+	"encoding/binary"
 	"math"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// What tensors may hold, for measuring compression. DataPattern is what the C++
-// peers make too.
+// Values of Spec.Data: the contents of tensors, for measuring compression. The C++ peers support
+// DataPattern only.
 const (
-	DataPattern = "pattern" // cannot be compressed
-	DataZeros   = "zeros"   // but for the first 8 bytes
-	DataWeights = "weights" // float32 of a normal distribution, as weights are at first
-	DataRandom  = "random"  // cannot be compressed
+	DataPattern = "pattern" // not compressible
+	DataZeros   = "zeros"   // zeros after the first 8 bytes
+	DataWeights = "weights" // normally distributed float32, like initial weights
+	DataRandom  = "random"  // not compressible
 )
 
-// AllData lists what tensors may hold.
+// AllData returns the valid values of Spec.Data.
 func AllData() []string { return []string{DataPattern, DataZeros, DataWeights, DataRandom} }
 
-// contents is what tensors hold, and how they are to travel.
+// contents describes the bytes of tensors and the compression requested for them.
 type contents struct {
 	data        string // as in Spec
 	compression pipe.Compression
@@ -26,7 +27,7 @@ type contents struct {
 
 func (s Spec) contents() contents { return contents{s.Data, s.Compression} }
 
-func (c contents) words() words {
+func (c contents) generator() generator {
 	switch c.data {
 	case DataZeros:
 		return zeros
@@ -35,18 +36,18 @@ func (c contents) words() words {
 	case DataRandom:
 		return random
 	default:
-		return word
+		return patternWord
 	}
 }
 
 func zeros(number, index uint64) uint64 {
 	if index == 0 {
-		return word(number, 0)
+		return patternWord(number, 0)
 	}
 	return 0
 }
 
-// random is splitmix64.
+// random is a generator of words that do not compress, by splitmix64.
 func random(number, index uint64) uint64 {
 	x := (number<<32 + index + 1) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -58,8 +59,9 @@ func weights(number, index uint64) uint64 {
 	return uint64(weight(number, 2*index)) | uint64(weight(number, 2*index+1))<<32
 }
 
-// weight is nearly of a normal distribution, with a deviation of 0.02: the sum of
-// four even ones is. A second number fills the mantissa.
+// weight returns the bits of float32 number index of a message: approximately normally distributed with
+// a standard deviation of 0.02, as the sum of four uniform numbers. A second random number fills the
+// mantissa.
 func weight(number, index uint64) uint32 {
 	x := random(2*number, index)
 	sum := x&0xffff + x>>16&0xffff + x>>32&0xffff + x>>48
@@ -68,12 +70,55 @@ func weight(number, index uint64) uint32 {
 	return math.Float32bits(float32((float64(sum) + fine - middle) / deviation * 0.02))
 }
 
-// wireShare is the part of the bytes of tensors that travelled, 1 where nothing
-// was compressed.
+// wireShare returns the bytes sent for tensors divided by the bytes of the tensors; 1 if none were
+// sent.
 func wireShare(c pipe.CompressionStats) float64 {
 	plain := c.Sent.Bytes + c.Plain.Bytes
 	if plain == 0 {
 		return 1
 	}
 	return float64(c.Sent.WireBytes+c.Plain.Bytes) / float64(plain)
+}
+
+// patternWord is the generator of DataPattern. The words depend on message and offset, so that
+// misplaced messages and parts are detected. The C++ program generates the same ones (arena.cc).
+func patternWord(number, index uint64) uint64 {
+	x := (number+1)*0x9e3779b97f4a7c15 + index*0xbf58476d1ce4e5b9
+	return x ^ x>>29
+}
+
+// generator returns eight bytes, as a little-endian number, of the message with that number, from
+// offset 8*index on. Different messages must have different contents.
+type generator func(number, index uint64) uint64
+
+func (w generator) fill(p []byte, number int) {
+	n := uint64(number)
+	for i := range len(p) / 8 {
+		binary.LittleEndian.PutUint64(p[8*i:], w(n, uint64(i)))
+	}
+	if last := p[len(p)&^7:]; len(last) > 0 {
+		copy(last, w.tail(n, len(p)))
+	}
+}
+
+// difference returns the offset of the first word at which p differs from what fill writes for that
+// message, or -1 if it does not differ.
+func (w generator) difference(p []byte, number int) int {
+	n := uint64(number)
+	for i := range len(p) / 8 {
+		if binary.LittleEndian.Uint64(p[8*i:]) != w(n, uint64(i)) {
+			return 8 * i
+		}
+	}
+	if at := len(p) &^ 7; string(p[at:]) != string(w.tail(n, len(p))) {
+		return at
+	}
+	return -1
+}
+
+// tail returns the up to seven bytes after the last whole word of a message of that length.
+func (w generator) tail(number uint64, length int) []byte {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], w(number, uint64(length/8)))
+	return b[:length%8]
 }

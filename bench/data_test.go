@@ -12,10 +12,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Of whatever data, damage and mixed up messages show.
-func TestDataTellsMessagesApart(t *testing.T) {
+// For all kinds of data, damaged and misplaced messages are detected.
+func TestDataDiffersBetweenMessages(t *testing.T) {
 	for _, data := range AllData() {
-		w := contents{data: data}.words()
+		w := contents{data: data}.generator()
 		for _, size := range []int{1, 8, 77, 1000} {
 			p := make([]byte, size)
 			w.fill(p, 5)
@@ -27,13 +27,13 @@ func TestDataTellsMessagesApart(t *testing.T) {
 	}
 }
 
-// The data can be compressed as far as is said of it.
+// The data can be compressed as far as documented.
 func TestDataCompresses(t *testing.T) {
 	const n = 1 << 20
-	share := func(data string, codec compress.Codec) float64 {
+	stripe := func(data string, codec compress.Codec) float64 {
 		p := make([]byte, n)
-		contents{data: data}.words().fill(p, 3)
-		packing := compress.New(1).NewPacking()
+		contents{data: data}.generator().fill(p, 3)
+		packing := compress.New(1).NewCompressor()
 		defer packing.Release()
 		form, err := packing.Add(codec, [][]byte{p}, func() error { return nil })
 		require.NoError(t, err)
@@ -43,18 +43,18 @@ func TestDataCompresses(t *testing.T) {
 		return float64(len(bytes.Join(form, nil))) / n
 	}
 	for _, codec := range []compress.Codec{compress.S2, compress.Zstd} {
-		require.Less(t, share(DataZeros, codec), 0.001)
-		require.Equal(t, 1.0, share(DataRandom, codec))
-		require.Equal(t, 1.0, share(DataPattern, codec))
+		require.Less(t, stripe(DataZeros, codec), 0.001)
+		require.Equal(t, 1.0, stripe(DataRandom, codec))
+		require.Equal(t, 1.0, stripe(DataPattern, codec))
 	}
-	require.Equal(t, 1.0, share(DataWeights, compress.S2))
-	require.InDelta(t, 0.93, share(DataWeights, compress.Zstd), 0.02)
+	require.Equal(t, 1.0, stripe(DataWeights, compress.S2))
+	require.InDelta(t, 0.93, stripe(DataWeights, compress.Zstd), 0.02)
 }
 
 func TestWeightsAreOfANormalDistribution(t *testing.T) {
 	const n = 100_000
 	p := make([]byte, 4*n)
-	contents{data: DataWeights}.words().fill(p, 1)
+	contents{data: DataWeights}.generator().fill(p, 1)
 	var sum, squares float64
 	for i := range n {
 		x := float64(math.Float32frombits(binary.LittleEndian.Uint32(p[4*i:])))

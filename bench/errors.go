@@ -5,34 +5,33 @@ import (
 	"fmt"
 )
 
-// ErrSpec matches errors about a Spec that cannot be measured: change it.
+// ErrSpec matches errors about an invalid Spec.
 var ErrSpec = errors.New("bench: bad spec")
 
-// ErrPath matches errors about a path that does not exist on this machine, or
-// not between these two ends: see PathError.
+// ErrPath matches errors about a path that does not work on this machine or between these two
+// ends, see PathError.
 var ErrPath = errors.New("bench: no such path here")
 
-// PathError says why a path cannot be measured. It matches ErrPath.
+// PathError reports that a path cannot be measured, and why. It matches ErrPath.
 type PathError struct {
-	What string // "transport shm", say
-	Err  error  // why not
+	What string // for example "transport shm"
+	Err  error  // the reason
 }
 
 func (e *PathError) Error() string { return e.What + ": " + e.Err.Error() }
 
-// Unwrap returns the reason, too.
+// Unwrap returns ErrPath and the reason.
 func (e *PathError) Unwrap() []error { return []error{ErrPath, e.Err} }
 
-// ErrCorrupt matches errors about bytes that did not arrive as they were sent.
-// A figure with such an error does not exist: the library is wrong.
+// ErrCorrupt matches errors about bytes that did not arrive as they were sent. The measurement has
+// no result then, because the library is faulty.
 var ErrCorrupt = errors.New("bench: corrupted bytes")
 
-// ErrProtocol matches errors about what the other process said: it is of another
-// version, or something else than a child of this package.
+// ErrProtocol matches errors about unexpected output of the other process, which is another version
+// or another program.
 var ErrProtocol = errors.New("bench: unexpected answer of the second process")
 
-// ProcessError says how a process ended that should have gone on, with its own
-// words.
+// ProcessError reports that a process ended unexpectedly.
 type ProcessError struct {
 	Name   string // of the program
 	Stderr string
@@ -47,7 +46,7 @@ func (e *ProcessError) Error() string {
 	return text
 }
 
-// Unwrap returns how the process ended.
+// Unwrap returns the error with which the process ended.
 func (e *ProcessError) Unwrap() error { return e.Err }
 
 func specErrorf(format string, args ...any) error {

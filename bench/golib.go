@@ -4,29 +4,31 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Go is this library. The client runs in the calling process, the server in a
-// child.
+// Go is the Subject that measures this library. The client runs in the calling process, the server in a
+// child process, or in the calling process if Spec.OneProcess is set.
 type Go struct {
-	Child   Program // must call RunChild, with the same Catalog
+	Child   Program // must call RunChild with the same Catalog
 	Catalog Catalog
 }
 
-// Name is "tensorpipe-go".
+// Name returns "tensorpipe-go".
 func (Go) Name() string { return "tensorpipe-go" }
 
-// Measure implements Subject.
+// Measure implements Subject. The error matches ErrSpec, ErrPath, ErrCorrupt or ErrProtocol, is a
+// *ProcessError, the cause of ctx, or one of package pipe.
 func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
 	opts, err := s.options("bench client", g.Catalog)
 	if err == nil {
-		err = findPath(s, opts)
+		err = checkViable(s, opts)
 	}
 	if err != nil {
 		return nil, err
@@ -47,20 +49,21 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 		}
 		return err
 	})
-	if err := blame(err, end.stop()); err != nil {
+	if err := rootCause(err, end.stop()); err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	return r, nil
 }
 
-// serverEnd is a server, wherever it runs.
+// serverEnd is a running server, in this process or another one. Its user must call stop.
 type serverEnd struct {
 	url  string
-	stop func() error // returns what went wrong at that end, if anything
-	proc *process     // nil: it runs in this process
+	stop func() error // stops the server and returns its error
+	proc *process     // nil if the server runs in this process
 }
 
-// start starts the server where the spec wants it.
+// start starts the server of s, in this process or in a child as Spec.OneProcess selects, and returns
+// it when it listens. It also ends when ctx does.
 func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	if s.OneProcess {
 		l, err := listen(ctx, s, g.Catalog)
@@ -73,19 +76,20 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
-	var hello greeting
-	err = p.ask(job{Role: roleServer, Spec: s}, &hello)
-	if err == nil && len(hello.URLs) == 0 {
+	var info serverInfo
+	err = p.request(job{Role: roleServer, Spec: s}, &info)
+	if err == nil && len(info.URLs) == 0 {
 		err = ErrProtocol
 	}
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), blame(err, p.end()))
+		return nil, cmp.Or(context.Cause(ctx), rootCause(err, p.end()))
 	}
-	return &serverEnd{url: hello.URLs[0], stop: p.end, proc: p}, nil
+	return &serverEnd{url: info.URLs[0], stop: p.end, proc: p}, nil
 }
 
-// withClient opens a pipe to a server, runs work on it and closes it. The end of
-// ctx breaks the pipe: the loops that are measured look at no ctx.
+// withClient opens a pipe to the server at url, runs work on it, and returns after the pipe is closed
+// and its memory released. work gets a client and the plan of the pipe. When ctx ends it aborts the
+// pipe, because the measured loops do not check ctx.
 func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work func(*client, *pipe.Plan) error) error {
 	pc, err := pipe.New(opts)
 	if err != nil {
@@ -111,7 +115,7 @@ func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work
 	return err
 }
 
-// tripsFor makes round trips until d has passed, and returns the times.
+// tripsFor makes round trips until d has passed, in whole batches, and returns the duration of each.
 func (c *client) tripsFor(d time.Duration) ([]time.Duration, error) {
 	const batch = 256
 	var all []time.Duration
@@ -123,4 +127,57 @@ func (c *client) tripsFor(d time.Duration) ([]time.Duration, error) {
 		all = append(all, samples...)
 	}
 	return all, nil
+}
+
+// BusyPair is the result of one of several pairs of processes that made round trips concurrently.
+type BusyPair struct {
+	RTT            *Percentiles
+	TripsPerSecond float64 // includes the time of the slowest trips
+}
+
+// Busy makes round trips on several pairs of processes concurrently for the duration d, and returns one
+// result for each pair. It shows whether a process that spins slows down the others. All processes have
+// ended when it returns.
+func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
+	clients := make([]*process, pairs)
+	for i := range pairs {
+		server, err := g.start(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		defer server.stop()
+		if clients[i], err = startProcess(ctx, "bench client", g.Child); err != nil {
+			return nil, err
+		}
+		defer clients[i].end()
+		j := job{Role: roleTrips, Spec: s, URL: server.url, For: d}
+		if err := clients[i].request(j, &struct{}{}); err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range clients {
+		if err := c.send("go"); err != nil {
+			return nil, err
+		}
+	}
+	out, errs := make([]BusyPair, pairs), make([]error, pairs)
+	var collecting sync.WaitGroup
+	for i, c := range clients {
+		collecting.Go(func() {
+			var samples Samples
+			errs[i] = c.decode(&samples)
+			out[i] = newBusyPair(samples.RoundTrips)
+		})
+	}
+	collecting.Wait()
+	return out, errors.Join(errs...)
+}
+
+// newBusyPair returns the result of a pair from the durations of its round trips.
+func newBusyPair(samples []time.Duration) BusyPair {
+	var total time.Duration
+	for _, d := range samples {
+		total += d
+	}
+	return BusyPair{RTT: percentiles(samples), TripsPerSecond: float64(len(samples)) / max(total, 1).Seconds()}
 }

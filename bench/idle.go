@@ -3,36 +3,38 @@ package bench
 import (
 	"cmp"
 	"context"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// IdleCost is what pipes cost on which nothing happens, for each of the two
-// processes.
+// IdleCost is the cost of idle pipes for the client process and for the server process.
 type IdleCost struct {
 	Client, Server EndCost
 }
 
-// EndCost is the cost of one end. All but Core is 0 where the system does not say.
+// EndCost is the cost of idle pipes for one process. All fields but Core are 0 if the system does not
+// report them.
 type EndCost struct {
-	Core               float64 // share of one core: 0.01 is a percent
+	Core               float64 // fraction of one core: 0.01 is a percent
 	BytesPerPipe       int     // resident
-	PagesPerPipe       int     // resident bytes, of shared pages this process's part, and page tables
+	PagesPerPipe       int     // resident memory, with this process's part of shared pages, and page tables
 	DescriptorsPerPipe float64
 
-	// Of the whole process, with all pipes.
+	// Totals of the process with all pipes.
 	Resident    int // bytes
-	Mapped      int // bytes that are mapped and shared with other processes
-	Shared      int // bytes of those that have memory, touched or not; 0 without CAP_SYS_ADMIN
+	Mapped      int // bytes of mappings shared with other processes
+	Shared      int // bytes of these that have pages, touched or not; 0 without CAP_SYS_ADMIN
 	Descriptors int
 	Threads     int // more than before the first pipe
 }
 
-// Idle opens pipes between two processes and looks at both for a time in which
-// nothing is sent. If s has a size, each pipe carries one such message before, or
-// makes the round trips that s asks for: what moves the first large tensor opens what
-// large tensors need.
+// Idle opens pipes between two processes, observes both for the duration d, in which nothing is sent,
+// and returns the cost. If s has a size, each pipe first makes the round trips of s or, without any,
+// carries one message one way, so that it has everything that large tensors need. The error is that of
+// Measure.
 func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*IdleCost, error) {
 	s.OneProcess = false
 	s.OneWay = 1
@@ -44,7 +46,7 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 		return nil, err
 	}
 	cost, err := g.idle(ctx, s.withDefaults(), end, pipes, d)
-	if err := blame(err, end.stop()); err != nil {
+	if err := rootCause(err, end.stop()); err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	return cost, nil
@@ -66,11 +68,11 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	}
 	var none, empty, full, later [2]usage
 	for _, step := range []func() error{
-		func() (err error) { none, err = usages(end); return },
-		func() (err error) { empty, err = c.open(ctx, pc, end, 1); return }, // which brings what all pipes share
+		func() (err error) { none, err = usageOfBoth(end); return },
+		func() (err error) { empty, err = c.open(ctx, pc, end, 1); return }, // includes what all pipes share
 		func() (err error) { full, err = c.open(ctx, pc, end, pipes); return },
 		func() (err error) { return wait(ctx, d) },
-		func() (err error) { later, err = usages(end); return },
+		func() (err error) { later, err = usageOfBoth(end); return },
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -92,8 +94,8 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	return &IdleCost{Client: cost(0), Server: cost(1)}, nil
 }
 
-// open opens more pipes, sends the messages of the spec on each, and returns the usage of
-// both processes afterwards. All pipes share the memory of c.
+// open opens more pipes to the server end, sends the messages of the spec on each, and returns the
+// usage of this process and of the server afterwards. All pipes use the memory of c and stay open.
 func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) (both [2]usage, err error) {
 	for range more {
 		if c.pipe, err = pc.Dial(ctx, end.url); err != nil {
@@ -105,25 +107,26 @@ func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, mor
 		if n := c.spec.RoundTrips; n > 0 {
 			_, _, err = c.roundTrips(n, 0)
 		} else {
-			_, _, err = c.flood(1)
+			_, _, err = c.sendBatch(1)
 		}
 		if err != nil {
 			return both, err
 		}
 	}
-	return usages(end)
+	return usageOfBoth(end)
 }
 
-// usages asks this process and the server.
-func usages(end *serverEnd) (both [2]usage, err error) {
-	if err := end.proc.ask("usage", &both[1]); err != nil {
+// usageOfBoth returns the usage of this process and of the server, which must be another process, in
+// this order.
+func usageOfBoth(end *serverEnd) (both [2]usage, err error) {
+	if err := end.proc.request("usage", &both[1]); err != nil {
 		return both, err
 	}
 	both[0] = ownUsage()
 	return both, nil
 }
 
-// wait lets time pass.
+// wait blocks for d and returns nil, or returns the cause of ctx when that ends before.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -133,4 +136,32 @@ func wait(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// usage is the resources that a process uses at one moment.
+type usage struct {
+	// CPU time before and after the other figures were determined, which takes CPU time itself.
+	Before time.Duration `json:"before_ns"`
+	After  time.Duration `json:"after_ns"`
+
+	Resident    int `json:"resident_bytes"` // 0 if unknown, as are all fields below
+	Pages       int `json:"pages_bytes"`    // with this process's part of shared pages, and page tables
+	Descriptors int `json:"descriptors"`
+	Mapped      int `json:"mapped_bytes"` // mappings of package shm
+	Shared      int `json:"shared_bytes"` // bytes of these that have pages
+	Threads     int `json:"threads"`
+}
+
+// ownUsage collects garbage, returns unused memory to the system, and then returns the usage of this
+// process.
+func ownUsage() usage {
+	u := usage{Before: cpuTime()}
+	runtime.GC()
+	debug.FreeOSMemory()
+	u.Resident, u.Descriptors = residentBytes(), descriptors()
+	u.Pages = pageBytes()
+	u.Mapped, u.Shared = sharedBytes()
+	u.Threads = threads()
+	u.After = cpuTime()
+	return u
 }

@@ -9,14 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
-// BenchmarkIdlePipes opens 1000 pipes to a second process and looks at both for
-// 10 seconds: pipes that never carried anything, and pipes that carried a tensor
-// of 1 MiB each.
+// BenchmarkIdlePipes opens 1000 pipes to a second process and observes both for 10 seconds: pipes
+// that never carried a message, and pipes that carried a tensor of 1 MiB each.
 func BenchmarkIdlePipes(b *testing.B) {
 	for _, path := range pathSpecs() {
 		for _, size := range []int{0, 1 << 20} {
@@ -42,24 +41,23 @@ func idlePipes(b *testing.B, s Spec) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// hundred is how many pipes over shared memory a process is to bear, a quarter of
-// that under the race detector.
-var hundred = race.Pick(100, 25)
+// pipeCount is the number of pipes over shared memory that a process must support; it is reduced
+// under the race detector.
+var pipeCount = race.Pick(100, 25)
 
-// shared is the path over shared memory, on which each pipe has carried a message
-// of that size.
-func shared(dialect string, size int) Spec {
+// sharedSpec is the path over shared memory, on which each pipe has carried a message of that size.
+func sharedSpec(dialect string, size int) Spec {
 	return Spec{Transports: []string{"shm"}, Channels: []string{"basic"}, Dialect: dialect, Size: size}
 }
 
-// idleShared are pipes that have carried nothing, and those that have carried a tensor:
-// within its message or by bulk, for which rings grow, of which the memory is given back
-// when nothing was sent for 4 to 8 s.
+// idleShared has pipes that have carried nothing, and pipes that have carried a tensor, inline or
+// over the bulk connection. Rings grow for the latter; their memory is released after 4 to 8 s
+// without traffic.
 var idleShared = []struct {
-	dialect             string
-	size                int
-	shared, descriptors int           // most MiB of a hundred pipes, descriptors of each
-	idle                time.Duration // before they are looked at
+	dialect                string
+	size                   int
+	sharedMiB, descriptors int           // bounds: MiB of a hundred pipes, descriptors of each
+	idle                   time.Duration // before the measurement
 }{
 	{pipe.DialectNative, 0, 20, 1, 0},
 	{pipe.DialectNative, 200_000, 100, 1, 0},
@@ -72,15 +70,15 @@ var idleShared = []struct {
 	{pipe.DialectCompatible, 16 << 20, 1700, 4, 0},
 }
 
-// BenchmarkIdleShared opens 100 pipes over shared memory to a second process and
-// looks at both for 10 seconds. Its figures are those of whole processes.
+// BenchmarkIdleShared opens 100 pipes over shared memory to a second process and observes both for
+// 10 seconds. Its figures are those of whole processes.
 func BenchmarkIdleShared(b *testing.B) {
 	needSharedMemory(b)
 	for _, c := range idleShared {
-		s := shared(c.dialect, c.size)
+		s := sharedSpec(c.dialect, c.size)
 		b.Run(fmt.Sprintf("%s/carried=%d", label(s), c.size), func(b *testing.B) {
 			for b.Loop() {
-				cost, err := Go{Child: child(b)}.Idle(b.Context(), s, hundred-1, 10*time.Second)
+				cost, err := Go{Child: child(b)}.Idle(b.Context(), s, pipeCount-1, 10*time.Second)
 				require.NoError(b, err)
 				reportEnd(b, "client", cost.Client)
 				reportEnd(b, "server", cost.Server)
@@ -107,42 +105,39 @@ func reportEnd(b *testing.B, name string, end EndCost) {
 	b.ReportMetric(float64(end.Threads), name+"-threads")
 }
 
-// A hundred pipes over shared memory have a process hold less than 300 MiB and 5
-// threads more. What it shares with others is a figure of its own, part of which is
-// among what it holds. TensorPipe's pipes have four connections.
+// With a hundred pipes over shared memory a process has less than 300 MiB of resident memory and at
+// most 5 more threads. Shared memory is a separate figure, partly included in the resident memory.
+// TensorPipe's pipes have four connections.
 func TestIdleShared(t *testing.T) {
 	needSharedMemory(t)
 	for _, c := range idleShared {
-		if c.size > mostCarried {
+		if c.size > maxMessageBytes {
 			continue
 		}
-		cost := settled(t, shared(c.dialect, c.size), max(c.idle, time.Millisecond), c.shared)
+		cost := stableIdleCost(t, sharedSpec(c.dialect, c.size), max(c.idle, time.Millisecond), c.sharedMiB)
 		for who, end := range map[string]EndCost{"client": cost.Client, "server": cost.Server} {
 			what := fmt.Sprintf("%s %s after %d bytes: %.1f MiB per pipe", c.dialect, who, c.size, float64(end.BytesPerPipe)/(1<<20))
 			t.Logf("%s, %d MiB resident, %d MiB mapped, %d MiB shared, %d descriptors, %d more threads",
 				what, end.Resident>>20, end.Mapped>>20, end.Shared>>20, end.Descriptors, end.Threads)
 			require.Positive(t, end.Resident)
-			require.Less(t, end.Resident>>20, mostResident, what)
+			require.Less(t, end.Resident>>20, maxResidentMiB, what)
 			require.Positive(t, end.Mapped)
 			require.LessOrEqual(t, end.Shared, end.Mapped, what)
-			require.Less(t, end.Shared>>20, c.shared, what)
+			require.Less(t, end.Shared>>20, c.sharedMiB, what)
 			require.Equal(t, float64(c.descriptors), end.DescriptorsPerPipe, what)
-			require.Less(t, end.Descriptors, c.descriptors*hundred+50, what)
-			require.LessOrEqual(t, end.Threads, mostThreads, what)
+			require.Less(t, end.Descriptors, c.descriptors*pipeCount+50, what)
+			require.LessOrEqual(t, end.Threads, maxThreads, what)
 		}
 	}
 }
 
-// Native pipes that have carried small messages only, both ways and more of them than a
-// ring has bytes for, take at most 256 KiB each, of both processes together: shared and
-// other memory, and page tables.
+// Native pipes that have carried only small messages, in both directions and more bytes than a ring
+// has, use at most 256 KiB each in both processes together: shared and other memory and page tables.
+// The race detector adds about 1 MiB.
 func TestIdleSmallMessages(t *testing.T) {
 	needSharedMemory(t)
-	if race.Enabled {
-		t.Skip("the race detector has memory of its own, which is most of it")
-	}
-	const most, pipes, trips = 256 << 10, 100, 10_000
-	s := shared(pipe.DialectNative, 8)
+	most, pipes, trips := race.Pick(256<<10, 2<<20), race.Pick(100, 20), race.Pick(10_000, 1000)
+	s := sharedSpec(pipe.DialectNative, 8)
 	s.Channels, s.RoundTrips = nil, trips // the channels of the default profile
 	cost, err := Go{Child: child(t)}.Idle(t.Context(), s, pipes, time.Millisecond)
 	require.NoError(t, err)
@@ -153,33 +148,32 @@ func TestIdleSmallMessages(t *testing.T) {
 	require.LessOrEqual(t, client+server, most)
 }
 
-const mostThreads = 4
+const maxThreads = 4
 
-// settled is the cost of idle pipes. On a busy machine the runtime starts a thread where a
-// system call takes long, and memory is given back late: it is the first of up to three at
-// which both ends have few threads more, and less than so many MiB shared.
-func settled(t *testing.T, s Spec, idle time.Duration, mostShared int) *IdleCost {
+// stableIdleCost measures the cost of idle pipes up to three times and returns the first result with
+// few more threads and less shared memory than the bound at both ends. On a busy machine the runtime
+// starts a thread for a slow system call, and memory is released late.
+func stableIdleCost(t *testing.T, s Spec, idle time.Duration, mostShared int) *IdleCost {
 	t.Helper()
 	for tries := 2; ; tries-- {
-		cost, err := Go{Child: child(t)}.Idle(t.Context(), s, hundred-1, idle)
+		cost, err := Go{Child: child(t)}.Idle(t.Context(), s, pipeCount-1, idle)
 		require.NoError(t, err)
 		threads, held := max(cost.Client.Threads, cost.Server.Threads), max(cost.Client.Shared, cost.Server.Shared)
-		if tries == 0 || threads <= mostThreads && held>>20 < mostShared {
+		if tries == 0 || threads <= maxThreads && held>>20 < mostShared {
 			return cost
 		}
 	}
 }
 
-// Two processes with a number of pipes over shared memory on which nothing happens take
-// less than a hundredth of a core each. Other programs share the machine: the least of
-// three times counts.
+// Two processes with idle pipes over shared memory use less than a hundredth of a core each. Because
+// other programs share the machine, the lowest of three measurements counts.
 func TestIdleSharedSleeps(t *testing.T) {
 	needSharedMemory(t)
 	most := race.Pick(0.01, 0.03)
 	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
 		client, server := math.Inf(1), math.Inf(1)
 		for i := 0; i < 3 && max(client, server) >= most; i++ {
-			cost, err := Go{Child: child(t)}.Idle(t.Context(), shared(dialect, 200_000), 20, 2*time.Second)
+			cost, err := Go{Child: child(t)}.Idle(t.Context(), sharedSpec(dialect, 200_000), 20, 2*time.Second)
 			require.NoError(t, err)
 			client, server = min(client, cost.Client.Core), min(server, cost.Server.Core)
 		}
@@ -189,8 +183,7 @@ func TestIdleSharedSleeps(t *testing.T) {
 	}
 }
 
-// A native pipe has one connection, and a second one once it has carried a large
-// tensor.
+// A native pipe has one connection, and a second one after its first large tensor.
 func TestIdle(t *testing.T) {
 	for _, c := range []struct{ size, connections int }{{0, 1}, {8, 1}, {200_000, 2}} {
 		s := uvBasic(pipe.DialectNative)
@@ -207,8 +200,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// BenchmarkIdleBesideCxx has one idle pipe over shared memory to a process of the
-// C++ library, which wakes nobody and has to be looked at, for 10 seconds.
+// BenchmarkIdleBesideCxx observes an idle pipe over shared memory to a process of the C++ library for
+// 10 seconds. That library does not ring a doorbell, so the ring must be polled.
 func BenchmarkIdleBesideCxx(b *testing.B) {
 	requirePeer(b)
 	needSharedMemory(b)
@@ -221,10 +214,10 @@ func BenchmarkIdleBesideCxx(b *testing.B) {
 		require.NoError(b, err)
 		url, err := server.line()
 		require.NoError(b, err)
-		s := shared(pipe.DialectAuto, 8)
+		s := sharedSpec(pipe.DialectAuto, 8)
 		s.Named = true
 		s.RoundTrips = 100
-		require.NoError(b, dialed(b, s, url, func(c *client, _ *pipe.Plan) error {
+		require.NoError(b, withServerAt(b, s, url, func(c *client, _ *pipe.Plan) error {
 			if _, err := c.measure(); err != nil {
 				return err
 			}

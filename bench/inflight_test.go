@@ -13,15 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A writer with 10,000 messages for a reader that does not read, 156 MiB under a
-// budget of 64 MiB, is made to wait. Both ends are in this process: its memory
-// holds whatever either of them has buffered. Then all messages arrive. Under the
-// race detector all of that is a quarter.
+// A writer with 10,000 messages (156 MiB) and a budget of 64 MiB blocks while the reader does not
+// read. Both ends are in this process, so its memory includes the buffers of both. Afterwards all
+// messages arrive. Under the race detector all numbers are a quarter.
 func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 	const size = 16 << 10
 	messages, budget := race.Pick(10_000, 2500), race.Pick(64<<20, 16<<20)
@@ -31,11 +30,11 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 				opts, err := spec.options("in flight", nil)
 				require.NoError(t, err)
 				opts.Limits = pipe.Limits{PipeBytesInFlight: budget, ContextBytesInFlight: 2 * budget}
-				client, server := joined(t, opts)
+				client, server := pipePair(t, opts)
 				before := inUse()
 
-				data := make([]byte, size) // one for all, so that it does not count
-				words(word).fill(data, 0)
+				data := make([]byte, size) // shared by all messages, so that it does not count
+				generator(patternWord).fill(data, 0)
 				var taken atomic.Int64
 				ops := make([]*pipe.WriteOp, messages)
 				var writing sync.WaitGroup
@@ -45,17 +44,17 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 						taken.Add(1)
 					}
 				})
-				require.Eventually(t, func() bool { return client.Stats().BytesInFlight > budget-2*size }, patience.Limit, time.Millisecond, "the budget is never full")
-				require.Less(t, taken.Load(), int64(messages), "the writer was not made to wait")
+				require.Eventually(t, func() bool { return client.Stats().BytesInFlight > budget-2*size }, testwait.Limit, time.Millisecond, "the budget is never full")
+				require.Less(t, taken.Load(), int64(messages), "the writer did not block")
 				require.LessOrEqual(t, client.Stats().BytesInFlight, budget)
-				require.Less(t, inUse()-before, budget+budget/2, "what waits is buffered")
+				require.Less(t, inUse()-before, budget+budget/2, "waiting messages are buffered")
 
-				room := device.Bytes(make([]byte, size))
+				allocation := device.Bytes(make([]byte, size))
 				for i := range messages {
 					in, err := server.Next(t.Context())
 					require.NoError(t, err)
 					require.Equal(t, strconv.Itoa(i), string(in.Descriptor().Metadata))
-					require.NoError(t, in.Read(t.Context(), pipe.Allocation{Tensors: []device.Buffer{room}}))
+					require.NoError(t, in.Read(t.Context(), pipe.Allocation{Tensors: []device.Buffer{allocation}}))
 				}
 				writing.Wait()
 				for i := range messages {
@@ -66,7 +65,7 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 	}
 }
 
-// numbered is a message of that number.
+// numbered returns the message with number i.
 func numbered(i int, data []byte, named bool) *pipe.Message {
 	tensor := pipe.Tensor{Buffer: device.Bytes(data)}
 	if named {
@@ -75,7 +74,7 @@ func numbered(i int, data []byte, named bool) *pipe.Message {
 	return &pipe.Message{Metadata: []byte(strconv.Itoa(i)), Tensors: []pipe.Tensor{tensor}}
 }
 
-// inUse is the memory of this process that is not garbage.
+// inUse returns the bytes of reachable memory of this process.
 func inUse() int {
 	runtime.GC()
 	var m runtime.MemStats

@@ -27,22 +27,23 @@ var peerSources embed.FS
 
 var buildPeer = sync.OnceValues(cxx.Program{Name: "tpbench", Sources: peerSources, Folder: "peers/libtensorpipe"}.Build)
 
-// Libtensorpipe is the C++ library: two processes of the program in
-// peers/libtensorpipe, which is compiled at first use and kept.
+// Libtensorpipe is the Subject that measures the C++ library: two processes of the program in
+// peers/libtensorpipe, which is compiled at its first use and cached.
 type Libtensorpipe struct{}
 
-// Name is "libtensorpipe".
+// Name returns "libtensorpipe".
 func (Libtensorpipe) Name() string { return "libtensorpipe" }
 
-// Build compiles the program, which Measure does too. The error matches
-// [errors.ErrUnsupported] where the machine lacks the compiler or the library.
+// Build compiles the program, as Measure does if needed. The error matches [errors.ErrUnsupported]
+// if the compiler or the library is missing.
 func (Libtensorpipe) Build() error {
 	_, err := buildPeer()
 	return err
 }
 
-// Measure implements Subject. The spec must name one transport and one channel, or
-// say which ones this library takes.
+// Measure implements Subject. The spec must name exactly one transport and one channel, in its peer
+// fields or for both libraries. The error matches ErrSpec, ErrPath, ErrProtocol or
+// errors.ErrUnsupported (see Build), is a *ProcessError, or the cause of ctx.
 func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	s = s.ForPeer()
 	if err := l.Check(s); err != nil {
@@ -54,39 +55,38 @@ func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	}
 	samples, err := l.run(ctx, path, s.withDefaults())
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), unviable(s, err))
+		return nil, cmp.Or(context.Cause(ctx), asPathError(s, err))
 	}
-	if s.Size > 0 { // this protocol knows no other way
+	if s.Size > 0 { // the compatible dialect sends tensors through the channel only
 		samples.TripRoute, samples.OneWayRoute = s.Channels[0], s.Channels[0]
 	}
 	return newResult(l.Name(), s, l.plan(s), samples), nil
 }
 
-// exitUnviable is how the program ends where the path does not work here.
+// exitUnviable is the exit status of the program if the path does not work here.
 const exitUnviable = 3
 
-func unviable(s Spec, err error) error {
+func asPathError(s Spec, err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == exitUnviable {
 		return &PathError{s.Transports[0] + " with " + s.Channels[0], err}
 	}
 	return err
 }
 
-// Check returns an error that matches ErrSpec where s cannot be measured with
-// this library.
+// Check returns an error that matches ErrSpec if the C++ library cannot measure s.
 func (Libtensorpipe) Check(s Spec) error {
 	s = s.ForPeer()
 	if err := s.Check(); err != nil {
 		return err
 	}
 	if s.Compression != pipe.CompressionNone || s.withDefaults().Data != DataPattern {
-		return specErrorf("libtensorpipe compresses nothing, and knows no data but %s", DataPattern)
+		return specErrorf("libtensorpipe has no compression, and no data but %s", DataPattern)
 	}
 	if len(s.Transports) != 1 || len(s.Channels) != 1 {
-		return specErrorf("libtensorpipe is measured on one transport and one channel")
+		return specErrorf("libtensorpipe needs exactly one transport and one channel")
 	}
 	if s.OneProcess {
-		return specErrorf("libtensorpipe is measured between two processes")
+		return specErrorf("libtensorpipe needs two processes")
 	}
 	if !slices.Contains(peerTransports(), s.Transports[0]) {
 		return specErrorf("libtensorpipe has no transport %q here, only %s", s.Transports[0], strings.Join(peerTransports(), ", "))
@@ -97,12 +97,12 @@ func (Libtensorpipe) Check(s Spec) error {
 	return nil
 }
 
-// peerTransports and peerChannels are what the program knows.
+// peerTransports and peerChannels are those that the program supports.
 func peerTransports() []string { return []string{tcpTransport, shm.Name} }
 
 func peerChannels() []string { return []string{basic.Name, mpt.UVName, cma.Name} }
 
-// plan is the only path there is.
+// plan returns the plan that the pipe of the C++ library has for s; no other is possible.
 func (Libtensorpipe) plan(s Spec) *pipe.Plan {
 	return &pipe.Plan{
 		Dialect: pipe.DialectCompatible, Transport: s.Transports[0],
@@ -110,33 +110,17 @@ func (Libtensorpipe) plan(s Spec) *pipe.Plan {
 	}
 }
 
-// run starts both processes and collects what the client prints.
+// run starts a server and a client process of the program at path, and returns the samples that the
+// client prints. Both processes have ended when it returns.
 func (Libtensorpipe) run(ctx context.Context, path string, s Spec) (Samples, error) {
 	var samples Samples
 	route := []string{
 		"--transport", s.Transports[0], "--channel", s.Channels[0],
-		"--lanes", strconv.Itoa(s.Lanes), "--buffers", peerBuffers(s.Buffers),
+		"--lanes", strconv.Itoa(s.Lanes), "--buffers", "malloc",
 	}
-	server, err := startProcess(ctx, "tpbench server", Program{Path: path, Args: append([]string{"server", "--listen", anyAddress(s.Transports[0])}, route...)})
-	if err != nil {
-		return samples, err
+	if s.Buffers == BuffersHuge {
+		route[len(route)-1] = "huge"
 	}
-	url, err := server.line()
-	if err != nil {
-		return samples, blame(err, server.end())
-	}
-	client, err := startProcess(ctx, "tpbench client", Program{Path: path, Args: append(append([]string{"client", "--to", url}, route...), peerFlags(s)...)})
-	if err != nil {
-		return samples, blame(err, server.end())
-	}
-	err = client.decode(&samples)
-	if err == nil {
-		err = checkSamples(s, samples)
-	}
-	return samples, blame(err, client.end(), server.end())
-}
-
-func peerFlags(s Spec) []string {
 	flags := []string{
 		"--size", strconv.Itoa(s.Size), "--depth", strconv.Itoa(s.Depth), "--batch", strconv.Itoa(s.batch()),
 		"--round-trips", strconv.Itoa(s.RoundTrips), "--cold-trips", strconv.Itoa(s.ColdTrips),
@@ -145,21 +129,29 @@ func peerFlags(s Spec) []string {
 	if s.Named {
 		flags = append(flags, "--named")
 	}
-	return flags
-}
-
-// peerBuffers is what the program calls them.
-func peerBuffers(buffers string) string {
-	if buffers == BuffersHuge {
-		return "huge"
+	server, err := startProcess(ctx, "tpbench server", Program{Path: path, Args: append([]string{"server", "--listen", anyAddress(s.Transports[0])}, route...)})
+	if err != nil {
+		return samples, err
 	}
-	return "malloc"
+	url, err := server.line()
+	if err != nil {
+		return samples, rootCause(err, server.end())
+	}
+	client, err := startProcess(ctx, "tpbench client", Program{Path: path, Args: append(append([]string{"client", "--to", url}, route...), flags...)})
+	if err != nil {
+		return samples, rootCause(err, server.end())
+	}
+	err = client.decode(&samples)
+	if err == nil {
+		err = checkSamples(s, samples)
+	}
+	return samples, rootCause(err, client.end(), server.end())
 }
 
-// checkSamples makes sure that the program measured what it was asked to.
+// checkSamples returns an error that matches ErrProtocol unless the samples are as many as s requests.
 func checkSamples(s Spec, got Samples) error {
 	if len(got.RoundTrips) != s.RoundTrips || len(got.ColdTrips) != s.ColdTrips || got.Messages != s.OneWay || (got.OneWay <= 0) != (s.OneWay == 0) {
-		return fmt.Errorf("%w: %d warm and %d cold round trips, %d messages in %v; asked for were %d, %d and %d", ErrProtocol,
+		return fmt.Errorf("%w: %d warm and %d cold round trips, %d messages in %v; requested were %d, %d and %d", ErrProtocol,
 			len(got.RoundTrips), len(got.ColdTrips), got.Messages, time.Duration(got.OneWay), s.RoundTrips, s.ColdTrips, s.OneWay)
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// small is a spec that is over in no time.
+// small is a spec of a short measurement.
 func small(size int, named bool) Spec {
 	return Spec{
 		Transports: []string{"uv"}, Channels: []string{"basic"},
@@ -26,7 +26,7 @@ func small(size int, named bool) Spec {
 	}
 }
 
-// requireSane holds what every measurement must satisfy.
+// requireSane checks what is true of every measurement.
 func requireSane(t *testing.T, s Spec, r *Result) {
 	t.Helper()
 	require.Equal(t, s.Size, r.SizeBytes)
@@ -70,7 +70,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// Nobody spins who is told not to, on whatever transport.
+// NoSpin reaches all transports.
 func TestNoSpinReachesTheTransports(t *testing.T) {
 	for spin, want := range map[bool]map[string]transport.Transport{
 		true:  {"uv": uv.New(), "shm": shm.New()},
@@ -86,7 +86,7 @@ func TestNoSpinReachesTheTransports(t *testing.T) {
 	}
 }
 
-// Without spinning all is the same but the speed.
+// Without spinning a measurement differs only in speed.
 func TestMeasureWithoutSpinning(t *testing.T) {
 	s := small(8, true)
 	s.Dialect, s.NoSpin = pipe.DialectNative, true
@@ -95,7 +95,7 @@ func TestMeasureWithoutSpinning(t *testing.T) {
 	requireSane(t, s, r)
 }
 
-// More messages than fit into a batch.
+// The messages do not fit into one batch.
 func TestMeasureInBatches(t *testing.T) {
 	s := small(8, true)
 	s.RoundTrips, s.OneWay = batchMessages+1, 2*batchMessages+1
@@ -117,7 +117,7 @@ func TestMeasureInOneProcess(t *testing.T) {
 	require.Equal(t, 1, r.Processes)
 }
 
-// requirePeer skips tests of the C++ peer, or fails them, as interop tests do.
+// requirePeer skips, or fails, tests of the C++ peer as interop tests do.
 func requirePeer(t testing.TB) {
 	t.Helper()
 	err := Libtensorpipe{}.Build()
@@ -143,7 +143,7 @@ func TestMeasureLibtensorpipe(t *testing.T) {
 	}
 }
 
-// The two programs say and send the same: each end finds the other's bytes right.
+// The Go and the C++ program use the same protocol and data: each end verifies the other's bytes.
 func TestClientOfCxxServer(t *testing.T) {
 	requirePeer(t)
 	path, err := buildPeer()
@@ -153,7 +153,7 @@ func TestClientOfCxxServer(t *testing.T) {
 	url, err := server.line()
 	require.NoError(t, err)
 	s := small(1001, false)
-	require.NoError(t, dialed(t, s, url, func(c *client, _ *pipe.Plan) error {
+	require.NoError(t, withServerAt(t, s, url, func(c *client, _ *pipe.Plan) error {
 		samples, err := c.measure()
 		require.NoError(t, checkSamples(s, samples))
 		return err
@@ -161,7 +161,7 @@ func TestClientOfCxxServer(t *testing.T) {
 	require.NoError(t, server.end())
 }
 
-// A check that cannot fail proves nothing.
+// Corrupted messages are detected, so the check is effective.
 func TestCorruptionIsFound(t *testing.T) {
 	g := Go{Child: child(t)}
 	s := small(1001, true)
@@ -177,7 +177,7 @@ func TestCorruptionIsFound(t *testing.T) {
 			if _, err := expectDone(c.pipe); err != nil {
 				return err
 			}
-			return c.endFlood()
+			return c.verifyBatch()
 		},
 		"echo": func(c *client) error {
 			if err := c.begin(kindEcho, 8); err != nil {
@@ -194,29 +194,28 @@ func TestCorruptionIsFound(t *testing.T) {
 		},
 		"messages in the wrong order": func(c *client) error {
 			c.sent[0], c.sent[1] = c.sent[1], c.sent[0]
-			_, _, err := c.flood(8)
+			_, _, err := c.sendBatch(8)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			end, err := g.start(t.Context(), s)
 			require.NoError(t, err)
-			err = dialed(t, s, end.url, func(c *client, _ *pipe.Plan) error { return run(c) })
+			err = withServerAt(t, s, end.url, func(c *client, _ *pipe.Plan) error { return run(c) })
 			require.ErrorIs(t, err, ErrCorrupt)
 			require.ErrorContains(t, err, "differs in the 8 bytes at")
-			_ = end.stop() // it may have an error of its own about the pipe that was aborted
+			_ = end.stop() // it may return an error about the aborted pipe
 		})
 	}
 }
 
-// The server is killed while a batch is on its way: that is what the error says,
-// not what became of the pipe.
+// The server is killed during a batch. The error reports that, and not the lost pipe.
 func TestServerIsKilled(t *testing.T) {
 	g := Go{Child: child(t)}
 	s := small(8, true)
 	end, err := g.start(t.Context(), s)
 	require.NoError(t, err)
-	err = dialed(t, s, end.url, func(c *client, _ *pipe.Plan) error {
+	err = withServerAt(t, s, end.url, func(c *client, _ *pipe.Plan) error {
 		if err := c.begin(kindEcho, 8); err != nil {
 			return err
 		}
@@ -229,7 +228,7 @@ func TestServerIsKilled(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, err, pipe.ErrPeerLost)
-	require.EqualError(t, blame(err, end.stop()), "process bench server: signal: killed")
+	require.EqualError(t, rootCause(err, end.stop()), "process bench server: signal: killed")
 }
 
 func TestMeasureIsInterrupted(t *testing.T) {

@@ -3,16 +3,21 @@ package bench
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// findPath returns an error that matches ErrPath where an entry that s names
-// cannot be used on this machine.
-func findPath(s Spec, o pipe.Options) error {
+// checkViable returns an error that matches ErrPath if a transport or channel of o does not work on
+// this machine. Those that s does not name, because it asks for the defaults, may fail.
+func checkViable(s Spec, o pipe.Options) error {
 	for _, e := range o.Transports {
 		if err := e.Transport.Viable(); err != nil && len(s.Transports) > 0 {
 			return &PathError{"transport " + e.Name, err}
@@ -26,8 +31,7 @@ func findPath(s Spec, o pipe.Options) error {
 	return nil
 }
 
-// checkPath returns an error that matches ErrPath where a pipe cannot carry the
-// messages.
+// checkPath returns an error that matches ErrPath if the plan of a pipe has no channel for host memory.
 func checkPath(s Spec, plan *pipe.Plan) error {
 	if _, found := plan.Channel(device.CPU(), device.CPU()); found {
 		return nil
@@ -38,12 +42,12 @@ func checkPath(s Spec, plan *pipe.Plan) error {
 			why = append(why, r.Name+": "+r.Reason)
 		}
 	}
-	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), "it is not for host memory"))}
+	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), "no channel for host memory"))}
 }
 
-// route says which way so many tensors went, there or back, between two looks at a
-// pipe: the channels, and "inline" for those that were within their messages; ""
-// where there were none.
+// route returns the names of the channels that carried tensors, sent or received, between two snapshots
+// of a pipe's statistics, separated by commas. tensors is the number of tensors in that time: those
+// that no channel carried count as Inline. It is "" if there were none.
 func route(before, after pipe.PipeStats, tensors int) string {
 	var names []string
 	for i, c := range after.Channels {
@@ -59,17 +63,17 @@ func route(before, after pipe.PipeStats, tensors int) string {
 	return strings.Join(names, ",")
 }
 
-// Inline is the route of tensors that travel within their messages, and Bulk that of
-// those which a channel leaves to the pipe's own way for host memory.
+// Inline is the route of tensors inside their messages. Bulk is the route of those that a channel
+// leaves to the pipe's bulk connection.
 const (
 	Inline = "inline"
 	Bulk   = "bulk"
 )
 
-// withoutLanes puts Bulk in the place of mpt_uv for tensors that it has no lanes for.
-// In the native dialect that is a matter of their size, and of the pipe. What was sent
-// before the first lanes were open, and took the same way, does not show.
-func (r *Result) withoutLanes() {
+// replaceLanesWithBulk replaces mpt_uv by Bulk in the routes of r, if the pipe uses the native dialect
+// and mpt_uv opens no lanes for tensors of this size. Tensors that took the bulk connection before the
+// first lanes were open are not distinguished.
+func (r *Result) replaceLanesWithBulk() {
 	if r.Dialect != pipe.DialectNative || r.Connections > 0 && r.SizeBytes >= mpt.NativeBytes {
 		return
 	}
@@ -82,4 +86,74 @@ func (r *Result) withoutLanes() {
 		}
 		*route = strings.Join(names, ",")
 	}
+}
+
+// Catalog returns all transports and channels that a Spec may name, with the given options. It must
+// return new entries at each call. A nil Catalog stands for [tensorpipe.DefaultProfile] with the
+// options of the Tuning.
+type Catalog func(Tuning) tensorpipe.Profile
+
+// Tuning holds the options of a Spec that concern transports and channels.
+type Tuning struct {
+	Lanes int          // lanes of the channel mpt_uv
+	TCP   []uv.Option  // of everything that opens TCP connections, lanes included
+	Shm   []shm.Option // of the transport shm
+
+	AllowAnyTracer bool // option of the channel cma
+}
+
+// profile returns the transports and channels that s names, or, where it names none, those that a pipe
+// uses by default. The error matches ErrSpec for an unknown name.
+func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
+	t := Tuning{Lanes: s.withDefaults().Lanes, AllowAnyTracer: s.AllowAnyTracer}
+	if s.NoSpin {
+		t.TCP, t.Shm = []uv.Option{uv.WithSpin(0)}, []shm.Option{shm.WithSpin(0)}
+	}
+	if c == nil {
+		c = defaultCatalog
+	}
+	all, plain := c(t), tensorpipe.DefaultProfile()
+	p.Transports, err = pick("transport", all.Transports, s.Transports, plain.Transports, func(e pipe.TransportEntry) string { return e.Name })
+	if err == nil {
+		p.Channels, err = pick("channel", all.Channels, s.Channels, plain.Channels, func(e pipe.ChannelEntry) string { return e.Name })
+	}
+	return p, err
+}
+
+func defaultCatalog(t Tuning) tensorpipe.Profile {
+	p := tensorpipe.DefaultProfile()
+	for i, e := range p.Transports {
+		switch e.Name {
+		case tcpTransport:
+			p.Transports[i].Transport = uv.New(t.TCP...)
+		case shm.Name:
+			p.Transports[i].Transport = shm.New(t.Shm...)
+		}
+	}
+	for i, e := range p.Channels {
+		if e.Name == cma.Name {
+			p.Channels[i].Factory = cma.New(cma.Options{AllowAnyTracer: t.AllowAnyTracer})
+		}
+	}
+	return p
+}
+
+// tcpTransport is the name of the TCP transport.
+const tcpTransport = "uv"
+
+// pick returns the entries of all that have the wanted names; without wanted names, those that have the
+// names in plain. It changes all. what is the kind of entry, for the error, which matches ErrSpec if
+// all lacks a name.
+func pick[E any](what string, all []E, wanted []string, plain []E, name func(E) string) ([]E, error) {
+	if len(wanted) == 0 {
+		for _, e := range plain {
+			wanted = append(wanted, name(e))
+		}
+	}
+	for _, w := range wanted {
+		if !slices.ContainsFunc(all, func(e E) bool { return name(e) == w }) {
+			return nil, specErrorf("there is no %s %q", what, w)
+		}
+	}
+	return slices.DeleteFunc(all, func(e E) bool { return !slices.Contains(wanted, name(e)) }), nil
 }

@@ -24,16 +24,15 @@ type brokenChannel struct{ channel.Factory }
 
 func (brokenChannel) Viable() error { return errBroken }
 
-// withBroken is the usual catalog, and a transport and a channel that work
-// nowhere.
+// withBroken is the default catalog with a transport and a channel that never work.
 func withBroken(tune Tuning) tensorpipe.Profile {
-	p := usual(tune)
+	p := defaultCatalog(tune)
 	p.Transports = append(p.Transports, pipe.TransportEntry{Name: "pigeon", Transport: brokenTransport{}})
 	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: "smoke", Factory: brokenChannel{}})
 	return p
 }
 
-// What does not work here is told apart from what goes wrong.
+// Paths that do not work here are distinguished from failures.
 func TestUnviablePath(t *testing.T) {
 	g := Go{Child: child(t), Catalog: withBroken}
 	for want, spoil := range map[string]func(*Spec){
@@ -47,7 +46,7 @@ func TestUnviablePath(t *testing.T) {
 		require.ErrorIs(t, err, ErrPath)
 		require.ErrorIs(t, err, errBroken)
 	}
-	// Who names nothing does without.
+	// By default they are left out.
 	p, err := Catalog(withBroken).profile(Spec{})
 	require.NoError(t, err)
 	require.Equal(t, transportNames(tensorpipe.DefaultProfile()), transportNames(p))
@@ -65,25 +64,25 @@ func TestPathWithoutChannel(t *testing.T) {
 	plan := &pipe.Plan{Refused: []pipe.Refusal{{What: "transport", Name: "shm", Reason: "far"}, {What: "channel", Name: "cma", Reason: "forbidden"}}}
 	require.EqualError(t, checkPath(s, plan), "channel cma: cma: forbidden")
 	require.ErrorIs(t, checkPath(s, plan), ErrPath)
-	require.EqualError(t, checkPath(s, &pipe.Plan{}), "channel cma: it is not for host memory")
+	require.EqualError(t, checkPath(s, &pipe.Plan{}), "channel cma: no channel for host memory")
 	plan.Channels = []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: "cma"}}
 	require.NoError(t, checkPath(s, plan))
 }
 
-// The channel of the other end alone is no path.
+// A channel that only the other end has cannot be used.
 func TestPathThatOneEndLacks(t *testing.T) {
 	s := small(8, true)
 	s.Channels = []string{"smoke"}
 	g := Go{Child: child(t), Catalog: func(tune Tuning) tensorpipe.Profile {
-		p := usual(tune)
-		p.Channels[0].Name = "smoke" // which the child does not know
+		p := defaultCatalog(tune)
+		p.Channels[0].Name = "smoke" // unknown to the child
 		return p
 	}}
 	_, err := g.Measure(t.Context(), s)
 	require.ErrorContains(t, err, `there is no channel "smoke"`)
 }
 
-// The path that was really used is that of the tensors, not that of the plan.
+// The reported route is that of the tensors, which may differ from the plan.
 func TestRoute(t *testing.T) {
 	for _, c := range []struct {
 		dialect string
@@ -101,8 +100,8 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// Tensors that are no matter for lanes go the pipe's own way, whoever offers it.
-func TestRouteBesideLanes(t *testing.T) {
+// Tensors too small for lanes take the bulk connection or another channel.
+func TestRouteBelowLaneSize(t *testing.T) {
 	for _, c := range []struct {
 		dialect  string
 		channels []string
@@ -120,11 +119,11 @@ func TestRouteBesideLanes(t *testing.T) {
 		require.Equal(t, []string{"mpt_uv", c.want, c.want}, []string{r.Channel, r.TripRoute, r.OneWayRoute}, "%+v", c)
 	}
 	r := &Result{Dialect: pipe.DialectNative, SizeBytes: 1 << 20, TripRoute: "inline,mpt_uv", OneWayRoute: "mpt_uv"}
-	r.withoutLanes()
+	r.replaceLanesWithBulk()
 	require.Equal(t, []string{"inline,bulk", "bulk"}, []string{r.TripRoute, r.OneWayRoute}, "a pipe without lanes")
 }
 
-// What went before, or in the other phase, does not count.
+// Tensors of earlier phases do not count.
 func TestRouteOfAPhase(t *testing.T) {
 	stats := func(basicSent, basicReceived, cmaSent uint64) pipe.PipeStats {
 		return pipe.PipeStats{Channels: []pipe.ChannelStats{
@@ -160,7 +159,7 @@ func TestMeasureOnAllBuffers(t *testing.T) {
 	}
 }
 
-// The peer finds on all its paths what it should, on both kinds of memory.
+// The C++ peer measures all its paths with both kinds of memory.
 func TestMeasureLibtensorpipePaths(t *testing.T) {
 	requirePeer(t)
 	for _, transport := range []string{"uv", "shm"} {
@@ -182,12 +181,12 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 	}
 }
 
-// The peer measures what the spec names for it.
+// The peer measures the path that the spec names for it.
 func TestPathOfThePeer(t *testing.T) {
 	s := small(8, true)
 	require.Equal(t, s, s.ForPeer())
 	s.Transports, s.Channels = nil, nil
-	require.ErrorContains(t, Libtensorpipe{}.Check(s), "one transport and one channel")
+	require.ErrorContains(t, Libtensorpipe{}.Check(s), "exactly one transport and one channel")
 	s.PeerTransport, s.PeerChannel = "shm", "basic"
 	require.NoError(t, Libtensorpipe{}.Check(s))
 	require.Equal(t, []string{"shm", "basic"}, append(s.ForPeer().Transports, s.ForPeer().Channels...))
@@ -203,7 +202,7 @@ func TestPathOfThePeer(t *testing.T) {
 	}
 }
 
-// Lanes are counted where there may be some, and those that are used.
+// Connections is the number of lanes if the path has them.
 func TestConnectionsOfResult(t *testing.T) {
 	for _, c := range []struct {
 		dialect, transport, channel string

@@ -10,11 +10,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// bigSize is that from which bytes cost, rather than messages.
+// bigSize is a size at which the cost per byte exceeds that per message.
 const bigSize = 1 << 20
 
-// uvBasic is the path over one TCP connection, in a dialect, with the same memory
-// in both libraries.
+// uvBasic is the path over one TCP connection, with the same kind of memory in both libraries.
 func uvBasic(dialect string) Spec {
 	return Spec{Transports: []string{"uv"}, Channels: []string{"basic"}, Dialect: dialect, Buffers: BuffersHuge}
 }
@@ -37,7 +36,7 @@ var (
 	bothWays   = []bool{true, false}
 )
 
-// direct is the path of direct copies.
+// direct is the path of one-sided copies.
 func direct() Spec {
 	return Spec{Transports: []string{"shm"}, Channels: []string{"cma"}, Dialect: pipe.DialectNative}
 }
@@ -47,11 +46,11 @@ func fourLanes() Spec {
 	return Spec{Transports: []string{"uv"}, Channels: []string{"mpt_uv"}, Dialect: pipe.DialectNative, Lanes: 4}
 }
 
-// loads are what each path is for.
+// loads returns the messages to measure on each path.
 func loads() []load {
 	all := []load{
-		{shared(pipe.DialectNative, 0), smallSizes, bothWays},
-		{shared(pipe.DialectCompatible, 0), smallSizes, bothWays},
+		{sharedSpec(pipe.DialectNative, 0), smallSizes, bothWays},
+		{sharedSpec(pipe.DialectCompatible, 0), smallSizes, bothWays},
 		{direct(), largeSizes, []bool{true}},
 		{fourLanes(), largeSizes, []bool{true}},
 	}
@@ -61,7 +60,7 @@ func loads() []load {
 	return all
 }
 
-// label names a path as benchstat wants it. Every spec here leads to one path.
+// label returns the name of a path in the format of benchstat.
 func label(s Spec) string {
 	name := fmt.Sprintf("transport=%s/channel=%s/dialect=%s", s.Transports[0], s.Channels[0], s.Dialect)
 	if s.PeerChannel != "" {
@@ -75,7 +74,7 @@ func forEachMessage(b *testing.B, l load, run func(*testing.B, Spec)) {
 	for _, size := range l.sizes {
 		for _, named := range l.named {
 			if size == 0 && !named {
-				continue // without a tensor there is nothing to name
+				continue // without a tensor there is no target device
 			}
 			b.Run(fmt.Sprintf("%s/size=%d/named=%t", label(l.Spec), size, named), func(b *testing.B) {
 				needPath(b, l.Spec)
@@ -87,35 +86,35 @@ func forEachMessage(b *testing.B, l load, run func(*testing.B, Spec)) {
 	}
 }
 
-// needPath skips what this machine has no path for.
+// needPath skips the test if the path does not work on this machine.
 func needPath(t testing.TB, s Spec) {
 	t.Helper()
 	opts, err := s.options("test", nil)
 	require.NoError(t, err)
-	if err := findPath(s, opts); err != nil {
+	if err := checkViable(s, opts); err != nil {
 		t.Skip(err)
 	}
 }
 
-// connected runs work on a client whose server is a second process.
-func connected(t testing.TB, s Spec, work func(*client)) {
+// withServer runs work on a client of a second process.
+func withServer(t testing.TB, s Spec, work func(*client)) {
 	end, err := Go{Child: child(t)}.start(t.Context(), s)
 	require.NoError(t, err)
 	defer end.stop()
-	require.NoError(t, dialed(t, s, end.url, func(c *client, _ *pipe.Plan) error {
+	require.NoError(t, withServerAt(t, s, end.url, func(c *client, _ *pipe.Plan) error {
 		work(c)
 		return nil
 	}))
 }
 
-// dialed runs work on a client of the server at url.
-func dialed(t testing.TB, s Spec, url string, work func(*client, *pipe.Plan) error) error {
+// withServerAt runs work on a client of the server at url.
+func withServerAt(t testing.TB, s Spec, url string, work func(*client, *pipe.Plan) error) error {
 	opts, err := s.options("test", nil)
 	require.NoError(t, err)
 	return withClient(t.Context(), s, opts, url, work)
 }
 
-// connectedTCP are both ends of a connection.
+// connectedTCP returns both ends of a connection.
 func connectedTCP(t testing.TB) (dialed, accepted net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -18,28 +18,28 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Program says how to start a program.
+// Program describes how to start a program.
 type Program struct {
 	Path string
 	Args []string
-	Env  []string // beside that of this process
+	Env  []string // added to the environment of this process
 }
 
-// farewell is how long a process may take to end once it has been asked to.
-const farewell = 30 * time.Second
+// exitTimeout bounds the time in which a process must end after its stdin was closed.
+const exitTimeout = 30 * time.Second
 
-// maxLine bounds what a process may say in one line: the samples of the largest
-// measurement.
+// maxLine bounds the length of a line of a process: the samples of the largest measurement.
 const maxLine = 256 << 20
 
-// process is a running program that talks in lines. It ends when its stdin
-// does, and is killed when the ctx it was started with ends.
+// process is a running program with a line-based protocol on its standard streams. It must end when its
+// stdin is closed, and is killed when the ctx with which it was started ends. end closes stdin and
+// waits for the exit; it may be called several times and must be called once.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Scanner
-	stderr bytes.Buffer // to be read when it has ended
+	stderr bytes.Buffer // must be read only after the process has ended
 	end    func() error
 }
 
@@ -47,7 +47,7 @@ func startProcess(ctx context.Context, name string, program Program) (*process, 
 	p := &process{name: name, cmd: exec.CommandContext(ctx, program.Path, program.Args...)}
 	p.cmd.Env = append(os.Environ(), program.Env...)
 	p.cmd.Stderr = &p.stderr
-	p.cmd.WaitDelay = farewell
+	p.cmd.WaitDelay = exitTimeout
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -65,13 +65,14 @@ func startProcess(ctx context.Context, name string, program Program) (*process, 
 	return p, nil
 }
 
-// wait asks the process to end, and kills it if it does not.
+// wait closes stdin and waits until the process has exited; it kills the process after exitTimeout. The
+// error is a *ProcessError. It must be called only once, by end.
 func (p *process) wait() error {
 	_ = p.stdin.Close()
-	late := time.AfterFunc(farewell, func() { _ = p.cmd.Process.Kill() })
+	late := time.AfterFunc(exitTimeout, func() { _ = p.cmd.Process.Kill() })
 	err := p.cmd.Wait()
 	if !late.Stop() {
-		err = fmt.Errorf("it did not end in %v", farewell)
+		err = fmt.Errorf("it did not end in %v", exitTimeout)
 	}
 	if err != nil {
 		return &ProcessError{Name: p.name, Stderr: strings.TrimSpace(p.stderr.String()), Err: err}
@@ -79,10 +80,10 @@ func (p *process) wait() error {
 	return nil
 }
 
-// blame is the error of several that explains the others: what a measurement
-// failed of, then how its processes ended. One that was killed broke the pipe of
-// the other; else what came first counts.
-func blame(failed error, ended ...error) error {
+// rootCause returns the error that explains the others. failed is the error of a measurement, ended
+// those with which its processes exited; any may be nil. A process that was killed explains everything.
+// Otherwise a lost peer is explained by the first error of a process, and any other failed by itself.
+func rootCause(failed error, ended ...error) error {
 	for _, err := range ended {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() < 0 {
 			return err
@@ -95,7 +96,8 @@ func blame(failed error, ended ...error) error {
 	return cmp.Or(failed, how)
 }
 
-// line waits for the next line.
+// line waits for the next line of output and returns it. If the process has closed its output instead,
+// the error is a *ProcessError; for a line that is too long it matches ErrProtocol.
 func (p *process) line() (string, error) {
 	if p.stdout.Scan() {
 		return p.stdout.Text(), nil
@@ -103,15 +105,17 @@ func (p *process) line() (string, error) {
 	if err := p.stdout.Err(); err != nil {
 		return "", fmt.Errorf("%w: %s: %w", ErrProtocol, p.name, err)
 	}
-	return "", p.gone()
+	return "", p.exitError()
 }
 
-// gone is the error of a process that should go on and does not.
-func (p *process) gone() error {
+// exitError waits for the exit of a process that ended unexpectedly and returns a *ProcessError, also
+// if the exit status is 0.
+func (p *process) exitError() error {
 	return cmp.Or(p.end(), error(&ProcessError{Name: p.name, Err: io.ErrUnexpectedEOF}))
 }
 
-// decode reads the next line as JSON.
+// decode reads the next line as JSON into v. The error is that of line, or matches ErrProtocol for
+// invalid JSON.
 func (p *process) decode(v any) error {
 	text, err := p.line()
 	if err != nil {
@@ -123,18 +127,210 @@ func (p *process) decode(v any) error {
 	return nil
 }
 
-// ask sends a line and reads the next one.
-func (p *process) ask(line, answer any) error {
-	if err := p.tell(line); err != nil {
+// request sends line as JSON and decodes the next line of output into answer. The error is that of send
+// or decode.
+func (p *process) request(line, answer any) error {
+	if err := p.send(line); err != nil {
 		return err
 	}
 	return p.decode(answer)
 }
 
-// tell sends v as a line of JSON.
-func (p *process) tell(v any) error {
-	if json.NewEncoder(p.stdin).Encode(v) != nil { // nobody reads
-		return p.gone()
+// send writes v to stdin as a line of JSON. If that fails the error is that of exitError.
+func (p *process) send(v any) error {
+	if json.NewEncoder(p.stdin).Encode(v) != nil { // the process does not read any more
+		return p.exitError()
 	}
 	return nil
+}
+
+// job is the first line that a child process reads: what it should do.
+type job struct {
+	Role string `json:"role"`
+	Spec Spec   `json:"spec"`
+	URL  string `json:"url"` // to dial, for roleTrips
+
+	For time.Duration `json:"for"` // duration of the round trips
+
+	Connections int `json:"connections"` // to accept, for roleTCP
+
+	catalog Catalog
+}
+
+const (
+	// roleServer listens, prints its serverInfo, serves every pipe, and prints its usage for
+	// each further line that it reads.
+	roleServer = "server"
+
+	// roleTrips opens a pipe, makes warm-up round trips, prints an empty object, waits for a
+	// line, makes round trips for a time, and prints its samples.
+	roleTrips = "trips"
+
+	// roleTCP listens on TCP, prints its serverInfo, accepts connections and reads the messages
+	// of one direction.
+	roleTCP = "tcp"
+)
+
+// serverInfo is the first line that a server process prints: where it listens.
+type serverInfo struct {
+	URLs []string `json:"urls"`
+}
+
+// RunChild runs the second process of a measurement: it reads a job from in, prints results to out, and
+// returns when in or ctx ends, or the job is done. The error matches ErrProtocol for an invalid job, or
+// is that of the job; it is nil if in or ctx ended first. Reading from in continues after it returns.
+func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := bufio.NewScanner(in)
+	if !lines.Scan() {
+		return lines.Err() // the parent ended before it sent a job
+	}
+	j := job{catalog: catalog}
+	if err := json.Unmarshal(lines.Bytes(), &j); err != nil {
+		return fmt.Errorf("%w: job %.80q: %w", ErrProtocol, lines.Text(), err)
+	}
+	requests := make(chan struct{})
+	go func() {
+		defer cancel()
+		for lines.Scan() {
+			select {
+			case requests <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	err := j.run(ctx, requests, json.NewEncoder(out))
+	if ctx.Err() != nil {
+		return nil // the parent does not read any more
+	}
+	return err
+}
+
+func (j job) run(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
+	switch j.Role {
+	case roleServer:
+		return j.serve(ctx, requests, out)
+	case roleTrips:
+		return j.trips(ctx, requests, out)
+	case roleTCP:
+		return j.receive(ctx, out)
+	default:
+		return fmt.Errorf("%w: role %q", ErrProtocol, j.Role)
+	}
+}
+
+func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
+	l, err := listen(ctx, j.Spec, j.catalog)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	if err := out.Encode(serverInfo{l.urls()}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-requests:
+			if err := out.Encode(ownUsage()); err != nil {
+				return err
+			}
+		case err := <-l.failed:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
+	opts, err := j.Spec.options("bench client", j.catalog)
+	if err != nil {
+		return err
+	}
+	return withClient(ctx, j.Spec, opts, j.URL, func(c *client, _ *pipe.Plan) error {
+		if _, _, err := c.roundTrips(warmUps(1000), 0); err != nil {
+			return err
+		}
+		if err := out.Encode(struct{}{}); err != nil {
+			return err
+		}
+		select {
+		case <-requests:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		samples, err := c.tripsFor(j.For)
+		if err != nil {
+			return err
+		}
+		return out.Encode(Samples{RoundTrips: samples})
+	})
+}
+
+// pipeServer is the server of a measurement: a context, its listener, and goroutines that serve the
+// pipes it accepts.
+type pipeServer struct {
+	context  *pipe.Context
+	listener *pipe.Listener
+	failed   chan error // receives the first error of a pipe
+	serving  sync.WaitGroup
+	memory   arenaPool
+}
+
+func listen(ctx context.Context, s Spec, from Catalog) (*pipeServer, error) {
+	opts, err := s.options("bench server", from)
+	if err != nil {
+		return nil, err
+	}
+	l := &pipeServer{failed: make(chan error, 1), memory: arenaPool{buffers: s.Buffers, contents: s.contents()}}
+	if l.context, err = pipe.New(opts); err != nil {
+		return nil, err
+	}
+	var urls []string
+	for _, e := range opts.Transports {
+		urls = append(urls, anyAddress(e.Name))
+	}
+	if l.listener, err = l.context.Listen(ctx, urls...); err != nil {
+		return nil, errors.Join(err, l.context.Close())
+	}
+	l.serving.Go(func() { l.accept(ctx) })
+	return l, nil
+}
+
+// anyAddress returns the URL of a transport at which to listen without a conflict with other programs:
+// the system chooses the port or name.
+func anyAddress(transport string) string {
+	if transport == tcpTransport {
+		return "uv://127.0.0.1:0"
+	}
+	return transport + "://"
+}
+
+func (l *pipeServer) urls() []string { return l.listener.URLs() }
+
+// accept serves every pipe that is opened, each on its own goroutine, and returns when the listener is
+// closed or ctx ends.
+func (l *pipeServer) accept(ctx context.Context) {
+	for {
+		p, err := l.listener.Accept(ctx)
+		if err != nil {
+			return
+		}
+		l.serving.Go(func() {
+			if err := serve(p, &l.memory); err != nil {
+				p.Abort(err)
+				select {
+				case l.failed <- err:
+				default:
+				}
+			}
+		})
+	}
+}
+
+func (l *pipeServer) close() error {
+	err := l.context.Close()
+	l.serving.Wait()
+	return err
 }

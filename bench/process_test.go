@@ -11,12 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 func shell(script string) Program { return Program{Path: "/bin/sh", Args: []string{"-c", script}} }
 
-// What goes wrong in the other process is told in its own words.
+// The error of a failed process has its standard error output.
 func TestProcessErrors(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
 		"no JSON":      {"read job; echo hello; cat", `bench: unexpected answer of the second process: process bench server printed "hello"`},
@@ -38,7 +38,7 @@ func TestProcessErrors(t *testing.T) {
 func TestPeerOutput(t *testing.T) {
 	s := small(8, true)
 	run := func(t *testing.T, client string) error {
-		// The same program is started as server and as client.
+		// One script runs as server and as client.
 		script := t.TempDir() + "/peer"
 		text := "#!/bin/sh\nif [ $1 = server ]; then echo uv://127.0.0.1:1; cat; else " + client + "; fi\n"
 		require.NoError(t, os.WriteFile(script, []byte(text), 0o700))
@@ -50,19 +50,18 @@ func TestPeerOutput(t *testing.T) {
 	require.ErrorContains(t, err, `process tpbench client printed "no samples"`)
 	err = run(t, `echo '{"rtt_ns":[1,2],"messages":70,"one_way_ns":5}'`)
 	require.ErrorIs(t, err, ErrProtocol)
-	require.ErrorContains(t, err, "2 warm and 0 cold round trips, 70 messages in 5ns; asked for were 25, 3 and 70")
+	require.ErrorContains(t, err, "2 warm and 0 cold round trips, 70 messages in 5ns; requested were 25, 3 and 70")
 	err = run(t, "echo out of luck >&2; exit 1")
 	require.EqualError(t, err, "process tpbench client: exit status 1: out of luck")
 	err = run(t, "echo no shared memory >&2; exit 3")
-	require.ErrorIs(t, unviable(s, err), ErrPath)
-	require.EqualError(t, unviable(s, err), "uv with basic: process tpbench client: exit status 3: no shared memory")
+	require.ErrorIs(t, asPathError(s, err), ErrPath)
+	require.EqualError(t, asPathError(s, err), "uv with basic: process tpbench client: exit status 3: no shared memory")
 	err = run(t, "kill -9 $$")
-	require.NotErrorIs(t, unviable(s, err), ErrPath)
+	require.NotErrorIs(t, asPathError(s, err), ErrPath)
 	require.EqualError(t, err, "process tpbench client: signal: killed")
 }
 
-// Of two processes of which one was killed and the other lost it, the first is
-// to blame.
+// If one process was killed and the other lost it, the error is that of the first.
 func TestPeerServerIsKilled(t *testing.T) {
 	script := t.TempDir() + "/peer"
 	text := "#!/bin/sh\nif [ $1 = server ]; then echo uv://127.0.0.1:1; kill -9 $$; else echo EOF >&2; exit 1; fi\n"
@@ -71,8 +70,8 @@ func TestPeerServerIsKilled(t *testing.T) {
 	require.EqualError(t, err, "process tpbench server: signal: killed")
 }
 
-// A parent that is killed closes nothing; its child ends all the same. The test
-// sees it at the pipe that is the child's stderr, which is nobody else's.
+// A parent that is killed closes nothing, but its child ends. The test notices this by the end of the
+// pipe that is the child's stderr, which no other process has.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self := child(t)
 	alive, held, err := os.Pipe()
@@ -88,11 +87,11 @@ func TestChildDiesWithItsParent(t *testing.T) {
 	require.NoError(t, parent.Start())
 	require.NoError(t, held.Close())
 
-	var hello greeting
-	require.NoError(t, json.NewDecoder(stdout).Decode(&hello), "the child is up")
-	require.NotEmpty(t, hello.URLs)
+	var info serverInfo
+	require.NoError(t, json.NewDecoder(stdout).Decode(&info), "the child is up")
+	require.NotEmpty(t, info.URLs)
 	require.NoError(t, parent.Process.Kill())
-	require.NoError(t, patience.Finish(t, patience.Start(func() error {
+	require.NoError(t, testwait.Finish(t, testwait.Start(func() error {
 		_, err := io.Copy(io.Discard, alive)
 		return err
 	})))
@@ -106,7 +105,7 @@ func serverJob(t *testing.T) string {
 	return string(text)
 }
 
-func TestRunChildRefusesOtherJobs(t *testing.T) {
+func TestRunChildRejectsUnknownJobs(t *testing.T) {
 	for text, want := range map[string]string{
 		"dance\n":                 `job "dance"`,
 		`{"role":"dance"}` + "\n": `role "dance"`,
@@ -118,5 +117,5 @@ func TestRunChildRefusesOtherJobs(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		feed.Close()
 	}
-	require.NoError(t, RunChild(context.Background(), strings.NewReader(""), io.Discard, nil), "a parent that is gone is no error")
+	require.NoError(t, RunChild(context.Background(), strings.NewReader(""), io.Discard, nil), "a parent that has ended is not an error")
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Result is one measurement.
+// Result is the result of one measurement.
 type Result struct {
 	Subject   string `json:"subject"`
 	Transport string `json:"transport"`
 	Channel   string `json:"channel"` // for tensors from host memory to host memory
 	Dialect   string `json:"dialect"`
 
-	// Which way the tensors really went in the round trips and one way: channels,
-	// Inline or Bulk, separated by commas; empty if there were none. Path says which
-	// they might go.
+	// TripRoute and OneWayRoute are the routes that the tensors took in the round trips and one
+	// way: channels, Inline or Bulk, separated by commas; empty if there were none. Path has the
+	// routes that were possible.
 	TripRoute   string `json:"rtt_route"`
 	OneWayRoute string `json:"one_way_route"`
 
@@ -33,15 +33,15 @@ type Result struct {
 	RoundTrips int    `json:"round_trips"` // warm
 	Processes  int    `json:"processes"`   // 1 or 2
 
-	// Connections is the number of lanes that mpt_uv has for tensors large enough,
-	// or of plain TCP connections; 0 for all else.
+	// Connections is the number of lanes of mpt_uv for tensors that are large enough, or of plain
+	// TCP connections; 0 for all other routes.
 	Connections int `json:"connections,omitempty"`
 
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
 	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
 
-	// CPUPerTrip is microseconds of processor time of both processes for a
-	// warm round trip: whoever spins pays with it for speed.
+	// CPUPerTrip is the CPU time of both processes per warm round trip in microseconds. Spinning
+	// increases it.
 	CPUPerTrip float64 `json:"rtt_cpu_us"`
 
 	// GBps is in 10^9 bytes per second, 0 for empty messages.
@@ -51,26 +51,26 @@ type Result struct {
 	CPUSecondsPerGB   float64 `json:"cpu_seconds_per_gbyte"`
 
 	Compression pipe.Compression `json:"compression"`
-	WireShare   float64          `json:"wire_bytes_per_byte"` // what of the tensors travelled, over all messages
+	WireShare   float64          `json:"wire_bytes_per_byte"` // bytes sent per byte of tensors, over all messages
 
 	Congestion string `json:"tcp_congestion_control,omitempty"` // see CongestionControl
 
-	// Path is the plan of the pipe: what the two ends have agreed on, and what was
-	// refused, before the first message. It does not say what was used.
+	// Path is the plan of the pipe: what both ends agreed on, and the rejected candidates, before
+	// the first message. The routes tell which parts of it were used.
 	Path *pipe.Plan `json:"path"`
 }
 
 // Subject is a library that can be measured.
 type Subject interface {
-	// Name is what results call it.
+	// Name returns the name of the subject in results.
 	Name() string
 
-	// Measure starts what it needs, measures and ends it again. The end of ctx
-	// ends it early, with an error.
+	// Measure starts the processes, measures, and stops them. It returns early with an error when
+	// ctx ends.
 	Measure(ctx context.Context, s Spec) (*Result, error)
 }
 
-// newResult does the sums.
+// newResult returns the result of a measurement of s from its samples and the plan of the pipe.
 func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result {
 	s = s.withDefaults()
 	r := &Result{
@@ -91,27 +91,21 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 		r.Processes = 1
 	}
 	if r.Channel == mpt.UVName {
-		r.Connections = lanes(r, s.Lanes)
+		// Both ends are on this machine, so they open the same number of lanes.
+		switch {
+		case r.Dialect == pipe.DialectCompatible:
+			r.Connections = s.Lanes
+		case r.Transport == tcpTransport:
+			r.Connections = mpt.NativeLanes(s.Lanes)
+		}
 	}
-	r.withoutLanes()
+	r.replaceLanesWithBulk()
 	r.setRate(samples.OneWay)
 	return r
 }
 
-// lanes is how many a channel of so many opens on the path of r. Both ends are on
-// this machine, and so agree on the number.
-func lanes(r *Result, most int) int {
-	switch {
-	case r.Dialect == pipe.DialectCompatible:
-		return most
-	case r.Transport == tcpTransport:
-		return mpt.NativeLanes(most)
-	default:
-		return 0 // within one machine
-	}
-}
-
-// setRate does the sums about what went one way, in that time.
+// setRate sets the one-way rates of r, whose sizes, messages and CPU time are set. took is the time of
+// all messages; if it is 0 the rates stay 0.
 func (r *Result) setRate(took time.Duration) {
 	if took <= 0 {
 		return
@@ -124,7 +118,8 @@ func (r *Result) setRate(took time.Duration) {
 	}
 }
 
-// channelOf is the channel for host memory, or what there is instead of one.
+// channelOf returns the name of the channel for host memory in a plan or, if there is none, the names
+// of all its channels, separated by commas.
 func channelOf(plan *pipe.Plan) string {
 	if name, ok := plan.Channel(device.CPU(), device.CPU()); ok {
 		return name

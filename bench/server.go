@@ -10,61 +10,65 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
-// The sizes up to which the native dialect has a tensor in the message itself: over
-// TCP, and through shared memory.
+// Sizes up to which the native dialect sends a tensor inline: over TCP, and through shared memory.
 const (
 	inlineBytes = 64 << 10
 	ringBytes   = 1 << 20
 )
 
-// server answers on one pipe.
+// server serves the batches of one pipe, on one goroutine.
 type server struct {
-	pipe    *pipe.Pipe
-	lender  *arenas
-	memory  *arena // while a batch lasts
-	replies []*pipe.Message
-	rooms   []pipe.Allocation
+	pipe        *pipe.Pipe
+	pool        *arenaPool
+	memory      *arena // during a batch
+	replies     []*pipe.Message
+	allocations []pipe.Allocation
 }
 
-// serve answers until the client closes the pipe.
-func serve(p *pipe.Pipe, lender *arenas) error {
-	s := &server{pipe: p, lender: lender}
+// serve runs the batches that the client of p announces, and closes p when the client has closed it.
+// After any error the caller must abort p.
+func serve(p *pipe.Pipe, pool *arenaPool) error {
+	s := &server{pipe: p, pool: pool}
 	for {
-		words, err := hear(p)
+		text, err := receiveControl(p)
 		if errors.Is(err, pipe.ErrPeerClosed) {
 			return p.Close()
 		}
 		if err != nil {
 			return err
 		}
-		o, err := parseOrder(words)
+		o, err := parseBatchCommand(text)
 		if err != nil {
 			return err
 		}
-		if err := s.obey(o); err != nil {
+		if err := s.runBatch(o); err != nil {
 			return err
 		}
 	}
 }
 
-// obey does what a batch needs and reports. After an error the pipe may still
-// use the arena.
-func (s *server) obey(o order) error {
-	s.memory = s.lender.take()
-	if err := s.prepare(o); err != nil {
+// runBatch runs one batch in an arena of the pool. After an error it does not return the arena to the
+// pool, because the pipe may still use it.
+func (s *server) runBatch(o batchCommand) error {
+	s.memory = s.pool.get()
+	if err := s.memory.resize(o.messages, o.size); err != nil {
 		return err
 	}
-	if err := s.work(o); err != nil {
+	for i := range o.messages {
+		s.replies = append(s.replies, s.memory.message(i, o.named))
+		s.allocations = append(s.allocations, s.memory.allocation(i))
+	}
+	if err := s.serveBatch(o); err != nil {
 		return err
 	}
-	s.lender.give(s.memory)
-	s.memory, s.replies, s.rooms = nil, nil, nil
+	s.pool.put(s.memory)
+	s.memory, s.replies, s.allocations = nil, nil, nil
 	return nil
 }
 
-func (s *server) work(o order) error {
+func (s *server) serveBatch(o batchCommand) error {
 	before := cpuTime()
-	if err := say(s.pipe, wordReady); err != nil {
+	if err := sendControl(s.pipe, ctlReady); err != nil {
 		return err
 	}
 	serve := s.echo
@@ -74,38 +78,27 @@ func (s *server) work(o order) error {
 	if err := serve(o); err != nil {
 		return err
 	}
-	if err := say(s.pipe, fmt.Sprint(wordDone, " ", (cpuTime()-before).Nanoseconds())); err != nil || o.kind == kindEcho {
+	if err := sendControl(s.pipe, fmt.Sprint(ctlDone, " ", (cpuTime()-before).Nanoseconds())); err != nil || o.kind == kindEcho {
 		return err
 	}
 	return s.check(o)
 }
 
-// check looks at what came, when the client's clock stands.
-func (s *server) check(o order) error {
-	if err := expect(s.pipe, wordCheck); err != nil {
+// check waits for the client's request to verify a batch of kind sink, compares the received bytes, and
+// sends the result. Bytes that differ are reported to the client and are not an error.
+func (s *server) check(o batchCommand) error {
+	if err := expect(s.pipe, ctlCheck); err != nil {
 		return err
 	}
 	if err := s.memory.check(o.messages, o.first); err != nil {
-		return say(s.pipe, fmt.Sprint(wordError, " ", err))
+		return sendControl(s.pipe, fmt.Sprint(ctlError, " ", err))
 	}
-	return say(s.pipe, wordChecked)
+	return sendControl(s.pipe, ctlChecked)
 }
 
-// prepare makes all that the batch needs, so that serving it allocates nothing.
-func (s *server) prepare(o order) error {
-	if err := s.memory.resize(o.messages, o.size); err != nil {
-		return err
-	}
+func (s *server) echo(o batchCommand) error {
 	for i := range o.messages {
-		s.replies = append(s.replies, s.memory.message(i, o.named))
-		s.rooms = append(s.rooms, s.memory.room(i))
-	}
-	return nil
-}
-
-func (s *server) echo(o order) error {
-	for i := range o.messages {
-		if err := s.read(i); err != nil {
+		if err := s.readMessageInto(i); err != nil {
 			return err
 		}
 		if err := s.pipe.Write(context.Background(), s.replies[i]); err != nil {
@@ -115,26 +108,27 @@ func (s *server) echo(o order) error {
 	return nil
 }
 
-func (s *server) read(i int) error {
+func (s *server) readMessageInto(i int) error {
 	in, err := s.pipe.Next(context.Background())
 	if err != nil {
 		return err
 	}
-	return take(in, s.rooms[i])
+	return readMessage(in, s.allocations[i])
 }
 
-// take reads a message and makes its Incoming one for another message.
-func take(in *pipe.Incoming, room pipe.Allocation) error {
-	err := in.Read(context.Background(), room)
+// readMessage reads the message in into the memory of allocation, and then releases in, which must not
+// be used any more.
+func readMessage(in *pipe.Incoming, allocation pipe.Allocation) error {
+	err := in.Read(context.Background(), allocation)
 	if err == nil {
 		in.Release()
 	}
 	return err
 }
 
-// comesUnasked reports whether the bytes of a message come behind its
-// description without an answer of the reader.
-func (s *server) comesUnasked(o order) bool {
+// sentEagerly reports whether the client sends the bytes of a message of this batch without waiting
+// until the server has supplied memory.
+func (s *server) sentEagerly(o batchCommand) bool {
 	switch plan := s.pipe.Plan(); {
 	case plan.Dialect == pipe.DialectNative && plan.Transport == shm.Name:
 		return o.size <= ringBytes
@@ -144,12 +138,12 @@ func (s *server) comesUnasked(o order) bool {
 	return o.size == 0 || o.named && o.size <= inlineBytes
 }
 
-// sink reads all messages. Where reading a message means to ask for its bytes,
-// several are read at once, as the C++ server does.
-func (s *server) sink(o order) error {
-	if s.comesUnasked(o) {
+// sink reads all messages of a batch. If the sender waits for the memory of each message, up to depth
+// messages are read concurrently, as the C++ server does.
+func (s *server) sink(o batchCommand) error {
+	if s.sentEagerly(o) {
 		for i := range o.messages {
-			if err := s.read(i); err != nil {
+			if err := s.readMessageInto(i); err != nil {
 				return err
 			}
 		}
@@ -157,13 +151,13 @@ func (s *server) sink(o order) error {
 	}
 	var (
 		readers sync.WaitGroup
-		turn    sync.Mutex
+		mu      sync.Mutex
 		begun   int
 		errs    = make([]error, min(o.depth, o.messages))
 	)
 	next := func() (*pipe.Incoming, int, error) {
-		turn.Lock()
-		defer turn.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
 		if begun == o.messages {
 			return nil, 0, nil
 		}
@@ -172,21 +166,19 @@ func (s *server) sink(o order) error {
 		return in, begun - 1, err
 	}
 	for r := range errs {
-		readers.Go(func() { errs[r] = s.readAll(next) })
+		readers.Go(func() {
+			for {
+				in, i, err := next()
+				if err == nil && in != nil {
+					err = readMessage(in, s.allocations[i])
+				}
+				if in == nil || err != nil {
+					errs[r] = err
+					return
+				}
+			}
+		})
 	}
 	readers.Wait()
 	return errors.Join(errs...)
-}
-
-// readAll reads what next gives until there is nothing more.
-func (s *server) readAll(next func() (*pipe.Incoming, int, error)) error {
-	for {
-		in, i, err := next()
-		if in == nil || err != nil {
-			return err
-		}
-		if err := take(in, s.rooms[i]); err != nil {
-			return err
-		}
-	}
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// BenchmarkSmallMessage counts the allocations of both ends, which are in one
-// process for that: one operation is a message with metadata, a payload and a
-// tensor, written at one end and read at the other.
+// BenchmarkSmallMessage counts the allocations of both ends, which are in one process: one operation is
+// a message with metadata, a payload and a tensor, written at one end and read at the other.
 func BenchmarkSmallMessage(b *testing.B) {
 	long, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -32,7 +31,7 @@ func BenchmarkSmallMessage(b *testing.B) {
 func smallMessages(b *testing.B, path Spec, fresh func() (context.Context, context.CancelFunc)) {
 	opts, err := path.options("bench", nil)
 	require.NoError(b, err)
-	client, server := joined(b, opts)
+	client, server := pipePair(b, opts)
 	m := &pipe.Message{
 		Metadata: make([]byte, 16),
 		Payloads: []pipe.Payload{{Data: make([]byte, 32)}},
@@ -57,8 +56,8 @@ func smallMessages(b *testing.B, path Spec, fresh func() (context.Context, conte
 	}
 }
 
-// joined is both ends of a pipe in this process.
-func joined(t testing.TB, opts pipe.Options) (client, server *pipe.Pipe) {
+// pipePair returns both ends of a pipe within this process.
+func pipePair(t testing.TB, opts pipe.Options) (client, server *pipe.Pipe) {
 	t.Helper()
 	pc, err := pipe.New(opts)
 	require.NoError(t, err)

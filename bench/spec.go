@@ -10,64 +10,58 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Spec says what to measure. A count of 0 leaves that part out.
+// Spec describes a measurement. A count of 0 omits that part.
 type Spec struct {
-	// Transports and Channels are names of entries of the Catalog to offer; none
-	// stands for those of [tensorpipe.DefaultProfile]. Libtensorpipe needs
-	// exactly one of each.
+	// Transports and Channels are the names of the entries of the Catalog to offer; none stands
+	// for those of [tensorpipe.DefaultProfile]. Libtensorpipe needs exactly one of each.
 	Transports []string `json:"transports,omitempty"`
 	Channels   []string `json:"channels,omitempty"`
 
-	// PeerTransport and PeerChannel, where they are not empty, are what
-	// Libtensorpipe uses instead of Transports and Channels: its best path need not
-	// be ours.
+	// PeerTransport and PeerChannel, if not empty, replace Transports and Channels for
+	// Libtensorpipe, whose best path may be another one.
 	PeerTransport string `json:"peer_transport,omitempty"`
 	PeerChannel   string `json:"peer_channel,omitempty"`
 
-	// Lanes is the number of connections of the channel mpt_uv. 0 stands for 16,
-	// which is what PyTorch has.
+	// Lanes is the number of connections of the channel mpt_uv. 0 stands for 16, as in PyTorch.
 	Lanes int `json:"lanes,omitempty"`
 
-	// Dialect is that of pipe.Options. Libtensorpipe has its own, which is the
-	// compatible one.
+	// Dialect is that of pipe.Options. Libtensorpipe always uses the compatible one.
 	Dialect string `json:"dialect,omitempty"`
 
-	// NoSpin makes all who wait for a message over uv or shm go to sleep at once,
-	// see WithSpin there. It does not concern Libtensorpipe.
+	// NoSpin disables spinning of the transports uv and shm, see WithSpin there. It does not
+	// affect Libtensorpipe.
 	NoSpin bool `json:"no_spin,omitempty"`
 
-	// AllowAnyTracer is that option of channel/cma, for both processes.
+	// AllowAnyTracer sets that option of channel/cma in both processes.
 	AllowAnyTracer bool `json:"allow_any_tracer,omitempty"`
 
-	// Size is that of the one tensor of a message, in bytes. With 0, messages
-	// are empty: no tensor, no payload, no metadata.
+	// Size is the size in bytes of the one tensor of a message. With 0, messages are empty: no
+	// tensor, no payload, no metadata.
 	Size int `json:"size"`
 
-	// Named is whether the sender names the target device; otherwise the
-	// receiver chooses it.
+	// Named is set if the sender names the target device; otherwise the receiver chooses it.
 	Named bool `json:"named"`
 
-	// Buffers is the memory of the messages, BuffersDefault if empty.
+	// Buffers is the memory of the messages; "" stands for BuffersDefault.
 	Buffers string `json:"buffers"`
 
-	// Data is what the tensors hold, DataPattern if empty.
+	// Data is the contents of the tensors; "" stands for DataPattern.
 	Data string `json:"data,omitempty"`
 
-	// Compression is asked for with each tensor, both ways.
+	// Compression is requested for each tensor in both directions.
 	Compression pipe.Compression `json:"compression,omitempty"`
 
 	// Depth is the number of messages in flight one way. 0 stands for 8.
 	Depth int `json:"depth"`
 
-	RoundTrips int `json:"round_trips"` // one behind the other
+	RoundTrips int `json:"round_trips"` // warm, one after the other
 	ColdTrips  int `json:"cold_trips"`  // each after Idle
 	OneWay     int `json:"one_way"`     // messages, Depth of them in flight
 
-	// Idle is how long nothing happens before a cold trip. 0 stands for 2 ms.
+	// Idle is the time without activity before a cold trip. 0 stands for 2 ms.
 	Idle time.Duration `json:"idle"`
 
-	// OneProcess puts both ends into the calling process, for channels that
-	// work only there.
+	// OneProcess puts both ends into the calling process, for channels that require it.
 	OneProcess bool `json:"one_process"`
 }
 
@@ -79,12 +73,13 @@ const (
 	maxLanes      = 128
 )
 
-// DefaultTrips and DefaultMessages are numbers of round trips, and of messages one
-// way, of that size that give steady figures. One round trip of a large message
-// says as much as many messages one way.
+// DefaultTrips returns a number of round trips of size bytes that gives stable results in a short time.
+// It is less than DefaultMessages, since one round trip of a large message tells as much as many
+// one-way messages.
 func DefaultTrips(size int) int { return min(max(256<<20/max(size, 1), 20), 5000) }
 
-// DefaultMessages is described at DefaultTrips.
+// DefaultMessages returns a number of one-way messages of size bytes that gives stable results in a
+// short time.
 func DefaultMessages(size int) int { return int(min(max(2<<30/max(int64(size), 1), 32), 20_000)) }
 
 func (s Spec) withDefaults() Spec {
@@ -96,7 +91,7 @@ func (s Spec) withDefaults() Spec {
 	return s
 }
 
-// Check returns an error that matches ErrSpec where s cannot be measured.
+// Check returns an error that matches ErrSpec if s is invalid.
 func (s Spec) Check() error {
 	s = s.withDefaults()
 	for what, n := range map[string]int{"round trips": s.RoundTrips, "cold trips": s.ColdTrips, "messages one way": s.OneWay} {
@@ -116,7 +111,7 @@ func (s Spec) Check() error {
 	case !slices.Contains(AllData(), s.Data):
 		return specErrorf("data %q: want %s", s.Data, strings.Join(AllData(), ", "))
 	case s.Compression != pipe.CompressionNone && s.Dialect == pipe.DialectCompatible:
-		return specErrorf("compression %s: the compatible dialect has none", s.Compression)
+		return specErrorf("compression %s: the compatible dialect does not support it", s.Compression)
 	case s.Idle < 0:
 		return specErrorf("idle %v: want more than 0", s.Idle)
 	case s.Size < 0 || s.Size > maxBatchBytes/(2*s.Depth):
@@ -125,7 +120,8 @@ func (s Spec) Check() error {
 	return nil
 }
 
-// ForPeer is the spec as Libtensorpipe measures it.
+// ForPeer returns s with the path that Libtensorpipe measures: PeerTransport and PeerChannel replace
+// Transports and Channels where they are set.
 func (s Spec) ForPeer() Spec {
 	if s.PeerTransport != "" {
 		s.Transports = []string{s.PeerTransport}
@@ -136,9 +132,8 @@ func (s Spec) ForPeer() Spec {
 	return s
 }
 
-// batch is the number of messages between two pauses for checking. Each has
-// memory of its own; there are enough to keep Depth of them in flight for a
-// while, and no more than are asked for.
+// batch returns the number of messages between two verifications, each of which has its own memory. It
+// is enough to keep Depth of them in flight for a while, and at most the largest count of the spec.
 func (s Spec) batch() int {
 	n := max(min(batchBytes/max(s.Size, 1), batchMessages), 2*s.Depth)
 	if longest := max(s.RoundTrips, s.ColdTrips, s.OneWay); longest > 0 {
@@ -147,7 +142,8 @@ func (s Spec) batch() int {
 	return n
 }
 
-// options are those of a context that offers what s says.
+// options returns the options of a pipe.Context with that name for the path of s. The error matches
+// ErrSpec.
 func (s Spec) options(name string, from Catalog) (pipe.Options, error) {
 	p, err := from.profile(s)
 	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: p.Transports, Channels: p.Channels}, err

@@ -31,7 +31,7 @@ func TestSpecCheck(t *testing.T) {
 	}
 }
 
-func TestSpecNamesWhatExists(t *testing.T) {
+func TestSpecRejectsUnknownNames(t *testing.T) {
 	for _, s := range []Spec{{Transports: []string{"pigeon"}}, {Channels: []string{"pigeon"}}} {
 		_, err := s.options("test", nil)
 		require.ErrorIs(t, err, ErrSpec)
@@ -57,21 +57,21 @@ func TestSpecOfLibtensorpipe(t *testing.T) {
 	}
 }
 
-// Whatever fits into a Spec fits into the orders made of it.
-func TestBatchesFitIntoOrders(t *testing.T) {
+// Every batch of a valid Spec is a valid batchCommand.
+func TestBatchCommandLimits(t *testing.T) {
 	for _, depth := range []int{1, 8, batchMessages} {
 		for _, size := range []int{0, 1, 1 << 20, maxBatchBytes / (2 * depth)} {
 			s := Spec{Size: size, Depth: depth, OneWay: 1}
 			require.NoError(t, s.Check())
-			want := order{kindSink, s.batch(), 7, size, depth, true}
-			got, err := parseOrder(want.String())
+			want := batchCommand{kindSink, s.batch(), 7, size, depth, true}
+			got, err := parseBatchCommand(want.String())
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 		}
 	}
 }
 
-// A batch has no more memory than the messages that are asked for.
+// A batch has no more memory than its messages need.
 func TestBatchIsNoLargerThanNeeded(t *testing.T) {
 	require.Equal(t, 256, Spec{Size: 1 << 20, Depth: 8}.batch())
 	require.Equal(t, 16, Spec{Size: 64 << 20, Depth: 8}.batch())
@@ -79,27 +79,27 @@ func TestBatchIsNoLargerThanNeeded(t *testing.T) {
 	require.Equal(t, batchMessages, Spec{Depth: 8, RoundTrips: maxMessages}.batch())
 }
 
-func TestBadOrders(t *testing.T) {
+func TestInvalidBatchCommands(t *testing.T) {
 	for _, text := range []string{
 		"", "echo", "dance 1 0 8 1 0", "echo 0 0 8 1 0", "echo -1 0 8 1 0", "echo 1 0 -8 1 0", "echo 1 0 8 0 0",
 		"echo 1 0 8 1", "echo 9999999 0 0 1 0", "echo 1024 0 99999999999 1 0", "sink 1 0 8 1000000 0", "echo 99999999999999999999 0 8 1 0",
 	} {
-		_, err := parseOrder(text)
+		_, err := parseBatchCommand(text)
 		require.ErrorIs(t, err, ErrProtocol, text)
 	}
 }
 
-// recorder is a subject that gives the figures it is told to.
-type recorder struct {
+// fakeSubject returns predefined figures.
+type fakeSubject struct {
 	name    string
 	log     *[]string
 	figures []float64
 	err     error
 }
 
-func (r *recorder) Name() string { return r.name }
+func (r *fakeSubject) Name() string { return r.name }
 
-func (r *recorder) Measure(context.Context, Spec) (*Result, error) {
+func (r *fakeSubject) Measure(context.Context, Spec) (*Result, error) {
 	*r.log = append(*r.log, r.name)
 	if len(r.figures) == 0 {
 		return nil, r.err
@@ -109,31 +109,31 @@ func (r *recorder) Measure(context.Context, Spec) (*Result, error) {
 	return &Result{GBps: f, RTT: &Percentiles{P50: f}}, nil
 }
 
-func TestCompareTakesTurns(t *testing.T) {
+func TestCompareAlternates(t *testing.T) {
 	var log []string
-	a := &recorder{name: "a", log: &log, figures: []float64{1, 2, 30}}
-	b := &recorder{name: "b", log: &log, figures: []float64{2, 2, 10}}
+	a := &fakeSubject{name: "a", log: &log, figures: []float64{1, 2, 30}}
+	b := &fakeSubject{name: "b", log: &log, figures: []float64{2, 2, 10}}
 	c, err := Compare(t.Context(), a, b, Spec{}, 3)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "b", "a", "a", "b"}, log)
 	require.Equal(t, 1.0, c.Ratio(Bandwidth), "the median of 1/2, 2/2 and 30/10")
 	require.Equal(t, 1.0, c.Ratio(RTT))
 	require.Zero(t, c.Ratio(ColdRTT), "nothing was measured")
-	ours, theirs := c.Medians(Bandwidth)
-	require.Equal(t, []float64{2, 2}, []float64{ours, theirs})
+	goValue, peerValue := c.Medians(Bandwidth)
+	require.Equal(t, []float64{2, 2}, []float64{goValue, peerValue})
 }
 
-// There is no ratio, nor half of one, without both.
+// There is no ratio unless both were measured.
 func TestCompareFails(t *testing.T) {
 	var log []string
 	broken := errors.New("broken")
-	a := &recorder{name: "a", log: &log, figures: []float64{1, 2, 3}}
-	b := &recorder{name: "b", log: &log, figures: []float64{1}, err: broken}
+	a := &fakeSubject{name: "a", log: &log, figures: []float64{1, 2, 3}}
+	b := &fakeSubject{name: "b", log: &log, figures: []float64{1}, err: broken}
 	c, err := Compare(t.Context(), a, b, Spec{}, 3)
 	require.Nil(t, c)
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "pair 2 of 3: b: ")
-	require.Equal(t, []string{"a", "b", "b"}, log, "nothing is measured in vain")
+	require.Equal(t, []string{"a", "b", "b"}, log, "no needless measurements")
 }
 
 func TestMedian(t *testing.T) {
@@ -152,13 +152,13 @@ func TestPercentiles(t *testing.T) {
 	require.Equal(t, &Percentiles{P50: 0.007, P90: 0.007, P99: 0.007}, percentiles([]time.Duration{7}))
 }
 
-// A path that one of the two lacks is measured on the other.
-func TestCompareWithoutOne(t *testing.T) {
+// If one subject lacks the path, only the other one is measured.
+func TestCompareWithOneUnavailable(t *testing.T) {
 	var log []string
 	none := &PathError{"channel cma", errBroken}
-	have := func() *recorder { return &recorder{name: "have", log: &log, figures: []float64{1, 2, 3}} }
-	lack := &recorder{name: "lack", log: &log, err: none}
-	stick := &ruler{figures: []float64{2, 8, 3}}
+	have := func() *fakeSubject { return &fakeSubject{name: "have", log: &log, figures: []float64{1, 2, 3}} }
+	lack := &fakeSubject{name: "lack", log: &log, err: none}
+	stick := &fakeYardstick{figures: []float64{2, 8, 3}}
 
 	c, err := Compare(t.Context(), have(), lack, Spec{}, 3, stick)
 	require.NoError(t, err)
@@ -185,12 +185,12 @@ func TestCompareWithoutOne(t *testing.T) {
 	require.Equal(t, []string{"have", "lack", "have", "have"}, log[:4], "it is not tried again")
 }
 
-// ruler is a yardstick that gives the figures it is told to.
-type ruler struct{ figures []float64 }
+// fakeYardstick returns predefined figures.
+type fakeYardstick struct{ figures []float64 }
 
-func (*ruler) Name() string { return "ruler" }
+func (*fakeYardstick) Name() string { return "ruler" }
 
-func (r *ruler) Measure(context.Context, Spec, *Result) (*Result, error) {
+func (r *fakeYardstick) Measure(context.Context, Spec, *Result) (*Result, error) {
 	f := r.figures[0]
 	r.figures = r.figures[1:]
 	return &Result{GBps: f}, nil

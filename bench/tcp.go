@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -15,18 +18,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 )
 
-// TCP are the connections that a path over TCP is made of, and nothing else:
-// Write at one end, io.ReadFull at the other, each message cut into as many parts
-// as there are connections. They have the congestion control that the transport
-// uv gives its own.
+// TCP is the Yardstick of plain TCP connections, as many as the path of the subject has: Write at one
+// end, io.ReadFull at the other, with each message divided among the connections. They use the
+// congestion control that the transport uv chooses within a machine.
 type TCP struct {
 	Child Program // must call RunChild
 }
 
-// Name is "tcp".
+// Name returns "tcp".
 func (TCP) Name() string { return "tcp" }
 
-// Measure implements Yardstick.
+// Measure implements Yardstick. It returns nil without an error if the tensors of r did not travel over
+// TCP one way, or are too small or too few to compare.
 func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	s = s.withDefaults()
 	n := connections(r)
@@ -37,27 +40,27 @@ func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
-	var hello greeting
-	err = p.ask(job{Role: roleTCP, Spec: s, Connections: n}, &hello)
-	if err == nil && len(hello.URLs) == 0 {
+	var info serverInfo
+	err = p.request(job{Role: roleTCP, Spec: s, Connections: n}, &info)
+	if err == nil && len(info.URLs) == 0 {
 		err = ErrProtocol
 	}
 	var out *Result
 	if err == nil {
-		out, err = y.flood(ctx, s, hello.URLs[0], n)
+		out, err = y.run(ctx, s, info.URLs[0], n)
 	}
-	if err := blame(err, p.end()); err != nil {
+	if err := rootCause(err, p.end()); err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	return out, nil
 }
 
-// Carries reports whether the tensors of a measurement went one way over TCP, which
-// those of the other of two that are compared need not have done.
+// Carries reports whether the one-way tensors of the measurement r were sent over TCP, so that this
+// yardstick applies. In a comparison that may differ between the two subjects.
 func (TCP) Carries(r *Result) bool { return connections(r) > 0 }
 
-// connections is how many TCP connections carried the tensors of a measurement one
-// way.
+// connections returns the number of TCP connections that carried the one-way tensors of the measurement
+// r, 0 if they took another route.
 func connections(r *Result) int {
 	most := 0
 	for name := range strings.SplitSeq(r.OneWayRoute, ",") {
@@ -73,16 +76,17 @@ func connections(r *Result) int {
 	return most
 }
 
-// flood dials and sends all messages.
-func (y TCP) flood(ctx context.Context, s Spec, addr string, n int) (*Result, error) {
-	b, err := newBundle(s)
+// run dials n connections to addr, sends all messages of s over them, and returns the result. It ends
+// early when ctx does.
+func (y TCP) run(ctx context.Context, s Spec, addr string, n int) (*Result, error) {
+	b, err := newConnGroup(s)
 	if err != nil {
 		return nil, err
 	}
 	defer b.memory.release()
 	defer b.close()
 	defer context.AfterFunc(ctx, b.close)()
-	dialer := net.Dialer{Control: unpaced}
+	dialer := net.Dialer{Control: useReno}
 	for k := range n {
 		c, err := dialer.DialContext(ctx, "tcp", addr)
 		if err != nil {
@@ -102,41 +106,43 @@ func (y TCP) flood(ctx context.Context, s Spec, addr string, n int) (*Result, er
 	return r, nil
 }
 
-// bundle is one end of the connections, and memory for a batch.
-type bundle struct {
+// connGroup is one end of a group of connections that share messages, with memory for a batch. close
+// may be called concurrently with the other methods.
+type connGroup struct {
 	spec   Spec
 	memory arena
 
-	mu    sync.Mutex
-	conns []net.Conn
-	ended bool
+	mu     sync.Mutex
+	conns  []net.Conn
+	closed bool
 }
 
-func newBundle(s Spec) (*bundle, error) {
-	b := &bundle{spec: s, memory: arena{buffers: s.Buffers}}
+func newConnGroup(s Spec) (*connGroup, error) {
+	b := &connGroup{spec: s, memory: arena{buffers: s.Buffers}}
 	return b, b.memory.resize(s.batch(), s.Size)
 }
 
-func (b *bundle) add(c net.Conn) {
+func (b *connGroup) add(c net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.conns = append(b.conns, c)
-	if b.ended {
+	if b.closed {
 		_ = c.Close()
 	}
 }
 
-func (b *bundle) close() {
+func (b *connGroup) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ended = true
+	b.closed = true
 	for _, c := range b.conns {
 		_ = c.Close()
 	}
 }
 
-// each runs work for all connections at once.
-func (b *bundle) each(work func(k int, c net.Conn) error) error {
+// each calls work for all connections concurrently, k being the number of the connection c, and returns
+// their errors joined.
+func (b *connGroup) each(work func(k int, c net.Conn) error) error {
 	var working sync.WaitGroup
 	errs := make([]error, len(b.conns))
 	for k, c := range b.conns {
@@ -146,47 +152,123 @@ func (b *bundle) each(work func(k int, c net.Conn) error) error {
 	return errors.Join(errs...)
 }
 
-// share is what connection k carries of message i.
-func (b *bundle) share(i, k int) []byte {
+// stripe returns the part of message i that connection k carries: the memory itself, not a copy.
+func (b *connGroup) stripe(i, k int) []byte {
 	p, n := b.memory.slot(i), len(b.conns)
 	return p[len(p)*k/n : len(p)*(k+1)/n]
 }
 
-// sendAll returns the time, and the CPU time of both processes, of all batches
-// that count.
-func (b *bundle) sendAll() (took, cpu time.Duration, err error) {
-	var since time.Duration // CPU time of the server when it had the batch before
-	for i, n := range b.spec.floods() {
+// sendAll sends all batches of the spec and waits until the server has read them. It returns the time,
+// and the CPU time of both processes, for all batches but the first, which is a warm-up.
+func (b *connGroup) sendAll() (took, cpu time.Duration, err error) {
+	var since time.Duration // the server's CPU time at the end of the previous batch
+	for i, n := range b.spec.batchSizes() {
 		b.memory.fill(n, i)
 		before, start := cpuTime(), time.Now()
-		theirs, err := b.send(n)
+		serverCPU, err := b.send(n)
 		if err != nil {
 			return 0, 0, err
 		}
 		if i > 0 {
-			took, cpu = took+time.Since(start), cpu+cpuTime()-before+theirs-since
+			took, cpu = took+time.Since(start), cpu+cpuTime()-before+serverCPU-since
 		}
-		since = theirs
+		since = serverCPU
 	}
 	return took, cpu, nil
 }
 
-// send sends a batch and returns the CPU time of the server when it has all.
-func (b *bundle) send(n int) (theirs time.Duration, err error) {
+// send sends a batch of n messages, waits until the server has read it, and returns the CPU time that
+// the server process has used since its start.
+func (b *connGroup) send(n int) (serverCPU time.Duration, err error) {
 	used := make([]time.Duration, len(b.conns))
 	err = b.each(func(k int, c net.Conn) error {
 		for i := range n {
-			if _, err := c.Write(b.share(i, k)); err != nil {
+			if _, err := c.Write(b.stripe(i, k)); err != nil {
 				return err
 			}
 		}
-		var word [8]byte
-		_, err := io.ReadFull(c, word[:])
-		used[k] = time.Duration(binary.LittleEndian.Uint64(word[:]))
+		var reply [8]byte
+		_, err := io.ReadFull(c, reply[:])
+		used[k] = time.Duration(binary.LittleEndian.Uint64(reply[:]))
 		return err
 	})
 	for _, d := range used {
-		theirs = max(theirs, d)
+		serverCPU = max(serverCPU, d)
 	}
-	return theirs, err
+	return serverCPU, err
+}
+
+// CongestionControl returns the system's algorithm for new TCP connections, or "" if it is unknown.
+// The speed of one connection of a C++ peer depends on it, also within a machine; uv chooses
+// another one there.
+func CongestionControl() string {
+	name, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
+}
+
+// receive runs the server of the yardstick TCP: it listens, prints its serverInfo to out, accepts the
+// connections, reads all batches, and sends its CPU time on every connection after each. It then blocks
+// until ctx ends.
+func (j job) receive(ctx context.Context, out *json.Encoder) error {
+	if j.Connections < 1 || j.Connections > maxLanes {
+		return fmt.Errorf("%w: %d connections", ErrProtocol, j.Connections)
+	}
+	listening := net.ListenConfig{Control: useReno}
+	l, err := listening.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	b, err := newConnGroup(j.Spec)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	defer context.AfterFunc(ctx, func() {
+		_ = l.Close()
+		b.close()
+	})()
+	if err := out.Encode(serverInfo{[]string{l.Addr().String()}}); err != nil {
+		return err
+	}
+	for range j.Connections {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		b.add(c)
+	}
+	if err := b.each(b.read); err != nil {
+		return err
+	}
+	<-ctx.Done() // the client closes first
+	return nil
+}
+
+// read reads all batches from connection c. The number of the connection is the first byte that it
+// carries; the order in which connections were accepted does not matter.
+func (b *connGroup) read(_ int, c net.Conn) error {
+	var first [1]byte
+	if _, err := io.ReadFull(c, first[:]); err != nil {
+		return err
+	}
+	k := int(first[0])
+	if k >= len(b.conns) {
+		return fmt.Errorf("%w: connection %d of %d", ErrProtocol, k, len(b.conns))
+	}
+	for batch, n := range b.spec.batchSizes() {
+		for i := range n {
+			if _, err := io.ReadFull(c, b.stripe(i, k)); err != nil {
+				return fmt.Errorf("batch %d: %w", batch, err)
+			}
+		}
+		reply := binary.LittleEndian.AppendUint64(nil, uint64(cpuTime()))
+		if _, err := c.Write(reply); err != nil {
+			return err
+		}
+	}
+	return nil
 }

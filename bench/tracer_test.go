@@ -8,11 +8,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 )
 
-// What a spec allows reaches the catalog, which both processes ask.
+// AllowAnyTracer reaches the catalogs of both processes.
 func TestAnyTracerReachesTheCatalog(t *testing.T) {
 	for _, allow := range []bool{false, true} {
 		var got Tuning
-		_, err := Catalog(func(t Tuning) tensorpipe.Profile { got = t; return usual(t) }).profile(Spec{AllowAnyTracer: allow})
+		_, err := Catalog(func(t Tuning) tensorpipe.Profile { got = t; return defaultCatalog(t) }).profile(Spec{AllowAnyTracer: allow})
 		require.NoError(t, err)
 		require.Equal(t, allow, got.AllowAnyTracer)
 	}

@@ -19,14 +19,14 @@ func residentBytes() int {
 	return resident * os.Getpagesize()
 }
 
-// pageBytes returns the bytes of the process's pages and page tables. A page that n
-// processes have mapped counts as an n-th of it, so that usages can be added.
+// pageBytes returns the bytes of this process's resident pages and page tables. A page that n processes
+// have mapped counts as an n-th of it, so that the results of several processes can be added.
 func pageBytes() int {
 	return kibibytes("/proc/self/smaps_rollup", "Pss:") + kibibytes("/proc/self/status", "VmPTE:")
 }
 
-// kibibytes returns the bytes that a line of a file in /proc has in KiB, 0 if there is no
-// such line.
+// kibibytes returns, in bytes, the number of KiB in the line of the file at path that begins with name;
+// 0 if there is no such line or file.
 func kibibytes(path, name string) int {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func kibibytes(path, name string) int {
 	return 0
 }
 
-// descriptors does not count the one that reads the list.
+// descriptors returns the number of file descriptors that this process has open, 0 if unknown.
 func descriptors() int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -52,9 +52,9 @@ func descriptors() int {
 	return len(list) - 1
 }
 
-// sharedBytes is the size of all places at which segments are mapped, and how much of
-// them has pages, which the system has set aside even where nobody has touched them.
-// That is 0 for those who may not ask.
+// sharedBytes returns the size of all mappings of package shm's segments in this process, and the bytes
+// of their files that have pages, touched or preallocated. The latter is 0 without the permission to
+// read it.
 func sharedBytes() (mapped, pages int) {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -80,10 +80,11 @@ func sharedBytes() (mapped, pages int) {
 
 const blockBytes = 512 // of stat, whatever the file system
 
-// mappedFile is what a line of the maps is about, nil for those who may not ask.
+// mappedFile returns the file of a mapping, given its line of /proc/self/maps; nil without the
+// permission to read it.
 func mappedFile(line string) *syscall.Stat_t {
-	place, _, _ := strings.Cut(line, " ")
-	info, err := os.Stat("/proc/self/map_files/" + place)
+	addresses, _, _ := strings.Cut(line, " ")
+	info, err := os.Stat("/proc/self/map_files/" + addresses)
 	if err != nil {
 		return nil
 	}

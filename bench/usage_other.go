@@ -1,8 +1,13 @@
-//go:build !unix
+//go:build !linux
 
 package bench
 
-import "time"
+func residentBytes() int { return 0 }
 
-// cpuTime is unknown here.
-func cpuTime() time.Duration { return 0 }
+func pageBytes() int { return 0 }
+
+func descriptors() int { return 0 }
+
+func sharedBytes() (mapped, pages int) { return 0, 0 }
+
+func threads() int { return 0 }

@@ -9,14 +9,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// versusPairs is the number of pairs of runs that a ratio takes at least.
+// versusPairs is the minimum number of pairs of runs for a ratio.
 const versusPairs = 5
 
-// BenchmarkVersusLibtensorpipe measures the native dialect and the C++ library
-// in turn, on the same path: one operation is five pairs of measurements. Ratios are
-// medians of those of the pairs, this library's figure by the other's. Large tensors
-// by direct copies are also held against the other's rings, its best path for them.
-// Those of 256 MiB, which take minutes, are left to tpipe bench.
+// BenchmarkVersusLibtensorpipe measures the native dialect and the C++ library alternately on the same
+// path: one operation is five pairs of measurements. Ratios are medians over the pairs of this
+// library's figure divided by the other's. One-sided copies of large tensors are also compared with
+// the other library's rings, its best path for them. Tensors of 256 MiB, which take minutes, are left
+// to tpipe bench.
 func BenchmarkVersusLibtensorpipe(b *testing.B) {
 	err := Libtensorpipe{}.Build()
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -27,7 +27,7 @@ func BenchmarkVersusLibtensorpipe(b *testing.B) {
 	besideRings.PeerChannel = "basic"
 	for _, l := range []load{
 		{uvBasic(pipe.DialectNative), allSizes, bothWays},
-		{shared(pipe.DialectNative, 0), smallSizes, bothWays},
+		{sharedSpec(pipe.DialectNative, 0), smallSizes, bothWays},
 		{direct(), largeSizes, []bool{true}},
 		{besideRings, largeSizes, []bool{true}},
 		{fourLanes(), largeSizes, []bool{true}},
@@ -58,9 +58,9 @@ func versus(b *testing.B, s Spec) {
 		figures = map[string]Figure{"rtt-us": RTT, "rtt-cpu-us": CPUPerTrip, "GB/s": Bandwidth, "cpu-s/GB": CPUPerGB}
 	}
 	for unit, f := range figures {
-		ours, theirs := both.Medians(f)
-		b.ReportMetric(ours, unit)
-		b.ReportMetric(theirs, "libtensorpipe-"+unit)
+		goValue, peerValue := both.Medians(f)
+		b.ReportMetric(goValue, unit)
+		b.ReportMetric(peerValue, "libtensorpipe-"+unit)
 		b.ReportMetric(both.Ratio(f), "ratio-"+unit)
 	}
 }

@@ -1,42 +1,44 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
 
-// Yardstick is something simpler than a pipe that moves the same bytes, for the
-// figures of a pipe to be held against.
+// Yardstick moves the same bytes as a pipe by simpler means, for comparison.
 type Yardstick interface {
-	// Name is what results call it.
+	// Name returns the name of the yardstick in results.
 	Name() string
 
-	// Measure moves the messages of s that go one way, from memory like theirs
-	// into memory like theirs. It returns nil where that would say nothing about
-	// r, a measurement of s. The end of ctx ends it early, with an error.
+	// Measure moves the one-way messages of s between memory of the same kind. It returns nil if
+	// that would not be comparable with r, a measurement of s. It returns early with an error when
+	// ctx ends.
 	Measure(ctx context.Context, s Spec, r *Result) (*Result, error)
 }
 
-// Yardsticks are all that there are. The child is as in Go.
+// Yardsticks returns all yardsticks. child describes how to start this program so that it calls
+// RunChild, as in Go.
 func Yardsticks(child Program) []Yardstick { return []Yardstick{Memcpy{}, TCP{child}} }
 
-// yardstickSize is the size from which bytes cost, rather than messages.
+// yardstickSize is a size from which the cost per byte exceeds that per message.
 const yardstickSize = 64 << 10
 
-// hasYardstick is false where nothing goes one way, or too little of it.
+// hasYardstick reports whether s sends enough bytes one way to be compared with a yardstick.
 func (s Spec) hasYardstick() bool { return s.Size >= yardstickSize && s.OneWay > 0 }
 
-// floods are the numbers of messages in the batches one way. The first one does
-// not count.
-func (s Spec) floods() []int {
+// batchSizes returns the numbers of messages of the one-way batches in order. The first batch is a
+// warm-up and is not part of the OneWay messages.
+func (s Spec) batchSizes() []int {
 	out := []int{min(s.OneWay, s.batch())}
-	for left := s.OneWay; left > 0; left -= s.batch() {
-		out = append(out, min(left, s.batch()))
+	for remaining := s.OneWay; remaining > 0; remaining -= s.batch() {
+		out = append(out, min(remaining, s.batch()))
 	}
 	return out
 }
 
-// newYardstickResult does the sums.
+// newYardstickResult returns the result of a yardstick that has moved the one-way messages of s in the
+// time took, with the CPU time cpu.
 func newYardstickResult(name string, s Spec, took, cpu time.Duration) *Result {
 	r := &Result{
 		Subject: name, SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
@@ -44,4 +46,43 @@ func newYardstickResult(name string, s Spec, took, cpu time.Duration) *Result {
 	}
 	r.setRate(took)
 	return r
+}
+
+// Memcpy is the Yardstick of Go's copy from the memory of one message to that of another, on one core.
+type Memcpy struct{}
+
+// Name returns "memcpy".
+func (Memcpy) Name() string { return "memcpy" }
+
+// Measure implements Yardstick. It returns nil without an error if the tensors are too small or too few
+// to compare.
+func (m Memcpy) Measure(ctx context.Context, s Spec, _ *Result) (*Result, error) {
+	s = s.withDefaults()
+	if !s.hasYardstick() {
+		return nil, nil
+	}
+	from, to := arena{buffers: s.Buffers}, arena{buffers: s.Buffers}
+	defer from.release()
+	defer to.release()
+	if err := cmp.Or(from.resize(s.batch(), s.Size), to.resize(s.batch(), s.Size)); err != nil {
+		return nil, err
+	}
+	var took, cpu time.Duration
+	for i, n := range s.batchSizes() {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		from.fill(n, i)
+		before, start := cpuTime(), time.Now()
+		for k := range n {
+			copy(to.slot(k), from.slot(k))
+		}
+		if i > 0 {
+			took, cpu = took+time.Since(start), cpu+cpuTime()-before
+		}
+		if err := to.check(n, i); err != nil {
+			return nil, err
+		}
+	}
+	return newYardstickResult(m.Name(), s, took, cpu), nil
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// heavy is a spec with bytes enough for yardsticks.
+// heavy is a spec with enough bytes for yardsticks.
 func heavy() Spec {
 	s := small(100_001, true).withDefaults()
 	s.OneWay, s.Lanes = 150, 3
 	return s
 }
 
-// on is what a pipe with that path would have as its result.
+// on returns a result of a pipe with the given path.
 func on(transport, route string) *Result { return &Result{Transport: transport, OneWayRoute: route} }
 
-// onLanes is the same with lanes.
+// onLanes returns a result of a pipe with the given path and number of lanes.
 func onLanes(transport, route string, lanes int) *Result {
 	r := on(transport, route)
 	r.Connections = lanes
@@ -73,20 +73,20 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// What arrives is what was sent, in each share of each message.
+// The received bytes are those sent, in each stripe of each message.
 func TestTCPCarriesTheBytes(t *testing.T) {
 	s := heavy()
 	s.OneWay = 7
-	a, err := newBundle(s)
+	a, err := newConnGroup(s)
 	require.NoError(t, err)
 	defer a.close()
-	b, err := newBundle(s)
+	b, err := newConnGroup(s)
 	require.NoError(t, err)
 	defer b.close()
 	for range 3 {
-		ours, theirs := connectedTCP(t)
-		a.add(ours)
-		b.add(theirs)
+		dialed, accepted := connectedTCP(t)
+		a.add(dialed)
+		b.add(accepted)
 	}
 	for k, c := range a.conns {
 		_, err := c.Write([]byte{byte(k)})
@@ -100,7 +100,7 @@ func TestTCPCarriesTheBytes(t *testing.T) {
 	require.NoError(t, b.memory.check(7, 1), "the batch that counts")
 }
 
-// No yardstick is better than one that says nothing.
+// Yardsticks that would not be comparable are omitted.
 func TestYardsticksThatDoNotApply(t *testing.T) {
 	for _, y := range Yardsticks(shell("exit 1")) {
 		for _, spoil := range []func(*Spec){
@@ -117,7 +117,7 @@ func TestYardsticksThatDoNotApply(t *testing.T) {
 	for _, r := range []*Result{on("shm", "basic"), on("uv", "cma"), on("uv", "xth"), on("shm", "mpt_uv")} {
 		r, err := TCP{shell("exit 1")}.Measure(t.Context(), heavy(), r)
 		require.NoError(t, err)
-		require.Nil(t, r, "no tensor goes over TCP")
+		require.Nil(t, r, "no tensor is sent over TCP")
 	}
 }
 
@@ -134,10 +134,10 @@ func TestYardsticksFail(t *testing.T) {
 	}
 }
 
-func TestFloods(t *testing.T) {
+func TestBatchSizes(t *testing.T) {
 	s := Spec{Size: 64 << 20, Depth: 8}
 	for n, want := range map[int][]int{1: {1, 1}, 16: {16, 16}, 17: {16, 16, 1}, 40: {16, 16, 16, 8}} {
 		s.OneWay = n
-		require.Equal(t, want, s.floods())
+		require.Equal(t, want, s.batchSizes())
 	}
 }

@@ -1,7 +1,6 @@
-// Package channel is the seam between a pipe and the way tensor bytes move
-// once both ends know about a tensor. A [Factory] is what an application
-// registers; a [Channel] is its live end within one pipe. The package
-// channeltest holds the conformance suite that every implementation passes.
+// Package channel defines the contract between a pipe and the channels that move the bytes of tensors.
+// A [Factory] is what an application registers; a [Channel] is one end of an open channel, within one
+// pipe. The package channeltest has the conformance suite that every implementation passes.
 package channel
 
 import (
@@ -12,85 +11,76 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Channel moves tensors between the two ends of a pipe, both ways at once. A
-// Send of one end meets the Recv of the other that has the same id: both know
-// the length from the message's descriptor. How ids run depends on the dialect
-// of the pipe, see [Link].
+// Channel moves tensors between the two ends of a pipe, in both directions at once. A Send of one end
+// matches the Recv of the other end that has the same id: both ends know the length from the descriptor
+// of the message. How ids are assigned depends on the dialect of the pipe, see [Link].
 //
-// In the compatible dialect ids count up from 0, for each direction on its own:
-// the k-th Send meets the k-th Recv. In the native dialect they are unique within
-// the channel, both directions taken together, and otherwise in any order and
-// with gaps; either end may come first, and a Recv may be posted long before or
-// after another with a lower id.
+// In the compatible dialect ids count up from 0, separately for each direction: the k-th Send matches
+// the k-th Recv. In the native dialect an id is unique within the channel, including both directions,
+// and ids come in any order and with gaps; Send and Recv may come in either order, and a Recv may come
+// long before or after another with a lower id.
 //
-// The pipe calls Send one at a time, and Recv likewise; Abort and Close may
-// come from anywhere at any time. The pipe moves empty tensors itself, yet Send
-// and Recv accept them, complete without error and put nothing on the wire.
+// The pipe calls Send sequentially, and Recv likewise; Abort and Close may be called concurrently at
+// any time. The pipe handles empty tensors itself, but Send and Recv accept them, complete without
+// error and send nothing.
 //
-// Each transfer calls done exactly once, whatever happens, and never from
-// within Send, Recv or Abort, so that their caller may hold a lock that done
-// takes. Until done the memory belongs to the channel. After done host
-// memory may be reused; on a device with streams the work is enqueued on the
-// buffer's stream and whatever reuses the memory must be ordered behind it on
-// that stream. done must not block.
+// Each transfer calls done exactly once, whatever its outcome, and never from within Send, Recv or
+// Abort, so that the caller may hold a lock that done takes. Until done is called the memory belongs to
+// the channel. After that host memory may be reused; on a device with streams the work is enqueued on
+// the buffer's stream, and whatever reuses the memory must be ordered after it on that stream. done
+// must not block.
 type Channel interface {
-	// Send gives src to the peer. Its bytes are read when the work that src's
-	// stream holds at the time of the call has completed.
+	// Send sends src to the peer. The channel reads the memory after the work that src's stream holds
+	// at the time of the call has completed.
 	Send(id uint64, src device.Buffer, done func(error))
 
-	// Recv takes the peer's tensor into dst. What dst's stream does with the
-	// memory after done sees the peer's bytes; what it was told to do before
-	// Recv happens first.
+	// Recv receives the peer's tensor into dst. The channel writes to the memory after the work that
+	// dst's stream holds at the time of the call. Work enqueued on dst's stream after done sees the
+	// received bytes.
 	Recv(id uint64, dst device.Buffer, done func(error))
 
-	// Abort gives up the transfer with that id in both directions of this end;
-	// its done gets cause once nobody touches the memory any more, which does
-	// not wait for the peer. An id that is unknown or already done is ignored.
-	// Here and in Close a nil cause stands for ErrClosed.
+	// Abort cancels the transfers with that id, in both directions, at this end. done is called with
+	// cause as soon as the memory is not in use any more, without waiting for the peer. An id that is
+	// unknown or completed is ignored. In Abort and Close a nil cause stands for ErrClosed.
 	//
-	// In the native dialect all other transfers go on. The pipe tells the peer,
-	// whose end is aborted too, soon after; what still arrives for the id until
-	// then, or later, is thrown away. It does the same for a transfer that
-	// failed at one end alone: a channel need not tell its other end.
+	// In the native dialect all other transfers continue. The pipe informs the peer, whose end is
+	// aborted soon after; data that still arrives for the id is dropped. The pipe does the same for a
+	// transfer that failed at one end: a channel need not inform its other end.
 	//
-	// In the compatible dialect a channel whose wire form cannot skip a transfer
-	// closes itself with cause, and says so to Link.Broken.
+	// In the compatible dialect a channel whose wire form cannot skip a transfer closes itself with
+	// cause and calls Link.Broken.
 	Abort(id uint64, cause error)
 
-	// Close ends all transfers with cause and releases the link. It returns
-	// when every done has been called and nothing of the channel runs any
-	// more; the caller must not hold a lock that done takes. Closing again
-	// waits for the same and does nothing else.
+	// Close ends all transfers with cause, and releases the link, whose error it returns. It returns
+	// after every done has been called and all goroutines of the channel have ended; the caller must
+	// not hold a lock that done takes. A further Close waits for the same and has no other effect.
 	Close(cause error) error
 }
 
 // Factory makes channels of one type. All methods may be called concurrently.
 type Factory interface {
-	// Viable is nil where the channel works, or an error that says why not and
-	// satisfies errors.Is(err, transport.ErrNotSupported). It probes at most
-	// once.
+	// Viable returns nil if the channel works in this process, and otherwise the reason, an error that
+	// satisfies errors.Is(err, transport.ErrNotSupported). It tests the system at most once.
 	Viable() error
 
-	// DeviceDescriptors says for each local device that the channel serves
-	// what a peer must know to decide whether the two can communicate. The map
-	// is sent to the peer.
+	// DeviceDescriptors returns, for each local device that the channel serves, what a peer must know
+	// to decide whether the two can communicate. The map is sent to the peer.
 	DeviceDescriptors() map[device.Device]string
 
-	// CanCommunicate reports whether devices with these descriptors can
-	// exchange tensors. It must not trust the remote text and must be
-	// symmetric: both ends decide alike.
+	// CanCommunicate reports whether devices with these descriptors can exchange tensors. It must not
+	// trust the remote descriptor and must be symmetric, since both ends decide.
 	CanCommunicate(local, remote string) bool
 
-	// Connections is the number of connections that a channel needs from its
-	// pipe: in the native dialect streams of one session.
+	// Connections returns the number of connections that a channel needs from its pipe: transport
+	// connections in the compatible dialect, streams of one session in the native one.
 	Connections(native bool) int
 
-	// New makes this end's channel over link. The channel owns the link's
-	// connections from now on, also when New fails. ctx bounds the call only.
+	// New creates this end of a channel over link. The channel owns the connections of the link from
+	// then on, even if New fails. ctx bounds the call only.
 	New(ctx context.Context, link Link, role Role) (Channel, error)
 }
 
-// Role tells the two ends of a pipe apart.
+// Role distinguishes the two ends of a pipe.
 type Role int
 
 const (
@@ -107,58 +97,125 @@ func (r Role) String() string {
 	return "listen"
 }
 
-// Link is what a pipe gives to a channel.
+// Link is what a pipe provides to a channel.
 type Link struct {
-	// Native: both ends are of this library, and speak its own dialect.
+	// Native is set if both ends are of this library and use the native dialect.
 	Native bool
 
-	// Host moves host memory between the two ends of this channel, over a
-	// connection that the pipe opens when it is first needed. Its ids are the
-	// channel's to choose; for others than those of its own transfers the
-	// channel must see to it that the Send is begun before the Recv. The
-	// channel must close it. That it broke the pipe knows: Broken need not say
-	// it. Host is nil in the compatible dialect, and only there.
+	// Host moves host memory between the two ends of this channel, over a connection that the pipe
+	// opens when it is first needed. The channel chooses the ids; for ids other than those of its own
+	// transfers it must ensure that the Send begins before the Recv. The channel must close Host. It
+	// need not call Broken if Host fails, which the pipe detects itself. Host is nil in the compatible
+	// dialect, and only there.
 	Host Channel
 
-	// Conns are the connections to the peer's end of the same channel, in the
-	// order both ends agree on; as many as Factory.Connections says. Nothing
-	// has been read from or written to them.
+	// Conns are the connections to the peer's end of the same channel, in the same order at both ends;
+	// their number is that of Factory.Connections. Nothing has been read from or written to them.
 	Conns []transport.Conn
 
-	// First is the connection over which the pipe was opened, for a channel
-	// that opens further ones: its addresses, and what it knows of the peer if
-	// it is a [transport.Secured]. The channel does not read from it, write to it
-	// or close it. It may be nil where all Conns are such connections too.
+	// First is the connection over which the pipe was opened, for a channel that opens further ones: it
+	// provides addresses and, if it is a [transport.Secured], what is known of the peer. The channel
+	// does not read, write or close it. First may be nil if all Conns are such connections too.
 	First transport.Conn
 
-	// Offer is what the peer has shown of the channel where that was tried, see
-	// [Prober]; nil where it was not.
+	// Offer is the peer's offer for this channel if it was probed, see [Prober], and otherwise nil.
 	Offer []byte
 
-	// Checksum: what the channel moves over connections of its own in the native
-	// dialect is to carry a CRC32C.
+	// Checksum is set if data that the channel sends over connections of its own, in the native
+	// dialect, must carry a CRC32C.
 	Checksum bool
 
-	// Arrived is called with the number of bytes that a Recv has received since the
-	// last call, from any goroutine and well before done where the tensor is large:
-	// the pipe then reports that it moves. It does not block and allocates nothing.
-	// It may be nil; bytes that Host moves are counted by the pipe.
+	// Arrived, if not nil, is called with the number of bytes that a Recv has received since the last
+	// call, from any goroutine and repeatedly during a large transfer: the pipe reports progress with
+	// it. It does not block or allocate. The pipe itself counts bytes that Host moves.
 	Arrived func(bytes int)
 
 	// Peer names the other end, for errors and logs.
 	Peer string
 
-	// Broken must be called once, from any goroutine and at any time but not
-	// from within Send, Recv or Abort, when the channel can move no more
-	// tensors for a reason other than its own Close: the peer is gone, or broke
-	// the protocol, or an Abort could not be had for less. The error matches
-	// io.EOF where the peer closed between two transfers, and ErrProtocol where
-	// it broke the protocol. Transfers under way get their error through done
-	// as always, or arrive where the peer had sent all of them before it closed.
-	// What they wait for may be Host; Close ends all. Broken does not block, calls
+	// Broken must be called once, from any goroutine and at any time but not from within Send, Recv or
+	// Abort, when the channel can move no more tensors for a reason other than its own Close: the peer
+	// has closed or failed, the peer broke the protocol, or an Abort required closing the channel. The
+	// error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the
+	// protocol. Transfers in progress still complete through done, successfully if the peer had sent
+	// all their bytes. They may wait for Host; Close ends them all. Broken does not block, calls
 	// nothing of the channel, and is never nil.
 	Broken func(error)
 
 	// Logger is never nil.
 	Logger *slog.Logger
+}
+
+// Discarder is an optional interface of a Channel in the compatible dialect. It receives a tensor that
+// the application has rejected. For a channel without it the pipe supplies scratch memory in which
+// several pieces may overlap. A channel must implement Discarder if it writes to the memory of one
+// transfer, or of several, at more than one place at a time: with scratch memory it would write to the
+// same bytes concurrently.
+type Discarder interface {
+	// Discard receives the tensor of n bytes with that id and drops it. It uses a bounded amount of
+	// memory, whatever n is.
+	Discard(id uint64, n int, done func(error))
+}
+
+// Ender is an optional interface of a Channel in the compatible dialect. It informs the channel that
+// the peer has announced its last transfer. A peer that fails while it sends may have sent tensors
+// that it did not announce. A channel that detects the end of the peer on the connection on which
+// tensors arrive would not get past those tensors, since no Recv for them comes; such a channel must
+// implement Ender.
+type Ender interface {
+	// EndRecv announces that Recv and Discard will not be called any more. Earlier calls continue. The
+	// channel treats whatever arrives after them as the end of the peer, and calls Link.Broken with
+	// io.EOF. EndRecv may be called repeatedly, and after Close.
+	EndRecv()
+}
+
+// Fitter is an optional interface of a Channel in the compatible dialect. It reports which tensors the
+// channel's wire form cannot represent. Sending such a tensor would close the channel, and with it the
+// pipe; the pipe therefore checks the tensors of a message before it sends anything of it.
+type Fitter interface {
+	// Fits returns an error if src cannot be sent because of its size or the number of pieces it
+	// consists of. It may be called at any time and does not block.
+	Fits(src device.Buffer) error
+}
+
+// Prober is an optional interface of a Factory. It tests whether the channel works between this process
+// and the actual peer, for channels where equal device descriptors do not guarantee that. If both ends
+// of a pipe implement it, they exchange offers while the pipe is being opened. A channel whose probe
+// fails at either end is not chosen, and the error becomes the reason. If the peer sends no offer
+// nothing is probed.
+//
+// Both methods may be called concurrently.
+type Prober interface {
+	// Offer returns the bytes that this process sends to one peer, at most MaxOffer; no two peers
+	// receive the same. theirs is the offer that this peer has sent already, or nil. The caller does
+	// not change the bytes, and keeps them reachable until the peer has probed the channel: the peer
+	// may read this very memory.
+	Offer(theirs []byte) []byte
+
+	// Probe tests the channel with the peer's offer, which it must not trust, and returns an error if
+	// the channel does not work. It does not wait for the peer. shown is the offer that this end has
+	// sent to the peer, or nil: a peer that received it must prove that in its own offer, since one
+	// that only copies another's offer proves nothing.
+	Probe(offer, shown []byte) error
+}
+
+// MaxOffer is the maximum size of an Offer in bytes.
+const MaxOffer = 256
+
+// Selective is an optional interface of a Factory. It reports for which transports the channel is no
+// improvement. The listening end asks it after choosing the transport, and skips the channel if another
+// one serves the same devices and neither the policy of its application nor the preference of the peer
+// names this channel. It does not ask if the peer requires the order of priorities, as C++ peers do.
+type Selective interface {
+	// Suits returns the reason why the channel is no improvement in a pipe over t, or nil.
+	Suits(t transport.Transport) error
+}
+
+// Layered is an optional interface of a Factory whose channels open connections of their own, over a
+// transport that the factory was made with. It lets a ready-made factory use the transport that an
+// application has configured, for example one with TLS.
+type Layered interface {
+	// Over returns a factory that differs from this one only in that its channels use t. The
+	// receiver does not change.
+	Over(t transport.Transport) Factory
 }

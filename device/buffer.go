@@ -2,26 +2,24 @@ package device
 
 import "fmt"
 
-// Buffer is memory on a device and the stream on which it is valid: whoever
-// reads or writes it must order that access on the stream. Host memory without
-// a stream is valid at once.
+// Buffer is memory on a device and the stream on which it is valid: every read or write of the memory
+// must be ordered on the stream. Host memory without a stream is valid at once.
 //
-// A Buffer is a small value; copying it does not copy memory. Host memory may
-// consist of several segments, used one after the other. The zero Buffer is
-// empty host memory on no device.
+// A Buffer is a small value; copying it does not copy memory. Host memory may consist of several
+// segments, used one after the other. The zero Buffer is empty host memory on no device.
 type Buffer struct {
 	device Device
 	stream Stream
-	host   []byte   // first host segment that is not empty
-	more   [][]byte // host segments behind it
+	host   []byte   // first non-empty host segment
+	more   [][]byte // later host segments
 	mem    Memory   // nil for host memory
-	off    int      // start within mem
+	off    int      // offset within mem
 	length int
 	owner  any // kept reachable, see WithOwner
 }
 
-// Host wraps host memory on cpu:0. The segments are used in order; the Buffer
-// keeps them and the slice that lists them, not copies.
+// Host returns a Buffer of host memory on cpu:0. The segments are used in order; the Buffer retains
+// them and the slice that lists them.
 func Host(segments ...[]byte) Buffer {
 	b := Buffer{device: CPU()}
 	for i, s := range segments {
@@ -33,49 +31,46 @@ func Host(segments ...[]byte) Buffer {
 	return b
 }
 
-// Bytes wraps one piece of host memory on cpu:0. Unlike Host it never
-// allocates.
+// Bytes returns a Buffer of one slice of host memory on cpu:0. Unlike Host it never allocates.
 func Bytes(p []byte) Buffer {
 	return Buffer{device: CPU(), host: p, length: len(p)}
 }
 
-// On wraps memory that the host cannot address, on device d and valid on
-// stream (nil: valid at once).
+// On returns a Buffer of memory that the host cannot address, on device d and valid on stream. A nil
+// stream means that it is valid at once.
 func On(d Device, mem Memory, stream Stream) Buffer {
 	return Buffer{device: d, mem: mem, stream: stream, length: mem.Len()}
 }
 
-// Device is where the memory lives.
+// Device returns the device on which the memory is, the zero Device for the zero Buffer.
 func (b Buffer) Device() Device { return b.device }
 
-// Len is the total size in bytes.
+// Len returns the total size in bytes.
 func (b Buffer) Len() int { return b.length }
 
-// Stream is the stream on which the memory is valid, nil if it is valid at
-// once.
+// Stream returns the stream on which the memory is valid, nil if it is valid at once.
 func (b Buffer) Stream() Stream { return b.stream }
 
-// WithStream returns the same memory, valid on s. It does not order s behind
-// the old stream.
+// WithStream returns the same memory, valid on s. It does not order s after the previous stream.
 func (b Buffer) WithStream(s Stream) Buffer {
 	b.stream = s
 	return b
 }
 
-// WithOwner returns the same memory and keeps owner reachable for as long as the
-// result, or what Slice and WithStream make of it, is. It is for memory that
-// the garbage collector does not see and that owner gives back when it becomes
-// unreachable. Segments taken out of a Buffer do not keep its owner.
+// WithOwner returns the same memory and keeps owner reachable as long as the result is, or a Buffer
+// derived from it with Slice or WithStream. It is for memory outside the garbage-collected heap that
+// owner frees when it becomes unreachable. Segments returned by AppendSegments do not keep the owner
+// reachable.
 func (b Buffer) WithOwner(owner any) Buffer {
 	b.owner = owner
 	return b
 }
 
-// IsHost reports whether the host can address the memory.
+// IsHost reports whether the host can address the memory. It is true for the zero Buffer.
 func (b Buffer) IsHost() bool { return b.mem == nil }
 
-// AppendSegments appends the host segments to dst, leaving out empty ones. It
-// appends nothing for memory that the host cannot address.
+// AppendSegments appends the non-empty host segments to dst, without copying the memory, and returns
+// the result. It appends nothing for memory that the host cannot address.
 func (b Buffer) AppendSegments(dst [][]byte) [][]byte {
 	if len(b.host) > 0 {
 		dst = append(dst, b.host)
@@ -88,8 +83,8 @@ func (b Buffer) AppendSegments(dst [][]byte) [][]byte {
 	return dst
 }
 
-// Contiguous returns the host memory as one slice without copying. ok is false
-// if the memory is not host memory or lies in several non-empty segments.
+// Contiguous returns the host memory as one slice without copying. ok is false if the memory is not
+// host memory or has several non-empty segments.
 func (b Buffer) Contiguous() (p []byte, ok bool) {
 	if b.mem != nil || len(b.host) != b.length {
 		return nil, false
@@ -97,12 +92,12 @@ func (b Buffer) Contiguous() (p []byte, ok bool) {
 	return b.host, true
 }
 
-// Memory returns device memory and the offset of the buffer within it; nil for
-// host memory.
+// Memory returns the device memory of which b is a part, and the offset of b within it in bytes. mem
+// is nil for host memory.
 func (b Buffer) Memory() (mem Memory, offset int) { return b.mem, b.off }
 
-// Slice returns the n bytes of b that start at off. It panics if they do not
-// lie within b, as slicing a []byte does.
+// Slice returns the n bytes of b from offset off on, which are the same memory, valid on the same
+// stream and with the same owner. It panics if they are not within b.
 func (b Buffer) Slice(off, n int) Buffer {
 	if off < 0 || n < 0 || off > b.length-n {
 		panic(fmt.Sprintf("device: slice [%d:+%d] of a buffer of %d bytes", off, n, b.length))
@@ -117,10 +112,10 @@ func (b Buffer) Slice(off, n int) Buffer {
 	return out
 }
 
-// cut returns the segments of n bytes at off. It allocates only where they are
-// several.
+// cut returns the segments that hold the n bytes at offset off of host memory, which must exist: the
+// first and all later ones. It allocates only if there are several.
 func (b Buffer) cut(off, n int) (first []byte, more [][]byte) {
-	c := cursorOf(b)
+	c := newCursor(b)
 	for off > 0 && off >= len(c.rest()) {
 		off -= len(c.segment)
 		c.skip(len(c.segment))

@@ -15,7 +15,7 @@ type region int
 
 func (r region) Len() int { return int(r) }
 
-// split cuts data into segments of the given sizes; the last takes the rest.
+// split divides data into segments of the given sizes; the last segment has the remaining bytes.
 func split(data []byte, sizes ...int) [][]byte {
 	var out [][]byte
 	for _, n := range sizes {
@@ -91,7 +91,7 @@ func TestZeroBuffer(t *testing.T) {
 	require.Zero(t, b.Slice(0, 0).Len())
 }
 
-// Every cut of every way to lay out the same bytes.
+// Every range of the same bytes in every layout.
 func TestSliceOfSegments(t *testing.T) {
 	data := numbered(9)
 	for _, sizes := range [][]int{{}, {4}, {0, 4}, {1, 0, 3, 0}, {3, 3}, {1, 1, 1, 1, 1, 1, 1, 1}} {
@@ -110,7 +110,7 @@ func TestSliceOfSegments(t *testing.T) {
 	}
 }
 
-// Appending to a segment must not write into what follows it.
+// An append to a segment does not overwrite later bytes.
 func TestSliceCutsCapacity(t *testing.T) {
 	data := numbered(8)
 	for _, b := range []device.Buffer{device.Bytes(data), device.Host(data[:2], data[2:])} {

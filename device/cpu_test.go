@@ -61,7 +61,7 @@ func TestCPUMisuse(t *testing.T) {
 	require.Equal(t, device.LengthError{Dst: 4, Src: 5}, *length)
 }
 
-// The segments of the two sides end in different places.
+// The segments of the two buffers end at different offsets.
 func TestCopyBetweenSegments(t *testing.T) {
 	layouts := [][]int{{}, {4}, {0, 3, 0, 3}, {1, 1, 1}, {8, 1}}
 	for _, to := range layouts {

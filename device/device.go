@@ -1,13 +1,13 @@
-// Package device says where tensor memory lives and when it is valid.
+// Package device identifies where tensor memory is and when it is valid.
 //
-// A [Device] names a piece of memory hardware: a kind ("cpu", "cuda", or one
-// that a third party adds) and an index. A [Buffer] is memory on a device plus
-// the [Stream] on which that memory is valid. Kinds are plug-ins: an
-// application lists the [Kind] values it wants to use; this package keeps no
-// registry.
+// A [Device] names a memory device: a kind ("cpu", "cuda", or one of a third party) and an index. A
+// [Buffer] is memory on a device plus the [Stream] on which the memory is valid. An application lists
+// the [Kind] values that it uses; this package has no registry.
 package device
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -15,20 +15,20 @@ import (
 // KindCPU is the kind of ordinary host memory.
 const KindCPU = "cpu"
 
-// Device names one memory device. The zero Device names none: as the target of
-// a tensor it means "the receiver chooses".
+// Device names one memory device. The zero Device names none: as the target of a tensor it means that
+// the receiver chooses.
 type Device struct {
 	Kind  string
 	Index int
 }
 
-// CPU is host memory, the device that every process has.
+// CPU returns the device of host memory, which every process has.
 func CPU() Device { return Device{Kind: KindCPU} }
 
 // IsZero reports whether d names no device.
 func (d Device) IsZero() bool { return d == Device{} }
 
-// String prints d as kind:index, or "any" for the zero Device.
+// String returns d as kind:index, or "any" for the zero Device.
 func (d Device) String() string {
 	if d.IsZero() {
 		return "any"
@@ -36,8 +36,9 @@ func (d Device) String() string {
 	return d.Kind + ":" + strconv.Itoa(d.Index)
 }
 
-// Parse reads the form that String prints. A missing index means 0. The index
-// must fit the int32 that TensorPipe sends. The error is a [*ParseError].
+// Parse parses a device of the form kind:index, which [Device.String] returns; it rejects "any". A
+// missing index means 0. The index must fit into the int32 of TensorPipe's protocol. The error is a
+// [*ParseError].
 func Parse(s string) (Device, error) {
 	kind, index, found := strings.Cut(s, ":")
 	if kind == "" || kind == "any" {
@@ -53,10 +54,11 @@ func Parse(s string) (Device, error) {
 	return Device{Kind: kind, Index: int(n)}, nil
 }
 
-// MarshalText gives the form that String prints, also in JSON.
+// MarshalText returns the form of String, as in "cpu:0" or "any", also for JSON. The error is nil.
 func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what MarshalText gives.
+// UnmarshalText sets d to the device that text names, in the form of MarshalText; "any" is the zero
+// Device. The error is a [*ParseError]; d is the zero Device then.
 func (d *Device) UnmarshalText(text []byte) (err error) {
 	if string(text) == "any" {
 		*d = Device{}
@@ -64,4 +66,40 @@ func (d *Device) UnmarshalText(text []byte) (err error) {
 	}
 	*d, err = Parse(string(text))
 	return err
+}
+
+// Errors about the use of a kind. They are wrapped with the call and the devices; test for them with
+// [errors.Is].
+var (
+	// ErrDevice: the kind has no such device, see Kind.Devices.
+	ErrDevice = errors.New("no such device of this kind")
+
+	// ErrMemory: the memory belongs to a kind or device that the call cannot handle. Copy it through
+	// host memory.
+	ErrMemory = errors.New("memory of another kind or device")
+
+	// ErrStream: the stream belongs to another kind or device than the memory.
+	ErrStream = errors.New("stream of another kind or device")
+
+	// ErrSize: the size is negative.
+	ErrSize = errors.New("size is negative")
+)
+
+// ParseError reports why a text is no device.
+type ParseError struct {
+	Text   string // the parsed text
+	Reason string // the violation, and the expected form
+}
+
+func (e *ParseError) Error() string {
+	return fmt.Sprintf("device: %q %s", e.Text, e.Reason)
+}
+
+// LengthError reports that the buffers of a copy differ in size; use [Buffer.Slice] on one of them.
+type LengthError struct {
+	Dst, Src int // in bytes
+}
+
+func (e *LengthError) Error() string {
+	return fmt.Sprintf("device: copy of %d bytes into a buffer of %d", e.Src, e.Dst)
 }

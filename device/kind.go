@@ -1,40 +1,120 @@
 package device
 
-// Memory is one contiguous region that the host cannot address, such as GPU
-// memory. Each kind has its own concrete type; channels for that kind know it.
+import (
+	"context"
+)
+
+// Memory is one contiguous region that the host cannot address, such as GPU memory. Each kind has its
+// own implementation, which the channels of that kind know.
 type Memory interface {
-	// Len is the size of the region in bytes.
+	// Len returns the size of the region in bytes.
 	Len() int
 }
 
-// Kind is a device kind, supplied by the application as a plug-in.
+// Kind is a device kind. The application supplies it.
 type Kind interface {
-	// Name is the kind's name on the wire.
+	// Name returns the kind's name on the wire.
 	Name() string
 
-	// Viable is nil where the kind can be used, or says why not; the error
-	// satisfies errors.Is(err, errors.ErrUnsupported).
+	// Viable returns nil if the kind can be used, and otherwise the reason, which satisfies
+	// errors.Is(err, errors.ErrUnsupported).
 	Viable() error
 
-	// Devices lists the usable devices of the kind.
+	// Devices returns the usable devices of the kind.
 	Devices() []Device
 
-	// Alloc returns a buffer of size bytes on d with undefined contents,
-	// valid on stream (nil: the kind's default stream). The memory lives at
-	// least as long as the buffer is reachable. Misuse is ErrDevice,
-	// ErrStream or ErrSize.
+	// Alloc returns a buffer of size bytes on d with undefined contents, valid on stream, or on the
+	// default stream of the kind if stream is nil. The memory exists at least as long as the buffer is
+	// reachable. The error is ErrDevice, ErrStream or ErrSize.
 	Alloc(d Device, size int, stream Stream) (Buffer, error)
 
-	// NewStream makes a stream on d. A kind without streams returns nil.
-	// ErrDevice where d is not of this kind.
+	// NewStream creates a stream on d. A kind without streams returns nil. The error is ErrDevice if d
+	// is not of this kind.
 	NewStream(d Device) (Stream, error)
 
-	// Copy enqueues a copy of src into dst on dst's stream, behind the work
-	// that src's stream holds so far, and makes src's stream wait for the
-	// copy. One side may be host memory, the other must be of this kind.
-	// The lengths must be equal. Without a stream on either side the copy has
-	// happened when Copy returns. Host memory must stay untouched until the
-	// copy has happened in stream order. Misuse is ErrMemory, ErrStream or a
-	// LengthError, and nothing has been enqueued then.
+	// Copy enqueues a copy of src to dst on dst's stream, after the work that src's stream holds at
+	// present, and makes src's stream wait for the copy. One of the buffers may be host memory, the
+	// other must be of this kind. The lengths must be equal. If neither buffer has a stream the copy is
+	// complete when Copy returns. Host memory must not be changed until the copy is complete in stream
+	// order. The error is ErrMemory, ErrStream or a LengthError; then nothing has been enqueued.
 	Copy(dst, src Buffer) error
+}
+
+// Stream is an ordered queue of work on one device. Work runs after everything that was enqueued on the
+// same stream before; work on two streams is unordered until one waits for an [Event] of the other.
+//
+// All methods may be called from any goroutine. Only Synchronize blocks the caller on device work.
+type Stream interface {
+	// Device returns the device whose work the stream orders.
+	Device() Device
+
+	// Record returns an event that completes when all work enqueued so far has completed.
+	Record() (Event, error)
+
+	// Wait delays work enqueued after this call until ev has completed. The event may belong to another
+	// device or kind.
+	Wait(ev Event) error
+
+	// Synchronize blocks the host until all work enqueued so far has completed, and returns the error
+	// of that work, or the error of ctx if ctx ends first. That does not cancel the work.
+	Synchronize(ctx context.Context) error
+}
+
+// Event marks a position in a stream. It completes when all work enqueued before it has completed or
+// failed. All methods may be called from any goroutine.
+type Event interface {
+	// Done reports, without blocking, whether the work before the event has completed, and the error of
+	// that work.
+	Done() (bool, error)
+
+	// Synchronize blocks the host until the event completes, and returns the error of the work before
+	// it, or the error of ctx if ctx ends first.
+	Synchronize(ctx context.Context) error
+}
+
+type streamsKey struct{}
+
+// streamEntry is the stream for new work on one device. It stores the device so that a lookup calls no
+// method.
+type streamEntry struct {
+	device Device
+	stream Stream
+}
+
+// WithStream returns a context in which new work on the device of s goes to s. Streams of other devices
+// in ctx stay in effect. A nil stream, as returned by a kind without streams, changes nothing.
+//
+// Only calls that create work read the context: tensor operations and calls of the agent. Pipes and
+// channels use the stream of the [Buffer].
+func WithStream(ctx context.Context, s Stream) context.Context {
+	if s == nil {
+		return ctx
+	}
+	d := s.Device()
+	set := []streamEntry{{d, s}}
+	for _, c := range streamsOf(ctx) {
+		if c.device != d {
+			set = append(set, c)
+		}
+	}
+	return context.WithValue(ctx, streamsKey{}, set)
+}
+
+// StreamFrom returns the stream of ctx for new work on d, or nil, which stands for the default stream
+// of the kind.
+func StreamFrom(ctx context.Context, d Device) Stream {
+	for _, c := range streamsOf(ctx) {
+		if c.device == d {
+			return c.stream
+		}
+	}
+	return nil
+}
+
+// streamsOf returns the streams of all devices in ctx, nil if there are none. They are in one value of
+// the context, so that the cost of a lookup does not grow with each WithStream. The slice must not be
+// changed.
+func streamsOf(ctx context.Context) []streamEntry {
+	set, _ := ctx.Value(streamsKey{}).([]streamEntry)
+	return set
 }

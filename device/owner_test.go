@@ -9,9 +9,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// owned makes a buffer whose owner closes gone when it becomes unreachable.
+// owned returns a buffer whose owner closes gone when it becomes unreachable.
 func owned(b device.Buffer) (device.Buffer, <-chan struct{}) {
-	// What holds no pointer could share its block, and hence its end, with others.
+	// An object without pointers could share its block, and its end, with others.
 	owner, gone := new(*int), make(chan struct{})
 	runtime.AddCleanup(owner, func(gone chan struct{}) { close(gone) }, gone)
 	return b.WithOwner(owner), gone
@@ -46,7 +46,7 @@ func TestBufferKeepsOwner(t *testing.T) {
 	}
 }
 
-// A copy under way is the last to know of both buffers.
+// A copy in progress is the last reference to both buffers.
 func TestHostCopyKeepsOwners(t *testing.T) {
 	c, gone := ownedCopy(t)
 	for range 3 {
@@ -66,7 +66,7 @@ func TestHostCopyKeepsOwners(t *testing.T) {
 	<-gone[1]
 }
 
-// ownedCopy leaves nothing behind but the copy.
+// ownedCopy returns a copy that is the only reference to its buffers.
 func ownedCopy(t *testing.T) (c device.HostCopy, gone [2]<-chan struct{}) {
 	t.Helper()
 	dst, dstGone := owned(device.Host(split(make([]byte, 8), 5)...))

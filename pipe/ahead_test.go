@@ -1,15 +1,15 @@
 package pipe_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
-
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inBothDialects runs f over pipes in virtual time.
+// inBothDialects runs f with a pipe of each dialect in virtual time.
 func inBothDialects(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)) {
 	for _, p := range []path{nativePath(), memPath()} {
 		t.Run(p.dialect, func(t *testing.T) {
@@ -21,7 +21,8 @@ func inBothDialects(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe
 	}
 }
 
-// nextLater takes one message from Next.
+// nextLater calls Next in a goroutine. The channel receives the message, and is closed on
+// errors.
 func nextLater(t *testing.T, p *pipe.Pipe) <-chan *pipe.Incoming {
 	out := make(chan *pipe.Incoming, 1)
 	go func() {
@@ -34,10 +35,10 @@ func nextLater(t *testing.T, p *pipe.Pipe) <-chan *pipe.Incoming {
 	return out
 }
 
-// A message goes to who is ahead, though somebody else has been in Next for longer.
-func TestAheadOfNext(t *testing.T) {
+// A receiver from Ahead gets the next message even if a call of Next has waited longer.
+func TestAheadReceivesWhileNextBlocks(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, client, server *pipe.Pipe) {
-		behind := nextLater(t, server)
+		next := nextLater(t, server)
 		synctest.Wait()
 		ahead := make(chan *pipe.Incoming, 1)
 		go func() { ahead <- <-server.Ahead() }()
@@ -45,27 +46,27 @@ func TestAheadOfNext(t *testing.T) {
 		write(t, client, message(1, []int{10}, nil))
 		in := <-ahead
 		same(t, message(1, []int{10}, nil), in.Descriptor(), read(t, in))
-		synctest.Wait() // who handed it over gives room back behind that
-		require.Empty(t, behind)
+		synctest.Wait() // the reader releases read-ahead budget after the delivery
+		require.Empty(t, next)
 		require.Zero(t, server.Stats().BytesReadAhead)
 
 		write(t, client, message(2, []int{20}, nil))
-		in = <-behind
+		in = <-next
 		require.NotNil(t, in)
 		same(t, message(2, []int{20}, nil), in.Descriptor(), read(t, in))
 		require.EqualValues(t, 2, server.Stats().Received.Messages)
 	})
 }
 
-// Who is ahead gets nothing while messages wait that came before.
+// A receiver from Ahead gets nothing while Next has not returned all earlier messages.
 func TestAheadKeepsTheOrder(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, client, server *pipe.Pipe) {
 		write(t, client, message(1, []int{1}, nil))
 		synctest.Wait()
-		none := make(chan struct{})
+		received := make(chan struct{})
 		stop := make(chan struct{})
 		go func() {
-			defer close(none)
+			defer close(received)
 			select {
 			case <-server.Ahead():
 				t.Error("a message overtook others")
@@ -76,8 +77,61 @@ func TestAheadKeepsTheOrder(t *testing.T) {
 		write(t, client, message(2, []int{2}, nil))
 		synctest.Wait()
 		close(stop)
-		<-none
+		<-received
 		expect(t, server, message(1, []int{1}, nil))
 		expect(t, server, message(2, []int{2}, nil))
+	})
+}
+
+// A message that its sender aborts before it is read is not delivered, neither from Next
+// nor from Ahead.
+func TestAheadAfterAbort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.ReadAheadBytes = 1 })
+		for i := range 2 {
+			write(t, client, message(i, []int{10}, nil))
+		}
+		synctest.Wait() // the first was read, the second waits for read-ahead budget, later ones are not read
+		ctx, cancel := context.WithCancel(testContext(t))
+		aborted := client.WriteAsync(ctx, message(2, nil, []int{4 << 20}))
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, aborted.Wait(testContext(t)), context.Canceled)
+		write(t, client, message(3, []int{10}, nil))
+		synctest.Wait() // the abort has arrived
+
+		got, stop := make(chan *pipe.Incoming, 4), make(chan struct{})
+		for range 4 { // so that one is receiving at any time
+			go func() {
+				for {
+					select {
+					case in := <-server.Ahead():
+						got <- in
+					case <-stop:
+						return
+					}
+				}
+			}()
+		}
+		synctest.Wait()
+		first, err := server.Next(testContext(t))
+		require.NoError(t, err)
+		got <- first
+		last := nextLater(t, server) // does not receive the aborted message either
+		synctest.Wait()
+		close(stop)
+		synctest.Wait()
+		select {
+		case in := <-last:
+			got <- in
+		default:
+		}
+		close(got)
+		var all []string
+		for in := range got {
+			all = append(all, string(in.Descriptor().Metadata))
+			read(t, in)
+		}
+		require.ElementsMatch(t, []string{"metadata 0", "metadata 1", "metadata 3"}, all)
 	})
 }

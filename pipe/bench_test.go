@@ -11,8 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// BenchmarkRoundTrip sends a message and waits for its echo, both into memory
-// that is used again.
+// BenchmarkRoundTrip sends a message and waits for its echo; both ends reuse their memory.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, path := range paths() {
 		for _, size := range []int{0, 8, 64 << 10, 16 << 20} {

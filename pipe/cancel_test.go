@@ -13,15 +13,15 @@ import (
 
 var errEnough = errors.New("enough")
 
-// cancelled returns a context and the function that ends it with errEnough.
+// cancelled returns a context and a function that cancels it with errEnough.
 func cancelled(t *testing.T) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	return ctx, func() { cancel(errEnough) }
 }
 
-// clog writes a message whose payload stays on its way until the other end
-// gives memory for it, so that whatever is written behind it waits in line.
-func clog(t *testing.T, ctx context.Context, client, server *pipe.Pipe) (*pipe.WriteOp, *pipe.Message, *pipe.Incoming) {
+// blockWriter writes a message whose payload is not sent before the other end supplies
+// memory for it, so that later messages stay queued.
+func blockWriter(t *testing.T, ctx context.Context, client, server *pipe.Pipe) (*pipe.WriteOp, *pipe.Message, *pipe.Incoming) {
 	m := message(99, []int{32 << 20}, nil)
 	op := client.WriteAsync(ctx, m)
 	in, err := server.Next(testContext(t))
@@ -29,9 +29,9 @@ func clog(t *testing.T, ctx context.Context, client, server *pipe.Pipe) (*pipe.W
 	return op, m, in
 }
 
-func TestWriteIsWithdrawnBeforeItsFirstByte(t *testing.T) {
+func TestWriteCancelledBeforeFirstByte(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
-		first, clogged, in := clog(t, testContext(t), client, server)
+		first, blocking, in := blockWriter(t, testContext(t), client, server)
 		ctx, cancel := cancelled(t)
 		second := client.WriteAsync(ctx, message(2, []int{1}, []int{1}))
 		third := client.WriteAsync(testContext(t), message(3, []int{1}, []int{1}, device.CPU()))
@@ -40,7 +40,7 @@ func TestWriteIsWithdrawnBeforeItsFirstByte(t *testing.T) {
 		require.ErrorIs(t, err, errEnough)
 		require.NotErrorIs(t, err, pipe.ErrCancelled)
 
-		same(t, clogged, in.Descriptor(), read(t, in))
+		same(t, blocking, in.Descriptor(), read(t, in))
 		expect(t, server, message(3, []int{1}, []int{1}, device.CPU()))
 		require.NoError(t, first.Wait(testContext(t)))
 		require.NoError(t, third.Wait(testContext(t)))
@@ -56,20 +56,20 @@ func TestWriteWithEndedContextSendsNothing(t *testing.T) {
 	expect(t, server, message(2, nil, nil))
 }
 
-// Later than its first byte a cancelled write takes the pipe down. Its own
-// error has the cause; those of other calls name what happened.
-func TestWriteCancelledInTheMiddle(t *testing.T) {
+// Cancelling a write after its first byte fails the pipe. The error of the write has the
+// cause; those of other calls match ErrCancelled only.
+func TestWriteCancelledAfterFirstByte(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
 		ctx, cancel := cancelled(t)
-		op, m, _ := clog(t, ctx, client, server)
-		behind := client.WriteAsync(testContext(t), message(2, nil, nil))
+		op, m, _ := blockWriter(t, ctx, client, server)
+		next := client.WriteAsync(testContext(t), message(2, nil, nil))
 		cancel()
 		err := op.Wait(testContext(t))
 		require.ErrorIs(t, err, errEnough)
 		require.ErrorIs(t, err, pipe.ErrCancelled)
-		scribble(m) // the race detector sees whoever still reads it
+		overwrite(m) // the race detector reports a reader
 
-		err = behind.Wait(testContext(t))
+		err = next.Wait(testContext(t))
 		require.ErrorIs(t, err, pipe.ErrCancelled)
 		require.NotErrorIs(t, err, errEnough)
 		_, err = client.Next(testContext(t))
@@ -77,8 +77,9 @@ func TestWriteCancelledInTheMiddle(t *testing.T) {
 	})
 }
 
-// The descriptor has left; the receiver has not named its device yet.
-func TestWriteCancelledWhileItWaitsForTheReply(t *testing.T) {
+// The write is cancelled after the descriptor was sent and before the receiver chose a
+// device.
+func TestWriteCancelledBeforeReply(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
 		ctx, cancel := cancelled(t)
 		m := message(1, nil, []int{100})
@@ -87,13 +88,14 @@ func TestWriteCancelledWhileItWaitsForTheReply(t *testing.T) {
 		require.NoError(t, err)
 		cancel()
 		require.ErrorIs(t, op.Wait(testContext(t)), pipe.ErrCancelled)
-		scribble(m)
+		overwrite(m)
 		require.Error(t, in.Read(testContext(t), pipe.NewAllocation(in.Descriptor())))
 	})
 }
 
-// Native reads have no turn to wait for.
-func TestReadIsWithdrawnBeforeItsTurn(t *testing.T) {
+// In the compatible dialect a read that waits for earlier messages can be cancelled
+// without effect.
+func TestReadCancelledBeforeItsTurn(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
 		first, second := message(1, []int{10}, []int{10}), message(2, []int{20}, []int{20})
 		ops := []*pipe.WriteOp{client.WriteAsync(testContext(t), first), client.WriteAsync(testContext(t), second)}
@@ -118,7 +120,7 @@ func TestReadIsWithdrawnBeforeItsTurn(t *testing.T) {
 	})
 }
 
-func scribble(m *pipe.Message) {
+func overwrite(m *pipe.Message) {
 	for _, p := range m.Payloads {
 		clear(p.Data)
 	}

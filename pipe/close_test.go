@@ -17,14 +17,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// More messages than the peer takes in ahead must survive a graceful close.
-func TestCloseDeliversWhatWasWritten(t *testing.T) {
+// A graceful close delivers more messages than the peer reads ahead.
+func TestCloseDeliversWrittenMessages(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var sent []*pipe.Message
 		var ops []*pipe.WriteOp
@@ -50,39 +50,39 @@ func TestCloseDeliversWhatWasWritten(t *testing.T) {
 	})
 }
 
-// What an end sent before it closed arrives also while it discards a tensor that
-// the other end is sending.
-func TestCloseDeliversAgainstTraffic(t *testing.T) {
+// Messages that an end has written before Close are delivered while the end discards a
+// tensor that the peer is sending.
+func TestCloseDeliversDespiteIncomingMessages(t *testing.T) {
 	for _, path := range paths() {
 		if strings.Contains(path.name, "xth") || strings.Contains(path.name, "cma+compatible") {
-			continue // its messages have not left before they are read
+			continue // its writes do not return before the message is read
 		}
 		t.Run(path.name, func(t *testing.T) {
 			client, server := connect(t, path)
-			against := server.WriteAsync(testContext(t), message(1, nil, []int{race.Pick(32<<20, 16<<20)}, device.CPU()))
-			next(t, client) // what has not begun to leave when the peer closes is refused
+			incoming := server.WriteAsync(testContext(t), message(1, nil, []int{race.Pick(32<<20, 16<<20)}, device.CPU()))
+			next(t, client) // messages whose sending has not begun when the peer closes are rejected
 			size := 100_000
 			if path.dialect == pipe.DialectNative {
-				size = 10_000 // larger ones have not left before they are read
+				size = 10_000 // writes of larger ones do not return before the message is read
 			}
 			m := message(2, []int{1000}, []int{size}, device.CPU())
 			write(t, client, m)
 			require.NoError(t, client.Close())
 			expect(t, server, m)
-			require.NoError(t, against.Wait(testContext(t)))
+			require.NoError(t, incoming.Wait(testContext(t)))
 		})
 	}
 }
 
-// An end that closes without reading must not make the other end's writes
-// hang, nor wait for them for ever.
-func TestCloseDiscardsWhatComes(t *testing.T) {
+// Close without reading neither blocks the writes of the other end nor waits for them
+// indefinitely.
+func TestCloseDiscardsIncomingMessages(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var ops []*pipe.WriteOp
 		for i := range race.Pick(40, 15) {
 			ops = append(ops, server.WriteAsync(testContext(t), message(i, []int{1 << 20}, []int{1 << 20})))
 		}
-		_, err := client.Next(testContext(t)) // taken, and never read
+		_, err := client.Next(testContext(t)) // returned, and never read
 		require.NoError(t, err)
 		require.NoError(t, client.Close())
 		for _, op := range ops {
@@ -111,9 +111,8 @@ func TestCloseFromBothEnds(t *testing.T) {
 	})
 }
 
-// Ends that close at the same moment take each other for closed, not for cut
-// off.
-func TestCloseAtOnce(t *testing.T) {
+// Two ends that close at the same time both see an orderly close, not a lost peer.
+func TestCloseBothEndsAtOnce(t *testing.T) {
 	for _, path := range paths() {
 		t.Run(path.name, func(t *testing.T) {
 			a, b := newContext(t, path), newContext(t, path)
@@ -132,8 +131,8 @@ func TestCloseAtOnce(t *testing.T) {
 	}
 }
 
-// The connections of a pipe have paces of their own. Whichever lags behind, a
-// tensor whose target was chosen before the end closed still comes.
+// A tensor whose target was chosen before the end closed is delivered, whichever
+// connection of the pipe is slow.
 func TestCloseWithOneSlowConnection(t *testing.T) {
 	for _, factory := range []channel.Factory{basic.New(), xth.New()} {
 		links := 3 + factory.Connections(false)
@@ -150,8 +149,8 @@ func TestCloseWithOneSlowConnection(t *testing.T) {
 	}
 }
 
-// The same in the native dialect, where the end that sent it closes, and it moves on
-// the lanes of mpt: those of an end that closes end in any order.
+// In the native dialect a tensor on the lanes of mpt is delivered after its sender has
+// closed, whose lanes end in any order.
 func TestNativeCloseWithOneSlowConnection(t *testing.T) {
 	const links = 4 // the session, bulk, and two lanes
 	for slow := range links {
@@ -161,10 +160,10 @@ func TestNativeCloseWithOneSlowConnection(t *testing.T) {
 				path := simulated(network, mpt.New(mpt.Lanes{Count: links - 2, Transport: network}))
 				client, server := connect(t, path, func(o *pipe.Options) { o.Dialect = pipe.DialectNative })
 				for !onLastLink(network, links) {
-					require.NoError(t, <-leave(t, client, server))
+					require.NoError(t, <-sendWhileReading(t, client, server))
 					time.Sleep(time.Second)
 				}
-				read := leave(t, client, server)
+				read := sendWhileReading(t, client, server)
 				require.NoError(t, client.Close())
 				require.NoError(t, <-read)
 				_, err := server.Next(t.Context())
@@ -174,32 +173,34 @@ func TestNativeCloseWithOneSlowConnection(t *testing.T) {
 	}
 }
 
-// onLastLink reports whether a tensor has moved on the last of so many links.
+// onLastLink reports whether there are this many links and a tensor was sent on the last
+// one.
 func onLastLink(network *simnet.Network, links int) bool {
 	all := network.Links()
 	return len(all) == links && all[links-1].Sent(simnet.Dialled).Bytes > 1<<20
 }
 
-// leave returns when a large tensor has left the client, while the server reads it.
-func leave(t *testing.T, client, server *pipe.Pipe) (read <-chan error) {
+// sendWhileReading returns once a large tensor is sent, while the server still reads it.
+// The channel receives the result of the read.
+func sendWhileReading(t *testing.T, client, server *pipe.Pipe) (read <-chan error) {
 	data := pattern(5<<20, 1)
 	op := client.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
 	in, err := server.Next(t.Context())
 	require.NoError(t, err)
 	a := pipe.NewAllocation(in.Descriptor())
-	outcome := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		err := in.Read(t.Context(), a)
 		if got, _ := a.Tensors[0].Contiguous(); err == nil && !bytes.Equal(got, data) {
 			err = errors.New("wrong bytes")
 		}
-		outcome <- err
+		result <- err
 	}()
 	require.NoError(t, op.Wait(t.Context()))
-	return outcome
+	return result
 }
 
-// simulated is the path over a network, in the compatible dialect.
+// simulated returns a path over a network in the compatible dialect.
 func simulated(network *simnet.Network, factory channel.Factory) path {
 	return path{url: "sim://net", opts: func() pipe.Options {
 		return pipe.Options{
@@ -227,13 +228,14 @@ func closeWhileReading(t *testing.T, client, server *pipe.Pipe) {
 	require.ErrorIs(t, err, pipe.ErrPeerClosed)
 }
 
-// A peer that closes and never ends its replies, in which targets were to come, is
-// not waited for.
-func TestCloseWithoutAnEndOfReplies(t *testing.T) {
+// A write that waits for a target fails if the peer closes and never ends its replies.
+func TestCloseWithoutEndOfReplies(t *testing.T) {
 	const replies = 1 // the second link
 	synctest.Test(t, func(t *testing.T) {
-		silent := simnet.HalfOpenAt(simnet.AfterFrames(replies, simnet.Dialled, 1)) // once it is open
-		client, server := connect(t, simulated(simnet.New(mem.New(mem.NewNetwork()), silent), basic.New()))
+		noEnd := simnet.HalfOpenAt(simnet.AfterFrames(replies, simnet.Dialled, 1)) // once it is open
+		path := simulated(simnet.New(mem.New(mem.NewNetwork()), noEnd), basic.New())
+		shortTimeout := func(o *pipe.Options) { o.CloseTimeout = time.Second } // less than the client's grace period
+		client, server := connectContexts(t, newContext(t, path), newContext(t, path, shortTimeout), path.url)
 		op := client.WriteAsync(t.Context(), message(1, nil, []int{10}))
 		_, err := server.Next(t.Context())
 		require.NoError(t, err)
@@ -260,13 +262,13 @@ func TestCloseEndsBlockedCalls(t *testing.T) {
 	})
 }
 
-// A peer that neither reads nor closes costs the time allowed and no more.
+// Close returns after CloseTimeout if the peer neither reads nor closes.
 func TestCloseTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, memPath(), usual)
+		client, server := connect(t, memPath(), defaultTimeouts)
 		write(t, server, message(1, nil, nil))
 		op := client.WriteAsync(t.Context(), message(2, []int{1 << 20}, nil))
-		_, err := server.Next(t.Context()) // and never reads it
+		_, err := server.Next(t.Context()) // the message is never read
 		require.NoError(t, err)
 		begin := time.Now()
 		err = client.Close()
@@ -278,9 +280,9 @@ func TestCloseTimesOut(t *testing.T) {
 	})
 }
 
-func TestAbortTellsEveryCallTheCause(t *testing.T) {
+func TestAbortCauseIsReturnedByAllCalls(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
-		cause := errors.New("the application changed its mind")
+		cause := errors.New("the application aborts")
 		ops := []*pipe.WriteOp{
 			client.WriteAsync(testContext(t), message(1, []int{8 << 20}, nil)),
 			client.WriteAsync(testContext(t), message(2, nil, []int{8 << 20})),
@@ -318,8 +320,8 @@ func TestContextCloseEndsEverything(t *testing.T) {
 	}
 }
 
-// A pipe whose messages nobody reads must not be taken for one whose peer left
-// a connection open.
+// A pipe whose messages the application does not read is not mistaken for one whose peer
+// left a connection open.
 func TestSlowReaderOutlivesClosedPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath())
@@ -329,7 +331,7 @@ func TestSlowReaderOutlivesClosedPeer(t *testing.T) {
 			sent = append(sent, m)
 			write(t, client, m)
 		}
-		client.Close() // times out: the end stands behind messages nobody takes
+		client.Close() // times out: the server has not read the messages before the end
 		time.Sleep(time.Hour)
 		for _, m := range sent {
 			expect(t, server, m)

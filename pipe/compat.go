@@ -1,67 +1,128 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"runtime/pprof"
 	"sync"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// compat is the compatible dialect: TensorPipe's own protocol, which C++ peers
-// speak.
+// compat is the engine of the compatible dialect, TensorPipe's own protocol, which C++
+// peers use.
 type compat struct {
 	*Pipe
 
-	desc         link
-	reply        replies
-	control      control
-	channelConns []link
+	desc         namedConn
+	reply        replyConn
+	control      compatControl
+	channelConns []namedConn
 
-	out outbox
-	in  inbox
+	writer compatWriter
+	reader compatReader
 
-	built chan struct{} // closed when the loops run, or will not
+	built chan struct{} // closed when the goroutines have been started, or will not be
 	loops sync.WaitGroup
 
 	// Guarded by mu of the Pipe.
-	ends     int           // connections and channels that the peer has not ended
-	allEnded chan struct{} // closed when ends is 0
-	graceful bool          // the first has ended
-	grace    *time.Timer   // runs while some, but not all, have ended
+	openEnds   int           // connections and channels that the peer has not ended
+	allEnded   chan struct{} // closed when openEnds is 0
+	anyEnded   bool          // the peer has ended at least one
+	graceTimer *time.Timer   // runs while some, but not all, have ended
+}
+
+// buildCompat builds a pipe in the compatible dialect on the connections of a finished handshake,
+// which then belong to the pipe. If it fails the pipe has ended; connections that were not given to
+// a channel yet still belong to hc.
+func (c *Context) buildCompat(hc *handshakeConns, s *spec) (*Pipe, error) {
+	p := &compat{
+		Pipe:     newPipe(c, s),
+		desc:     namedConn{s.desc, "descriptor"},
+		reply:    replyConn{namedConn: namedConn{s.reply, "reply"}},
+		openEnds: 2 + len(s.channels),
+		built:    make(chan struct{}),
+		allEnded: make(chan struct{}),
+	}
+	if s.prefetched != nil {
+		p.desc.Conn = s.prefetched
+	}
+	p.engine = p
+	p.control.init(p, s.control)
+	p.writer.init(p)
+	p.reader.init(p)
+	err := p.openChannels(hc.ctx, s)
+	if err == nil {
+		err = cmp.Or(hc.detach(), p.failOnEviction())
+	}
+	if err == nil {
+		err = c.register(p.Pipe)
+	}
+	if err != nil {
+		p.control.markEnded()
+		p.fail(err)
+		close(p.built)
+		<-p.terminated
+		return nil, err
+	}
+	labels := pprof.Labels("tensorpipe_peer", p.peerName())
+	for _, loop := range []func(){p.writer.run, p.reader.run, p.writer.readReplies, p.control.run, p.control.write} {
+		p.loops.Go(func() {
+			pprof.Do(context.Background(), labels, func(context.Context) { loop() })
+		})
+	}
+	close(p.built)
+	return p.Pipe, nil
+}
+
+// openChannels opens the channels of s and assigns them to pairs of devices. A channel that breaks
+// before all are open fails the pipe; tearDown then waits until buildCompat has closed p.built, and
+// so does not close channels that are being opened.
+func (p *compat) openChannels(ctx context.Context, s *spec) error {
+	for _, cs := range s.channels {
+		for i, conn := range cs.conns {
+			name := fmt.Sprintf("channel %s %d", cs.entry.Name, i)
+			p.channelConns = append(p.channelConns, namedConn{conn, name})
+		}
+		link := channel.Link{Conns: cs.conns, Offer: s.peerOffers[cs.entry.Name]}
+		if err := p.openChannel(ctx, cs.entry, link, p.channelEnded); err != nil {
+			return err
+		}
+	}
+	p.assignChannels(s.routes)
+	return nil
 }
 
 func (p *compat) close() error {
-	p.out.refuse(p.errorFor("write", "", ErrClosed))
+	p.writer.reject(p.errorFor("write", "", ErrClosed))
 	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
 	defer cancel()
 	var drain sync.WaitGroup
-	drain.Go(p.in.drain)
-	err := p.out.flush(ctx)
-	p.control.goodbye(ErrClosed)
-	p.endMessages()
-	if err == nil {
-		err = p.awaitPeer(ctx)
+	drain.Go(p.reader.drain)
+	var err error
+	if !closedBefore(ctx, p.writer.idle(), nil) {
+		err = fmt.Errorf("%w: not all messages were sent", ErrCloseTimeout)
+	}
+	p.control.sendClose(ErrClosed)
+	p.closeMessageWrites()
+	if err == nil && !closedBefore(ctx, p.allEnded, p.down) {
+		err = fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
 	}
 	p.fail(ErrClosed)
 	drain.Wait()
-	<-p.gone
+	<-p.terminated
 	if err != nil {
 		return p.errorFor("close", "", err)
 	}
 	return nil
 }
 
-// awaitPeer waits until the peer has ended all connections.
-func (p *compat) awaitPeer(ctx context.Context) error {
-	if !inTime(ctx, p.allEnded, p.down) {
-		return fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
-	}
-	return nil
-}
-
-// fail takes the pipe down. The first cause stays.
+// fail closes the pipe at once and returns before its goroutines have ended. Only the first cause
+// is kept. It takes only p.mu, so the caller may hold other locks of the pipe.
 func (p *compat) fail(cause error) {
 	p.mu.Lock()
 	if p.cause != nil {
@@ -69,181 +130,179 @@ func (p *compat) fail(cause error) {
 		return
 	}
 	p.cause = cause
-	p.stopGrace()
+	p.stopGraceTimer()
 	close(p.down)
 	p.mu.Unlock()
 	go p.tearDown(cause)
 }
 
-// tearDown closes everything and waits for it to end. Closing the connections
-// is what wakes blocked calls; they let go of their memory and return.
+// tearDown ends a pipe that has failed with cause or is being closed: it closes all connections and
+// channels, which makes blocked calls return and release their memory, waits until all goroutines
+// of the pipe have ended, and closes terminated. It runs once, on a goroutine of its own.
 func (p *compat) tearDown(cause error) {
-	p.out.stop(p.errorFor("write", "", cause)) // first, or writes would fail for the closing
-	p.control.goodbye(cause)
+	p.writer.stop(p.errorFor("write", "", cause)) // before writes fail because connections are closed
+	p.control.sendClose(cause)
 	<-p.built
-	p.control.awaitGoodbye()
-	p.closeConns()
-	p.closeChannels(cause)
-	p.loops.Wait()
-	p.account.Close()
-	p.context.forget(p.Pipe)
-	close(p.gone)
-}
-
-func (p *compat) closeConns() {
+	wait(p.control.writerDone, closeFrameTimeout)
 	p.desc.Close()
 	p.reply.Close()
 	if p.control.exists() {
 		p.control.Close()
 	}
+	p.closeChannels(cause)
+	p.loops.Wait()
+	p.account.Close()
+	p.context.unregister(p.Pipe)
+	close(p.terminated)
 }
 
-// endMessages tells the peer that neither messages nor replies will come any
-// more. The channels stay open: on some of them this end answers the tensors
-// that the peer is still sending.
-func (p *compat) endMessages() {
+// closeMessageWrites ends the writing halves of the descriptor connection and, after a reply that
+// is being written, of the reply connection. The channels stay open: on some of them this end
+// answers tensors that the peer is sending.
+func (p *compat) closeMessageWrites() {
 	p.desc.CloseWrite()
-	p.reply.end()
+	p.reply.endWrites()
 }
 
-// endTensors tells the peer that no tensors will come either, nor answers.
-func (p *compat) endTensors() {
-	for _, l := range p.channelConns {
-		l.CloseWrite()
+// answerClose ends all writing halves after the peer has ended its messages. It first waits until
+// the messages of this end are complete, which the peer discards, or until the pipe fails. Ending
+// the halves earlier would end connections in both directions, and messages that the peer sent
+// before it closed could be lost. At a peer that closed first, the tensors that it sent are
+// complete when this end answers.
+func (p *compat) answerClose() {
+	select {
+	case <-p.writer.idle():
+		p.closeMessageWrites()
+		for _, c := range p.channelConns {
+			c.CloseWrite()
+		}
+	case <-p.down:
 	}
 }
 
-// connEnded notes that the peer ended the descriptor or reply connection, or
-// that it broke.
+// connEnded handles the end or the failure of the reply connection or of a channel, which conn
+// names. An orderly end (io.EOF) counts for noteEnd; any other error fails the pipe, unless this
+// end has closed the connection. If the peer is gone, the failure waits for the reason in the
+// peer's close frame, on another goroutine.
 func (p *compat) connEnded(conn string, err error) {
 	if errors.Is(err, io.EOF) {
-		p.peerEnded(conn)
+		p.noteEnd(conn)
 		return
 	}
 	err = classify(err)
 	if errors.Is(err, ErrClosed) {
-		return // by this end, which knows why
+		return // closed by this end, which has the cause
 	}
-	if !isGone(err) {
+	if !isPeerGone(err) {
 		p.fail(p.errorFor("connection", conn, err))
 		return
 	}
-	go func() { p.fail(p.errorFor("connection", conn, p.control.explain(err))) }() // it waits for the peer's reason
+	go func() { p.fail(p.errorFor("connection", conn, p.control.explainEnd(err))) }() // waits for the close frame
 }
 
-// channelEnded is what a channel calls when it breaks on its own.
-func (p *compat) channelEnded(l *lane, err error) { p.connEnded(p.connName(l), p.lastWord(err)) }
+// channelEnded handles the end or the failure of a channel, with the error that the channel gives
+// to Link.Broken.
+func (p *compat) channelEnded(ch *pipeChannel, err error) {
+	p.connEnded(p.connName(ch), p.closedAsEOF(err))
+}
 
-// lastWord is about a channel that still had something to say after endTensors.
-// That was in answer to the peer's end, and so that is what ended the channel.
-func (p *compat) lastWord(err error) error {
+// closedAsEOF returns io.EOF if err matches ErrClosed and the pipe is up, and else err. A channel
+// whose writing half answerClose has ended returns ErrClosed when it has to send; the actual cause
+// is that the peer has closed.
+func (p *compat) closedAsEOF(err error) error {
 	if errors.Is(err, ErrClosed) && p.Err() == nil {
 		return io.EOF
 	}
 	return err
 }
 
-// transferFailed puts the error of one tensor into an *Error. Its message cannot
-// be completed, nor, in the compatible dialect, left out: that is the end of
-// the pipe, also where the channel could go on. That a peer is gone shows at the
-// connections, after what it sent before.
-func (p *compat) transferFailed(op string, l *lane, err error) error {
-	failed := p.errorFor(op, p.connName(l), classify(midMessage(p.lastWord(err))))
-	if !isGone(failed) && !errors.Is(failed, ErrClosed) {
+// failTransfer returns the error err of a tensor on ch as an *Error, and fails the pipe, since in
+// the compatible dialect a message can neither be completed without the tensor nor skipped. ch is
+// nil for the frames on the descriptor connection. If the peer is gone or this end has closed, the
+// pipe stays up: the connections report their end once everything that the peer sent has been read.
+func (p *compat) failTransfer(op string, ch *pipeChannel, err error) error {
+	failed := p.errorFor(op, p.connName(ch), classify(midMessage(p.closedAsEOF(err))))
+	if !isPeerGone(failed) && !errors.Is(failed, ErrClosed) {
 		p.fail(failed)
 	}
 	return failed
 }
 
-// peerEnded notes an orderly end of one connection. A peer that closes ends
-// all of them at about the same time; one that leaves the others open has lost
-// just this one, and the pipe is of no use any more.
-func (p *compat) peerEnded(conn string) {
+// noteEnd counts the orderly end of the connection or channel named conn, and closes allEnded after
+// the last one. A peer that closes ends all of them at about the same time. The first end starts a
+// grace period: if the others do not end within it, only this connection was lost, and the pipe
+// fails.
+func (p *compat) noteEnd(conn string) {
 	p.mu.Lock()
-	p.ends--
-	first := !p.graceful
-	p.graceful = true
-	if p.ends == 0 {
-		p.stopGrace()
+	p.openEnds--
+	first := !p.anyEnded
+	p.anyEnded = true
+	if p.openEnds == 0 {
+		p.stopGraceTimer()
 		close(p.allEnded)
 	}
 	p.mu.Unlock()
 	if first {
-		p.startGrace(conn, p.in.progress())
+		p.startGraceTimer(conn, p.reader.progress())
 	}
 }
 
-func (p *compat) stopGrace() {
-	if p.grace != nil {
-		p.grace.Stop()
+// stopGraceTimer ends the grace period that noteEnd has started, if one runs. The caller holds mu.
+func (p *compat) stopGraceTimer() {
+	if p.graceTimer != nil {
+		p.graceTimer.Stop()
 	}
 }
 
-// graceOver runs when a connection has ended for a while and others have not.
-// While the application is slow to take messages in, the end of the descriptor
-// connection may stand unread behind them; only a connection that stays silent
-// for a whole further period has really been left open.
-func (p *compat) graceOver(conn string, before progress) {
-	now := p.in.progress()
-	switch {
-	case now.ended: // the peer closed the pipe; what is left is to be read
-		p.out.noMoreReplies()
-		if lost := p.out.lost(); lost != nil {
-			p.fail(lost) // or not: a write took the error that a read would have seen
-		}
-	case now.listening && now == before:
-		p.fail(p.errorFor("connection", conn, fmt.Errorf("%w: it ended this connection and no other", ErrPeerLost)))
-	default:
-		p.startGrace(conn, now)
-	}
-}
-
-func (p *compat) startGrace(conn string, now progress) {
+// startGraceTimer has graceExpired called with conn and now after CloseTimeout, unless the pipe has
+// failed or all connections have ended. conn is the connection that has ended, and now the reader's
+// progress at this moment.
+func (p *compat) startGraceTimer(conn string, now readProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cause == nil && p.ends > 0 {
-		p.grace = time.AfterFunc(p.context.opts.CloseTimeout, func() { p.graceOver(conn, now) })
+	if p.cause == nil && p.openEnds > 0 {
+		p.graceTimer = time.AfterFunc(p.context.opts.CloseTimeout, func() { p.graceExpired(conn, now) })
 	}
 }
 
-// answerClose tells a peer that has ended its messages that this end has nothing
-// more to write either. Messages under way are let finish, which the closing end
-// discards: to cut them off would end their connections for both directions, and
-// what the peer sent before it closed could be lost. A peer that closed first
-// answers in its turn; by then its own tensors are through.
-func (p *compat) answerClose() {
-	select {
-	case <-p.out.idle():
-		p.endMessages()
-		p.endTensors()
-	case <-p.down:
+// graceExpired acts when a grace period is over that began when the peer ended the connection conn
+// and left others open. before is the reader's progress at its beginning. If the peer has ended the
+// descriptor connection too, it has closed the pipe: replies end, and the pipe only fails if a
+// message failed because the peer is lost. Otherwise that end may follow unread messages: the pipe
+// fails if the reader has waited for the peer during the whole grace period, and if not, another
+// one begins.
+func (p *compat) graceExpired(conn string, before readProgress) {
+	now := p.reader.progress()
+	switch {
+	case now.ended: // the peer closed the pipe; remaining messages can be read
+		p.writer.endReplies()
+		if lost := p.writer.lossError(); lost != nil {
+			p.fail(lost) // the writer got the error of the connection instead of the reader
+		}
+	case now.waiting && now == before:
+		p.fail(p.errorFor("connection", conn, fmt.Errorf("%w: it ended this connection and no other", ErrPeerLost)))
+	default:
+		p.startGraceTimer(conn, now)
 	}
 }
 
-// connName names the connections of a channel, or, for nil, the descriptor
-// connection.
-func (p *compat) connName(l *lane) string {
-	if l == nil {
+// connName returns the name of a channel's connections for errors; nil stands for the
+// descriptor connection.
+func (p *compat) connName(ch *pipeChannel) string {
+	if ch == nil {
 		return p.desc.name
 	}
-	return "channel " + l.name
+	return "channel " + ch.name
 }
 
 func (p *compat) confirms() bool { return p.control.exists() }
 
 func (p *compat) stats() PipeStats {
 	return PipeStats{
-		Sent:           p.out.traffic.snapshot(),
-		Received:       p.in.traffic.snapshot(),
-		BytesInFlight:  p.out.room.own.InUse(),
-		BytesReadAhead: p.in.held.InUse(),
-		Compression:    CompressionStats{Refused: "the pipe speaks the compatible dialect"},
-	}
-}
-
-// noteRead is called when a message has been read or discarded.
-func (p *compat) noteRead(number uint64) {
-	if p.control.exists() {
-		p.control.noteRead(number)
+		Sent:           p.writer.traffic.snapshot(),
+		Received:       p.reader.traffic.snapshot(),
+		BytesInFlight:  p.writer.budget.own.InUse(),
+		BytesReadAhead: p.reader.readAhead.InUse(),
+		Compression:    CompressionStats{Refused: "the pipe uses the compatible dialect"},
 	}
 }

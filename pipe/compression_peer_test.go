@@ -11,9 +11,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// An end that knows no compression gets bytes as they are, from either side.
+// Nothing is compressed, in either direction, if one end does not support compression.
 func TestCompressionNeedsBothEnds(t *testing.T) {
-	for name, who := range map[string]int{"the dialling end": 0, "the listening end": 1, "neither": 2} {
+	for name, withoutCompression := range map[string]int{"the client": 0, "the server": 1, "neither": 2} {
 		t.Run(name+" does not know it", func(t *testing.T) {
 			network := mem.NewNetwork()
 			var contexts [2]*Context
@@ -21,7 +21,7 @@ func TestCompressionNeedsBothEnds(t *testing.T) {
 				c, err := New(Options{Transports: []TransportEntry{{Name: "mem", Transport: mem.New(network)}}})
 				require.NoError(t, err)
 				defer c.Close()
-				c.uncompressed = i == who || who == 2
+				c.noCompression = i == withoutCompression || withoutCompression == 2
 				contexts[i] = c
 			}
 			l, err := contexts[1].Listen(t.Context(), "mem://")
@@ -48,12 +48,12 @@ func requirePlain(t *testing.T, from, to *Pipe) {
 	a := NewAllocation(in.Descriptor())
 	require.NoError(t, in.Read(t.Context(), a))
 	require.Equal(t, data, a.Payloads[0])
-	want := CompressionStats{Plain: Traffic{Messages: 1, Bytes: 5000}, Refused: "the peer does not know how to"}
+	want := CompressionStats{Plain: Traffic{Messages: 1, Bytes: 5000}, Refused: "the peer does not support compression"}
 	require.Equal(t, want, from.Stats().Compression)
 }
 
-// A tensor counts as bound for the host if all its ways lead there, seen from
-// either end.
+// Both ends agree on whether a tensor stays on the host: it does if no channel can bring it
+// to another device.
 func TestStaysOnHost(t *testing.T) {
 	cpu, gpu := device.CPU(), device.Device{Kind: "cuda"}
 	onlyHost := []devicePair{{cpu, cpu}, {gpu, gpu}, {gpu, cpu}}
@@ -71,14 +71,14 @@ func TestStaysOnHost(t *testing.T) {
 		{mixed, cpu, cpu, true},
 		{mixed, cpu, gpu, false},
 	} {
-		sender, receiver := &Pipe{lanes: map[devicePair][]sizedLane{}}, &Pipe{lanes: map[devicePair][]sizedLane{}}
+		sender, receiver := &Pipe{channelsByPair: map[devicePair][]sizedChannel{}}, &Pipe{channelsByPair: map[devicePair][]sizedChannel{}}
 		for _, pair := range c.pairs {
-			sender.lanes[pair] = []sizedLane{{0, &lane{}}}
-			receiver.lanes[devicePair{pair.remote, pair.local}] = []sizedLane{{0, &lane{}}}
+			sender.channelsByPair[pair] = []sizedChannel{{0, &pipeChannel{}}}
+			receiver.channelsByPair[devicePair{pair.remote, pair.local}] = []sizedChannel{{0, &pipeChannel{}}}
 		}
 		require.Equal(t, c.want, sender.staysOnHost(c.source, c.target, false))
 		require.Equal(t, c.want, receiver.staysOnHost(c.source, c.target, true))
-		in := &nativeIncoming{Incoming: Incoming{pipe: receiver}, in: &nativeInbox{pipe: &nativePipe{compresses: true}}}
+		in := &nativeIncoming{Incoming: Incoming{pipe: receiver}, reader: &nativeReader{pipe: &nativePipe{compresses: true}}}
 		err := in.checkTensorCodec(&native.Tensor{Codec: compress.S2, Source: c.source, Target: c.target})
 		require.Equal(t, c.want, err == nil)
 	}

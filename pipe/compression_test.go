@@ -22,8 +22,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -64,8 +64,8 @@ func garbage(n int) []byte {
 	return p
 }
 
-// squeeze asks for compression of all of a message.
-func squeeze(m *pipe.Message, c pipe.Compression) *pipe.Message {
+// requestCompression requests compression for all parts of a message.
+func requestCompression(m *pipe.Message, c pipe.Compression) *pipe.Message {
 	for i := range m.Payloads {
 		m.Payloads[i].Compression = c
 	}
@@ -75,17 +75,16 @@ func squeeze(m *pipe.Message, c pipe.Compression) *pipe.Message {
 	return m
 }
 
-// ofData is a message with data as a payload and as a tensor.
-func ofData(data []byte, c pipe.Compression, target device.Device) *pipe.Message {
-	return squeeze(&pipe.Message{
+// dataMessage returns a message with data as a payload and as a tensor.
+func dataMessage(data []byte, c pipe.Compression, target device.Device) *pipe.Message {
+	return requestCompression(&pipe.Message{
 		Payloads: []pipe.Payload{{Data: data}},
 		Tensors:  []pipe.Tensor{{Buffer: device.Bytes(data), TargetDevice: target}},
 	}, c)
 }
 
-// Whatever is compressed arrives as it was, on every path; where it cannot be
-// compressed it arrives too. Under the race detector the kinds and sizes are spread
-// over the paths.
+// The receiver gets the original bytes on every path, whether they are compressed or not.
+// Under the race detector the kinds and sizes are spread over the paths.
 func TestCompressedMessagesArrive(t *testing.T) {
 	met := 0
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
@@ -96,7 +95,7 @@ func TestCompressedMessagesArrive(t *testing.T) {
 					continue
 				}
 				content := contents[kind]
-				m := ofData(content(n), codecs[i%2], []device.Device{{}, device.CPU()}[i%2])
+				m := dataMessage(content(n), codecs[i%2], []device.Device{{}, device.CPU()}[i%2])
 				op := client.WriteAsync(testContext(t), m)
 				expect(t, server, m)
 				require.NoError(t, op.Wait(testContext(t)))
@@ -105,8 +104,7 @@ func TestCompressedMessagesArrive(t *testing.T) {
 	})
 }
 
-// Parts that are compressed, with either codec, and parts that are not, small
-// and large, in one message.
+// One message has small and large parts, uncompressed or compressed with either codec.
 func TestMixedMessage(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		m := message(1, []int{10, large, 1000, large}, []int{large, 70_000, 0, 3})
@@ -121,11 +119,11 @@ func TestMixedMessage(t *testing.T) {
 			require.NoError(t, op.Wait(testContext(t)))
 		}
 		nothing := func() bool { return client.Stats().BytesInFlight == 0 }
-		require.Eventually(t, nothing, patience.Limit, time.Millisecond, "what was copied counts until it has left")
+		require.Eventually(t, nothing, testwait.Limit, time.Millisecond, "copied bytes count until they are sent")
 	})
 }
 
-// Segments of a tensor are compressed and filled as one piece.
+// A tensor of several segments is compressed, and decompressed, as one piece.
 func TestCompressedSegments(t *testing.T) {
 	client, server := connect(t, nativePath())
 	data := contents["text"](700_000)
@@ -141,14 +139,14 @@ func TestCompressedSegments(t *testing.T) {
 	require.EqualValues(t, 1, server.Stats().Compression.Received.Parts)
 }
 
-// What was gained, and what not, shows in the statistics of both ends; what
-// travelled in those of the channel.
+// Compressed and uncompressed parts are counted at both ends. The channel counts the bytes
+// that were transferred.
 func TestCompressionStats(t *testing.T) {
 	for _, codec := range codecs {
 		client, server := connect(t, nativePath())
 		const n = 1 << 20
-		write(t, client, ofData(make([]byte, n), codec, device.CPU()))
-		m := ofData(garbage(n), codec, device.CPU())
+		write(t, client, dataMessage(make([]byte, n), codec, device.CPU()))
+		m := dataMessage(garbage(n), codec, device.CPU())
 		op := client.WriteAsync(testContext(t), m)
 		for range 2 {
 			receive(t, server)
@@ -164,24 +162,24 @@ func TestCompressionStats(t *testing.T) {
 		require.Equal(t, got, server.Stats().Compression.Received)
 		require.Zero(t, server.Stats().Compression.Sent)
 		require.Zero(t, server.Stats().Compression.Plain)
-		require.Equal(t, uint64(n), sent.Channels[0].Sent.Bytes, "the zeros went inside their message")
+		require.Equal(t, uint64(n), sent.Channels[0].Sent.Bytes, "the compressed zeros are inline")
 	}
 }
 
-// In the compatible dialect nothing is compressed, and the statistics say so.
+// In the compatible dialect nothing is compressed, and the statistics contain the reason.
 func TestCompressionInTheCompatibleDialect(t *testing.T) {
 	client, server := connect(t, memPath())
-	m := ofData(make([]byte, 1000), pipe.CompressionS2, device.CPU())
+	m := dataMessage(make([]byte, 1000), pipe.CompressionS2, device.CPU())
 	write(t, client, m)
 	expect(t, server, m)
 	stats := client.Stats().Compression
 	require.Equal(t, pipe.CompressionStats{
 		Plain:   pipe.Traffic{Messages: 2, Bytes: 2000},
-		Refused: "the pipe speaks the compatible dialect",
+		Refused: "the pipe uses the compatible dialect",
 	}, stats)
 }
 
-// A tensor that may end up on a device travels as it is.
+// A tensor that a channel could bring to a device is not compressed.
 func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
@@ -204,7 +202,7 @@ func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
 	}
 }
 
-// Host memory with a stream is decompressed into when the stream has come to it.
+// Read decompresses into host memory with a stream only after the stream has done its work.
 func TestDecompressionAwaitsTheStream(t *testing.T) {
 	for _, n := range []int{1000, large} {
 		kind := npu.NewKind()
@@ -222,7 +220,7 @@ func TestDecompressionAwaitsTheStream(t *testing.T) {
 		go func() {
 			done <- in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(memory).WithStream(stream)}})
 		}()
-		copy(memory, "the stream") // whose turn it still is
+		copy(memory, "the stream") // work that is still enqueued
 		require.Equal(t, "the stream", string(memory[:10]))
 		release()
 		require.NoError(t, <-done)
@@ -231,32 +229,32 @@ func TestDecompressionAwaitsTheStream(t *testing.T) {
 	}
 }
 
-// fading is a context that ends at the n-th look at it.
-type fading struct {
+// checkedContext is a context that ends when it has been checked n times.
+type checkedContext struct {
 	context.Context
-	looks atomic.Int64
-	done  chan struct{}
+	checks atomic.Int64
+	done   chan struct{}
 }
 
-func endAfter(looks int) *fading {
-	f := &fading{Context: context.Background(), done: make(chan struct{})}
-	f.looks.Store(int64(looks))
+func endAfterChecks(checks int) *checkedContext {
+	f := &checkedContext{Context: context.Background(), done: make(chan struct{})}
+	f.checks.Store(int64(checks))
 	return f
 }
 
-func (f *fading) look() {
-	if f.looks.Add(-1) == 0 {
+func (f *checkedContext) check() {
+	if f.checks.Add(-1) == 0 {
 		close(f.done)
 	}
 }
 
-func (f *fading) Done() <-chan struct{} {
-	f.look()
+func (f *checkedContext) Done() <-chan struct{} {
+	f.check()
 	return f.done
 }
 
-func (f *fading) Err() error {
-	f.look()
+func (f *checkedContext) Err() error {
+	f.check()
 	select {
 	case <-f.done:
 		return context.Canceled
@@ -265,15 +263,15 @@ func (f *fading) Err() error {
 	}
 }
 
-// A writer that gives up while it compresses has sent nothing, and its memory
-// is free; what others write goes on.
-func TestWriteGivenUpWhileItCompresses(t *testing.T) {
+// A write that is cancelled during compression sends nothing and releases its memory. Other
+// writes go on.
+func TestWriteCancelledDuringCompression(t *testing.T) {
 	client, server := connect(t, nativePath())
 	size := race.Pick(large, 600_000)
-	m := ofData(contents["text"](size), pipe.CompressionS2, device.CPU())
+	m := dataMessage(contents["text"](size), pipe.CompressionS2, device.CPU())
 	withdrawn := 0
-	for looks := 1; ; looks++ {
-		ctx := endAfter(looks)
+	for checks := 1; ; checks++ {
+		ctx := endAfterChecks(checks)
 		op := client.WriteAsync(ctx, m)
 		if err := op.Err(); err == nil {
 			expect(t, server, m)
@@ -281,24 +279,24 @@ func TestWriteGivenUpWhileItCompresses(t *testing.T) {
 			break
 		}
 		require.ErrorIs(t, op.Err(), context.Canceled)
-		require.NotErrorIs(t, op.Err(), pipe.ErrCancelled, "nothing has left")
+		require.NotErrorIs(t, op.Err(), pipe.ErrCancelled, "nothing was sent")
 		require.Zero(t, client.Stats().BytesInFlight)
 		withdrawn++
 	}
 	require.GreaterOrEqual(t, withdrawn, 2*size/(256<<10), "once in each block")
 }
 
-// A reader that gives up while it decompresses ends its message alone.
-func TestReadGivenUpWhileItDecompresses(t *testing.T) {
+// A Read that is cancelled during decompression ends its message alone.
+func TestReadCancelledDuringDecompression(t *testing.T) {
 	client, server := connect(t, nativePath())
 	for i, n := range []int{race.Pick(700_000, 300_000), 64 << 10} {
-		m := ofData(contents[[]string{"float32", "text"}[i]](n), pipe.CompressionZstd, device.CPU())
+		m := dataMessage(contents[[]string{"float32", "text"}[i]](n), pipe.CompressionZstd, device.CPU())
 		cancelled := 0
-		for looks := 1; ; looks++ {
+		for checks := 1; ; checks++ {
 			op := client.WriteAsync(testContext(t), m)
 			in := next(t, server)
 			a := pipe.NewAllocation(in.Descriptor())
-			err := in.Read(endAfter(looks), a)
+			err := in.Read(endAfterChecks(checks), a)
 			if err == nil {
 				same(t, m, in.Descriptor(), a)
 				require.NoError(t, op.Wait(testContext(t)))
@@ -308,7 +306,7 @@ func TestReadGivenUpWhileItDecompresses(t *testing.T) {
 			if errors.Is(err, pipe.ErrCancelled) {
 				cancelled++
 			} else {
-				same(t, m, in.Descriptor(), readInto(t, in, a)) // it had not begun
+				same(t, m, in.Descriptor(), readInto(t, in, a)) // the first Read had not claimed the message
 			}
 			require.NoError(t, op.Wait(testContext(t)))
 		}
@@ -318,12 +316,12 @@ func TestReadGivenUpWhileItDecompresses(t *testing.T) {
 	expect(t, server, message(7, []int{5}, nil))
 }
 
-// A message in compressed form is given up like any other.
-func TestCompressedWriteIsGivenUp(t *testing.T) {
+// A compressed message can be cancelled like any other.
+func TestCompressedWriteCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
 		ctx, cancel := cancelled(t)
-		m := ofData(contents["float32"](large), pipe.CompressionZstd, device.CPU())
+		m := dataMessage(contents["float32"](large), pipe.CompressionZstd, device.CPU())
 		op := client.WriteAsync(ctx, m)
 		in := next(t, server)
 		synctest.Wait()
@@ -343,15 +341,15 @@ func TestCompressedWriteIsGivenUp(t *testing.T) {
 	})
 }
 
-// What compression may take counts among the bytes in flight: a second writer
-// waits for the first although their parts alone would fit.
+// The memory that compression may take counts as bytes in flight: a second writer waits for
+// the first, although the two messages alone would fit.
 func TestCompressionCountsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.PipeBytesInFlight = 5 * large })
 		m := &pipe.Message{Payloads: []pipe.Payload{{Data: contents["float32"](large), Compression: pipe.CompressionZstd}}}
 		first := client.WriteAsync(t.Context(), m)
 		second := client.WriteAsync(t.Context(), m)
-		require.Greater(t, client.Stats().BytesInFlight, 3*large, "twice the payload and its form")
+		require.Greater(t, client.Stats().BytesInFlight, 3*large, "two payloads and their compressed forms")
 		third := make(chan *pipe.WriteOp, 1)
 		go func() { third <- client.WriteAsync(t.Context(), m) }()
 		synctest.Wait()
@@ -370,7 +368,7 @@ func TestCompressionCountsInFlight(t *testing.T) {
 func TestChecksumOfCompressedMessages(t *testing.T) {
 	client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Checksum = true })
 	for _, n := range []int{1000, large} {
-		m := ofData(contents["text"](n), pipe.CompressionZstd, device.CPU())
+		m := dataMessage(contents["text"](n), pipe.CompressionZstd, device.CPU())
 		op := client.WriteAsync(testContext(t), m)
 		expect(t, server, m)
 		require.NoError(t, op.Wait(testContext(t)))
@@ -378,16 +376,15 @@ func TestChecksumOfCompressedMessages(t *testing.T) {
 	require.EqualValues(t, 4, client.Stats().Compression.Sent.Parts)
 }
 
-// unreachable is memory of cpu:0 that the host cannot address.
+// unreachable is memory on cpu:0 that the host cannot address.
 type unreachable int
 
 func (u unreachable) Len() int { return int(u) }
 
-// Memory that nothing can be decompressed into is refused, and the message can
-// still be read.
+// Read rejects memory that the host cannot decompress into. The message can still be read.
 func TestDecompressionNeedsHostMemory(t *testing.T) {
 	client, server := connect(t, nativePath())
-	m := squeeze(&pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(contents["text"](1000))}}}, pipe.CompressionS2)
+	m := requestCompression(&pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(contents["text"](1000))}}}, pipe.CompressionS2)
 	write(t, client, m)
 	in := next(t, server)
 	elsewhere := device.On(device.CPU(), unreachable(1000), nil)
@@ -398,12 +395,12 @@ func TestDecompressionNeedsHostMemory(t *testing.T) {
 func TestUnknownCompression(t *testing.T) {
 	onPaths(t, []path{memPath(), nativePath()}, func(t *testing.T, client, _ *pipe.Pipe) {
 		for _, m := range []*pipe.Message{message(1, []int{3}, nil), message(1, nil, []int{3})} {
-			require.ErrorIs(t, client.Write(testContext(t), squeeze(m, 9)), pipe.ErrMessage)
+			require.ErrorIs(t, client.Write(testContext(t), requestCompression(m, 9)), pipe.ErrMessage)
 		}
 	})
 }
 
-func TestNamesOfCompressions(t *testing.T) {
+func TestCompressionText(t *testing.T) {
 	for _, c := range append(codecs, pipe.CompressionNone) {
 		text, err := c.MarshalText()
 		require.NoError(t, err)

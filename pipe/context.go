@@ -23,47 +23,48 @@ type Options struct {
 	// Name is sent to peers, for their errors and logs.
 	Name string
 
-	// Transports and Channels are what pipes may use. Names and priorities
-	// must be unique. Entries that do not work on this machine are left out;
-	// the Plan of each pipe says why.
+	// Transports and Channels are those that pipes may use. Names and priorities
+	// must be unique. Entries that do not work on this machine are not used; the
+	// Plan of each pipe has the reason.
 	Transports []TransportEntry
 	Channels   []ChannelEntry
 
-	// Kinds are the device kinds, beside the CPU, on which Discard may
+	// Kinds are the device kinds, in addition to the CPU, on which Discard may
 	// allocate memory for tensors that no channel delivers to the CPU.
 	Kinds []device.Kind
 
 	Policy Policy
 	Limits Limits
 
-	// Dialect is what pipes may speak: DialectAuto, the default, is the best
-	// that the peer knows; DialectCompatible and DialectNative are one alone. An
-	// end that requires the native dialect opens no pipe without it: ErrDialect.
+	// Dialect is the dialect of pipes: DialectAuto, the default, selects the best
+	// one that the peer supports; DialectCompatible and DialectNative require one.
+	// If the native dialect is required and not possible, opening a pipe fails with
+	// ErrDialect.
 	Dialect string
 
-	// Checksum adds a CRC32C to all that this end sends in the native dialect,
-	// but for tensors whose channel does not move them over a connection. An
-	// end always checks what comes with one; if it is wrong the pipe fails with
+	// Checksum adds a CRC32C to everything that this end sends in the native
+	// dialect, except tensors that a channel does not send over a connection. The
+	// receiver always verifies a checksum; if it does not match the pipe fails with
 	// ErrChecksum.
 	Checksum bool
 
-	// HandshakeTimeout bounds the opening of a pipe, and of its bulk connection,
-	// at both ends. Default 10 s.
+	// HandshakeTimeout bounds the opening of a pipe, and that of its bulk
+	// connection, at both ends. Default 10 s.
 	HandshakeTimeout time.Duration
 
-	// CloseTimeout bounds how long Close waits for writes to leave and for
-	// the peer to close its end, and how long reads under way go on when the
-	// peer has closed and gone. Default 5 s.
+	// CloseTimeout bounds how long Close waits until queued messages are sent and
+	// the peer has closed its end, and how long calls of Read continue after the
+	// peer has closed its end. Default 5 s.
 	CloseTimeout time.Duration
 
-	// Logger gets what no call can return: refused connections, failed
+	// Logger receives events that no call returns: rejected connections and failed
 	// handshakes. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// Context makes pipes. All pipes of a context share its transports, channels,
-// limits and counters, and nothing else: a fault of one leaves the others
-// alone. All methods may be called concurrently.
+// Context opens and accepts pipes. The pipes of a context share its transports, channels,
+// limits and counters, and nothing else: a failure of one does not affect the others. All
+// methods may be called concurrently.
 type Context struct {
 	opts     Options
 	limits   Limits
@@ -71,20 +72,21 @@ type Context struct {
 	registry *registry
 	inFlight *budget.Budget
 	windows  *budget.Budget // of the sessions
-	// Accepted connections that have not said what they are for, pipes that are
-	// being opened, and connections that those still expect. Each of the latter
-	// makes room for one more stranger: a pipe must not lack a place for its own.
-	strangers, expected atomic.Int64
-	openings            *budget.Budget
-	unadmitted          *quota.Pool // nil without Limits.UnadmittedBytes
 
-	blocks, incoming sync.Pool // memory of native pipes, to be used again
+	// Accepted connections whose first packet was not read yet, connections that pipes
+	// being opened expect, and slots for pipes that are being opened. Each expected
+	// connection allows one more unidentified one, so that it is never rejected.
+	unidentified, expectedConns atomic.Int64
+	openingPipes                *budget.Budget
+	unadmitted                  *quota.Pool // nil without Limits.UnadmittedBytes
+
+	blocks, incoming sync.Pool // reused memory of native pipes
 
 	counters counters
 	coders   *compress.Coders
 
-	unmarked     bool // tests: pass for an end that is not ours
-	uncompressed bool // tests: pass for one that knows no compression
+	hideMarker    bool // for tests: behave like a C++ end
+	noCompression bool // for tests: behave like an end without compression
 
 	closing context.Context // ends when Close is called
 	stop    context.CancelCauseFunc
@@ -107,7 +109,8 @@ func (o Options) check() error {
 	return o.Limits.check()
 }
 
-// New makes a context. It opens nothing. Errors match ErrOptions.
+// New returns a context without listeners and pipes, which the caller must close. Errors match
+// ErrOptions.
 func New(o Options) (*Context, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -117,7 +120,7 @@ func New(o Options) (*Context, error) {
 		return nil, err
 	}
 	if len(r.transports) == 0 {
-		return nil, fmt.Errorf("%w (refused: %v)", errNoEntries, r.refused)
+		return nil, fmt.Errorf("%w (refused: %v)", errNoTransports, r.refused)
 	}
 	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, 10*time.Second)
 	o.CloseTimeout = cmp.Or(o.CloseTimeout, 5*time.Second)
@@ -134,19 +137,19 @@ func New(o Options) (*Context, error) {
 	c.coders = compress.New(runtime.GOMAXPROCS(0))
 	c.inFlight = budget.New(c.limits.ContextBytesInFlight)
 	c.windows = budget.New(c.limits.ContextWindowBytes)
-	c.openings = budget.New(c.limits.HandshakesInProgress)
+	c.openingPipes = budget.New(c.limits.HandshakesInProgress)
 	c.unadmitted = quota.New(c.limits.UnadmittedBytes)
 	c.closing, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
-// Refused lists the transports and channels that no pipe of the context will
-// use, and why.
+// Refused returns the transports and channels that no pipe of the context can use, with the
+// reasons. The caller may change the result.
 func (c *Context) Refused() []Refusal { return append([]Refusal(nil), c.registry.refused...) }
 
-// Close closes all listeners and pipes gracefully, as [Pipe.Close] does, and
-// waits until nothing of the context runs any more. Calls under way return
-// ErrClosed. The error joins those of the pipes.
+// Close closes all listeners and, as [Pipe.Close] does, all pipes. It returns once all goroutines
+// of the context have ended. Blocked calls, and all later ones, return ErrClosed. The error joins
+// those of the pipes.
 func (c *Context) Close() error {
 	c.stop(ErrClosed)
 	c.mu.Lock()
@@ -173,11 +176,12 @@ func keys[K comparable](m map[K]struct{}) []K {
 	return out
 }
 
-// splitURL cuts transport://address and finds the transport.
+// splitURL splits a url of the form transport://address into the entry of a usable transport and
+// the address. Errors match ErrURL; the text for a refused transport has the reason.
 func (c *Context) splitURL(url string) (TransportEntry, string, error) {
 	name, addr, ok := strings.Cut(url, "://")
 	if !ok || name == "" {
-		return TransportEntry{}, "", fmt.Errorf("%w: %q has no scheme (want transport://address)", ErrURL, clip(url))
+		return TransportEntry{}, "", fmt.Errorf("%w: %q has no scheme (want transport://address)", ErrURL, sanitize(url))
 	}
 	e, known := c.registry.transport(name)
 	if known {
@@ -188,10 +192,12 @@ func (c *Context) splitURL(url string) (TransportEntry, string, error) {
 			return e, "", fmt.Errorf("%w: transport %s is refused: %s", ErrURL, name, r.Reason)
 		}
 	}
-	return e, "", fmt.Errorf("%w: no transport %q is registered", ErrURL, clip(name))
+	return e, "", fmt.Errorf("%w: no transport %q is registered", ErrURL, sanitize(name))
 }
 
-// handshakeContext bounds a handshake by ctx, the option and Close.
+// handshakeContext returns a copy of ctx that also ends after HandshakeTimeout, with the cause
+// ErrHandshakeTimeout, and when c is closed, with the cause ErrClosed. The caller must call the
+// returned function to release its resources.
 func (c *Context) handshakeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.HandshakeTimeout, ErrHandshakeTimeout)
 	ctx, abort := context.WithCancelCause(ctx)
@@ -203,18 +209,19 @@ func (c *Context) handshakeContext(ctx context.Context) (context.Context, contex
 	}
 }
 
-// admitStranger takes a place for an accepted connection, if there is one.
-func (c *Context) admitStranger() bool {
-	if c.strangers.Add(1) <= int64(c.limits.HandshakesInProgress)+c.expected.Load() {
+// acquireConnSlot takes a slot for an accepted connection whose first packet has not been read. It
+// reports false if none is free. The caller must release the slot, by lowering unidentified by 1.
+func (c *Context) acquireConnSlot() bool {
+	if c.unidentified.Add(1) <= int64(c.limits.HandshakesInProgress)+c.expectedConns.Load() {
 		return true
 	}
-	c.strangers.Add(-1)
+	c.unidentified.Add(-1)
 	return false
 }
 
-// begin counts a call of Dial or Listen, for which Close waits; it refuses once the
-// context is closing.
-func (c *Context) begin() error {
+// beginCall registers a call of Dial or Listen, so that Close waits for it; the caller must call
+// c.work.Done at its end. Once c is closing beginCall registers nothing and returns ErrClosed.
+func (c *Context) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.Err() != nil {
@@ -224,9 +231,9 @@ func (c *Context) begin() error {
 	return nil
 }
 
-// adopt takes a new pipe into the context's care; it refuses once the context
-// is closing.
-func (c *Context) adopt(p *Pipe) error {
+// register counts p as opened and adds it to the pipes that Close closes. Once c is closing it adds
+// nothing and returns ErrClosed.
+func (c *Context) register(p *Pipe) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.Err() != nil {
@@ -237,7 +244,9 @@ func (c *Context) adopt(p *Pipe) error {
 	return nil
 }
 
-func (c *Context) forget(p *Pipe) {
+// unregister removes p from the pipes that Close closes and counts it as closed. It does nothing if
+// p was not registered.
+func (c *Context) unregister(p *Pipe) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, adopted := c.pipes[p]; adopted {

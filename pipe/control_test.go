@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// WriteConfirmed returns when the peer has read the message and all before it,
-// and not earlier.
+// WriteConfirmed returns once the peer has read the message and all earlier ones, and not
+// before.
 func TestWriteConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath())
@@ -51,8 +51,8 @@ func TestWriteConfirmed(t *testing.T) {
 	})
 }
 
-// The peer may have read the message long before it is asked.
-func TestWriteConfirmedLate(t *testing.T) {
+// The peer may read the message before the request for a confirmation arrives.
+func TestWriteConfirmedAfterRead(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		go func() {
 			for {
@@ -80,7 +80,7 @@ func TestWriteUnconfirmed(t *testing.T) {
 		err := <-result
 		require.ErrorIs(t, err, pipe.ErrUnconfirmed)
 		require.ErrorIs(t, err, errEnough)
-		expect(t, server, message(1, []int{10}, nil)) // the pipe goes on
+		expect(t, server, message(1, []int{10}, nil)) // the pipe is still open
 
 		go func() { result <- client.WriteConfirmed(t.Context(), message(2, []int{10}, nil)) }()
 		synctest.Wait()
@@ -91,15 +91,15 @@ func TestWriteUnconfirmed(t *testing.T) {
 	})
 }
 
-// An end that aborts tells the other why, in whatever call it is.
-func TestPeerLearnsTheReason(t *testing.T) {
+// The cause of Abort is in the errors of all calls of the peer.
+func TestPeerReceivesCloseReason(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		next := make(chan error, 1)
 		go func() {
 			_, err := client.Next(testContext(t))
 			next <- err
 		}()
-		op, _, _ := clog(t, testContext(t), client, server)
+		op, _, _ := blockWriter(t, testContext(t), client, server)
 		server.Abort(errors.New("the disk is full"))
 		for _, err := range []error{<-next, op.Wait(testContext(t)), client.Write(testContext(t), &pipe.Message{})} {
 			require.ErrorContains(t, err, "the disk is full")
@@ -113,11 +113,11 @@ func TestOrderlyCloseHasNoReason(t *testing.T) {
 	require.NoError(t, server.Close())
 	_, err := client.Next(testContext(t))
 	require.ErrorIs(t, err, pipe.ErrPeerClosed)
-	require.NotContains(t, err.Error(), "it says")
+	require.NotContains(t, err.Error(), "its reason")
 }
 
-// A message that was read counts as read, even if the reader closes right away.
-func TestConfirmedBeforeClose(t *testing.T) {
+// A message that was read is confirmed even if the reader closes immediately.
+func TestReadMessageIsConfirmedBeforeClose(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 			confirmed := make(chan error, 1)
@@ -134,8 +134,8 @@ func TestConfirmedBeforeClose(t *testing.T) {
 	}
 }
 
-// What the closing end leaves unread is not confirmed.
-func TestUnreadIsNotConfirmed(t *testing.T) {
+// Messages that the closing end has not read are not confirmed.
+func TestUnreadMessageIsNotConfirmed(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		op := client.WriteAsync(testContext(t), message(1, []int{10}, nil))
 		confirmed := make(chan error, 1)

@@ -3,10 +3,14 @@ package pipe
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // Errors that calls of this package return, wrapped in an [*Error] that names
@@ -16,29 +20,28 @@ var (
 	// same value as net.ErrClosed.
 	ErrClosed = net.ErrClosed
 
-	// ErrPeerClosed: the peer closed the pipe, and said so. A C++ peer cannot
-	// say so: if it is killed while nothing is on its way from this end, that
-	// looks like a close. Dial again if there is more to say.
+	// ErrPeerClosed: the peer closed the pipe in an orderly way. A C++ peer that is
+	// killed while no message of this end is being sent cannot be distinguished
+	// from one that closes.
 	ErrPeerClosed = errors.New("peer closed the pipe")
 
-	// ErrPeerLost: a connection to the peer broke, or ended in the middle of a
-	// message: the peer died, or aborted, or the network failed. The cause
-	// follows in the text and in the error chain.
+	// ErrPeerLost: a connection broke or ended in the middle of a message, because
+	// the peer died or aborted or the network failed. The cause is in the text and in
+	// the error chain.
 	ErrPeerLost = errors.New("lost the peer")
 
 	// ErrProtocol: the peer sent something that the protocol does not allow.
-	// The pipe is closed; other pipes go on.
+	// The pipe is closed; other pipes are not affected.
 	ErrProtocol = errors.New("peer broke the protocol")
 
-	// ErrLimit: a message, a peer's claim or a number of connections exceeds a
-	// limit of the Options, which can be raised if the size is wanted; or a
-	// message has a description that is larger than the peer can take, or in the
-	// compatible dialect a part that the transport or the channel has no form for,
-	// as a tensor of 4 GiB over shm. Such a message is refused before any of it
-	// leaves, and the pipe goes on.
+	// ErrLimit: a message, a size claimed by the peer or a number of connections
+	// exceeds a limit of the Options; or a message has a descriptor that is larger
+	// than the peer can read or, in the compatible dialect, a part that the transport
+	// or the channel cannot carry, such as a tensor of 4 GiB over shm. A message of
+	// this end is rejected before any of it is sent, and the pipe stays open.
 	ErrLimit = errors.New("limit exceeded")
 
-	// ErrOptions: the Options given to New make no sense; the text says which.
+	// ErrOptions: the Options given to New are invalid; the text has the details.
 	ErrOptions = errors.New("bad options")
 
 	// ErrURL: a URL is not of the form transport://address, or names a
@@ -48,81 +51,81 @@ var (
 	// ErrNoTransport: the two ends share no transport.
 	ErrNoTransport = errors.New("no common transport")
 
-	// ErrNoChannel: the two ends share no channel for a pair of devices. The
-	// Plan says which channels were refused and why.
+	// ErrNoChannel: the two ends share no channel for a pair of devices. The Plan
+	// has the reasons why channels were rejected.
 	ErrNoChannel = errors.New("no channel for these devices")
 
-	// ErrPolicy: there is no path that the policies of both ends allow. The text says
-	// whose it is, and why what it requires is not to be had.
+	// ErrPolicy: there is no path that the policies of both ends allow. The text has
+	// the requirement, the end whose policy it is, and why it is not met.
 	ErrPolicy = errors.New("policy not met")
 
-	// ErrHandshake: the pipe could not be opened; the cause follows.
+	// ErrHandshake: the pipe could not be opened; the cause is in the error chain.
 	ErrHandshake = errors.New("handshake failed")
 
-	// ErrHandshakeTimeout: the peer did not finish opening the pipe in time.
+	// ErrHandshakeTimeout: the handshake did not finish within HandshakeTimeout.
 	ErrHandshakeTimeout = errors.New("handshake timed out")
 
-	// ErrCancelled: a call was cancelled when part of its message had left. In
-	// the compatible dialect that closes the pipe.
+	// ErrCancelled: a call was cancelled after a part of its message was sent or
+	// received. In the compatible dialect that closes the pipe.
 	ErrCancelled = errors.New("a call was cancelled in the middle of a message")
 
-	// ErrForbidden: the system does not let a channel do any more what it did when
-	// the pipe was opened; the cause follows. In the native dialect that message
-	// is lost, in the compatible one the pipe. It is channel.ErrForbidden.
+	// ErrForbidden: the system no longer permits an operation that a channel needs
+	// and that was permitted when the pipe was opened; the cause is in the error
+	// chain. In the native dialect the message is lost, in the compatible one the
+	// pipe is closed. It is channel.ErrForbidden.
 	ErrForbidden = channel.ErrForbidden
 
 	// ErrCopy: the system could not copy the memory of a tensor, at the sender or at
-	// the receiver, as where it is mapped and its file gone, or may not be written to;
-	// the cause follows. In the native dialect that message is lost, in the compatible
-	// one the pipe. It is channel.ErrCopy.
+	// the receiver, for example because it is a mapping of a truncated file or is not
+	// writable; the cause is in the error chain. In the native dialect the message is
+	// lost, in the compatible one the pipe is closed. It is channel.ErrCopy.
 	ErrCopy = channel.ErrCopy
 
-	// ErrUnopened: a channel could not open what it opens by itself, such as the
-	// lanes of mpt; the cause follows. In the native dialect the pipe does without, in
-	// the compatible one it is closed. It is channel.ErrUnopened.
+	// ErrUnopened: a channel could not open its own connections, such as the lanes of
+	// mpt; the cause is in the error chain. In the native dialect the pipe continues
+	// without them, in the compatible one it is closed. It is channel.ErrUnopened.
 	ErrUnopened = channel.ErrUnopened
 
-	// ErrAborted: the sender gave up the message in the middle; its reason
-	// follows. The pipe and the other messages go on.
-	ErrAborted = errors.New("the sender gave up the message")
+	// ErrAborted: the sender aborted the message; its reason is in the text. The pipe
+	// and its other messages are not affected.
+	ErrAborted = errors.New("the sender aborted the message")
 
-	// ErrChecksum: bytes changed on their way. The pipe is closed.
+	// ErrChecksum: received bytes do not match their checksum. The pipe is closed.
 	ErrChecksum = errors.New("checksum does not match")
 
-	// ErrDialect: one end does not speak the dialect that Options.Dialect of the
-	// other requires. The cause follows.
+	// ErrDialect: one end does not support the dialect that Options.Dialect of the
+	// other requires. The text has the reason.
 	ErrDialect = errors.New("no common dialect")
 
-	// ErrCloseTimeout: a graceful close gave up waiting, for writes of this
-	// end to leave or for the peer to close its end.
+	// ErrCloseTimeout: within CloseTimeout not all messages of this end were sent, or
+	// the peer did not close its end.
 	ErrCloseTimeout = errors.New("graceful close timed out")
 
-	// ErrMessage: the message given to Write cannot be sent.
+	// ErrMessage: the message given to Write cannot be sent; the text has the reason.
 	ErrMessage = errors.New("bad message")
 
-	// ErrAllocation: the memory given to Read does not fit the message. The
+	// ErrAllocation: the memory given to Read does not match the descriptor. The
 	// message can still be read.
 	ErrAllocation = errors.New("bad allocation")
 
-	// ErrNoControl: the peer cannot confirm messages; it is a C++ process, or
-	// of a version that does not know how.
+	// ErrNoControl: the peer cannot confirm messages, because it is a C++ process or
+	// an older version of this library.
 	ErrNoControl = errors.New("the peer cannot confirm that it has read a message")
 
-	// ErrUnconfirmed: the message has left, and the peer has not confirmed
-	// that it read it. It may have.
+	// ErrUnconfirmed: the message was sent and not confirmed. The peer may have read
+	// it.
 	ErrUnconfirmed = errors.New("the peer has not confirmed that it read the message")
 
 	// ErrAlreadyRead: the message was read or discarded before.
 	ErrAlreadyRead = errors.New("message was already read")
 )
 
-// Error is the error of a call: what was tried, with whom, on which
-// connection, and why it failed.
+// Error is the error that calls of this package return. It wraps the cause.
 type Error struct {
 	Op   string // the call: "dial", "accept", "write", "next", "read", ...
 	Peer string // the other end, empty if it is not known yet
-	Conn string // the connection within the pipe, as in "descriptor" or "channel basic 0"; empty if none in particular
-	Err  error
+	Conn string // the connection within the pipe, as in "descriptor" or "channel basic 0", or empty
+	Err  error  // the cause
 }
 
 func (e *Error) Error() string {
@@ -141,29 +144,89 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout makes Error a net.Error: it reports whether time ran out.
+// Timeout reports whether a time limit was exceeded. It is part of net.Error.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.Is(e.Err, ErrHandshakeTimeout) || errors.Is(e.Err, ErrCloseTimeout) ||
 		(errors.As(e.Err, &t) && t.Timeout())
 }
 
-// protocolError says what the peer did wrong.
+// protocolError returns an error that matches ErrProtocol and the errors that format wraps with %w.
+// The text is that of fmt.Errorf.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrProtocol, fmt.Errorf(format, args...))
 }
 
-// limitError says which limit was exceeded.
+// limitError returns an error that matches ErrLimit, for got units of a quantity of which limit are
+// allowed. what names the quantity.
 func limitError(what string, got, limit uint64) error {
 	return fmt.Errorf("%w: %s of %d, limit is %d", ErrLimit, what, got, limit)
 }
 
-// messageError says what is wrong with a message given to Write.
+// messageError returns an error that matches ErrMessage and the errors that format wraps with %w.
+// The text is that of fmt.Errorf.
 func messageError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrMessage, fmt.Errorf(format, args...))
 }
 
-// allocationError says what is wrong with an allocation given to Read.
+// allocationError returns an error that matches ErrAllocation and the errors that format wraps with
+// %w. The text is that of fmt.Errorf.
 func allocationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrAllocation, fmt.Errorf(format, args...))
 }
+
+// classify wraps the error of a connection or channel in the error of this package that it means:
+// ErrPeerClosed, ErrPeerLost, ErrProtocol or ErrChecksum. It returns nil, and errors with none of
+// these meanings or wrapped already, unchanged.
+func classify(err error) error {
+	switch {
+	case err == nil, isKnown(err):
+		return err
+	case errors.Is(err, native.ErrChecksum) && !errors.Is(err, ErrChecksum):
+		return fmt.Errorf("%w: %w", ErrChecksum, err)
+	case errors.Is(err, io.EOF):
+		return ErrPeerClosed
+	case errors.Is(err, transport.ErrFrame), errors.Is(err, channel.ErrProtocol):
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	case errors.Is(err, channel.ErrAborted), isConnectionLoss(err):
+		return fmt.Errorf("%w: %w", ErrPeerLost, err)
+	default:
+		return err
+	}
+}
+
+// isKnown reports whether err matches an error of this package that classify must keep as it is.
+func isKnown(err error) bool {
+	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy, ErrUnopened} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// isConnectionLoss reports whether err means that a connection has broken: an unexpected end, or
+// any error of the network or the operating system except the denial of a resource to this process
+// (transport.ErrResource).
+func isConnectionLoss(err error) bool {
+	if errors.Is(err, transport.ErrResource) {
+		return false
+	}
+	var errno syscall.Errno
+	var network net.Error
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
+		errors.As(err, &errno) || errors.As(err, &network)
+}
+
+// midMessage returns io.ErrUnexpectedEOF if err matches io.EOF, and else err. It is for a
+// connection that ended between two frames, which the transport reports as an orderly end, when a
+// message is incomplete.
+func midMessage(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// isPeerGone reports whether err means that the peer has closed the pipe or is lost.
+func isPeerGone(err error) bool { return errors.Is(err, ErrPeerClosed) || errors.Is(err, ErrPeerLost) }

@@ -16,65 +16,68 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// The life of a pipe, with messages of every form both ways, is repeated with a
-// fault at each frame boundary and within each frame of each connection. Where
-// a connection has no frames, each write counts as one.
+// The scenario, a pipe with messages of every form in both directions, is repeated with a
+// fault at each frame boundary and within each frame of each connection. On a raw
+// connection each write counts as a frame.
 func TestFaultAtEveryFrame(t *testing.T) {
+	short.Skip(t, "a fault at each frame of each connection")
 	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
 		for name, factory := range map[string]channel.Factory{"basic": basic.New(), "xth": xth.New()} {
-			overMem := func() way { return way{mem.New(mem.NewNetwork()), "faulty", plain(factory), dialect} }
-			overUV := func() way { return way{uv.New(), "127.0.0.1:0", plain(factory), dialect} }
+			overMem := func() setup { return setup{mem.New(mem.NewNetwork()), "faulty", plain(factory), dialect} }
+			overUV := func() setup { return setup{uv.New(), "127.0.0.1:0", plain(factory), dialect} }
 			with := name + "+" + dialect
 
-			// Every call must end by itself after a cut.
+			// After a cut every call must end without being cancelled.
 			t.Run("cut over mem+"+with, func(t *testing.T) {
-				eachPoint(t, runLife(t, overMem, nil), 5, func(t *testing.T, at simnet.Point) {
-					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, nil, simnet.CutAt(at)) })
+				eachPoint(t, runScenario(t, overMem, nil), 5, func(t *testing.T, at simnet.Point) {
+					synctest.Test(t, func(t *testing.T) { runScenario(t, overMem, nil, simnet.CutAt(at)) })
 				})
 			})
 			t.Run("cut over uv+"+with, func(t *testing.T) {
-				eachPoint(t, runLife(t, overUV, nil), 5, func(t *testing.T, at simnet.Point) {
-					t.Parallel() // where bulk breaks alone, both ends wait a while for the other's reason
-					runLife(t, overUV, nil, simnet.CutAt(at))
+				eachPoint(t, runScenario(t, overUV, nil), 5, func(t *testing.T, at simnet.Point) {
+					t.Parallel() // if only bulk breaks, both ends wait for a close frame of the other
+					runScenario(t, overUV, nil, simnet.CutAt(at))
 				})
 			})
-			// On a link that swallows everything, calls end when they are cancelled.
+			// On a link that drops everything, calls end when they are cancelled.
 			t.Run("cancelled over mem+"+with, func(t *testing.T) {
-				eachPoint(t, runLife(t, overMem, nil), 5, func(t *testing.T, at simnet.Point) {
-					synctest.Test(t, func(t *testing.T) { runLife(t, overMem, synctest.Wait, simnet.HalfOpenAt(at)) })
+				eachPoint(t, runScenario(t, overMem, nil), 5, func(t *testing.T, at simnet.Point) {
+					synctest.Test(t, func(t *testing.T) { runScenario(t, overMem, synctest.Wait, simnet.HalfOpenAt(at)) })
 				})
 			})
 		}
 	}
 }
 
-// The same with lanes, which have tensors of their own.
+// The same with lanes, which carry large tensors.
 func TestFaultAtEveryFrameOfLanes(t *testing.T) {
-	over := func() way { return way{mem.New(mem.NewNetwork()), "faulty", striped, pipe.DialectNative} }
+	short.Skip(t, "a fault at each frame of each lane")
+	over := func() setup { return setup{mem.New(mem.NewNetwork()), "faulty", striped, pipe.DialectNative} }
 	var whole *simnet.Network
-	synctest.Test(t, func(t *testing.T) { whole = runLife(t, over, nil) })
+	synctest.Test(t, func(t *testing.T) { whole = runScenario(t, over, nil) })
 	require.True(t, lanesCarry(whole))
 	t.Run("cut", func(t *testing.T) {
 		eachPoint(t, whole, 15, func(t *testing.T, at simnet.Point) {
-			synctest.Test(t, func(t *testing.T) { runLife(t, over, nil, simnet.CutAt(at)) })
+			synctest.Test(t, func(t *testing.T) { runScenario(t, over, nil, simnet.CutAt(at)) })
 		})
 	})
 	t.Run("cancelled", func(t *testing.T) {
 		eachPoint(t, whole, 15, func(t *testing.T, at simnet.Point) {
-			synctest.Test(t, func(t *testing.T) { runLife(t, over, synctest.Wait, simnet.HalfOpenAt(at)) })
+			synctest.Test(t, func(t *testing.T) { runScenario(t, over, synctest.Wait, simnet.HalfOpenAt(at)) })
 		})
 	})
 }
 
-// On slow links a life takes long, and is no other.
+// On slow links all calls of the scenario succeed.
 func TestSlowLinks(t *testing.T) {
 	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
 		for name, rules := range map[string][]simnet.Rule{
@@ -84,8 +87,8 @@ func TestSlowLinks(t *testing.T) {
 		} {
 			t.Run(name+" "+dialect, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					over := func() way { return way{mem.New(mem.NewNetwork()), "slow", plain(basic.New()), dialect} }
-					l, _ := live(t, over, nil, rules...)
+					over := func() setup { return setup{mem.New(mem.NewNetwork()), "slow", plain(basic.New()), dialect} }
+					l, _ := startScenario(t, over, nil, rules...)
 					l.check(t, true)
 				})
 			})
@@ -93,56 +96,56 @@ func TestSlowLinks(t *testing.T) {
 	}
 }
 
-// way is what a life runs over.
-type way struct {
+// setup is the transport, channel and dialect of a scenario.
+type setup struct {
 	transport transport.Transport
 	addr      string
 	channel   func(transport.Transport) channel.Factory
 	dialect   string
 }
 
-// plain is a channel without connections of its own.
+// plain returns a constructor for a channel that needs no transport of its own.
 func plain(f channel.Factory) func(transport.Transport) channel.Factory {
 	return func(transport.Transport) channel.Factory { return f }
 }
 
-// lanes is how many a striped channel has.
+// lanes is the number of lanes of a striped channel.
 const lanes = 2
 
 func striped(t transport.Transport) channel.Factory {
 	return mpt.New(mpt.Lanes{Count: lanes, Transport: t})
 }
 
-// eachPoint counts the frames of an undisturbed life and calls f for each place
-// in them, or for every so manieth under the race detector. Where packets are put
-// together as it happens, no two lives have the same number of them, and a point
-// behind the end is none.
-func eachPoint(t *testing.T, undisturbed *simnet.Network, every int, f func(t *testing.T, at simnet.Point)) {
-	points := pointsOf(undisturbed)
+// eachPoint calls f for each point in the frames of a run without faults; under the race
+// detector only for every n-th, n being every. Where writes are combined depending on the
+// timing, runs differ in their number of frames, and a fault at a point after the end has
+// no effect.
+func eachPoint(t *testing.T, faultless *simnet.Network, every int, f func(t *testing.T, at simnet.Point)) {
+	points := pointsOf(faultless)
 	require.Greater(t, len(points), 30)
-	taken := 0
+	tested := 0
 	for i, p := range points {
-		if race.Takes(i, len(points), every) {
-			taken++
+		if race.Includes(i, len(points), every) {
+			tested++
 			t.Run(p.name, func(t *testing.T) { f(t, p.at) })
 		}
 	}
-	t.Logf("%d of %d points", taken, len(points))
+	t.Logf("%d of %d points", tested, len(points))
 }
 
-// point is a place in the frames of a life.
+// point is a position in the frames of a scenario.
 type point struct {
 	name string
 	at   simnet.Point
 }
 
-// pointsOf lists those before and within each frame, by turns.
+// pointsOf returns for each frame the points before and within it.
 func pointsOf(network *simnet.Network) (all []point) {
 	for _, l := range network.Links() {
 		for _, end := range []simnet.End{simnet.Dialled, simnet.Accepted} {
 			for n := range l.Sent(end).Frames {
-				name := func(place string) string {
-					return fmt.Sprintf("link %d end %d %s frame %d", l.Number(), end, place, n)
+				name := func(position string) string {
+					return fmt.Sprintf("link %d end %d %s frame %d", l.Number(), end, position, n)
 				}
 				all = append(all,
 					point{name("before"), simnet.AfterFrames(l.Number(), end, n)},
@@ -153,158 +156,157 @@ func pointsOf(network *simnet.Network) (all []point) {
 	return all
 }
 
-// life is one run: two contexts, a pipe between them, and what its calls
-// returned.
-type life struct {
+// scenario is one run: two contexts, a pipe between them, and the errors of its calls.
+type scenario struct {
 	ctx            context.Context
 	client, server *pipe.Context
 	network        *simnet.Network
-	undisturbed    bool
+	faultless      bool
 	mu             sync.Mutex
 	errs           []error
 }
 
-// runLife runs a life to its end on a network with rules, and looks at what its
-// calls returned. With settle, calls are cancelled once everything has come to a
-// halt.
-func runLife(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) *simnet.Network {
-	l, network := live(t, over, settle, rules...)
-	l.check(t, l.undisturbed)
+// runScenario runs a scenario on a network with rules and checks the errors of its calls.
+// If settle is not nil, calls are cancelled once it has returned.
+func runScenario(t *testing.T, over func() setup, settle func(), rules ...simnet.Rule) *simnet.Network {
+	s, network := startScenario(t, over, settle, rules...)
+	s.check(t, s.faultless)
 	return network
 }
 
-func live(t *testing.T, over func() way, settle func(), rules ...simnet.Rule) (*life, *simnet.Network) {
-	way := over()
-	network := simnet.New(way.transport, rules...)
+// startScenario runs a scenario and returns it without checking its errors.
+func startScenario(t *testing.T, over func() setup, settle func(), rules ...simnet.Rule) (*scenario, *simnet.Network) {
+	setup := over()
+	network := simnet.New(setup.transport, rules...)
 	options := func() pipe.Options {
-		factory := way.channel(network)
+		factory := setup.channel(network)
 		name := "tensors"
 		if _, ok := factory.(*mpt.Factory); ok {
 			name = mpt.UVName
 		}
 		o := pipe.Options{
-			Dialect:    way.dialect,
+			Dialect:    setup.dialect,
 			Transports: []pipe.TransportEntry{{Name: "sim", Transport: network}},
 			Channels:   []pipe.ChannelEntry{{Name: name, Factory: factory}},
 		}
 		if len(rules) == 0 {
-			unhurried(&o) // else both ends of what breaks would wait for so long
+			longTimeouts(&o) // not with faults, where both ends wait for this long
 		}
 		return o
 	}
 	ctx, cancel := context.WithCancelCause(testContext(t))
-	l := &life{ctx: ctx, network: network, undisturbed: len(rules) == 0}
+	s := &scenario{ctx: ctx, network: network, faultless: len(rules) == 0}
 	var err error
-	l.client, err = pipe.New(options())
+	s.client, err = pipe.New(options())
 	require.NoError(t, err)
-	l.server, err = pipe.New(options())
+	s.server, err = pipe.New(options())
 	require.NoError(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.run(t, "sim://"+way.addr)
+		s.run(t, "sim://"+setup.addr)
 	}()
 	if settle != nil {
 		settle()
 		cancel(errEnough)
 	}
 	<-done
-	for _, c := range []*pipe.Context{l.client, l.server} {
+	for _, c := range []*pipe.Context{s.client, s.server} {
 		if err := c.Close(); err != nil {
-			l.ok(err)
+			s.record(err)
 		}
 	}
 	cancel(nil)
-	return l, network
+	return s, network
 }
 
-func (l *life) run(t *testing.T, url string) {
-	listener, err := l.server.Listen(l.ctx, url)
+func (s *scenario) run(t *testing.T, url string) {
+	listener, err := s.server.Listen(s.ctx, url)
 	require.NoError(t, err)
-	ctx, failed := context.WithCancelCause(l.ctx)
+	ctx, failed := context.WithCancelCause(s.ctx)
 	defer failed(nil)
 	accepted := make(chan struct{})
-	var talk sync.WaitGroup
-	defer talk.Wait()
-	talk.Go(func() {
-		client, err := l.client.Dial(ctx, listener.URLs()[0])
-		if !l.ok(err) {
-			failed(errEnough) // or Accept would wait for a pipe that never comes
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	calls.Go(func() {
+		client, err := s.client.Dial(ctx, listener.URLs()[0])
+		if !s.record(err) {
+			failed(errEnough) // ends Accept, which has no pipe to return
 			return
 		}
 		// The other end may yet fail to open the pipe.
-		talk.Go(func() {
+		calls.Go(func() {
 			select {
 			case <-client.Done():
 				failed(errEnough)
 			case <-accepted:
 			}
 		})
-		l.ask(client)
+		s.sendRequests(client)
 	})
 	server, err := listener.Accept(ctx)
 	close(accepted)
-	if l.ok(err) {
-		l.answer(t, server)
+	if s.record(err) {
+		s.serve(t, server)
 	}
 }
 
-// questions have every form of message; the second and the third do not fit
-// what is read ahead.
-func questions() []*pipe.Message {
+// requests returns a message of every form. The second and the third exceed the read-ahead
+// limits.
+func requests() []*pipe.Message {
 	return []*pipe.Message{
 		message(1, []int{100}, []int{1000}),
 		message(2, []int{300_000}, []int{200_000, 10}, device.CPU(), device.Device{}),
 		message(3, nil, []int{70_000, 80_000}, device.Device{}, device.CPU()),
 		message(4, nil, nil),
-		ofData(append(garbage(90_000), make([]byte, 90_000)...), pipe.CompressionS2, device.CPU()),
+		dataMessage(append(garbage(90_000), make([]byte, 90_000)...), pipe.CompressionS2, device.CPU()),
 	}
 }
 
-func (l *life) ask(client *pipe.Pipe) {
+func (s *scenario) sendRequests(client *pipe.Pipe) {
 	var ops []*pipe.WriteOp
-	sent := questions()
+	sent := requests()
 	for _, m := range sent {
-		ops = append(ops, client.WriteAsync(l.ctx, m))
+		ops = append(ops, client.WriteAsync(s.ctx, m))
 	}
-	l.stripe(client)
+	s.sendStriped(client)
 	if client.Plan().Dialect == pipe.DialectNative {
-		l.waver(client)
+		s.sendAborted(client)
 	}
-	if in, err := client.Next(l.ctx); l.ok(err) {
-		l.ok(in.Read(l.ctx, pipe.NewAllocation(in.Descriptor())))
+	if in, err := client.Next(s.ctx); s.record(err) {
+		s.record(in.Read(s.ctx, pipe.NewAllocation(in.Descriptor())))
 	}
 	for i, op := range ops {
-		l.ok(op.Wait(l.ctx))
-		scribble(sent[i]) // nobody may touch it any more
+		s.record(op.Wait(s.ctx))
+		overwrite(sent[i]) // the race detector reports a later use
 	}
 }
 
-// stripe sends tensors that are worth the lanes, where there can be any, until those
-// carry them. An undisturbed life is one in virtual time then: whatever opens lanes is
-// through before another tensor leaves.
-func (l *life) stripe(client *pipe.Pipe) {
+// sendStriped sends tensors that are large enough for the lanes until the lanes carry
+// them. It does nothing without lanes. A run without faults has virtual time and waits
+// until the lanes are open before it sends the next tensor.
+func (s *scenario) sendStriped(client *pipe.Pipe) {
 	if !isStriped(client) {
 		return
 	}
-	const most = 20 // or lanes that are cut would be waited for
+	const most = 20 // lanes that are cut never carry a tensor
 	for i := range most {
 		m := message(9, nil, []int{1 << 20}, device.CPU())
-		last := i == most-1 || lanesCarry(l.network)
+		last := i == most-1 || lanesCarry(s.network)
 		if last {
 			m.Metadata = nil
 		}
-		if !l.ok(client.Write(l.ctx, m)) || last {
+		if !s.record(client.Write(s.ctx, m)) || last {
 			return
 		}
-		if l.undisturbed {
+		if s.faultless {
 			synctest.Wait()
 		}
 	}
 }
 
-// lanesCarry reports whether a tensor has gone over the connections behind that of
-// the session and the one for bulk.
+// lanesCarry reports whether a tensor was sent over the lanes, whose links follow those of
+// the session and of bulk.
 func lanesCarry(network *simnet.Network) bool {
 	carried := int64(0)
 	for _, l := range network.Links() {
@@ -315,15 +317,15 @@ func lanesCarry(network *simnet.Network) bool {
 	return carried > 1<<20
 }
 
-// takeStripes takes them.
-func (l *life) takeStripes(t *testing.T, server *pipe.Pipe) bool {
+// readStriped reads the messages of sendStriped.
+func (s *scenario) readStriped(t *testing.T, server *pipe.Pipe) bool {
 	for isStriped(server) {
-		in, err := server.Next(l.ctx)
-		if !l.ok(err) {
+		in, err := server.Next(s.ctx)
+		if !s.record(err) {
 			return false
 		}
 		a := pipe.NewAllocation(in.Descriptor())
-		if l.ok(in.Read(l.ctx, a)) {
+		if s.record(in.Read(s.ctx, a)) {
 			m := message(9, nil, []int{1 << 20}, device.CPU())
 			m.Metadata = in.Descriptor().Metadata
 			same(t, m, in.Descriptor(), a)
@@ -340,91 +342,91 @@ func isStriped(p *pipe.Pipe) bool {
 	return name == mpt.UVName
 }
 
-// waver sends messages that this end or the other gives up, which is nothing to
-// the others, and last one that is wanted.
-func (l *life) waver(client *pipe.Pipe) {
-	ctx, cancel := context.WithCancelCause(l.ctx)
-	regretted, cancelled := message(5, nil, []int{100_000}), message(6, []int{150_000}, nil)
-	op, unread := client.WriteAsync(ctx, regretted), client.WriteAsync(l.ctx, cancelled)
+// sendAborted sends messages that this end or the peer aborts, which does not affect
+// others, and last one that is discarded.
+func (s *scenario) sendAborted(client *pipe.Pipe) {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	aborted, cancelled := message(5, nil, []int{100_000}), message(6, []int{150_000}, nil)
+	op, unread := client.WriteAsync(ctx, aborted), client.WriteAsync(s.ctx, cancelled)
 	cancel(errEnough)
-	l.unless(op.Wait(l.ctx), errEnough)
-	scribble(regretted)
-	l.ok(client.Write(l.ctx, message(7, nil, nil)))
-	l.ok(unread.Wait(l.ctx))
-	scribble(cancelled)
+	s.recordUnless(op.Wait(s.ctx), errEnough)
+	overwrite(aborted)
+	s.record(client.Write(s.ctx, message(7, nil, nil)))
+	s.record(unread.Wait(s.ctx))
+	overwrite(cancelled)
 }
 
-func (l *life) answer(t *testing.T, server *pipe.Pipe) {
-	for _, m := range questions() {
-		in, err := server.Next(l.ctx)
-		if !l.ok(err) {
+func (s *scenario) serve(t *testing.T, server *pipe.Pipe) {
+	for _, m := range requests() {
+		in, err := server.Next(s.ctx)
+		if !s.record(err) {
 			return
 		}
 		a := pipe.NewAllocation(in.Descriptor())
-		if l.ok(in.Read(l.ctx, a)) {
+		if s.record(in.Read(s.ctx, a)) {
 			same(t, m, in.Descriptor(), a)
 		}
 	}
-	if !l.takeStripes(t, server) {
+	if !s.readStriped(t, server) {
 		return
 	}
-	if server.Plan().Dialect == pipe.DialectNative && !l.endure(server) {
+	if server.Plan().Dialect == pipe.DialectNative && !s.readAborted(server) {
 		return
 	}
-	l.ok(server.Write(l.ctx, message(8, []int{50}, []int{60, 90_000})))
+	s.record(server.Write(s.ctx, message(8, []int{50}, []int{60, 90_000})))
 }
 
-// endure takes what the other end sends in waver.
-func (l *life) endure(server *pipe.Pipe) bool {
+// readAborted reads the messages of sendAborted.
+func (s *scenario) readAborted(server *pipe.Pipe) bool {
 	for {
-		in, err := server.Next(l.ctx)
-		if !l.ok(err) {
+		in, err := server.Next(s.ctx)
+		if !s.record(err) {
 			return false
 		}
-		ctx, cancel := context.WithCancelCause(l.ctx)
+		ctx, cancel := context.WithCancelCause(s.ctx)
 		switch a := pipe.NewAllocation(in.Descriptor()); string(in.Descriptor().Metadata) {
 		case "metadata 5":
-			l.unless(in.Read(ctx, a), pipe.ErrAborted)
+			s.recordUnless(in.Read(ctx, a), pipe.ErrAborted)
 		case "metadata 6":
 			var read sync.WaitGroup
-			read.Go(func() { l.unless(in.Read(ctx, a), errEnough) })
+			read.Go(func() { s.recordUnless(in.Read(ctx, a), errEnough) })
 			cancel(errEnough)
 			read.Wait()
-			clear(a.Payloads[0])                             // nobody may touch it any more
-			l.unless(in.Discard(l.ctx), pipe.ErrAlreadyRead) // if Read was too late to begin
+			clear(a.Payloads[0])                                   // the race detector reports a later use
+			s.recordUnless(in.Discard(s.ctx), pipe.ErrAlreadyRead) // if Read ended before it claimed the message
 		default:
 			cancel(nil)
-			l.ok(in.Discard(ctx))
+			s.record(in.Discard(ctx))
 			return true
 		}
 		cancel(nil)
 	}
 }
 
-// unless notes what a call returned that may fail for a reason of its own.
-func (l *life) unless(err, reason error) {
-	if !errors.Is(err, reason) {
-		l.ok(err)
+// recordUnless records the error of a call unless it matches expected.
+func (s *scenario) recordUnless(err, expected error) {
+	if !errors.Is(err, expected) {
+		s.record(err)
 	}
 }
 
-// ok notes what a call returned.
-func (l *life) ok(err error) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.errs = append(l.errs, err)
+// record records the error of a call and reports whether it is nil.
+func (s *scenario) record(err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.errs = append(s.errs, err)
 	return err == nil
 }
 
-// check looks at what the calls returned: a fault may fail any of them, in a
-// way that programs can tell.
-func (l *life) check(t *testing.T, undisturbed bool) {
+// check requires that the calls have returned only errors that a program can expect after
+// a fault, and none without faults.
+func (s *scenario) check(t *testing.T, faultless bool) {
 	t.Helper()
-	for _, err := range l.errs {
+	for _, err := range s.errs {
 		if err == nil {
 			continue
 		}
-		require.False(t, undisturbed, "%v", err)
+		require.False(t, faultless, "%v", err)
 		var e *pipe.Error
 		require.ErrorAs(t, err, &e)
 		known := []error{errEnough, pipe.ErrPeerLost, pipe.ErrPeerClosed, pipe.ErrCancelled, pipe.ErrAborted, pipe.ErrHandshake, pipe.ErrCloseTimeout}

@@ -12,8 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A full budget blocks the writer; nothing is lost and nothing is buffered
-// beyond it.
+// A full budget blocks the writer. No message is lost, and none is buffered beyond the
+// budget.
 func TestFullBudgetBlocksTheWriter(t *testing.T) {
 	for _, path := range []path{memPath(), nativePath()} {
 		t.Run(path.name, func(t *testing.T) { fullBudgetBlocksTheWriter(t, path) })
@@ -47,8 +47,7 @@ func fullBudgetBlocksTheWriter(t *testing.T, path path) {
 	})
 }
 
-// The budget of a context is shared by its pipes, and given back by one that
-// is torn down.
+// The pipes of a context share its budget. A pipe that fails releases its bytes.
 func TestContextBudgetIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := memPath()
@@ -56,14 +55,14 @@ func TestContextBudgetIsShared(t *testing.T) {
 		b := newContext(t, path)
 		one, _ := connectContexts(t, a, b, path.url)
 		two, server := connectContexts(t, a, b, path.url)
-		hog := one.WriteAsync(t.Context(), message(1, []int{8 << 20}, nil)) // larger than the budget: it counts as half
+		large := one.WriteAsync(t.Context(), message(1, []int{8 << 20}, nil)) // larger than the budget: it counts as half of it
 		other := one.WriteAsync(t.Context(), message(1, []int{8 << 20}, nil))
 		waiting := make(chan *pipe.WriteOp, 1)
 		go func() { waiting <- two.WriteAsync(context.Background(), message(2, []int{10}, nil)) }()
 		synctest.Wait()
 		require.Empty(t, waiting)
 		one.Abort(pipe.ErrClosed)
-		require.Error(t, hog.Wait(t.Context()))
+		require.Error(t, large.Wait(t.Context()))
 		require.Error(t, other.Wait(t.Context()))
 		op := <-waiting
 		expect(t, server, message(2, []int{10}, nil))
@@ -90,7 +89,8 @@ func TestWaitForBudgetIsCancelled(t *testing.T) {
 	})
 }
 
-// What the peer sends and nobody takes stays at the peer, beyond the read-ahead.
+// Messages that the application does not read stay at the peer, beyond the read-ahead
+// limits.
 func TestReadAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath(), func(o *pipe.Options) {
@@ -113,7 +113,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 	})
 }
 
-func TestLimitsOfWhatIsWritten(t *testing.T) {
+func TestWriteLimits(t *testing.T) {
 	client, server := connect(t, memPath(), func(o *pipe.Options) {
 		o.Limits = pipe.Limits{DescriptorBytes: 1000, Payloads: 2, Tensors: 2, PayloadBytes: 100, TensorBytes: 200, MessageBytes: 350}
 	})
@@ -147,7 +147,7 @@ func TestAllocationMustFit(t *testing.T) {
 	in, err := server.Next(testContext(t))
 	require.NoError(t, err)
 	fits := func() pipe.Allocation { return pipe.NewAllocation(in.Descriptor()) }
-	for name, spoil := range map[string]func(*pipe.Allocation){
+	for name, change := range map[string]func(*pipe.Allocation){
 		"no payload":       func(a *pipe.Allocation) { a.Payloads = nil },
 		"a tensor less":    func(a *pipe.Allocation) { a.Tensors = a.Tensors[:1] },
 		"payload too long": func(a *pipe.Allocation) { a.Payloads[0] = make([]byte, 11) },
@@ -155,7 +155,7 @@ func TestAllocationMustFit(t *testing.T) {
 		"zero buffer":      func(a *pipe.Allocation) { a.Tensors[0] = device.Buffer{} },
 	} {
 		a := fits()
-		spoil(&a)
+		change(&a)
 		require.ErrorIs(t, in.Read(testContext(t), a), pipe.ErrAllocation, name)
 	}
 	same(t, m, in.Descriptor(), read(t, in))
@@ -164,7 +164,7 @@ func TestAllocationMustFit(t *testing.T) {
 	require.ErrorIs(t, in.Discard(testContext(t)), pipe.ErrAlreadyRead)
 }
 
-// Discarded messages of any size take little memory and disturb nobody.
+// Discarding a message of any size takes little memory and does not affect other messages.
 func TestDiscard(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		ops := []*pipe.WriteOp{
@@ -195,9 +195,9 @@ func TestStatsCount(t *testing.T) {
 	require.Zero(t, client.Stats().Received)
 }
 
-// The dialects differ in how many parts a message can have. What is refused is
-// refused before anything leaves.
-func TestMorePartsThanHaveNumbers(t *testing.T) {
+// The dialects have different bounds on the number of parts. A message beyond the bound is
+// rejected before any of it is sent.
+func TestTooManyPartsForDialect(t *testing.T) {
 	many := func(o *pipe.Options) { o.Limits.Payloads = 1 << 17 }
 	for _, p := range []path{memPath(), nativePath()} {
 		t.Run(p.name, func(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -35,33 +35,34 @@ type path struct {
 	url     string // where to listen
 	inline  int    // the limit of inline parts in bytes
 	opts    func() pipe.Options
-	refused error // why this machine does not have it
-	chosen  bool  // for the race detector
+	refused error // why it does not work on this machine
+	chosen  bool  // also tested under the race detector
 }
 
-// via is a transport that paths take.
-type via struct {
+// pathTransport is a transport of paths.
+type pathTransport struct {
 	name    string
 	url     string
 	entry   func() pipe.TransportEntry
 	refused error
 }
 
-// by is a channel that paths take, over a transport that may be its own too.
-type by struct {
+// pathChannel is a channel of paths. It may use the transport of the path for its own
+// connections.
+type pathChannel struct {
 	name     string
 	dialects []string
 	entry    func(over transport.Transport) pipe.ChannelEntry
 	refused  error
 }
 
-func transports() []via {
+func transports() []pathTransport {
 	network := mem.NewNetwork()
 	const loopback = "uv://127.0.0.1:0"
 	named := func(name string, t transport.Transport) pipe.TransportEntry {
 		return pipe.TransportEntry{Name: name, Priority: 1, Transport: t}
 	}
-	return []via{
+	return []pathTransport{
 		{"mem", "mem://", func() pipe.TransportEntry { return named("mem", mem.New(network)) }, nil},
 		{"uv", loopback, func() pipe.TransportEntry { return named("uv", uv.New()) }, nil},
 		{"tls", loopback, func() pipe.TransportEntry { return named("uv", overTLS()) }, nil},
@@ -69,16 +70,16 @@ func transports() []via {
 	}
 }
 
-// dialects are those that a channel is tested in where nothing speaks against it.
+// dialects returns the dialects in which a channel is tested by default.
 func dialects() []string { return []string{pipe.DialectCompatible, pipe.DialectNative} }
 
-func channels() []by {
-	constant := func(name string, f channel.Factory) by {
-		return by{name, dialects(), func(transport.Transport) pipe.ChannelEntry {
+func channels() []pathChannel {
+	constant := func(name string, f channel.Factory) pathChannel {
+		return pathChannel{name, dialects(), func(transport.Transport) pipe.ChannelEntry {
 			return pipe.ChannelEntry{Name: name, Priority: 1000, Factory: f}
 		}, f.Viable()}
 	}
-	return []by{
+	return []pathChannel{
 		constant("basic", basic.New()),
 		constant("xth", xth.New()),
 		constant("cma", cma.New(cma.Options{})),
@@ -89,8 +90,8 @@ func channels() []by {
 	}
 }
 
-// laneAddr is where lanes listen: where the pipe came in, or, through shared memory,
-// under a name that no other process of this machine has.
+// laneAddr returns the address at which lanes listen: the default or, through shared
+// memory, a name that is unique on this machine.
 func laneAddr(over transport.Transport) string {
 	if _, ok := over.(*shm.Transport); !ok {
 		return ""
@@ -100,9 +101,8 @@ func laneAddr(over transport.Transport) string {
 
 var laneNames atomic.Int64
 
-// paths lists the combinations that tests go through: all with which the package
-// must work, and under the race detector half of them, among which every two of
-// transport, channel and dialect still meet.
+// paths returns the paths under test: all of them or, under the race detector, half of
+// them, in which each pair of transport, channel and dialect still occurs.
 func paths() []path {
 	return slices.DeleteFunc(allPaths(), func(p path) bool { return race.Enabled && !p.chosen })
 }
@@ -147,8 +147,8 @@ func inlineLimit(transport, dialect string) int {
 	}
 }
 
-// memPath is the plainest path, for tests that are not about paths, and
-// nativePath the plainest one of the native dialect.
+// memPath returns the simplest path of the compatible dialect, for tests that do not
+// depend on the path, and nativePath that of the native dialect.
 func memPath() path    { return pathNamed("mem+basic+" + pipe.DialectCompatible) }
 func nativePath() path { return pathNamed("mem+basic+" + pipe.DialectNative) }
 
@@ -158,7 +158,7 @@ func pathNamed(name string) path {
 			return p
 		}
 	}
-	panic("no " + name)
+	panic("no path " + name)
 }
 
 // onEveryPath runs f over each path with a fresh pair of pipes.
@@ -166,7 +166,7 @@ func onEveryPath(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)) 
 	onPaths(t, paths(), f)
 }
 
-// pathsOf lists the paths of one dialect.
+// pathsOf returns the paths of one dialect.
 func pathsOf(dialect string) []path {
 	return slices.DeleteFunc(paths(), func(p path) bool { return p.dialect != dialect })
 }
@@ -180,7 +180,7 @@ func onPaths(t *testing.T, paths []path, f func(t *testing.T, client, server *pi
 	}
 }
 
-// connect opens a pipe between two contexts; they are closed with the test.
+// connect opens a pipe between two contexts, which are closed at the end of the test.
 func connect(t testing.TB, p path, adjust ...func(*pipe.Options)) (client, server *pipe.Pipe) {
 	t.Helper()
 	a, b := newContext(t, p, adjust...), newContext(t, p, adjust...)
@@ -193,7 +193,7 @@ func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Conte
 		t.Skip(p.refused)
 	}
 	o := p.opts()
-	unhurried(&o)
+	longTimeouts(&o)
 	for _, f := range adjust {
 		f(&o)
 	}
@@ -203,12 +203,14 @@ func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Conte
 	return c
 }
 
-// unhurried is for tests that run in real time on machines that are busy with
-// something else: what the usual time limits end there is no fault of the pipe.
-func unhurried(o *pipe.Options) { o.HandshakeTimeout, o.CloseTimeout = patience.Limit, patience.Limit }
+// longTimeouts is for tests in real time: on a busy machine the default timeouts would end
+// operations that are only slow.
+func longTimeouts(o *pipe.Options) {
+	o.HandshakeTimeout, o.CloseTimeout = testwait.Limit, testwait.Limit
+}
 
-// usual undoes that.
-func usual(o *pipe.Options) { o.HandshakeTimeout, o.CloseTimeout = 0, 0 }
+// defaultTimeouts restores the default timeouts.
+func defaultTimeouts(o *pipe.Options) { o.HandshakeTimeout, o.CloseTimeout = 0, 0 }
 
 func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, server *pipe.Pipe) {
 	t.Helper()
@@ -216,7 +218,7 @@ func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, serv
 	return client, server
 }
 
-// connectAndKeep returns the listener, too.
+// connectAndKeep opens a pipe and returns the listener too.
 func connectAndKeep(t testing.TB, a, b *pipe.Context, url string) (l *pipe.Listener, client, server *pipe.Pipe) {
 	t.Helper()
 	ctx := testContext(t)
@@ -229,15 +231,15 @@ func connectAndKeep(t testing.TB, a, b *pipe.Context, url string) (l *pipe.Liste
 	return l, client, server
 }
 
-// testContext ends long after any test should have: a hang becomes a failure.
+// testContext returns a context that ends after a minute, so that a test that hangs fails.
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// message builds a message of which every byte and every piece of metadata is
-// known. targets has one device per tensor, zero for the receiver's choice.
+// message returns a message with known bytes and metadata. targets has one device per
+// tensor; a missing or zero one leaves the choice to the receiver.
 func message(seed int, payloads []int, tensors []int, targets ...device.Device) *pipe.Message {
 	m := &pipe.Message{Metadata: fmt.Appendf(nil, "metadata %d", seed)}
 	for i, n := range payloads {
@@ -259,7 +261,8 @@ func message(seed int, payloads []int, tensors []int, targets ...device.Device) 
 	return m
 }
 
-// pattern computes no byte twice: the race detector makes that slow.
+// pattern returns n bytes that depend on seed. They repeat, as computing each is slow
+// under the race detector.
 func pattern(n, seed int) []byte {
 	const period = 1 << 16
 	p := make([]byte, n)
@@ -272,7 +275,7 @@ func pattern(n, seed int) []byte {
 	return p
 }
 
-// receive reads the next message into fresh memory.
+// receive reads the next message into newly allocated memory.
 func receive(t testing.TB, p *pipe.Pipe) (*pipe.Descriptor, pipe.Allocation) {
 	t.Helper()
 	in, err := p.Next(testContext(t))
@@ -287,14 +290,14 @@ func read(t testing.TB, in *pipe.Incoming) pipe.Allocation {
 	return a
 }
 
-// expect receives one message and compares all of it with m.
+// expect receives a message and compares it with m.
 func expect(t testing.TB, p *pipe.Pipe, m *pipe.Message) {
 	t.Helper()
 	d, a := receive(t, p)
 	same(t, m, d, a)
 }
 
-// same compares what was received with what was sent.
+// same compares a received message with the one that was sent.
 func same(t testing.TB, m *pipe.Message, d *pipe.Descriptor, a pipe.Allocation) {
 	t.Helper()
 	require.Equal(t, string(m.Metadata), string(d.Metadata))
@@ -317,14 +320,14 @@ func same(t testing.TB, m *pipe.Message, d *pipe.Descriptor, a pipe.Allocation) 
 	}
 }
 
-// write sends and waits.
+// write calls Write and requires that it succeeds.
 func write(t testing.TB, p *pipe.Pipe, m *pipe.Message) {
 	t.Helper()
 	require.NoError(t, p.Write(testContext(t), m))
 }
 
-// exchange queues all messages at one end before the other reads any, in both
-// directions one after the other.
+// exchange writes all messages at one end before the other reads any, in one direction
+// after the other.
 func exchange(t *testing.T, client, server *pipe.Pipe, messages ...*pipe.Message) {
 	for _, ends := range [][2]*pipe.Pipe{{client, server}, {server, client}} {
 		var ops []*pipe.WriteOp

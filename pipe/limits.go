@@ -2,19 +2,22 @@ package pipe
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// Limits bound what a message, a peer or all pipes of a context together may
-// take. They are checked before memory is allocated, for messages of this end
-// as for those of the peer. A field of 0 takes the default.
+// Limits bound the resources of a message, of a peer, or of all pipes of a context
+// together. They are checked before memory is allocated, for messages of both ends. A
+// field of 0 takes the default.
 type Limits struct {
-	// DescriptorBytes bounds the description of one message as it travels: all
-	// its metadata, and some 20 bytes per payload and tensor. Default 4 MiB.
+	// DescriptorBytes bounds the encoded descriptor of one message: all metadata,
+	// and some 20 bytes per payload and tensor. Default 4 MiB.
 	DescriptorBytes int
 
 	// Payloads and Tensors bound their number in one message. Default 65536
@@ -22,72 +25,71 @@ type Limits struct {
 	Payloads int
 	Tensors  int
 
-	// PayloadBytes and TensorBytes bound each one's size. Default 4 GiB and
-	// 64 GiB. In the compatible dialect the transport may carry less: ErrLimit.
+	// PayloadBytes and TensorBytes bound the size of one payload and of one
+	// tensor. Default 4 GiB and 64 GiB. In the compatible dialect the transport may
+	// have a lower bound; larger parts then fail with ErrLimit.
 	PayloadBytes int
 	TensorBytes  int
 
-	// MessageBytes bounds the sum of all payloads and tensors of a message.
-	// A receiver that allocates whatever a description says needs no other
-	// protection from its peers. Default 64 GiB.
+	// MessageBytes bounds the sum of all payloads and tensors of a message, and so
+	// the memory of a receiver that allocates as much as a descriptor announces.
+	// Default 64 GiB.
 	MessageBytes int
 
-	// PipeBytesInFlight and ContextBytesInFlight bound the bytes of messages
-	// that were given to Write and have not left, for one pipe and for all
-	// pipes of the context. A writer waits while they are exceeded. A message
-	// larger than the bound of the pipe passes when it is alone; of the context's,
-	// no message takes more than half. What is to be compressed counts twice until
-	// that is done, and then with the memory that it takes. Default 1 GiB and
-	// 4 GiB.
+	// PipeBytesInFlight and ContextBytesInFlight bound the bytes of messages that
+	// were given to Write and are not sent yet, for one pipe and for all pipes of
+	// the context. Writers wait while a bound is reached. A message larger than the
+	// pipe's bound is sent alone; of the context's bound a message counts at most
+	// half. A part that will be compressed counts twice until it is, and with its
+	// compressed size from then on. Default 1 GiB and 4 GiB.
 	PipeBytesInFlight    int
 	ContextBytesInFlight int
 
-	// ReadAheadMessages and ReadAheadBytes bound what a pipe takes in before
-	// the application asks for it: descriptors and small payloads. Default 16
+	// ReadAheadMessages and ReadAheadBytes bound the descriptors and small payloads
+	// that a pipe reads before the application calls Next and Read. Default 16
 	// messages and 256 KiB.
 	ReadAheadMessages int
 	ReadAheadBytes    int
 
-	// ContextWindowBytes bounds what peers may have on their way to, or unread
-	// at, all native pipes of the context together, beyond 256 KiB per stream:
-	// what the windows of their sessions may grow by. A pipe that gets nothing
-	// of it still works, at 256 KiB per round trip. Through shared memory it
-	// bounds what this end may have on its way: what the rings that it writes to
-	// may grow by, each by 2 MiB, beyond 656 KiB for the messages of a pipe, as
-	// much for its large data if those use a ring, and 84 KiB for each other
-	// stream. A ring begins with 16 or 4 KiB, and returns to that size, and its
-	// bytes to the budget, after 4 to 8 s without writes. Default 256 MiB.
+	// ContextWindowBytes bounds by how much the windows of all native sessions of
+	// the context together may grow beyond 256 KiB per stream: bytes that peers have
+	// sent and this end has not read. A pipe whose windows cannot grow still works,
+	// at 256 KiB per round trip. With shared memory it bounds by how much the rings
+	// to which this end writes may grow, each by 2 MiB, beyond 656 KiB for the
+	// messages of a pipe, as much for its large data if that uses a ring, and 84 KiB
+	// for each other stream. A ring starts with 16 or 4 KiB; after 4 to 8 s without
+	// writes it shrinks to that size and releases its bytes. Default 256 MiB.
 	ContextWindowBytes int
 
-	// HandshakesInProgress bounds the accepted connections of a context that
-	// have not said yet what they are for, and as many pipes that are being
-	// opened; further ones are closed at once, but for those that the pipes
-	// being opened expect. Default 1024.
+	// HandshakesInProgress bounds the accepted connections of a context that have
+	// not sent their first packet, and separately the pipes that are being opened.
+	// Further connections are closed at once, except those that a pipe being opened
+	// expects. Default 1024.
 	HandshakesInProgress int
 
 	// HandshakeBytes bounds each message of the handshake. Default 256 KiB.
 	HandshakeBytes int
 
-	// UnadmittedBytes bounds the memory that peers take which dialled this end and
-	// which the application has not admitted, see [Pipe.Admit], all together: frames of
-	// handshakes, messages and control streams, whole or in part, bytes in sessions,
-	// and copies of messages that the peer does not take in. When it is used up the
-	// peers that hold most are disconnected, with an error that matches ErrLimit; until
-	// their memory is free, calls on other pipes that are not admitted may wait. It
-	// does not count what a pipe costs without any byte, some 100 KiB of buffers and
-	// stacks, and 64 KiB of TLS for each connection of the compatible dialect; nor
-	// rings in shared memory, nor memory of the application. Default 0, which is no
-	// bound.
+	// UnadmittedBytes is a quota for all clients together that the application has
+	// not admitted, see [Pipe.Admit]: whole and partial frames of handshakes, messages
+	// and control streams, bytes in sessions, and copies of messages that the peer
+	// does not read. When it is used up the peers that hold most are disconnected, with
+	// an error that matches ErrLimit; until their memory is free, calls on other
+	// unadmitted pipes may block. It does not count the fixed memory of a pipe, some
+	// 100 KiB of buffers and stacks, and 64 KiB of TLS for each connection of the
+	// compatible dialect; nor rings in shared memory, nor memory of the application.
+	// Default 0, which means no bound.
 	UnadmittedBytes int
 
 	// AcceptBacklog bounds the open pipes that wait for Accept. Default 128.
 	AcceptBacklog int
 }
 
-// maxInt keeps the defaults within an int on 32-bit machines.
+// maxInt returns n as an int or, if it is larger than an int of this machine can be, the largest
+// int.
 func maxInt(n int64) int { return int(min(n, math.MaxInt)) }
 
-// check refuses limits that bound nothing.
+// check returns an error that matches ErrOptions if a limit is negative.
 func (l Limits) check() error {
 	for name, n := range map[string]int{
 		"DescriptorBytes":      l.DescriptorBytes,
@@ -131,7 +133,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// wire returns the limits for decoding.
+// wire returns the limits for decoding messages of TensorPipe's protocol.
 func (l Limits) wire() wire.Limits {
 	return wire.Limits{
 		Frame:    int64(max(l.DescriptorBytes, l.HandshakeBytes)),
@@ -148,3 +150,138 @@ func (l Limits) native() native.Limits {
 		Tensors:    l.Tensors,
 	}.WithDefaults()
 }
+
+// Admit stops counting the pipe's memory against Limits.UnadmittedBytes. An application calls it
+// when it trusts the peer. It has no effect on a pipe that this end has dialled, that is admitted
+// already or that is closed.
+func (p *Pipe) Admit() { p.account.Close() }
+
+// unadmittedError returns the error, which matches ErrLimit, of a pipe or handshake that was ended
+// because its peer held the largest part of an exhausted quota.
+func (c *Context) unadmittedError() error {
+	return fmt.Errorf("%w: peers that are not admitted hold the %d bytes of UnadmittedBytes, and this peer holds the most",
+		ErrLimit, c.limits.UnadmittedBytes)
+}
+
+// failOnEviction makes the pipe fail when the quota evicts its account; until then that ended the
+// handshake. If the account has been evicted already it returns an error that matches ErrLimit.
+func (p *Pipe) failOnEviction() error {
+	fail := func() { p.engine.fail(p.errorFor("connection", "", p.context.unadmittedError())) }
+	if !p.account.OnEvict(fail) {
+		return p.context.unadmittedError()
+	}
+	return nil
+}
+
+// charge is the number of bytes that one frame of the peer counts in the account of its pipe or
+// handshake. The zero charge counts nothing.
+type charge struct {
+	context *Context
+	account *quota.Account
+	bytes   int
+}
+
+func (p *Pipe) newCharge() charge { return charge{context: p.context, account: p.account} }
+
+// grow raises the charge to n bytes; a larger charge stays, and a nil charge counts nothing. It is
+// called before the memory is allocated. It may block until the quota has room. If the peer is
+// evicted, it returns an error that matches ErrLimit.
+func (c *charge) grow(n int) error {
+	if c == nil || c.account == nil || n <= c.bytes {
+		return nil
+	}
+	if !c.account.Charge(n - c.bytes) {
+		return c.context.unadmittedError()
+	}
+	c.bytes = n
+	return nil
+}
+
+// shrink lowers the charge to n bytes; a smaller charge stays.
+func (c *charge) shrink(n int) {
+	if c.account != nil && n < c.bytes {
+		c.account.Release(c.bytes - n)
+		c.bytes = n
+	}
+}
+
+// release lowers the charge to 0.
+func (c *charge) release() { c.shrink(0) }
+
+// writeBudget bounds the bytes of the messages that one pipe is writing, by the pipe's own budget
+// and that of its context.
+type writeBudget struct {
+	own    *budget.Budget
+	shared *budget.Budget
+}
+
+func newWriteBudget(c *Context) writeBudget {
+	return writeBudget{own: budget.New(c.limits.PipeBytesInFlight), shared: c.inFlight}
+}
+
+// acquire acquires n bytes, which the caller must release. It blocks until they are available, and
+// reports false, with nothing acquired, if ctx ends or stop is closed first.
+func (r *writeBudget) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
+	if !r.own.Acquire(ctx, stop, n) {
+		return false
+	}
+	if !r.shared.Acquire(ctx, stop, r.sharedCost(n)) {
+		r.own.Release(n)
+		return false
+	}
+	return true
+}
+
+// tryAcquire acquires n bytes, which the caller must release, if they are available now. Otherwise
+// it reports false and acquires nothing.
+func (r *writeBudget) tryAcquire(n int) bool {
+	if !r.own.TryAcquire(n) {
+		return false
+	}
+	if !r.shared.TryAcquire(r.sharedCost(n)) {
+		r.own.Release(n)
+		return false
+	}
+	return true
+}
+
+func (r *writeBudget) release(n int) { r.releaseShare(r.shareOf(n)) }
+
+// budgetShare is what one or more messages, or a part of a message, have acquired of a pipe's
+// budget (own) and of its context's (shared), in bytes.
+type budgetShare struct{ own, shared int }
+
+// shareOf returns the share that acquire takes for a message of n bytes. It acquires nothing.
+func (r *writeBudget) shareOf(n int) budgetShare { return budgetShare{n, r.sharedCost(n)} }
+
+func (r *writeBudget) releaseShare(s budgetShare) {
+	if s == (budgetShare{}) {
+		return
+	}
+	r.shared.Release(s.shared)
+	r.own.Release(s.own)
+}
+
+func (s *budgetShare) add(other budgetShare) {
+	s.own += other.own
+	s.shared += other.shared
+}
+
+// split divides s into a share of at most n bytes of each budget and the rest.
+func (s budgetShare) split(n int) (taken, remaining budgetShare) {
+	taken = budgetShare{min(n, s.own), min(n, s.shared)}
+	return taken, budgetShare{s.own - taken.own, s.shared - taken.shared}
+}
+
+// sharedCost returns how many bytes a message of n bytes acquires of the context's budget: at most
+// half of it. A message that had to wait for the whole budget could be held up by one pipe whose
+// peer does not read, and would hold up all others.
+func (r *writeBudget) sharedCost(n int) int { return min(n, r.shared.Size()/2) }
+
+// windowBudget is the budget for the windows of sessions. Unlike other budgets it never grants more
+// than its size.
+type windowBudget struct{ *budget.Budget }
+
+// Acquire implements [transport.Budget]. It acquires n bytes if they are available now, and reports
+// whether it did.
+func (b windowBudget) Acquire(n int) bool { return n <= b.Size() && b.TryAcquire(n) }

@@ -11,12 +11,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Listener accepts pipes on one or several transports. All methods may be
-// called concurrently.
+// Listener accepts pipes on one or several transports. All methods may be called
+// concurrently.
 type Listener struct {
 	context   *Context
 	endpoints map[string]transport.Listener // by transport name
-	meet      *rendezvous
+	matcher   *connMatcher
 	accepted  chan *Pipe
 
 	closing context.Context
@@ -25,12 +25,12 @@ type Listener struct {
 	work    sync.WaitGroup
 }
 
-// Listen opens a listener on each url; a context that listens on several
-// transports lets each peer use the best one it can reach. An address may
-// leave the port to the system, as in "uv://127.0.0.1:0". A url whose transport
-// this process cannot use, see [Context.Refused], is passed over, unless no other is
-// left or the policy requires it: then the error matches ErrURL. ctx bounds the
-// call only. Once the context is closed the error matches ErrClosed.
+// Listen opens a listener on each url; with several transports each peer can use the best
+// one that it reaches. The system chooses the port of an address such as
+// "uv://127.0.0.1:0". A url whose transport this process cannot use, see
+// [Context.Refused], is skipped; if no other is left, or the policy requires it, the error
+// matches ErrURL. ctx bounds the call only. Once the context is closed the error matches
+// ErrClosed.
 func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error) {
 	l, err := c.listen(ctx, urls)
 	if err != nil {
@@ -39,8 +39,22 @@ func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error)
 	return l, nil
 }
 
+// IsLocal reports whether only processes of this machine can reach a listener at url, without
+// opening one. It returns false unless the transport declares that, see [transport.Local]. Errors
+// match ErrURL.
+func (c *Context) IsLocal(url string) (bool, error) {
+	name, addr, found := strings.Cut(url, "://")
+	e, known := find(c.opts.Transports, func(e TransportEntry) bool { return e.Name == name })
+	if !found || !known {
+		_, _, err := c.splitURL(url)
+		return false, &Error{Op: "listen", Err: err}
+	}
+	l, ok := e.Transport.(transport.Local)
+	return ok && l.IsLocal(addr), nil
+}
+
 func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) {
-	if err := c.begin(); err != nil {
+	if err := c.beginCall(); err != nil {
 		return nil, err
 	}
 	defer c.work.Done()
@@ -50,11 +64,16 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 	l := &Listener{
 		context:   c,
 		endpoints: map[string]transport.Listener{},
-		meet:      newRendezvous(&c.expected),
+		matcher:   &connMatcher{waiting: map[uint64]*pendingConn{}, count: &c.expectedConns, newID: randomID},
 		accepted:  make(chan *Pipe, c.limits.AcceptBacklog),
 	}
 	l.closing, l.stop = context.WithCancelCause(c.closing)
-	err := l.openAll(ctx, c.servable(urls))
+	var err error
+	for _, url := range c.usableURLs(urls) {
+		if err = l.open(ctx, url); err != nil {
+			break
+		}
+	}
 	if err == nil {
 		err = l.start()
 	}
@@ -63,30 +82,22 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 	}
 	l.closeEndpoints()
 	l.stop(ErrClosed)
-	if c.closing.Err() != nil { // which may be why an endpoint was not opened
+	if c.closing.Err() != nil { // also if that made an endpoint fail
 		err = ErrClosed
 	}
 	return nil, err
 }
 
-func (l *Listener) openAll(ctx context.Context, urls []string) error {
-	for _, url := range urls {
-		if err := l.open(ctx, url); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// servable leaves out the urls of transports that are refused here.
-func (c *Context) servable(urls []string) []string {
-	refused := c.registry.reasons("transport", nil)
+// usableURLs returns urls without those of refused transports that the policy does not require,
+// which it logs. If none would be left it returns all of them.
+func (c *Context) usableURLs(urls []string) []string {
+	refused := c.registry.reasonsByName("transport", nil)
 	var left []string
 	for _, url := range urls {
 		name, _, _ := strings.Cut(url, "://")
 		reason, without := refused[name]
 		if without && !slices.Contains(c.opts.Policy.Transports.Require, name) {
-			c.log.Warn("not listened on", "url", clip(url), "error", reason)
+			c.log.Warn("not listened on", "url", sanitize(url), "error", reason)
 			continue
 		}
 		left = append(left, url)
@@ -97,13 +108,15 @@ func (c *Context) servable(urls []string) []string {
 	return left
 }
 
+// open opens an endpoint at url and adds it to the listener's endpoints. Errors match ErrURL, also
+// for a second url of one transport, or are those of the transport.
 func (l *Listener) open(ctx context.Context, url string) error {
 	entry, addr, err := l.context.splitURL(url)
 	if err != nil {
 		return err
 	}
 	if l.endpoints[entry.Name] != nil {
-		return fmt.Errorf("%w: %q is a second one for transport %s", ErrURL, clip(url), entry.Name)
+		return fmt.Errorf("%w: %q is a second one for transport %s", ErrURL, sanitize(url), entry.Name)
 	}
 	endpoint, err := entry.Transport.Listen(ctx, addr)
 	if err != nil {
@@ -113,6 +126,9 @@ func (l *Listener) open(ctx context.Context, url string) error {
 	return nil
 }
 
+// start registers the listener with its context and starts to accept connections. It returns
+// ErrClosed if the context is closing, and an error that matches ErrURL if the listener has no
+// endpoint.
 func (l *Listener) start() error {
 	c := l.context
 	c.mu.Lock()
@@ -131,8 +147,8 @@ func (l *Listener) start() error {
 	return nil
 }
 
-// URLs returns where the listener can be dialled, best transport first. They
-// stay available after Close.
+// URLs returns the urls at which the listener can be dialled, best transport first. It may
+// be called after Close.
 func (l *Listener) URLs() []string {
 	var urls []string
 	for _, e := range l.context.registry.transports {
@@ -143,9 +159,9 @@ func (l *Listener) URLs() []string {
 	return urls
 }
 
-// Accept waits for the next open pipe. It returns ctx's error when ctx ends
-// and ErrClosed once the listener is closed. Failed handshakes of peers never
-// show up here; they are logged and counted.
+// Accept waits for the next open pipe, which the caller must close. If ctx ends first the error
+// wraps the cause of ctx; once the listener is closed it matches ErrClosed. Handshakes that fail
+// are not returned but logged and counted.
 func (l *Listener) Accept(ctx context.Context) (*Pipe, error) {
 	select {
 	case <-l.closing.Done():
@@ -162,14 +178,22 @@ func (l *Listener) Accept(ctx context.Context) (*Pipe, error) {
 	}
 }
 
-// Close stops listening. Calls blocked in Accept return ErrClosed, pipes that
-// are being opened or that nobody accepted are closed, accepted ones live on.
+// Close stops listening and waits until the goroutines of the listener have ended. Blocked calls of
+// Accept return ErrClosed. Pipes that are being opened or were not accepted are closed; accepted
+// ones stay open. The error is always nil.
 func (l *Listener) Close() error {
 	l.closed.Do(func() {
 		l.stop(ErrClosed)
 		l.closeEndpoints()
 		l.work.Wait()
-		l.closeUnaccepted()
+		for done := false; !done; {
+			select {
+			case p := <-l.accepted:
+				p.Abort(ErrClosed)
+			default:
+				done = true
+			}
+		}
 		l.context.mu.Lock()
 		delete(l.context.listeners, l)
 		l.context.mu.Unlock()
@@ -183,20 +207,9 @@ func (l *Listener) closeEndpoints() {
 	}
 }
 
-func (l *Listener) closeUnaccepted() {
-	for {
-		select {
-		case p := <-l.accepted:
-			p.Abort(ErrClosed)
-		default:
-			return
-		}
-	}
-}
-
-// acceptConnections runs for each transport. Errors other than the end of the
-// listener, such as a full table of descriptors, pass: it waits a little and
-// goes on.
+// acceptConnections accepts the connections of one transport until the listener is closed, and
+// handles each on a goroutine of its own. Connections for which there is no slot are closed. After
+// an error, such as a full descriptor table, it retries with growing pauses.
 func (l *Listener) acceptConnections(transportName string) {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
@@ -210,46 +223,34 @@ func (l *Listener) acceptConnections(transportName string) {
 		}
 		if err != nil {
 			l.context.log.Warn("accept failed", "transport", transportName, "error", err, "retry_in", pause)
-			l.pause(pause)
+			wait(l.closing.Done(), pause)
 			pause = min(2*pause, lastPause)
 			continue
 		}
 		pause = firstPause
-		l.admit(transportName, conn)
+		if !l.context.acquireConnSlot() {
+			l.countRejected(conn) // before the peer can see that the connection has ended
+			conn.Close()
+			continue
+		}
+		l.work.Go(func() { l.handleConn(transportName, conn) })
 	}
 }
 
-func (l *Listener) pause(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-l.closing.Done():
-	}
-}
-
-// admit starts a handshake unless too many are under way.
-func (l *Listener) admit(transportName string, conn transport.Conn) {
-	if !l.context.admitStranger() {
-		l.refused(conn) // first: who sees the connection end finds it counted
-		conn.Close()
-		return
-	}
-	l.work.Go(func() { l.welcome(transportName, conn) })
-}
-
-// refused notes that a connection was closed because of the limit.
-func (l *Listener) refused(conn transport.Conn) {
+// countRejected counts and logs the rejection of conn, which happens because too many handshakes
+// are in progress. The caller closes conn.
+func (l *Listener) countRejected(conn transport.Conn) {
 	limit := uint64(l.context.limits.HandshakesInProgress)
 	l.context.counters.connectionsRefused.Add(1)
 	l.context.log.Warn("connection refused", "peer", conn.RemoteAddr(), "error", limitError("handshakes in progress", limit+1, limit))
 }
 
-// usable tells which transports a peer can be sent to.
-func (l *Listener) usable(name string) bool { return l.endpoints[name] != nil }
+// listensOn reports whether the listener has an endpoint of the named transport, which peers can
+// dial.
+func (l *Listener) listensOn(name string) bool { return l.endpoints[name] != nil }
 
-// advertise returns the address at which the peer behind conn can reach this
-// listener over the named transport.
+// advertise returns the address at which the peer of conn can dial this listener over the transport
+// name. connTransport is the transport of conn.
 func (l *Listener) advertise(name, connTransport string, conn transport.Conn) string {
 	endpoint := l.endpoints[name]
 	if a, ok := endpoint.(transport.Advertiser); ok && name == connTransport {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -22,18 +22,18 @@ func TestParityOfClosedContext(t *testing.T) {
 	}
 }
 
-// A closed context opens no listener, neither at a free address nor at one that is
-// taken, and dials no other one.
+// listenAfterClosingContext requires that a closed context neither listens, at a free
+// address or at one in use, nor dials.
 func listenAfterClosingContext(t *testing.T, path path) {
 	leakcheck.Check(t)
-	taken, err := newContext(t, path).Listen(testContext(t), path.url)
+	other, err := newContext(t, path).Listen(testContext(t), path.url)
 	require.NoError(t, err)
 	var opened atomic.Int64
 	c := newContext(t, path, func(o *pipe.Options) {
 		o.Transports[0].Transport = counted{o.Transports[0].Transport, &opened}
 	})
 	require.NoError(t, c.Close())
-	for _, url := range []string{path.url, taken.URLs()[0]} {
+	for _, url := range []string{path.url, other.URLs()[0]} {
 		l, err := c.Listen(testContext(t), url)
 		require.ErrorIs(t, err, pipe.ErrClosed)
 		require.Nil(t, l)
@@ -60,7 +60,7 @@ func (c counted) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 	return c.Transport.Dial(ctx, addr)
 }
 
-// stalled is a transport whose Listen waits for the end of its context.
+// stalled is a transport whose Listen blocks until its context ends.
 type stalled struct {
 	transport.Transport
 	ended *atomic.Bool
@@ -72,19 +72,19 @@ func (s stalled) Listen(ctx context.Context, _ string) (transport.Listener, erro
 	return nil, ctx.Err()
 }
 
-// Close ends a call of Listen that is under way, and waits for it.
-func TestCloseUnderListen(t *testing.T) {
+// Close ends a call of Listen and waits until it has returned.
+func TestCloseDuringListen(t *testing.T) {
 	var ended atomic.Bool
 	c := newContext(t, memPath(), func(o *pipe.Options) {
 		o.Transports[0].Transport = stalled{o.Transports[0].Transport, &ended}
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	listening := patience.StartBlocked(t, "Listen", func() error {
+	listening := testwait.StartBlocked(t, "Listen", func() error {
 		_, err := c.Listen(ctx, memPath().url)
 		return err
 	})
 	require.NoError(t, c.Close())
 	require.True(t, ended.Load())
-	require.ErrorIs(t, patience.Finish(t, listening), pipe.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, listening), pipe.ErrClosed)
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 )
 
-// Message is what one Write sends: opaque metadata, small payloads in host
-// memory and tensors on any device. Every part may be absent or empty.
+// Message is the argument of Write: metadata, payloads in host memory and tensors on any device.
+// All of them may be empty.
 type Message struct {
 	Metadata []byte
 	Payloads []Payload
 	Tensors  []Tensor
 
-	// Deadline is when the message is of no use any more; the zero Time is
-	// never. Write then fails with context.DeadlineExceeded instead of sending
-	// it. In the native dialect the receiver is told, and a message of which
-	// parts are still on their way at that time is given up.
+	// Deadline is the time after which the message is useless; zero means never. A Write that
+	// begins later fails with context.DeadlineExceeded and sends nothing. In the native dialect
+	// the receiver gets the deadline too, and a message whose transfers have not ended by
+	// then is aborted.
 	Deadline time.Time
 
-	// More says that other messages are about to be written to the pipe: this one may
-	// leave a moment later, together with them. It does not wait for them. In the
-	// compatible dialect, and through shared memory, it means nothing.
+	// More announces that other messages follow at once: this one may be sent a moment
+	// later, together with them, but does not wait for them. It has no effect in the
+	// compatible dialect and through shared memory.
 	More bool
 }
 
@@ -34,7 +34,7 @@ func (m *Message) checkDeadline() error {
 	return nil
 }
 
-// timeLeft is the time to the deadline, 0 if there is none.
+// timeLeft returns the time until the deadline, at least 1 ns; 0 if there is no deadline.
 func (m *Message) timeLeft() time.Duration {
 	if m.Deadline.IsZero() {
 		return 0
@@ -42,43 +42,41 @@ func (m *Message) timeLeft() time.Duration {
 	return max(1, time.Until(m.Deadline))
 }
 
-// Payload is host memory that travels with the message itself.
+// Payload is host memory that is sent as part of the message.
 type Payload struct {
 	Data     []byte
 	Metadata []byte
 
-	// Compression is how to compress Data on its way, where that can be had.
+	// Compression requests that Data be compressed.
 	Compression Compression
 }
 
-// Tensor is a buffer that travels over the channel chosen for its device and
-// the target device.
+// Tensor is a buffer that is sent over the channel between its device and the target device.
 type Tensor struct {
-	// Buffer holds the bytes to send; its stream says when they are valid.
+	// Buffer holds the bytes to send. They are valid once its stream has done its work.
 	Buffer device.Buffer
 
-	// TargetDevice is where the receiver must put the tensor. The zero Device
-	// lets the receiver choose, which in the compatible dialect costs a round
-	// trip.
+	// TargetDevice is the device to which the tensor goes. If it is zero the receiver
+	// chooses, which costs a round trip in the compatible dialect.
 	TargetDevice device.Device
 
 	Metadata []byte
 
-	// Compression is how to compress the tensor on its way, where that can be
-	// had: it must be in host memory without a stream, and unable to go anywhere
-	// but to cpu:0.
+	// Compression requests that the tensor be compressed. It has an effect on a tensor in
+	// host memory without a stream, if no channel can bring it to a device but cpu:0.
 	Compression Compression
 }
 
-// Descriptor describes an incoming message before its bytes have arrived, so
-// that the receiver can choose memory for them.
+// Descriptor describes an incoming message whose parts may not have arrived yet, so that the
+// receiver can supply memory for them.
 type Descriptor struct {
 	Metadata []byte
 	Payloads []PayloadDescriptor
 	Tensors  []TensorDescriptor
 
-	// Deadline is that of the message, by this end's clock and as if it had
-	// taken no time to come; zero without one, and in the compatible dialect.
+	// Deadline is the message's deadline by the receiver's clock. It does not account for
+	// the time that the message took to arrive. It is zero if the message has none, and
+	// in the compatible dialect.
 	Deadline time.Time
 }
 
@@ -88,14 +86,15 @@ func (d *Descriptor) setTimeLeft(left time.Duration) {
 	}
 }
 
-// emptied is a descriptor of nothing in the memory of d.
+// emptied returns an empty descriptor that uses the memory of d. The parts of d are cleared; d must
+// not be used afterwards.
 func (d *Descriptor) emptied() Descriptor {
 	clear(d.Payloads)
 	clear(d.Tensors)
 	return Descriptor{Payloads: d.Payloads[:0], Tensors: d.Tensors[:0]}
 }
 
-// Bytes is the size of all payloads and tensors together.
+// Bytes returns the size of all payloads and tensors together, at most math.MaxInt.
 func (d *Descriptor) Bytes() int {
 	n := 0
 	for _, p := range d.Payloads {
@@ -107,9 +106,9 @@ func (d *Descriptor) Bytes() int {
 	return n
 }
 
-// Message makes the message that says what d does, with the contents of a: an
-// echo or a relay sends what it has read. Metadata and memory are shared with d
-// and a, target devices are kept.
+// Message returns a message that is described by d and has the contents of a, so that a program can
+// echo or relay what it has read. The message shares metadata and memory with d and a. It has the
+// target devices of d, and neither deadline nor compression.
 func (d *Descriptor) Message(a Allocation) *Message {
 	m := &Message{
 		Metadata: d.Metadata,
@@ -131,25 +130,26 @@ type PayloadDescriptor struct {
 	Metadata []byte
 }
 
-// TensorDescriptor describes one tensor. Length is in bytes.
+// TensorDescriptor describes one tensor. Length is in bytes. TargetDevice is zero if the receiver
+// chooses the device.
 type TensorDescriptor struct {
 	Length       int
 	SourceDevice device.Device
-	TargetDevice device.Device // zero: the receiver chooses
+	TargetDevice device.Device
 	Metadata     []byte
 }
 
-// Allocation is the memory into which a message is read: one slice per payload
-// and one buffer per tensor, of exactly the lengths in the descriptor and,
-// where the sender named a target device, on that device.
+// Allocation is the memory into which a message is read: one slice for each payload and one buffer
+// for each tensor. Each has exactly the length in the descriptor. A tensor with a target device
+// needs a buffer on that device.
 type Allocation struct {
 	Payloads [][]byte
 	Tensors  []device.Buffer
 }
 
-// NewAllocation allocates host memory for everything that d describes, as much
-// as the peer claims and Limits.MessageBytes allows. It fits only messages whose
-// tensors may all go to cpu:0.
+// NewAllocation allocates host memory for all parts that d describes. That is as much as the peer
+// claims, up to Limits.MessageBytes. It does not fit messages with tensors for other devices than
+// cpu:0.
 func NewAllocation(d *Descriptor) Allocation {
 	a := Allocation{
 		Payloads: make([][]byte, len(d.Payloads)),
@@ -162,4 +162,161 @@ func NewAllocation(d *Descriptor) Allocation {
 		a.Tensors[i] = device.Bytes(hugepage.Make(t.Length))
 	}
 	return a
+}
+
+// Incoming is a message of the peer whose descriptor has arrived. It must be read or discarded,
+// once. In the compatible dialect the messages that follow wait for that. All methods but Release
+// may be called from any goroutine.
+type Incoming struct {
+	pipe *Pipe
+	of   receiver
+	desc Descriptor
+}
+
+// receiver implements an Incoming in one dialect. read, discard, release and isInline have the
+// contracts of the methods Read, Discard, Release and Inline of Incoming; Incoming.Read has checked
+// the allocation.
+type receiver interface {
+	read(ctx context.Context, a Allocation) error
+	discard(ctx context.Context) error
+	release()
+	isInline() bool
+}
+
+// Descriptor returns the description of the message. The caller must not change it. It is valid
+// until Release.
+func (in *Incoming) Descriptor() *Descriptor { return &in.desc }
+
+// Read receives the message into the memory of a and returns when all parts have arrived. Buffers
+// with a stream are valid on their stream. In the native dialect messages may be read in any order.
+// In the compatible dialect they are read in order: Read waits until earlier messages have been
+// given memory, but not for their bytes.
+//
+// Read fails with ErrAllocation if a does not fit. After that, or if ctx has ended or ends while
+// Read waits for its turn, the message can be read again. A ctx that ends later aborts the message
+// and, in the compatible dialect, the pipe. In any case the memory is not used after Read has
+// returned. A second Read or Discard fails with ErrAlreadyRead.
+func (in *Incoming) Read(ctx context.Context, a Allocation) error {
+	if err := in.check(a); err != nil {
+		return in.errorFor(err)
+	}
+	if in.pipe.isClosing() {
+		return in.errorFor(ErrClosed)
+	}
+	return in.of.read(ctx, a)
+}
+
+// Discard drops the message. In the compatible dialect its bytes are received and thrown away; in
+// the native dialect the peer is asked not to send the rest. Errors, and the effect of ctx, are
+// those of Read.
+func (in *Incoming) Discard(ctx context.Context) error {
+	if in.pipe.isClosing() {
+		return in.errorFor(ErrClosed)
+	}
+	return in.of.discard(ctx)
+}
+
+// Inline reports whether all parts of the message are inline. Read then waits at most for bytes
+// that precede all later messages of the pipe, so reading the message on another goroutine does not
+// let later ones overtake it.
+func (in *Incoming) Inline() bool { return in.of.isInline() }
+
+// Release returns the Incoming to its pipe for reuse. It is optional; a loop that calls it does not
+// allocate for small messages. The message must have been read or discarded. Neither the Incoming
+// nor its Descriptor, including metadata, may be used afterwards.
+func (in *Incoming) Release() { in.of.release() }
+
+func (in *Incoming) errorFor(err error) error { return in.pipe.errorFor("read", "", err) }
+
+// Write sends m and returns when the memory of m may be reused. By then the bytes that a connection
+// carries have been passed to the kernel, and those that a channel copies directly have been
+// received. It does not mean that the peer has read the message. For tensors on a device with
+// streams it means that the work has been enqueued on their stream.
+//
+// Write blocks while the limits on bytes in flight are exceeded. In the native dialect, parts in
+// host memory of at most 64 KiB, 1 MiB in all, are copied, and a message of such parts alone does
+// not wait for the peer. Through shared memory this holds for up to 2 MiB. If a tensor leaves the
+// target device to the receiver, Write returns only after the receiver has called Read: two ends
+// that send such messages to each other must not both wait in Write before they read.
+//
+// When ctx ends, a message of which no byte has been sent is withdrawn. A message that has been
+// sent in part is aborted; in the compatible dialect, which cannot abort a message, the pipe fails.
+// Small messages through shared memory are sent all the same, from a copy of the bytes that the
+// ring has no room for. In any case m is not used after Write has returned. An error that matches
+// ErrMessage means that m cannot be sent at all.
+func (p *Pipe) Write(ctx context.Context, m *Message) error { return p.engine.write(ctx, m) }
+
+// TryWrite is Write without blocking, and reports whether it has accepted m. It accepts messages
+// that the native dialect copies, while the limits on bytes in flight allow it and no other writer
+// waits for them; in the compatible dialect it accepts none. The memory of m may be reused when
+// TryWrite returns. If m is not accepted and the error is nil, Write may still be able to send it.
+// TryWrite is for goroutines for which the peer may be waiting, such as one that reads and answers:
+// two of these that block in Write would block each other for good.
+func (p *Pipe) TryWrite(m *Message) (taken bool, err error) { return p.engine.tryWrite(m) }
+
+// WriteConfirmed is Write that returns when the peer has read or discarded the message and all
+// earlier ones. Messages that a peer leaves unread when it closes are not confirmed. It fails with
+// ErrNoControl, and sends nothing, if the peer does not support confirmations. If ctx ends after
+// the message has been sent, the error matches ErrUnconfirmed and the pipe stays up.
+func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
+	return p.engine.writeConfirmed(ctx, m)
+}
+
+// WriteAsync is Write that returns before the message has been sent. Messages are sent in order. It
+// blocks while the limits on bytes in flight are exceeded. m and its memory belong to the pipe
+// until the operation is done. ctx has the effect that it has on Write. For a message that cannot
+// be sent the returned operation is done, with the error.
+func (p *Pipe) WriteAsync(ctx context.Context, m *Message) *WriteOp {
+	return p.engine.writeAsync(ctx, m)
+}
+
+// WriteOp is a write that was started by WriteAsync.
+type WriteOp struct {
+	of   canceler
+	done chan struct{}
+	err  error // the first error of any part; valid once done is closed
+}
+
+// canceler implements the cancellation of a WriteOp in one dialect. cancel makes the operation end
+// soon, or leaves it alone if it is done. It does not wait for the end, and takes the lock of the
+// pipe's writer.
+type canceler interface{ cancel(cause error) }
+
+// completedOp returns an operation that is done, with err as its result; nil means success.
+func completedOp(err error) *WriteOp {
+	op := &WriteOp{of: noCanceler{}, done: make(chan struct{}), err: err}
+	close(op.done)
+	return op
+}
+
+// noCanceler is the canceler of an operation that is done from the start.
+type noCanceler struct{}
+
+func (noCanceler) cancel(error) {}
+
+// Done returns a channel that is closed when the operation is done.
+func (op *WriteOp) Done() <-chan struct{} { return op.done }
+
+// Err returns the result of the operation, and nil until it is done.
+func (op *WriteOp) Err() error {
+	select {
+	case <-op.done:
+		return op.err
+	default:
+		return nil
+	}
+}
+
+// Wait waits until the operation is done and returns its result. If ctx ends first it cancels the
+// operation, as the ctx of WriteAsync does, and still waits until the message's memory is no longer
+// used.
+func (op *WriteOp) Wait(ctx context.Context) error {
+	select {
+	case <-op.done:
+		return op.err
+	case <-ctx.Done():
+		op.of.cancel(context.Cause(ctx))
+		<-op.done
+		return op.err
+	}
 }

@@ -16,26 +16,28 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// nativePipe is the dialect of two ends of ours: one session of streams and, for
-// large host memory, one connection more. docs/wire.md says what travels.
+// nativePipe is the engine of the native dialect. It uses one session, whose streams carry
+// messages, control frames and channels, and one bulk connection for large host memory.
+// docs/wire.md specifies the protocol.
 type nativePipe struct {
 	*Pipe
 
 	session transport.Session
 	control nativeControl
-	out     nativeOutbox
-	in      nativeInbox
+	out     nativeWriter
+	in      nativeReader
 	mover   *bulk.Mover
 	bulk    bulkOpener
 
-	compresses bool // both ends know how to
+	compresses bool // both ends support compression
 
-	built chan struct{} // closed when the loops run, or will not
-	loops sync.WaitGroup
+	started chan struct{} // closed once the goroutines of the pipe have started, or will not
+	loops   sync.WaitGroup
 }
 
-// buildNative makes a pipe that speaks the native dialect.
-func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
+// buildNative builds a pipe in the native dialect on the connections of a finished handshake, which
+// then belong to the pipe. If it fails the pipe has ended, and the caller closes o.
+func (c *Context) buildNative(o *handshakeConns, s *spec) (*Pipe, error) {
 	session, err := c.multiplex(s)
 	if err != nil {
 		return nil, err
@@ -44,24 +46,26 @@ func (c *Context) buildNative(o *opening, s *spec) (*Pipe, error) {
 	if err := p.openStreams(o.ctx, s); err != nil {
 		p.control.abandon()
 		p.fail(err)
-		close(p.built)
-		<-p.gone
+		close(p.started)
+		<-p.terminated
 		return nil, err
 	}
-	err = cmp.Or(o.settle(), p.evictable())
+	err = cmp.Or(o.detach(), p.failOnEviction())
 	if err == nil {
-		err = c.adopt(p.Pipe)
+		err = c.register(p.Pipe)
 	}
 	p.start()
 	if err != nil {
-		p.fail(err) // which the peer hears
-		<-p.gone
+		p.fail(err) // sends the peer the reason
+		<-p.terminated
 		return nil, err
 	}
 	return p.Pipe, nil
 }
 
-// multiplex turns the connection into a session, which the listening end has prepared.
+// multiplex turns s.desc, the first connection, into a session, which then owns it. At the client
+// it first acquires the resources of the session; at the server prepareSession must have been
+// called before.
 func (c *Context) multiplex(s *spec) (transport.Session, error) {
 	m, ok := s.desc.(transport.Multiplexer)
 	if !ok {
@@ -75,9 +79,9 @@ func (c *Context) multiplex(s *spec) (transport.Session, error) {
 	return m.Multiplex(c.sessionConfig(s))
 }
 
-// prepareSession acquires the resources of the session on conn. The listening end calls
-// it before it sends the last frame that the dialling end waits for: that end counts the
-// pipe as open only once both have them.
+// prepareSession acquires the resources of the session on conn, for transports that need some, and
+// returns an error if that fails. The server calls it before it sends the last frame of the
+// handshake, because the client considers the pipe open once both ends have these resources.
 func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
 	if p, ok := conn.(transport.SessionPreparer); ok {
 		return p.PrepareSession(c.sessionConfig(s))
@@ -85,8 +89,8 @@ func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
 	return nil
 }
 
-// sessionConfig is that of the pipe's session. The peer may open as many streams as the
-// two agreed on, and one for bulk.
+// sessionConfig returns the configuration of the session of a pipe. It allows the peer the streams
+// on which both ends agreed, and one for bulk data.
 func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	cfg := transport.SessionConfig{
 		Client:  s.role == channel.RoleConnect,
@@ -99,14 +103,16 @@ func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	return cfg
 }
 
+// newNative returns the engine of front, which it sets as front.engine. It has no streams and no
+// goroutines yet.
 func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
-	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), built: make(chan struct{})}
-	front.dialect = p
+	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), started: make(chan struct{})}
+	front.engine = p
 	p.bulk.init(p, s)
 	p.mover = bulk.New(bulk.Config{
 		Open:     p.bulk.open,
-		Ready:    p.control.ready,
-		Broken:   p.bulkBroken,
+		Ready:    p.control.sendReady,
+		Broken:   func(err error) { p.broken("bulk", err) },
 		Arrived:  front.arrived,
 		Checksum: front.context.opts.Checksum,
 		Peer:     front.peerName(),
@@ -117,8 +123,9 @@ func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
 	return p
 }
 
-// openStreams makes the streams that both ends agree on, in that order, and the
-// channels upon them.
+// openStreams opens the streams of the session, in the same order at both ends: messages, control,
+// and those of the channels, which it opens on them. The client opens a stream and the server
+// accepts it. On failure the caller closes what is open.
 func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 	next := p.session.Accept
 	if p.role == channel.RoleConnect {
@@ -134,24 +141,25 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 	if p.control.stream, err = next(ctx); err != nil {
 		return classify(err)
 	}
+	broken := func(l *pipeChannel, err error) { p.broken("channel "+l.name, err) }
 	for i, cs := range s.channels {
-		link := channel.Link{Native: true, Host: p.mover.Lane(uint16(1 + i)), Offer: s.tried[cs.entry.Name]}
+		link := channel.Link{Native: true, Host: p.mover.Lane(uint16(1 + i)), Offer: s.peerOffers[cs.entry.Name]}
 		for range cs.entry.Factory.Connections(true) {
 			stream, err := next(ctx)
 			if err != nil {
 				return classify(err)
 			}
-			link.Conns = append(link.Conns, framed.Over(stream))
+			link.Conns = append(link.Conns, framed.OverStream(stream))
 		}
-		if err := p.openChannel(ctx, cs.entry, link, p.channelBroken); err != nil {
+		if err := p.openChannel(ctx, cs.entry, link, broken); err != nil {
 			return err
 		}
 	}
-	p.assignLanes(s.routes)
+	p.assignChannels(s.routes)
 	return nil
 }
 
-// start sets the pipe's goroutines going.
+// start starts the goroutines of the pipe and closes started. It is called once, after openStreams.
 func (p *nativePipe) start() {
 	labels := pprof.Labels("tensorpipe_peer", p.peerName())
 	for _, loop := range []func(){p.in.run, p.out.run, p.control.read, p.control.write} {
@@ -159,7 +167,7 @@ func (p *nativePipe) start() {
 			pprof.Do(context.Background(), labels, func(context.Context) { loop() })
 		})
 	}
-	close(p.built)
+	close(p.started)
 }
 
 func (p *nativePipe) confirms() bool { return true }
@@ -167,19 +175,19 @@ func (p *nativePipe) confirms() bool { return true }
 func (p *nativePipe) stats() PipeStats {
 	compression := CompressionStats{Sent: p.out.saved.snapshot(), Received: p.in.saved.snapshot()}
 	if !p.compresses {
-		compression.Refused = "the peer does not know how to"
+		compression.Refused = "the peer does not support compression"
 	}
 	return PipeStats{
 		Compression:    compression,
 		Sent:           p.out.traffic.snapshot(),
 		Received:       p.in.traffic.snapshot(),
-		BytesInFlight:  p.out.room.own.InUse(),
-		BytesReadAhead: p.in.held.InUse(),
+		BytesInFlight:  p.out.budget.own.InUse(),
+		BytesReadAhead: p.in.readAhead.InUse(),
 	}
 }
 
 func (p *nativePipe) close() error {
-	p.out.refuse(p.errorFor("write", "", ErrClosed))
+	p.out.rejectWrites(p.errorFor("write", "", ErrClosed))
 	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
 	defer cancel()
 	var drain sync.WaitGroup
@@ -189,126 +197,128 @@ func (p *nativePipe) close() error {
 		err = p.in.awaitReads(ctx)
 	}
 	if err == nil {
-		p.sayNoMore(ctx)
-		err = p.awaitPeer(ctx)
+		p.finishWriting(ctx)
+		if !closedBefore(ctx, p.in.ended, p.down) {
+			err = fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
+		}
 	}
 	p.fail(ErrClosed)
 	drain.Wait()
-	<-p.gone
+	<-p.terminated
 	if err != nil {
 		return p.errorFor("close", "", err)
 	}
 	return nil
 }
 
-// sayNoMore announces the end of what this end sends, once all of it has left. The
-// goodbye goes first: without one the end of the messages means that the process died.
-func (p *nativePipe) sayNoMore(ctx context.Context) {
-	p.control.goodbye("")
-	if inTime(ctx, p.control.wrote, p.down) && p.Err() == nil {
+// finishWriting sends a close frame without a reason and then closes the message stream for
+// writing. The caller has waited until all messages are written. It returns early if ctx or the
+// pipe ends. The order matters: a message stream that ends without a close frame means that the
+// process died.
+func (p *nativePipe) finishWriting(ctx context.Context) {
+	p.control.sendClose("")
+	if closedBefore(ctx, p.control.wrote, p.down) && p.Err() == nil {
 		p.out.stream.CloseWrite()
 	}
 }
 
-// awaitPeer waits until the peer has said the same.
-func (p *nativePipe) awaitPeer(ctx context.Context) error {
-	if !inTime(ctx, p.in.ended, p.down) {
-		return fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
-	}
-	return nil
-}
-
-// answerClose tells a peer that closed that this end has nothing more to write
-// either, once the messages under way, which the peer discards, are through.
+// answerClose ends this direction after the peer has ended its own. It first waits until the
+// messages that are being written are complete, which the peer discards, or until the pipe fails.
 func (p *nativePipe) answerClose() {
 	select {
 	case <-p.out.idle():
-		p.sayNoMore(context.Background())
+		p.finishWriting(context.Background())
 	case <-p.down:
 	}
 }
 
-// fail takes the pipe down and says why to a peer that does not know. The first
-// cause stays.
+// fail ends the pipe with cause: it queues a close frame with the reason and has tearDown run on
+// another goroutine. It does not wait. Only the first call has an effect.
 func (p *nativePipe) fail(cause error) {
 	p.mu.Lock()
 	first := p.cause == nil
 	p.cause = cmp.Or(p.cause, cause)
 	p.mu.Unlock()
 	if first {
-		p.control.goodbye(abruptText(cause)) // before anything shows at the peer, or counts as flushed here
+		p.control.sendClose(abortReason(cause)) // before the peer can notice, and before writes count as flushed
 		close(p.down)
 		go p.tearDown(cause)
 	}
 }
 
-// tearDown lets go of all memory and closes everything.
+// tearDown ends a pipe that has failed with cause or is being closed: it ends all operations,
+// closes all connections and channels, waits until all goroutines of the pipe have ended, releases
+// its memory, and closes terminated. It runs once, on a goroutine of its own.
 func (p *nativePipe) tearDown(cause error) {
-	<-p.built
+	<-p.started
 	p.out.stop(p.errorFor("write", "", cause))
 	p.mover.Close(cause)
 	p.closeChannels(cause)
-	p.control.part()
+	p.control.linger()
 	p.session.Close()
-	p.in.minder.stop()
+	p.in.resumeTimer.stop()
 	p.bulk.cancel()
 	p.loops.Wait()
-	p.in.forget()
-	p.control.end()
+	p.in.releaseUnused()
+	p.control.releaseRequests()
 	p.account.Close()
-	p.context.forget(p.Pipe)
-	close(p.gone)
+	p.context.unregister(p.Pipe)
+	close(p.terminated)
 }
 
-// abruptText is what the peer is told of an end that it need not wait behind:
-// never nothing, which promises that all that was written follows, and not what
-// it said itself.
-func abruptText(cause error) string {
+// abortReason returns the reason that the close frame of a failed pipe carries. It is never empty:
+// an empty reason promises that every written message follows. It does not send the peer its own
+// reason back.
+func abortReason(cause error) string {
 	if errors.Is(cause, ErrPeerClosed) {
 		return "aborted"
 	}
-	return cmp.Or(goodbyeText(cause), "aborted")
+	return cmp.Or(closeReason(cause), "aborted")
 }
 
-// sessionEnded is what the loops call when a stream of theirs has failed, which
-// is the end of the pipe, unless the two ends have parted as they should.
-func (p *nativePipe) sessionEnded(conn string, err error) {
-	err = p.errorFor("connection", conn, p.explain(err))
-	if parted, reason := p.control.lastWord(); parted && reason == "" {
+// streamFailed acts on the error err of a stream or connection, which conn names. It fails the
+// pipe. If the peer has closed its end without a reason it only ends all writes, since received
+// messages can still be read. It may wait for the peer's close frame, for closeFrameTimeout.
+func (p *nativePipe) streamFailed(conn string, err error) {
+	err = p.errorFor("connection", conn, p.sessionError(err))
+	if closed, reason := p.control.peerClose(); closed && reason == "" {
 		p.out.stop(err)
 		return
 	}
 	p.fail(err)
 }
 
-// explain says what the end of the session means. The peer's reason, if it gave
-// one, goes before what the closing connection says.
-func (p *nativePipe) explain(err error) error {
+// sessionError returns the pipe's error for the error err of one of its streams. A violation of the
+// protocol stays as it is. Otherwise it waits up to closeFrameTimeout for a close frame that is
+// still on its way: the peer's reason takes precedence over err, and so does the error of the
+// session.
+func (p *nativePipe) sessionError(err error) error {
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrChecksum) {
 		return err
 	}
-	p.awaitSession()
-	parted, reason := p.control.lastWord()
-	if parted {
-		return peerClosed(reason)
+	p.awaitSessionEnd()
+	closed, reason := p.control.peerClose()
+	if closed {
+		return peerClosedError(reason)
 	}
-	if ended := p.session.Err(); ended != nil && (isGone(classify(err)) || errors.Is(err, ErrClosed)) {
-		err = ended // the streams only know that it has ended
+	if ended := p.session.Err(); ended != nil && (isPeerGone(classify(err)) || errors.Is(err, ErrClosed)) {
+		err = ended // the errors of the streams do not contain the cause
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%w: it ended without a goodbye", ErrPeerLost)
+		return fmt.Errorf("%w: it ended without a close frame", ErrPeerLost)
 	case errors.Is(err, ErrClosed):
-		return cmp.Or(p.Err(), err) // this end closed the session, and may know why
+		return cmp.Or(p.Err(), err) // this end closed the session
 	default:
 		return classify(err)
 	}
 }
 
-// awaitSession waits for the end of a session of which one stream has failed:
-// then it is known what came with it.
-func (p *nativePipe) awaitSession() {
-	t := time.NewTimer(goodbyeWait)
+// awaitSessionEnd waits, after one stream of the session has failed, until the control stream has
+// ended too, so that a close frame of the peer has been handled. It waits for closeFrameTimeout at
+// most, and not once the pipe is down.
+func (p *nativePipe) awaitSessionEnd() {
+	t := time.NewTimer(closeFrameTimeout)
 	defer t.Stop()
 	select {
 	case <-p.control.ended:
@@ -323,25 +333,22 @@ func (p *nativePipe) awaitSession() {
 	}
 }
 
-// peerClosed is the error for a peer that said goodbye.
-func peerClosed(reason string) error {
+// peerClosedError returns the error for a peer that has sent a close frame with this reason, which
+// may be empty. It matches ErrPeerClosed.
+func peerClosedError(reason string) error {
 	if reason == "" {
 		return ErrPeerClosed
 	}
-	return fmt.Errorf("%w: it says: %q", ErrPeerClosed, reason)
+	return fmt.Errorf("%w: its reason: %q", ErrPeerClosed, reason)
 }
 
-// channelBroken is what a channel calls when it breaks on its own. That its
-// streams end is how a pipe ends, and shows elsewhere.
-func (p *nativePipe) channelBroken(l *lane, err error) { p.broken("channel "+l.name, err) }
-
-// bulkBroken is what the mover calls when its connection breaks.
-func (p *nativePipe) bulkBroken(err error) { p.broken("bulk", err) }
-
+// broken fails the pipe after a channel or the bulk connection, which conn names, has failed with
+// err. It does not block: if the error means that the peer is gone or the session is closed,
+// streamFailed waits for the peer's reason on another goroutine.
 func (p *nativePipe) broken(conn string, err error) {
-	if known := classify(err); !isGone(known) && !errors.Is(known, ErrClosed) {
+	if known := classify(err); !isPeerGone(known) && !errors.Is(known, ErrClosed) {
 		p.fail(p.errorFor("connection", conn, known))
 		return
 	}
-	go p.sessionEnded(conn, err) // it waits for the peer's reason
+	go p.streamFailed(conn, err)
 }

@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector makes memory of its own.
+// The race detector allocates memory itself.
 
 package pipe_test
 
@@ -15,8 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// echoing is a pipe whose other end sends every message back and allocates
-// nothing in doing so.
+// echoing is a pipe whose peer sends every message back, without allocating memory for it.
 type echoing struct {
 	client *pipe.Pipe
 	out    pipe.Message
@@ -46,8 +45,8 @@ func newEchoing(t testing.TB, p path) *echoing {
 	return e
 }
 
-// smallMessage has metadata, a payload and a tensor; the memory for reading one
-// is that of writing it.
+// smallMessage returns a message with metadata, a payload and a tensor, and an allocation for
+// reading one, which uses the same memory.
 func smallMessage() (pipe.Message, pipe.Allocation) {
 	payload, tensor := []byte("payload."), []byte("a tensor")
 	m := pipe.Message{
@@ -70,7 +69,7 @@ func (e *echoing) roundTrip(ctx context.Context) error {
 	return in.Read(ctx, e.in)
 }
 
-// Both ends of a round trip together, with the session in between.
+// A round trip of a small message allocates no memory at either end, except for a new context.
 func TestSmallMessagesAllocateNothing(t *testing.T) {
 	long, cancel := context.WithCancel(context.Background())
 	defer cancel()

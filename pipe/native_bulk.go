@@ -12,62 +12,61 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// bulkOpener opens the bulk connection: the end that dialled the pipe dials it,
-// with the id that the answer gave, and the other waits for it. Where the session
-// has streams as good as that, one of them takes its place; and so does any where
-// the connection cannot be had, because the listener was closed meanwhile or
-// something in between is in the way.
+// bulkOpener opens the bulk connection. The client dials it and identifies it by the registration
+// id of the handshake's answer; the server waits for it. A stream of the session takes its place if
+// the session has streams that are as fast (transport.BulkSession), or if the connection cannot be
+// opened.
 type bulkOpener struct {
-	pipe   *nativePipe
-	dial   func(context.Context) (transport.Conn, error) // of the end that dialled
-	ticket *ticket                                       // of the other end
+	pipe    *nativePipe
+	dial    func(context.Context) (transport.Conn, error) // of the client
+	pending *pendingConn                                  // of the server
 
 	once   sync.Once
-	stream chan struct{} // closed when the peer says that it takes a stream
+	stream chan struct{} // closed when the peer has announced a stream of the session
 }
 
 func (b *bulkOpener) init(p *nativePipe, s *spec) {
 	b.pipe = p
-	b.dial, b.ticket = s.dialBulk, s.bulkTicket
+	b.dial, b.pending = s.dialBulk, s.pendingBulk
 	b.stream = make(chan struct{})
 }
 
-// open is called when the first transfer is ready.
+// open waits until the bulk connection is open and returns its stream, which the caller must close.
+// The bulk mover calls it when the first transfer is ready. If ctx ends first it returns the cause
+// of ctx.
 func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	if b.pipe.role == channel.RoleListen {
-		return b.await(ctx)
+		return b.accept(ctx)
 	}
 	if s, ok := b.pipe.session.(transport.BulkSession); ok {
-		b.pipe.control.bulk()
+		b.pipe.control.sendBulk()
 		return s.OpenBulk()
 	}
-	conn, err := b.reach(ctx)
+	dialCtx, cancel := b.pipe.context.handshakeContext(ctx)
+	conn, err := b.dial(dialCtx)
+	cancel()
 	if err == nil {
 		return rawStream(conn)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	b.pipe.context.log.Info("bulk goes through the session", "peer", b.pipe.peerName(), "error", err)
-	b.pipe.control.bulk()
+	b.pipe.context.log.Info("bulk data goes through the session", "peer", b.pipe.peerName(), "error", err)
+	b.pipe.control.sendBulk()
 	return b.pipe.session.Open()
 }
 
-func (b *bulkOpener) reach(ctx context.Context) (transport.Conn, error) {
-	ctx, cancel := b.pipe.context.handshakeContext(ctx)
-	defer cancel()
-	return b.dial(ctx)
-}
-
-// await waits for the peer's connection, or for its word that it has none.
-func (b *bulkOpener) await(ctx context.Context) (transport.Stream, error) {
+// accept waits at the server until the client has opened the bulk connection, or has announced a
+// stream of the session in its place, and returns the stream to use. If ctx ends first it returns
+// the cause of ctx.
+func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
 	select {
-	case conn := <-b.ticket.conn:
-		err := welcomeBulk(ctx, conn, b.ticket.id)
+	case conn := <-b.pending.conn:
+		err := acceptBulk(ctx, conn, b.pending.id)
 		if err == nil {
 			return rawStream(conn)
 		}
-		return b.awaitStream(ctx, err)
+		return b.acceptStream(ctx, err)
 	case <-b.stream:
 		return b.pipe.session.Accept(ctx)
 	case <-ctx.Done():
@@ -75,9 +74,10 @@ func (b *bulkOpener) await(ctx context.Context) (transport.Stream, error) {
 	}
 }
 
-// awaitStream waits for the word of a peer whose connection came to nothing, for
-// as long as its opening may take.
-func (b *bulkOpener) awaitStream(ctx context.Context, fault error) (transport.Stream, error) {
+// acceptStream waits at the server for a stream of the session, after the bulk connection has
+// failed with fault. It returns fault if the client announces none within HandshakeTimeout, and the
+// cause of ctx if ctx ends first.
+func (b *bulkOpener) acceptStream(ctx context.Context, fault error) (transport.Stream, error) {
 	t := time.NewTimer(b.pipe.context.opts.HandshakeTimeout)
 	defer t.Stop()
 	select {
@@ -90,16 +90,19 @@ func (b *bulkOpener) awaitStream(ctx context.Context, fault error) (transport.St
 	}
 }
 
-// useStream notes that the peer could not dial.
+// useStream makes accept return a stream of the session, which the client has announced. Only the
+// first call has an effect.
 func (b *bulkOpener) useStream() { b.once.Do(func() { close(b.stream) }) }
 
-// cancel gives up the claim to a connection that was never needed.
+// cancel stops expecting the bulk connection at the server, and closes it if it has arrived and is
+// not used. At the client it does nothing.
 func (b *bulkOpener) cancel() {
-	if b.ticket != nil {
-		b.ticket.cancel()
+	if b.pending != nil {
+		b.pending.cancel()
 	}
 }
 
+// rawStream returns the bytes of conn as a stream, which then owns conn. On failure it closes conn.
 func rawStream(conn transport.Conn) (transport.Stream, error) {
 	s, ok := conn.(transport.Streamer)
 	if !ok {
@@ -113,42 +116,43 @@ func rawStream(conn transport.Conn) (transport.Stream, error) {
 	return stream, err
 }
 
-// joinBulk opens a connection that says that it is the bulk connection with id.
-// The listening end says so too when it has taken it, and the client once more
-// that it still wants it: neither counts on a connection that was refused, was
-// reset with the listener, or comes too late for the other.
-func joinBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
+// connectBulk dials addr and identifies the connection as the bulk connection with this id. The
+// ends then exchange confirmations: the server confirms that it uses the connection, and the client
+// that it still wants it. So neither end relies on a connection that the other has rejected or
+// given up. If the error is not nil the connection is closed.
+func connectBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return conn, agree(ctx, conn, func() error {
-		if err := sayRequested(conn, id); err != nil {
+	return conn, confirmConn(ctx, conn, func() error {
+		if err := sendRequested(conn, id); err != nil {
 			return err
 		}
-		if err := hearRequested(conn, id); err != nil {
+		if err := receiveRequested(conn, id); err != nil {
 			return err
 		}
-		return sayRequested(conn, id)
+		return sendRequested(conn, id)
 	})
 }
 
-// welcomeBulk is the listening end's part of that.
-func welcomeBulk(ctx context.Context, conn transport.Conn, id uint64) error {
-	return agree(ctx, conn, func() error {
-		if err := sayRequested(conn, id); err != nil {
+// acceptBulk is the server's part of the exchange in connectBulk, on a connection whose first
+// packet has been read. If it fails it closes conn.
+func acceptBulk(ctx context.Context, conn transport.Conn, id uint64) error {
+	return confirmConn(ctx, conn, func() error {
+		if err := sendRequested(conn, id); err != nil {
 			return err
 		}
-		return hearRequested(conn, id)
+		return receiveRequested(conn, id)
 	})
 }
 
-// agree runs f, which talks on conn, until ctx ends. Where it fails conn is
-// closed.
-func agree(ctx context.Context, conn transport.Conn, f func() error) error {
-	unwatch := context.AfterFunc(ctx, func() { conn.Close() })
+// confirmConn calls f, which exchanges packets on conn, and returns its error. It closes conn when
+// f fails or ctx ends, and in the latter case returns the cause of ctx.
+func confirmConn(ctx context.Context, conn transport.Conn, f func() error) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := f()
-	if !unwatch() {
+	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -157,13 +161,15 @@ func agree(ctx context.Context, conn transport.Conn, f func() error) error {
 	return err
 }
 
-// sayRequested and hearRequested are the words by which an end takes a connection
-// that was asked for.
-func sayRequested(conn transport.Conn, id uint64) error {
+// sendRequested sends the packet that identifies conn as the requested connection with this
+// registration id.
+func sendRequested(conn transport.Conn, id uint64) error {
 	return conn.WriteFrames(transport.Frame{requestedPacket(id)})
 }
 
-func hearRequested(conn transport.Conn, id uint64) error {
+// receiveRequested receives the packet that sendRequested sends. The error matches ErrProtocol if
+// it is another one or has another id.
+func receiveRequested(conn transport.Conn, id uint64) error {
 	want := requestedPacket(id)
 	frame, err := readFrame(conn, nil, len(want), nil)
 	if err != nil {
@@ -174,7 +180,7 @@ func hearRequested(conn transport.Conn, id uint64) error {
 
 func checkRequested(frame []byte, id uint64) error {
 	if !bytes.Equal(frame, requestedPacket(id)) {
-		return protocolError("a connection that was asked for begins with words of another")
+		return protocolError("a connection that was asked for begins with the packet of another")
 	}
 	return nil
 }

@@ -11,12 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// Where the bulk connection cannot be had large tensors take the session.
+// If the bulk connection cannot be opened, large tensors use a stream of the session.
 func TestBulkWithoutConnection(t *testing.T) {
 	t.Run("the listener is closed", func(t *testing.T) {
 		for _, p := range pathsOf(pipe.DialectNative) {
@@ -29,8 +29,8 @@ func TestBulkWithoutConnection(t *testing.T) {
 		}
 	})
 
-	// The flood takes the place that is kept for the pipe's own connection, too.
-	t.Run("strangers have taken its place", func(t *testing.T) {
+	// The flood also takes the slot that is reserved for the pipe's own connection.
+	t.Run("strangers have taken its slot", func(t *testing.T) {
 		p := pathNamed("uv+basic+" + pipe.DialectNative)
 		var log bytes.Buffer
 		a := newContext(t, p, func(o *pipe.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -39,29 +39,29 @@ func TestBulkWithoutConnection(t *testing.T) {
 		flood(t, l, b)
 		largeBothWays(t, client, server)
 		require.NoError(t, a.Close())
-		require.Contains(t, log.String(), "bulk goes through the session")
+		require.Contains(t, log.String(), "bulk data goes through the session")
 	})
 }
 
-// The client has given up when the listening end welcomes its connection.
-func TestBulkWelcomedTooLate(t *testing.T) {
+// The server confirms the bulk connection only after the client's handshake timeout.
+func TestBulkConfirmedTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := simnet.New(mem.New(mem.NewNetwork()), simnet.OnLink(1, simnet.Delay(2*time.Second)))
 		p := nativePath()
-		over := func(o *pipe.Options) {
+		slow := func(o *pipe.Options) {
 			o.Transports[0].Transport = network
 			o.HandshakeTimeout = time.Second
 		}
-		client, server := connect(t, p, over)
+		client, server := connect(t, p, slow)
 		largeBothWays(t, client, server)
-		<-time.NewTimer(time.Hour).C // what is late has come by then
+		<-time.NewTimer(time.Hour).C // until all delayed frames have arrived
 		largeBothWays(t, client, server)
 		require.NoError(t, client.Close())
 		require.NoError(t, server.Close())
 	})
 }
 
-// flood opens connections that say nothing until one is refused.
+// flood opens connections that send nothing, until one is refused.
 func flood(t *testing.T, l *pipe.Listener, b *pipe.Context) {
 	t.Helper()
 	for b.Stats().ConnectionsRefused == 0 {

@@ -18,34 +18,34 @@ func onNativePaths(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)
 	onPaths(t, pathsOf(pipe.DialectNative), f)
 }
 
-// large is more than travels inside a message.
+// large is the size of a part that is not inline.
 const large = 3 << 20
 
-// In the native dialect a cancelled write gives up its message alone, at any
-// time: the receiver is told why, and what is before and behind it arrives.
-func TestNativeWriteIsGivenUp(t *testing.T) {
+// In the native dialect a cancelled write aborts its message alone: the receiver gets the reason,
+// and the messages before and after it arrive.
+func TestNativeWriteCancelled(t *testing.T) {
 	any := device.Device{}
-	for name, target := range map[string]device.Device{"device named": device.CPU(), "device open": any} {
+	for name, target := range map[string]device.Device{"device set": device.CPU(), "device chosen by the receiver": any} {
 		t.Run(name, func(t *testing.T) {
 			onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
-				before, behind := message(1, []int{large}, []int{large}), message(3, []int{1}, []int{large})
+				before, after := message(1, []int{large}, []int{large}), message(3, []int{1}, []int{large})
 				first := client.WriteAsync(testContext(t), before)
 				ctx, cancel := cancelled(t)
 				m := message(2, []int{large, 3}, []int{large, 4, large}, target, target, target)
 				second := client.WriteAsync(ctx, m)
-				third := client.WriteAsync(testContext(t), behind)
+				third := client.WriteAsync(testContext(t), after)
 				one, two := next(t, server), next(t, server)
 				cancel()
 				err := second.Wait(testContext(t))
 				require.ErrorIs(t, err, errEnough)
 				require.ErrorIs(t, err, pipe.ErrCancelled)
-				scribble(m) // the race detector sees whoever still reads it
+				overwrite(m) // the race detector reports a channel that still reads it
 
 				err = two.Read(testContext(t), pipe.NewAllocation(two.Descriptor()))
 				require.ErrorIs(t, err, pipe.ErrAborted)
 				require.ErrorContains(t, err, errEnough.Error())
 				same(t, before, one.Descriptor(), read(t, one))
-				expect(t, server, behind)
+				expect(t, server, after)
 				require.NoError(t, first.Wait(testContext(t)))
 				require.NoError(t, third.Wait(testContext(t)))
 				require.NoError(t, client.Err())
@@ -54,24 +54,24 @@ func TestNativeWriteIsGivenUp(t *testing.T) {
 	}
 }
 
-// So it is also for a message of which part has come. Two that are read at a time
-// take turns, so when the first is there the second is on its way. If all of it has
-// come before the word that it is given up, it is as it was sent.
-func TestNativeWriteIsGivenUpHalfway(t *testing.T) {
+// The same for a message that is being transferred. Transfers take turns, so when the first message
+// has arrived the second is under way. If the second has arrived completely before the ABORT frame,
+// its bytes are intact.
+func TestNativeWriteCancelledDuringTransfer(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
-		exchange(t, client, server, message(0, nil, []int{large})) // what opens for the first is open
+		exchange(t, client, server, message(0, nil, []int{large})) // opens the bulk connection
 		for range 5 {
 			ctx, cancel := cancelled(t)
 			wanted := client.WriteAsync(testContext(t), message(1, nil, []int{large}))
 			m := message(2, nil, []int{8 * large})
-			regretted := client.WriteAsync(ctx, m)
+			aborted := client.WriteAsync(ctx, m)
 			one, two := next(t, server), next(t, server)
 			a, read := pipe.NewAllocation(two.Descriptor()), make(chan error, 1)
 			go func() { read <- two.Read(testContext(t), a) }()
 			readInto(t, one, pipe.NewAllocation(one.Descriptor()))
 			cancel()
-			if regretted.Wait(testContext(t)) != nil {
-				scribble(m) // the race detector sees whoever still reads it
+			if aborted.Wait(testContext(t)) != nil {
+				overwrite(m) // the race detector reports a channel that still reads it
 			}
 			if err := <-read; err == nil {
 				same(t, message(2, nil, []int{8 * large}), two.Descriptor(), a)
@@ -86,8 +86,8 @@ func TestNativeWriteIsGivenUpHalfway(t *testing.T) {
 	})
 }
 
-// A message given up before the receiver asked for it is never seen.
-func TestNativeWriteGivenUpBeforeItIsSeen(t *testing.T) {
+// Next does not return a message that was aborted before.
+func TestNativeWriteCancelledBeforeNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
 		ctx, cancel := cancelled(t)
@@ -101,8 +101,8 @@ func TestNativeWriteGivenUpBeforeItIsSeen(t *testing.T) {
 	})
 }
 
-// A cancelled read gives up its message alone; the writer is done with it.
-func TestNativeReadIsGivenUp(t *testing.T) {
+// A Read whose ctx has ended does not claim the message, which can be read again.
+func TestNativeReadWithEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
 		m := message(1, nil, []int{large, large})
@@ -110,7 +110,6 @@ func TestNativeReadIsGivenUp(t *testing.T) {
 		in := next(t, server)
 		ctx, cancel := cancelled(t)
 		a := pipe.NewAllocation(in.Descriptor())
-		// One buffer waits for the work of a stream that does not come to an end.
 		read := make(chan error, 1)
 		cancel()
 		go func() { read <- in.Read(ctx, a) }()
@@ -122,7 +121,7 @@ func TestNativeReadIsGivenUp(t *testing.T) {
 	})
 }
 
-// Messages are read in any order, and small ones do not wait for large ones.
+// Messages can be read in any order, and small ones do not wait for large ones.
 func TestNativeReadsInAnyOrder(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		const count = 12
@@ -144,8 +143,8 @@ func TestNativeReadsInAnyOrder(t *testing.T) {
 	})
 }
 
-// What is discarded does not travel; the writer is done with it.
-func TestNativeDiscardSparesTheBytes(t *testing.T) {
+// The bytes of a discarded message are not sent, and its write completes.
+func TestNativeDiscardSendsNoBytes(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		op := client.WriteAsync(testContext(t), message(1, nil, []int{large, large}))
 		require.NoError(t, next(t, server).Discard(testContext(t)))
@@ -156,7 +155,7 @@ func TestNativeDiscardSparesTheBytes(t *testing.T) {
 	})
 }
 
-// The deadline of a message travels, and ends a message that waits.
+// The receiver gets the deadline of a message, and the message is aborted at that time.
 func TestNativeDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
@@ -188,7 +187,7 @@ func readInto(t *testing.T, in *pipe.Incoming, a pipe.Allocation) pipe.Allocatio
 	return a
 }
 
-// What the peer says of its reasons cannot pass for anything else in a log.
+// The reason that a peer sends is quoted, so that it cannot forge lines of a log.
 func TestReasonOfThePeerIsQuoted(t *testing.T) {
 	client, server := connect(t, nativePath())
 	ctx, cancel := context.WithCancelCause(testContext(t))

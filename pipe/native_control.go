@@ -14,37 +14,38 @@ import (
 )
 
 const (
-	// controlBuffer is the memory through which control frames are read.
+	// controlBuffer is the size of the read buffer of the control stream.
 	controlBuffer = 512
 
-	// maxUnsaid bounds the control frames that wait for a peer that does not
-	// read them, in bytes, but for those about memory: a Read waits before it
-	// says more.
-	maxUnsaid = 4 << 20
+	// maxQueuedControl bounds the queued control frames, in bytes; beyond it the pipe fails,
+	// because the peer does not read. TARGETS and READY frames do not count: a Read waits before it
+	// enqueues more of them.
+	maxQueuedControl = 4 << 20
 
-	// muchUnsaid is how much makes a Read wait, and drops the reasons of ABORTs.
-	muchUnsaid = 256 << 10
+	// controlHighWater is the queue length in bytes from which on a Read waits, and ABORT frames
+	// lose their reasons.
+	controlHighWater = 256 << 10
 )
 
-// nativeControl is the control stream: what is said about messages. What is to
-// be said waits in unsaid for the writer.
+// nativeControl sends and receives the frames of the control stream. Frames to be sent are queued;
+// a goroutine of the pipe writes them.
 type nativeControl struct {
 	pipe   *nativePipe
 	stream transport.Stream
-	wake   chan struct{} // has a token when there is something to say
-	wrote  chan struct{} // closed when nothing more will be said
-	ended  chan struct{} // closed when the peer says no more
+	wake   chan struct{} // has a token when frames are queued
+	wrote  chan struct{} // closed when the writer has ended
+	ended  chan struct{} // closed when the reader has ended
 	confirmer
 
-	sayMu  sync.Mutex
-	unsaid []byte
-	spare  []byte
-	memory int             // bytes of unsaid that are about memory
-	room   chan struct{}   // made by awaitRoom, closed when unsaid is being said
-	bye    *native.Control // to be said behind all else; nothing new is said
-	said   bool            // it has been
-	parted bool            // the peer said goodbye
-	reason string
+	queueMu     sync.Mutex
+	queued      []byte
+	spare       []byte
+	memoryBytes int             // bytes of TARGETS and READY frames in queued
+	drained     chan struct{}   // made by queueFull, closed when the writer takes the queue
+	closeFrame  *native.Control // sent after all queued frames; frames after it are dropped
+	closeTaken  bool            // the writer has taken closeFrame
+	peerClosed  bool            // the peer has sent a close frame
+	reason      string
 }
 
 func (c *nativeControl) init(p *nativePipe) {
@@ -52,100 +53,108 @@ func (c *nativeControl) init(p *nativePipe) {
 	c.wake = make(chan struct{}, 1)
 	c.wrote = make(chan struct{})
 	c.ended = make(chan struct{})
-	c.confirmer.init(c.poke, p.account)
+	c.confirmer.init(c.signal, p.account)
 }
 
-// abandon stands in for the loops of a pipe that is not going to start.
+// abandon closes ended and wrote, which read and write would close, for a pipe whose goroutines do
+// not start.
 func (c *nativeControl) abandon() {
 	close(c.ended)
 	close(c.wrote)
 }
 
-// poke wakes the writer.
-func (c *nativeControl) poke() {
+// signal wakes the writer, which then sends queued frames and confirmations. It does not block.
+func (c *nativeControl) signal() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// ready, targets, abort, cancel and bulk say what native.Control documents.
-func (c *nativeControl) ready(lane uint16, id uint64) {
-	c.say(&native.Control{Kind: native.Ready, Lane: lane, Number: id})
+// sendReady enqueues a READY frame: this end has memory for the transfer id on a lane of the bulk
+// mover. Like the methods sendTargets, sendAbort, sendCancel and sendBulk, which enqueue the frames
+// of their names, it does not block.
+func (c *nativeControl) sendReady(lane uint16, id uint64) {
+	c.send(&native.Control{Kind: native.Ready, Lane: lane, Number: id})
 }
 
-func (c *nativeControl) targets(number uint64, devices []device.Device) {
-	c.say(&native.Control{Kind: native.Targets, Number: number, Devices: devices})
+func (c *nativeControl) sendTargets(number uint64, devices []device.Device) {
+	c.send(&native.Control{Kind: native.Targets, Number: number, Devices: devices})
 }
 
-func (c *nativeControl) abort(number uint64, reason string) {
-	c.say(&native.Control{Kind: native.Abort, Number: number, Text: reason})
+func (c *nativeControl) sendAbort(number uint64, reason string) {
+	c.send(&native.Control{Kind: native.Abort, Number: number, Text: reason})
 }
 
-func (c *nativeControl) cancel(number uint64) {
-	c.say(&native.Control{Kind: native.Cancel, Number: number})
+func (c *nativeControl) sendCancel(number uint64) {
+	c.send(&native.Control{Kind: native.Cancel, Number: number})
 }
 
-func (c *nativeControl) bulk() { c.say(&native.Control{Kind: native.Bulk}) }
+func (c *nativeControl) sendBulk() { c.send(&native.Control{Kind: native.Bulk}) }
 
-// goodbye says why the pipe ends, behind all else and behind the confirmations
-// that are due; no reason means that this end has said all it had to say. Only
-// the first one counts.
-func (c *nativeControl) goodbye(reason string) {
-	c.tellAll()
-	c.sayMu.Lock()
-	defer c.sayMu.Unlock()
-	if c.bye == nil {
-		c.bye = &native.Control{Kind: native.Goodbye, Text: reason}
-		c.poke()
+// sendClose queues the close frame, which follows all queued frames and the confirmations of all
+// messages that were read. An empty reason means that this end has written all its messages. Only
+// the first call has an effect; frames that are sent later are dropped.
+func (c *nativeControl) sendClose(reason string) {
+	c.confirmAll()
+	c.queueMu.Lock()
+	defer c.queueMu.Unlock()
+	if c.closeFrame == nil {
+		c.closeFrame = &native.Control{Kind: native.Goodbye, Text: reason}
+		c.signal()
 	}
 }
 
-func (c *nativeControl) say(m *native.Control) {
-	if !c.put(m) {
-		c.pipe.fail(c.pipe.errorFor("connection", "control", protocolError("it does not read what it is told")))
+// send enqueues a frame. If the queue is too long, because the peer does not read, it fails the
+// pipe. It does not block.
+func (c *nativeControl) send(m *native.Control) {
+	if !c.enqueue(m) {
+		c.pipe.fail(c.pipe.errorFor("connection", "control", protocolError("it does not read its control stream")))
 	}
 }
 
-// put reports false if too much waits for a peer that does not read.
-func (c *nativeControl) put(m *native.Control) bool {
-	c.sayMu.Lock()
-	defer c.sayMu.Unlock()
-	if c.bye != nil {
+// enqueue adds m to the queue and wakes the writer. It reports false, and adds nothing, if the
+// queue is too long because the peer does not read. After the close frame it drops m and reports
+// true.
+func (c *nativeControl) enqueue(m *native.Control) bool {
+	c.queueMu.Lock()
+	defer c.queueMu.Unlock()
+	if c.closeFrame != nil {
 		return true
 	}
-	before := len(c.unsaid)
-	if before-c.memory > maxUnsaid {
+	before := len(c.queued)
+	if before-c.memoryBytes > maxQueuedControl {
 		return false
 	}
-	if m.Kind == native.Abort && before > muchUnsaid {
+	if m.Kind == native.Abort && before > controlHighWater {
 		m = &native.Control{Kind: native.Abort, Number: m.Number}
 	}
-	c.add(m)
+	c.appendFrame(m)
 	if m.Kind == native.Targets || m.Kind == native.Ready {
-		c.memory += len(c.unsaid) - before
+		c.memoryBytes += len(c.queued) - before
 	}
-	c.poke()
+	c.signal()
 	return true
 }
 
-// add puts m into words. The caller holds sayMu.
-func (c *nativeControl) add(m *native.Control) {
-	before := len(c.unsaid)
-	c.unsaid = m.Append(c.unsaid, c.pipe.context.opts.Checksum)
-	c.pipe.account.Add(len(c.unsaid) - before)
+// appendFrame encodes m at the end of the queue and counts its bytes in the account, without
+// waiting for the quota. The caller holds queueMu.
+func (c *nativeControl) appendFrame(m *native.Control) {
+	before := len(c.queued)
+	c.queued = m.Append(c.queued, c.pipe.context.opts.Checksum)
+	c.pipe.account.Add(len(c.queued) - before)
 }
 
-// awaitRoom waits for the peer to hear what it was told. It comes before saying
-// much about memory.
-func (c *nativeControl) awaitRoom(ctx context.Context) error {
+// awaitQueueSpace waits until the queue has at most controlHighWater bytes. If ctx or the pipe ends
+// first it returns the cause. A Read calls it before it enqueues TARGETS and READY frames.
+func (c *nativeControl) awaitQueueSpace(ctx context.Context) error {
 	for {
-		room := c.noRoom()
-		if room == nil {
+		drained := c.queueFull()
+		if drained == nil {
 			return nil
 		}
 		select {
-		case <-room:
+		case <-drained:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-c.pipe.down:
@@ -154,26 +163,32 @@ func (c *nativeControl) awaitRoom(ctx context.Context) error {
 	}
 }
 
-// noRoom returns nil if there is room, else what is closed when there may be.
-func (c *nativeControl) noRoom() <-chan struct{} {
-	c.sayMu.Lock()
-	defer c.sayMu.Unlock()
-	if len(c.unsaid) <= muchUnsaid {
+// queueFull returns nil if the queue has at most controlHighWater bytes, and otherwise a channel
+// that is closed when the writer next takes the queue.
+func (c *nativeControl) queueFull() <-chan struct{} {
+	c.queueMu.Lock()
+	defer c.queueMu.Unlock()
+	if len(c.queued) <= controlHighWater {
 		return nil
 	}
-	if c.room == nil {
-		c.room = make(chan struct{})
+	if c.drained == nil {
+		c.drained = make(chan struct{})
 	}
-	return c.room
+	return c.drained
 }
 
-// write says what there is to say, until the goodbye or the end of the session.
+// write writes the queued frames until it has written the close frame or the stream fails, and then
+// closes wrote. It runs on a goroutine of the pipe.
 func (c *nativeControl) write() {
 	defer close(c.wrote)
 	for {
-		text, last := c.next()
+		text, last := c.take()
+		if len(text) == 0 {
+			<-c.wake
+			continue
+		}
 		if _, err := c.stream.Write(text); err != nil {
-			return // the reader says what that means
+			return // the reader reports the error
 		}
 		c.pipe.account.Release(len(text))
 		if last {
@@ -183,51 +198,45 @@ func (c *nativeControl) write() {
 	}
 }
 
-// next waits for something to say, and reports whether it ends with the goodbye.
-func (c *nativeControl) next() (text []byte, last bool) {
-	for {
-		if text, last = c.take(); len(text) > 0 {
-			return text, last
-		}
-		<-c.wake
-	}
-}
-
-// take returns what there is to say, in memory that is used again when it was
-// said, unless that is much.
+// take removes and returns the queued frames, followed by the confirmations that must be sent and,
+// the first time after sendClose, the close frame. last reports whether the close frame has been
+// taken. text is valid until the next call but one, because two buffers alternate.
 func (c *nativeControl) take() (text []byte, last bool) {
-	c.sayMu.Lock()
-	defer c.sayMu.Unlock()
-	c.addConfirmations() // here, where no goodbye can come between: it goes behind them
-	if c.bye != nil && !c.said {
-		c.said = true
-		c.add(c.bye)
+	c.queueMu.Lock()
+	defer c.queueMu.Unlock()
+	c.appendConfirmations() // under the lock, so that the close frame follows them
+	if c.closeFrame != nil && !c.closeTaken {
+		c.closeTaken = true
+		c.appendFrame(c.closeFrame)
 	}
-	text = c.unsaid
-	c.unsaid, c.spare, c.memory = c.spare[:0], text, 0
+	text = c.queued
+	c.queued, c.spare, c.memoryBytes = c.spare[:0], text, 0
 	c.spare = kept(c.spare)
-	if c.room != nil {
-		close(c.room)
-		c.room = nil
+	if c.drained != nil {
+		close(c.drained)
+		c.drained = nil
 	}
-	return text, c.said
+	return text, c.closeTaken
 }
 
-// addConfirmations puts what is known of messages into words. The caller holds sayMu.
-func (c *nativeControl) addConfirmations() {
-	if n, ok := c.toTell(); ok {
-		c.add(&native.Control{Kind: native.HaveRead, Number: n})
+// appendConfirmations adds to the queue the confirmation of messages that this end has read, if one
+// must be sent, and requests for the confirmations that calls of this end wait for. After sendClose
+// it adds no requests. The caller holds queueMu.
+func (c *nativeControl) appendConfirmations() {
+	if n, ok := c.nextConfirmation(); ok {
+		c.appendFrame(&native.Control{Kind: native.HaveRead, Number: n})
 	}
-	for c.bye == nil {
-		n, ok := c.toAsk()
+	for c.closeFrame == nil {
+		n, ok := c.nextQuery()
 		if !ok {
 			return
 		}
-		c.add(&native.Control{Kind: native.WantRead, Number: n})
+		c.appendFrame(&native.Control{Kind: native.WantRead, Number: n})
 	}
 }
 
-// read takes what the peer says.
+// read receives and handles frames until the peer's close frame or an error, and then closes ended.
+// An error without a close frame goes to streamFailed. It runs on a goroutine of the pipe.
 func (c *nativeControl) read() {
 	defer close(c.ended)
 	src := bufio.NewReaderSize(c.stream, controlBuffer)
@@ -238,15 +247,15 @@ func (c *nativeControl) read() {
 	for {
 		err := c.readFrame(src, header[:], &body, &m, &held)
 		if err == nil {
-			err = c.obey(&m)
+			err = c.handle(&m)
 		}
 		if err == nil {
 			body, m = kept(body), native.Control{}
 			held.shrink(cap(body))
 			continue
 		}
-		if parted, _ := c.lastWord(); !parted {
-			go c.pipe.sessionEnded("control", err)
+		if peerClosed, _ := c.peerClose(); !peerClosed {
+			go c.pipe.streamFailed("control", err)
 		}
 		return
 	}
@@ -261,7 +270,7 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	if err != nil {
 		return nativeError(err)
 	}
-	if *buf, err = readOn(src, (*buf)[:0], h.Rest(), held, 0); err != nil {
+	if *buf, err = readGrowing(src, (*buf)[:0], h.Remaining(), held, 0); err != nil {
 		return midMessage(err)
 	}
 	body, err := h.Body(*buf)
@@ -274,57 +283,61 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	return nil
 }
 
-func (c *nativeControl) obey(m *native.Control) error {
+// handle acts on a frame of the peer. It returns io.EOF for a close frame, and an error that
+// matches ErrProtocol for a frame that does not fit the state of the pipe.
+func (c *nativeControl) handle(m *native.Control) error {
 	p := c.pipe
 	switch m.Kind {
 	case native.WantRead:
-		return c.want(m.Number)
+		return c.handleRequest(m.Number)
 	case native.HaveRead:
-		c.confirm(m.Number)
+		c.handleConfirmation(m.Number)
 	case native.Targets:
-		return p.out.resolve(m)
+		return p.out.handleTargets(m)
 	case native.Abort:
-		return p.in.abort(m.Number, m.Text)
+		return p.in.handleAbort(m.Number, m.Text)
 	case native.Cancel:
-		p.out.giveUp(m.Number)
+		p.out.handleCancel(m.Number)
 	case native.Ready:
-		p.mover.TakeReady(m.Lane, m.Number)
+		p.mover.HandleReady(m.Lane, m.Number)
 	case native.Bulk:
 		p.bulk.useStream()
 	case native.Goodbye:
-		c.takeGoodbye(m.Text)
+		c.handleClose(m.Text)
 		return io.EOF
 	}
 	return nil
 }
 
-// takeGoodbye notes the peer's goodbye. One with a reason is the end at once;
-// else the peer still takes what is small, and wants nothing that is large.
-func (c *nativeControl) takeGoodbye(reason string) {
-	c.sayMu.Lock()
-	c.parted, c.reason = true, reason
-	c.sayMu.Unlock()
-	end := c.pipe.errorFor("connection", "control", peerClosed(reason))
+// handleClose acts on the peer's close frame. With a reason the pipe fails. Without one further
+// writes are rejected and all transfers to the peer are cancelled; messages that are inline are
+// still written, and received ones can be read.
+func (c *nativeControl) handleClose(reason string) {
+	c.queueMu.Lock()
+	c.peerClosed, c.reason = true, reason
+	c.queueMu.Unlock()
+	end := c.pipe.errorFor("connection", "control", peerClosedError(reason))
 	if reason != "" {
 		c.pipe.fail(end)
 		return
 	}
-	c.pipe.out.refuse(c.pipe.errorFor("write", "control", end))
-	c.pipe.out.giveUpAll()
-	c.pipe.in.mind() // the peer waits for an answer to the end of its messages
+	c.pipe.out.rejectWrites(c.pipe.errorFor("write", "control", end))
+	c.pipe.out.cancelAll()
+	c.pipe.in.resumeLoop() // to read the end of the message stream, which the peer expects answered
 }
 
-// lastWord is the peer's goodbye, if it said one.
-func (c *nativeControl) lastWord() (parted bool, reason string) {
-	c.sayMu.Lock()
-	defer c.sayMu.Unlock()
-	return c.parted, c.reason
+// peerClose reports whether the peer has sent a close frame, and the reason in it, which is empty
+// for an orderly close.
+func (c *nativeControl) peerClose() (peerClosed bool, reason string) {
+	c.queueMu.Lock()
+	defer c.queueMu.Unlock()
+	return c.peerClosed, c.reason
 }
 
-// part waits until the goodbye has reached a peer that does not know yet, which
-// then ends the session, or for as long as it is worth.
-func (c *nativeControl) part() {
-	t := time.NewTimer(goodbyeWait)
+// linger waits until the close frame of this end has been written and the peer has ended its
+// control stream. It returns early if the session ends, and after closeFrameTimeout in any case.
+func (c *nativeControl) linger() {
+	t := time.NewTimer(closeFrameTimeout)
 	defer t.Stop()
 	select {
 	case <-c.wrote:
@@ -334,13 +347,14 @@ func (c *nativeControl) part() {
 		return
 	}
 	select {
-	case <-c.ended: // it has said all it had to say
+	case <-c.ended:
 	case <-t.C:
 	case <-c.pipe.session.Done():
 	}
 }
 
-// awaitRead waits until the peer has read a message of this end.
+// awaitRead waits until the peer has confirmed that it has read the message of this end with this
+// number. If ctx or the pipe ends first, the error matches ErrUnconfirmed.
 func (c *nativeControl) awaitRead(ctx context.Context, number uint64) error {
 	confirmed, err := c.await(ctx, number, c.ended, c.pipe.down)
 	p := c.pipe
@@ -352,14 +366,15 @@ func (c *nativeControl) awaitRead(ctx context.Context, number uint64) error {
 	case p.isClosing():
 		return p.unconfirmed("", ErrClosed)
 	default:
-		return p.unconfirmed("control", p.explain(io.EOF))
+		return p.unconfirmed("control", p.sessionError(io.EOF))
 	}
 }
 
-// abortedError is the error for a message that the peer gave up.
+// abortedError returns the error for a message that the peer has aborted with this reason, which
+// may be empty. It matches ErrAborted.
 func abortedError(reason string) error {
 	if reason == "" {
 		return ErrAborted
 	}
-	return fmt.Errorf("%w: it says: %q", ErrAborted, reason)
+	return fmt.Errorf("%w: its reason: %q", ErrAborted, reason)
 }

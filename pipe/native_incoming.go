@@ -4,59 +4,62 @@ import (
 	"cmp"
 	"context"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// nativeIncoming is an Incoming of the native dialect. What travels inside the
-// message is in frame from the start.
+// nativeIncoming is an Incoming of the native dialect. Its descriptor and inline parts are in
+// frame, except the inline bytes of a message that was returned early, before they were read from
+// the stream. It comes from a pool of the context, to which Release returns it.
 type nativeIncoming struct {
 	Incoming
-	in     *nativeInbox
-	number uint64 // its place among all messages, from 0
-	frame  []byte
-	body   []byte         // of frame; nil of a message that came early
-	parts  native.Message // decoded, within frame
-	large  int            // parts that wait for memory
-	packed int            // parts that are compressed
-	held   int            // its share of the read-ahead bytes
-	memory charge         // frame, inline and parts
-	lent   bool           // a device may still read frame
+	reader     *nativeReader
+	number     uint64 // counts the messages of this direction, from 0
+	frame      []byte
+	body       []byte         // part of frame; nil if the message was returned early
+	parts      native.Message // decoded; refers to frame
+	large      int            // number of parts that are not inline
+	compressed int            // number of compressed parts
+	readAhead  int            // charged to nativeReader.readAhead, in bytes
+	memory     charge         // for frame, inlineBuf and parts
+	frameInUse bool           // a device may still be reading frame
 
-	// The following are of a message that came early, and guarded by
-	// messageReader.mu.
-	whole  int           // its inline bytes
-	coming int           // those that are still in the stream
-	into   [][]byte      // where they go, nil if that is inline
-	inline []byte        // where they go unless Read comes first
-	here   chan struct{} // made by who waits for them, closed when all are here
-	room   [][]byte      // memory for into
+	// The following fields belong to a message that was returned early, and are
+	// guarded by streamReader.mu.
+	inlineLength   int           // number of inline bytes
+	inlineLeft     int           // number of those that are still in the stream
+	inlineDst      [][]byte      // remaining memory of Read that receives them; nil if inlineBuf does
+	inlineBuf      []byte        // receives them if Read does not come first
+	inlineDone     chan struct{} // made by a Read that waits for them, closed when all are received
+	inlineDstArray [][]byte      // backing array of inlineDst
 
-	claimed  atomic.Bool // someone reads or discards it
-	finished atomic.Bool // and has done so
+	claimed  atomic.Bool // a Read or Discard has begun
+	finished atomic.Bool // that Read or Discard has ended
 
-	// The following are guarded by nativeInbox.mu.
-	aborted error           // why the peer gave it up
-	moving  []nativeArrival // parts that a channel has
-	left    int             // of moving, not done
-	err     error           // the first error of a part
-	untold  bool            // a part has failed, and why is said elsewhere
-	told    chan struct{}   // made by who waits for that, closed with aborted
-	done    chan struct{}   // closed when left is 0
+	// The following fields are guarded by nativeReader.mu.
+	aborted       error              // why it was aborted
+	transfers     []incomingTransfer // parts that were given to a channel
+	pending       int                // number of parts that are not done
+	err           error              // the first error of a part
+	reasonPending bool               // a part has failed, and the reason arrives on another connection
+	abortedChan   chan struct{}      // made by a Read that waits for the reason, closed when aborted is set
+	done          chan struct{}      // closed when pending is 0
 }
 
-// nativeArrival is a part on its way into memory.
-type nativeArrival struct {
+// incomingTransfer identifies a part that a channel is receiving.
+type incomingTransfer struct {
 	id      uint64
 	channel channel.Channel
 }
 
-// newIncoming returns an empty message, perhaps one that was released.
+// newIncoming returns an empty message of this pipe, from the context's pool. The message has no
+// number yet.
 func (p *nativePipe) newIncoming() *nativeIncoming {
 	in := p.context.incoming.Get().(*nativeIncoming)
-	in.in, in.Incoming.pipe, in.of = &p.in, p.Pipe, in
+	in.reader, in.Incoming.pipe, in.of = &p.in, p.Pipe, in
 	in.memory = p.newCharge()
 	return in
 }
@@ -66,7 +69,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 		return in.errorFor(context.Cause(ctx))
 	}
 	if in.large > 0 {
-		if err := in.in.pipe.control.awaitRoom(ctx); err != nil {
+		if err := in.reader.pipe.control.awaitQueueSpace(ctx); err != nil {
 			return in.errorFor(err)
 		}
 	}
@@ -77,91 +80,95 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 		return in.errorFor(ErrAlreadyRead)
 	}
 	err := in.readAll(ctx, a)
-	runtime.KeepAlive(a) // the segments that were filled are not what keeps its memory
-	in.in.pipe.control.noteRead(in.number)
+	runtime.KeepAlive(a) // a Buffer's owner keeps its memory alive, its segments do not
+	in.reader.pipe.control.noteRead(in.number)
 	in.finish()
 	if err != nil {
 		return in.errorFor(err)
 	}
-	in.in.traffic.add(in.desc.Bytes())
+	in.reader.traffic.add(in.desc.Bytes())
 	in.countSavings()
 	return nil
 }
 
 func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
-	if in.whole > 0 {
-		if done, err := in.takeInline(ctx, a); done || err != nil {
+	if in.inlineLength > 0 {
+		if done, err := in.receiveInline(ctx, a); done || err != nil {
 			return err
 		}
 	}
 	if in.large == 0 {
-		return in.unpack(ctx, a)
+		return in.copyInline(ctx, a)
 	}
-	if err := in.post(a); err != nil {
+	if err := in.startTransfers(a); err != nil {
 		return err
 	}
-	err := in.unpack(ctx, a)
+	err := in.copyInline(ctx, a)
 	if err != nil {
-		in.withdraw(err)
+		in.cancel(err)
 	}
 	if err := cmp.Or(in.wait(ctx), err); err != nil {
 		return err
 	}
-	return in.unpackLarge(ctx, a)
+	return in.decompressLarge(ctx, a)
 }
 
 func (in *nativeIncoming) isInline() bool { return in.large == 0 }
 
-// claim reports whether the message is now the caller's to read or to let go.
+// claim reports whether the caller may read or discard the message; only the first call returns
+// true. After that the caller must call finish.
 func (in *nativeIncoming) claim() bool { return in.claimed.CompareAndSwap(false, true) }
 
-// finish notes that nothing more happens to the message. It comes behind
-// noteRead: a pipe that waits for reads to close then says all that was read.
+// finish ends a message that was read, discarded or aborted: it releases its memory charge, and
+// Release may then reuse it. No channel may be using its memory. After a Read, noteRead must be
+// called before finish, because Close waits for Reads to finish and then confirms every message
+// that was read.
 func (in *nativeIncoming) finish() {
 	if in.large > 0 {
-		in.in.mu.Lock()
-		delete(in.in.open, in.number)
+		in.reader.mu.Lock()
+		delete(in.reader.open, in.number)
 		if in.done != nil {
-			in.in.countReads(-1)
+			in.reader.countReads(-1)
 		}
-		in.in.mu.Unlock()
+		in.reader.mu.Unlock()
 	}
 	in.memory.release()
 	in.finished.Store(true)
 }
 
-// Memory that is kept for another frame: of so many bytes, and so many parts.
+// The memory that is kept for reuse: bytes of a frame, and parts of a message.
 const (
-	keptBytes = 2 * growStep
+	keptBytes = 2 * frameStep
 	keptParts = 64
 )
 
-// release empties the message and keeps its memory, unless that is much or a
-// device may still read it.
+// release returns the message to the pool, emptied. It does nothing before finish. Memory is kept
+// for reuse unless it is large, or a device may still be reading it.
 func (in *nativeIncoming) release() {
 	if !in.finished.Load() {
 		return
 	}
 	c := in.Incoming.pipe.context
-	in.parts.Forget()
-	clear(in.room[:cap(in.room)])
+	in.parts.Reset()
+	clear(in.inlineDstArray[:cap(in.inlineDstArray)])
+	frame := kept(in.frame)
+	if in.frameInUse {
+		frame = nil
+	}
+	var desc Descriptor
+	if max(cap(in.desc.Payloads), cap(in.desc.Tensors)) <= keptParts {
+		desc = in.desc.emptied()
+	}
 	*in = nativeIncoming{
-		Incoming: Incoming{desc: in.keptDescriptor()},
-		frame:    in.keptFrame(),
-		parts:    in.parts,
-		room:     in.room[:0],
+		Incoming:       Incoming{desc: desc},
+		frame:          frame,
+		parts:          in.parts,
+		inlineDstArray: in.inlineDstArray[:0],
 	}
 	c.incoming.Put(in)
 }
 
-func (in *nativeIncoming) keptFrame() []byte {
-	if in.lent {
-		return nil
-	}
-	return kept(in.frame)
-}
-
-// kept is the memory of buf, unless it is much.
+// kept returns buf emptied for reuse, or nil if its capacity is over keptBytes.
 func kept(buf []byte) []byte {
 	if cap(buf) > keptBytes {
 		return nil
@@ -169,9 +176,107 @@ func kept(buf []byte) []byte {
 	return buf[:0]
 }
 
-func (in *nativeIncoming) keptDescriptor() Descriptor {
-	if max(cap(in.desc.Payloads), cap(in.desc.Tensors)) > keptParts {
-		return Descriptor{}
+// The memory that a decoded part takes in addition to its bytes of the frame.
+const (
+	receivedPayloadSize = 104
+	receivedTensorSize  = 200
+)
+
+// cost returns the memory, in bytes, that the message takes once it is decoded, with inline bytes
+// that have not been received yet. It counts the parts in the undecoded body.
+func (in *nativeIncoming) cost() int {
+	body := in.body
+	if body == nil {
+		body = in.frame
 	}
-	return in.desc.emptied()
+	payloads, tensors := native.CountParts(body)
+	return messageOverhead + len(in.frame) + in.inlineLength + payloads*receivedPayloadSize + tensors*receivedTensorSize
+}
+
+// decode decodes in.body and fills in the Descriptor, which refers to frame. It charges the memory,
+// and checks the message against the limits and channels of the pipe. Errors match ErrProtocol,
+// ErrLimit or ErrChecksum.
+func (in *nativeIncoming) decode() error {
+	limits := &in.Incoming.pipe.context.limits
+	if err := in.memory.grow(in.cost()); err != nil {
+		return err
+	}
+	if err := in.parts.Decode(in.body, limits.native()); err != nil {
+		return nativeError(err)
+	}
+	return in.describe(limits)
+}
+
+// decodeDescriptor decodes the descriptor of a message that is returned early, and fills in the
+// Descriptor. length is the size of the whole body, of which frame has the bytes that precede the
+// inline ones. Checks and errors are those of decode.
+func (in *nativeIncoming) decodeDescriptor(length uint32) error {
+	limits := &in.Incoming.pipe.context.limits
+	if err := in.memory.grow(in.cost()); err != nil {
+		return err
+	}
+	if err := in.parts.DecodeDescriptor(in.frame, length, limits.native()); err != nil {
+		return nativeError(err)
+	}
+	in.inlineLength = int(length) - len(in.frame)
+	in.inlineLeft = in.inlineLength
+	return in.describe(limits)
+}
+
+// describe fills in the Descriptor from the decoded parts, and checks it against the limits and the
+// channels of the pipe. Errors match ErrProtocol.
+func (in *nativeIncoming) describe(limits *Limits) error {
+	d := &in.desc
+	d.Metadata = in.parts.Metadata
+	d.setTimeLeft(in.parts.Timeout)
+	if err := cmp.Or(in.describePayloads(limits), in.describeTensors(limits)); err != nil {
+		return err
+	}
+	if n := d.Bytes(); n > limits.MessageBytes {
+		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
+	}
+	return nil
+}
+
+func (in *nativeIncoming) describePayloads(limits *Limits) error {
+	d := &in.desc
+	d.Payloads = slices.Grow(d.Payloads, len(in.parts.Payloads))
+	for k := range in.parts.Payloads {
+		part := &in.parts.Payloads[k]
+		if part.Length > uint64(limits.PayloadBytes) {
+			return protocolError("%w", limitError("payload", part.Length, uint64(limits.PayloadBytes)))
+		}
+		if err := in.checkCodec(part.Codec); err != nil {
+			return protocolError("payload %d: %w", k, err)
+		}
+		d.Payloads = append(d.Payloads, PayloadDescriptor{Length: int(part.Length), Metadata: part.Metadata})
+		if !part.Inline {
+			in.large++
+		}
+	}
+	return nil
+}
+
+func (in *nativeIncoming) describeTensors(limits *Limits) error {
+	d := &in.desc
+	d.Tensors = slices.Grow(d.Tensors, len(in.parts.Tensors))
+	for k := range in.parts.Tensors {
+		part := &in.parts.Tensors[k]
+		if part.Length > uint64(limits.TensorBytes) {
+			return protocolError("%w", limitError("tensor", part.Length, uint64(limits.TensorBytes)))
+		}
+		d.Tensors = append(d.Tensors, TensorDescriptor{
+			Length: int(part.Length), SourceDevice: part.Source, TargetDevice: part.Target, Metadata: part.Metadata,
+		})
+		if err := in.Incoming.pipe.checkArrival(&d.Tensors[k]); err != nil {
+			return protocolError("tensor %d: %w", k, err)
+		}
+		if err := in.checkTensorCodec(part); err != nil {
+			return protocolError("tensor %d: %w", k, err)
+		}
+		if !part.Inline {
+			in.large++
+		}
+	}
+	return nil
 }

@@ -1,203 +1,403 @@
 package pipe
 
 import (
-	"bufio"
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// readBuffer is the memory through which messages are read: the header and the
-// body of a small one come together.
-const readBuffer = 8 << 10
+// nativeReader is the receiving half of a pipe in the native dialect. Its run loop (run, a goroutine
+// of the pipe) reads messages with their inline parts before the application asks for them, within
+// the limits on reading ahead; beyond those the window of the stream stops the sender.
+//
+// If the stream can be polled, a caller of Next polls it for a bounded time before it blocks, and
+// the run loop reads only while no caller polls. So a message that arrives soon needs no switch of
+// goroutines.
+type nativeReader struct {
+	pipe        *nativePipe
+	stream      streamReader
+	resumeTimer resumeTimer
+	readMu      sync.Mutex           // held to read messages and to pass them on in order
+	demand      atomic.Int32         // calls that want a message, less the messages in ready
+	polling     atomic.Bool          // a caller of Next or Poll holds readMu
+	ready       chan *nativeIncoming // messages for Next, in order; closed at the end
+	readAhead   *budget.Budget       // bounds the bytes of messages that Next has not returned
+	ended       chan struct{}        // closed when the peer has closed its end and all messages were received
 
-// errNothing says that nothing more has come so far.
-var errNothing = errors.New("nothing there")
+	recvMu sync.Mutex // serializes calls of Channel.Recv
 
-// messageReader takes messages off the message stream. From one that can be
-// polled it takes what is there, and goes on with the rest later: then any
-// goroutine may be the one that reads.
-type messageReader struct {
-	pipe *nativePipe
-	poll transport.Poller // nil where the stream waits by itself
+	mu          sync.Mutex
+	received    uint64                     // number of messages so far
+	reads       int                        // Reads of messages with parts that are not inline
+	readsEnded  bool                       // no more such Reads may begin
+	readsDone   chan struct{}              // made by awaitReads, closed once reads is 0
+	open        map[uint64]*nativeIncoming // messages with parts that are not inline, until they are finished
+	earlyAborts earlyAborts
+	end         error // the error of Next after the last message
 
-	mu     sync.Mutex
-	src    *bufio.Reader
-	err    error           // why there is no more to read
-	in     *nativeIncoming // under way: its header has come
-	header native.Header
-	open   *nativeIncoming // returned early: its inline bytes are under way
-	opened uint64          // messages returned early so far
-	behind uint64          // of them, when the pipe's own goroutine parked
-	skip   int             // bytes of a message that nobody wants
-	among  bool            // the one under way came together with others
-
-	crowded atomic.Bool // several came together, the last time
-	came    atomic.Bool // one has come since somebody asked
-
-	parked  atomic.Bool   // the pipe's own goroutine waits in park
-	overdue bool          // it has waited for too long, and not caught up since; its own
-	resume  chan struct{} // has a token when it is to look around
+	traffic traffic
+	saved   savings
 }
 
-func (r *messageReader) init(p *nativePipe, s transport.Stream) {
-	r.pipe = p
-	r.resume = make(chan struct{}, 1)
-	var src io.Reader = s
-	if poll, ok := s.(transport.Poller); ok {
-		r.poll, src = poll, tryReader{poll}
-	}
-	r.src = bufio.NewReaderSize(src, readBuffer)
+func (i *nativeReader) init(p *nativePipe) {
+	i.pipe = p
+	i.ready = make(chan *nativeIncoming, p.context.limits.ReadAheadMessages)
+	i.readAhead = budget.New(p.context.limits.ReadAheadBytes)
+	i.ended = make(chan struct{})
+	i.open = map[uint64]*nativeIncoming{}
+	i.earlyAborts.account = p.account
 }
 
-// tryReader says errNothing where a stream has nothing.
-type tryReader struct{ poll transport.Poller }
-
-func (r tryReader) Read(p []byte) (int, error) {
-	n, err := r.poll.TryRead(p)
-	if n == 0 && err == nil {
-		err = errNothing
+// attach gives the reader its stream, before any other method but init is called.
+func (i *nativeReader) attach(s transport.Stream) {
+	i.stream.init(i.pipe, s)
+	if i.stream.poller != nil {
+		i.resumeTimer.init(&i.stream)
 	}
-	return n, err
 }
 
-// read returns the next message when all of it is there or, if early is set, when
-// all is but many inline bytes. Its body is not decoded unless it came early. The
-// caller holds mu.
-func (r *messageReader) read(early bool) (*nativeIncoming, error) {
-	if r.err != nil {
-		return nil, r.err
-	}
-	in, err := r.advance(early)
-	if err != nil && err != errNothing {
-		r.err = err
-	}
-	return in, err
-}
-
-func (r *messageReader) advance(early bool) (*nativeIncoming, error) {
-	if err := r.finishOpen(); err != nil {
-		return nil, midMessage(err)
-	}
-	if r.in == nil {
-		if err := r.begin(); err != nil {
+func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
+	i := &p.in
+	for {
+		i.demand.Add(1)
+		in, err := i.nextReady(ctx)
+		if err != nil {
+			i.demand.Add(-1)
 			return nil, err
 		}
-	}
-	in := r.in
-	if early && len(in.frame) == 0 && r.readHead() {
-		r.in, r.open = nil, in
-		r.opened++
-		return in, in.decodeHead(r.header.Length)
-	}
-	var err error
-	if in.frame, err = readOn(r.src, in.frame, r.header.Rest(), &in.memory, 0); err != nil {
-		return nil, midMessage(err)
-	}
-	r.in = nil
-	r.crowded.Store(r.among || r.src.Buffered() > 0)
-	r.came.Store(true)
-	in.body, err = r.header.Body(in.frame)
-	return in, nativeError(err)
-}
-
-// begin reads a header.
-func (r *messageReader) begin() error {
-	r.among = r.poll == nil && r.src.Buffered() > 0
-	p, err := r.src.Peek(native.HeaderSize)
-	if err != nil {
-		if len(p) > 0 {
-			err = midMessage(err)
+		if i.deliver(in) {
+			return &in.Incoming, nil
 		}
-		return err
 	}
-	h, err := native.DecodeMessageHeader(p, r.pipe.context.limits.native())
-	if err != nil {
-		return nativeError(err)
-	}
-	_, _ = r.src.Discard(native.HeaderSize)
-	r.in, r.header = r.pipe.newIncoming(), h
-	return nil
 }
 
-// readHead reads the body up to its inline bytes, if these are worth a wait in the
-// stream for the memory that they go to.
-func (r *messageReader) readHead() bool {
-	if r.header.CRC || r.header.Length <= readBuffer {
-		return false
+// nextReady waits for the next message, first by polling. It returns an error if the pipe has
+// ended, closes, or ctx ends. The caller has counted itself in demand, and must uncount itself
+// after an error.
+func (i *nativeReader) nextReady(ctx context.Context) (*nativeIncoming, error) {
+	if in := i.tryNext(ctx, false); in != nil {
+		return in, nil
 	}
-	p, _ := r.src.Peek(r.src.Buffered())
-	n := native.PlainHead(p)
-	if n == 0 {
-		return false
+	p := i.pipe
+	select {
+	case in, ok := <-i.ready:
+		if !ok {
+			return nil, p.errorFor("next", "", i.endError())
+		}
+		return i.takeReady(in), nil
+	case <-p.closing:
+		return nil, p.errorFor("next", "", ErrClosed)
+	case <-ctx.Done():
+		return nil, p.errorFor("next", "", context.Cause(ctx))
 	}
-	r.in.frame = append(r.in.frame, p[:n]...)
-	_, _ = r.src.Discard(n)
-	return true
 }
 
-// finishOpen takes what is there of the inline bytes before the next header.
-func (r *messageReader) finishOpen() error {
-	if r.open != nil {
-		if err := r.open.takeOn(r.src); err != nil {
+// takeReady returns in, which the caller has received from ready. If other callers wait for
+// messages it first resumes the run loop: the inline bytes of in may precede their messages in the
+// stream.
+func (i *nativeReader) takeReady(in *nativeIncoming) *nativeIncoming {
+	if i.demand.Load() > 0 {
+		i.resumeLoop()
+	}
+	return in
+}
+
+// deliver prepares in for its return by Next or Poll: it releases the message's share of the
+// read-ahead budget. If the peer has aborted the message, it ends the message and reports false;
+// the caller then drops it.
+func (i *nativeReader) deliver(in *nativeIncoming) bool {
+	if in.readAhead > 0 {
+		i.readAhead.Release(in.readAhead)
+	}
+	aborted := i.isAborted(in)
+	if aborted {
+		in.claimed.Store(true)
+		i.pipe.control.noteRead(in.number)
+		in.finish()
+	}
+	return !aborted
+}
+
+func (i *nativeReader) isAborted(in *nativeIncoming) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return in.aborted != nil
+}
+
+// run reads messages until the stream ends, and then closes ready. If the peer has closed its end,
+// run then answers the close and gives the last Reads time to end. It is the run loop, a goroutine
+// of the pipe.
+func (i *nativeReader) run() {
+	i.finish(i.receiveAll())
+	close(i.ready)
+	if isClosed(i.ended) {
+		i.pipe.answerClose()
+		i.awaitLastReads()
+	}
+}
+
+// awaitLastReads waits, after the peer has closed its end, until the session has ended. From then
+// on no Read of parts that are not inline may begin. Those under way have CloseTimeout to end,
+// because all their bytes have been sent; after that the pipe fails.
+func (i *nativeReader) awaitLastReads() {
+	p := i.pipe
+	select {
+	case <-p.session.Done():
+	case <-p.down:
+		return
+	}
+	i.mu.Lock()
+	i.readsEnded = true
+	i.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
+	defer cancel()
+	if i.awaitReads(ctx) != nil {
+		p.fail(p.errorFor("read", "bulk", fmt.Errorf("%w: it closed its end, and parts of its messages are missing", ErrPeerLost)))
+	}
+}
+
+// receiveAll reads messages until the stream or the pipe fails, and returns the error, io.EOF for
+// an orderly end. While there is no data it blocks in Poller.Await, and while the inline bytes of a
+// message are left to Read it parks.
+func (i *nativeReader) receiveAll() error {
+	for {
+		switch err := i.receive(); err {
+		case errNoData:
+			i.stream.overdue = false
+			i.stream.poller.Await()
+		case errMessageOpen:
+			i.park()
+		default:
 			return err
 		}
-		r.open.arrived()
-		r.open = nil
 	}
-	for r.skip > 0 {
-		n, err := r.src.Discard(r.skip)
-		if r.skip -= n; err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-// forgo lets the inline bytes of a message go by, and reports whether any were still
-// coming; from then on nobody touches the memory that they were going to.
-func (r *messageReader) forgo(in *nativeIncoming) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.open != in {
-		return false
-	}
-	r.open, r.skip = nil, in.coming
-	in.into = nil
-	r.mind()
-	return true
-}
-
-// fail ends reading.
-func (r *messageReader) fail(err error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err = err
-	return err
-}
-
-// readOn reads into buf until it has n bytes, and reallocates it as it grows: by growStep
-// or double at a time, so that a large n alone costs little memory. held is charged for it,
-// in addition to beside bytes of the same charge for something else.
-func readOn(src io.Reader, buf []byte, n int, held *charge, beside int) ([]byte, error) {
-	for len(buf) < n {
-		step := min(n-len(buf), max(growStep, len(buf), cap(buf)-len(buf)))
-		start := len(buf)
-		if err := held.grow(beside + max(start+step, cap(buf))); err != nil {
-			return buf, err
-		}
-		if cap(buf) < start+step {
-			buf = append(make([]byte, 0, start+step), buf...)
-		}
-		k, err := io.ReadFull(src, buf[start:start+step])
-		buf = buf[:start+k]
+// receive reads messages and enqueues them, until it returns errNoData, errMessageOpen or the error
+// of the stream or pipe. A message must be admitted by the read-ahead budget before its descriptor
+// is decoded, because that takes a multiple of its bytes. A message that is returned early is
+// decoded before, and ends the call with errMessageOpen.
+func (i *nativeReader) receive() error {
+	i.readMu.Lock()
+	defer i.readMu.Unlock()
+	for {
+		in, err := i.read()
 		if err != nil {
-			return buf, err
+			return err
+		}
+		in.readAhead = in.cost()
+		if !i.readAhead.Acquire(context.Background(), i.pipe.down, in.readAhead) {
+			return i.pipe.Err()
+		}
+		if in.body != nil {
+			err = in.decode()
+		}
+		if err != nil {
+			return i.stream.fail(err)
+		}
+		early := in.inlineLength > 0
+		if err := i.enqueue(in); err != nil {
+			return err
+		}
+		if early {
+			return errMessageOpen
 		}
 	}
-	return buf, nil
+}
+
+// nativeError returns err, an error about a frame of the peer, as one that matches ErrProtocol,
+// ErrLimit or ErrChecksum. It returns nil for nil.
+func nativeError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, native.ErrChecksum) {
+		return errors.Join(ErrChecksum, err)
+	}
+	if errors.Is(err, native.ErrLimit) {
+		return protocolError("%w: %w", ErrLimit, err)
+	}
+	return protocolError("%w", err)
+}
+
+// enqueue numbers a message and passes it to a receiver from Ahead or else to ready. It blocks
+// while ready is full; if the pipe goes down first it returns the cause. The caller holds readMu.
+func (i *nativeReader) enqueue(in *nativeIncoming) error {
+	i.register(in)
+	if readAhead := in.readAhead; len(i.ready) == 0 && !i.isAborted(in) && i.pipe.sendAhead(&in.Incoming) {
+		if readAhead > 0 {
+			i.readAhead.Release(readAhead)
+		}
+		return nil
+	}
+	i.demand.Add(-1)
+	select {
+	case i.ready <- in:
+		return nil
+	case <-i.pipe.down:
+		return i.pipe.Err()
+	}
+}
+
+// register numbers a message. If it has parts that are not inline it enters it in open, so that the
+// peer can abort it, or marks it as aborted if the peer has done that already.
+func (i *nativeReader) register(in *nativeIncoming) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	in.number = i.received
+	i.received++
+	aborted := i.earlyAborts.take(in.number)
+	switch {
+	case in.large == 0: // it is complete, also if the sender aborted it
+	case aborted != nil:
+		in.aborted = aborted
+	default:
+		i.open[in.number] = in
+	}
+}
+
+// handleAbort acts on the peer's ABORT frame for the message with this number: it aborts the
+// message's transfers, or keeps the abort for a message that has not arrived. A finished message is
+// left alone. The error matches ErrProtocol if too many aborts precede their messages.
+func (i *nativeReader) handleAbort(number uint64, reason string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if in := i.open[number]; in != nil {
+		in.abort(abortedError(reason))
+		return nil
+	}
+	if number < i.received {
+		return nil // it is finished here
+	}
+	return i.earlyAborts.add(number, reason)
+}
+
+// finish handles the end of the message stream with err. If the stream ended with io.EOF and the
+// peer has sent a close frame, for which it waits, it closes ended, and the pipe stays up, so that
+// received messages can be read. Otherwise it fails the pipe.
+func (i *nativeReader) finish(err error) {
+	p := i.pipe
+	if err != io.EOF { // an error that wraps io.EOF is the end of the session
+		i.failStream(err)
+		return
+	}
+	p.awaitSessionEnd()
+	closed, reason := p.control.peerClose()
+	if !closed {
+		err = p.sessionError(err) // waits once more for a late close frame
+		closed, reason = p.control.peerClose()
+	}
+	if !closed {
+		p.fail(p.errorFor("connection", "message", err))
+		return
+	}
+	end := p.errorFor("next", "message", peerClosedError(reason))
+	i.mu.Lock()
+	i.end = end
+	close(i.ended)
+	i.mu.Unlock()
+}
+
+// failStream fails the pipe after the message stream has failed with err. A close frame does not
+// make such an end orderly, because messages may be missing: a peer that closes ends its message
+// stream before its session, also where both ends close at once.
+func (i *nativeReader) failStream(err error) {
+	p := i.pipe
+	why := p.sessionError(err)
+	if closed, reason := p.control.peerClose(); closed && reason == "" && !errors.Is(why, ErrProtocol) {
+		why = fmt.Errorf("%w: it sent a close frame, and its messages broke off: %w", ErrPeerLost, err)
+	}
+	p.fail(p.errorFor("connection", "message", why))
+}
+
+// awaitReads waits until no Read of parts that are not inline is under way, or the pipe is down. If
+// ctx ends first the error matches ErrCloseTimeout. Close calls it before it sends the close frame,
+// at which the peer would cancel those transfers.
+func (i *nativeReader) awaitReads(ctx context.Context) error {
+	i.mu.Lock()
+	i.readsDone = cmp.Or(i.readsDone, make(chan struct{}))
+	readsDone := i.readsDone
+	i.countReads(0)
+	i.mu.Unlock()
+	if !closedBefore(ctx, readsDone, i.pipe.down) {
+		return fmt.Errorf("%w: messages are still being read", ErrCloseTimeout)
+	}
+	return nil
+}
+
+// countReads adds n, which may be negative, to reads, and closes readsDone when there are none. The
+// caller holds mu.
+func (i *nativeReader) countReads(n int) {
+	i.reads += n
+	if i.reads == 0 && i.readsDone != nil {
+		close(i.readsDone)
+		i.readsDone = nil
+	}
+}
+
+// endError returns the error of Next after the last message: that of the peer's orderly end, or
+// else the cause of the pipe's failure.
+func (i *nativeReader) endError() error {
+	i.mu.Lock()
+	end := i.end
+	i.mu.Unlock()
+	if end != nil {
+		return end
+	}
+	return i.pipe.Err()
+}
+
+// drain discards messages that are not claimed and those that arrive while the pipe closes, so that
+// the peer's writes complete. It returns when the run loop has ended or the pipe is down.
+func (i *nativeReader) drain() {
+	i.resumeLoop()
+	for _, in := range i.claimOpen() {
+		in.discardClaimed()
+	}
+	for {
+		select {
+		case in, ok := <-i.ready:
+			if !ok {
+				return
+			}
+			i.readAhead.Release(in.readAhead)
+			in.tryDiscard()
+		case <-i.pipe.down:
+			return
+		}
+	}
+}
+
+// releaseUnused releases the memory that only further messages would need, since the application
+// may keep a Pipe that has ended. All goroutines of the pipe must have ended.
+func (i *nativeReader) releaseUnused() {
+	i.stream.mu.Lock()
+	i.stream.in = nil
+	i.stream.mu.Unlock()
+	i.mu.Lock()
+	i.earlyAborts = earlyAborts{}
+	i.mu.Unlock()
+}
+
+// claimOpen claims the messages in open that no Read or Discard has claimed, and returns them; the
+// caller must discard them. It holds mu meanwhile, because only then a message in open cannot be
+// finished and reused.
+func (i *nativeReader) claimOpen() []*nativeIncoming {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var claimed []*nativeIncoming
+	for _, in := range i.open {
+		if in.claim() {
+			claimed = append(claimed, in)
+		}
+	}
+	return claimed
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// npuPair is a pipe between two ends with devices of their own, beside the CPU.
+// npuPair is a pipe between two ends that each have devices in addition to the CPU.
 type npuPair struct {
 	client, server *pipe.Pipe
 	near, far      *delayed.Kind
@@ -37,7 +37,7 @@ func connectNPUs(t *testing.T, kinds bool) npuPair {
 	return p
 }
 
-// alloc makes a buffer on device i of kind, on a stream of its own.
+// alloc allocates a buffer on device i of kind, on a new stream.
 func alloc(t *testing.T, kind *delayed.Kind, i, n int) (device.Buffer, *delayed.Stream) {
 	s, err := kind.NewStream(kind.Devices()[i])
 	require.NoError(t, err)
@@ -46,8 +46,8 @@ func alloc(t *testing.T, kind *delayed.Kind, i, n int) (device.Buffer, *delayed.
 	return b, s.(*delayed.Stream)
 }
 
-// A kind of device that the package has never heard of takes part: source and
-// target devices differ, messages mix kinds, and each tensor obeys its streams.
+// A device kind that the package does not know works: source and target devices differ,
+// messages mix kinds, and each tensor is copied in the order of its stream.
 func TestUnknownDeviceKind(t *testing.T) {
 	p := connectNPUs(t, false)
 	name, ok := p.client.Plan().Channel(device.Device{Kind: "npu"}, device.Device{Kind: "npu", Index: 1})
@@ -57,7 +57,7 @@ func TestUnknownDeviceKind(t *testing.T) {
 	src, produce := alloc(t, p.near, 0, 1000)
 	release := produce.Hold()
 	want := pattern(1000, 5)
-	require.NoError(t, p.near.Write(src, want)) // has not happened yet
+	require.NoError(t, p.near.Write(src, want)) // held until release
 	m := &pipe.Message{Tensors: []pipe.Tensor{
 		{Buffer: src, TargetDevice: device.Device{Kind: "npu", Index: 1}},
 		{Buffer: device.Bytes(pattern(50, 6))},
@@ -73,7 +73,7 @@ func TestUnknownDeviceKind(t *testing.T) {
 	go func() {
 		done <- in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{first, host, third}})
 	}()
-	release() // the producer's work runs, and what was sent is what it wrote
+	release() // the write runs before the tensor is sent
 	require.NoError(t, <-done)
 	require.NoError(t, op.Wait(testContext(t)))
 
@@ -88,18 +88,18 @@ func TestUnknownDeviceKind(t *testing.T) {
 	require.Equal(t, pattern(50, 6), got)
 }
 
-// serves is the factory of a channel for one device.
-type serves struct {
+// oneDevice restricts the factory of a channel to one device.
+type oneDevice struct {
 	channel.Factory
 	device device.Device
 }
 
-func (f serves) DeviceDescriptors() map[device.Device]string {
+func (f oneDevice) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{f.device: f.Factory.DeviceDescriptors()[f.device]}
 }
 
-// The device that the receiver chooses reaches the sender, which sends the tensor on
-// the channel to that device.
+// The device that the receiver chooses is sent to the sender, which uses the channel to
+// that device.
 func TestChosenDeviceDecidesTheChannel(t *testing.T) {
 	first := device.Device{Kind: npu.Name}
 	for _, path := range []path{memPath(), nativePath()} {
@@ -111,7 +111,7 @@ func TestChosenDeviceDecidesTheChannel(t *testing.T) {
 				f := npu.New(kind, basic.New())
 				return func(o *pipe.Options) {
 					o.Channels = []pipe.ChannelEntry{
-						{Name: "between first devices", Priority: 2, Factory: serves{f, first}},
+						{Name: "between first devices", Priority: 2, Factory: oneDevice{f, first}},
 						{Name: "between others", Priority: 1, Factory: f},
 					}
 				}
@@ -161,7 +161,7 @@ func TestTargetOfAnotherKind(t *testing.T) {
 	require.NoError(t, op.Wait(testContext(t)))
 }
 
-// Discarding needs memory of the kind, and so the kind among the options.
+// Discarding needs memory on the device, and so the kind in Options.Kinds.
 func TestDiscardOnUnknownDevice(t *testing.T) {
 	for _, kinds := range []bool{true, false} {
 		p := connectNPUs(t, kinds)

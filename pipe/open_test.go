@@ -19,7 +19,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// both is a context with two transports, of which mem goes first.
+// both returns a context with two transports, of which mem has the higher priority.
 func both(t *testing.T, network *mem.Network, adjust ...func(*pipe.Options)) *pipe.Context {
 	return newContext(t, path{opts: func() pipe.Options {
 		return pipe.Options{
@@ -51,8 +51,8 @@ func TestTransportIsUpgraded(t *testing.T) {
 	exchange(t, client, server, message(1, []int{10}, []int{20}))
 }
 
-// Ends that do not share the better transport take the other.
-func TestTransportStaysWhereItMust(t *testing.T) {
+// Two ends that cannot reach each other over the better transport use the other one.
+func TestTransportIsNotShared(t *testing.T) {
 	a, b := both(t, mem.NewNetwork()), both(t, mem.NewNetwork())
 	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0", "mem://elsewhere")
 	require.NoError(t, err)
@@ -64,8 +64,8 @@ func TestTransportStaysWhereItMust(t *testing.T) {
 	require.Contains(t, server.Plan().String(), "the peer is in another domain")
 }
 
-// Without a common channel payloads still travel; a tensor is an error of the
-// call, which says why, and nothing else.
+// Without a common channel payloads are sent; writing a tensor fails with the reason, and
+// the pipe stays open.
 func TestNoCommonChannel(t *testing.T) {
 	path := memPath()
 	a := newContext(t, path, func(o *pipe.Options) { o.Channels[0].Name = "mine" })
@@ -79,7 +79,7 @@ func TestNoCommonChannel(t *testing.T) {
 	expect(t, server, message(2, []int{10}, nil))
 }
 
-func TestWildcardAdvertisesWhatThePeerReached(t *testing.T) {
+func TestWildcardAdvertisesReachedAddress(t *testing.T) {
 	a, b := both(t, mem.NewNetwork()), both(t, mem.NewNetwork())
 	for _, c := range []struct{ listen, host string }{
 		{"uv://0.0.0.0:0", "127.0.0.2"},
@@ -115,13 +115,13 @@ func haveIPv6() bool {
 func TestBadURLs(t *testing.T) {
 	c := both(t, mem.NewNetwork())
 	for url, text := range map[string]string{
-		"127.0.0.1:7000":        "has no scheme",
-		"://127.0.0.1:7000":     "has no scheme",
-		"":                      "has no scheme",
-		"shm://x":               `no transport "shm" is registered`,
-		"uv://127.0.0.1:99999":  "port",
-		"uv://[::1":             "bad address",
-		"mem://nobody-is-there": "nobody-is-there",
+		"127.0.0.1:7000":       "has no scheme",
+		"://127.0.0.1:7000":    "has no scheme",
+		"":                     "has no scheme",
+		"shm://x":              `no transport "shm" is registered`,
+		"uv://127.0.0.1:99999": "port",
+		"uv://[::1":            "bad address",
+		"mem://no-such-server": "no-such-server",
 	} {
 		_, err := c.Dial(testContext(t), url)
 		require.ErrorContains(t, err, text, url)
@@ -137,16 +137,16 @@ func TestBadURLs(t *testing.T) {
 	require.ErrorContains(t, err, "no usable transport")
 }
 
-// A listener that takes connections and says nothing.
+// Dial fails after HandshakeTimeout if the server does not answer.
 func TestHandshakeTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
-		silent, err := mem.New(network).Listen(t.Context(), "silent")
+		stalled, err := mem.New(network).Listen(t.Context(), "stalled")
 		require.NoError(t, err)
-		defer silent.Close()
-		c := both(t, network, usual)
+		defer stalled.Close()
+		c := both(t, network, defaultTimeouts)
 		begin := time.Now()
-		_, err = c.Dial(context.Background(), "mem://silent")
+		_, err = c.Dial(context.Background(), "mem://stalled")
 		require.ErrorIs(t, err, pipe.ErrHandshakeTimeout)
 		require.ErrorIs(t, err, pipe.ErrHandshake)
 		require.ErrorContains(t, err, "handshake timed out while waiting for the answer")
@@ -154,16 +154,16 @@ func TestHandshakeTimesOut(t *testing.T) {
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errEnough)
-		_, err = c.Dial(ctx, "mem://silent")
+		_, err = c.Dial(ctx, "mem://stalled")
 		require.ErrorIs(t, err, errEnough)
 		require.ErrorContains(t, err, errEnough.Error()+" while dialling")
 		require.Equal(t, uint64(2), c.Stats().HandshakesFailed)
 	})
 }
 
-// Pipes that nobody accepts are closed when their time is up, and do not stand
-// in the way of later ones.
-func TestNobodyAccepts(t *testing.T) {
+// Pipes that are not accepted within HandshakeTimeout are closed and do not block later
+// ones.
+func TestPipeIsNotAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := memPath()
 		a := newContext(t, path)
@@ -172,7 +172,7 @@ func TestNobodyAccepts(t *testing.T) {
 		require.NoError(t, err)
 		first, err := a.Dial(t.Context(), l.URLs()[0])
 		require.NoError(t, err)
-		synctest.Wait() // it is in the backlog
+		synctest.Wait() // the first is in the backlog
 		second, err := a.Dial(t.Context(), l.URLs()[0])
 		require.NoError(t, err)
 		_, err = second.Next(t.Context())
@@ -197,7 +197,7 @@ func TestListenerCloseLeavesAcceptedPipes(t *testing.T) {
 	require.NoError(t, err)
 	server, err := l.Accept(testContext(t))
 	require.NoError(t, err)
-	waiting, err := a.Dial(testContext(t), url) // open, and never accepted
+	waiting, err := a.Dial(testContext(t), url) // opened, and never accepted
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
@@ -210,21 +210,21 @@ func TestListenerCloseLeavesAcceptedPipes(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What does not work on a machine is left out and shows in every plan.
-func TestNotViableIsInThePlan(t *testing.T) {
+// A channel that does not work on this machine is not used, and each plan has the reason.
+func TestPlanHasReasonForNotViable(t *testing.T) {
 	path := memPath()
 	client, _ := connect(t, path, func(o *pipe.Options) {
-		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: "hopeless", Priority: 1 << 20, Factory: hopeless{basic.New()}})
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: "notViable", Priority: 1 << 20, Factory: notViable{basic.New()}})
 	})
-	require.Contains(t, client.Plan().Refused, pipe.Refusal{What: "channel", Name: "hopeless", Reason: "hopeless is not supported: it is Saturday"})
+	require.Contains(t, client.Plan().Refused, pipe.Refusal{What: "channel", Name: "notViable", Reason: "notViable is not supported: no hardware"})
 	name, ok := client.Plan().Channel(device.CPU(), device.CPU())
 	require.True(t, ok)
 	require.Equal(t, "basic", name)
 }
 
-type hopeless struct{ basic.Factory }
+type notViable struct{ basic.Factory }
 
-func (hopeless) Viable() error { return probe.NotSupported("hopeless", "it is Saturday") }
+func (notViable) Viable() error { return probe.NotSupported("notViable", "no hardware") }
 
 func TestErrorsAreNetErrors(t *testing.T) {
 	var err error = &pipe.Error{Op: "dial", Peer: "uv://x", Conn: "reply", Err: pipe.ErrHandshakeTimeout}

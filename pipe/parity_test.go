@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestParity holds the cases of TensorPipe's core tests, each over every path.
+// TestParity runs the cases of TensorPipe's core tests on every path.
 func TestParity(t *testing.T) {
 	cpu, any := device.CPU(), device.Device{}
 	cases := map[string]func(t *testing.T, client, server *pathEnd){
@@ -126,7 +126,7 @@ func clientPingInline(t *testing.T, client, server *pathEnd) {
 	requireWritten(t, w)
 	h := <-done
 	require.NoError(t, h.err)
-	require.Zero(t, h.sent, "tensors left before the receiver chose their devices")
+	require.Zero(t, h.sent, "tensors were sent before the receiver chose their devices")
 	same(t, w.message, h.d, h.a)
 }
 
@@ -166,19 +166,19 @@ func closingAbortsOperations(t *testing.T) {
 			c := newContext(t, path)
 			l, err := c.Listen(testContext(t), path.url)
 			require.NoError(t, err)
-			pending := patience.StartBlocked(t, "Accept", func() error {
+			pending := testwait.StartBlocked(t, "Accept", func() error {
 				_, err := l.Accept(testContext(t))
 				return err
 			})
 			require.NoError(t, l.Close())
-			require.ErrorIs(t, patience.Finish(t, pending), pipe.ErrClosed)
+			require.ErrorIs(t, testwait.Finish(t, pending), pipe.ErrClosed)
 			_, err = l.Accept(testContext(t))
 			require.ErrorIs(t, err, pipe.ErrClosed)
 		})
 	}
 	t.Run("while Accept is blocked", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			l, err := newContext(t, memPath(), usual).Listen(t.Context(), memPath().url)
+			l, err := newContext(t, memPath(), defaultTimeouts).Listen(t.Context(), memPath().url)
 			require.NoError(t, err)
 			pending := make(chan error, 1)
 			go func() {

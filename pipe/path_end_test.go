@@ -17,7 +17,7 @@ type pathEnd struct {
 	path     path
 	messages pipe.Traffic // written: payload and tensor bytes
 	tensors  pipe.Traffic // written, without empty ones
-	open     uint64       // of tensors, those for which the peer has still to choose a device
+	open     uint64       // of tensors, those for which the peer has not chosen a device yet
 }
 
 // onPathEnds runs f over each path of a dialect with a fresh pipe. It checks that both
@@ -107,8 +107,8 @@ func (e *pathEnd) write(t *testing.T, m *pipe.Message) *pathWrite {
 	return w
 }
 
-// next receives the description of w. It checks that a tensor for which this end has
-// to choose a device has not left: the channel counts a tensor before its message leaves
+// next receives the descriptor of w. It checks that a tensor for which this end has
+// to choose a device was not sent: the channel counts a tensor before its message is sent
 // if the target is known, and else when the reply arrives.
 func (e *pathEnd) next(t *testing.T, w *pathWrite) *pipe.Incoming {
 	t.Helper()

@@ -1,3 +1,48 @@
+// Package pipe moves messages between two processes: opaque metadata, small
+// payloads in host memory, and tensors on any device, each tensor over the best
+// path that the two ends share.
+//
+// A [Context] holds the transports, which carry descriptors and payloads, and the
+// channels, which carry tensors, that the application allows for its pipes. The
+// server listens, the client dials:
+//
+//	l, err := server.Listen(ctx, "uv://0.0.0.0:7000")
+//	p, err := l.Accept(ctx)
+//
+//	p, err := client.Dial(ctx, "uv://host:7000")
+//
+// Once the pipe is open both ends are equal. Sending is one call,
+//
+//	err := p.Write(ctx, &pipe.Message{Metadata: md, Tensors: ts})
+//
+// and receiving two: Next returns the descriptor of a message, and [Incoming.Read]
+// receives the bytes into memory that the receiver supplies.
+//
+//	in, err := p.Next(ctx)
+//	a := pipe.NewAllocation(in.Descriptor())
+//	err = in.Read(ctx, a)
+//
+// # The path
+//
+// When a pipe is opened the two ends agree on a transport and, for each pair of
+// devices, on a channel. [Pipe.Plan] has the choice, and the reason why every other
+// candidate was rejected. A [Policy] excludes paths; if none is left the pipe is not
+// opened.
+//
+// # Memory
+//
+// Memory given to a call belongs to the pipe until the call returns, or until the
+// [WriteOp] is done. This also holds if the call fails or is cancelled, or if the peer
+// dies during the call. Sizes that a peer claims are checked against [Limits] before
+// memory is allocated.
+//
+// # The wire
+//
+// Two ends of this library use the native dialect, on one session and at most one more
+// connection. With a C++ process that uses libtensorpipe a pipe uses the compatible
+// dialect, the protocol of that library: messages are read in the order in which they
+// were sent, and a partly sent message cannot be aborted without closing the pipe. The
+// handshake chooses the dialect; Options.Dialect can require one.
 package pipe
 
 import (
@@ -14,42 +59,42 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Pipe carries messages between two processes, both ways, each direction in
-// order. All methods may be called concurrently. A pipe that broke stays
-// broken: every later call returns the first error.
+// Pipe carries messages between two processes in both directions, each in order. All
+// methods may be called concurrently. After a failure every later call returns the first
+// error.
 type Pipe struct {
 	context *Context
 	role    channel.Role
 	peer    string
 	addr    string
 	plan    *Plan
-	first   transport.Conn // the connection that messages come by
-	account *quota.Account // the memory of a peer that is not admitted; nil without a limit
-	dialect dialect
+	first   transport.Conn // carries descriptors, or the session
+	account *quota.Account // the memory that an unadmitted peer holds; nil without a limit
+	engine  engine
 
-	channels  []*lane
-	lanes     map[devicePair][]sizedLane      // of the largest tensors first
-	hostLanes []sizedLane                     // between host memory here and there
-	arriving  map[device.Device]device.Device // for each device of the peer, one here that it reaches
-	leaving   map[device.Device]struct{}      // the devices here that reach one of the peer
-	plain     traffic                         // parts that were to be compressed and are not
-	progress  atomic.Uint64                   // PipeStats.Progress
+	channels       []*pipeChannel
+	channelsByPair map[devicePair][]sizedChannel   // those of the largest tensors first
+	hostChannels   []sizedChannel                  // between host memory at both ends
+	recvDevices    map[device.Device]device.Device // for each device of the peer, a local one that it reaches
+	sendDevices    map[device.Device]struct{}      // local devices that reach a device of the peer
+	plain          traffic                         // parts sent uncompressed although compression was requested
+	progress       atomic.Uint64                   // PipeStats.Progress
 
 	ahead       chan *Incoming // see Ahead
 	closeCalled atomic.Bool
 	closing     chan struct{} // closed when Close begins
-	closed      chan struct{} // closed when it has ended, with closeErr
+	closed      chan struct{} // closed when Close has ended and closeErr is set
 	closeErr    error
 
-	mu    sync.Mutex
-	cause error         // why the pipe is down
-	down  chan struct{} // closed with cause: connections are closing
-	gone  chan struct{} // closed when nothing of the pipe runs any more
+	mu         sync.Mutex
+	cause      error         // of the failure or close
+	down       chan struct{} // closed once cause is set; connections are being closed
+	terminated chan struct{} // closed when all goroutines of the pipe have ended
 }
 
-// dialect is what stands behind a Pipe: one way to talk to the peer. Its
-// methods are those of Pipe, which documents them.
-type dialect interface {
+// engine implements a Pipe in one dialect. A method without a comment has the contract of the Pipe
+// method of the same name; stats leaves Channels, Compression.Plain and Progress to Pipe.Stats.
+type engine interface {
 	write(ctx context.Context, m *Message) error
 	tryWrite(m *Message) (taken bool, err error)
 	writeConfirmed(ctx context.Context, m *Message) error
@@ -59,31 +104,30 @@ type dialect interface {
 	confirms() bool
 	stats() PipeStats
 
-	// close ends the pipe gracefully; it is called once, when closing is
-	// closed.
+	// close closes the pipe gracefully. It is called once, after Pipe.closing is closed.
 	close() error
 
-	// fail takes the pipe down; the first cause stays.
+	// fail closes the pipe at once. Only the first cause is kept.
 	fail(cause error)
 }
 
-// Plan tells which path the pipe takes and why it takes no other. The caller
-// must not change it.
+// Plan returns the path of the pipe and the rejected candidates. The caller must not change
+// it.
 func (p *Pipe) Plan() *Plan { return p.plan }
 
-// Peer is the name of the other end: the context name it sent, or the URL that
-// was dialled.
+// Peer returns the name of the other end: at the server the context name that the client
+// sent, at the client the dialled URL.
 func (p *Pipe) Peer() string { return p.peer }
 
-// RemoteAddr is the address of the other end of the first connection.
+// RemoteAddr returns the address of the other end of the first connection.
 func (p *Pipe) RemoteAddr() string { return p.addr }
 
-// Confirms reports whether the peer can confirm messages, see WriteConfirmed.
-func (p *Pipe) Confirms() bool { return p.dialect.confirms() }
+// Confirms reports whether the peer can confirm messages; see WriteConfirmed.
+func (p *Pipe) Confirms() bool { return p.engine.confirms() }
 
-// TLS returns the state of the first connection's TLS, in which the peer's
-// certificates are; false without TLS. All connections of a pipe are made by the
-// same transport with the same configuration.
+// TLS returns the TLS state of the first connection, with the peer's certificates; false without
+// TLS. The other connections of the pipe have the same transport and TLS configuration. Connections
+// that a channel such as mpt opens itself have those of the channel's transport.
 func (p *Pipe) TLS() (tls.ConnectionState, bool) {
 	if c, ok := p.first.(transport.Secured); ok {
 		return c.ConnectionState()
@@ -91,27 +135,26 @@ func (p *Pipe) TLS() (tls.ConnectionState, bool) {
 	return tls.ConnectionState{}, false
 }
 
-// Done is closed when the pipe has broken or been closed and no longer touches
-// any memory. Err says why.
-func (p *Pipe) Done() <-chan struct{} { return p.gone }
+// Done returns a channel that is closed once the pipe has failed or was closed and uses
+// no memory of the application any more. Err then returns the cause.
+func (p *Pipe) Done() <-chan struct{} { return p.terminated }
 
-// Err is why the pipe is down; nil while it is up.
+// Err returns the error with which the pipe has failed or was closed; nil while it is open.
 func (p *Pipe) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cause
 }
 
-// Close ends the pipe gracefully: messages given to Write before still leave,
-// what the peer sends meanwhile is discarded, calls blocked in Next and new
-// calls return ErrClosed. It waits until the peer has closed its end too,
-// CloseTimeout at most; then it returns an error that matches ErrCloseTimeout.
-// It waits that long for a peer that does not take in what was sent to it.
-// Nothing of the pipe runs when Close returns.
+// Close closes the pipe gracefully: messages given to Write before are still sent, messages that
+// arrive are discarded, and blocked calls of Next and new calls return ErrClosed. Close waits until
+// the peer has read everything and has closed its end; after CloseTimeout it closes the pipe anyway
+// and returns an error that matches ErrCloseTimeout. All goroutines of the pipe have ended when
+// Close returns. Further calls wait for the first one and return its result.
 func (p *Pipe) Close() error {
 	if p.closeCalled.CompareAndSwap(false, true) {
 		close(p.closing)
-		p.closeErr = p.dialect.close()
+		p.closeErr = p.engine.close()
 		close(p.closed)
 	}
 	<-p.closed
@@ -121,6 +164,7 @@ func (p *Pipe) Close() error {
 // isClosing reports whether Close was called.
 func (p *Pipe) isClosing() bool { return isClosed(p.closing) }
 
+// isClosed reports whether c is closed. It is only for channels on which nothing is sent.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -130,49 +174,50 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Abort ends the pipe at once with a cause that later calls on it return.
-// Messages on their way are lost. The text of the cause is sent to a peer of
-// ours, whose errors show it. Abort does not wait; Done tells when nothing of
-// the pipe runs any more. A nil cause stands for ErrClosed.
-func (p *Pipe) Abort(cause error) { p.dialect.fail(cmp.Or(cause, ErrClosed)) }
+// Abort closes the pipe at once, with a cause that later calls return. Messages that are
+// being sent or received are lost. A peer of this library receives the text of the cause
+// and adds it to its errors. Abort does not wait until the goroutines of the pipe have
+// ended; see Done. A nil cause stands for ErrClosed.
+func (p *Pipe) Abort(cause error) { p.engine.fail(cmp.Or(cause, ErrClosed)) }
 
-// Next waits for the next message and returns its description; the bytes
-// follow with [Incoming.Read]. Messages come in the order in which they were
-// sent. Several may be taken before the first is read, as far as the
-// read-ahead limits go. When the peer has closed its end and all its messages
-// were returned, the error matches ErrPeerClosed; after Close it matches
-// ErrClosed.
+// Next waits for the next message and returns it with its descriptor; [Incoming.Read] receives the
+// bytes. Messages are returned in the order in which they were sent. Next may be called again
+// before the message is read, within the read-ahead limits. If ctx ends first the error wraps the
+// cause of ctx. Once the peer has closed its end and all its messages were returned, the error
+// matches ErrPeerClosed; after Close it matches ErrClosed.
 func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 	if p.isClosing() {
 		return nil, p.errorFor("next", "", ErrClosed)
 	}
-	in, err := p.dialect.next(ctx)
+	in, err := p.engine.next(ctx)
 	if err != nil && p.isClosing() {
-		err = p.errorFor("next", "", ErrClosed) // whatever else came at the same moment
+		err = p.errorFor("next", "", ErrClosed) // not the error of a connection that Close has closed
 	}
 	return in, err
 }
 
-// Poll is Next that never sleeps: it looks for the next message for some
-// microseconds, as Next does before it sleeps, and returns nil if none came, or if
-// messages of this pipe cannot be looked for, which is so over TCP and in the
-// compatible dialect. It is for who waits for one answer while another goroutine is
-// in Next all the time: the answer then takes no way over that one.
+// Poll is Next without blocking: it spins for some microseconds, as Next does before it blocks, and
+// returns nil if no message arrives or the pipe has ended. Over TCP and in the compatible dialect,
+// where pipes cannot be polled, it always returns nil. It is for a goroutine that waits for one
+// reply while another one is always in Next: the reply is then received without a switch of
+// goroutines.
 func (p *Pipe) Poll(ctx context.Context) *Incoming {
 	if p.isClosing() {
 		return nil
 	}
-	return p.dialect.poll(ctx)
+	return p.engine.poll(ctx)
 }
 
-// Ahead is where a message goes while somebody receives from it and those in Next
-// have all that came before; nothing waits for its receivers, and it is never closed.
-// It is for who waits for one answer while another goroutine is in Next all the time,
-// once Poll has found nothing.
+// Ahead returns a channel to which the pipe sends the next message, instead of returning it
+// from Next, if a goroutine is receiving from the channel and Next has returned all earlier
+// messages. The pipe never waits for a receiver, and never closes the channel. It is for a
+// goroutine that waits for one reply while another one is always in Next, after Poll has
+// returned nil.
 func (p *Pipe) Ahead() <-chan *Incoming { return p.ahead }
 
-// handOver gives a message to who receives from Ahead, if anybody does.
-func (p *Pipe) handOver(in *Incoming) bool {
+// sendAhead passes in to a goroutine that is receiving from Ahead. It does not block: if there is
+// no such goroutine it reports false, and the caller keeps in.
+func (p *Pipe) sendAhead(in *Incoming) bool {
 	select {
 	case p.ahead <- in:
 		return true
@@ -181,29 +226,45 @@ func (p *Pipe) handOver(in *Incoming) bool {
 	}
 }
 
-// errorFor puts a cause into an *Error, unless it is one already.
+// errorFor returns err as an *Error of this pipe for the call op and the connection conn, which may
+// be empty. If err is an *Error of this pipe already, its Conn and Err replace conn and err.
 func (p *Pipe) errorFor(op, conn string, err error) error {
-	// Not errors.As: a cause that the application gave may hold the error of
-	// another pipe, and is to be kept whole.
+	// Not errors.As: a cause that the application gave may wrap the error of another
+	// pipe, and must be kept whole.
 	if e, ok := err.(*Error); ok && e.Peer == p.peerName() {
 		conn, err = e.Conn, e.Err
 	}
 	return &Error{Op: op, Peer: p.peerName(), Conn: conn, Err: err}
 }
 
-// peerName names the other end in errors and labels.
+// peerName returns the name of the other end, without unprintable characters, and its address, for
+// errors and profiler labels. It is the address alone if the name is empty or has the address.
 func (p *Pipe) peerName() string {
 	if p.peer == "" || strings.Contains(p.peer, p.addr) {
 		return p.addr
 	}
-	return clip(p.peer) + " (" + p.addr + ")"
+	return sanitize(p.peer) + " (" + p.addr + ")"
 }
 
-// reason is what to tell the caller of a failed operation: why the pipe went
-// down, where that came first, rather than what its closing did.
-func (p *Pipe) reason(err error) error {
+// rootCause returns the error for the caller of an operation that failed with err: the cause of the
+// pipe's failure if the pipe has failed, else err as classify returns it. When a pipe fails its
+// connections are closed, and err may only be a consequence of that.
+func (p *Pipe) rootCause(err error) error {
 	if cause := p.Err(); cause != nil {
 		return cause
 	}
 	return classify(err)
+}
+
+// closedBefore waits until one or other is closed or ctx ends, and then reports whether one of the
+// two channels is closed. Either channel may be nil.
+func closedBefore(ctx context.Context, one, other <-chan struct{}) bool {
+	select {
+	case <-one:
+		return true
+	case <-other:
+		return true
+	case <-ctx.Done():
+		return isClosed(one) || isClosed(other)
+	}
 }

@@ -9,49 +9,47 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// Policy says which paths a pipe may take. Without one, the best common path
-// is taken and the Plan tells which. A policy that cannot be met fails when the
-// pipe is opened: a fast path is never lost in silence. The other end is told why,
-// if it is one of this library.
+// Policy restricts the paths that a pipe may take. The zero Policy allows all: the pipe
+// takes the best common path, which is in its Plan. A pipe that cannot meet the policy is
+// not opened, so that a fast path is never lost unnoticed. A peer of this library
+// receives the reason.
 type Policy struct {
 	Transports Rule
 	Channels   Rule
 }
 
-// Rule is the part of a Policy about transports or about channels, by name.
+// Rule is the part of a Policy for transports or for channels, by name.
 type Rule struct {
-	// Require lists the names of which the chosen one must be one. This end neither
-	// offers nor chooses what it does not name, so that a pipe goes another way if
-	// there is one; else it fails with ErrPolicy. A pipe may begin on any transport,
-	// and then moves. For channels it is enough that one pair of devices has one.
-	// Where a C++ peer dials, its own priorities must give a name of the list.
-	// Empty: no requirement.
+	// Require lists the allowed names. This end neither offers nor chooses others; if
+	// no allowed one is left, opening fails with ErrPolicy. The handshake may begin on
+	// any transport and then moves. For channels it is enough that one pair of devices
+	// has one. If a C++ peer dials, the choice by its own priorities must be in the
+	// list. Empty: no requirement.
 	Require []string
 
-	// Prefer lists names that go before all others, in this order, whatever
-	// the priorities. The end that listens decides; where its rule prefers nothing
-	// the preference of the end that dialled counts. A C++ listener does not know
-	// that, and a C++ peer that dialled refuses the pipe if the result is not what
-	// its own priorities give.
+	// Prefer lists names that go before all others, in this order and regardless of
+	// the priorities. The server's list counts, or the client's if the server's is
+	// empty. A C++ server does not know the client's list, and a C++ client refuses
+	// a pipe whose path is not the result of its own priorities.
 	Prefer []string
 
 	// Forbid lists names that are treated as if they were not registered.
 	Forbid []string
 }
 
-// check reports whether a plan meets the policy. A peer need not choose what this end
-// leaves it.
+// check returns nil if the plan meets the policy, and else an error that matches ErrPolicy. The
+// client calls it too, because a server need not choose from what the client has offered.
 func (p Policy) check(plan *Plan) error {
 	if !p.Transports.allows(plan.Transport) {
-		return p.Transports.unmet("transport", plan.Transport, plan.Refused)
+		return p.Transports.unmetError("transport", plan.Transport, plan.Refused)
 	}
 	for _, c := range plan.Channels {
 		if !p.Channels.allows(c.Channel) {
-			return p.Channels.unmet("channel for "+c.Local.String()+" to "+c.Remote.String(), c.Channel, plan.Refused)
+			return p.Channels.unmetError("channel for "+c.Local.String()+" to "+c.Remote.String(), c.Channel, plan.Refused)
 		}
 	}
 	if len(p.Channels.Require) > 0 && len(plan.Channels) == 0 {
-		return p.Channels.unmet("channel", "none", plan.Refused)
+		return p.Channels.unmetError("channel", "none", plan.Refused)
 	}
 	return nil
 }
@@ -60,8 +58,8 @@ func (r Rule) allows(name string) bool {
 	return len(r.Require) == 0 || slices.Contains(r.Require, name)
 }
 
-// leftOut are those of the names that the rule does not allow, with the reason.
-func (r Rule) leftOut(names []string) map[string]string {
+// excluded returns those of names that the rule does not allow, with the reason.
+func (r Rule) excluded(names []string) map[string]string {
 	out := map[string]string{}
 	for _, name := range names {
 		if !r.allows(name) {
@@ -73,14 +71,15 @@ func (r Rule) leftOut(names []string) map[string]string {
 
 func (r Rule) required() string { return strings.Join(r.Require, " or ") }
 
-// asksFor reports whether the rule names what it wants, and that is among it.
-func (r Rule) asksFor(name string) bool {
+// mentions reports whether the rule requires or prefers the name.
+func (r Rule) mentions(name string) bool {
 	return slices.Contains(r.Require, name) || slices.Contains(r.Prefer, name)
 }
 
-// unmet is the error of a rule that something else would be chosen against, with what
-// is known of the names that it requires.
-func (r Rule) unmet(what, got string, refused []Refusal) error {
+// unmetError returns the error, which matches ErrPolicy, for a choice that the rule does not allow.
+// what names the kind of choice and got the choice. The text has the reasons in refused why the
+// required names were not chosen.
+func (r Rule) unmetError(what, got string, refused []Refusal) error {
 	err := fmt.Errorf("%w: the %s would be %s, required is %s", ErrPolicy, what, got, r.required())
 	for _, refusal := range refused {
 		if slices.Contains(r.Require, refusal.Name) {
@@ -90,53 +89,59 @@ func (r Rule) unmet(what, got string, refused []Refusal) error {
 	return err
 }
 
-// without is what no pipe of the context uses, though it works here.
-func (c *Context) without() exclusions {
+// excludedByPolicy returns the usable transports and channels that the policy does not allow, with
+// the reasons.
+func (c *Context) excludedByPolicy() exclusions {
 	policy := c.opts.Policy
 	return exclusions{
-		transports: policy.Transports.leftOut(names(c.registry.transports, TransportEntry.identity)),
-		channels:   policy.Channels.leftOut(names(c.registry.channels, ChannelEntry.identity)),
+		transports: policy.Transports.excluded(names(c.registry.transports, TransportEntry.identity)),
+		channels:   policy.Channels.excluded(names(c.registry.channels, ChannelEntry.identity)),
 	}
 }
 
-// checkOffer fails where this end has nothing left to offer that its policy allows.
-func (c *Context) checkOffer(without exclusions) error {
+// checkOffer returns an error that matches ErrPolicy if the policy requires a transport or channel
+// and all usable ones are in excluded.
+func (c *Context) checkOffer(excluded exclusions) error {
 	policy, r := c.opts.Policy, c.registry
-	if err := policy.Transports.checkOffer("transport", names(r.transports, TransportEntry.identity), without.transports, r); err != nil {
+	if err := policy.Transports.checkOffer("transport", names(r.transports, TransportEntry.identity), excluded.transports, r); err != nil {
 		return err
 	}
-	return policy.Channels.checkOffer("channel", names(r.channels, ChannelEntry.identity), without.channels, r)
+	return policy.Channels.checkOffer("channel", names(r.channels, ChannelEntry.identity), excluded.channels, r)
 }
 
-func (r Rule) checkOffer(what string, have []string, without map[string]string, all *registry) error {
+// checkOffer returns an error that matches ErrPolicy if the rule requires names and none is left to
+// offer. have lists the usable names, and excluded those of them that are not offered, with the
+// reasons. what is "transport" or "channel".
+func (r Rule) checkOffer(what string, have []string, excluded map[string]string, all *registry) error {
 	offered := slices.ContainsFunc(have, func(name string) bool {
-		_, out := without[name]
+		_, out := excluded[name]
 		return !out
 	})
 	if offered || len(r.Require) == 0 {
 		return nil
 	}
-	reasons := all.reasons(what, without)
+	reasons := all.reasonsByName(what, excluded)
 	var refused []Refusal
 	for _, name := range slices.Sorted(maps.Keys(reasons)) {
 		refused = append(refused, Refusal{what, name, reasons[name]})
 	}
-	return r.unmet(what, "none", refused)
+	return r.unmetError(what, "none", refused)
 }
 
-// wishes are what this end asks of one that listens.
-func (c *Context) wishes() wire.Wishes {
+// preferences returns what a client sends to the server of its policy: the preferences, and whether
+// it requires a channel.
+func (c *Context) preferences() wire.Preferences {
 	policy := c.opts.Policy
-	return wire.Wishes{
+	return wire.Preferences{
 		Transports:   policy.Transports.Prefer,
 		Channels:     policy.Channels.Prefer,
 		NeedsChannel: len(policy.Channels.Require) > 0,
 	}
 }
 
-// preferring is the registry in the order that a pipe has it in: that of this end's
-// preferences, or, where it has none, of the wishes of the peer.
-func (c *Context) preferring(w wire.Wishes) *registry {
+// orderedRegistry returns a copy of the registry in the order of choice for one pipe: by this end's
+// preferences or, where it has none, by those of the client.
+func (c *Context) orderedRegistry(w wire.Preferences) *registry {
 	r := *c.registry
 	if policy := c.opts.Policy; len(policy.Transports.Prefer) == 0 && len(w.Transports) > 0 {
 		r.transports = sortEntries(r.transports, TransportEntry.identity, Rule{Prefer: w.Transports})
@@ -145,4 +150,13 @@ func (c *Context) preferring(w wire.Wishes) *registry {
 		r.channels = sortEntries(r.channels, ChannelEntry.identity, Rule{Prefer: w.Channels})
 	}
 	return &r
+}
+
+// wrapRequired returns err, the error for a choice without candidates. If the rule requires
+// anything the result also matches ErrPolicy.
+func (r Rule) wrapRequired(err error) error {
+	if len(r.Require) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: required is %s: %w", ErrPolicy, r.required(), err)
 }

@@ -8,22 +8,21 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/loglines"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// forEachEnd runs f with options of the end that dials, of the one that listens, and of
-// both.
+// forEachEnd runs f with an option of the client, of the server, and of both.
 func forEachEnd(t *testing.T, option func(*pipe.Options), f func(t *testing.T, dials, listens func(*pipe.Options))) {
 	none := func(*pipe.Options) {}
-	t.Run("the dialling end", func(t *testing.T) { f(t, option, none) })
-	t.Run("the listening end", func(t *testing.T) { f(t, none, option) })
+	t.Run("the client", func(t *testing.T) { f(t, option, none) })
+	t.Run("the server", func(t *testing.T) { f(t, none, option) })
 	t.Run("both ends", func(t *testing.T) { f(t, option, option) })
 }
 
-// wanting are options of both that speak a dialect and have two channels.
-func wanting(dialect string) func(*pipe.Options) {
+// twoChannels sets the dialect and two channels.
+func twoChannels(dialect string) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Dialect = dialect
 		o.Channels = []pipe.ChannelEntry{
@@ -33,19 +32,19 @@ func wanting(dialect string) func(*pipe.Options) {
 	}
 }
 
-// onBoth runs f in each dialect with pairs of contexts that listen on both transports.
+// onBoth runs f in each dialect with pairs of contexts that have both transports.
 func onBoth(t *testing.T, option func(*pipe.Options), f func(t *testing.T, a, b *pipe.Context)) {
 	for _, dialect := range dialects() {
 		t.Run(dialect, func(t *testing.T) {
 			forEachEnd(t, option, func(t *testing.T, dials, listens func(*pipe.Options)) {
 				network := mem.NewNetwork()
-				f(t, both(t, network, wanting(dialect), dials), both(t, network, wanting(dialect), listens))
+				f(t, both(t, network, twoChannels(dialect), dials), both(t, network, twoChannels(dialect), listens))
 			})
 		})
 	}
 }
 
-// listen has c listen on both transports.
+// listen listens on both transports.
 func listen(t *testing.T, c *pipe.Context) *pipe.Listener {
 	t.Helper()
 	l, err := c.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
@@ -53,8 +52,9 @@ func listen(t *testing.T, c *pipe.Context) *pipe.Listener {
 	return l
 }
 
-// goes checks which way a pipe goes, by the plans of both ends, and that it works.
-func goes(t *testing.T, client, server *pipe.Pipe, transportName, channelName string) {
+// requirePath requires that the plans of both ends have this path, and that the pipe
+// works.
+func requirePath(t *testing.T, client, server *pipe.Pipe, transportName, channelName string) {
 	t.Helper()
 	for _, p := range []*pipe.Pipe{client, server} {
 		require.Equal(t, transportName, p.Plan().Transport)
@@ -64,8 +64,8 @@ func goes(t *testing.T, client, server *pipe.Pipe, transportName, channelName st
 	exchange(t, client, server, message(1, []int{10}, []int{200_000}, device.CPU()))
 }
 
-// Where a pipe can go the way that a policy requires it does, whichever end has the
-// policy, whatever goes before that by priority, and wherever it begins.
+// A required path is taken, whichever end has the policy, whatever the priorities are and
+// over whichever transport the handshake begins.
 func TestRequiredPathIsTaken(t *testing.T) {
 	option := func(o *pipe.Options) {
 		o.Policy.Transports.Require = []string{"uv"}
@@ -78,7 +78,7 @@ func TestRequiredPathIsTaken(t *testing.T) {
 			require.NoError(t, err)
 			server, err := l.Accept(testContext(t))
 			require.NoError(t, err)
-			goes(t, client, server, "uv", "basic")
+			requirePath(t, client, server, "uv", "basic")
 			for _, p := range []*pipe.Pipe{client, server} {
 				require.Regexp(t, "not transport mem .*the policy requires uv", p.Plan().String())
 				require.Regexp(t, "not channel xth .*the policy requires basic", p.Plan().String())
@@ -87,7 +87,7 @@ func TestRequiredPathIsTaken(t *testing.T) {
 	})
 }
 
-// What an end prefers goes before all else, also where it has dialled.
+// A preference of either end goes before the priorities.
 func TestPreferredPathIsTaken(t *testing.T) {
 	option := func(o *pipe.Options) {
 		o.Policy.Transports.Prefer = []string{"uv"}
@@ -95,33 +95,34 @@ func TestPreferredPathIsTaken(t *testing.T) {
 	}
 	onBoth(t, option, func(t *testing.T, a, b *pipe.Context) {
 		client, server := join(t, a, listen(t, b))
-		goes(t, client, server, "uv", "basic")
+		requirePath(t, client, server, "uv", "basic")
 	})
 }
 
-// Of two ends with a preference the one that listens decides, of transports and channels
-// each by itself.
-func TestListenerPreferenceGoesFirst(t *testing.T) {
+// If both ends have a preference the server's counts, separately for transports and
+// channels.
+func TestServerPreferenceGoesFirst(t *testing.T) {
 	network := mem.NewNetwork()
 	prefer := func(transports, channels []string) func(*pipe.Options) {
 		return func(o *pipe.Options) {
 			o.Policy.Transports.Prefer, o.Policy.Channels.Prefer = transports, channels
 		}
 	}
-	auto := wanting(pipe.DialectAuto)
+	auto := twoChannels(pipe.DialectAuto)
 	a := both(t, network, auto, prefer([]string{"uv"}, []string{"basic"}))
 	client, server := join(t, a, listen(t, both(t, network, auto, prefer([]string{"mem"}, nil))))
-	goes(t, client, server, "mem", "basic")
+	requirePath(t, client, server, "mem", "basic")
 	client, server = join(t, a, listen(t, both(t, network, auto, prefer(nil, []string{"xth"}))))
-	goes(t, client, server, "uv", "xth")
+	requirePath(t, client, server, "uv", "xth")
 }
 
-// A pipe that no path is left for is not opened. Both ends say why, whoever requires it.
-func TestPolicyFailsTheOpening(t *testing.T) {
+// If no path is left the pipe is not opened. The error of the client and the log of the
+// server have the reason, whichever end has the policy.
+func TestUnmetPolicyFailsHandshake(t *testing.T) {
 	for name, c := range map[string]struct {
 		option func(*pipe.Options)
 		lacks  func(*pipe.Options)
-		says   string
+		reason string
 	}{
 		"transport": {
 			func(o *pipe.Options) { o.Policy.Transports.Require = []string{"mem"} },
@@ -136,32 +137,32 @@ func TestPolicyFailsTheOpening(t *testing.T) {
 	} {
 		for _, dialect := range dialects() {
 			t.Run(name+" "+dialect, func(t *testing.T) {
-				t.Run("the dialling end", func(t *testing.T) { refusedOpening(t, dialect, c.option, c.lacks, c.says) })
-				t.Run("the listening end", func(t *testing.T) { refusedOpening(t, dialect, c.lacks, c.option, c.says) })
+				t.Run("the client", func(t *testing.T) { requireRejectedDial(t, dialect, c.option, c.lacks, c.reason) })
+				t.Run("the server", func(t *testing.T) { requireRejectedDial(t, dialect, c.lacks, c.option, c.reason) })
 			})
 		}
 	}
 }
 
-func refusedOpening(t *testing.T, dialect string, dials, listens func(*pipe.Options), says string) {
+func requireRejectedDial(t *testing.T, dialect string, dials, listens func(*pipe.Options), reason string) {
 	var log loglines.Lines
 	network := mem.NewNetwork()
-	a := both(t, network, wanting(dialect), dials)
-	b := both(t, network, wanting(dialect), listens, func(o *pipe.Options) { o.Logger = log.Logger() })
+	a := both(t, network, twoChannels(dialect), dials)
+	b := both(t, network, twoChannels(dialect), listens, func(o *pipe.Options) { o.Logger = log.Logger() })
 	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0")
 	require.NoError(t, err)
 	_, err = a.Dial(testContext(t), l.URLs()[0])
 	require.ErrorIs(t, err, pipe.ErrHandshake)
 	require.ErrorIs(t, err, pipe.ErrPolicy)
-	require.ErrorContains(t, err, says)
-	require.ErrorContains(t, err, "the listening end refuses the pipe")
+	require.ErrorContains(t, err, reason)
+	require.ErrorContains(t, err, "the server rejects the pipe")
 	require.EqualValues(t, 1, b.Stats().HandshakesFailed)
-	require.Contains(t, log.String(), says)
+	require.Contains(t, log.String(), reason)
 	require.NotContains(t, log.String(), pipe.ErrPeerClosed.Error())
 }
 
-// What this end alone cannot meet it does not dial for.
-func TestPolicyThatNothingMeets(t *testing.T) {
+// A policy that this end alone cannot meet fails before dialling.
+func TestUnsatisfiablePolicy(t *testing.T) {
 	a := both(t, mem.NewNetwork(), func(o *pipe.Options) {
 		o.Policy.Transports = pipe.Rule{Require: []string{"mem"}, Forbid: []string{"mem"}}
 	})
@@ -177,12 +178,13 @@ func TestForbiddenTransportIsNotDialled(t *testing.T) {
 	require.Equal(t, "uv", a.Refused()[0].Name)
 }
 
-// A dialect that the listening end requires is another reason, which is told as well.
-func TestRefusedDialectIsTold(t *testing.T) {
+// A client that does not support the dialect that the server requires receives that
+// reason.
+func TestClientReceivesDialectRejection(t *testing.T) {
 	network := mem.NewNetwork()
 	a := both(t, network, func(o *pipe.Options) { o.Dialect = pipe.DialectCompatible })
 	b := both(t, network, func(o *pipe.Options) { o.Dialect = pipe.DialectNative })
 	_, err := a.Dial(testContext(t), listen(t, b).URLs()[0])
 	require.ErrorIs(t, err, pipe.ErrDialect)
-	require.ErrorContains(t, err, "the listening end refuses the pipe")
+	require.ErrorContains(t, err, "the server rejects the pipe")
 }

@@ -10,12 +10,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// polledPath is one on which messages can be looked for.
+// polledPath returns a path that supports Poll.
 func polledPath() path { return pathNamed("shm+basic+" + pipe.DialectNative) }
 
 // pollOne polls until there is a message.
@@ -27,12 +27,12 @@ func pollOne(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
 			return in
 		}
 	}
-	require.Fail(t, "no message came")
+	require.Fail(t, "no message arrived")
 	return nil
 }
 
-// Where messages cannot be looked for there are none, and Next has them.
-func TestPollWhereItCannot(t *testing.T) {
+// Where Poll is not supported it returns nil, and Next returns the messages.
+func TestPollUnsupported(t *testing.T) {
 	for _, name := range []string{
 		"uv+basic+" + pipe.DialectNative,
 		"uv+basic+" + pipe.DialectCompatible,
@@ -53,22 +53,22 @@ func TestPollWhereItCannot(t *testing.T) {
 	}
 }
 
-// A message that is polled is one like those of Next: it can be read, is confirmed,
-// counts, and comes once.
-func TestPollIsNext(t *testing.T) {
+// A message returned by Poll can be read, is confirmed and counted as one of Next, and is
+// returned once.
+func TestPollReturnsNextMessage(t *testing.T) {
 	client, server := connect(t, polledPath())
 	require.Nil(t, server.Poll(testContext(t)))
 	const count = 20
 	for i := range count {
 		m := message(i, []int{i}, []int{i * 20_000})
-		confirmed := patience.Start(func() error { return client.WriteConfirmed(testContext(t), m) })
+		confirmed := testwait.Start(func() error { return client.WriteConfirmed(testContext(t), m) })
 		if i%2 == 0 {
 			in := pollOne(t, server)
 			same(t, m, in.Descriptor(), read(t, in))
 		} else {
 			expect(t, server, m)
 		}
-		require.NoError(t, patience.Finish(t, confirmed))
+		require.NoError(t, testwait.Finish(t, confirmed))
 	}
 	require.Nil(t, server.Poll(testContext(t)))
 	require.EqualValues(t, count, server.Stats().Received.Messages)
@@ -80,15 +80,15 @@ func TestPollIsNext(t *testing.T) {
 	expect(t, server, message(1, nil, nil))
 }
 
-// While others are in Next and poll, each message comes to one of them, once.
-func TestPollBesideNext(t *testing.T) {
-	patience.Watch(t, 0)
+// While several goroutines call Next and Poll, each message is returned once.
+func TestPollWhileNextBlocks(t *testing.T) {
+	testwait.Watch(t, 0)
 	client, server := connect(t, polledPath())
 	count := race.Pick(4000, 800)
 	ctx, all := context.WithCancel(testContext(t))
 	var mu sync.Mutex
 	seen, failed := map[string]int{}, []error(nil)
-	took := func(in *pipe.Incoming, err error) {
+	record := func(in *pipe.Incoming, err error) {
 		if err == nil {
 			err = in.Read(ctx, pipe.NewAllocation(in.Descriptor()))
 		}
@@ -103,21 +103,21 @@ func TestPollBesideNext(t *testing.T) {
 			all()
 		}
 	}
-	var takers sync.WaitGroup
+	var readers sync.WaitGroup
 	for range 2 {
-		takers.Go(func() {
+		readers.Go(func() {
 			for {
 				in, err := server.Next(ctx)
 				if ctx.Err() != nil && err != nil {
 					return
 				}
-				took(in, err)
+				record(in, err)
 			}
 		})
-		takers.Go(func() {
+		readers.Go(func() {
 			for ctx.Err() == nil {
 				if in := server.Poll(ctx); in != nil {
-					took(in, nil)
+					record(in, nil)
 				}
 			}
 		})
@@ -131,7 +131,7 @@ func TestPollBesideNext(t *testing.T) {
 		}
 		write(t, client, m)
 	}
-	takers.Wait()
+	readers.Wait()
 	require.Empty(t, failed)
 	require.Len(t, seen, count)
 	for i, n := range seen {
@@ -140,11 +140,11 @@ func TestPollBesideNext(t *testing.T) {
 	require.EqualValues(t, count, server.Stats().Received.Messages)
 }
 
-// Who polls is told nothing of the end of a pipe, and holds it up in nothing.
-func TestPollWhileThePipeEnds(t *testing.T) {
+// Poll returns nil when the pipe ends, and does not delay the end.
+func TestPollWhilePipeCloses(t *testing.T) {
 	for name, end := range map[string]func(p, peer *pipe.Pipe) error{
 		"Close": func(p, peer *pipe.Pipe) error {
-			closed := patience.Start(peer.Close)
+			closed := testwait.Start(peer.Close)
 			return cmp.Or(p.Close(), <-closed)
 		},
 		"Abort":        func(p, _ *pipe.Pipe) error { p.Abort(nil); return nil },
@@ -157,7 +157,7 @@ func TestPollWhileThePipeEnds(t *testing.T) {
 			defer stop()
 			polling := make(chan struct{})
 			var once sync.Once
-			polled := patience.Start(func() error {
+			polled := testwait.Start(func() error {
 				for ctx.Err() == nil {
 					if server.Poll(ctx) != nil {
 						return fmt.Errorf("a message")
@@ -171,10 +171,10 @@ func TestPollWhileThePipeEnds(t *testing.T) {
 			if name == "peer's Close" {
 				require.NoError(t, server.Close())
 			}
-			patience.Finish(t, server.Done())
+			testwait.Finish(t, server.Done())
 			require.Nil(t, server.Poll(ctx))
 			stop()
-			require.NoError(t, patience.Finish(t, polled))
+			require.NoError(t, testwait.Finish(t, polled))
 			_, err := server.Next(testContext(t))
 			require.Error(t, err)
 		})

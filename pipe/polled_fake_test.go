@@ -13,117 +13,118 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// polled is a transport whose streams can be polled, as those over shared memory
-// can, but in virtual time and at any pace: what comes shows bit by bit.
-type polled struct {
+// pollableTransport is a transport whose streams can be polled, like those over shared
+// memory, but in virtual time and at a controlled pace.
+type pollableTransport struct {
 	transport.Transport
-	tap *tap
+	throttle *throttle
 }
 
-// tap says how much of the streams shows at once.
-type tap struct {
-	mu    sync.Mutex // of the streams, too
-	moved *sync.Cond // something is different
-	left  int        // bytes until the tap is shut
-	piece int
-	roomy bool // what is written is taken in, so that much is
-	looks int  // calls of Look under way
-	waits int  // and of Await
+// throttle controls how many bytes streams deliver at once, and blocks writes.
+type throttle struct {
+	mu      sync.Mutex // also of the streams
+	changed *sync.Cond
+	allowed int  // bytes that can be read until allow is called
+	maxRead int  // bytes that one read returns at most
+	hasRoom bool // the result of Room
+	polls   int  // calls of Look that have not returned
+	waits   int  // calls of Await that have not returned
 
-	onLook func()      // what happens when Look is called
-	onRead func(n int) // and when so many bytes were read from the messages
-	minds  int         // calls of Mind
+	onPoll func()      // called by Look
+	onRead func(n int) // called when n bytes of the message stream were read
+	stops  int         // calls of Mind
 
-	jammed  bool  // Write waits
-	blocked int   // calls of it that do
-	broken  error // and how it fails then
+	blocked       bool  // Write blocks
+	blockedWrites int   // calls of Write that block
+	writeErr      error // makes blocked calls of Write fail
 }
 
-func newTap(piece int) *tap {
-	t := &tap{left: 1 << 40, piece: piece}
-	t.moved = sync.NewCond(&t.mu)
+func newThrottle(maxRead int) *throttle {
+	t := &throttle{allowed: 1 << 40, maxRead: maxRead}
+	t.changed = sync.NewCond(&t.mu)
 	return t
 }
 
-// set shuts the tap after n more bytes.
-func (t *tap) set(n int) {
+// allow lets n more bytes be read.
+func (t *throttle) allow(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.left = n
-	t.moved.Broadcast()
+	t.allowed = n
+	t.changed.Broadcast()
 }
 
-// whenLooked has f done whenever somebody looks.
-func (t *tap) whenLooked(f func()) {
+// setOnPoll sets the function that Look calls.
+func (t *throttle) setOnPoll(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.onLook = f
+	t.onPoll = f
 }
 
-// whenRead has f called with the size of what is read from the messages.
-func (t *tap) whenRead(f func(n int)) {
+// setOnRead sets the function that is called with the size of each read from the message
+// stream.
+func (t *throttle) setOnRead(f func(n int)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.onRead = f
 }
 
-// minded is how often somebody stopped looking so far.
-func (t *tap) minded() int {
+// stopCount returns how often Mind was called, with which a goroutine ends polling.
+func (t *throttle) stopCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.minds
+	return t.stops
 }
 
-// await waits until so many calls of Look and Await are under way.
-func (t *tap) await(looks, waits int) {
+// awaitCalls blocks until this many calls of Look and Await have not returned.
+func (t *throttle) awaitCalls(polls, waits int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.looks != looks || t.waits != waits {
-		t.moved.Wait()
+	for t.polls != polls || t.waits != waits {
+		t.changed.Wait()
 	}
 }
 
-// jam makes calls of Write wait, or lets them go on.
-func (t *tap) jam(on bool) {
+// blockWrites makes calls of Write block, or continue.
+func (t *throttle) blockWrites(on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.jammed = on
-	t.moved.Broadcast()
+	t.blocked = on
+	t.changed.Broadcast()
 }
 
-// breakOff makes calls of Write fail.
-func (t *tap) breakOff(err error) {
+// failWrites makes calls of Write fail.
+func (t *throttle) failWrites(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.broken = err
-	t.moved.Broadcast()
+	t.writeErr = err
+	t.changed.Broadcast()
 }
 
-// awaitBlocked waits until so many calls of Write wait.
-func (t *tap) awaitBlocked(n int) {
+// awaitBlocked waits until n calls of Write block.
+func (t *throttle) awaitBlocked(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.blocked != n {
-		t.moved.Wait()
+	for t.blockedWrites != n {
+		t.changed.Wait()
 	}
 }
 
-func (p polled) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+func (p pollableTransport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	l, err := p.Transport.Listen(ctx, addr)
-	return polledListener{l, p.tap}, err
+	return polledListener{l, p.throttle}, err
 }
 
-func (p polled) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (p pollableTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := p.Transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return polledConn{c, p.tap}, nil
+	return polledConn{c, p.throttle}, nil
 }
 
 type polledListener struct {
 	transport.Listener
-	tap *tap
+	throttle *throttle
 }
 
 func (l polledListener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -131,12 +132,12 @@ func (l polledListener) Accept(ctx context.Context) (transport.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return polledConn{c, l.tap}, nil
+	return polledConn{c, l.throttle}, nil
 }
 
 type polledConn struct {
 	transport.Conn
-	tap *tap
+	throttle *throttle
 }
 
 func (c polledConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
@@ -144,14 +145,14 @@ func (c polledConn) Multiplex(cfg transport.SessionConfig) (transport.Session, e
 	if err != nil {
 		return nil, err
 	}
-	return &polledSession{Session: s, tap: c.tap}, nil
+	return &polledSession{Session: s, throttle: c.throttle}, nil
 }
 
 func (c polledConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
 
 type polledSession struct {
 	transport.Session
-	tap *tap
+	throttle *throttle
 
 	mu      sync.Mutex
 	streams []*polledStream
@@ -169,7 +170,7 @@ func (s *polledSession) wrap(st transport.Stream, err error) (transport.Stream, 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	wrapped := &polledStream{Stream: st, tap: s.tap, messages: len(s.streams) == 0}
+	wrapped := &polledStream{Stream: st, throttle: s.throttle, messages: len(s.streams) == 0}
 	s.streams = append(s.streams, wrapped)
 	return wrapped, nil
 }
@@ -179,75 +180,75 @@ func (s *polledSession) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, st := range s.streams {
-		st.tell(func() { st.closed = true })
+		st.update(func() { st.closed = true })
 	}
 	return err
 }
 
-// polledStream makes a Poller of a stream, from which a goroutine reads ahead.
+// polledStream makes a stream pollable: a goroutine reads ahead from it.
 type polledStream struct {
 	transport.Stream
-	tap      *tap
-	messages bool // the first stream, which a jam stops
+	throttle *throttle
+	messages bool // the first stream, whose writes can be blocked
 	start    sync.Once
 
-	// The following are guarded by tap.mu.
-	has     []byte
-	err     error
-	looking bool
-	woken   bool
-	closed  bool
-	late    bool // the deadline for writing has passed
+	// Guarded by mu of the throttle.
+	buffered []byte
+	err      error
+	polling  bool
+	woken    bool
+	closed   bool
+	expired  bool // the write deadline has passed
 }
 
-func (s *polledStream) pump() {
+func (s *polledStream) readAhead() {
 	buf := make([]byte, 32<<10)
 	for s.err == nil {
-		s.awaitCalm()
+		s.awaitDrained()
 		n, err := s.Stream.Read(buf)
-		s.tap.mu.Lock()
-		s.has, s.err = append(s.has, buf[:n]...), err
-		s.tap.moved.Broadcast()
-		s.tap.mu.Unlock()
+		s.throttle.mu.Lock()
+		s.buffered, s.err = append(s.buffered, buf[:n]...), err
+		s.throttle.changed.Broadcast()
+		s.throttle.mu.Unlock()
 	}
 }
 
-// awaitCalm waits until little is there that was not read.
-func (s *polledStream) awaitCalm() {
-	s.tap.mu.Lock()
-	defer s.tap.mu.Unlock()
-	for len(s.has) > 64<<10 && !s.closed {
-		s.tap.moved.Wait()
+// awaitDrained waits until few of the bytes that were read ahead are unread.
+func (s *polledStream) awaitDrained() {
+	s.throttle.mu.Lock()
+	defer s.throttle.mu.Unlock()
+	for len(s.buffered) > 64<<10 && !s.closed {
+		s.throttle.changed.Wait()
 	}
 }
 
 func (s *polledStream) TryRead(p []byte) (int, error) {
-	s.start.Do(func() { go s.pump() })
-	s.tap.mu.Lock()
-	defer s.tap.mu.Unlock()
-	n := min(len(p), len(s.has), s.tap.left, s.tap.piece)
-	copy(p, s.has[:n])
-	s.has = s.has[n:]
-	s.tap.left -= n
+	s.start.Do(func() { go s.readAhead() })
+	s.throttle.mu.Lock()
+	defer s.throttle.mu.Unlock()
+	n := min(len(p), len(s.buffered), s.throttle.allowed, s.throttle.maxRead)
+	copy(p, s.buffered[:n])
+	s.buffered = s.buffered[n:]
+	s.throttle.allowed -= n
 	if n == 0 {
-		return 0, s.err // also where the tap was shut before all had come
+		return 0, s.err
 	}
-	if s.messages && s.tap.onRead != nil {
-		s.tap.onRead(n)
+	if s.messages && s.throttle.onRead != nil {
+		s.throttle.onRead(n)
 	}
-	s.tap.moved.Broadcast()
+	s.throttle.changed.Broadcast()
 	return n, nil
 }
 
 func (s *polledStream) TryWrite(pieces ...[]byte) (n int, err error) {
-	const room = 40 << 10 // like that of a ring
-	s.tap.mu.Lock()
-	jammed, late := s.jammed(), s.late
-	s.tap.mu.Unlock()
-	if late {
+	const room = 40 << 10 // like a ring
+	s.throttle.mu.Lock()
+	blocked, expired := s.blocked(), s.expired
+	s.throttle.mu.Unlock()
+	if expired {
 		return 0, os.ErrDeadlineExceeded
 	}
-	if jammed {
+	if blocked {
 		return 0, nil
 	}
 	for _, p := range pieces {
@@ -260,8 +261,7 @@ func (s *polledStream) TryWrite(pieces ...[]byte) (n int, err error) {
 	return n, nil
 }
 
-// Write waits while the tap is jammed. Only what is after that goes to the stream
-// beneath.
+// Write writes to the underlying stream once writes are not blocked.
 func (s *polledStream) Write(p []byte) (int, error) {
 	if err := s.awaitRoom(); err != nil {
 		return 0, err
@@ -269,81 +269,85 @@ func (s *polledStream) Write(p []byte) (int, error) {
 	return s.Stream.Write(p)
 }
 
-func (s *polledStream) jammed() bool { return s.messages && s.tap.jammed && !s.closed }
+func (s *polledStream) blocked() bool { return s.messages && s.throttle.blocked && !s.closed }
 
 func (s *polledStream) awaitRoom() error {
-	s.tap.mu.Lock()
-	defer s.tap.mu.Unlock()
-	for s.jammed() && !s.late && s.tap.broken == nil {
-		s.tap.blocked++
-		s.tap.moved.Broadcast()
-		s.tap.moved.Wait()
-		s.tap.blocked--
+	s.throttle.mu.Lock()
+	defer s.throttle.mu.Unlock()
+	for s.blocked() && !s.expired && s.throttle.writeErr == nil {
+		s.throttle.blockedWrites++
+		s.throttle.changed.Broadcast()
+		s.throttle.changed.Wait()
+		s.throttle.blockedWrites--
 	}
-	if s.late {
+	if s.expired {
 		return os.ErrDeadlineExceeded
 	}
 	if s.messages {
-		return s.tap.broken
+		return s.throttle.writeErr
 	}
 	return nil
 }
 
-// SetWriteDeadline knows the past and no deadline.
+// SetWriteDeadline supports a deadline in the past and none.
 func (s *polledStream) SetWriteDeadline(t time.Time) error {
-	s.tell(func() { s.late = !t.IsZero() })
+	s.update(func() { s.expired = !t.IsZero() })
 	return nil
 }
 
-func (s *polledStream) Room() bool { return s.tap.roomy }
+func (s *polledStream) Room() bool { return s.throttle.hasRoom }
 
-func (s *polledStream) there() bool { return s.err != nil || s.tap.left > 0 && len(s.has) > 0 }
+func (s *polledStream) ready() bool {
+	return s.err != nil || s.throttle.allowed > 0 && len(s.buffered) > 0
+}
 
 func (s *polledStream) Await() {
-	s.tap.mu.Lock()
-	defer s.tap.mu.Unlock()
-	s.tap.waits++
-	s.tap.moved.Broadcast()
-	for !s.woken && s.err == nil && (s.looking || !s.there()) {
-		s.tap.moved.Wait()
+	s.throttle.mu.Lock()
+	defer s.throttle.mu.Unlock()
+	s.throttle.waits++
+	s.throttle.changed.Broadcast()
+	for !s.woken && s.err == nil && (s.polling || !s.ready()) {
+		s.throttle.changed.Wait()
 	}
-	s.tap.waits--
+	s.throttle.waits--
 	s.woken = false
 }
 
-// Look waits for something as long as the tap is open.
 func (s *polledStream) LookDue() bool { return s.Look() }
 
+// Look waits for bytes as long as the throttle allows reads.
 func (s *polledStream) Look() bool {
-	s.tap.mu.Lock()
-	defer s.tap.mu.Unlock()
-	if s.tap.onLook != nil {
-		s.tap.onLook()
+	s.throttle.mu.Lock()
+	defer s.throttle.mu.Unlock()
+	if s.throttle.onPoll != nil {
+		s.throttle.onPoll()
 	}
-	s.looking = true
-	s.tap.looks++
-	s.tap.moved.Broadcast()
-	for !s.there() && s.tap.left > 0 {
-		s.tap.moved.Wait()
+	s.polling = true
+	s.throttle.polls++
+	s.throttle.changed.Broadcast()
+	for !s.ready() && s.throttle.allowed > 0 {
+		s.throttle.changed.Wait()
 	}
-	s.tap.looks--
-	s.looking = s.there()
-	s.tap.moved.Broadcast()
-	return s.looking
+	s.throttle.polls--
+	s.polling = s.ready()
+	s.throttle.changed.Broadcast()
+	return s.polling
 }
 
-func (s *polledStream) Mind() { s.tell(func() { s.looking, s.tap.minds = false, s.tap.minds+1 }) }
-func (s *polledStream) Wake() { s.tell(func() { s.woken = true }) }
+func (s *polledStream) Mind() {
+	s.update(func() { s.polling, s.throttle.stops = false, s.throttle.stops+1 })
+}
+func (s *polledStream) Wake() { s.update(func() { s.woken = true }) }
 
-func (s *polledStream) tell(change func()) {
-	s.tap.mu.Lock()
-	defer s.tap.mu.Unlock()
+func (s *polledStream) update(change func()) {
+	s.throttle.mu.Lock()
+	defer s.throttle.mu.Unlock()
 	change()
-	s.tap.moved.Broadcast()
+	s.throttle.changed.Broadcast()
 }
 
-// connectPolled opens a pipe whose message streams are polled through the tap.
-func connectPolled(t *testing.T, tap *tap) (client, server *pipe.Pipe) {
+// connectPolled opens a pipe whose message streams are pollable and throttled.
+func connectPolled(t *testing.T, throttle *throttle) (client, server *pipe.Pipe) {
 	network := mem.NewNetwork()
 	return connect(t, path{
 		dialect: pipe.DialectNative,
@@ -351,7 +355,7 @@ func connectPolled(t *testing.T, tap *tap) (client, server *pipe.Pipe) {
 		opts: func() pipe.Options {
 			return pipe.Options{
 				Dialect:    pipe.DialectNative,
-				Transports: []pipe.TransportEntry{{Name: "mem", Transport: polled{mem.New(network), tap}}},
+				Transports: []pipe.TransportEntry{{Name: "mem", Transport: pollableTransport{mem.New(network), throttle}}},
 				Channels:   []pipe.ChannelEntry{{Name: "basic", Factory: basic.New()}},
 			}
 		},

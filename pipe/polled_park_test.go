@@ -12,10 +12,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// sleepers are calls of Next that have looked in vain.
-func sleepers(t *testing.T, tap *tap, p *pipe.Pipe, n int) <-chan *pipe.Incoming {
+// blockedNexts starts n calls of Next and waits until they block.
+func blockedNexts(t *testing.T, throttle *throttle, p *pipe.Pipe, n int) <-chan *pipe.Incoming {
 	t.Helper()
-	tap.set(0)
+	throttle.allow(0)
 	found := make(chan *pipe.Incoming, n)
 	for range n {
 		go func() {
@@ -27,43 +27,44 @@ func sleepers(t *testing.T, tap *tap, p *pipe.Pipe, n int) <-chan *pipe.Incoming
 	return found
 }
 
-// foundEarly is a pipe of which the server has message 0 from its own goroutine, which
-// parks behind that: of its bytes the tap has let so many through.
-func foundEarly(t *testing.T, bytes int) (tap *tap, client, server *pipe.Pipe, in *pipe.Incoming) {
+// connectParked opens a pipe and returns message 0, which the server's reader goroutine
+// has received. The reader is parked after it, as the throttle has let only this many of
+// its bytes through.
+func connectParked(t *testing.T, bytes int) (throttle *throttle, client, server *pipe.Pipe, in *pipe.Incoming) {
 	t.Helper()
-	tap = newTap(1 << 20)
-	client, server = connectPolled(t, tap)
-	found := sleepers(t, tap, server, 1)
+	throttle = newThrottle(1 << 20)
+	client, server = connectPolled(t, throttle)
+	found := blockedNexts(t, throttle, server, 1)
 	write(t, client, inlineMessage(0))
-	tap.set(bytes)
+	throttle.allow(bytes)
 	in = <-found
 	require.NotNil(t, in)
-	return tap, client, server, in
+	return throttle, client, server, in
 }
 
-// Who sleeps gets a message before its bytes have come, too.
-func TestPolledSleeperGetsItEarly(t *testing.T) {
+// A blocked call of Next returns a message before its bytes have arrived.
+func TestPolledBlockedNextGetsMessageBeforeItsBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap, client, server, in := foundEarly(t, 10_000)
-		time.AfterFunc(time.Second, func() { tap.set(1 << 40) })
+		throttle, client, server, in := connectParked(t, 10_000)
+		time.AfterFunc(time.Second, func() { throttle.allow(1 << 40) })
 		same(t, inlineMessage(0), in.Descriptor(), read(t, in))
 		client.Abort(nil)
 		server.Abort(nil)
 	})
 }
 
-// A message that nobody reads keeps none from those who sleep, nor from those who
-// come.
-func TestPolledUnreadHoldsNobodyUp(t *testing.T) {
+// A message that is not read delays other messages neither for blocked nor for new calls
+// of Next.
+func TestPolledUnreadMessageDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
+		throttle := newThrottle(1 << 20)
+		client, server := connectPolled(t, throttle)
 		const count = 3
-		found := sleepers(t, tap, server, count-1)
+		found := blockedNexts(t, throttle, server, count-1)
 		for i := range count {
 			write(t, client, inlineMessage(i))
 		}
-		tap.set(1 << 40)
+		throttle.allow(1 << 40)
 		begin := time.Now()
 		got := map[string]*pipe.Incoming{}
 		note := func(in *pipe.Incoming) {
@@ -85,22 +86,22 @@ func TestPolledUnreadHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Nor does it keep an end from closing, be it the one that has it or the other.
-func TestPolledUnreadAndClosed(t *testing.T) {
-	count := map[string]int{"sender": 2, "receiver": 9} // a sender's all within the read-ahead
+// A message that is not read does not prevent either end from closing.
+func TestPolledCloseWithUnreadMessage(t *testing.T) {
+	count := map[string]int{"sender": 2, "receiver": 9} // those of the sender fit into the read-ahead limits
 	for name, close := range map[string]func(client, server *pipe.Pipe) error{
 		"sender":   func(client, _ *pipe.Pipe) error { return client.Close() },
 		"receiver": func(_, server *pipe.Pipe) error { return server.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tap := newTap(1 << 20)
-				client, server := connectPolled(t, tap)
-				found := sleepers(t, tap, server, 1)
-				for i := range count[name] { // more than there is room for
-					client.WriteAsync(testContext(t), lentMessage(i))
+				throttle := newThrottle(1 << 20)
+				client, server := connectPolled(t, throttle)
+				found := blockedNexts(t, throttle, server, 1)
+				for i := range count[name] { // more than the stream has room for
+					client.WriteAsync(testContext(t), borrowedMessage(i))
 				}
-				tap.set(1 << 40)
+				throttle.allow(1 << 40)
 				in := <-found
 				require.NotNil(t, in)
 				require.NoError(t, close(client, server))
@@ -119,7 +120,7 @@ func TestPolledBothWriteFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, server := connectPolled(t, newTap(1<<20))
+				client, server := connectPolled(t, newThrottle(1<<20))
 				ops := []*pipe.WriteOp{client.WriteAsync(testContext(t), m), server.WriteAsync(testContext(t), m)}
 				for _, op := range ops {
 					require.NoError(t, op.Wait(testContext(t)))
@@ -133,12 +134,11 @@ func TestPolledBothWriteFirst(t *testing.T) {
 	}
 }
 
-// A message that the pipe has returned early and nobody asked for is given up by a
-// pipe that closes.
-func TestPolledNotAskedForAndClosed(t *testing.T) {
+// Close discards messages that have arrived and that no call of Next has returned.
+func TestPolledCloseBeforeNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
+		throttle := newThrottle(1 << 20)
+		client, server := connectPolled(t, throttle)
 		for i := range 3 {
 			write(t, client, inlineMessage(i))
 		}
@@ -148,10 +148,10 @@ func TestPolledNotAskedForAndClosed(t *testing.T) {
 	})
 }
 
-// The other end of a sleeper may die in the middle of a message.
-func TestPolledLostWhileParked(t *testing.T) {
+// The peer may fail in the middle of a message while the reader is parked.
+func TestPolledPeerLostWhileParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, client, server, in := foundEarly(t, 40_000)
+		_, client, server, in := connectParked(t, 40_000)
 		client.Abort(errEnough)
 		synctest.Wait()
 		err := in.Read(testContext(t), pipe.NewAllocation(in.Descriptor()))
@@ -160,46 +160,45 @@ func TestPolledLostWhileParked(t *testing.T) {
 	})
 }
 
-// What is asked for comes straight to the memory that it is to go to, however long
-// the pipe's own goroutine has waited for that: it was for another message.
-func TestPolledReaderKeepsUp(t *testing.T) {
+// A read receives directly into the caller's memory, however long the reader goroutine was
+// parked for another message before.
+func TestPolledReadIntoTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap, client, server, in := foundEarly(t, 10_000)
-		tap.set(1 << 40)
+		throttle, client, server, in := connectParked(t, 10_000)
+		throttle.allow(1 << 40)
 		same(t, inlineMessage(0), in.Descriptor(), read(t, in))
 		var reading atomic.Bool
-		elsewhere := 0
-		tap.whenRead(func(n int) {
+		buffered := 0
+		throttle.setOnRead(func(n int) {
 			if !reading.Load() && n > 8<<10 {
-				elsewhere += n
+				buffered += n
 			}
 		})
 		for i := range 20 {
 			write(t, client, inlineMessage(i))
 			in := next(t, server)
-			<-time.NewTimer(3 * time.Millisecond).C // the application is busy, but not for long
+			<-time.NewTimer(3 * time.Millisecond).C // the application is busy for a short time
 			reading.Store(true)
 			same(t, inlineMessage(i), in.Descriptor(), read(t, in))
 			reading.Store(false)
 		}
 		client.Abort(nil)
 		server.Abort(nil)
-		require.Zero(t, elsewhere, "bytes taken in while nobody read")
+		require.Zero(t, buffered, "bytes received without a read")
 	})
 }
 
-// Next takes a message that is there as it is: nobody is woken for it, here or at
-// the other end.
-func TestPolledReadyDisturbsNobody(t *testing.T) {
+// Next returns a message that is ready without waking a goroutine at either end.
+func TestPolledReadyMessageWakesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap, client, server, in := foundEarly(t, 10_000)
+		throttle, client, server, in := connectParked(t, 10_000)
 		write(t, client, inlineMessage(1))
-		time.AfterFunc(time.Second, func() { tap.set(1 << 40) })
-		read(t, in) // by the pipe's own goroutine, which goes on to the next
+		time.AfterFunc(time.Second, func() { throttle.allow(1 << 40) })
+		read(t, in) // by the reader goroutine, which continues with the next
 		synctest.Wait()
-		before := tap.minded()
+		before := throttle.stopCount()
 		in = next(t, server)
-		require.Equal(t, before, tap.minded())
+		require.Equal(t, before, throttle.stopCount())
 		same(t, inlineMessage(1), in.Descriptor(), read(t, in))
 		client.Abort(nil)
 		server.Abort(nil)

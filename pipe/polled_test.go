@@ -12,33 +12,33 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// writeEarly writes a message while the other end looks for it, and returns it as
-// it comes: before its bytes have.
-func writeEarly(t *testing.T, tap *tap, client, server *pipe.Pipe, m *pipe.Message) *pipe.Incoming {
+// writeToPoller writes a message while the other end polls, and returns it before its
+// bytes have arrived.
+func writeToPoller(t *testing.T, throttle *throttle, client, server *pipe.Pipe, m *pipe.Message) *pipe.Incoming {
 	t.Helper()
-	tap.await(0, 2)
+	throttle.awaitCalls(0, 2)
 	found := make(chan *pipe.Incoming, 1)
 	go func() {
 		in, _ := server.Next(testContext(t))
 		found <- in
 	}()
-	tap.await(1, 2)
+	throttle.awaitCalls(1, 2)
 	write(t, client, m)
 	in := <-found
 	require.NotNil(t, in)
 	return in
 }
 
-// inlineMessage is one of which the parts, many bytes, travel inside it.
+// inlineMessage returns a message with large inline parts.
 func inlineMessage(seed int) *pipe.Message {
 	return message(seed, []int{60_000, 0, 1}, []int{64 << 10, 5, 30_000})
 }
 
-// What is larger than usual travels inside a message, too, to a peer that waits.
+// Larger parts than by default are inline if the peer is polling.
 func TestPolledLargeParts(t *testing.T) {
-	tap := newTap(1 << 20)
-	tap.roomy = true
-	client, server := connectPolled(t, tap)
+	throttle := newThrottle(1 << 20)
+	throttle.hasRoom = true
+	client, server := connectPolled(t, throttle)
 	require.Equal(t, 2<<20, client.Plan().Inline)
 	for i, n := range []int{200_000, 2<<20 - 300_007, 2<<20 - 300_006} {
 		m := message(i, []int{7}, []int{n, 300_000})
@@ -46,7 +46,7 @@ func TestPolledLargeParts(t *testing.T) {
 		expect(t, server, m)
 		require.NoError(t, op.Wait(testContext(t)))
 	}
-	require.EqualValues(t, 2<<20-6, channelBytes(server), "of the message that is too large")
+	require.EqualValues(t, 2<<20-6, channelBytes(server), "one message is too large to be inline")
 }
 
 func channelBytes(p *pipe.Pipe) (n uint64) {
@@ -58,7 +58,7 @@ func channelBytes(p *pipe.Pipe) (n uint64) {
 
 func TestPolledMessages(t *testing.T) {
 	for _, piece := range []int{1 << 20, 5000, 777} {
-		client, server := connectPolled(t, newTap(piece))
+		client, server := connectPolled(t, newThrottle(piece))
 		for i := range 6 {
 			m := inlineMessage(i)
 			write(t, client, m)
@@ -70,10 +70,10 @@ func TestPolledMessages(t *testing.T) {
 	}
 }
 
-// A message of which the bytes are still coming does not hold up those behind it,
-// and can be read after them.
+// A message whose bytes are still arriving does not delay later ones and can be read after
+// them.
 func TestPolledReadsInAnyOrder(t *testing.T) {
-	client, server := connectPolled(t, newTap(3000))
+	client, server := connectPolled(t, newThrottle(3000))
 	var sent []*pipe.Message
 	var got []*pipe.Incoming
 	for i := range 5 {
@@ -90,10 +90,10 @@ func TestPolledReadsInAnyOrder(t *testing.T) {
 }
 
 func TestPolledDiscard(t *testing.T) {
-	tap := newTap(3000)
-	client, server := connectPolled(t, tap)
+	throttle := newThrottle(3000)
+	client, server := connectPolled(t, throttle)
 	for i := range 4 {
-		in := writeEarly(t, tap, client, server, inlineMessage(i))
+		in := writeToPoller(t, throttle, client, server, inlineMessage(i))
 		write(t, client, inlineMessage(10+i))
 		require.NoError(t, in.Discard(testContext(t)))
 		in.Release()
@@ -101,12 +101,12 @@ func TestPolledDiscard(t *testing.T) {
 	}
 }
 
-// Memory in pieces, or of another kind, takes the way through the pipe's own.
+// Scattered memory is filled through the pipe's own buffers.
 func TestPolledIntoScatteredMemory(t *testing.T) {
-	tap := newTap(3000)
-	client, server := connectPolled(t, tap)
+	throttle := newThrottle(3000)
+	client, server := connectPolled(t, throttle)
 	m := message(1, nil, []int{50_000, 20_000})
-	in := writeEarly(t, tap, client, server, m)
+	in := writeToPoller(t, throttle, client, server, m)
 	whole := pipe.NewAllocation(in.Descriptor())
 	p, _ := whole.Tensors[0].Contiguous()
 	pieces := device.Host(p[:100], p[100:30_000], p[30_000:])
@@ -114,13 +114,13 @@ func TestPolledIntoScatteredMemory(t *testing.T) {
 	same(t, m, in.Descriptor(), whole)
 }
 
-// A Read that is given up while bytes are coming lets go of its memory; they pass
-// by, and what is behind them arrives.
-func TestPolledReadIsGivenUp(t *testing.T) {
-	tap := newTap(1 << 20)
-	client, server := connectPolled(t, tap)
-	tap.set(40_000)
-	in := writeEarly(t, tap, client, server, inlineMessage(1))
+// A cancelled Read releases its memory while bytes are arriving; they are skipped, and
+// later messages arrive.
+func TestPolledReadCancelled(t *testing.T) {
+	throttle := newThrottle(1 << 20)
+	client, server := connectPolled(t, throttle)
+	throttle.allow(40_000)
+	in := writeToPoller(t, throttle, client, server, inlineMessage(1))
 	ctx, cancel := cancelled(t)
 	a := pipe.NewAllocation(in.Descriptor())
 	failed := make(chan error, 1)
@@ -129,16 +129,17 @@ func TestPolledReadIsGivenUp(t *testing.T) {
 	err := <-failed
 	require.ErrorIs(t, err, errEnough)
 	for _, p := range a.Payloads {
-		clear(p) // the race detector sees whoever still writes it
+		clear(p) // the race detector reports a writer
 	}
 	write(t, client, inlineMessage(2))
-	tap.set(1 << 40)
-	expectOrReread(t, server, in)
+	throttle.allow(1 << 40)
+	expectOrAlreadyRead(t, server, in)
 	expect(t, server, inlineMessage(2))
 }
 
-// expectOrReread reads a message once more if its first Read had not begun.
-func expectOrReread(t *testing.T, p *pipe.Pipe, in *pipe.Incoming) {
+// expectOrAlreadyRead reads a message again if its first Read was cancelled before it
+// began.
+func expectOrAlreadyRead(t *testing.T, p *pipe.Pipe, in *pipe.Incoming) {
 	a := pipe.NewAllocation(in.Descriptor())
 	if err := in.Read(testContext(t), a); err != nil {
 		require.ErrorIs(t, err, pipe.ErrAlreadyRead)
@@ -147,11 +148,11 @@ func expectOrReread(t *testing.T, p *pipe.Pipe, in *pipe.Incoming) {
 	same(t, inlineMessage(1), in.Descriptor(), a)
 }
 
-func TestPolledPeerIsLostWithinAMessage(t *testing.T) {
-	tap := newTap(1 << 20)
-	client, server := connectPolled(t, tap)
-	tap.set(40_000)
-	in := writeEarly(t, tap, client, server, inlineMessage(1))
+func TestPolledPeerLostWithinMessage(t *testing.T) {
+	throttle := newThrottle(1 << 20)
+	client, server := connectPolled(t, throttle)
+	throttle.allow(40_000)
+	in := writeToPoller(t, throttle, client, server, inlineMessage(1))
 	failed := make(chan error, 1)
 	go func() { failed <- in.Read(testContext(t), pipe.NewAllocation(in.Descriptor())) }()
 	client.Abort(errEnough)
@@ -160,10 +161,9 @@ func TestPolledPeerIsLostWithinAMessage(t *testing.T) {
 	require.ErrorContains(t, err, errEnough.Error())
 }
 
-// Several goroutines wait for messages: each message reaches one of them, whoever
-// finds it.
-func TestPolledByMany(t *testing.T) {
-	client, server := connectPolled(t, newTap(4000))
+// Each message is returned to one of several goroutines that wait for messages.
+func TestPolledSeveralReaders(t *testing.T) {
+	client, server := connectPolled(t, newThrottle(4000))
 	const readers, count = 4, 40
 	got := make(chan string, count)
 	var all sync.WaitGroup
@@ -196,12 +196,12 @@ func TestPolledByMany(t *testing.T) {
 	}
 }
 
-// Who discards a message leaves the stream to those who wait for others.
-func TestPolledDiscardBesideAnother(t *testing.T) {
-	tap := newTap(1 << 20)
-	client, server := connectPolled(t, tap)
-	tap.set(40_000)
-	in := writeEarly(t, tap, client, server, inlineMessage(1))
+// A goroutine that discards a message leaves the stream to those that wait for others.
+func TestPolledDiscardWhileNextBlocks(t *testing.T) {
+	throttle := newThrottle(1 << 20)
+	client, server := connectPolled(t, throttle)
+	throttle.allow(40_000)
+	in := writeToPoller(t, throttle, client, server, inlineMessage(1))
 	other := make(chan *pipe.Incoming, 1)
 	go func() {
 		second, _ := server.Next(testContext(t))
@@ -209,32 +209,32 @@ func TestPolledDiscardBesideAnother(t *testing.T) {
 	}()
 	require.NoError(t, in.Discard(testContext(t)))
 	write(t, client, inlineMessage(2))
-	tap.set(1 << 40)
+	throttle.allow(1 << 40)
 	second := <-other
 	require.NotNil(t, second)
 	same(t, inlineMessage(2), second.Descriptor(), read(t, second))
 }
 
-// Who gives up a Read just when bytes come leaves the stream to those who wait for
-// others.
-func TestPolledReadIsGivenUpBesideAnother(t *testing.T) {
+// A goroutine whose Read is cancelled while bytes arrive leaves the stream to those that
+// wait for others.
+func TestPolledReadCancelledWhileNextBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tap := newTap(1 << 20)
-		client, server := connectPolled(t, tap)
-		tap.set(40_000)
-		in := writeEarly(t, tap, client, server, inlineMessage(1))
+		throttle := newThrottle(1 << 20)
+		client, server := connectPolled(t, throttle)
+		throttle.allow(40_000)
+		in := writeToPoller(t, throttle, client, server, inlineMessage(1))
 		other := make(chan *pipe.Incoming, 1)
 		go func() {
 			second, _ := server.Next(testContext(t))
 			other <- second
 		}()
-		<-time.NewTimer(time.Second).C // nobody is about to hand the stream on
+		<-time.NewTimer(time.Second).C // no goroutine is about to promote another
 		ctx, cancel := cancelled(t)
-		tap.whenLooked(func() { tap.left = 1000; cancel() })
+		throttle.setOnPoll(func() { throttle.allowed = 1000; cancel() })
 		require.ErrorIs(t, in.Read(ctx, pipe.NewAllocation(in.Descriptor())), errEnough)
-		tap.whenLooked(nil)
+		throttle.setOnPoll(nil)
 		write(t, client, inlineMessage(2))
-		tap.set(1 << 40)
+		throttle.allow(1 << 40)
 		second := <-other
 		require.NotNil(t, second)
 		same(t, inlineMessage(2), second.Descriptor(), read(t, second))

@@ -10,13 +10,13 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// The bytes of large parts count as progress on every path, but for those of the channel
-// xth, which copies within one process.
+// The bytes of large parts count as progress on every path, except those of channel xth,
+// which copies within one process.
 func TestProgressOnEveryPath(t *testing.T) {
 	for _, path := range paths() {
 		t.Run(path.name, func(t *testing.T) {
@@ -36,10 +36,10 @@ func TestProgressOnEveryPath(t *testing.T) {
 	}
 }
 
-// Decompressing counts too: it may take longer than the bytes take to arrive.
+// Decompressing counts as progress too, as it may take longer than receiving.
 func TestProgressOfDecompressing(t *testing.T) {
 	client, server := connect(t, nativePath())
-	m := ofData(contents["float32"](4<<20), pipe.CompressionZstd, device.CPU())
+	m := dataMessage(contents["float32"](4<<20), pipe.CompressionZstd, device.CPU())
 	op := client.WriteAsync(t.Context(), m)
 	expect(t, server, m)
 	require.NoError(t, op.Wait(testContext(t)))
@@ -48,8 +48,8 @@ func TestProgressOfDecompressing(t *testing.T) {
 	require.Equal(t, received.WireBytes+received.Bytes, server.Stats().Progress)
 }
 
-// A tensor that takes a minute shows progress every second, and none while its bytes are
-// held back.
+// A tensor that takes a minute makes progress every second, and none while the network is
+// down.
 func TestProgressOfASlowTensor(t *testing.T) {
 	const rate, size = 1 << 20, 60 << 20
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestProgressOfASlowTensor(t *testing.T) {
 	})
 }
 
-// In the compatible dialect a tensor is one frame, of which each MiB counts.
+// In the compatible dialect a tensor is one frame; each received MiB counts as progress.
 func TestProgressWithinAFrame(t *testing.T) {
 	const tensors, size = 2, 10 << 20 // the third link
 	synctest.Test(t, func(t *testing.T) {

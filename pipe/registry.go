@@ -3,6 +3,7 @@ package pipe
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -30,23 +31,23 @@ type ChannelEntry struct {
 	Priority int
 	Factory  channel.Factory
 
-	// MinBytes is from which size on the channel is worth its while. In the
-	// native dialect smaller tensors take the next channel by priority that
-	// serves their devices and is not too large for them, if there is one. The
-	// end that listens decides. Negative counts as 0.
+	// MinBytes is the size from which tensors take the channel. In the native
+	// dialect smaller tensors take the next channel by priority that serves
+	// their devices and has no larger MinBytes, if there is one. The server's
+	// value counts. Negative counts as 0.
 	MinBytes int
 }
 
-// registry holds the entries that may be used, highest priority first, and
-// what was refused.
+// registry holds the transports and channels of a context that are usable, in the order of choice,
+// and those that are refused, with the reasons.
 type registry struct {
 	transports []TransportEntry
 	channels   []ChannelEntry
 	refused    []Refusal
 }
 
-// newRegistry checks the entries and drops those that the machine or the
-// policy refuses, with the reason.
+// newRegistry returns a registry in which entries that do not work on this machine or that the
+// policy forbids are refused. Errors match ErrOptions.
 func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Policy) (*registry, error) {
 	r := &registry{}
 	if err := checkEntries("transport", transports, TransportEntry.identity); err != nil {
@@ -56,30 +57,22 @@ func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Po
 		return nil, err
 	}
 	for _, e := range sortEntries(transports, TransportEntry.identity, policy.Transports) {
-		if r.admit("transport", e.Name, policy.Transports, e.Transport.Viable) {
+		if r.addUsable("transport", e.Name, policy.Transports, e.Transport.Viable) {
 			r.transports = append(r.transports, e)
 		}
 	}
 	for _, e := range sortEntries(channels, ChannelEntry.identity, policy.Channels) {
-		if !r.admit("channel", e.Name, policy.Channels, e.Factory.Viable) {
+		if !r.addUsable("channel", e.Name, policy.Channels, e.Factory.Viable) {
 			continue
 		}
-		if err := e.checkDevices(); err != nil {
-			return nil, err
+		for d := range e.Factory.DeviceDescriptors() {
+			if err := (wire.Limits{}).CheckDevice(d); err != nil { // it cannot be encoded
+				return nil, fmt.Errorf("%w: channel %q: %w", ErrOptions, e.Name, err)
+			}
 		}
 		r.channels = append(r.channels, e)
 	}
 	return r, nil
-}
-
-// checkDevices refuses devices that have no form on the wire.
-func (e ChannelEntry) checkDevices() error {
-	for d := range e.Factory.DeviceDescriptors() {
-		if err := (wire.Limits{}).CheckDevice(d); err != nil {
-			return fmt.Errorf("%w: channel %q: %w", ErrOptions, e.Name, err)
-		}
-	}
-	return nil
 }
 
 func (r *registry) transport(name string) (TransportEntry, bool) {
@@ -98,8 +91,9 @@ func find[E any](entries []E, match func(E) bool) (E, bool) {
 	return none, false
 }
 
-// admit reports whether an entry may be used and records why not.
-func (r *registry) admit(what, name string, rule Rule, viable func() error) bool {
+// addUsable reports whether an entry is usable: the rule does not forbid it, and viable returns
+// nil. Otherwise it adds a refusal to r. The caller adds the entry.
+func (r *registry) addUsable(what, name string, rule Rule, viable func() error) bool {
 	reason := ""
 	if slices.Contains(rule.Forbid, name) {
 		reason = "forbidden by the policy"
@@ -112,7 +106,8 @@ func (r *registry) admit(what, name string, rule Rule, viable func() error) bool
 	return reason == ""
 }
 
-// identity is what all entries have in common.
+// identity has what the checks and the sorting of transport and channel entries need. missing
+// reports that the entry has no implementation.
 type identity struct {
 	name     string
 	priority int
@@ -135,8 +130,9 @@ func names[E any](entries []E, id func(E) identity) []string {
 	return out
 }
 
-// checkEntries refuses empty and repeated names and priorities: with them the
-// choice would depend on chance.
+// checkEntries returns an error that matches ErrOptions for an entry without a name or an
+// implementation, with a reserved name, or with the name or priority of another: the choice would
+// be ambiguous. what is "transport" or "channel".
 func checkEntries[E any](what string, entries []E, id func(E) identity) error {
 	names, priorities := map[string]bool{}, map[int]bool{}
 	for _, e := range entries {
@@ -158,8 +154,8 @@ func checkEntries[E any](what string, entries []E, id func(E) identity) error {
 	return nil
 }
 
-// sortEntries orders entries from the highest priority; those that the policy
-// prefers come first, in the order of the policy.
+// sortEntries returns a copy of entries in the order of choice: first those that the rule prefers,
+// in the order of the rule, then the others by descending priority.
 func sortEntries[E any](entries []E, id func(E) identity, rule Rule) []E {
 	rank := func(e E) int {
 		if i := slices.Index(rule.Prefer, id(e).name); i >= 0 {
@@ -174,5 +170,32 @@ func sortEntries[E any](entries []E, id func(E) identity, rule Rule) []E {
 	return sorted
 }
 
-// errNoEntries is returned for options without any usable transport.
-var errNoEntries = fmt.Errorf("%w: no usable transport; register at least one", ErrOptions)
+// reasonsByName returns, by name, the reasons of r's refused entries of one kind, "transport" or
+// "channel", and those of more, which take precedence. They are for the peer of one pipe.
+func (r *registry) reasonsByName(what string, more map[string]string) map[string]string {
+	out := reasonMap(r.refusals(what))
+	maps.Copy(out, more)
+	return out
+}
+
+// refusals returns r's refused entries of one kind, "transport" or "channel".
+func (r *registry) refusals(what string) (out []Refusal) {
+	for _, refusal := range r.refused {
+		if refusal.What == what {
+			out = append(out, refusal)
+		}
+	}
+	return out
+}
+
+// reasonMap returns the reasons of refusals by name.
+func reasonMap(refused []Refusal) map[string]string {
+	out := map[string]string{}
+	for _, r := range refused {
+		out[r.Name] = r.Reason
+	}
+	return out
+}
+
+// errNoTransports is returned for options without a usable transport.
+var errNoTransports = fmt.Errorf("%w: no usable transport; register at least one", ErrOptions)

@@ -19,20 +19,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// TestReplay plays one end of each recording of two C++ processes against a
-// pipe of ours in the other end's place. Ours must say the same, frame by frame
-// and byte by byte.
+// TestReplay replays one end of each recording of two C++ processes to a pipe in place of
+// the other end. The pipe must send the recorded frames, byte for byte.
 func TestReplay(t *testing.T) {
 	for _, name := range []string{"basic", "xth", "cma", "mpt", "mptbasic", "all"} {
 		c, err := capture.Load("../internal/wire/testdata/" + name + ".json")
 		require.NoError(t, err)
-		t.Run(name+"/as client", func(t *testing.T) { replayAsClient(t, newStage(t, c)) })
-		t.Run(name+"/as server", func(t *testing.T) { replayAsServer(t, newStage(t, c)) })
+		t.Run(name+"/as client", func(t *testing.T) { replayAsClient(t, newReplay(t, c)) })
+		t.Run(name+"/as server", func(t *testing.T) { replayAsServer(t, newReplay(t, c)) })
 	}
 }
 
-// stage is where a recording is played.
-type stage struct {
+// replay is a recording that is being replayed.
+type replay struct {
 	recording *capture.Capture
 	brochure  *wire.Brochure
 	answer    *wire.BrochureAnswer
@@ -40,8 +39,8 @@ type stage struct {
 	conns     []transport.Conn // the recording's end of each connection
 }
 
-func newStage(t *testing.T, c *capture.Capture) *stage {
-	s := &stage{recording: c, network: mem.NewNetwork(), conns: make([]transport.Conn, len(c.Connections))}
+func newReplay(t *testing.T, c *capture.Capture) *replay {
+	s := &replay{recording: c, network: mem.NewNetwork(), conns: make([]transport.Conn, len(c.Connections))}
 	var err error
 	s.brochure, err = wire.DecodeBrochure(c.Connections[0].ToServer[1], wire.Limits{})
 	require.NoError(t, err)
@@ -50,13 +49,13 @@ func newStage(t *testing.T, c *capture.Capture) *stage {
 	return s
 }
 
-// options registers what the recorded processes had, in their order of
-// preference: the recordings say which won.
-func (s *stage) options(devices map[string]map[device.Device]string) Options {
+// options returns options with the transports and channels of the recorded processes, in
+// their order of priority, which follows from the recorded choices.
+func (s *replay) options(devices map[string]map[device.Device]string) Options {
 	o := Options{Name: "clientctx"}
 	for i, name := range []string{"uv", "shm"} {
 		if domain, ok := s.brochure.TransportDomainDescriptors[name]; ok {
-			o.Transports = append(o.Transports, TransportEntry{name, i, &stageTransport{
+			o.Transports = append(o.Transports, TransportEntry{name, i, &replayTransport{
 				Transport: mem.New(s.network), name: name, domain: domain, address: s.answer.Address,
 			}})
 		}
@@ -64,13 +63,13 @@ func (s *stage) options(devices map[string]map[device.Device]string) Options {
 	connections := map[string]int{"basic": 1, "mpt_uv": 1, "cma": 2, "xth": 2}
 	for i, name := range []string{"basic", "mpt_uv", "cma", "xth"} {
 		if d, ok := devices[name]; ok {
-			o.Channels = append(o.Channels, ChannelEntry{Name: name, Priority: i, Factory: stageChannel(name, announced{descriptors: d, connections: connections[name]})})
+			o.Channels = append(o.Channels, ChannelEntry{Name: name, Priority: i, Factory: replayChannel(name, announced{descriptors: d, connections: connections[name]})})
 		}
 	}
 	return o
 }
 
-// The application's part of every recording.
+// recordedMessages returns the messages that the client writes in every recording.
 func recordedMessages() []*Message {
 	cpu := device.CPU()
 	tensor := func(data string, target device.Device) []Tensor {
@@ -92,31 +91,31 @@ func recordedReply() *Message {
 	}
 }
 
-func replayAsClient(t *testing.T, s *stage) {
+func replayAsClient(t *testing.T, s *replay) {
 	ctx := t.Context()
-	listener, err := mem.New(s.network).Listen(ctx, "stage")
+	listener, err := mem.New(s.network).Listen(ctx, "replay")
 	require.NoError(t, err)
 	c, err := New(s.options(s.brochure.ChannelDeviceDescriptors))
 	require.NoError(t, err)
-	c.unmarked = true
+	c.hideMarker = true
 	defer c.Close()
 	defer listener.Close()
 
 	played := make(chan struct{})
 	go func() {
 		defer close(played)
-		defer s.hangUpIfFailed(t)
+		defer s.closeIfFailed(t)
 		s.play(t, capture.ToClient, func() transport.Conn {
 			conn, err := listener.Accept(ctx)
 			require.NoError(t, err)
 			return conn
 		})
 	}()
-	p, err := c.Dial(ctx, "uv://stage")
+	p, err := c.Dial(ctx, "uv://replay")
 	if s.handshakeOnly() {
 		<-played
 		require.NoError(t, err)
-		s.hangUp()
+		s.closeConns()
 		return
 	}
 	require.NoError(t, err)
@@ -129,36 +128,36 @@ func replayAsClient(t *testing.T, s *stage) {
 	for _, op := range ops {
 		require.NoError(t, op.Wait(ctx))
 	}
-	s.hangUp()
+	s.closeConns()
 }
 
-func replayAsServer(t *testing.T, s *stage) {
+func replayAsServer(t *testing.T, s *replay) {
 	ctx := t.Context()
 	c, err := New(s.options(serverDevices(s)))
 	require.NoError(t, err)
 	defer c.Close()
-	urls := []string{"uv://stage-uv"}
+	urls := []string{"uv://replay-uv"}
 	if _, ok := s.brochure.TransportDomainDescriptors["shm"]; ok {
-		urls = append(urls, "shm://stage-shm")
+		urls = append(urls, "shm://replay-shm")
 	}
 	l, err := c.Listen(ctx, urls...)
 	require.NoError(t, err)
 	var next uint64 // C++ counts
-	l.meet.newID = func() uint64 { next++; return next - 1 }
+	l.matcher.newID = func() uint64 { next++; return next - 1 }
 
 	played := make(chan struct{})
 	go func() {
 		defer close(played)
-		defer s.hangUpIfFailed(t)
+		defer s.closeIfFailed(t)
 		s.play(t, capture.ToServer, func() transport.Conn {
-			conn, err := mem.New(s.network).Dial(ctx, "stage-uv")
+			conn, err := mem.New(s.network).Dial(ctx, "replay-uv")
 			require.NoError(t, err)
 			return conn
 		})
 	}()
 	if s.handshakeOnly() {
 		<-played
-		s.hangUp()
+		s.closeConns()
 		return
 	}
 	p, err := l.Accept(ctx)
@@ -168,13 +167,13 @@ func replayAsServer(t *testing.T, s *stage) {
 	}
 	require.NoError(t, p.Write(ctx, recordedReply()))
 	<-played
-	s.hangUp()
+	s.closeConns()
 }
 
-// serverDevices are the server's descriptors: the recorded ones for the
-// channels it chose, what the client said for the others. An xth descriptor
-// names the process, so it differs between two.
-func serverDevices(s *stage) map[string]map[device.Device]string {
+// serverDevices returns the server's device descriptors: the recorded ones for the
+// channels that it chose, and those of the client for the others. An xth descriptor
+// contains the process, so that those of two processes differ.
+func serverDevices(s *replay) map[string]map[device.Device]string {
 	devices := maps.Clone(s.brochure.ChannelDeviceDescriptors)
 	if len(devices) > 1 && devices["xth"] != nil {
 		devices["xth"] = map[device.Device]string{device.CPU(): "another process"}
@@ -183,19 +182,19 @@ func serverDevices(s *stage) map[string]map[device.Device]string {
 	return devices
 }
 
-// handshakeOnly reports whether the recording ends with the first connection,
-// because everything behind the answer went over a transport the proxy did not
-// see.
-func (s *stage) handshakeOnly() bool { return s.answer.Transport != "uv" }
+// handshakeOnly reports whether the recording ends with the first connection: later frames
+// used a transport that the recording proxy did not see.
+func (s *replay) handshakeOnly() bool { return s.answer.Transport != "uv" }
 
-// hangUpIfFailed ends the other end's waiting after a difference was found.
-func (s *stage) hangUpIfFailed(t *testing.T) {
+// closeIfFailed closes the connections if the test has failed, so that the pipe does not
+// wait for more frames.
+func (s *replay) closeIfFailed(t *testing.T) {
 	if t.Failed() {
-		s.hangUp()
+		s.closeConns()
 	}
 }
 
-func (s *stage) hangUp() {
+func (s *replay) closeConns() {
 	for _, c := range s.conns {
 		if c != nil {
 			c.Close()
@@ -203,13 +202,12 @@ func (s *stage) hangUp() {
 	}
 }
 
-// play goes through the recording in its order. Frames in the direction send
-// are written, those of the other are read and compared. Connections are
-// opened when they first appear.
-func (s *stage) play(t *testing.T, send capture.Direction, open func() transport.Conn) {
+// play replays the events of the recording in order. Frames of the given direction are
+// sent, the others are read and compared. Connections are opened when they first occur.
+func (s *replay) play(t *testing.T, send capture.Direction, open func() transport.Conn) {
 	seen := make([]int, len(s.recording.Connections))
 	for _, e := range s.recording.Events {
-		if e.End || s.recording.Connections[e.Conn].Listener != 0 || s.silent(e.Conn, seen[e.Conn]) {
+		if e.End || s.recording.Connections[e.Conn].Listener != 0 || s.isSkipped(e.Conn, seen[e.Conn]) {
 			continue
 		}
 		if s.conns[e.Conn] == nil {
@@ -226,16 +224,15 @@ func (s *stage) play(t *testing.T, send capture.Direction, open func() transport
 	}
 }
 
-// silent reports whether a frame belongs to a channel that the stage only
-// pretends to have: then the first frame, the packet, is all that is played.
-func (s *stage) silent(conn, seen int) bool {
+// isSkipped reports whether a frame belongs to a channel that the test only imitates. Of
+// such a connection only the first frame is replayed.
+func (s *replay) isSkipped(conn, seen int) bool {
 	isChannel := conn > 1
 	return isChannel && seen > 0 && s.answer.ChannelRegistrationIDs["basic"] == nil
 }
 
-// compare holds a frame of ours against the recorded one. Maps of several
-// entries have no fixed order on the wire.
-func (s *stage) compare(t *testing.T, want, got []byte) {
+// compare compares a frame with the recorded one. Maps have no fixed order on the wire.
+func (s *replay) compare(t *testing.T, want, got []byte) {
 	first := s.recording.Connections[0]
 	switch {
 	case slices.Equal(want, first.ToServer[1]):
@@ -274,44 +271,44 @@ func requireNext(t *testing.T, p *Pipe, m *Message) {
 	}
 }
 
-// stageTransport is a mem transport under the names of a recording.
-type stageTransport struct {
+// replayTransport is a mem transport with the name and domain of a recorded one.
+type replayTransport struct {
 	*mem.Transport
 	name, domain, address string
 }
 
-func (s *stageTransport) DomainDescriptor() string          { return s.domain }
-func (s *stageTransport) CanCommunicate(remote string) bool { return remote == s.domain }
+func (s *replayTransport) DomainDescriptor() string          { return s.domain }
+func (s *replayTransport) CanCommunicate(remote string) bool { return remote == s.domain }
 
-func (s *stageTransport) Dial(ctx context.Context, _ string) (transport.Conn, error) {
-	return s.Transport.Dial(ctx, "stage")
+func (s *replayTransport) Dial(ctx context.Context, _ string) (transport.Conn, error) {
+	return s.Transport.Dial(ctx, "replay")
 }
 
-func (s *stageTransport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+func (s *replayTransport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	l, err := s.Transport.Listen(ctx, addr)
-	return stageListener{l, s.address}, err
+	return replayListener{l, s.address}, err
 }
 
-type stageListener struct {
+type replayListener struct {
 	transport.Listener
 	address string
 }
 
-func (l stageListener) Addr() string { return l.address }
+func (l replayListener) Addr() string { return l.address }
 
-// stageChannel is the real channel where this project has one whose frames can
-// be recorded; else one that knows the recorded tensors by their length.
-func stageChannel(name string, a announced) channel.Factory {
+// replayChannel returns the real channel if its frames can be recorded, else one that
+// identifies the recorded tensors by their length.
+func replayChannel(name string, a announced) channel.Factory {
 	if name == basic.Name {
 		return basic.New()
 	}
-	return silentFactory{announcedChannel{a}}
+	return imitationFactory{announcedChannel{a}}
 }
 
-type silentFactory struct{ announcedChannel }
+type imitationFactory struct{ announcedChannel }
 
-func (silentFactory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
-	c := &silentChannel{link: link}
+func (imitationFactory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
+	c := &imitationChannel{link: link}
 	c.reader.Go(func() {
 		_, err := link.Conns[0].NextFrame()
 		go link.Broken(err)
@@ -319,21 +316,21 @@ func (silentFactory) New(_ context.Context, link channel.Link, _ channel.Role) (
 	return c, nil
 }
 
-type silentChannel struct {
+type imitationChannel struct {
 	link   channel.Link
 	reader sync.WaitGroup
 }
 
-func (*silentChannel) Send(_ uint64, _ device.Buffer, done func(error)) { go done(nil) }
-func (*silentChannel) Abort(uint64, error)                              {}
+func (*imitationChannel) Send(_ uint64, _ device.Buffer, done func(error)) { go done(nil) }
+func (*imitationChannel) Abort(uint64, error)                              {}
 
-func (*silentChannel) Recv(_ uint64, dst device.Buffer, done func(error)) {
+func (*imitationChannel) Recv(_ uint64, dst device.Buffer, done func(error)) {
 	p, _ := dst.Contiguous()
 	copy(p, map[int]string{8: "ABCDEFGH", 9: "abcdefghi"}[len(p)])
 	go done(nil)
 }
 
-func (c *silentChannel) Close(error) error {
+func (c *imitationChannel) Close(error) error {
 	err := channel.CloseLink(c.link)
 	c.reader.Wait()
 	return err

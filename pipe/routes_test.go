@@ -22,19 +22,19 @@ func sizedEntry(name string, priority, from int) ChannelEntry {
 	}
 }
 
-// routed is the choice of a listening end that has these channels, and what the
-// other end makes of its answer.
-func routed(t require.TestingT, native bool, entries ...ChannelEntry) (listening, dialling route) {
+// routed returns the routes of a server that has these channels, and those that the client
+// derives from its answer.
+func routed(t require.TestingT, native bool, entries ...ChannelEntry) (server, client route) {
 	r, err := newRegistry(nil, entries, Policy{})
 	require.NoError(t, err)
-	chosen, _ := r.chooseChannels(r.offers(), nil)
+	chosen, _ := r.chooseChannels(r.channelDescriptors(), nil)
 	all := r.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool { return e.serves(pair, cpuOnly) })
 	answer := &wire.BrochureAnswer{ChannelDeviceDescriptors: map[string]deviceDescriptors{}}
-	for _, e := range r.selected(all) {
+	for _, e := range r.used(all) {
 		answer.ChannelDeviceDescriptors[e.Name] = cpuOnly
 	}
 	answer.Mark(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative})
-	answer.AddSizes(r.sizes(all))
+	answer.AddSizes(r.sizeClasses(all))
 	theirs, err := r.acceptRoutes(chosen, answer, native)
 	require.NoError(t, err)
 	return all[cpuPair], theirs[cpuPair]
@@ -51,21 +51,21 @@ func TestRoutesBySize(t *testing.T) {
 		"three classes":         {[]ChannelEntry{sizedEntry("a", 3, 100), sizedEntry("b", 2, 10), sizedEntry("c", 1, 0)}, true, route{{"a", 100}, {"b", 10}, {"c", 0}}},
 		"one is never best":     {[]ChannelEntry{sizedEntry("a", 3, 100), sizedEntry("b", 2, 100), sizedEntry("c", 1, 0)}, true, route{{"a", 100}, {"c", 0}}},
 		"the last takes all":    {[]ChannelEntry{sizedEntry("a", 2, 100), sizedEntry("b", 1, 50)}, true, route{{"a", 100}, {"b", 0}}},
-		"nobody else":           {[]ChannelEntry{sizedEntry("a", 2, 100)}, true, route{{"a", 0}}},
+		"only channel":          {[]ChannelEntry{sizedEntry("a", 2, 100)}, true, route{{"a", 0}}},
 		"the dialect has none":  {[]ChannelEntry{sizedEntry("a", 2, 100), sizedEntry("b", 1, 0)}, false, route{{"a", 0}}},
 		"less than none is all": {[]ChannelEntry{sizedEntry("a", 2, -1), sizedEntry("b", 1, 0)}, true, route{{"a", 0}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			listening, dialling := routed(t, c.native, c.entries...)
-			require.Equal(t, c.want, listening)
-			require.Equal(t, c.want, dialling)
+			server, client := routed(t, c.native, c.entries...)
+			require.Equal(t, c.want, server)
+			require.Equal(t, c.want, client)
 		})
 	}
 }
 
-// Both ends send every size on the same channel, and it is one that is not too
-// large for it unless there is no other.
-func TestBothEndsRouteAlike(t *testing.T) {
+// Both ends send tensors of each size on the same channel: the first by priority whose
+// MinBytes is not larger, if there is one.
+func TestBothEndsHaveSameRoutes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var entries []ChannelEntry
 		least := map[string]int{}
@@ -74,16 +74,16 @@ func TestBothEndsRouteAlike(t *testing.T) {
 			least[name] = from
 			entries = append(entries, sizedEntry(name, -i, from))
 		}
-		listening, dialling := routed(t, true, entries...)
-		require.Equal(t, listening, dialling)
+		server, client := routed(t, true, entries...)
+		require.Equal(t, server, client)
 
-		p := &Pipe{lanes: map[devicePair][]sizedLane{}, arriving: map[device.Device]device.Device{}, leaving: map[device.Device]struct{}{}}
+		p := &Pipe{channelsByPair: map[devicePair][]sizedChannel{}, recvDevices: map[device.Device]device.Device{}, sendDevices: map[device.Device]struct{}{}}
 		for _, e := range entries {
-			p.channels = append(p.channels, &lane{name: e.Name})
+			p.channels = append(p.channels, &pipeChannel{name: e.Name})
 		}
-		p.assignLanes(routes{cpuPair: listening})
+		p.assignChannels(routes{cpuPair: server})
 		for n := range 7 {
-			got := p.laneFor(cpuPair.local, cpuPair.remote, n).name
+			got := p.channelFor(cpuPair.local, cpuPair.remote, n).name
 			for _, e := range entries { // by priority
 				if e.MinBytes <= n {
 					require.Equal(t, e.Name, got, "%d bytes, %v", n, least)
@@ -97,13 +97,13 @@ func TestBothEndsRouteAlike(t *testing.T) {
 func TestAnswersWithWrongSizes(t *testing.T) {
 	for name, c := range map[string]struct {
 		classes []wire.SizeClass
-		words   string
+		suffix  string
 	}{
 		"a channel not offered": {[]wire.SizeClass{{Channel: "x", From: 1}}, ""},
 		"another first":         {[]wire.SizeClass{{Channel: "b", From: 5}, {Channel: "a"}}, ""},
 		"none for the pair":     {[]wire.SizeClass{{Channel: "other"}}, ""},
-		"a size of no int":      {[]wire.SizeClass{{Channel: "a", From: 1 << 63}}, ""},
-		"no number":             {nil, " size:61=zz"},
+		"size overflows int":    {[]wire.SizeClass{{Channel: "a", From: 1 << 63}}, ""},
+		"not a number":          {nil, " size:61=zz"},
 		"a short number":        {nil, " size:61=00"},
 		"no name":               {nil, " size:=0000000000000000"},
 	} {
@@ -115,7 +115,7 @@ func TestAnswersWithWrongSizes(t *testing.T) {
 			answer := &wire.BrochureAnswer{ChannelDeviceDescriptors: map[string]deviceDescriptors{"a": cpuOnly, "b": cpuOnly}}
 			answer.Mark(wire.Marker{MinVersion: 1, MaxVersion: 1})
 			answer.AddSizes(c.classes)
-			answer.ChannelDeviceDescriptors[wire.MarkerName][device.CPU()] += c.words
+			answer.ChannelDeviceDescriptors[wire.MarkerName][device.CPU()] += c.suffix
 			_, err = r.acceptRoutes(map[devicePair]string{cpuPair: "a"}, answer, true)
 			require.ErrorIs(t, err, ErrProtocol)
 		})

@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// bySize has one channel for what is large and one for the rest. from is what this
-// end thinks large is; the listening end decides.
+// bySize sets a channel for large tensors and one for the others. from is MinBytes of the
+// first; the server's value counts.
 func bySize(from int) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Channels = []pipe.ChannelEntry{
@@ -22,7 +22,7 @@ func bySize(from int) func(*pipe.Options) {
 	}
 }
 
-// carried is how many tensors each channel of a pipe has sent and received.
+// carried returns how many tensors each channel of a pipe has sent and received.
 func carried(p *pipe.Pipe) map[string][2]uint64 {
 	out := map[string][2]uint64{}
 	for _, c := range p.Stats().Channels {
@@ -40,7 +40,7 @@ func TestTensorsTakeTheChannelOfTheirSize(t *testing.T) {
 	exchange(t, client, server, m)
 
 	for _, p := range []*pipe.Pipe{client, server} {
-		require.Equal(t, map[string][2]uint64{"basic": {2, 2}, "xth": {2, 2}}, carried(p), "and one travels inside its message")
+		require.Equal(t, map[string][2]uint64{"basic": {2, 2}, "xth": {2, 2}}, carried(p), "one tensor is inline")
 		require.Equal(t, []pipe.PlannedChannel{
 			{Local: cpu, Remote: cpu, Channel: "xth"},
 			{Local: cpu, Remote: cpu, Channel: "basic", Below: 1 << 20},
@@ -51,7 +51,7 @@ func TestTensorsTakeTheChannelOfTheirSize(t *testing.T) {
 	}
 }
 
-// What is required takes tensors of all sizes, whichever end requires it.
+// A required channel carries tensors of all sizes, whichever end requires it.
 func TestSizesAndPolicy(t *testing.T) {
 	path := nativePath()
 	for _, name := range []string{"xth", "basic"} {

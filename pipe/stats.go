@@ -2,13 +2,13 @@ package pipe
 
 import "sync/atomic"
 
-// Traffic counts what went one way.
+// Traffic counts messages and bytes of one direction.
 type Traffic struct {
 	Messages uint64 // or tensors, for a channel; or parts, for compression
 	Bytes    uint64
 }
 
-// traffic is a Traffic under way.
+// traffic counts what a Traffic has. It can be updated concurrently.
 type traffic struct{ messages, bytes atomic.Uint64 }
 
 func (t *traffic) add(n int) {
@@ -29,33 +29,32 @@ func (t *traffic) snapshot() Traffic {
 
 // PipeStats are the counters of one pipe since it was opened.
 type PipeStats struct {
-	Sent, Received Traffic        // whole messages: payload and tensor bytes
-	BytesInFlight  int            // given to Write and not through yet
-	BytesReadAhead int            // taken in and not asked for yet
-	Channels       []ChannelStats // ordered by name; all other bytes travel on the transport
+	Sent, Received Traffic        // complete messages; bytes of payloads and tensors
+	BytesInFlight  int            // of messages whose writes have not completed
+	BytesReadAhead int            // of messages received before the application asked for them
+	Channels       []ChannelStats // ordered by name; all other bytes are carried by the transport
 	Compression    CompressionStats
 
-	// Progress grows while a Read receives or decompresses payloads and tensors that do
-	// not travel inline: after a MiB at most, or 2 over cma, by the number of bytes. A Read
-	// under way during which it stands still waits for the peer. What inline parts, and
-	// channels that do not report, have brought shows in Received alone.
+	// Progress grows by the number of bytes while a Read receives or decompresses parts that are
+	// not inline, after each MiB at most (2 MiB with the cma channel). If it stands still during a
+	// Read, that Read waits for the peer. Inline parts, and channels that do not report progress,
+	// only show in Received.
 	Progress uint64
 }
 
-// arrived counts bytes towards Progress.
+// arrived adds bytes to PipeStats.Progress. It may be called concurrently.
 func (p *Pipe) arrived(bytes int) { p.progress.Add(uint64(bytes)) }
 
-// ChannelStats are the counters of one channel of a pipe, in bytes as they
-// travel.
+// ChannelStats are the counters of one channel of a pipe, in bytes as transferred.
 type ChannelStats struct {
 	Name           string
 	Sent, Received Traffic // tensors, without empty and inline ones
 }
 
-// Stats returns the counters of the pipe. The sum of the parts may be off by
-// what happens meanwhile.
+// Stats returns the counters of the pipe. They are read one after the other, so they may be
+// inconsistent with each other while messages are sent or received.
 func (p *Pipe) Stats() PipeStats {
-	s := p.dialect.stats()
+	s := p.engine.stats()
 	s.Compression.Plain = p.plain.snapshot()
 	s.Progress = p.progress.Load()
 	for _, l := range p.channels {
@@ -64,7 +63,7 @@ func (p *Pipe) Stats() PipeStats {
 	return s
 }
 
-// counters are those of a context.
+// counters are the counters of a context.
 type counters struct {
 	handshakesDone     atomic.Uint64
 	handshakesFailed   atomic.Uint64
@@ -77,16 +76,17 @@ type counters struct {
 type ContextStats struct {
 	PipesOpen            int
 	PipesOpened          uint64
-	HandshakesDone       uint64 // at either end
+	HandshakesDone       uint64 // of clients and servers
 	HandshakesFailed     uint64
-	HandshakesInProgress int    // accepted connections that are no part of a pipe yet
-	ConnectionsRefused   uint64 // closed at once, since too many handshakes were in progress
+	HandshakesInProgress int    // accepted connections that do not belong to a pipe yet
+	ConnectionsRefused   uint64 // closed at once because too many handshakes were in progress
 	BytesInFlight        int
 	BytesUnadmitted      int    // see Limits.UnadmittedBytes
 	PeersEvicted         uint64 // disconnected because of that limit
 }
 
-// Stats returns the counters of the context.
+// Stats returns the counters of the context. They are read one after the other, so they may be
+// inconsistent with each other.
 func (c *Context) Stats() ContextStats {
 	closed := c.counters.pipesClosed.Load()
 	opened := c.counters.pipesOpened.Load()
@@ -96,7 +96,7 @@ func (c *Context) Stats() ContextStats {
 		PipesOpened:          opened,
 		HandshakesDone:       c.counters.handshakesDone.Load(),
 		HandshakesFailed:     c.counters.handshakesFailed.Load(),
-		HandshakesInProgress: int(c.strangers.Load()) + c.openings.InUse(),
+		HandshakesInProgress: int(c.unidentified.Load()) + c.openingPipes.InUse(),
 		ConnectionsRefused:   c.counters.connectionsRefused.Load(),
 		BytesInFlight:        c.inFlight.InUse(),
 		BytesUnadmitted:      unadmitted,

@@ -23,8 +23,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// mutualTLS makes a configuration for both roles of an end that proves that it
-// is name, trusts its own certificate only, and wants proof of the other end.
+// mutualTLS returns a configuration for both roles of an end. The end authenticates as
+// name, trusts only its own certificate, and requires one of the peer.
 func mutualTLS(t testing.TB, name string) *tls.Config {
 	t.Helper()
 	config, err := newIdentity(name)
@@ -63,7 +63,7 @@ func newIdentity(name string) (*tls.Config, error) {
 	}, nil
 }
 
-// overTLS is a TCP transport whose two ends prove that they are "both ends".
+// overTLS returns a TCP transport whose two ends authenticate as "both ends".
 var overTLS = sync.OnceValue(func() *uv.Transport {
 	config, err := newIdentity("both ends")
 	if err != nil {
@@ -73,7 +73,7 @@ var overTLS = sync.OnceValue(func() *uv.Transport {
 	return uv.New(uv.WithTLS(config, config))
 })
 
-// watched keeps the connections that a transport dials.
+// watched records the connections that a transport dials.
 type watched struct {
 	*uv.Transport
 	mu      sync.Mutex
@@ -90,7 +90,7 @@ func (w *watched) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return c, err
 }
 
-// overUV is a context with tr and channel basic.
+// overUV returns a context with tr and channel basic.
 func overUV(t testing.TB, tr transport.Transport, adjust ...func(*pipe.Options)) *pipe.Context {
 	return newContext(t, path{opts: func() pipe.Options {
 		return pipe.Options{
@@ -100,8 +100,8 @@ func overUV(t testing.TB, tr transport.Transport, adjust ...func(*pipe.Options))
 	}}, adjust...)
 }
 
-// All connections of a pipe are TLS, with both ends proving the names that
-// they go by, though the further ones are dialled to a numeric address.
+// All connections of a pipe use TLS, and both ends verify the name of the other, also
+// where further connections are dialled to a numeric address.
 func TestPipeOverTLS(t *testing.T) {
 	t.Run(pipe.DialectCompatible, func(t *testing.T) { pipeOverTLS(t, pipe.DialectCompatible, 4) })
 	t.Run(pipe.DialectNative, func(t *testing.T) { pipeOverTLS(t, pipe.DialectNative, 2) })
@@ -135,7 +135,7 @@ func port(t testing.TB, l *pipe.Listener) string {
 	return url[bytes.LastIndexByte([]byte(url), ':')+1:]
 }
 
-// closeBoth closes the two ends gracefully.
+// closeBoth closes the two ends gracefully at the same time.
 func closeBoth(t testing.TB, client, server *pipe.Pipe) {
 	t.Helper()
 	closed := make(chan error, 1)
@@ -144,8 +144,8 @@ func closeBoth(t testing.TB, client, server *pipe.Pipe) {
 	require.NoError(t, <-closed)
 }
 
-// A plain pipe and a TLS pipe do not come about, and both ends are told why;
-// pipes that exist go on.
+// Opening a pipe between a plain and a TLS end fails, with the reason at both ends; open
+// pipes are not affected.
 func TestPlainAndTLSPipes(t *testing.T) {
 	config := mutualTLS(t, "localhost")
 	for name, tc := range map[string]struct {
@@ -185,7 +185,7 @@ func TestPlainAndTLSPipes(t *testing.T) {
 	}
 }
 
-// A client without a certificate is refused in Dial.
+// Dial fails for a client without a certificate.
 func TestPipeWithoutCertificate(t *testing.T) {
 	config := mutualTLS(t, "localhost")
 	l, err := overUV(t, uv.New(uv.WithTLS(nil, config))).Listen(testContext(t), "uv://127.0.0.1:0")
@@ -195,7 +195,7 @@ func TestPipeWithoutCertificate(t *testing.T) {
 	require.ErrorContains(t, err, "certificate required")
 }
 
-// syncBuffer is a log that can be looked at while it is written.
+// syncBuffer is a log that can be read while it is written.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

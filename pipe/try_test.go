@@ -10,31 +10,32 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// takes reports whether TryWrite takes a message that is a good one.
-func takes(t *testing.T, p *pipe.Pipe, m *pipe.Message) bool {
+// tryWrite calls TryWrite with a valid message and reports whether the message was
+// accepted.
+func tryWrite(t *testing.T, p *pipe.Pipe, m *pipe.Message) bool {
 	t.Helper()
 	taken, err := p.TryWrite(m)
 	require.NoError(t, err)
 	return taken
 }
 
-// What finds no room is not taken, nor is what does not travel within its message, and
-// nothing of it reaches the other end.
+// TryWrite does not accept a message if the budget is used up, or one that is not inline
+// as a whole. No part of it is sent.
 func TestTryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget = 1 << 20
 		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.PipeBytesInFlight = budget })
 		small := func(seed int) *pipe.Message { return message(seed, []int{100}, []int{200}, device.CPU()) }
 		large := message(1, nil, []int{2 * budget}, device.CPU())
-		require.True(t, takes(t, client, small(2)))
-		require.False(t, takes(t, client, large))
+		require.True(t, tryWrite(t, client, small(2)))
+		require.False(t, tryWrite(t, client, large))
 		expect(t, server, small(2))
 
 		sending := client.WriteAsync(t.Context(), large)
-		require.False(t, takes(t, client, small(3)), "there is no room")
+		require.False(t, tryWrite(t, client, small(3)), "the budget is used up")
 		expect(t, server, large)
 		require.NoError(t, sending.Wait(t.Context()))
-		require.True(t, takes(t, client, small(4)))
+		require.True(t, tryWrite(t, client, small(4)))
 		expect(t, server, small(4))
 		synctest.Wait()
 		require.Zero(t, client.Stats().BytesInFlight)
@@ -47,8 +48,8 @@ func TestTryWrite(t *testing.T) {
 	})
 }
 
-// The budget that all pipes of a context share counts as well, and nothing of the
-// pipe's own is kept where that is used up.
+// TryWrite also needs the budget of the context; if that is used up it releases the budget
+// of the pipe.
 func TestTryWriteBeyondTheSharedBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := nativePath()
@@ -56,35 +57,35 @@ func TestTryWriteBeyondTheSharedBudget(t *testing.T) {
 		b := newContext(t, path)
 		one, _ := connectContexts(t, a, b, path.url)
 		two, server := connectContexts(t, a, b, path.url)
-		var hogs []*pipe.WriteOp
-		for range 2 { // each counts as half
-			hogs = append(hogs, one.WriteAsync(t.Context(), message(1, []int{2 << 20}, nil)))
+		var large []*pipe.WriteOp
+		for range 2 { // each counts as half of the budget
+			large = append(large, one.WriteAsync(t.Context(), message(1, []int{2 << 20}, nil)))
 		}
-		require.False(t, takes(t, two, message(2, []int{10_000}, nil))) // more than has left of the others
+		require.False(t, tryWrite(t, two, message(2, []int{10_000}, nil))) // more than the budget has left
 		require.Zero(t, two.Stats().BytesInFlight)
 		one.Abort(errEnough)
-		for _, op := range hogs {
+		for _, op := range large {
 			require.ErrorIs(t, op.Wait(t.Context()), errEnough)
 		}
-		require.True(t, takes(t, two, message(3, []int{10}, nil)))
+		require.True(t, tryWrite(t, two, message(3, []int{10}, nil)))
 		expect(t, server, message(3, []int{10}, nil))
 	})
 }
 
-// The compatible dialect copies nothing.
+// In the compatible dialect, which copies nothing, TryWrite accepts no message.
 func TestTryWriteCompatible(t *testing.T) {
 	client, _ := connect(t, memPath())
-	require.False(t, takes(t, client, message(1, []int{10}, nil)))
+	require.False(t, tryWrite(t, client, message(1, []int{10}, nil)))
 	require.Zero(t, client.Stats().BytesInFlight)
 }
 
-// The memory of what was taken is the caller's at once, whatever the ring has room for.
+// The memory of an accepted message is free at once, even if the ring is full.
 func TestTryWriteCopies(t *testing.T) {
 	client, server := connect(t, pathNamed("shm+basic+"+pipe.DialectNative))
 	const count, size = 16, 512 << 10
 	for i := range count {
 		m := message(i, nil, []int{size}, device.CPU())
-		require.True(t, takes(t, client, m))
+		require.True(t, tryWrite(t, client, m))
 		for _, p := range m.Tensors[0].Buffer.AppendSegments(nil) {
 			clear(p)
 		}

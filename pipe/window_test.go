@@ -11,13 +11,13 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
-	waiting "github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	waiting "github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// windowContext makes a context whose pipes are native.
+// windowContext returns a context for native pipes.
 func windowContext(t *testing.T, network *mem.Network, windowBytes int) *Context {
 	t.Helper()
 	return windowContextOver(t, TransportEntry{Name: "mem", Transport: mem.New(network, mem.WithBuffer(4<<20))}, windowBytes)
@@ -52,12 +52,12 @@ func windowPipes(t *testing.T, from, to *Context, count int) (clients, servers [
 	return clients, servers
 }
 
-// windowMessage travels in one frame of the message stream.
+// windowMessage returns a message that is one frame of the message stream.
 func windowMessage() *Message {
 	return &Message{Payloads: []Payload{{Data: bytes.Repeat([]byte("m"), 50_000)}}}
 }
 
-// take reads messages.
+// take reads this many messages.
 func take(t *testing.T, p *Pipe, count int) {
 	t.Helper()
 	for range count {
@@ -68,7 +68,7 @@ func take(t *testing.T, p *Pipe, count int) {
 	}
 }
 
-// unread is how many bytes have left one end and not been read at the other.
+// unread returns how many bytes of messages one end has sent and the other has not read.
 func unread(from, to []*Pipe) (sum int) {
 	for i := range from {
 		s := from[i].Stats()
@@ -77,8 +77,8 @@ func unread(from, to []*Pipe) (sum int) {
 	return sum
 }
 
-// However many peers write to readers that pause, what they may have under way
-// or unread stays under the bound of the context; and it is all given back.
+// The bytes that peers have sent and that are not read stay within the context's bound,
+// with any number of peers. All of the budget is released in the end.
 func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 150
@@ -120,8 +120,8 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 	})
 }
 
-// Through shared memory what counts is what the rings grow by that an end writes to. With
-// a budget for one of them that is taken once, and given back in the end.
+// Over shared memory the growth of the rings to which an end writes is counted. A budget
+// for one of them is acquired once, and released in the end.
 func TestRingsOfAllPipesShareABudget(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip("the transport does not work here: ", err)

@@ -10,9 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Small frames take no memory on either side.
+// A round trip of small frames allocates nothing at either end.
 func TestRoundTripAllocatesNothing(t *testing.T) {
-	both(t, func(t *testing.T, tr *Transport) {
+	withBothKinds(t, func(t *testing.T, tr *Transport) {
 		dialled, accepted := connect(t, tr)
 		out, in := []transport.Frame{{make([]byte, 8)}}, [][]byte{make([]byte, 8)}
 		trip := func() {

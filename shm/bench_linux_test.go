@@ -9,14 +9,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// BenchmarkRoundTrip is a question and its answer, with the other end in this
-// process or in another.
+// BenchmarkRoundTrip measures a frame and its answer, with the other end in this process or in
+// another one.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, size := range []int{8, 4 << 10, 64 << 10} {
 		for _, k := range []struct {
 			name string
 			opts []Option
-		}{{"doorbells", nil}, {"tokens", []Option{tokens}}} {
+		}{{"doorbells", nil}, {"tokens", []Option{triggers}}} {
 			b.Run(fmt.Sprintf("one process/%s/%d", k.name, size), func(b *testing.B) {
 				dialled, accepted := connect(b, New(k.opts...))
 				go answer(accepted, size)

@@ -12,15 +12,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
 )
 
-// tokens makes ends that know no doorbells, as C++ ones.
-func tokens(t *Transport) { t.tokensOnly = true }
+// triggers is an option for ends that use no doorbells, as C++ ones.
+func triggers(t *Transport) { t.triggersOnly = true }
 
 func TestParityOfTransport(t *testing.T) {
 	transporttest.Run(t, backend("shm"))
 }
 
 func TestConformanceWithTokens(t *testing.T) {
-	transporttest.Run(t, backend("shm_tokens", tokens))
+	transporttest.Run(t, backend("shm_tokens", triggers))
 }
 
 func TestConformanceWithoutSpin(t *testing.T) {
@@ -38,7 +38,7 @@ func backend(name string, opts ...Option) transporttest.Backend {
 	}
 }
 
-// dialRaw returns a peer whose bytes go into the ring as they are.
+// dialRaw returns a peer that writes bytes to the ring without framing.
 func dialRaw(addr string, opts ...Option) (io.WriteCloser, error) {
 	c, err := New(opts...).Dial(context.Background(), addr)
 	if err != nil {
@@ -47,7 +47,7 @@ func dialRaw(addr string, opts ...Option) (io.WriteCloser, error) {
 	return c.(transport.Streamer).Stream()
 }
 
-// connect returns the two ends of a connection, which are closed with the test.
+// connect returns the two ends of a connection, which are closed when the test ends.
 func connect(t testing.TB, tr *Transport) (dialled, accepted *conn) {
 	t.Helper()
 	l, err := tr.Listen(t.Context(), "")

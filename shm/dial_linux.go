@@ -11,12 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Dial connects to the listener with that name. When it returns the two ends
-// share memory.
+// Dial connects to the listener with that name; the two ends share memory when it returns. ctx
+// bounds the call only, and its error is returned as it is if it has ended before. An invalid name
+// is an *AddrError; other errors are a *DialError.
 func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, erro
 
 func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, error) {
 	var d net.Dialer
-	step.Here()
+	failpoint.Here()
 	socket, err := d.DialUnix(ctx, "unix", nil, socketAddr(name))
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, erro
 	h.dialled = true
 	c, err := h.dial(ctx, name)
 	if err != nil {
-		h.undo()
+		h.abort()
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
@@ -57,7 +58,9 @@ func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, erro
 	return c, nil
 }
 
-// dial does the handshake of the end that dialled, until ctx ends.
+// dial performs the client's half of the handshake on the connected socket, until ctx ends, and
+// returns the connection. After an error, which is ctx's if ctx has ended, the caller calls
+// h.abort.
 func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	interrupted := make(chan struct{})
 	interrupt := context.AfterFunc(ctx, func() {
@@ -69,16 +72,16 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 		err = h.share()
 	}
 	if err == nil {
-		err = h.take()
+		err = h.receiveMemory()
 	}
-	if errors.Is(err, errRefused) {
-		err = h.refusal()
+	if errors.Is(err, errRejected) {
+		err = h.receiveRejection()
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-		err = fmt.Errorf("the listening end hung up, and knows why: %w", err)
+		err = fmt.Errorf("the listening end hung up during the handshake: %w", err)
 	}
 	if err == nil {
-		err = h.complete()
+		err = h.reserveInbox()
 	}
 	if !interrupt() {
 		<-interrupted
@@ -89,4 +92,58 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	}
 	h.socket.SetDeadline(time.Time{})
 	return newConn(h, processName(os.Getpid()), name)
+}
+
+// tryMachine returns the reason why this process cannot open a connection, or nil. It acquires all
+// that a first connection needs, so that it meets the same limits, and releases it: one end shares
+// its memory with another one in this process. Its listener accepts nothing, since other processes
+// could dial it.
+func tryMachine() error {
+	l, err := net.ListenUnix("unix", socketAddr(""))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	there, here, err := socketPair()
+	if err != nil {
+		return err
+	}
+	t := New()
+	giving, taking := newHandshake(t, there), newHandshake(t, here)
+	defer giving.abort()
+	defer taking.abort()
+	if err := giving.share(); err != nil {
+		return err
+	}
+	return taking.receiveMemory()
+}
+
+// socketPair returns the two ends of an unnamed Unix socket. The caller closes both. After an error
+// none is open.
+func socketPair() (one, other *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	if one, err = connOf(fds[0]); err != nil {
+		_ = unix.Close(fds[1])
+		return nil, nil, err
+	}
+	if other, err = connOf(fds[1]); err != nil {
+		one.Close()
+		return nil, nil, err
+	}
+	return one, other, nil
+}
+
+// connOf returns the connection of the socket with the descriptor fd. It takes ownership of fd,
+// which is closed also if connOf fails. fd must be that of a Unix socket.
+func connOf(fd int) (*net.UnixConn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
 }

@@ -7,144 +7,136 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 )
 
-// What ends of ours say on the socket, in one byte.
+// Events that two ends of this package send through the socket, one byte each.
 const (
-	somethingNew   = 1 // in one of the rings
-	changeOver     = 2 // what follows is a session's
-	sessionSegment = 3 // the file of a session to come is passed with it
+	eventChanged = 1 // one of the rings has changed
+	eventSession = 2 // all further bytes belong to a session
+	eventSegment = 3 // the file of a session's segment is attached
 )
 
-// sayChangeOver may not be lost: the peer waits for that byte. Where the peer is gone
-// attend hears of it.
-func (c *conn) sayChangeOver() error {
-	step.Here()
-	err := c.send(changeOver, nil)
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-		return nil
-	}
-	return err
-}
-
-// send sends a byte on the socket, and the file with it if that is not nil. It blocks
-// while a peer lets doorbells come together until no more fit, for c.hearing at most.
+// send sends the event what, with a copy of file's descriptor attached if file is not nil; the
+// caller keeps file. It blocks, for at most c.sendTimeout, only if the peer lets doorbells fill the
+// socket. A timeout is an *Error that matches ErrProtocol; other errors are those of the socket.
 func (c *conn) send(what byte, file *os.File) error {
 	var rights []byte
 	if file != nil {
 		rights = unix.UnixRights(int(file.Fd()))
 	}
-	_ = c.socket.SetWriteDeadline(time.Now().Add(c.hearing))
+	_ = c.socket.SetWriteDeadline(time.Now().Add(c.sendTimeout))
 	_, _, err := c.socket.WriteMsgUnix([]byte{what}, rights, nil)
 	_ = c.socket.SetWriteDeadline(time.Time{})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.failure("write", protocolError("it does not listen to its doorbell"))
+		return c.failure("write", protocolError("it does not read its doorbells"))
 	}
 	return err
 }
 
-// pressDoorbell says that there is something new. Where the socket is full the peer
-// has been rung for already.
-func pressDoorbell(fd uintptr) {
-	step.Here()
-	press(fd, sendDoorbell)
+// writeDoorbell sends eventChanged through the socket fd without waiting for space in it. A full
+// socket is no error: the peer has doorbells to read and will check the rings.
+func writeDoorbell(fd uintptr) {
+	failpoint.Here()
+	retryDoorbell(fd, sendDoorbell)
 }
 
-// shortages is how often a doorbell is tried again for which the system has no memory.
-const shortages = 100
+// maxBufferRetries is how often a doorbell is sent again, a millisecond apart, when the system has
+// no memory for it.
+const maxBufferRetries = 100
 
-// press ends the connection where the system never has memory: the peer might wait
-// for that doorbell for ever.
-func press(fd uintptr, send func(fd uintptr) error) {
-	for range shortages {
+// retryDoorbell calls send, which sends a doorbell through fd, again as long as it returns ENOBUFS,
+// up to maxBufferRetries times. Then it shuts the socket down, which ends the connection: the peer
+// could wait for that doorbell indefinitely. Other errors of send are ignored.
+func retryDoorbell(fd uintptr, send func(fd uintptr) error) {
+	for range maxBufferRetries {
 		if send(fd) != unix.ENOBUFS {
 			return
 		}
-		pause()
+		<-time.NewTimer(time.Millisecond).C
 	}
-	_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // it fails where the peer is gone
-}
-
-func pause() {
-	t := time.NewTimer(time.Millisecond)
-	defer t.Stop()
-	<-t.C
+	_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // fails if the peer is gone
 }
 
 func sendDoorbell(fd uintptr) error {
 	return unix.Send(int(fd), doorbell, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-var doorbell = []byte{somethingNew}
+var doorbell = []byte{eventChanged}
 
-// attend hears what comes over the socket, until there is no more to come for the
-// connection.
-func (c *conn) attend() {
-	defer close(c.left)
-	for !c.parted && !c.closed.Load() {
-		err := c.raw.Read(c.hear)
+// receiveEvents is the goroutine of a connection that reads events from the socket. It returns
+// after Close, when the peer is gone, or when both ends have switched to a session; then it
+// releases the memory of both inboxes, and the session reads the socket.
+func (c *conn) receiveEvents() {
+	defer close(c.receiveDone)
+	for !c.switched && !c.closed.Load() {
+		err := c.raw.Read(c.receiveEvent)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
-		_ = c.socket.SetReadDeadline(time.Time{}) // this end changed over, the peer has not
+		_ = c.socket.SetReadDeadline(time.Time{}) // this end has switched to a session, the peer has not
 	}
-	if c.parted {
+	if c.switched {
 		_ = c.raw.Read(c.awaitSession)
 		_ = c.socket.SetReadDeadline(time.Time{})
 	}
 	if c.session.Load() != nil {
-		c.mine.close()
-		c.theirs.close()
+		c.ownInbox.close()
+		c.peerInbox.close()
 	}
 }
 
-// hear takes what is there, and reports whether nothing will follow that is of use. It
-// takes a byte at a time: what follows a change-over is not its own. A peer that is
-// faster than that must not keep it here, for Close waits for it.
-func (c *conn) hear(fd uintptr) bool {
-	heard := c.heard[:]
+// receiveEvent is the callback by which receiveEvents reads. It handles the events that have
+// arrived and returns false, to be called again when there are more, or true if no more will follow
+// for the connection. It reads single bytes, because those after eventSession belong to the
+// session. It checks closed after each: Close waits for it, and the peer may send faster than it
+// reads.
+func (c *conn) receiveEvent(fd uintptr) bool {
+	event := c.event[:]
 	for !c.closed.Load() {
-		n, err := c.receiver.Receive(fd, heard)
+		n, err := c.receiver.Receive(fd, event)
 		control, flags := c.receiver.Control()
 		switch {
 		case err == unix.EAGAIN:
 			return false
 		case n == 0 || err != nil:
-			step.Here()
-			return c.hearEnd(int(fd), err)
-		case heard[0] == sessionSegment, len(control) > 0, flags&unix.MSG_CTRUNC != 0:
-			c.receiveFile(heard[0], control, flags)
-		case !c.rings:
-			c.in.blame(protocolError("bytes on the socket behind the greeting"))
-		case heard[0] == changeOver:
-			c.parted = true
+			failpoint.Here()
+			return c.handleEOF(int(fd), err)
+		case event[0] == eventSegment, len(control) > 0, flags&unix.MSG_CTRUNC != 0:
+			c.handleFile(event[0], control, flags)
+		case !c.doorbells:
+			c.in.fail(protocolError("bytes on the socket after the greeting"))
+		case event[0] == eventSession:
+			c.switched = true
 			return true
 		default:
-			step.Here()
-			c.in.bell.ring()
-			c.out.bell.ring()
+			failpoint.Here()
+			c.in.wakeup.wake()
+			c.out.wakeup.wake()
 		}
 	}
 	return true
 }
 
-// hearEnd tells an end of the peer's writing, which is one of the socket where
-// there are no doorbells, from one of the peer. After the former it goes on to
-// listen for the latter.
-func (c *conn) hearEnd(fd int, err error) bool {
-	c.ended.Store(true)
-	c.in.bell.ring()
-	if err == nil && !c.rings && !hungUp(fd) {
+// handleEOF handles err, the error of a read from the socket, or the end of its reading half if err
+// is nil. It wakes both directions and returns true if the peer is gone. It returns false if a peer
+// without doorbells has only finished writing; receiveEvents then goes on until that peer has
+// closed.
+func (c *conn) handleEOF(fd int, err error) bool {
+	c.peerFinished.Store(true)
+	c.in.wakeup.wake()
+	if err == nil && !c.doorbells && !peerHungUp(fd) {
 		return false
 	}
-	c.gone.Store(true)
-	c.in.bell.ring() // the reader may be about to leave a token
-	c.out.bell.ring()
+	c.peerGone.Store(true)
+	c.in.wakeup.wake() // the reader may be about to send a trigger
+	c.out.wakeup.wake()
 	return true
 }
 
-func hungUp(fd int) bool {
+// peerHungUp reports, without blocking, whether the peer of the socket fd has closed it or the
+// socket has failed. A peer that has only closed its writing half has not hung up.
+func peerHungUp(fd int) bool {
 	polled := []unix.PollFd{{Fd: int32(fd)}}
 	for {
 		_, err := unix.Poll(polled, 0)

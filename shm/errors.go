@@ -11,21 +11,21 @@ import (
 // ends as one user, or see [WithOtherUsers].
 var ErrOtherUser = errors.New("the peer runs as another user")
 
-// ErrProtocol matches errors about peers that break the rules of the transport:
-// of its handshake, or of the memory that the two ends share. It matches
-// [transport.ErrFrame], by which a pipe knows that.
-var ErrProtocol error = breach{}
+// ErrProtocol matches errors about peers that violate the protocol of the transport: of its
+// handshake, or of the memory that the two ends share. It matches [transport.ErrFrame], by which a
+// pipe recognizes such errors.
+var ErrProtocol error = protocolViolation{}
 
-type breach struct{}
+type protocolViolation struct{}
 
-func (breach) Error() string { return "the peer breaks the rules of shared memory" }
-func (breach) Unwrap() error { return transport.ErrFrame }
+func (protocolViolation) Error() string { return "the peer violates the protocol of shared memory" }
+func (protocolViolation) Unwrap() error { return transport.ErrFrame }
 
-// ErrHandedOver is returned by calls on a connection whose bytes now belong to
-// the result of its Stream or Multiplex: use that.
+// ErrHandedOver is returned by calls on a connection after Stream or Multiplex. Use the stream or
+// the session that was returned instead of the connection.
 var ErrHandedOver = errors.New("shm: the connection was made a stream or a session")
 
-// AddrError says why a text is not an address. Correct the address.
+// AddrError is the error of Listen and Dial for a text that is not an address.
 type AddrError struct {
 	Addr   string // the text
 	Reason string
@@ -33,9 +33,9 @@ type AddrError struct {
 
 func (e *AddrError) Error() string { return fmt.Sprintf("shm: bad address %q: %s", e.Addr, e.Reason) }
 
-// DialError says that nobody was reached at an address. Err is the cause: the
-// context's error, one of package net that holds the kernel's, as in
-// errors.Is(err, syscall.ECONNREFUSED), or a *HandshakeError.
+// DialError is the error of Dial. Err is the cause: the error of Viable, the context's error, an
+// error of package net that wraps the kernel's, as in errors.Is(err, syscall.ECONNREFUSED), or a
+// *HandshakeError.
 type DialError struct {
 	Addr string
 	Err  error
@@ -43,11 +43,11 @@ type DialError struct {
 
 func (e *DialError) Error() string { return "shm: dial " + e.Addr + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
-// ListenError says that no listener could be opened on an address. Err is the
-// cause, as in errors.Is(err, syscall.EADDRINUSE).
+// ListenError is the error of Listen. Err is the cause: the error of Viable, or an error of package
+// net that wraps the kernel's, as in errors.Is(err, syscall.EADDRINUSE).
 type ListenError struct {
 	Addr string
 	Err  error
@@ -55,12 +55,12 @@ type ListenError struct {
 
 func (e *ListenError) Error() string { return "shm: listen on " + e.Addr + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// HandshakeError says that a peer was there but shared no memory. Err is the
-// cause: one that matches [ErrOtherUser] or [ErrProtocol], the end of the
-// connection, a limit of this process, or the context's error.
+// HandshakeError is the error of a handshake with a peer that was reached. Err is the cause: it
+// matches [ErrOtherUser] or [ErrProtocol], or is the end of the connection, a limit of this
+// process, or the context's error.
 type HandshakeError struct {
 	Peer string
 	Err  error
@@ -70,11 +70,11 @@ func (e *HandshakeError) Error() string {
 	return "shm: handshake with " + e.Peer + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
-// Error is the failure of a connection. Err is the cause: syscall.EPIPE where
-// the peer is gone, one that matches [ErrProtocol] where it is to blame.
+// Error is the error of a read or a write on a connection. Err is the cause: syscall.EPIPE if the
+// peer is gone, or an error that matches [ErrProtocol] if the peer broke the protocol.
 type Error struct {
 	Op   string // "read" or "write"
 	Peer string
@@ -83,5 +83,5 @@ type Error struct {
 
 func (e *Error) Error() string { return "shm: " + e.Op + " with " + e.Peer + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *Error) Unwrap() error { return e.Err }

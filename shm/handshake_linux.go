@@ -1,46 +1,56 @@
 package shm
 
 import (
+	"cmp"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"runtime"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// handshake is a connection that comes about. What it has opened it closes, or
-// leaves to the conn.
+// handshake is a connection that is being opened. It owns the socket, the memory and the use of the
+// reactor that it has acquired, until newConn takes them over or abort releases them.
 type handshake struct {
-	transport *Transport
-	dialled   bool // by this end
-	socket    *net.UnixConn
-	reactor   *reactor
-	mine      memory // the inbox of this end
-	theirs    memory // of the peer, and so the outbox
-	posts     memory // the reactor of the peer
-	in, out   bell
-	greeting  greeting // with the tokens of this end
-	tokens    [2]uint32
-	peer      transport.Identity
+	transport         *Transport
+	dialled           bool // this end has dialled
+	socket            *net.UnixConn
+	reactor           *reactor
+	ownInbox          memory // the inbox of this end
+	peerInbox         memory // that of the peer, to which this end writes
+	peerReactorMemory memory // the ring of the peer's reactor
+	in, out           wakeup
+	greeting          greeting // of this end
+	triggers          [2]uint32
+	peer              transport.Identity
 }
 
 func newHandshake(t *Transport, socket *net.UnixConn) *handshake {
-	return &handshake{transport: t, socket: socket, in: newBell(), out: newBell()}
+	return &handshake{transport: t, socket: socket, in: newWakeup(), out: newWakeup()}
 }
 
-// identify asks who the peer is, and whether it may connect.
+// identify stores in h.peer which process and user the kernel has recorded for the peer. The error
+// matches ErrOtherUser if that user may not connect.
 func (h *handshake) identify() (err error) {
 	if h.peer, err = identify(h.socket); err != nil {
 		return err
 	}
-	return h.transport.admits(h.peer)
+	return h.transport.checkUser(h.peer)
 }
 
-// meet is what the listening end does before it says anything. For a peer that has
-// given up meanwhile it sets no memory aside.
-func (h *handshake) meet() error {
-	for _, part := range []func() error{h.identify, h.take, h.present, h.prepare, h.complete} {
+// accept performs the server's half of the handshake up to, and without, sendGreeting. It checks
+// that the client is still connected before it creates memory. After an error the caller calls
+// h.abort.
+func (h *handshake) accept() error {
+	for _, part := range []func() error{h.identify, h.receiveMemory, h.checkClient, h.createMemory, h.reserveInbox} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -48,99 +58,253 @@ func (h *handshake) meet() error {
 	return nil
 }
 
-// share makes this end's memory and sends it to the peer.
+// share creates this end's memory (createMemory) and sends it to the peer (sendGreeting). After an
+// error the caller calls h.abort.
 func (h *handshake) share() error {
-	if err := h.prepare(); err != nil {
+	if err := h.createMemory(); err != nil {
 		return err
 	}
-	return h.greet()
+	return h.sendGreeting()
 }
 
-// prepare makes what this end shares, which takes its time.
-func (h *handshake) prepare() (err error) {
+// createMemory acquires the transport's reactor, registers this end's two triggers, creates the
+// inbox, and fills in h.greeting. h owns all of that. The call takes a while, mostly for reserving
+// pages.
+func (h *handshake) createMemory() (err error) {
 	if h.reactor, err = h.transport.reactors.acquire(); err != nil {
 		return err
 	}
-	h.greeting.inToken, h.greeting.outToken = h.reactor.register(h.in), h.reactor.register(h.out)
-	if h.mine, err = createInbox(); err != nil {
+	h.greeting.inTrigger, h.greeting.outTrigger = h.reactor.register(h.in), h.reactor.register(h.out)
+	if h.ownInbox, err = createInbox(); err != nil {
 		return err
 	}
-	if !h.transport.tokensOnly {
-		h.mine.word().Store(doorbells)
+	if !h.transport.triggersOnly {
+		h.ownInbox.marker().Store(doorbellMagic)
 	}
-	h.greeting.files = [passed]*os.File{
+	h.greeting.files = [greetingFiles]*os.File{
 		h.reactor.memory.header.File(), h.reactor.memory.data.File(),
-		h.mine.header.File(), h.mine.data.File(),
+		h.ownInbox.header.File(), h.ownInbox.data.File(),
 	}
 	return nil
 }
 
-// greet sends it to the peer. Nothing was sent before, so there is room for it, and
-// it waits for nobody.
-func (h *handshake) greet() error {
+// sendGreeting sends h.greeting, which createMemory has filled in, and closes the inbox's
+// descriptors; the inbox stays mapped. It does not block: the socket is empty.
+func (h *handshake) sendGreeting() error {
 	if err := h.greeting.send(h.socket); err != nil {
 		return err
 	}
-	return h.mine.closeFiles()
+	return cmp.Or(h.ownInbox.header.CloseFile(), h.ownInbox.data.CloseFile())
 }
 
-// present fails where the dialling end is not there any more.
-func (h *handshake) present() error {
+// checkClient returns an error that matches io.ErrUnexpectedEOF if the client has closed the
+// socket. It does not block.
+func (h *handshake) checkClient() error {
 	raw, err := h.socket.SyscallConn()
 	if err != nil {
 		return err
 	}
-	gone := false
-	if err := raw.Control(func(fd uintptr) { gone = hungUp(int(fd)) }); err != nil {
+	peerGone := false
+	if err := raw.Control(func(fd uintptr) { peerGone = peerHungUp(int(fd)) }); err != nil {
 		return err
 	}
-	if gone {
-		return fmt.Errorf("the dialling end has given up: %w", io.ErrUnexpectedEOF)
+	if peerGone {
+		return fmt.Errorf("the client has closed the connection: %w", io.ErrUnexpectedEOF)
 	}
 	return nil
 }
 
-// take maps what the peer shares.
-func (h *handshake) take() error {
-	g, err := receive(h.socket)
+// receiveMemory blocks until the peer's greeting arrives, and maps the peer's inbox and the ring of
+// its reactor, which h owns. The error is errRejected if the peer sent a rejection instead, and
+// matches ErrProtocol if the greeting or its memory is invalid.
+func (h *handshake) receiveMemory() error {
+	g, err := receiveGreeting(h.socket)
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	h.tokens = [2]uint32{g.inToken, g.outToken}
-	if h.posts, err = open(g.files[0], g.files[1]); err != nil {
+	h.triggers = [2]uint32{g.inTrigger, g.outTrigger}
+	if h.peerReactorMemory, err = mapRing(g.files[0], g.files[1]); err != nil {
 		return err
 	}
-	if h.posts.ring.Size()%tokenSize != 0 {
-		return protocolError("a ring of %d bytes for tokens", h.posts.ring.Size())
+	if h.peerReactorMemory.ring.Size()%triggerSize != 0 {
+		return protocolError("a ring of %d bytes for triggers", h.peerReactorMemory.ring.Size())
 	}
-	h.theirs, err = open(g.files[2], g.files[3])
+	h.peerInbox, err = mapRing(g.files[2], g.files[3])
 	return err
 }
 
-// complete has all pages of this end's inbox set aside for a peer that does not know
-// how to, once both ends have their memory.
-func (h *handshake) complete() error {
-	if h.rings() {
+// reserveInbox reserves all pages of this end's inbox for a peer without doorbells, which does not
+// reserve them itself. It is called after createMemory and receiveMemory.
+func (h *handshake) reserveInbox() error {
+	if h.doorbells() {
 		return nil
 	}
-	return h.mine.complete()
+	return h.ownInbox.reserveAll()
 }
 
-// rings reports whether the peer rings doorbells, and can be rung.
-func (h *handshake) rings() bool {
-	return !h.transport.tokensOnly && h.theirs.sealed() && h.theirs.word().Load()&markBits == doorbells
+// doorbells reports whether the peer sends and understands doorbells, by the marker in its inbox.
+// receiveMemory must have succeeded.
+func (h *handshake) doorbells() bool {
+	return !h.transport.triggersOnly && h.peerInbox.sealed() && h.peerInbox.marker().Load()&markerMask == doorbellMagic
 }
 
-// undo closes what a failed handshake has opened.
-func (h *handshake) undo() {
+// abort closes the socket and releases all that the handshake has acquired so far. It must not be
+// called after newConn has succeeded.
+func (h *handshake) abort() {
 	h.socket.Close()
-	h.mine.close()
-	h.theirs.close()
-	h.posts.close()
+	h.ownInbox.close()
+	h.peerInbox.close()
+	h.peerReactorMemory.close()
 	if h.reactor != nil {
-		h.reactor.unregister(h.greeting.inToken)
-		h.reactor.unregister(h.greeting.outToken)
+		h.reactor.unregister(h.greeting.inTrigger)
+		h.reactor.unregister(h.greeting.outTrigger)
 		h.transport.reactors.release(h.reactor)
 	}
 }
+
+// A greeting is the message that each end sends once over the socket: two triggers, and the
+// descriptors of its reactor's ring and of its inbox, header and data of each.
+const (
+	greetingSize  = 8
+	greetingFiles = 4
+)
+
+// greeting is a greeting to send or one that was received. The files of one to send belong to its
+// segments; those of a received one are closed by close.
+type greeting struct {
+	inTrigger, outTrigger uint32 // which the receiver sends after it has written to the inbox, or read from its own
+	files                 [greetingFiles]*os.File
+}
+
+func (g greeting) send(socket *net.UnixConn) error {
+	var triggers [greetingSize]byte
+	binary.NativeEndian.PutUint32(triggers[:], g.inTrigger)
+	binary.NativeEndian.PutUint32(triggers[4:], g.outTrigger)
+	var fds [greetingFiles]int
+	for i, f := range g.files {
+		fds[i] = int(f.Fd())
+	}
+	rights := unix.UnixRights(fds[:]...)
+	failpoint.Here()
+	n, _, err := socket.WriteMsgUnix(triggers[:], rights, nil)
+	runtime.KeepAlive(g)
+	if err == nil && n < greetingSize {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+func (g greeting) close() {
+	for _, f := range g.files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// errRejected is returned instead of a greeting if the peer sent a rejection.
+var errRejected = errors.New("the peer rejected the handshake")
+
+// receiveGreeting blocks until the peer's greeting arrives, which is one message. The caller closes
+// the greeting. The error is errRejected if a rejection came instead, io.ErrUnexpectedEOF if the
+// peer has closed, and matches ErrProtocol if the message is no greeting.
+func receiveGreeting(socket *net.UnixConn) (greeting, error) {
+	var triggers [greetingSize]byte
+	rights := make([]byte, unix.CmsgSpace(greetingFiles*4))
+	n, oobn, flags, _, err := socket.ReadMsgUnix(triggers[:], rights)
+	failpoint.Here()
+	if err == nil && n == 0 && oobn == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return greeting{}, err
+	}
+	if string(triggers[:n]) == rejectPrefix && oobn == 0 {
+		return greeting{}, errRejected
+	}
+	files, err := segment.Received(rights[:oobn], flags, greetingFiles)
+	if errors.Is(err, segment.ErrFile) {
+		err = protocolError("the greeting: %w", err)
+	}
+	if err != nil {
+		return greeting{}, err
+	}
+	g := greeting{
+		inTrigger:  binary.NativeEndian.Uint32(triggers[:]),
+		outTrigger: binary.NativeEndian.Uint32(triggers[4:]),
+		files:      [greetingFiles]*os.File(files),
+	}
+	if n != greetingSize {
+		g.close()
+		return greeting{}, protocolError("the greeting has %d bytes, not %d", n, greetingSize)
+	}
+	return g, nil
+}
+
+// rejectPrefix begins a rejection. It has the place of the triggers of a greeting and no
+// descriptors; the reason follows.
+const rejectPrefix = "refused:"
+
+// maxReason is the largest length of a reason in bytes.
+const maxReason = 512
+
+// reject sends the client the text of why, such as a limit of this process, instead of a greeting.
+// It sends nothing before the client's memory is mapped, to a C++ client, which would take it for a
+// greeting, or if why matches ErrProtocol. Errors are ignored: the client then sees the end of the
+// socket.
+func (h *handshake) reject(why error) {
+	if h.peerInbox.ring == nil || !h.doorbells() || errors.Is(why, ErrProtocol) {
+		return
+	}
+	text := why.Error()
+	_, _ = h.socket.Write([]byte(rejectPrefix + text[:min(len(text), maxReason)]))
+}
+
+// receiveRejection reads the reason of a rejection, whose prefix receiveGreeting has consumed, and
+// returns it as an error. It never returns nil.
+func (h *handshake) receiveRejection() error {
+	text := make([]byte, maxReason)
+	n, err := h.socket.Read(text)
+	if err != nil {
+		return fmt.Errorf("the listening end refuses: %w", err)
+	}
+	return fmt.Errorf("the listening end refuses: %q", text[:n])
+}
+
+// identify returns the process and the user at the other end of socket, as the kernel recorded them
+// when the socket was connected. The error is that of the system call.
+func identify(socket *net.UnixConn) (id transport.Identity, err error) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return id, err
+	}
+	var credentials *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		credentials, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err == nil {
+		err = os.NewSyscallError("getsockopt SO_PEERCRED", failed)
+	}
+	if err != nil {
+		return id, err
+	}
+	return transport.Identity{PID: int(credentials.Pid), UID: int(credentials.Uid), GID: int(credentials.Gid)}, nil
+}
+
+// checkUser returns an error that matches ErrOtherUser if id is not of this process's effective
+// user, unless t allows other users.
+func (t *Transport) checkUser(id transport.Identity) error {
+	if own := os.Geteuid(); !t.otherUsers && id.UID != own {
+		return fmt.Errorf("%w: uid %d, this one is %d", ErrOtherUser, id.UID, own)
+	}
+	return nil
+}
+
+// processName returns the address that stands for an end that dialled, whose socket has no name:
+// "pid" and its process id.
+func processName(pid int) string { return fmt.Sprintf("pid %d", pid) }

@@ -10,46 +10,48 @@ import (
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
-	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// inbox is the reading half of a connection. Its memory is of this end, and
-// sealed: reading it cannot fault.
+// inbox is the reading half of a connection. Its memory was created by this end and is sealed, so
+// reading it cannot fault.
 type inbox struct {
 	waiter
-	conn     *conn
-	from     *ring.Consumer
-	deadline deadline
-	blamed   atomic.Pointer[error] // on the peer
+	conn        *conn
+	consumer    *ring.Consumer
+	deadline    deadline
+	protocolErr atomic.Pointer[error] // why the peer broke the protocol, on the socket
 
-	mu     sync.Mutex // held by a reader
-	handed bool       // to a stream
-	owed   int        // bytes of room that the peer has not been told of
+	mu         sync.Mutex // held by a read
+	handedOver bool       // to a stream
+	unreported int        // bytes that were read and for which no trigger was sent
 
-	header [headerSize]byte
-	have   int   // bytes of header that came
-	left   int64 // bytes of the body not yet read
+	header    [headerSize]byte
+	have      int   // bytes of header that were read
+	remaining int64 // bytes of the body that were not read
 }
 
-// ready reports whether there are bytes.
+// ready reports whether a read can go on: there are bytes in the ring, or the ring is corrupt,
+// which the read then returns.
 func (b *inbox) ready() bool {
-	n, err := b.from.Readable()
+	n, err := b.consumer.Readable()
 	return n > 0 || err != nil
 }
 
-// blame ends reading, behind what came before.
-func (b *inbox) blame(err error) {
-	b.blamed.CompareAndSwap(nil, &err)
-	b.bell.ring()
+// fail makes reads return err once the ring is empty, and wakes a blocked one. Only the first err
+// counts.
+func (b *inbox) fail(err error) {
+	b.protocolErr.CompareAndSwap(nil, &err)
+	b.wakeup.wake()
 }
 
 func (b *inbox) nextFrame() (int64, error) {
 	if b.conn.closed.Load() {
 		return 0, transport.ErrClosed
 	}
-	if b.left > 0 {
-		return 0, fmt.Errorf("%w: next frame asked for with %d bytes of the last one unread", transport.ErrFrame, b.left)
+	if b.remaining > 0 {
+		return 0, fmt.Errorf("%w: next frame asked for with %d bytes of the last one unread", transport.ErrFrame, b.remaining)
 	}
 	for b.have < headerSize {
 		n, err := b.read(b.header[b.have:])
@@ -61,25 +63,25 @@ func (b *inbox) nextFrame() (int64, error) {
 			return 0, err
 		}
 	}
-	b.have, b.left = 0, int64(binary.LittleEndian.Uint32(b.header[:]))
-	if b.left == 0 {
-		return 0, b.settle()
+	b.have, b.remaining = 0, int64(binary.LittleEndian.Uint32(b.header[:]))
+	if b.remaining == 0 {
+		return 0, b.reportFreed()
 	}
-	return b.left, nil
+	return b.remaining, nil
 }
 
 func (b *inbox) readBody(dst [][]byte) error {
 	if b.conn.closed.Load() {
 		return transport.ErrClosed
 	}
-	if want := frame.Size(dst); want > b.left {
-		return fmt.Errorf("%w: %d bytes asked for with %d left of the frame", transport.ErrFrame, want, b.left)
+	if want := frame.Size(dst); want > b.remaining {
+		return fmt.Errorf("%w: %d bytes asked for with %d left of the frame", transport.ErrFrame, want, b.remaining)
 	}
 	for _, p := range dst {
 		for len(p) > 0 {
 			n, err := b.read(p)
 			p = p[n:]
-			b.left -= int64(n)
+			b.remaining -= int64(n)
 			if err == io.EOF {
 				return io.ErrUnexpectedEOF
 			}
@@ -88,35 +90,37 @@ func (b *inbox) readBody(dst [][]byte) error {
 			}
 		}
 	}
-	return b.settle()
+	return b.reportFreed()
 }
 
-// read waits for bytes and moves some into p, which is not empty. It returns
-// io.EOF when the peer has ended and nothing is left.
+// read blocks until there are bytes and copies some to p, which must not be empty; it returns how
+// many. It returns io.EOF when the peer has finished and the ring is empty, or the error of
+// callError, endError or the ring. The caller holds mu.
 func (b *inbox) read(p []byte) (int, error) {
 	for {
-		if err := b.stopped(); err != nil {
+		if err := b.callError(); err != nil {
 			return 0, err
 		}
-		ended := b.end() // before the ring: what came before the end is there
-		n, err := b.from.Read(p[:min(piece, len(p))])
+		ended := b.endError() // checked before the ring: bytes written before the end are returned first
+		n, err := b.consumer.Read(p[:min(piece, len(p))])
 		switch {
 		case err != nil:
 			return 0, err
 		case n > 0:
-			return n, b.free(n)
+			return n, b.release(n)
 		case ended != nil:
 			return 0, ended
 		}
-		if err := b.settle(); err != nil {
+		if err := b.reportFreed(); err != nil {
 			return 0, err
 		}
 		b.wait()
 	}
 }
 
-// stopped is the reason to read no more.
-func (b *inbox) stopped() error {
+// callError returns why reads fail at once, even if there are bytes in the ring: ErrClosed after
+// Close, or os.ErrDeadlineExceeded. Otherwise it returns nil.
+func (b *inbox) callError() error {
 	switch {
 	case b.conn.closed.Load():
 		return transport.ErrClosed
@@ -126,42 +130,46 @@ func (b *inbox) stopped() error {
 	return nil
 }
 
-// end is why nothing more will come, if so.
-func (b *inbox) end() error {
-	if err := b.blamed.Load(); err != nil {
+// endError returns why the peer will write no more bytes: io.EOF if it has finished, or the error
+// given to fail. It returns nil while more may come. Bytes may still be in the ring.
+func (b *inbox) endError() error {
+	if err := b.protocolErr.Load(); err != nil {
 		return *err
 	}
-	if b.conn.ended.Load() || b.word != nil && b.word.Load()&writerEnded != 0 {
+	if b.conn.peerFinished.Load() || b.marker != nil && b.marker.Load()&writerClosed != 0 {
 		return io.EOF
 	}
 	return nil
 }
 
-// free gives the room of n bytes back to the peer.
-func (b *inbox) free(n int) error {
-	if err := b.from.Publish(); err != nil {
+// release publishes that n bytes were read, so that the peer can reuse their space, and wakes the
+// peer's blocked writer: by a doorbell, or by a trigger once piece bytes are unreported. The caller
+// holds mu.
+func (b *inbox) release(n int) error {
+	if err := b.consumer.Publish(); err != nil {
 		return err
 	}
-	if b.conn.rings {
-		b.conn.wake(b.word, writerSleeps)
+	if b.conn.doorbells {
+		b.conn.notifyIfBlocked(b.marker, writerBlocked)
 		return nil
 	}
-	b.owed += n
-	if b.owed < piece {
+	b.unreported += n
+	if b.unreported < piece {
 		return nil
 	}
-	return b.settle()
+	return b.reportFreed()
 }
 
-// settle tells a peer that takes tokens of the room that it has not heard of. What a
-// deadline prevents the next call makes up for.
-func (b *inbox) settle() error {
-	if b.owed == 0 {
+// reportFreed sends a peer without doorbells the trigger for bytes that were read since the last
+// one, if there are any. If it returns os.ErrDeadlineExceeded they stay unreported, and the next
+// call tries again. The caller holds mu.
+func (b *inbox) reportFreed() error {
+	if b.unreported == 0 {
 		return nil
 	}
-	err := b.conn.letters.leave(b.conn.letters.outbox, &b.deadline, b.bell)
+	err := b.conn.peerReactor.send(b.conn.peerReactor.outbox, &b.deadline, b.wakeup)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		b.owed = 0
+		b.unreported = 0
 	}
 	return err
 }

@@ -5,22 +5,23 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// backlog bounds the connections whose handshake is under way or that nobody has
-// accepted; more wait in the kernel.
+// backlog bounds the connections whose handshake is in progress or that were not yet accepted. More
+// wait in the kernel.
 const backlog = 128
 
-// past is a deadline that ends a blocked call at once.
+// past is a deadline that makes a blocked call return at once.
 var past = time.Unix(1, 0)
 
-// Listen opens a listener on the abstract socket with that name. It gives every
-// peer ten seconds for the handshake. Peers that fail it come out of Accept as
-// connections whose calls say why.
+// Listen opens a listener on the abstract socket with that name. ctx bounds the call only. An
+// invalid name is an *AddrError; other errors are a *ListenError. Each client has ten seconds for
+// its handshake; if that fails, Accept returns a connection whose calls return the reason.
 func (t *Transport) Listen(ctx context.Context, name string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -41,7 +42,8 @@ func (t *Transport) Listen(ctx context.Context, name string) (transport.Listener
 	return newListener(t, l, name), nil
 }
 
-// socketAddr leaves the choice of a name to the kernel where there is none.
+// socketAddr returns the address of the abstract socket with that name, for dialling or listening.
+// For the empty name it returns an address for which the kernel chooses a name.
 func socketAddr(name string) *net.UnixAddr {
 	if name == "" {
 		return &net.UnixAddr{Net: "unix"}
@@ -54,54 +56,56 @@ type listener struct {
 	socket    *net.UnixListener
 	name      string
 
-	places chan struct{}       // backlog
-	queue  chan transport.Conn // never full
-	failed chan error
-	done   chan struct{} // closed by Close
-	stop   func()
-	run    sync.WaitGroup
-	inLine sync.Mutex // for the queue
+	slots      chan struct{}       // limits to backlog
+	queue      chan transport.Conn // never full
+	failed     chan error
+	done       chan struct{} // closed by Close
+	stop       func()
+	goroutines sync.WaitGroup
+	queueMu    sync.Mutex // serializes sending of greetings and queueing
 
-	reserve reserve
+	spare spareDescriptor
 
-	closing context.Context
-	hangUp  context.CancelFunc // on handshakes under way
+	closing         context.Context
+	abortHandshakes context.CancelFunc // cancels closing
 }
 
 func newListener(t *Transport, socket *net.UnixListener, name string) *listener {
 	l := &listener{
 		transport: t, socket: socket, name: name,
-		places: make(chan struct{}, backlog),
+		slots:  make(chan struct{}, backlog),
 		queue:  make(chan transport.Conn, backlog),
 		failed: make(chan error),
 		done:   make(chan struct{}),
 	}
-	l.closing, l.hangUp = context.WithCancel(context.Background())
+	l.closing, l.abortHandshakes = context.WithCancel(context.Background())
 	l.stop = sync.OnceFunc(l.end)
-	l.reserve.hold()
-	l.run.Go(l.welcome)
+	l.spare.hold() // its descriptor may have been used for this connection
+	l.goroutines.Go(l.acceptLoop)
 	return l
 }
 
-// welcome takes connections from the kernel.
-func (l *listener) welcome() {
+// acceptLoop is the goroutine of a listener that accepts connections from the kernel and starts
+// their handshakes, each on a goroutine of its own, until the listener is closed. Errors of
+// accepting are returned by Accept.
+func (l *listener) acceptLoop() {
 	for {
 		select {
-		case l.places <- struct{}{}:
+		case l.slots <- struct{}{}:
 		case <-l.done:
 			return
 		}
 		socket, ended, err := l.accept()
-		step.Here()
+		failpoint.Here()
 		switch {
 		case ended != nil:
 			l.queue <- ended
 			continue
 		case err == nil:
-			l.run.Go(func() { l.receive(socket) })
+			l.goroutines.Go(func() { l.handshake(socket) })
 			continue
 		}
-		<-l.places
+		<-l.slots
 		select {
 		case l.failed <- err:
 		case <-l.done:
@@ -110,22 +114,22 @@ func (l *listener) welcome() {
 	}
 }
 
-// receive does this end's part of a handshake. A peer that it turns away is
-// queued too. Whoever dials one after the other is accepted in that order,
-// because the last word of a handshake is said in it; the memory was made before,
-// by all at once.
-func (l *listener) receive(socket *net.UnixConn) {
-	socket.SetDeadline(time.Now().Add(l.transport.patience)) // first: that of a Close lasts
+// handshake performs the server's handshake on socket, which it owns, and queues the connection for
+// Accept, or a failedConn if the handshake failed. Clients that dial one after the other are
+// accepted in that order, because greetings are sent under queueMu; their memory is created before,
+// concurrently.
+func (l *listener) handshake(socket *net.UnixConn) {
+	socket.SetDeadline(time.Now().Add(l.transport.handshakeTimeout)) // before the interrupt, whose deadline must stay
 	interrupt := context.AfterFunc(l.closing, func() { socket.SetDeadline(past) })
 	h := newHandshake(l.transport, socket)
-	err := h.meet()
+	err := h.accept()
 	if err != nil {
-		h.turnAway(err)
+		h.reject(err)
 	}
-	l.inLine.Lock()
-	defer l.inLine.Unlock()
+	l.queueMu.Lock()
+	defer l.queueMu.Unlock()
 	if err == nil {
-		err = h.greet()
+		err = h.sendGreeting()
 	}
 	if !interrupt() && err == nil {
 		err = transport.ErrClosed
@@ -133,6 +137,8 @@ func (l *listener) receive(socket *net.UnixConn) {
 	l.queue <- l.outcome(h, err)
 }
 
+// outcome returns what Accept returns for the handshake h: its connection if err is nil and newConn
+// succeeds. Otherwise it aborts h and returns a failedConn with the reason.
 func (l *listener) outcome(h *handshake, err error) transport.Conn {
 	peer := processName(h.peer.PID)
 	if err == nil {
@@ -142,9 +148,9 @@ func (l *listener) outcome(h *handshake, err error) transport.Conn {
 			return c
 		}
 	}
-	h.undo()
-	l.reserve.hold() // which its descriptors may have been taken from
-	return &refused{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: err}}
+	h.abort()
+	l.spare.hold() // which its descriptors may have been taken from
+	return &failedConn{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: err}}
 }
 
 func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -158,7 +164,7 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 	select {
 	case c := <-l.queue:
-		<-l.places
+		<-l.slots
 		return c, nil
 	case err := <-l.failed:
 		return nil, err
@@ -176,14 +182,15 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// end closes what nobody accepted.
+// end stops the listener, waits for its goroutines, and closes connections that were not accepted.
+// It is called once, through stop.
 func (l *listener) end() {
 	close(l.done)
-	l.reserve.wake()
+	l.spare.wake()
 	l.socket.Close()
-	l.hangUp()
-	l.run.Wait()
-	l.reserve.release()
+	l.abortHandshakes()
+	l.goroutines.Wait()
+	l.spare.release()
 	for {
 		select {
 		case c := <-l.queue:
@@ -192,4 +199,31 @@ func (l *listener) end() {
 			return
 		}
 	}
+}
+
+// failedConn is a connection whose handshake failed. Its reads and writes return err, or ErrClosed
+// after Close.
+type failedConn struct {
+	local, remote string
+	err           error
+	closed        atomic.Bool
+}
+
+func (r *failedConn) fault() error {
+	if r.closed.Load() {
+		return transport.ErrClosed
+	}
+	return r.err
+}
+
+func (r *failedConn) WriteFrames(...transport.Frame) error { return r.fault() }
+func (r *failedConn) NextFrame() (int64, error)            { return 0, r.fault() }
+func (r *failedConn) ReadBody(...[]byte) error             { return r.fault() }
+func (r *failedConn) CloseWrite() error                    { return nil }
+func (r *failedConn) LocalAddr() string                    { return r.local }
+func (r *failedConn) RemoteAddr() string                   { return r.remote }
+
+func (r *failedConn) Close() error {
+	r.closed.Store(true)
+	return nil
 }

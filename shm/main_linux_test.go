@@ -10,10 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
-// peerVar tells a process which peer of a test it is, addrVar whom to dial.
+// peerVar is the environment variable with the role of a child process, addrVar that with the
+// address to dial.
 const (
 	peerVar = "SHM_TEST_PEER"
 	addrVar = "SHM_TEST_ADDR"
@@ -30,15 +31,15 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// process is another process that runs this test binary.
+// process is a child process that runs this test binary.
 type process struct {
 	*exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Scanner
 }
 
-// start starts a peer. It has the files as its descriptors from 3 on, is told to
-// end by the end of its input, and is killed with the test at the latest.
+// start starts a child process in a role. Its descriptors from 3 on are the files. It exits at the
+// end of its input, and is killed when the test ends.
 func start(t testing.TB, name, addr string, files ...*os.File) *process {
 	t.Helper()
 	require.Contains(t, peers, name)
@@ -59,14 +60,14 @@ func start(t testing.TB, name, addr string, files ...*os.File) *process {
 	return &process{cmd, in, bufio.NewScanner(out)}
 }
 
-// line waits for a line that the peer prints.
+// line waits for a line of the child's output and returns it.
 func (p *process) line(t testing.TB) string {
 	t.Helper()
 	require.True(t, p.out.Scan(), "the peer ended early: %v", p.out.Err())
 	return p.out.Text()
 }
 
-// finish waits for a peer that ends by itself.
+// finish closes the child's input and waits until it exits.
 func (p *process) finish(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.in.Close())

@@ -1,15 +1,14 @@
 package shm
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 )
 
 const (
@@ -21,15 +20,17 @@ const (
 	largestRing = 64 << 20
 )
 
-// memory is a ring and the two segments it lies in.
+// memory is a ring, an inbox or the ring of a reactor, and the two segments that contain its header
+// and its data. It was created here or mapped from a peer; close unmaps it. The zero value is no
+// memory.
 type memory struct {
 	header, data *segment.Segment
 	ring         *ring.Ring
 }
 
-// create makes the memory of a ring of this end, of which the first part has its
-// pages. It is sealed: a C++ peer does not notice, and nobody can take it away.
-func create(size, part int) (m memory, err error) {
+// createRing creates an empty ring of size bytes with pages reserved for the first part bytes. The
+// caller closes it. It is sealed, so that no peer can take it away; C++ peers do not notice.
+func createRing(size, part int) (m memory, err error) {
 	defer func() {
 		if err != nil {
 			m.close()
@@ -38,7 +39,7 @@ func create(size, part int) (m memory, err error) {
 	if m.header, err = segment.CreateSealed(ring.HeaderSize); err != nil {
 		return m, err
 	}
-	if m.data, err = segment.CreateSparse(size, segment.Extent{At: 0, Length: part}); err != nil {
+	if m.data, err = segment.CreateSparse(size, segment.Extent{Offset: 0, Length: part}); err != nil {
 		return m, err
 	}
 	if err = ring.Init(m.header.Bytes(), size); err != nil {
@@ -48,31 +49,33 @@ func create(size, part int) (m memory, err error) {
 	return m, err
 }
 
-// open maps a ring of the peer.
-func open(header, data *os.File) (m memory, err error) {
+// mapRing maps the peer's ring that consists of these two files. The caller keeps the files and
+// closes the memory; after an error nothing is mapped. The error matches ErrProtocol if the peer is
+// at fault.
+func mapRing(header, data *os.File) (m memory, err error) {
 	defer func() {
 		if err != nil {
 			m.close()
 		}
 	}()
 	if m.header, err = segment.Map(header, ring.HeaderSize); err != nil {
-		return m, unusable(err)
+		return m, mapError(err)
 	}
 	if m.data, err = segment.Map(data, largestRing); err != nil {
-		return m, unusable(err)
+		return m, mapError(err)
 	}
 	err = m.guard(func() error {
 		m.ring, err = ring.Open(m.header.Bytes(), m.data.Bytes())
 		return err
 	})
-	return m, unusable(err)
+	return m, mapError(err)
 }
 
-// unusable blames the peer where it is to blame, and not the limits of this
-// process.
-func unusable(err error) error {
-	var refused *segment.Error
-	if err == nil || errors.As(err, &refused) {
+// mapError returns err, the error of mapping memory of the peer, as one that matches [ErrProtocol],
+// unless it is nil or a *segment.Error, a refusal of this system, which are returned unchanged.
+func mapError(err error) error {
+	var failedConn *segment.Error
+	if err == nil || errors.As(err, &failedConn) {
 		return err
 	}
 	return protocolError("%w", err)
@@ -82,15 +85,16 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrProtocol, fmt.Errorf(format, args...))
 }
 
-// guard runs f, which touches the memory.
+// guard runs f, which accesses the memory, and returns its error, or one that matches
+// segment.ErrFault if f found that the peer had taken the memory away. f must release its locks
+// with defer.
 func (m memory) guard(f func() error) error {
 	return segment.Guard(f, m.header.Bytes(), m.data.Bytes())
 }
 
-// sealed reports whether the memory needs no guard.
+// sealed reports whether the peer cannot take the memory away, so that it can be accessed without
+// guard.
 func (m memory) sealed() bool { return m.header.Sealed() && m.data.Sealed() }
-
-func (m memory) closeFiles() error { return cmp.Or(m.header.CloseFile(), m.data.CloseFile()) }
 
 func (m memory) close() {
 	for _, s := range []*segment.Segment{m.header, m.data} {
@@ -100,21 +104,51 @@ func (m memory) close() {
 	}
 }
 
-// The header of a ring has six bytes that TensorPipe does not use and leaves
-// zero. In the last four of an inbox an end of ours says that it can do without
-// tokens, who sleeps, and that nothing more will be written: the socket cannot
-// say so, because an end that writes no more may still ring.
+// Six bytes in the header of a ring are unused by TensorPipe and zero. In the last four of an
+// inbox, two ends of this package keep a marker: that they use doorbells, which directions are
+// blocked, and whether the writer has finished. The end of the socket cannot show the latter, since
+// an end that has finished writing still sends doorbells.
 const (
-	wordAt = 20
+	markerOffset = 20
 
-	doorbells = 0x7470_6800 // the upper three bytes: this end rings, and can be rung
-	markBits  = 0xffff_ff00
+	doorbellMagic = 0x7470_6800 // in the upper three bytes: this end sends and understands doorbells
+	markerMask    = 0xffff_ff00
 
-	readerSleeps = 1
-	writerSleeps = 2
-	writerEnded  = 4
+	readerBlocked = 1
+	writerBlocked = 2
+	writerClosed  = 4
 )
 
-func (m memory) word() *atomic.Uint32 {
-	return (*atomic.Uint32)(unsafe.Pointer(&m.header.Bytes()[wordAt]))
+func (m memory) marker() *atomic.Uint32 {
+	return (*atomic.Uint32)(unsafe.Pointer(&m.header.Bytes()[markerOffset]))
+}
+
+// inboxReserved is the number of bytes of an inbox that have pages at first: enough for the
+// handshake of a pipe, after which the connection usually becomes a session. A writer of this
+// package reserves the others when it writes more. C++ writers do not. For one that dials, all
+// pages are reserved before it can write. One that listens shows too late that it is C++; but in
+// TensorPipe the dialling end writes first, and until then the pages are reserved.
+const inboxReserved = 64 << 10
+
+// createInbox creates the inbox of a connection, which the caller closes. Only its first
+// inboxReserved bytes have pages, unless the system cannot reserve pages later.
+func createInbox() (memory, error) {
+	m, err := createRing(inboxSize, inboxReserved)
+	if err != nil || !errors.Is(segment.Reserve(m.data.Bytes()[:1]), errors.ErrUnsupported) {
+		return m, err
+	}
+	m.close()
+	return createRing(inboxSize, inboxSize)
+}
+
+// reserveAll reserves all pages of an inbox, or its first inboxSize bytes if a foreign peer has
+// made it larger. It returns nil if this system cannot reserve pages of existing memory: then the
+// owner has reserved all when it created the inbox.
+func (m memory) reserveAll() error {
+	data := m.data.Bytes()
+	err := segment.Reserve(data[:min(len(data), inboxSize)])
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil // the owner has then reserved all pages
+	}
+	return err
 }

@@ -8,48 +8,49 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
-	"github.com/tensorpipe-go/tensorpipe/internal/ring"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// headerSize is the length of what precedes a frame.
+// headerSize is the length in bytes of the header of a frame.
 const headerSize = 4
 
-// outbox is the writing half of a connection.
+// outbox is the writing half of a connection. The ring that it writes to is memory of the peer (the
+// peer's inbox).
 type outbox struct {
 	waiter
 	conn     *conn
-	to       *ring.Producer
+	producer *ring.Producer
 	guarded  bool  // the peer can take the memory away
-	complete bool  // the memory has all of its pages
-	first    int64 // bytes put in while it had not
+	reserved bool  // all pages of the memory are reserved
+	written  int64 // bytes that were written before
 	deadline deadline
 
-	mu     sync.Mutex // held by a writer
-	handed bool       // to a stream
-	hidden int        // bytes that the peer cannot see yet
-	untold bool       // it can see bytes, and no token says so
+	mu             sync.Mutex // held by a write
+	handedOver     bool       // to a stream
+	unpublished    int        // bytes that the peer cannot see yet
+	triggerPending bool       // bytes were published and no trigger was sent
 
-	// Of the call under way.
-	frames []transport.Frame
-	pieces net.Buffers  // what is left of them
-	sent   int          // bytes of pieces
-	pass   func() error // is passFrames
-	raw    func() error // is passPieces
-	header [headerSize]byte
-	whole  [1][]byte // the pieces of a Write
+	frames     []transport.Frame
+	pieces     net.Buffers  // what remains of them
+	sent       int          // bytes of pieces that were written
+	framesFunc func() error // writeFramesUnguarded
+	piecesFunc func() error // writePiecesUnguarded
+	header     [headerSize]byte
+	single     [1][]byte // the pieces of a Write
 }
 
-// ready reports whether there is room.
+// ready reports whether a write can go on: there is space in the ring, or the ring is corrupt,
+// which the write then returns.
 func (o *outbox) ready() bool {
-	n, err := o.to.Free()
+	n, err := o.producer.Free()
 	return n > 0 || err != nil
 }
 
 func (o *outbox) writeFrames(frames []transport.Frame) error {
-	if err := o.stopped(); err != nil {
+	if err := o.callError(); err != nil {
 		return err
 	}
 	total := int64(0)
@@ -64,88 +65,88 @@ func (o *outbox) writeFrames(frames []transport.Frame) error {
 		return err
 	}
 	o.frames = frames
-	err := o.guard(o.pass)
+	err := o.guard(o.framesFunc)
 	o.frames = nil
 	return err
 }
 
-// guard runs f, which touches the memory of the peer, and that of the application.
+// guard runs f, which accesses the peer's memory, and returns its error, or one that matches
+// segment.ErrFault if the peer had taken that memory away. A fault in other memory, such as the
+// caller's, panics.
 func (o *outbox) guard(f func() error) error {
 	if o.guarded {
-		return o.conn.theirs.guard(f)
+		return o.conn.peerInbox.guard(f)
 	}
 	return f()
 }
 
-func (o *outbox) passFrames() error {
+func (o *outbox) writeFramesUnguarded() error {
 	for _, f := range o.frames {
 		binary.LittleEndian.PutUint32(o.header[:], uint32(frame.Size(f)))
-		if _, err := o.put(o.header[:]); err != nil {
+		if _, err := o.write(o.header[:]); err != nil {
 			return err
 		}
 		for _, part := range f {
-			if _, err := o.put(part); err != nil {
+			if _, err := o.write(part); err != nil {
 				return err
 			}
 		}
 	}
-	return o.show()
+	return o.publish()
 }
 
-// writePieces writes bytes without a frame around them, consumes those that it
-// moved, and returns how many they were. The peer has been told of them, also
-// where it fails.
+// writePieces writes pieces without frames, blocks until all are in the ring, and publishes them.
+// It returns the number of bytes written and removes those from pieces, also if it fails. It keeps
+// no reference to the memory of pieces. The caller holds mu.
 func (o *outbox) writePieces(pieces *net.Buffers) (int, error) {
-	if err := o.stopped(); err != nil {
+	if err := o.callError(); err != nil {
 		return 0, err
 	}
 	if err := o.reserve(frame.Size(*pieces)); err != nil {
 		return 0, err
 	}
 	o.pieces, o.sent = *pieces, 0
-	err := o.guard(o.raw)
+	err := o.guard(o.piecesFunc)
 	*pieces, o.pieces = o.pieces, nil
 	return o.sent, err
 }
 
-func (o *outbox) passPieces() error {
-	err := o.putPieces()
-	if showErr := o.show(); err == nil {
-		err = showErr
-	}
-	return err
-}
-
-func (o *outbox) putPieces() error {
+func (o *outbox) writePiecesUnguarded() error {
+	var err error
 	for len(o.pieces) > 0 {
 		p := o.pieces[0]
-		n, err := o.put(p)
+		var n int
+		n, err = o.write(p)
 		o.sent += n
 		if err != nil {
 			o.pieces[0] = p[n:]
-			return err
+			break
 		}
 		o.pieces[0] = nil
 		o.pieces = o.pieces[1:]
 	}
-	return nil
+	if publishErr := o.publish(); err == nil {
+		err = publishErr
+	}
+	return err
 }
 
-// put moves all of p into the ring, and waits for room as needed. It returns how
-// much it moved.
-func (o *outbox) put(p []byte) (n int, err error) {
+// write copies all of p to the ring and returns how much it copied, less than len(p) only with an
+// error. It publishes whenever piece bytes are unpublished or the ring is full, and blocks for
+// space; the last bytes may stay unpublished. The caller holds mu and calls it within guard.
+func (o *outbox) write(p []byte) (n int, err error) {
 	for n < len(p) {
-		if err := o.stopped(); err != nil {
+		if err := o.callError(); err != nil {
 			return n, err
 		}
-		m, err := o.to.Write(p[n:min(n+piece-o.hidden, len(p))])
+		m, err := o.producer.Write(p[n:min(n+piece-o.unpublished, len(p))])
 		if err != nil {
 			return n, err
 		}
 		n += m
-		o.hidden += m
-		if m == 0 || o.hidden == piece {
-			err = o.show()
+		o.unpublished += m
+		if m == 0 || o.unpublished == piece {
+			err = o.publish()
 		}
 		if err == nil && m == 0 {
 			o.wait()
@@ -157,27 +158,29 @@ func (o *outbox) put(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// reserve has pages set aside before any of n bytes goes to where there may be none:
-// a lack of them leaves no part of a frame behind, and the next call tries again.
+// reserve reserves pages of the peer's inbox before n bytes are written, if they may reach memory
+// that has none. So a lack of memory is an error that leaves no part of a frame in the ring, and
+// the next write tries again. The caller holds mu.
 func (o *outbox) reserve(n int64) error {
-	if o.complete {
+	if o.reserved {
 		return nil
 	}
-	if o.first+n > inboxBegin {
-		err := o.conn.theirs.complete()
-		o.complete = err == nil
+	if o.written+n > inboxReserved {
+		err := o.conn.peerInbox.reserveAll()
+		o.reserved = err == nil
 		return err
 	}
-	o.first += n
+	o.written += n
 	return nil
 }
 
-// stopped is the reason to write no more.
-func (o *outbox) stopped() error {
+// callError returns why writes fail at once, even if there is space: ErrClosed after CloseWrite or
+// Close, syscall.EPIPE if the peer is gone, or os.ErrDeadlineExceeded. Otherwise it returns nil.
+func (o *outbox) callError() error {
 	switch {
-	case o.conn.finished.Load():
+	case o.conn.writeClosed.Load():
 		return transport.ErrClosed
-	case o.conn.gone.Load():
+	case o.conn.peerGone.Load():
 		return syscall.EPIPE
 	case o.deadline.expired():
 		return os.ErrDeadlineExceeded
@@ -185,71 +188,76 @@ func (o *outbox) stopped() error {
 	return nil
 }
 
-// show tells the peer of the bytes in the ring.
-func (o *outbox) show() error {
-	if o.hidden > 0 {
-		o.hidden = 0
-		if err := o.to.Publish(); err != nil {
+// publish makes the bytes in the ring visible to the peer and wakes its reader: by a doorbell if
+// the reader is blocked, or by a trigger. The error is that of sendTrigger. The caller holds mu.
+func (o *outbox) publish() error {
+	if o.unpublished > 0 {
+		o.unpublished = 0
+		if err := o.producer.Publish(); err != nil {
 			return err
 		}
-		if o.conn.rings {
-			o.conn.wake(o.word, readerSleeps)
+		if o.conn.doorbells {
+			o.conn.notifyIfBlocked(o.marker, readerBlocked)
 			return nil
 		}
-		o.conn.reactor.hurry()
-		o.untold = true
+		o.conn.reactor.expectReply()
+		o.triggerPending = true
 	}
-	return o.tell(&o.deadline)
+	return o.sendTrigger(&o.deadline)
 }
 
-// tell leaves a token if one is due. What a deadline prevents the next call makes up
-// for.
-func (o *outbox) tell(d *deadline) error {
-	if !o.untold {
+// sendTrigger sends a peer without doorbells the trigger for published bytes, if one is pending. If
+// it returns os.ErrDeadlineExceeded, because d has passed, the trigger stays pending, and the next
+// call tries again. The caller holds mu, or is the only user left.
+func (o *outbox) sendTrigger(d *deadline) error {
+	if !o.triggerPending {
 		return nil
 	}
-	err := o.conn.letters.leave(o.conn.letters.inbox, d, o.bell)
-	o.untold = errors.Is(err, os.ErrDeadlineExceeded)
+	err := o.conn.peerReactor.send(o.conn.peerReactor.inbox, d, o.wakeup)
+	o.triggerPending = errors.Is(err, os.ErrDeadlineExceeded)
 	return err
 }
 
-// end tells a peer that rings that there will be no more, when the last writer
-// has left.
-func (o *outbox) end() {
+// publishEnd notifies a peer with doorbells that no more bytes will be written. It waits for the
+// current write; no other write can follow, because writeClosed is set.
+func (o *outbox) publishEnd() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.conn.closed.Load() {
-		step.Here()
-		o.word.Or(writerEnded)
-		o.conn.ringDoorbell()
+		failpoint.Here()
+		o.marker.Or(writerClosed)
+		o.conn.notify()
 	}
 }
 
-// linger ends the socket when the peer has taken all that was written. Writers find
-// out at once that they are too late.
-func (o *outbox) linger() {
+// closeWhenDrained is the goroutine of CloseWrite for a peer without doorbells: it waits until the
+// peer has read everything, and then closes the writing half of the socket. It returns earlier if
+// the peer is gone or Close is called.
+func (o *outbox) closeWhenDrained() {
 	o.lastWriter()
-	_ = o.tell(new(deadline)) // it fails where the peer's memory is gone, and so is the wait
-	for !o.conn.alone() && !o.taken() {
-		<-o.bell
+	_ = o.sendTrigger(new(deadline)) // fails if the peer's memory is gone, which ends the wait too
+	for !o.conn.unreachable() && !o.drained() {
+		<-o.wakeup
 	}
 	if !o.conn.closed.Load() {
-		_ = o.conn.socket.CloseWrite() // it fails where the peer was faster
+		_ = o.conn.socket.CloseWrite() // fails if the peer has closed before
 	}
 }
 
-// lastWriter waits until the last writer has left.
+// lastWriter waits until the write in progress, if there is one, has returned. writeClosed must be
+// set, so that no other write follows.
 func (o *outbox) lastWriter() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 }
 
-// taken reports whether the peer has all that was written, or never will.
-func (o *outbox) taken() bool {
+// drained reports whether the peer has read everything that was written, or has made the ring
+// unusable, so that it never will.
+func (o *outbox) drained() bool {
 	var free int
 	err := o.guard(func() (err error) {
-		free, err = o.to.Free()
+		free, err = o.producer.Free()
 		return err
 	})
-	return err != nil || free == o.conn.theirs.ring.Size()
+	return err != nil || free == o.conn.peerInbox.ring.Size()
 }

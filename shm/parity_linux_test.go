@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -36,7 +36,7 @@ func TestParity(t *testing.T) {
 	}
 }
 
-// random returns n bytes that do not repeat.
+// random returns n pseudo-random bytes.
 func random(seed byte, n int) []byte {
 	p := make([]byte, n)
 	rand.NewChaCha8([32]byte{seed}).Read(p)
@@ -44,7 +44,7 @@ func random(seed byte, n int) []byte {
 }
 
 func write(c *conn, p []byte) <-chan error {
-	return patience.Start(func() error { return c.WriteFrames(transport.Frame{p}) })
+	return testwait.Start(func() error { return c.WriteFrames(transport.Frame{p}) })
 }
 
 func readFrame(c transport.Conn) ([]byte, error) {
@@ -63,14 +63,14 @@ func wantFrame(t testing.TB, c transport.Conn, want []byte) {
 	require.True(t, bytes.Equal(want, got), "other bytes")
 }
 
-// both runs a test with peers that ring doorbells and with such as leave tokens.
-func both(t *testing.T, test func(t *testing.T, tr *Transport)) {
+// withBothKinds runs a test with peers that use doorbells and with peers that do not.
+func withBothKinds(t *testing.T, test func(t *testing.T, tr *Transport)) {
 	t.Run("doorbells", func(t *testing.T) { test(t, New()) })
-	t.Run("tokens", func(t *testing.T) { test(t, New(tokens)) })
+	t.Run("tokens", func(t *testing.T) { test(t, New(triggers)) })
 }
 
 func chunking(t *testing.T) {
-	both(t, func(t *testing.T, tr *Transport) {
+	withBothKinds(t, func(t *testing.T, tr *Transport) {
 		dialled, accepted := connect(t, tr)
 		want, got := random(1, 5*inboxSize), make([]byte, 5*inboxSize)
 		written := write(dialled, want)
@@ -79,46 +79,46 @@ func chunking(t *testing.T) {
 		require.EqualValues(t, len(got), n)
 		require.NoError(t, accepted.ReadBody(got))
 		require.True(t, bytes.Equal(want, got))
-		require.NoError(t, patience.Finish(t, written))
+		require.NoError(t, testwait.Finish(t, written))
 	})
 }
 
 func chunkingImplicitRead(t *testing.T) {
-	both(t, func(t *testing.T, tr *Transport) {
+	withBothKinds(t, func(t *testing.T, tr *Transport) {
 		dialled, accepted := connect(t, tr)
 		want := random(2, 5*inboxSize)
 		written := write(dialled, want)
 		wantFrame(t, accepted, want)
-		require.NoError(t, patience.Finish(t, written))
+		require.NoError(t, testwait.Finish(t, written))
 	})
 }
 
-// queue writes p twice. The second frame waits for the first one to be read.
-func queue(t *testing.T, c *conn, p []byte) <-chan error {
+// writeTwice writes p twice. The second frame blocks until the first one is read.
+func writeTwice(t *testing.T, c *conn, p []byte) <-chan error {
 	t.Helper()
 	require.NoError(t, c.WriteFrames(transport.Frame{p}), "it fits")
-	return patience.StartBlocked(t, "WriteFrames", func() error { return c.WriteFrames(transport.Frame{p}) })
+	return testwait.StartBlocked(t, "WriteFrames", func() error { return c.WriteFrames(transport.Frame{p}) })
 }
 
 func queueWrites(t *testing.T) {
-	both(t, func(t *testing.T, tr *Transport) {
+	withBothKinds(t, func(t *testing.T, tr *Transport) {
 		for _, size := range []int{inboxSize * 3 / 4, inboxSize - headerSize} {
 			dialled, accepted := connect(t, tr)
 			want := random(3, size)
-			written := queue(t, dialled, want)
+			written := writeTwice(t, dialled, want)
 			wantFrame(t, accepted, want)
 			wantFrame(t, accepted, want)
-			require.NoError(t, patience.Finish(t, written))
+			require.NoError(t, testwait.Finish(t, written))
 		}
 	})
 }
 
 func nopWrapAround(t *testing.T) {
-	both(t, func(t *testing.T, tr *Transport) {
+	withBothKinds(t, func(t *testing.T, tr *Transport) {
 		dialled, accepted := connect(t, tr)
 		text := string(random(4, inboxSize*3/4))
 		for range 2 {
-			written := queue(t, dialled, nop.AppendString(nop.AppendStructHeader(nil, 1), text))
+			written := writeTwice(t, dialled, nop.AppendString(nop.AppendStructHeader(nil, 1), text))
 			for range 2 {
 				got, err := readFrame(accepted)
 				require.NoError(t, err)
@@ -127,15 +127,16 @@ func nopWrapAround(t *testing.T) {
 				require.True(t, text == string(d.Bytes()))
 				require.NoError(t, d.Finish())
 			}
-			require.NoError(t, patience.Finish(t, written))
+			require.NoError(t, testwait.Finish(t, written))
 		}
 	})
 }
 
-// reached dials a listener by its name, has it accept, and sends a frame each way.
-func reached(t *testing.T, l transport.Listener) {
+// exchangeFrames dials a listener by its name, accepts the connection, and sends a frame in each
+// direction.
+func exchangeFrames(t *testing.T, l transport.Listener) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	dialled, err := New().Dial(ctx, l.Addr())
 	require.NoError(t, err)
@@ -157,7 +158,7 @@ func explicitName(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	require.Equal(t, name, l.Addr())
-	reached(t, l)
+	exchangeFrames(t, l)
 	_, err = New().Listen(t.Context(), name)
 	require.ErrorContains(t, err, "address already in use")
 }
@@ -172,7 +173,7 @@ func autobind(t *testing.T) {
 	require.NotEqual(t, first.Addr(), second.Addr())
 	for _, l := range []transport.Listener{first, second} {
 		require.Regexp(t, "^[0-9a-f]{5}$", l.Addr())
-		reached(t, l)
+		exchangeFrames(t, l)
 	}
 }
 
@@ -200,7 +201,7 @@ func namesRoundTrip(t *testing.T) {
 	require.ErrorContains(t, err, "no name")
 }
 
-// reactorFor returns a reactor in use, which is released with the test.
+// reactorFor returns a reactor, which is released when the test ends.
 func reactorFor(t *testing.T) *reactor {
 	t.Helper()
 	var all reactors
@@ -212,27 +213,27 @@ func reactorFor(t *testing.T) *reactor {
 
 func wokenByProcess(t *testing.T) {
 	r := reactorFor(t)
-	bells := []bell{newBell(), newBell(), newBell()}
-	for token, b := range bells {
-		require.EqualValues(t, token, r.register(b))
+	wakeups := []wakeup{newWakeup(), newWakeup(), newWakeup()}
+	for trigger, b := range wakeups {
+		require.EqualValues(t, trigger, r.register(b))
 	}
-	r.watch(0, time.Millisecond)
-	defer r.unwatch()
+	r.startPolling(0, time.Millisecond)
+	defer r.stopPolling()
 	peer := start(t, "tokens", "", r.memory.header.File(), r.memory.data.File())
-	patience.Finish(t, bells[0])
-	patience.Finish(t, bells[2])
+	testwait.Finish(t, wakeups[0])
+	testwait.Finish(t, wakeups[2])
 	peer.finish(t)
-	require.Empty(t, bells[1], "woken without a token")
+	require.Empty(t, wakeups[1], "woken without a token")
 }
 
 func tokenReuse(t *testing.T) {
 	r := reactorFor(t)
-	for token := range uint32(4) {
-		require.Equal(t, token, r.register(newBell()))
+	for trigger := range uint32(4) {
+		require.Equal(t, trigger, r.register(newWakeup()))
 	}
 	r.unregister(2)
 	r.unregister(1)
-	for _, token := range []uint32{1, 2, 4} {
-		require.Equal(t, token, r.register(newBell()))
+	for _, trigger := range []uint32{1, 2, 4} {
+		require.Equal(t, trigger, r.register(newWakeup()))
 	}
 }

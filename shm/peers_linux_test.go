@@ -9,40 +9,40 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// nobody is a user that the tests are not run as.
-const nobody = 65534
+// otherUser is a user id other than that of the tests.
+const otherUser = 65534
 
-// peers are the parts of tests that run in processes of their own. They print a
-// line when they are ready, and most end with their input.
+// peers are the roles of child processes. They print a line when they are ready, and most exit at
+// the end of their input.
 var peers = map[string]func(addr string) error{
 	"echo":          func(addr string) error { return echo(New(), addr) },
-	"echo by token": func(addr string) error { return echo(New(tokens), addr) },
-	"half":          func(addr string) error { return half(New(), addr) },
-	"half by token": func(addr string) error { return half(New(tokens), addr) },
+	"echo by token": func(addr string) error { return echo(New(triggers), addr) },
+	"half":          func(addr string) error { return sendFrameAndHalf(New(), addr) },
+	"half by token": func(addr string) error { return sendFrameAndHalf(New(triggers), addr) },
 	"idle":          func(addr string) error { return idle(New(), addr) },
-	"idle by token": func(addr string) error { return idle(New(tokens), addr) },
-	"tokens":        func(string) error { return leaveTokens() },
-	"shrinker":      shrinkUnderAWriter,
-	"stranger": func(addr string) error {
-		if err := syscall.Setuid(nobody); err != nil {
+	"idle by token": func(addr string) error { return idle(New(triggers), addr) },
+	"tokens":        func(string) error { return sendTriggers() },
+	"shrinker":      shrinkDuringWrite,
+	"other user dials": func(addr string) error {
+		if err := syscall.Setuid(otherUser); err != nil {
 			return err
 		}
 		return echo(New(WithOtherUsers()), addr)
 	},
-	"strange listener": func(string) error {
-		if err := syscall.Setuid(nobody); err != nil {
+	"other user listens": func(string) error {
+		if err := syscall.Setuid(otherUser); err != nil {
 			return err
 		}
-		return listenForNobody()
+		return listenWithoutReading()
 	},
 }
 
-// echo returns frames until the other end has no more.
+// echo sends frames back until the other end closes.
 func echo(tr *Transport, addr string) error {
 	c, err := tr.Dial(context.Background(), addr)
 	if err != nil {
@@ -69,8 +69,8 @@ func echo(tr *Transport, addr string) error {
 	}
 }
 
-// half sends a frame and the first half of another.
-func half(tr *Transport, addr string) error {
+// sendFrameAndHalf sends a frame and the first half of another one.
+func sendFrameAndHalf(tr *Transport, addr string) error {
 	c, err := tr.Dial(context.Background(), addr)
 	if err != nil {
 		return err
@@ -91,12 +91,12 @@ func half(tr *Transport, addr string) error {
 	return err
 }
 
-// mostIdle is which part of a core a process may take in which nothing happens. The race
+// maxIdleLoad is which part of a core a process may take in which nothing happens. The race
 // detector takes some, too.
-var mostIdle = race.Pick(0.01, 0.03)
+var maxIdleLoad = race.Pick(0.01, 0.03)
 
-// idle sends back one frame, and then says which part of a core it takes while it waits
-// for another one.
+// idle sends back one frame, and prints which fraction of a core it takes while it waits for
+// another one.
 func idle(tr *Transport, addr string) error {
 	c, err := tr.Dial(context.Background(), addr)
 	if err != nil {
@@ -116,7 +116,7 @@ func idle(tr *Transport, addr string) error {
 		_, err := c.NextFrame()
 		waited <- err
 	}()
-	fmt.Println(patience.Share(2*time.Second, mostIdle))
+	fmt.Println(testwait.CPUShare(2*time.Second, maxIdleLoad))
 	err = errors.Join(c.Close(), <-waited)
 	if errors.Is(err, transport.ErrClosed) {
 		return nil
@@ -124,19 +124,19 @@ func idle(tr *Transport, addr string) error {
 	return fmt.Errorf("not left in peace: %v", err)
 }
 
-// leaveTokens leaves the tokens 0 and 2 in the ring that it inherited.
-func leaveTokens() error {
-	m, err := open(os.NewFile(3, "header"), os.NewFile(4, "data"))
+// sendTriggers sends the triggers 0 and 2 to the ring that it inherited.
+func sendTriggers() error {
+	m, err := mapRing(os.NewFile(3, "header"), os.NewFile(4, "data"))
 	if err != nil {
 		return err
 	}
-	l := newLetterbox(m, [2]uint32{0, 2}, func() bool { return false })
+	l := newPeerReactor(m, [2]uint32{0, 2}, func() bool { return false })
 	defer l.close()
-	return errors.Join(l.leave(l.inbox, new(deadline), newBell()), l.leave(l.outbox, new(deadline), newBell()))
+	return errors.Join(l.send(l.inbox, new(deadline), newWakeup()), l.send(l.outbox, new(deadline), newWakeup()))
 }
 
-// listenForNobody accepts connections and looks at none of them.
-func listenForNobody() error {
+// listenWithoutReading accepts connections and reads nothing from them.
+func listenWithoutReading() error {
 	l, err := New(WithOtherUsers()).Listen(context.Background(), "")
 	if err != nil {
 		return err

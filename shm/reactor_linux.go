@@ -7,37 +7,39 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/ring"
+	"golang.org/x/sys/unix"
+
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 )
 
-// reactor is where peers leave word that something changed: a ring of tokens, of
-// four bytes each, which all peers of a transport write to. Peers that ring
-// doorbells have tokens too but do not use them.
+// reactor receives triggers, of four bytes each, from all peers of a transport through one ring,
+// and wakes the connections that they are for. A peer sends a trigger to report that a ring of a
+// connection has changed. Peers with doorbells have triggers too but do not send them.
 type reactor struct {
 	memory memory
 	ring   *ring.Consumer
-	users  int // of the reactors' lock
+	users  int // connections; guarded by reactors.mu
 
-	broken atomic.Bool // by a peer: no word can be relied on
-	due    atomic.Bool // an answer to something that was sent
-	asleep atomic.Bool // the one who looks, until the alarm rings
-	alarm  *alarm
+	broken   atomic.Bool // a peer has corrupted the ring: triggers may be lost
+	replyDue atomic.Bool // a peer was sent something and may answer soon
+	sleeping atomic.Bool // the polling goroutine sleeps, until sleeper.wake
+	sleeper  *sleeper
 
-	mu       sync.Mutex
-	bells    []bell // by token; nil are free
-	watchers int    // connections whose peers leave word
-	quit     chan struct{}
-	over     chan struct{}
+	mu      sync.Mutex
+	wakeups []wakeup // by trigger; nil are free
+	pollers int      // connections whose peers send triggers
+	quit    chan struct{}
+	stopped chan struct{}
 }
 
 func newReactor() (*reactor, error) {
-	m, err := create(reactorSize, reactorSize)
+	m, err := createRing(reactorSize, reactorSize)
 	if err != nil {
 		return nil, err
 	}
 	r := &reactor{memory: m, ring: m.ring.Consumer()}
-	if r.alarm, err = newAlarm(); err != nil {
+	if r.sleeper, err = newSleeper(); err != nil {
 		m.close()
 		return nil, err
 	}
@@ -49,79 +51,84 @@ func newReactor() (*reactor, error) {
 }
 
 func (r *reactor) close() {
-	r.alarm.close()
+	r.sleeper.close()
 	r.memory.close()
 }
 
-// register gives out the lowest token that is free. Whoever leaves it rings b.
-func (r *reactor) register(b bell) uint32 {
+// register returns the lowest free trigger and makes it wake b whenever a peer sends it. The caller
+// frees it with unregister.
+func (r *reactor) register(b wakeup) uint32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for token, taken := range r.bells {
-		if taken == nil {
-			r.bells[token] = b
-			return uint32(token)
+	for trigger, drained := range r.wakeups {
+		if drained == nil {
+			r.wakeups[trigger] = b
+			return uint32(trigger)
 		}
 	}
-	r.bells = append(r.bells, b)
-	return uint32(len(r.bells) - 1)
+	r.wakeups = append(r.wakeups, b)
+	return uint32(len(r.wakeups) - 1)
 }
 
-// unregister frees a token. A peer may still leave it: that then wakes somebody
-// else, who finds nothing.
-func (r *reactor) unregister(token uint32) {
+// unregister frees a trigger that register has returned. A peer may still send it, and then wakes
+// the next owner of the trigger without need.
+func (r *reactor) unregister(trigger uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.bells[token] = nil
+	r.wakeups[trigger] = nil
 }
 
-// watch makes somebody look for tokens, until unwatch has been called as often.
-func (r *reactor) watch(spin, longest time.Duration) {
+// startPolling counts a connection that needs triggers and, for the first one, starts the goroutine
+// that polls for them. spin is how long it polls without pause, longest the longest pause. Each
+// call needs one of stopPolling.
+func (r *reactor) startPolling(spin, longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watchers++
-	if r.watchers > 1 {
+	r.pollers++
+	if r.pollers > 1 {
 		return
 	}
-	quit, over := make(chan struct{}), make(chan struct{})
-	before := r.over
-	r.quit, r.over = quit, over
+	quit, stopped := make(chan struct{}), make(chan struct{})
+	before := r.stopped
+	r.quit, r.stopped = quit, stopped
 	go func() {
-		defer close(over)
+		defer close(stopped)
 		if before != nil {
-			<-before // one at a time takes tokens out
+			<-before // only one goroutine at a time may read the ring
 		}
-		r.run(newPace(spin, longest), quit)
+		r.poll(newPace(spin, longest), quit)
 	}()
 }
 
-// unwatch waits for the one who looks where nobody else needs him.
-func (r *reactor) unwatch() {
+// stopPolling ends the effect of one startPolling. After the last it stops the polling goroutine
+// and waits for its end.
+func (r *reactor) stopPolling() {
 	r.mu.Lock()
-	r.watchers--
-	var over chan struct{}
-	if r.watchers == 0 {
+	r.pollers--
+	var stopped chan struct{}
+	if r.pollers == 0 {
 		close(r.quit)
-		r.alarm.ring()
-		over = r.over
+		r.sleeper.wake()
+		stopped = r.stopped
 	}
 	r.mu.Unlock()
-	if over != nil {
-		<-over
+	if stopped != nil {
+		<-stopped
 	}
 }
 
-// hurry is called when an answer may come soon.
-func (r *reactor) hurry() {
-	r.due.Store(true)
-	if r.asleep.Load() && r.asleep.Swap(false) {
-		r.alarm.ring()
+// expectReply makes the polling goroutine poll without pause for a while, and wakes it if it
+// sleeps. It is called when a peer was sent something to which it may reply soon.
+func (r *reactor) expectReply() {
+	r.replyDue.Store(true)
+	if r.sleeping.Load() && r.sleeping.Swap(false) {
+		r.sleeper.wake()
 	}
 }
 
-// run looks for tokens: without a pause for a while after the last one or the
-// alarm, then at growing intervals.
-func (r *reactor) run(p *pace, quit <-chan struct{}) {
+// poll polls the ring for triggers until quit is closed: without pause for a while after the last
+// trigger or expectReply, then at the growing intervals of p. One goroutine at a time runs it.
+func (r *reactor) poll(p *pace, quit <-chan struct{}) {
 	var between wait.Yielder
 	for {
 		select {
@@ -130,57 +137,170 @@ func (r *reactor) run(p *pace, quit <-chan struct{}) {
 		default:
 		}
 		found := r.deliver()
-		p.look(found)
+		p.polled(found)
 		if found {
-			runtime.Gosched() // lets run whom the bells have woken
+			runtime.Gosched() // lets the woken goroutines run
 			continue
 		}
-		if p.hasty() {
+		if p.spinning() {
 			between.Yield()
 			continue
 		}
-		r.asleep.Store(true)
-		if r.due.Swap(false) || r.alarm.rest(p.pause()) {
-			p.look(true)
+		r.sleeping.Store(true)
+		if r.replyDue.Swap(false) || r.sleeper.sleep(p.pause()) {
+			p.polled(true)
 		}
-		r.asleep.Store(false)
+		r.sleeping.Store(false)
 	}
 }
 
-// deliver rings for the tokens that are there and reports whether there were
-// any. Where a peer has broken the ring all are rung for each time.
+// deliver reads the triggers that are in the ring, wakes their owners, and reports whether there
+// were any. After a peer has corrupted the ring it wakes all owners each time and returns false.
+// Only the polling goroutine calls it.
 func (r *reactor) deliver() bool {
 	if r.broken.Load() {
-		r.ringAll()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, b := range r.wakeups {
+			if b != nil {
+				b.wake()
+			}
+		}
 		return false
 	}
-	var tokens [256]byte
-	n, err := r.ring.Read(tokens[:])
+	var triggers [256]byte
+	n, err := r.ring.Read(triggers[:])
 	if err != nil || n%4 != 0 || r.ring.Publish() != nil {
 		r.broken.Store(true)
 		return false
 	}
 	for at := 0; at < n; at += 4 {
-		r.ringFor(binary.NativeEndian.Uint32(tokens[at:]))
+		r.dispatch(binary.NativeEndian.Uint32(triggers[at:]))
 	}
 	return n > 0
 }
 
-// ringFor ignores tokens that nobody was given.
-func (r *reactor) ringFor(token uint32) {
+// dispatch wakes the owner of a trigger. It ignores a trigger without owner: the number comes from
+// a peer.
+func (r *reactor) dispatch(trigger uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if uint64(token) < uint64(len(r.bells)) && r.bells[token] != nil {
-		r.bells[token].ring()
+	if uint64(trigger) < uint64(len(r.wakeups)) && r.wakeups[trigger] != nil {
+		r.wakeups[trigger].wake()
 	}
 }
 
-func (r *reactor) ringAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, b := range r.bells {
-		if b != nil {
-			b.ring()
+// Transport is the transport through shared memory. It implements [transport.Transport],
+// [transport.Local] and [transport.Bounded], and its connections implement [transport.Identified],
+// [transport.Streamer] and [transport.Multiplexer]. Its methods may be called concurrently.
+type Transport struct {
+	settings
+	triggersOnly bool // use no doorbells, as C++ does
+	reactors     reactors
+}
+
+// reactors holds the reactor of a transport. All connections share one, which exists as long as
+// there are any.
+type reactors struct {
+	mu      sync.Mutex
+	current *reactor
+}
+
+// acquire returns the transport's reactor, created if necessary, which the caller must release. If
+// a peer has corrupted its ring, the old connections keep that reactor and new ones get another.
+func (s *reactors) acquire() (*reactor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil || s.current.broken.Load() {
+		r, err := newReactor()
+		if err != nil {
+			return nil, err
 		}
+		s.current = r
+	}
+	s.current.users++
+	return s.current, nil
+}
+
+func (s *reactors) release(r *reactor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.users--
+	if r.users > 0 {
+		return
+	}
+	if s.current == r {
+		s.current = nil
+	}
+	r.close()
+}
+
+// pauseDivisor is the ratio of the time since the last trigger to the pause between two polls. So a
+// reply is delayed by a small part of the time that it took.
+const pauseDivisor = 64
+
+// pace decides when the polling goroutine of a reactor polls again. Only that goroutine uses it.
+type pace struct {
+	spin, longest time.Duration
+	lastFound     time.Time // when a trigger was found, or a reply became due
+	now           time.Time // when the ring was last polled
+}
+
+func newPace(spin, longest time.Duration) *pace {
+	now := time.Now()
+	return &pace{spin: spin, longest: longest, lastFound: now, now: now}
+}
+
+// polled records the time of a poll and whether it found a trigger. A reply that became due counts
+// as found.
+func (p *pace) polled(found bool) {
+	p.now = time.Now()
+	if found {
+		p.lastFound = p.now
 	}
 }
+
+// spinning reports whether to poll again without a pause: the last trigger was found less than spin
+// ago.
+func (p *pace) spinning() bool { return p.now.Sub(p.lastFound) < p.spin }
+
+func (p *pace) pause() time.Duration {
+	return min(max(p.now.Sub(p.lastFound)/pauseDivisor, minPause), p.longest)
+}
+
+// sleeper is a sleep that another goroutine can end. It blocks the thread in the kernel, because
+// timers of the runtime are late by up to a millisecond on an idle processor.
+type sleeper struct {
+	fd     int // an eventfd
+	polled []unix.PollFd
+}
+
+func newSleeper() (*sleeper, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	return &sleeper{fd: fd, polled: []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}}, nil
+}
+
+// wake ends the current call of sleep or, if there is none, the next one. Any goroutine may call
+// it.
+func (a *sleeper) wake() {
+	once := [8]byte{1}
+	_, _ = unix.Write(a.fd, once[:])
+}
+
+// sleep blocks for d or until wake is called, and reports whether wake ended it. One goroutine at a
+// time calls it.
+func (a *sleeper) sleep(d time.Duration) bool {
+	limit := unix.NsecToTimespec(d.Nanoseconds())
+	n, err := unix.Ppoll(a.polled, &limit, nil)
+	if n <= 0 || err != nil {
+		return false
+	}
+	var rung [8]byte
+	_, _ = unix.Read(a.fd, rung[:])
+	return true
+}
+
+func (a *sleeper) close() { _ = unix.Close(a.fd) }

@@ -1,27 +1,40 @@
 package shm
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
-	"github.com/tensorpipe-go/tensorpipe/internal/ringnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ringsession"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Multiplex implements [transport.Multiplexer]. The session has memory of its own,
-// and that of the connection is given back once both ends have changed over. With
-// a peer that cannot be rung it is one of yamux on the connection's rings.
+// Multiplex implements [transport.Multiplexer]. The session uses the segment of PrepareSession if
+// there is one; the connection's own memory is released once both ends have switched. With a peer
+// without doorbells the session is one of package mux on the connection's rings. After an error the
+// connection can only be closed.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	s, err := c.handOver()
 	if err != nil {
 		return nil, err
 	}
-	if !c.rings {
+	if !c.doorbells {
 		return mux.New(s, cfg)
 	}
-	if err := c.sayChangeOver(); err != nil {
-		return nil, err
+	failpoint.Here()
+	err = c.send(eventSession, nil)
+	if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
+		return nil, err // if the peer is gone receiveEvents detects it
 	}
-	at := ringnet.Addresses{Local: s.LocalAddr(), Remote: s.RemoteAddr()}
-	inner, err := ringnet.NewSessionOn(c.prepared.take(), c.socket, c.left, cfg, c.spin, at)
+	at := ringsession.Addresses{Local: s.LocalAddr(), Remote: s.RemoteAddr()}
+	inner, err := ringsession.NewSessionWithSegment(c.prepared.take(), c.socket, c.receiveDone, cfg, c.spin, at)
 	if err != nil {
 		return nil, err
 	}
@@ -30,28 +43,161 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 		_ = inner.Close()
 		return nil, transport.ErrClosed
 	}
-	_ = c.socket.SetReadDeadline(past) // attend has less to do now
+	_ = c.socket.SetReadDeadline(past) // wakes receiveEvents
 	return &session{inner, c}, nil
 }
 
-// session is a conn that became one.
+// session is the session that Multiplex returns for a peer with doorbells. Its Close closes the
+// connection, and so the session too.
 type session struct {
-	*ringnet.Session
+	*ringsession.Session
 	conn *conn
 }
 
-// Close implements [transport.Session].
+// Close implements [transport.Session]. It closes the connection, which closes the session.
 func (s *session) Close() error { return s.conn.Close() }
 
-// awaitSession is what is left to attend to when the peer has changed over and
-// this end has not: all that comes on the socket is the session's, and its end is
-// that of the connection. It reports whether there is nothing more to do.
+// awaitSession is the callback of receiveEvents after the peer has switched to a session and before
+// this end has. It reads nothing, since the bytes belong to the session. It returns true, which
+// ends receiveEvents, once this end has switched too or the peer has hung up.
 func (c *conn) awaitSession(fd uintptr) bool {
 	if c.session.Load() != nil {
 		return true
 	}
-	if !hungUp(int(fd)) {
+	if !peerHungUp(int(fd)) {
 		return false
 	}
-	return c.hearEnd(int(fd), nil)
+	return c.handleEOF(int(fd), nil)
+}
+
+// PrepareSession implements [transport.SessionPreparer]. The server creates the session's segment
+// and sends it to the client; the client blocks until it has come. So both ends have it mapped, or
+// fail, before the session begins. With a peer without doorbells it does nothing: the session needs
+// no memory of its own.
+func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
+	if !c.doorbells {
+		return nil
+	}
+	share := c.sendSegment
+	if cfg.Client {
+		share = c.receiveSegment
+	}
+	shared, err := share(cfg.Streams)
+	if err != nil {
+		return err
+	}
+	return c.prepared.put(shared)
+}
+
+// sendSegment creates the segment for a session with that many streams and passes its file to the
+// peer. The caller owns the segment.
+func (c *conn) sendSegment(streams int) (*segment.Segment, error) {
+	shared, err := ringsession.CreateSegment(streams)
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Here()
+	err = c.send(eventSegment, shared.File())
+	_ = shared.CloseFile()
+	if err != nil {
+		shared.Close()
+		return nil, err
+	}
+	return shared, nil
+}
+
+// receivedFile is the file that came with eventSegment, or the reason why none was received. close
+// closes the file.
+type receivedFile struct {
+	file *os.File
+	err  error
+}
+
+// handleFile handles the event what, which has files attached or should have, as control and flags
+// of the message show. A client keeps the file of eventSegment, or the error of receiving it, for
+// receiveSegment. Anything else closes the file and fails reads with an error that matches
+// ErrProtocol.
+func (c *conn) handleFile(what byte, control []byte, flags int) {
+	var got receivedFile
+	files, err := segment.Received(control, flags, 1)
+	if got.err = mapError(err); err == nil {
+		got.file = files[0]
+	}
+	if what == eventSegment && c.dialled {
+		select {
+		case c.received <- got:
+			return
+		default:
+		}
+	}
+	got.close()
+	c.in.fail(protocolError("an unexpected file came with the byte %d", what))
+}
+
+func (p receivedFile) close() {
+	if p.file != nil {
+		p.file.Close()
+	}
+}
+
+// receiveSegment blocks until the server has passed the session's segment, and maps it. The caller
+// owns it. The error matches io.ErrUnexpectedEOF if the peer or this end has closed before, and
+// ErrProtocol if the segment is not one for that many streams.
+func (c *conn) receiveSegment(streams int) (*segment.Segment, error) {
+	var got receivedFile
+	select {
+	case got = <-c.received:
+	case <-c.receiveDone: // the socket has ended
+		select {
+		case got = <-c.received:
+		default:
+			return nil, fmt.Errorf("the peer has passed no memory for the session: %w", io.ErrUnexpectedEOF)
+		}
+	}
+	if got.err != nil {
+		return nil, got.err
+	}
+	defer got.close()
+	shared, err := ringsession.MapSegment(got.file, streams)
+	return shared, mapError(err)
+}
+
+// preparedSegment owns the segment of a session from PrepareSession until Multiplex takes it or
+// Close closes it.
+type preparedSegment struct {
+	mu     sync.Mutex
+	shared *segment.Segment
+	closed bool
+}
+
+// put stores shared, which it owns from then on. If the connection is closed, or a segment is
+// stored already, it closes shared and returns ErrClosed.
+func (p *preparedSegment) put(shared *segment.Segment) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.shared != nil {
+		_ = shared.Close()
+		return transport.ErrClosed
+	}
+	p.shared = shared
+	return nil
+}
+
+// take removes the stored segment and returns it, nil if there is none. The caller owns it.
+func (p *preparedSegment) take() *segment.Segment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shared := p.shared
+	p.shared = nil
+	return shared
+}
+
+func (p *preparedSegment) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.shared != nil {
+		_ = p.shared.Close()
+		p.shared = nil
+	}
 }

@@ -1,146 +1,194 @@
-// Package shm is the transport over shared memory, for processes of one machine
-// and one user. On the wire it is TensorPipe's transport of the same name: two
-// rings of 2 MiB, one for each direction, in memory that the ends pass to each
-// other over a Unix socket. In a ring each frame is its length as four
-// little-endian bytes and then its body.
+// Package shm is the transport through shared memory, for processes of one machine and one user. On
+// the wire it is TensorPipe's transport of the same name: two rings of 2 MiB, one for each
+// direction, in memory that the ends pass to each other over a Unix socket. In a ring, each frame
+// is its length as four little-endian bytes, followed by its body.
 //
 //	tr := shm.New()
 //	l, err := tr.Listen(ctx, "")         // the kernel picks a name
 //	c, err := tr.Dial(ctx, l.Addr())
 //	err = c.WriteFrames(transport.Frame{[]byte("hello")})
 //
-// It works on Linux; elsewhere Viable says why not.
+// It works on Linux. On other systems Viable returns the reason why not.
 //
 // # Addresses
 //
-// An address is the name of an abstract Unix socket, up to 107 bytes: it is no
-// file, and has no permissions. A listener on the empty name is given one by
-// the kernel, of five hexadecimal digits. Names are those of a network
-// namespace.
+// An address is the name of an abstract Unix socket, up to 107 bytes. It is not a file, and has no
+// permissions. For a listener on the empty name the kernel chooses a name of five hexadecimal
+// digits. Names belong to a network namespace.
 //
-// # Who may connect
+// # Access
 //
-// Whoever shares memory with a peer can be disturbed by it, so both ends ask the
-// kernel who the other one is (SO_PEERCRED), and turn away other users, see
-// [WithOtherUsers]. All processes of the user may connect: the transport has no
-// secret of its own. Those who make one thing of several connections need one, as
-// pipes do, whose handshake on the first connection tells the client ids of 64
-// random bits, by which the listener knows those that belong to it. A pipe that is
-// dialled right here in the native dialect has only that first connection; whoever
-// opens one has a pipe of his own, and is in nobody else's.
+// A peer can disturb a process with which it shares memory. So both ends ask the kernel for the
+// user of the other one (SO_PEERCRED), and reject other users, see [WithOtherUsers]. All processes
+// of the user may connect: the transport has no secret of its own. An application that combines
+// several connections needs one. A pipe has one: its handshake on the first connection gives the
+// client ids of 64 random bits, by which the listener recognizes the other connections of the pipe.
+// A native pipe that is dialled over shared memory has only that first connection; a process that
+// opens one has a new pipe, and no access to others.
 //
-// That check apart, what a peer puts into the memory is not trusted: it ends in
-// an error of that connection. A peer that shrinks its memory under a call
-// causes no crash, but an error that matches [ErrProtocol].
+// Beyond that check, what a peer writes to the memory is not trusted: an invalid value is an error
+// of that connection. A peer that shrinks its memory during a call causes no crash, but an error
+// that matches [ErrProtocol].
 //
 // # Waiting
 //
-// Who waits for a peer of ours looks at the memory for a while, see [WithSpin],
-// and then sleeps, having left word in the ring. The peer wakes it with one byte
-// on the Unix socket, and sends none to those who are awake. An idle connection
-// costs no processor time.
+// With a peer of this package, a call that waits polls the memory for a while, see [WithSpin]. Then
+// it sets a bit in the ring and blocks. The peer wakes it with one byte on the Unix socket, a
+// doorbell, which it sends only if the bit is set. An idle connection costs no processor time.
 //
-// A C++ peer wakes nobody: it puts a token into a ring of the transport and
-// takes that to be looked at without pause. While there are such peers, one
-// goroutine of the transport looks: without a pause while tokens come and for a
-// while after something was sent, then at intervals that grow with the time for
-// which none came, see [WithPause].
+// A C++ peer sends no doorbells: it writes a trigger to the ring of the transport's reactor, which
+// it expects to be polled without pause. While there are such peers, one goroutine of the transport
+// polls: without a pause while triggers come and for a while after something was sent, then at
+// intervals that grow with the time since the last trigger, see [WithPause].
 //
-// # Ends
+// # Closing
 //
-// The end of the Unix socket is the end of the peer, be it closed or killed.
-// What it had put into the ring by then is read first; then follows io.EOF, or
-// io.ErrUnexpectedEOF within a frame. Unlike TCP, a connection that is closed
-// with bytes unread takes nothing back that the peer still has to read.
+// The end of the Unix socket shows that the peer has closed or died. Reads first return what it had
+// written to the ring; then they return io.EOF, or io.ErrUnexpectedEOF within a frame. Unlike with
+// TCP, closing a connection that has unread bytes does not discard what the peer has still to read.
 //
-// TensorPipe knows no end of one direction. Between ends of ours CloseWrite is
-// a mark in the ring. A C++ peer sees the end of the socket once it has taken all
-// that was written, and that is the end of the connection there: what the peer
-// has in the ring by then is still read here.
+// TensorPipe cannot end one direction alone. Between ends of this package CloseWrite is a bit in
+// the ring. For a C++ peer this end closes the writing half of the socket once the peer has read
+// everything, and the peer then closes the connection; what it has written to the ring by then is
+// still read here.
 //
 // # Limits
 //
-// A frame is shorter than 4 GiB, see [transport.Bounded]. C++ peers read an object of the handshake or of
-// a message's description in one piece, so for them it must fit into 2 MiB with the
-// four bytes before it: their connections say so, see [transport.Whole], and a pipe
-// refuses to send more.
+// A frame is shorter than 4 GiB, see [transport.Bounded]. C++ peers read an object of the
+// handshake, or of a message's description, in one piece, so it must fit into 2 MiB together with
+// the four bytes before it. Connections to such peers report that limit, see [transport.Whole], and
+// a pipe refuses to send more.
 //
-// A connection keeps one descriptor open, a transport with connections three
-// more. The goroutine that looks for tokens occupies a thread.
+// A connection keeps one descriptor open, and a transport with connections three more. The
+// goroutine that polls for triggers occupies a thread.
 package shm
 
 import (
 	"math"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/probe"
+	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
 // Name is the transport's name on the wire.
 const Name = "shm"
 
-// largestFrame is the size of the longest frame in bytes, by what a header can say.
+// largestFrame is the size of the longest frame in bytes: the length in a header has four bytes.
 const largestFrame = math.MaxUint32
 
-// settings are what options change.
+// settings are the properties of a Transport that options set.
 type settings struct {
-	otherUsers bool
-	spin       time.Duration
-	pause      time.Duration // at most, between two looks for tokens
-	patience   time.Duration // for the handshake of a peer that dialled
+	otherUsers       bool
+	spin             time.Duration
+	pause            time.Duration // the longest between two polls for triggers
+	handshakeTimeout time.Duration // of a peer that has dialled
 }
 
-// Option changes a Transport.
+// Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithOtherUsers lets peers connect that run as another user. Such a peer can
-// write to the memory of all C++ peers' connections of this transport, and so
-// disturb, though not read, what they carry.
+// WithOtherUsers lets peers connect that run as another user. Such a peer can write to the ring of
+// triggers that all connections with C++ peers share. So it can disturb these connections, but not
+// read their bytes.
 func WithOtherUsers() Option {
 	return func(t *Transport) { t.otherUsers = true }
 }
 
-// WithSpin sets for how long at most who waits for a peer looks for what it
-// does before going to sleep; 0 is not at all, the default 200 µs. It costs
-// processor time and spares some 20 to 50 µs of waking up; where it finds
-// nothing it becomes rare by itself. Who finds that the peer shares its processor moves
-// its thread to another one, by sched_setaffinity; with 0 nobody calls that, be it that a
-// filter ends the process for it.
+// WithSpin sets how long a call that waits for a peer polls the memory before it blocks; the
+// default is 200 µs, and 0 disables polling. Polling costs processor time and saves 20 to 50 µs of
+// waking up. If polls find nothing they become rare. A caller that finds that its peer shares its
+// processor moves its thread to another processor with sched_setaffinity; with 0 that system call
+// is never made, so that a seccomp filter which forbids it does no harm.
 func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.spin = d }
 }
 
-// firstPause is the shortest rest that spares anything.
-const firstPause = 50 * time.Microsecond
+// minPause is the shortest pause that saves processor time.
+const minPause = 50 * time.Microsecond
 
-// WithPause sets how long at most a transport leaves the tokens of C++ peers
-// unseen; the default is 32 ms. It is that long only where nothing came for 64
-// times as long, some 2 s, and so bounds what an idle transport takes: a look costs
-// 60 to 170 µs of processor time, and so the default some 0.3 % of a core.
+// WithPause sets the longest pause between two polls for triggers of C++ peers; the default is 32
+// ms, and the smallest value 50 µs. It is reached when no trigger came for 64 times as long, some 2
+// s, and bounds what an idle transport costs: a poll takes 60 to 170 µs of processor time, so with
+// the default some 0.3 % of a core.
 func WithPause(d time.Duration) Option {
-	return func(t *Transport) { t.pause = max(d, firstPause) }
+	return func(t *Transport) { t.pause = max(d, minPause) }
 }
 
-// New returns a transport over shared memory.
+// New returns a transport through shared memory with these options. It acquires nothing from the
+// system.
 func New(opts ...Option) *Transport {
-	t := &Transport{settings: settings{spin: wait.Spin, pause: 32 * time.Millisecond, patience: 10 * time.Second}}
+	t := &Transport{settings: settings{spin: wait.Spin, pause: 32 * time.Millisecond, handshakeTimeout: 10 * time.Second}}
 	for _, opt := range opts {
 		opt(t)
 	}
 	return t
 }
 
-// Viable says whether this process may share memory at all.
+// Viable returns nil if this process can share memory, and otherwise the reason, which matches
+// [transport.ErrNotSupported]. It tries once for all transports of the process.
 func (t *Transport) Viable() error { return viable() }
 
-// DomainDescriptor names the running kernel and the network namespace, in which
-// the names of sockets are.
+// DomainDescriptor returns a text that identifies the running kernel and the network namespace, to
+// which the names of abstract sockets belong. It is "shm:unknown" if they cannot be determined.
 func (t *Transport) DomainDescriptor() string { return descriptor() }
 
-// LargestFrame implements [transport.Bounded].
+// IsLocal implements [transport.Local]. It returns true: only processes of this machine can share
+// memory.
+func (t *Transport) IsLocal(string) bool { return true }
+
+// LargestFrame implements [transport.Bounded]: it returns 2^32-1.
 func (t *Transport) LargestFrame() int64 { return largestFrame }
 
-// CanCommunicate reports whether the peer is in the same domain.
+// CanCommunicate reports whether this process can share memory and remote, the peer's domain
+// descriptor, equals its own.
 func (t *Transport) CanCommunicate(remote string) bool {
 	return viable() == nil && remote == descriptor()
+}
+
+// maxName is the longest name of an abstract socket in bytes.
+const maxName = 107
+
+// checkName returns an *AddrError if no listener can have that name. The empty name is valid.
+func checkName(name string) error {
+	switch {
+	case len(name) > maxName:
+		return &AddrError{Addr: name, Reason: "a name has at most 107 bytes"}
+	case strings.ContainsRune(name, 0):
+		return &AddrError{Addr: name, Reason: "a name has no zero byte"}
+	}
+	return nil
+}
+
+// viable tries once what a connection needs.
+var viable = probe.Once("shm", func() error {
+	if _, err := domain(); err != nil {
+		return err
+	}
+	return tryMachine()
+})
+
+// descriptor is the domain descriptor, in TensorPipe's form. If this machine's identity is unknown
+// it equals no peer's.
+var descriptor = sync.OnceValue(func() string {
+	text, err := domain()
+	if err != nil {
+		return "shm:unknown"
+	}
+	return text
+})
+
+func domain() (string, error) {
+	boot, err := sysid.BootID()
+	if err != nil {
+		return "", err
+	}
+	ns, err := sysid.NamespaceID(sysid.Net)
+	if err != nil {
+		return "", err
+	}
+	return "shm:" + boot + "_" + ns, nil
 }

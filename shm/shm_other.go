@@ -10,15 +10,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Transport is shared memory, which this system does not have in the form that is
-// needed: it is not viable. It implements [transport.Transport].
+// Transport is the transport through shared memory, which does not work on this system. It
+// implements [transport.Transport].
 type Transport struct{ settings }
 
 func tryMachine() error {
 	return probe.NotSupported("shm", "%s has no abstract sockets and no memfd_create", runtime.GOOS)
 }
 
-// Listen fails with the reason that Viable gives.
+// Listen always fails: with ctx's error, an *AddrError, or a *ListenError that wraps the error of
+// Viable.
 func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -29,7 +30,8 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return nil, &ListenError{Addr: addr, Err: viable()}
 }
 
-// Dial fails with the reason that Viable gives.
+// Dial always fails: with ctx's error, an *AddrError, or a *DialError that wraps the error of
+// Viable.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

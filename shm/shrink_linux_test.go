@@ -12,18 +12,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Another process takes the end of its inbox away while a frame of several rings is
-// being copied there. The writer gets an error, this process goes on, and so do its
-// other connections. Now and then the other process is too slow and finds the writer
-// between two pieces, so there are several rounds, until the copy was cut within one.
-func TestShrunkWithinACopy(t *testing.T) {
+// Another process truncates its inbox while a frame of several times its size is being copied
+// there. The write fails; this process and its other connections go on. Sometimes the other process
+// is too slow and truncates the inbox between two pieces, so there are several rounds, until one
+// hits a copy.
+func TestShrunkDuringCopy(t *testing.T) {
 	leakcheck.Check(t)
 	frame := transport.Frame{random(1, 8*inboxSize)}
 	for range 50 {
@@ -32,13 +32,13 @@ func TestShrunkWithinACopy(t *testing.T) {
 		accepted, err := l.Accept(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "ready", p.line(t))
-		err = patience.Finish(t, patience.Start(func() error { return accepted.WriteFrames(frame) }))
+		err = testwait.Finish(t, testwait.Start(func() error { return accepted.WriteFrames(frame) }))
 		require.ErrorIs(t, err, ErrProtocol)
 		require.ErrorIs(t, err, segment.ErrFault)
-		at := faultWithin(t, accepted.(*conn).theirs.data, err)
+		at := faultOffset(t, accepted.(*conn).peerInbox.data, err)
 		require.Equal(t, "shrunk", p.line(t))
 		require.NoError(t, accepted.Close())
-		wantWelcome(t, l)
+		wantAccepted(t, l)
 		p.finish(t)
 		if at%piece != 0 {
 			return
@@ -47,8 +47,8 @@ func TestShrunkWithinACopy(t *testing.T) {
 	t.Fatal("no copy was cut")
 }
 
-// faultWithin is where in the memory the fault was.
-func faultWithin(t *testing.T, s *segment.Segment, err error) int {
+// faultOffset returns the offset of the fault in the memory.
+func faultOffset(t *testing.T, s *segment.Segment, err error) int {
 	t.Helper()
 	_, text, found := strings.Cut(err.Error(), "(at 0x")
 	require.True(t, found, "%v", err)
@@ -61,49 +61,49 @@ func faultWithin(t *testing.T, s *segment.Segment, err error) int {
 	return at
 }
 
-// shrinkUnderAWriter takes what comes, more than its inbox holds, and then half of the
-// memory that the next piece is being copied to, and all behind it.
-func shrinkUnderAWriter(addr string) error {
+// shrinkDuringWrite reads more bytes than its inbox holds, and then truncates half of the memory to
+// which the next piece is being copied, and all that follows.
+func shrinkDuringWrite(addr string) error {
 	socket, err := net.DialUnix("unix", nil, socketAddr(addr))
 	if err != nil {
 		return err
 	}
 	defer socket.Close() // its end would be the end of the connection
-	inbox, box, err := greetUnsealed(socket)
+	inbox, target, err := greetUnsealed(socket)
 	if err != nil {
 		return err
 	}
 	fmt.Println("ready")
-	from := inbox.ring.Consumer()
-	err = from.Begin()
-	taken, ahead := 0, 0
-	for taken < inboxSize*5/2 && err == nil {
-		ahead, err = from.Readable()
-		taken += ahead
-		err = errors.Join(err, pass(from, box, ahead))
+	consumer := inbox.ring.Consumer()
+	err = consumer.Begin()
+	drained, ahead := 0, 0
+	for drained < inboxSize*5/2 && err == nil {
+		ahead, err = consumer.Readable()
+		drained += ahead
+		err = errors.Join(err, discardBytes(consumer, target, ahead))
 	}
 	for ahead = 0; ahead == 0 && err == nil; {
-		ahead, err = from.Readable()
+		ahead, err = consumer.Readable()
 	}
 	if err == nil {
-		next := (taken + ahead) % inboxSize
+		next := (drained + ahead) % inboxSize
 		err = inbox.data.File().Truncate(int64(next + piece/2))
 	}
-	// With room for a whole ring the writer gets there, wherever it was.
-	err = errors.Join(err, pass(from, box, inboxSize))
+	// With space for a whole ring the writer reaches that memory, wherever it was.
+	err = errors.Join(err, discardBytes(consumer, target, inboxSize))
 	fmt.Println("shrunk")
-	_, ended := io.Copy(io.Discard, os.Stdin)
-	return errors.Join(err, ended)
+	_, peerFinished := io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, peerFinished)
 }
 
-// pass takes up to n bytes without looking at them, and says that there is room.
-func pass(from *ring.Consumer, box *letterbox, n int) error {
-	_, _, err := from.Next(n)
-	return errors.Join(err, from.Publish(), box.leave(box.outbox, new(deadline), newBell()))
+// discardBytes discards up to n bytes and sends the trigger for them.
+func discardBytes(consumer *ring.Consumer, target *peerReactor, n int) error {
+	_, _, err := consumer.Next(n)
+	return errors.Join(err, consumer.Publish(), target.send(target.outbox, new(deadline), newWakeup()))
 }
 
-// greetUnsealed does a handshake as C++ does, with memory that can be taken away.
-func greetUnsealed(socket *net.UnixConn) (inbox memory, box *letterbox, err error) {
+// greetUnsealed performs a handshake as C++ does, with memory that is not sealed.
+func greetUnsealed(socket *net.UnixConn) (inbox memory, target *peerReactor, err error) {
 	reactor, err := createUnsealed(reactorSize)
 	if err != nil {
 		return inbox, nil, err
@@ -111,21 +111,21 @@ func greetUnsealed(socket *net.UnixConn) (inbox memory, box *letterbox, err erro
 	if inbox, err = createUnsealed(inboxSize); err != nil {
 		return inbox, nil, err
 	}
-	mine := greeting{files: [passed]*os.File{
+	ownInbox := greeting{files: [greetingFiles]*os.File{
 		reactor.header.File(), reactor.data.File(), inbox.header.File(), inbox.data.File(),
 	}}
-	if err := mine.send(socket); err != nil {
+	if err := ownInbox.send(socket); err != nil {
 		return inbox, nil, err
 	}
-	theirs, err := receive(socket)
+	greeting, err := receiveGreeting(socket)
 	if err != nil {
 		return inbox, nil, err
 	}
-	defer theirs.close()
-	posts, err := open(theirs.files[0], theirs.files[1])
+	defer greeting.close()
+	reactorMemory, err := mapRing(greeting.files[0], greeting.files[1])
 	if err != nil {
 		return inbox, nil, err
 	}
-	alone := func() bool { return false }
-	return inbox, newLetterbox(posts, [2]uint32{theirs.inToken, theirs.outToken}, alone), nil
+	unreachable := func() bool { return false }
+	return inbox, newPeerReactor(reactorMemory, [2]uint32{greeting.inTrigger, greeting.outTrigger}, unreachable), nil
 }

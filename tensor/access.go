@@ -1,17 +1,22 @@
 package tensor
 
 import (
+	"bytes"
+	"math"
+	"math/cmplx"
 	"runtime"
+	"slices"
 	"unsafe"
 )
 
-// bytesOf views values as bytes.
+// bytesOf returns the memory of values as bytes, without a copy.
 func bytesOf[T Element](values []T) []byte {
 	var zero T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(zero)))
 }
 
-// load reads one element; p need not be aligned. Any byte but 0 is true.
+// load reads one element from the first bytes of p, which need not be aligned. It panics if p is
+// shorter than an element. For a bool any byte but 0 is true.
 func load[T Element](p []byte) (value T) {
 	if b, ok := any(&value).(*bool); ok {
 		*b = p[0] != 0
@@ -21,12 +26,13 @@ func load[T Element](p []byte) (value T) {
 	return value
 }
 
-// store writes one element; p need not be aligned.
+// store writes value to the first bytes of p, which need not be aligned. If p is shorter than an
+// element it writes only as many bytes as fit.
 func store[T Element](p []byte, value T) {
 	copy(p, unsafe.Slice((*byte)(unsafe.Pointer(&value)), unsafe.Sizeof(value)))
 }
 
-// checkType fails unless T represents the elements of t.
+// checkType returns a *DTypeError unless T represents the elements of t.
 func checkType[T Element](t *Tensor) error {
 	if want := DTypeOf[T](); t.dtype != want {
 		return &DTypeError{Name: t.dtype.String(), Reason: "is not the " + want.String() + " of the Go type"}
@@ -34,10 +40,12 @@ func checkType[T Element](t *Tensor) error {
 	return nil
 }
 
-// readable is the storage's bytes. Whoever uses them keeps t alive.
+// readable returns the bytes of the whole storage of t, not a copy; the caller must not write to them
+// and must keep t alive while it uses them. The error is ErrReleased or a *DeviceError.
 func (t *Tensor) readable() ([]byte, error) { return t.storage.Bytes() }
 
-// writable is the storage's bytes unless the elements of t must not change.
+// writable returns the bytes of the whole storage of t for writing, not a copy. The caller must keep t
+// alive while it uses them. The error is ErrReadOnly, ErrReleased or a *DeviceError.
 func (t *Tensor) writable() ([]byte, error) {
 	if t.ReadOnly() {
 		return nil, ErrReadOnly
@@ -45,12 +53,12 @@ func (t *Tensor) writable() ([]byte, error) {
 	return t.storage.Bytes()
 }
 
-// Data is the elements of a contiguous tensor, to be read only. The slice does
-// not keep t alive: call runtime.KeepAlive(t) behind its last use.
+// Data returns the elements of a contiguous tensor in row-major order, not a copy. The caller must not
+// change them. The slice does not keep t alive: call runtime.KeepAlive(t) after its last use.
 //
-// The error is a *DTypeError, ErrNotContiguous, ErrReleased, a *DeviceError,
-// or ErrUnaligned for memory from outside. A bool tensor must consist of the
-// bytes 0 and 1, else the error is a *DTypeError.
+// The error is a *DTypeError if T does not represent the elements of t or if a bool tensor has bytes
+// other than 0 and 1, ErrNotContiguous, ErrReleased, a *DeviceError, or ErrUnaligned for unaligned
+// memory that was not allocated by this package.
 func Data[T Element](t *Tensor) ([]T, error) {
 	if err := checkType[T](t); err != nil {
 		return nil, err
@@ -70,7 +78,9 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	return cast[T](p)
 }
 
-// MutableData is Data for writing; the error may also be ErrReadOnly.
+// MutableData returns the elements of a contiguous tensor for reading and writing, not a copy. The
+// slice does not keep t alive: call runtime.KeepAlive(t) after its last use. The error is ErrReadOnly
+// or one of those of Data.
 func MutableData[T Element](t *Tensor) ([]T, error) {
 	if t.ReadOnly() {
 		return nil, ErrReadOnly
@@ -78,7 +88,8 @@ func MutableData[T Element](t *Tensor) ([]T, error) {
 	return Data[T](t)
 }
 
-// cast views bytes as elements, if they are aligned.
+// cast returns the memory of p as elements, without a copy and without an incomplete last one. The
+// error is ErrUnaligned if p does not start at a multiple of the alignment of T.
 func cast[T Element](p []byte) ([]T, error) {
 	var zero T
 	first := unsafe.Pointer(unsafe.SliceData(p))
@@ -88,7 +99,7 @@ func cast[T Element](p []byte) ([]T, error) {
 	return unsafe.Slice((*T)(first), len(p)/int(unsafe.Sizeof(zero))), nil
 }
 
-// validBools reports whether p is a slice of Go bools.
+// validBools reports whether every byte of p is 0 or 1, so that p may be used as a []bool.
 func validBools(p []byte) bool {
 	for _, b := range p {
 		if b > 1 {
@@ -98,8 +109,10 @@ func validBools(p []byte) bool {
 	return true
 }
 
-// place is the position of an element in the bytes of the storage.
-func (t *Tensor) place(index []int) (int, error) {
+// byteOffset returns the offset in bytes, from the start of the storage, of the element at index. The
+// error is a *ShapeError if index does not have one number for each dimension of t, or an *IndexError
+// if a number is out of range.
+func (t *Tensor) byteOffset(index []int) (int, error) {
 	if len(index) != len(t.shape) {
 		return 0, &ShapeError{Shape: t.shape, Reason: "does not have as many dimensions as the index"}
 	}
@@ -113,13 +126,14 @@ func (t *Tensor) place(index []int) (int, error) {
 	return at * t.dtype.Size(), nil
 }
 
-// At reads one element. It is meant for tests and for a few elements; Data
-// gives all of them.
+// At returns the element at index, which has one number for each dimension. It is meant for tests and
+// for a few elements; Data returns all of them. The error is a *DTypeError, a *ShapeError for a wrong
+// number of indices, an *IndexError, ErrReleased or a *DeviceError.
 func At[T Element](t *Tensor, index ...int) (value T, err error) {
 	if err := checkType[T](t); err != nil {
 		return value, err
 	}
-	at, err := t.place(index)
+	at, err := t.byteOffset(index)
 	if err != nil {
 		return value, err
 	}
@@ -132,13 +146,13 @@ func At[T Element](t *Tensor, index ...int) (value T, err error) {
 	return value, nil
 }
 
-// Set writes one element. Where elements share memory, all that share it
-// change. The error may be ErrReadOnly.
+// Set writes the element at index, which has one number for each dimension. If several elements share
+// that memory, as after Expand, all of them change. The errors are those of At, and ErrReadOnly.
 func Set[T Element](t *Tensor, value T, index ...int) error {
 	if err := checkType[T](t); err != nil {
 		return err
 	}
-	at, err := t.place(index)
+	at, err := t.byteOffset(index)
 	if err != nil {
 		return err
 	}
@@ -151,12 +165,111 @@ func Set[T Element](t *Tensor, value T, index ...int) error {
 	return nil
 }
 
-// Fill writes the same value to every element. The error may be ErrReadOnly, or
-// ErrOverlap as for CopyFrom.
+// Fill sets every element of t to value. The error is a *DTypeError, ErrReadOnly, ErrOverlap if
+// elements of t share memory, ErrReleased or a *DeviceError.
 func Fill[T Element](t *Tensor, value T) error {
 	all, err := Scalar(value).Expand(t.shape...)
 	if err != nil {
 		return err
 	}
 	return t.CopyFrom(all)
+}
+
+// Equal reports whether a and b have the same dtype, shape and bits: a NaN equals itself, zero does not
+// equal minus zero. The error is ErrReleased or a *DeviceError.
+func Equal(a, b *Tensor) (bool, error) {
+	if a.dtype != b.dtype || !slices.Equal(a.shape, b.shape) {
+		return false, nil
+	}
+	p, a, err := a.packed()
+	if err != nil {
+		return false, err
+	}
+	q, b, err := b.packed()
+	if err != nil {
+		return false, err
+	}
+	same := bytes.Equal(p, q)
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
+	return same, nil
+}
+
+// packed returns the bytes of the elements of t in row-major order, and the tensor that the caller must
+// keep alive while it uses them: t if it is contiguous, otherwise a contiguous copy. The caller must
+// not write to the bytes. The error is ErrReleased or a *DeviceError.
+func (t *Tensor) packed() ([]byte, *Tensor, error) {
+	c, err := t.Contiguous()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := c.readable()
+	if err != nil {
+		return nil, nil, err
+	}
+	return p[c.offset*c.dtype.Size():][:c.ByteSize()], c, nil
+}
+
+// AllClose reports whether a and b have the same dtype and shape, and the difference of each pair of
+// elements is at most atol + rtol*|b|. An infinity is close only to the same infinity, and a NaN to
+// nothing. Elements are compared as complex128, so integers beyond 2^53 lose precision. The error is
+// ErrReleased or a *DeviceError.
+func AllClose(a, b *Tensor, rtol, atol float64) (bool, error) {
+	if a.dtype != b.dtype || !slices.Equal(a.shape, b.shape) {
+		return false, nil
+	}
+	p, a, err := a.packed()
+	if err != nil {
+		return false, err
+	}
+	q, b, err := b.packed()
+	if err != nil {
+		return false, err
+	}
+	near, size := true, a.dtype.Size()
+	for i := 0; i < len(p) && near; i += size {
+		x, y := complexAt(a.dtype, p[i:]), complexAt(b.dtype, q[i:])
+		near = x == y || cmplx.Abs(x-y) <= atol+rtol*cmplx.Abs(y) && !cmplx.IsInf(y)
+	}
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
+	return near, nil
+}
+
+// complexAt returns the first element of p, whose elements have the valid type dtype. It panics if p is
+// shorter than an element.
+func complexAt(dtype DType, p []byte) complex128 {
+	switch dtype {
+	case C64:
+		return complex128(load[complex64](p))
+	case C128:
+		return load[complex128](p)
+	}
+	return complex(floatAt(dtype, p), 0)
+}
+
+// floatAt returns the first element of p, whose elements have the type dtype; NaN if dtype is complex
+// or invalid. It panics if p is shorter than an element.
+func floatAt(dtype DType, p []byte) float64 {
+	switch dtype {
+	case Bool, U8:
+		return float64(p[0])
+	case I8:
+		return float64(load[int8](p))
+	case I16:
+		return float64(load[int16](p))
+	case I32:
+		return float64(load[int32](p))
+	case I64:
+		return float64(load[int64](p))
+	case F16:
+		return float64(load[Float16](p).Float32())
+	case BF16:
+		return float64(load[BFloat16](p).Float32())
+	case F32:
+		return float64(load[float32](p))
+	case F64:
+		return load[float64](p)
+	}
+	return math.NaN()
 }

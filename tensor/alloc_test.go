@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 )
 
-// A small tensor is one piece of memory: its elements, their Storage, shape and strides.
+// A small tensor is a single allocation of its elements, Storage, shape and strides.
 func TestSmallTensorAllocates(t *testing.T) {
 	if race.Enabled || invariants.Enabled {
 		t.Skip("the race detector and the invariants allocate themselves")
@@ -24,7 +24,7 @@ func TestSmallTensorAllocates(t *testing.T) {
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = FromStorage(s, F32, few...) }), 1.0, "a further view")
 }
 
-// Which of several is the first to view a storage makes no difference to any.
+// All tensors of a storage are equal, whichever is the first to view it.
 func TestFirstViews(t *testing.T) {
 	const views = 8
 	for range 100 {

@@ -45,7 +45,7 @@ func BenchmarkSmallCopy(b *testing.B) {
 	}
 }
 
-// Fresh memory pays for its pages when it is filled, recycled memory does not.
+// New memory causes page faults when it is filled, reused memory does not.
 func BenchmarkAllocAndFill(b *testing.B) {
 	for _, size := range []int{1 << 20, 16 << 20, 64 << 20} {
 		pool := NewPool(PoolOptions{})

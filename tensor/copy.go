@@ -1,16 +1,16 @@
 package tensor
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
 	"unsafe"
 )
 
-// CopyFrom copies the elements of src, which has the same dtype and shape, and
-// may share memory with t. Use Expand to copy a smaller tensor repeatedly. The
-// error is a *DTypeError, a *ShapeError, ErrReadOnly, ErrOverlap where the
-// elements of t share memory, ErrReleased or a *DeviceError.
+// CopyFrom copies the elements of src to t. Both must have the same dtype and shape, and may share
+// memory. Use Expand to copy a smaller tensor repeatedly. The error is a *DTypeError, a *ShapeError,
+// ErrReadOnly, ErrOverlap if elements of t share memory with each other, ErrReleased or a *DeviceError.
 func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.dtype != src.dtype {
 		return &DTypeError{Name: src.dtype.String(), Reason: "cannot be copied to " + t.dtype.String()}
@@ -41,10 +41,12 @@ func (t *Tensor) CopyFrom(src *Tensor) error {
 	return nil
 }
 
-// Clone copies t to a contiguous tensor on the Go heap.
+// Clone returns a contiguous copy of t on the Go heap. The error is ErrReleased, a *DeviceError, or a
+// *SizeError for an expanded tensor that is too large to copy.
 func (t *Tensor) Clone() (*Tensor, error) { return t.CloneIn(Heap{}) }
 
-// CloneIn copies t to a contiguous tensor in memory from a.
+// CloneIn returns a contiguous copy of t in memory from a. The error is ErrReleased, a *DeviceError if
+// the host cannot address the memory of t or that of the copy, or the error of a.
 func (t *Tensor) CloneIn(a Allocator) (*Tensor, error) {
 	from, err := t.readable()
 	if err != nil {
@@ -63,7 +65,8 @@ func (t *Tensor) CloneIn(a Allocator) (*Tensor, error) {
 	return c, nil
 }
 
-// Contiguous returns t if it is contiguous and else a copy on the Go heap.
+// Contiguous returns t itself if it is contiguous, and otherwise a contiguous copy on the Go heap. The
+// errors are those of Clone.
 func (t *Tensor) Contiguous() (*Tensor, error) {
 	if t.IsContiguous() {
 		return t, nil
@@ -71,15 +74,15 @@ func (t *Tensor) Contiguous() (*Tensor, error) {
 	return t.Clone()
 }
 
-// selfOverlaps reports whether two elements of t may share memory. It takes
-// the dimensions from the smallest stride up: each step must reach beyond all
-// that the dimensions below it span.
+// selfOverlaps reports whether two elements of t may share memory. It may report true for some tensors
+// whose elements do not. It examines the dimensions in the order of their strides: each stride must
+// exceed the span of the dimensions with smaller strides.
 func (t *Tensor) selfOverlaps() bool {
 	if t.Len() < 2 {
 		return false
 	}
-	var room [MaxRank]axis
-	axes := room[:0]
+	var array [MaxRank]axis
+	axes := array[:0]
 	for i, size := range t.shape {
 		if size > 1 {
 			axes = append(axes, axis{size, t.strides[i]})
@@ -96,8 +99,8 @@ func (t *Tensor) selfOverlaps() bool {
 	return false
 }
 
-// window cuts the bytes of the storage from the first element of t to behind
-// the last one.
+// window returns the part of p, the bytes of the storage of t, from the first to the last element of t;
+// nil if t has no elements.
 func (t *Tensor) window(p []byte) []byte {
 	if t.Len() == 0 {
 		return nil
@@ -110,8 +113,153 @@ func (t *Tensor) window(p []byte) []byte {
 	return p[t.offset*size : (last+1)*size]
 }
 
-// intersect reports whether two slices share memory.
+// intersect reports whether the byte ranges of two slices share memory.
 func intersect(a, b []byte) bool {
 	first, second := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	return first < second+uintptr(len(b)) && second < first+uintptr(len(a))
+}
+
+// loop is one dimension of a copy: the number of elements, and the strides in elements of the
+// destination and of the source.
+type loop struct{ size, dst, src int }
+
+// loopNest is the dimensions of a copy, outermost first: the first n of dims.
+type loopNest struct {
+	dims [MaxRank]loop
+	n    int
+}
+
+// copyStrided copies the elements of src to dst, which must have the same dtype and shape. to and from
+// are the bytes of the storages of dst and src; the bytes that the two tensors use must not overlap.
+func copyStrided(dst, src *Tensor, to, from []byte) {
+	if dst.Len() == 0 {
+		return
+	}
+	var l loopNest
+	l.describe(dst, src)
+	to, from = dst.window(to), src.window(from)
+	switch dst.dtype.Size() {
+	case 1:
+		copyNested[[1]byte](&l, to, from)
+	case 2:
+		copyNested[[2]byte](&l, to, from)
+	case 4:
+		copyNested[[4]byte](&l, to, from)
+	case 8:
+		copyNested[[8]byte](&l, to, from)
+	default:
+		copyNested[[16]byte](&l, to, from)
+	}
+}
+
+// describe sets the dimensions of an empty l for a copy from src to dst, which have the same shape. It
+// orders them so that dst is written sequentially, and merges those that are contiguous in both
+// tensors.
+func (l *loopNest) describe(dst, src *Tensor) {
+	for i, size := range dst.shape {
+		if size != 1 {
+			l.dims[l.n] = loop{size, dst.strides[i], src.strides[i]}
+			l.n++
+		}
+	}
+	slices.SortStableFunc(l.dims[:l.n], func(a, b loop) int { return cmp.Compare(b.dst, a.dst) })
+	l.merge()
+}
+
+// merge joins two neighbouring dimensions into one where one step of the outer dimension spans the
+// whole of the inner one in both tensors.
+func (l *loopNest) merge() {
+	n := 0
+	for _, d := range l.dims[:l.n] {
+		if n > 0 {
+			last := &l.dims[n-1]
+			if last.dst == d.size*d.dst && last.src == d.size*d.src {
+				*last = loop{last.size * d.size, d.dst, d.src}
+				continue
+			}
+		}
+		l.dims[n] = d
+		n++
+	}
+	l.n = n
+}
+
+// inner removes and returns the innermost dimension; without one it returns a dimension of one element.
+func (l *loopNest) inner() loop {
+	if l.n == 0 {
+		return loop{size: 1, dst: 1, src: 1}
+	}
+	l.n--
+	return l.dims[l.n]
+}
+
+// copyNested copies the elements that l describes from from to to, both of which begin at the first
+// element of their tensor. It changes l. T is a byte array of the size of an element: it needs no
+// alignment, but is copied as one word.
+func copyNested[T [1]byte | [2]byte | [4]byte | [8]byte | [16]byte](l *loopNest, to, from []byte) {
+	dst, src := elements[T](to), elements[T](from)
+	row := l.inner()
+	move := copyPanel[T]
+	column := loop{size: 1}
+	if row.dst == 1 && row.src == 1 {
+		move = copyRun[T]
+	} else {
+		column = l.inner()
+	}
+	var index [MaxRank]int
+	d, s := 0, 0
+	for {
+		move(dst[d:], src[s:], column, row)
+		if d, s = l.step(&index, d, s); d < 0 {
+			return
+		}
+	}
+}
+
+// step advances index, and the positions d and s in the destination and the source, to the next index
+// of the remaining dimensions. It returns the new positions, or negative ones after the last index.
+func (l *loopNest) step(index *[MaxRank]int, d, s int) (int, int) {
+	for i := l.n - 1; i >= 0; i-- {
+		dim := l.dims[i]
+		if index[i]++; index[i] < dim.size {
+			return d + dim.dst, s + dim.src
+		}
+		index[i] = 0
+		d -= (dim.size - 1) * dim.dst
+		s -= (dim.size - 1) * dim.src
+	}
+	return -1, -1
+}
+
+// copyRun copies row.size elements that are adjacent in both tensors. It ignores the third argument,
+// which copyPanel needs.
+func copyRun[T any](dst, src []T, _, row loop) { copy(dst[:row.size], src[:row.size]) }
+
+// tile is the edge of the squares in which two dimensions are copied, so that the cache lines of both
+// tensors are fully used before they are evicted.
+const tile = 16
+
+// copyPanel copies the elements of the two dimensions column and row, in square tiles.
+func copyPanel[T any](dst, src []T, column, row loop) {
+	for c := 0; c < column.size; c += tile {
+		height := min(tile, column.size-c)
+		for r := 0; r < row.size; r += tile {
+			width := min(tile, row.size-r)
+			for i := c; i < c+height; i++ {
+				d, s := i*column.dst+r*row.dst, i*column.src+r*row.src
+				for range width {
+					dst[d] = src[s]
+					d += row.dst
+					s += row.src
+				}
+			}
+		}
+	}
+}
+
+// elements returns the memory of p as elements, without a copy and without an incomplete last one. T
+// must need no alignment.
+func elements[T any](p []byte) []T {
+	var zero T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(p))), len(p)/int(unsafe.Sizeof(zero)))
 }

@@ -32,7 +32,7 @@ func TestCopyWithinOneStorage(t *testing.T) {
 	require.NoError(t, square.CopyFrom(turned))
 	require.Equal(t, []int64{0, 3, 6, 1, 4, 7, 2, 5, 8}, list(t, square))
 
-	// Another storage over the same memory is found out, too.
+	// Another storage of the same memory is detected too.
 	y := arange(t, 6)
 	buf, err := y.Buffer()
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// Big enough for several tiles and rests of tiles, in every element size.
+// Large enough for several tiles and partial tiles, in every element size.
 func TestTransposedCopyOfEverySize(t *testing.T) {
 	const rows, columns = 2*tile + 5, 3*tile + 1
 	for _, dtype := range []DType{U8, F16, F32, C64, C128} {

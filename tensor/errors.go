@@ -9,46 +9,46 @@ import (
 
 // Errors about the state of a tensor or its storage.
 var (
-	// ErrReadOnly is returned by operations that would write to a read-only
-	// storage. Clone the tensor and write to the clone.
+	// ErrReadOnly is returned by operations that would write to a read-only storage. Clone the tensor
+	// and write to the clone.
 	ErrReadOnly = errors.New("tensor: storage is read-only; clone it to write")
 
-	// ErrReleased is returned after Release of the storage. The caller kept a
-	// tensor that somebody else gave back.
+	// ErrReleased is returned after Release of the storage, which another user of the memory has
+	// called.
 	ErrReleased = errors.New("tensor: storage was released")
 
-	// ErrNotContiguous is returned where a view needs elements that lie one
-	// behind the other. Use Contiguous, Reshape or Clone.
+	// ErrNotContiguous is returned if a view requires adjacent elements. Use Contiguous, Reshape or
+	// Clone.
 	ErrNotContiguous = errors.New("tensor: elements are not contiguous; use Contiguous or Clone")
 
 	// ErrOverlap is returned by writes to a tensor whose elements share memory,
 	// as after Expand. Clone the tensor and write to the clone.
 	ErrOverlap = errors.New("tensor: elements share memory; clone the tensor to write")
 
-	// ErrUnaligned is returned where memory that came from outside does not
-	// start at a multiple of the element's alignment. Use Clone.
+	// ErrUnaligned is returned if memory that was not allocated by this package does not start at a
+	// multiple of the element's alignment. Use Clone.
 	ErrUnaligned = errors.New("tensor: memory is not aligned for the dtype; clone it")
 )
 
-// DTypeError is about a dtype that does not exist or does not fit.
+// DTypeError reports a dtype that does not exist or is unsuitable for the operation.
 type DTypeError struct {
-	Name   string // the dtype at fault
+	Name   string // the name of the dtype
 	Reason string
 }
 
 func (e *DTypeError) Error() string { return fmt.Sprintf("tensor: dtype %q: %s", e.Name, e.Reason) }
 
-// ShapeError is about a shape that cannot be, or does not fit the operation.
+// ShapeError reports a shape that is impossible, or unsuitable for the operation.
 type ShapeError struct {
-	Shape  []int // the shape at fault
+	Shape  []int // the invalid shape
 	Reason string
 }
 
 func (e *ShapeError) Error() string { return fmt.Sprintf("tensor: shape %v: %s", e.Shape, e.Reason) }
 
-// IndexError is about an index outside of what it points into.
+// IndexError reports an index out of range.
 type IndexError struct {
-	What  string // what is indexed, as in "dimension" or "storage"
+	What  string // the indexed object, such as "dimension" or "storage"
 	Index int
 	Len   int // valid indices are 0..Len-1
 }
@@ -57,18 +57,19 @@ func (e *IndexError) Error() string {
 	return fmt.Sprintf("tensor: %s index %d out of range [0, %d)", e.What, e.Index, e.Len)
 }
 
-// DeviceError is returned by operations on elements that the host cannot
-// address. Copy the memory to the host with the device's Kind first.
+// DeviceError is returned by operations on elements that the host cannot address. Copy the memory to
+// the host with the device's Kind first.
 type DeviceError struct{ Device device.Device }
 
 func (e *DeviceError) Error() string {
 	return fmt.Sprintf("tensor: memory on %v is not addressable by the host; copy it first", e.Device)
 }
 
-// SizeError is about a number of bytes that cannot be allocated.
+// SizeError reports a number of bytes that cannot be allocated, because it is impossible or the system
+// has no memory.
 type SizeError struct {
 	Size int
-	Err  error // what the operating system said, or nil
+	Err  error // of the operating system, or nil
 }
 
 func (e *SizeError) Error() string {
@@ -81,10 +82,10 @@ func (e *SizeError) Error() string {
 // Unwrap returns Err.
 func (e *SizeError) Unwrap() error { return e.Err }
 
-// LimitError is returned by a Pool whose limit leaves no room. Release
-// storages, wait with AllocWait, or raise PoolOptions.Limit.
+// LimitError is returned by a Pool if an allocation would exceed the limit. Release storages, wait with
+// AllocWait, or raise PoolOptions.Limit.
 type LimitError struct {
-	Size  int // bytes asked for, rounded up to a size of the pool
+	Size  int // requested bytes, rounded up to a size class of the pool
 	InUse int // bytes in use
 	Limit int
 }

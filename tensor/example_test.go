@@ -39,13 +39,13 @@ func ExamplePool() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for i := range values { // recycled memory is not zero
+	for i := range values { // reused memory is not zero
 		values[i] = 1
 	}
-	runtime.KeepAlive(x) // the slice alone does not keep pooled memory
+	runtime.KeepAlive(x) // the slice alone does not keep pooled memory alive
 	fmt.Println(pool.Stats().InUse>>20, "MiB in use")
 
-	x.Release() // the collector would do it some time later
+	x.Release() // otherwise the collector does it some time later
 	fmt.Println(pool.Stats().Idle>>20, "MiB ready for the next tensor")
 	// Output:
 	// 4 MiB in use

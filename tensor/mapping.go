@@ -5,12 +5,13 @@ import (
 	"runtime"
 )
 
-// mapping is memory from the operating system, off the Go heap where the
-// system offers that. It is unmapped once the mapping is unreachable and never
-// before: a stale user of released memory reads garbage but does not crash.
+// mapping is memory from the operating system, off the Go heap if the system supports that. It is
+// unmapped only after the *mapping has become unreachable, not when a storage in it is released, so
+// that a stale user of released memory reads arbitrary bytes but does not crash.
 type mapping struct{ data []byte }
 
-// newMapping maps size bytes. Fresh pages are zero.
+// newMapping returns a mapping of size bytes of zeroed memory, with size > 0. The error is a
+// *SizeError.
 func newMapping(size int) (*mapping, error) {
 	whole, data, err := mapMemory(size)
 	if err != nil {
@@ -21,8 +22,8 @@ func newMapping(size int) (*mapping, error) {
 	return m, nil
 }
 
-// sizeClass rounds size up to one of four sizes per doubling, so that memory
-// fits the next use although sizes differ a little.
+// sizeClass rounds size up to one of four sizes per power of two, so that memory can be reused for
+// slightly different sizes.
 func sizeClass(size int) int {
 	step := 1 << max(bits.Len(uint(size-1))-3, 0)
 	return (size + step - 1) &^ (step - 1)

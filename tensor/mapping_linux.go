@@ -7,8 +7,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 )
 
-// mapMemory maps at least size bytes of private anonymous memory. data is the
-// part of whole to use: it starts at a huge page where it can fill one.
+// mapMemory maps private anonymous memory and returns all of it as whole, for unmapMemory, and the size
+// bytes of it that the caller may use as data. If size is at least that of a huge page, data starts at
+// a multiple of that. The error is that of the system.
 func mapMemory(size int) (whole, data []byte, err error) {
 	if size < hugepage.Size {
 		whole, err = mapAnonymous(size)
@@ -28,9 +29,8 @@ func mapAnonymous(size int) ([]byte, error) {
 	return syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 }
 
-// discardMemory gives the pages back to the system. The addresses stay valid
-// and read as zero.
+// discardMemory returns the pages of data to the system. The addresses stay mapped and read as zero.
 func discardMemory(data []byte) { _ = syscall.Madvise(data, syscall.MADV_DONTNEED) }
 
-// unmapMemory takes what mapMemory returned as whole.
+// unmapMemory unmaps whole, which mapMemory returned; nothing may refer to that memory any more.
 func unmapMemory(whole []byte) { _ = syscall.Munmap(whole) }

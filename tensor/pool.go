@@ -1,6 +1,10 @@
 package tensor
 
 import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -8,63 +12,61 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 )
 
-// bigStorage is the size from which a Pool maps and recycles memory. Smaller
-// storages come from the Go heap, which is good at them.
+// bigStorage is the size in bytes from which a Pool maps and reuses memory. Smaller storages are
+// allocated from the Go heap.
 const bigStorage = 1 << 20
 
-// PoolOptions are the settings of a Pool. The zero value is a pool without
-// limits that gives idle memory back after a minute.
+// PoolOptions are the options of a Pool. The zero value is a pool without limits that returns idle
+// memory to the system after a minute.
 type PoolOptions struct {
-	// Limit bounds the bytes in use and idle together; 0 is no limit. Alloc
-	// fails with a *LimitError where storages in use leave no room.
+	// Limit bounds the total of bytes in use and idle; 0 is no limit. Alloc fails with a *LimitError if
+	// the storages in use would exceed it.
 	Limit int
 
-	// IdleLimit bounds the bytes kept for the next use; 0 is no limit.
+	// IdleLimit bounds the idle bytes, which are kept for reuse; 0 is no limit.
 	IdleLimit int
 
-	// IdleTime is how long memory is kept for the next use; 0 is a minute.
+	// IdleTime is how long idle memory is kept for reuse; 0 is a minute.
 	IdleTime time.Duration
 
-	// Growth is the number of bytes by which memory in use may grow before
-	// the pool starts a garbage collection, which does not know of this
-	// memory, to find storages that are unreachable; 0 is 256 MiB. More than
-	// that, the memory in use may double, as the Go heap does.
+	// Growth is the number of bytes by which memory in use may grow before the pool starts a garbage
+	// collection, to find unreachable storages; the collector's own pacing does not consider this
+	// memory. 0 is 256 MiB. Once more memory is in use it may double between collections, as the Go
+	// heap does.
 	Growth int
 }
 
-// Pool is an Allocator for big tensors: memory off the Go heap, in huge pages
-// where the system has them, used again and again. Storages below 1 MiB come
-// from the Go heap and do not count.
+// Pool is an Allocator for large tensors: memory off the Go heap, in huge pages if the system has them,
+// which is reused. Storages below 1 MiB are allocated from the Go heap and are not counted.
 //
-// Memory comes back by Storage.Release or when the garbage collector finds the
-// Storage unreachable. A Pool needs no Close: when it and its storages are
-// unreachable, the memory is gone. All methods may be called from any
-// goroutine.
+// Memory returns to the pool by Storage.Release, or when the garbage collector finds the Storage
+// unreachable. A Pool needs no Close: its memory is freed when it and its storages are unreachable. All
+// methods may be called from any goroutine.
 type Pool struct {
 	options PoolOptions
 
 	mu         sync.Mutex
-	idle       []idleMapping // the longest idle first
-	trimmer    *time.Timer   // nil while nothing is idle
-	returned   chan struct{} // closed when memory comes back; nil if nobody waits
-	collectAt  int           // bytes in use that start the next collection
+	idle       []idleMapping // in the order in which they became idle
+	trimmer    *time.Timer   // nil while there is no idle memory
+	returned   chan struct{} // closed when memory is returned; nil without waiting callers
+	collectAt  int           // bytes in use at which the next collection starts
 	collecting bool
 	stats      PoolStats
 }
 
-// PoolStats counts what a Pool did. Bytes are those of big storages, rounded up
-// to the pool's sizes.
+// PoolStats are the statistics of a Pool. They count only storages of 1 MiB or more, with their sizes
+// in bytes rounded up to size classes.
 type PoolStats struct {
 	InUse       int // bytes of storages that are neither released nor collected
-	Idle        int // bytes kept for the next use
-	Mapped      int // storages in fresh memory
-	Reused      int // storages in memory used before
-	Released    int // storages that came back by Release or by the collector
-	Trimmed     int // bytes given back to the system
-	Collections int // garbage collections that the pool started
+	Idle        int // bytes kept for reuse
+	Mapped      int // storages in newly mapped memory
+	Reused      int // storages in reused memory
+	Released    int // storages returned by Release or by the collector
+	Trimmed     int // bytes returned to the system
+	Collections int // garbage collections started by the pool
 }
 
-// NewPool makes a Pool.
+// NewPool returns an empty Pool.
 func NewPool(options PoolOptions) *Pool {
 	if options.IdleTime == 0 {
 		options.IdleTime = time.Minute
@@ -75,16 +77,16 @@ func NewPool(options PoolOptions) *Pool {
 	return &Pool{options: options, collectAt: options.Growth}
 }
 
-// Stats returns what the pool did so far.
+// Stats returns the statistics of the pool.
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// Alloc implements Allocator. It never waits. Where storages in use leave no
-// room below the limit it starts a garbage collection and fails with a
-// *LimitError; a *SizeError says that the system has no memory.
+// Alloc implements Allocator and never blocks. The contents of a storage of 1 MiB or more are
+// undefined. If the storages in use would exceed the limit it starts a garbage collection and fails
+// with a *LimitError. The error is a *SizeError if size is impossible or the system has no memory.
 func (p *Pool) Alloc(size int) (*Storage, error) {
 	if err := checkSize(size); err != nil {
 		return nil, err
@@ -92,32 +94,33 @@ func (p *Pool) Alloc(size int) (*Storage, error) {
 	if size < bigStorage {
 		return heapStorage(size), nil
 	}
-	m, err := p.take(sizeClass(size))
+	m, err := p.acquire(sizeClass(size))
 	if err != nil {
 		return nil, err
 	}
-	return p.lend(m, size)
+	return p.newStorage(m, size)
 }
 
-// lend makes a storage of memory that was taken.
-func (p *Pool) lend(m *mapping, size int) (*Storage, error) {
-	// The storage keeps this function, and with it m, also after Release, so
-	// that nothing is unmapped under a tensor that somebody kept.
+// newStorage returns a storage of the first size bytes of m, which acquire returned. m returns to the
+// pool when the storage is released or unreachable.
+func (p *Pool) newStorage(m *mapping, size int) (*Storage, error) {
+	// The storage retains this function, and thereby m, even after Release, so that memory is not
+	// unmapped while a tensor refers to it.
 	return NewStorage(device.Bytes(m.data[:size:size]), func() { p.put(m) })
 }
 
-// take finds idle memory of that size, or room below the limit for fresh
-// memory.
-func (p *Pool) take(size int) (*mapping, error) {
+// acquire returns idle memory of exactly size bytes, or maps new memory, and counts it as in use. size
+// must be a size class. The error is a *LimitError or a *SizeError. The caller must not hold p.mu.
+func (p *Pool) acquire(size int) (*mapping, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.InUse += size
-	p.pace()
+	p.collectIfGrown()
 	if m := p.takeIdle(size); m != nil {
 		p.stats.Reused++
 		return m, nil
 	}
-	m, err := p.takeFresh(size)
+	m, err := p.mapFresh(size)
 	if err != nil {
 		p.stats.InUse -= size
 		return nil, err
@@ -126,8 +129,10 @@ func (p *Pool) take(size int) (*mapping, error) {
 	return m, nil
 }
 
-// takeFresh maps memory that take has counted as in use already.
-func (p *Pool) takeFresh(size int) (*mapping, error) {
+// mapFresh maps size bytes, which the caller has already counted as in use. To stay within the limit it
+// discards idle memory; the error is a *LimitError if the memory in use alone exceeds the limit, or a
+// *SizeError. The caller holds p.mu.
+func (p *Pool) mapFresh(size int) (*mapping, error) {
 	if limit := p.options.Limit; limit > 0 {
 		if p.stats.InUse > limit {
 			p.collect()
@@ -138,17 +143,159 @@ func (p *Pool) takeFresh(size int) (*mapping, error) {
 	return newMapping(size)
 }
 
-// put takes back the memory of a storage.
+// put makes m, the memory of a storage that was released or collected, idle, and wakes callers of
+// AllocWait. The caller must not hold p.mu.
 func (p *Pool) put(m *mapping) {
 	invariants.Scribble(m.data)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.InUse -= len(m.data)
 	p.stats.Released++
-	p.unpace()
-	p.keep(m)
+	p.lowerCollectAt()
+	p.addIdle(m)
 	if p.returned != nil {
 		close(p.returned)
 		p.returned = nil
 	}
+}
+
+// idleMapping is memory that is kept for reuse, and the time at which it became idle.
+type idleMapping struct {
+	*mapping
+	since time.Time
+}
+
+// addIdle appends m to the idle memory, discards the oldest beyond IdleLimit, and starts the timer of
+// trimOld unless it runs. The caller holds p.mu.
+func (p *Pool) addIdle(m *mapping) {
+	p.idle = append(p.idle, idleMapping{m, time.Now()})
+	p.stats.Idle += len(m.data)
+	if p.options.IdleLimit > 0 {
+		p.shrinkIdle(p.options.IdleLimit)
+	}
+	if p.trimmer == nil {
+		p.trimmer = time.AfterFunc(p.options.IdleTime, p.trimOld)
+	}
+}
+
+// takeIdle removes and returns the most recently used idle memory of exactly size bytes, which is most
+// likely cached; nil if there is none. The caller holds p.mu.
+func (p *Pool) takeIdle(size int) *mapping {
+	for i, m := range slices.Backward(p.idle) {
+		if len(m.data) == size {
+			p.idle = slices.Delete(p.idle, i, i+1)
+			p.stats.Idle -= size
+			return m.mapping
+		}
+	}
+	return nil
+}
+
+// shrinkIdle returns idle memory to the system, the longest idle first, until at most limit bytes are
+// idle. limit must not be negative. The caller holds p.mu.
+func (p *Pool) shrinkIdle(limit int) {
+	n := 0
+	for left := p.stats.Idle; left > limit; n++ {
+		left -= len(p.idle[n].data)
+	}
+	p.discard(n)
+}
+
+// discard removes the n longest idle mappings from the pool: their pages return to the system at once,
+// their addresses when the garbage collector finds the mappings unreachable. The caller holds p.mu.
+func (p *Pool) discard(n int) {
+	for _, m := range p.idle[:n] {
+		discardMemory(m.data)
+		p.stats.Idle -= len(m.data)
+		p.stats.Trimmed += len(m.data)
+	}
+	p.idle = slices.Delete(p.idle, 0, n)
+}
+
+// Trim returns all idle memory to the system.
+func (p *Pool) Trim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.discard(len(p.idle))
+}
+
+// trimOld returns memory to the system that has been idle for IdleTime, and restarts the timer for the
+// remaining idle memory. The timer calls it; the caller must not hold p.mu.
+func (p *Pool) trimOld() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for n < len(p.idle) && time.Since(p.idle[n].since) >= p.options.IdleTime {
+		n++
+	}
+	p.discard(n)
+	p.trimmer = nil
+	if len(p.idle) > 0 {
+		p.trimmer = time.AfterFunc(p.options.IdleTime-time.Since(p.idle[0].since), p.trimOld)
+	}
+}
+
+// AllocWait is Alloc, but where Alloc would fail with a *LimitError it waits until enough memory is
+// returned to the pool. While it waits it starts garbage collections at increasing intervals. If ctx
+// ends it returns ctx.Err(); for a size above the limit it returns a *LimitError at once.
+func (p *Pool) AllocWait(ctx context.Context, size int) (*Storage, error) {
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		returned := p.memoryReturned()
+		s, err := p.Alloc(size)
+		limit, full := errors.AsType[*LimitError](err)
+		if !full || limit.Size > limit.Limit {
+			return s, err
+		}
+		retry := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			retry.Stop()
+			return nil, ctx.Err()
+		case <-returned:
+		case <-retry.C:
+		}
+		retry.Stop()
+	}
+}
+
+// memoryReturned returns a channel that is closed when memory is next returned to the pool. The caller
+// must not hold p.mu.
+func (p *Pool) memoryReturned() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.returned == nil {
+		p.returned = make(chan struct{})
+	}
+	return p.returned
+}
+
+// collectIfGrown starts a garbage collection and raises collectAt if the bytes in use have reached it.
+// The caller holds p.mu.
+func (p *Pool) collectIfGrown() {
+	if p.stats.InUse >= p.collectAt {
+		p.collectAt = p.stats.InUse + max(p.stats.InUse, p.options.Growth)
+		p.collect()
+	}
+}
+
+// lowerCollectAt lowers collectAt, the bytes in use at which the next collection starts, to what the
+// bytes now in use require. It is called after they have decreased. The caller holds p.mu.
+func (p *Pool) lowerCollectAt() {
+	p.collectAt = min(p.collectAt, p.stats.InUse+max(p.stats.InUse, p.options.Growth))
+}
+
+// collect starts a garbage collection on another goroutine, unless one that the pool started is still
+// running. It does not wait for the collection. The caller holds p.mu.
+func (p *Pool) collect() {
+	if p.collecting {
+		return
+	}
+	p.collecting = true
+	p.stats.Collections++
+	go func() {
+		runtime.GC()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.collecting = false
+	}()
 }

@@ -19,7 +19,7 @@ import (
 
 const mib = 1 << 20
 
-// mustAlloc allocates and fills the storage with b.
+// mustAlloc allocates a storage and fills it with b.
 func mustAlloc(t testing.TB, a Allocator, size int, b byte) *Storage {
 	t.Helper()
 	s, err := a.Alloc(size)
@@ -110,7 +110,7 @@ func TestPoolLimit(t *testing.T) {
 	require.Equal(t, 1, p.Stats().Collections, "unreachable storages are looked for")
 
 	b.Release()
-	c := mustAlloc(t, p, 2*mib, 3) // makes room by giving b's memory back
+	c := mustAlloc(t, p, 2*mib, 3) // returns b's memory to the system first
 	require.Equal(t, 4*mib, p.Stats().InUse)
 	require.Equal(t, mib, p.Stats().Trimmed)
 	require.Zero(t, p.Stats().Idle)
@@ -178,8 +178,8 @@ func TestPoolStartsCollections(t *testing.T) {
 	require.Equal(t, 4*mib, p.collectAt, "memory that came back lowers the threshold")
 }
 
-// Garbage must not pile up: the pool finds storages that nobody holds without
-// anybody else starting a collection.
+// Unreachable storages must not accumulate: the pool finds them without another reason for a
+// collection.
 func TestPoolCollectsGarbage(t *testing.T) {
 	p := NewPool(PoolOptions{Limit: 16 * mib, Growth: 4 * mib})
 	for i := range 100 {
@@ -256,7 +256,7 @@ func TestPoolFromManyGoroutines(t *testing.T) {
 	require.NotZero(t, stats.Reused)
 }
 
-// waitCollected collects garbage until all of a full pool's memory is back.
+// waitCollected starts garbage collections until all memory of a full pool has returned.
 func waitCollected(t *testing.T, p *Pool) {
 	t.Helper()
 	s, err := p.AllocWait(t.Context(), p.options.Limit)
@@ -318,8 +318,7 @@ func TestWhatKeepsMemoryAlive(t *testing.T) {
 	}
 }
 
-// A tensor that outlives Release and the pool's idle memory is a mistake that
-// must show as an error, not as a crash.
+// Use of a tensor after Release, and after its memory was unmapped, must cause an error, not a crash.
 func TestStaleTensorDoesNotCrash(t *testing.T) {
 	p := NewPool(PoolOptions{})
 	x, err := Alloc(p, U8, 2*mib)

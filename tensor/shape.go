@@ -1,24 +1,25 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 )
 
-// MaxRank is the largest number of dimensions of a tensor.
+// MaxRank is the maximum number of dimensions of a tensor.
 const MaxRank = 64
 
-// mul multiplies two numbers that are not negative; ok is false if the product
-// is no int.
+// mul returns the product of two numbers that are not negative; ok is false if it does not fit into an
+// int.
 func mul(a, b int) (product int, ok bool) {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	return int(low), high == 0 && low <= math.MaxInt
 }
 
-// NumElements is the product of the dimensions, 1 for a scalar. The error is a
-// *ShapeError if a dimension is negative, there are more than MaxRank, or the
-// number does not fit an int, dimensions of zero left aside.
+// NumElements returns the product of the dimensions, 1 for a scalar. The error is a *ShapeError if a
+// dimension is negative, if there are more than MaxRank, or if the product of the dimensions that are
+// not 0 does not fit into an int.
 func NumElements(shape []int) (int, error) {
 	if len(shape) > MaxRank {
 		return 0, &ShapeError{Shape: shape[:MaxRank], Reason: fmt.Sprintf("begins a shape of %d dimensions; the limit is %d", len(shape), MaxRank)}
@@ -43,8 +44,9 @@ func NumElements(shape []int) (int, error) {
 	return n, nil
 }
 
-// ByteSize is the number of bytes of a contiguous tensor. The error is that of
-// NumElements, or a *DTypeError.
+// ByteSize returns the number of bytes of a contiguous tensor of that dtype and shape. The error is a
+// *DTypeError if dtype is not valid, that of NumElements, or a *ShapeError if the size does not fit
+// into an int.
 func ByteSize(dtype DType, shape []int) (int, error) {
 	if !dtype.Valid() {
 		return 0, &DTypeError{Name: dtype.String(), Reason: "is not an element type"}
@@ -60,7 +62,8 @@ func ByteSize(dtype DType, shape []int) (int, error) {
 	return size, nil
 }
 
-// rowMajor is the strides of a contiguous tensor of that valid shape.
+// rowMajor returns the strides, in elements, of a contiguous tensor of the given shape, which must be
+// valid.
 func rowMajor(shape []int) []int {
 	strides := make([]int, len(shape))
 	fillRowMajor(strides, shape)
@@ -75,8 +78,9 @@ func fillRowMajor(strides, shape []int) {
 	}
 }
 
-// checkStrided fails unless every element of the described tensor lies among
-// the first limit elements of a storage.
+// checkStrided returns an error unless every element of a tensor of that shape, strides and offset, all
+// counted in elements, is among the first limit elements of its storage. The error is a *ShapeError, or
+// an *IndexError for an element outside the storage.
 func checkStrided(shape, strides []int, offset, limit int) error {
 	n, err := NumElements(shape)
 	if err != nil {
@@ -103,4 +107,84 @@ func checkStrided(shape, strides []int, offset, limit int) error {
 		return &IndexError{What: "storage", Index: last, Len: limit}
 	}
 	return nil
+}
+
+// View returns a view of the elements of t, in row-major order, in another shape. The error is a
+// *ShapeError if the numbers of elements differ, or ErrNotContiguous if no strides can express the
+// view; Reshape copies in that case.
+func (t *Tensor) View(shape ...int) (*Tensor, error) {
+	n, err := NumElements(shape)
+	if err != nil {
+		return nil, err
+	}
+	if n != t.Len() {
+		return nil, &ShapeError{Shape: shape, Reason: fmt.Sprintf("does not fit the %d elements of %v", t.Len(), t)}
+	}
+	axes, ok := t.restride(shape)
+	if !ok {
+		return nil, ErrNotContiguous
+	}
+	return t.view(axes, t.offset), nil
+}
+
+// Reshape returns the elements of t, in row-major order, in another shape: a View of t if strides can
+// express it, and otherwise a View of a copy on the Go heap. The error is a *ShapeError if the numbers
+// of elements differ, or that of Clone.
+func (t *Tensor) Reshape(shape ...int) (*Tensor, error) {
+	v, err := t.View(shape...)
+	if !errors.Is(err, ErrNotContiguous) {
+		return v, err
+	}
+	c, err := t.Clone()
+	if err != nil {
+		return nil, err
+	}
+	return c.View(shape...)
+}
+
+// restride returns the size and stride of each dimension of a view of t in another shape, which must
+// have the same number of elements; ok is false if no strides can express the view. It merges the
+// dimensions of t into runs of evenly spaced elements, and divides each run according to the shape.
+func (t *Tensor) restride(shape []int) (axes []axis, ok bool) {
+	axes = make([]axis, len(shape))
+	if t.Len() == 0 {
+		for i, stride := range rowMajor(shape) {
+			axes[i] = axis{shape[i], stride}
+		}
+		return axes, true
+	}
+	runs := t.runs()
+	next, left, stride := len(runs)-1, 1, 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		if left == 1 && shape[i] > 1 {
+			left, stride = runs[next].size, runs[next].stride
+			next--
+		}
+		if left%shape[i] != 0 {
+			return nil, false
+		}
+		axes[i] = axis{shape[i], stride}
+		left /= shape[i]
+		stride *= shape[i]
+	}
+	return axes, true
+}
+
+// runs returns the dimensions of t, outermost first, without those of size 1. Neighbouring dimensions
+// are merged into one where a step of the outer one spans the whole of the inner one.
+func (t *Tensor) runs() []axis {
+	var runs []axis
+	for i, size := range t.shape {
+		if size == 1 {
+			continue
+		}
+		a := axis{size, t.strides[i]}
+		if last := len(runs) - 1; last >= 0 && runs[last].stride == a.size*a.stride {
+			a.size *= runs[last].size
+			runs[last] = a
+			continue
+		}
+		runs = append(runs, a)
+	}
+	return runs
 }

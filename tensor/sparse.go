@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -8,14 +9,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Sparse is a tensor in coordinate form: only some places are listed, all
-// others are zero. A place listed more than once has the sum of its values.
+// Sparse is a tensor in coordinate form: it lists the values of some positions, and all others are
+// zero. A position that is listed repeatedly has the sum of its values.
 //
-// The first dimensions of the shape are sparse: column k of the indices, an
-// I64 tensor of shape [sparse dimensions, n], says where the k-th value lies.
-// The dimensions behind them are dense: each value is a tensor of that shape,
-// and the values together have the shape [n, dense dimensions...]. Often there
-// are none, and values are single numbers.
+// The first dimensions of the shape are sparse: column k of the indices, an I64 tensor of shape [sparse
+// dimensions, n], is the position of the k-th value. The remaining dimensions are dense: each value is
+// a tensor of that shape, and the values together have the shape [n, dense dimensions...]. Often there
+// are none, and each value is a single number.
 type Sparse struct {
 	indices   *Tensor
 	values    *Tensor
@@ -23,11 +23,11 @@ type Sparse struct {
 	coalesced bool
 }
 
-// NewSparse makes a sparse tensor of that shape. It keeps both tensors, not
-// copies, and they must not change any more. The error is a *DTypeError unless
-// indices is I64, a *ShapeError where the shapes do not fit each other, an
-// *IndexError for an index outside of the shape, or ErrOverlap where elements
-// of either share memory: a little memory must not stand for many values.
+// NewSparse returns a sparse tensor of that shape. It retains both tensors, whose elements the caller
+// must not change any more. The error is a *DTypeError unless indices is I64, a *ShapeError if the
+// shapes are inconsistent, an *IndexError for an index outside the shape, ErrOverlap if elements of
+// either tensor share memory, since a peer could otherwise claim many values with little memory, or
+// ErrReleased or a *DeviceError if the indices cannot be read.
 func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 	if indices.dtype != I64 {
 		return nil, &DTypeError{Name: indices.dtype.String(), Reason: "cannot index a sparse tensor; want i64"}
@@ -42,15 +42,16 @@ func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 	if indices.selfOverlaps() || values.selfOverlaps() {
 		return nil, ErrOverlap
 	}
-	places, err := s.places()
+	positions, err := s.positions()
 	if err != nil {
 		return nil, err
 	}
-	s.coalesced = ascending(places)
+	s.coalesced = ascending(positions)
 	return s, nil
 }
 
-// checkShapes fails unless indices, values and shape belong together.
+// checkShapes returns a *ShapeError unless the shapes of indices and values are consistent with that of
+// s.
 func (s *Sparse) checkShapes() error {
 	if s.indices.Rank() != 2 {
 		return &ShapeError{Shape: s.indices.shape, Reason: "cannot be that of indices; want [sparse dimensions, n]"}
@@ -65,63 +66,62 @@ func (s *Sparse) checkShapes() error {
 	return nil
 }
 
-// places is, for each value, the number of its place among the places of the
-// sparse dimensions in row-major order.
-func (s *Sparse) places() ([]int, error) {
+// positions returns, for each value, its position in the sparse dimensions as a row-major index. The
+// error is an *IndexError for an index outside the shape, ErrReleased or a *DeviceError.
+func (s *Sparse) positions() ([]int, error) {
 	packed, owner, err := s.indices.packed()
 	if err != nil {
 		return nil, err
 	}
 	sparse, n := s.indices.shape[0], s.indices.shape[1]
-	places := make([]int, n)
+	positions := make([]int, n)
 	for dim, size := range s.shape[:sparse] {
-		for k := range places {
+		for k := range positions {
 			index := load[int64](packed[(dim*n+k)*8:])
 			if index < 0 || index >= int64(size) {
 				return nil, &IndexError{What: fmt.Sprintf("sparse dimension %d", dim), Index: int(index), Len: size}
 			}
-			places[k] = places[k]*size + int(index)
+			positions[k] = positions[k]*size + int(index)
 		}
 	}
 	runtime.KeepAlive(owner)
-	return places, nil
+	return positions, nil
 }
 
-// ascending reports whether each place is listed once, in order.
-func ascending(places []int) bool {
-	for k := 1; k < len(places); k++ {
-		if places[k] <= places[k-1] {
+// ascending reports whether each position is greater than the one before it.
+func ascending(positions []int) bool {
+	for k := 1; k < len(positions); k++ {
+		if positions[k] <= positions[k-1] {
 			return false
 		}
 	}
 	return true
 }
 
-// DType is the type of the values.
+// DType returns the type of the values.
 func (s *Sparse) DType() DType { return s.values.dtype }
 
-// Shape is the size of each dimension. The caller must not change it.
+// Shape returns the size of each dimension. The caller must not change it.
 func (s *Sparse) Shape() []int { return s.shape }
 
-// Indices says where the values lie: I64 [sparse dimensions, n].
+// Indices returns the positions of the values: I64 [sparse dimensions, n].
 func (s *Sparse) Indices() *Tensor { return s.indices }
 
-// Values is the values: [n, dense dimensions...].
+// Values returns the values: [n, dense dimensions...].
 func (s *Sparse) Values() *Tensor { return s.values }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (s *Sparse) Len() int { return s.indices.shape[1] }
 
-// Device is where the values live.
+// Device returns the device of the values.
 func (s *Sparse) Device() device.Device { return s.values.Device() }
 
-// Coalesced reports whether the places are listed in row-major order and none
-// twice.
+// Coalesced reports whether the positions are listed in row-major order without duplicates.
 func (s *Sparse) Coalesced() bool { return s.coalesced }
 
-// EqualSparse reports whether a and b have the same dtype and shape and list
-// the same values, bit for bit, at the same places in the same order. Coalesce
-// both first to compare what they stand for.
+// EqualSparse reports whether a and b have the same dtype and shape and list the same values, bit for
+// bit, at the same positions in the same order. Coalesce both first to compare the represented tensors.
+// The error is ErrReleased or a *DeviceError.
 func EqualSparse(a, b *Sparse) (bool, error) {
 	if !slices.Equal(a.shape, b.shape) {
 		return false, nil
@@ -131,4 +131,156 @@ func EqualSparse(a, b *Sparse) (bool, error) {
 		return false, err
 	}
 	return Equal(a.values, b.values)
+}
+
+// Coalesce returns a tensor that lists each position once, in row-major order, with the sum of its
+// values: s itself if it is coalesced, otherwise a copy on the Go heap. Values are added in the order
+// in which they are listed, and each sum is rounded to the dtype. The error is a *DTypeError for bools
+// at the same position, which have no sum, ErrReleased or a *DeviceError.
+func (s *Sparse) Coalesce() (*Sparse, error) {
+	if s.coalesced {
+		return s, nil
+	}
+	positions, err := s.positions()
+	if err != nil {
+		return nil, err
+	}
+	order := make([]int, len(positions))
+	for k := range order {
+		order[k] = k
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(positions[a], positions[b]) })
+	groups := groupByPosition(order, positions)
+	indices, err := s.pickIndices(groups)
+	if err != nil {
+		return nil, err
+	}
+	values, err := s.sumValues(groups)
+	if err != nil {
+		return nil, err
+	}
+	return &Sparse{indices: indices, values: values, shape: s.shape, coalesced: true}, nil
+}
+
+// groupByPosition divides order, which lists the numbers of the values sorted by position, into one
+// slice for each position. The slices share the memory of order.
+func groupByPosition(order, positions []int) [][]int {
+	var groups [][]int
+	for start, end := 0, 0; start < len(order); start = end {
+		for end < len(order) && positions[order[end]] == positions[order[start]] {
+			end++
+		}
+		groups = append(groups, order[start:end])
+	}
+	return groups
+}
+
+// pickIndices returns the indices, an I64 tensor of shape [sparse dimensions, number of groups], of the
+// first value of each group. A group is a list of numbers of values and is not empty. The error is
+// ErrReleased or a *DeviceError.
+func (s *Sparse) pickIndices(groups [][]int) (*Tensor, error) {
+	packed, owner, err := s.indices.packed()
+	if err != nil {
+		return nil, err
+	}
+	sparse, n := s.indices.shape[0], s.indices.shape[1]
+	picked := make([]int64, 0, sparse*len(groups))
+	for dim := range sparse {
+		for _, group := range groups {
+			picked = append(picked, load[int64](packed[(dim*n+group[0])*8:]))
+		}
+	}
+	runtime.KeepAlive(owner)
+	return FromSlice(picked, sparse, len(groups))
+}
+
+// sumValues returns a tensor on the Go heap with one value for each group: the sum of the values whose
+// numbers the group lists. The error is a *DTypeError if a group has several values and the dtype has
+// no sum, ErrReleased or a *DeviceError.
+func (s *Sparse) sumValues(groups [][]int) (*Tensor, error) {
+	packed, owner, err := s.values.packed()
+	if err != nil {
+		return nil, err
+	}
+	add, ok := adders[s.values.dtype]
+	if !ok && len(groups) < s.Len() {
+		return nil, &DTypeError{Name: s.values.dtype.String(), Reason: "cannot be summed, and a position is listed twice"}
+	}
+	sum, err := Zeros(s.values.dtype, append([]int{len(groups)}, s.values.shape[1:]...)...)
+	if err != nil {
+		return nil, err
+	}
+	size := len(packed) / max(s.Len(), 1)
+	for i, group := range groups {
+		to := sum.storage.host[i*size:][:size]
+		copy(to, packed[group[0]*size:])
+		for _, k := range group[1:] {
+			add(to, packed[k*size:])
+		}
+	}
+	runtime.KeepAlive(owner)
+	return sum, nil
+}
+
+// ToDense returns the represented tensor, contiguous and on the Go heap. A few values can represent a
+// huge tensor: bound the shape that a peer claims. The error is that of Coalesce, a *SizeError or a
+// *DeviceError.
+func (s *Sparse) ToDense() (*Tensor, error) {
+	s, err := s.Coalesce()
+	if err != nil {
+		return nil, err
+	}
+	positions, err := s.positions()
+	if err != nil {
+		return nil, err
+	}
+	packed, owner, err := s.values.packed()
+	if err != nil {
+		return nil, err
+	}
+	dense, err := Zeros(s.values.dtype, s.shape...)
+	if err != nil {
+		return nil, err
+	}
+	size := len(packed) / max(len(positions), 1)
+	for k, position := range positions {
+		copy(dense.storage.host[position*size:], packed[k*size:][:size])
+	}
+	runtime.KeepAlive(owner)
+	return dense, nil
+}
+
+// adders contains, for each dtype that has a sum, a function that adds packed elements to as many
+// others.
+var adders = map[DType]func(sum, values []byte){
+	U8:   addNumbers[uint8],
+	I8:   addNumbers[int8],
+	I16:  addNumbers[int16],
+	I32:  addNumbers[int32],
+	I64:  addNumbers[int64],
+	F16:  addFloat16s,
+	BF16: addBFloat16s,
+	F32:  addNumbers[float32],
+	F64:  addNumbers[float64],
+	C64:  addNumbers[complex64],
+	C128: addNumbers[complex128],
+}
+
+func addNumbers[T uint8 | int8 | int16 | int32 | int64 | float32 | float64 | complex64 | complex128](sum, values []byte) {
+	size := DTypeOf[T]().Size()
+	for at := 0; at < len(sum); at += size {
+		store(sum[at:], load[T](sum[at:])+load[T](values[at:]))
+	}
+}
+
+func addFloat16s(sum, values []byte) {
+	for at := 0; at < len(sum); at += 2 {
+		store(sum[at:], ToFloat16(load[Float16](sum[at:]).Float32()+load[Float16](values[at:]).Float32()))
+	}
+}
+
+func addBFloat16s(sum, values []byte) {
+	for at := 0; at < len(sum); at += 2 {
+		store(sum[at:], ToBFloat16(load[BFloat16](sum[at:]).Float32()+load[BFloat16](values[at:]).Float32()))
+	}
 }

@@ -61,7 +61,7 @@ func TestSparseWithDenseDimensions(t *testing.T) {
 	require.Equal(t, []int32{3, 4, 0, 0, 6, 8, 0, 0}, must(Data[int32](dense)))
 }
 
-// Views must be read through their strides.
+// Views must be read with their strides.
 func TestSparseOfViews(t *testing.T) {
 	pairs := must(FromSlice([]int64{0, 1, 1, 0, 1, 1}, 3, 2))
 	indices := must(pairs.Transpose(0, 1))
@@ -123,7 +123,7 @@ func TestNewSparseRefuses(t *testing.T) {
 		require.ErrorAs(t, err, &typed)
 		require.Equal(t, 5, typed.Len)
 	}
-	// A few bytes must not make us look at, let alone allocate, terabytes.
+	// A few bytes must not cause reading, or allocation, of terabytes.
 	many := must(one.Expand(1, 1<<40))
 	_, err = NewSparse(many, must(value.Expand(1<<40)), 6)
 	require.ErrorIs(t, err, ErrOverlap)
@@ -132,7 +132,7 @@ func TestNewSparseRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrOverlap)
 }
 
-// Indices that change behind our back must not lead outside of the memory.
+// Indices that change after NewSparse must not cause access outside the memory.
 func TestSparseChecksIndicesAgain(t *testing.T) {
 	indices := must(FromSlice([]int64{1, 0}, 1, 2))
 	values := must(FromSlice([]float32{1, 2}, 2))

@@ -1,18 +1,21 @@
 package tensor
 
 import (
+	"math"
 	"runtime"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 )
 
-// Storage is a piece of memory on a device that tensors view. It is held by
-// pointer; two tensors share memory if they have the same *Storage.
+// Storage is a region of memory on a device that tensors view. It is used by pointer; two tensors share
+// memory if they have the same *Storage.
 //
-// When a Storage becomes unreachable its memory goes back to where it came
-// from; see the package comment for what keeps it reachable.
+// When a Storage becomes unreachable its memory returns to its allocator; see the package comment for
+// what keeps it reachable.
 type Storage struct {
 	buf      device.Buffer
 	host     []byte // nil if the host cannot address the memory
@@ -20,16 +23,16 @@ type Storage struct {
 	cleanup  runtime.Cleanup
 	readOnly atomic.Bool
 	released atomic.Bool
-	first    atomic.Pointer[roomyTensor] // room for the tensor that views it first, until that is made; nil without
+	first    atomic.Pointer[tensorWithDims] // preallocated first tensor, nil once it is used
 }
 
-// NewStorage makes a Storage of the memory of buf, host memory in one segment
+// NewStorage returns a Storage of the memory of buf, without a copy. buf is host memory in one segment
 // or memory of another device.
 //
-// release, if not nil, is called exactly once: by Release, or from a goroutine
-// of the runtime some time after the Storage has become unreachable. It must
-// not block, and must not refer to the Storage, which would then never become
-// unreachable. The error is ErrNotContiguous if buf has several segments.
+// release, if not nil, is called exactly once: by Release, or from a goroutine of the runtime some time
+// after the Storage has become unreachable. It must not block, and must not refer to the Storage, which
+// would then never become unreachable. The error is ErrNotContiguous if buf is host memory in several
+// segments; release is not called then.
 func NewStorage(buf device.Buffer, release func()) (*Storage, error) {
 	host, ok := buf.Contiguous()
 	if buf.IsHost() && !ok {
@@ -42,23 +45,22 @@ func NewStorage(buf device.Buffer, release func()) (*Storage, error) {
 	return s, nil
 }
 
-// Len is the size in bytes.
+// Len returns the size in bytes.
 func (s *Storage) Len() int { return s.buf.Len() }
 
-// Device is where the memory lives.
+// Device returns the device on which the memory is.
 func (s *Storage) Device() device.Device { return s.buf.Device() }
 
-// ReadOnly reports whether the elements must not change.
+// ReadOnly reports whether SetReadOnly has made the memory read-only: the elements must not change.
 func (s *Storage) ReadOnly() bool { return s.readOnly.Load() }
 
-// SetReadOnly freezes or thaws the memory: while it is read-only, operations
-// that write return ErrReadOnly. Slices and buffers taken out before are not
-// stopped. Freeze a Storage that somebody else reads or that lies in memory
-// mapped for reading only.
+// SetReadOnly sets whether the memory is read-only. While it is, operations of this package that would
+// write return ErrReadOnly; slices and buffers obtained before can still be written to. Use it for a
+// Storage that other goroutines or processes read, or whose memory is mapped read-only.
 func (s *Storage) SetReadOnly(on bool) { s.readOnly.Store(on) }
 
-// Buffer is the memory as a pipe takes it. The Buffer and its slices keep the
-// Storage alive. Who writes to it has asked ReadOnly before. The error is
+// Buffer returns the memory, not a copy, for use with a pipe. The Buffer and its slices keep the
+// Storage reachable. A caller that writes to the Buffer must check ReadOnly first. The error is
 // ErrReleased.
 func (s *Storage) Buffer() (device.Buffer, error) {
 	if err := s.check(); err != nil {
@@ -67,9 +69,9 @@ func (s *Storage) Buffer() (device.Buffer, error) {
 	return s.buf.WithOwner(s), nil
 }
 
-// Bytes is the memory itself. The slice does not keep s alive: call
-// runtime.KeepAlive(s) behind its last use. It must not be written to if s is
-// ReadOnly. The error is ErrReleased or a *DeviceError.
+// Bytes returns the memory, not a copy. The slice does not keep s reachable: call runtime.KeepAlive(s)
+// after its last use. The caller must not write to the slice if s is ReadOnly. The error is
+// ErrReleased, or a *DeviceError if the host cannot address the memory.
 func (s *Storage) Bytes() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -80,10 +82,9 @@ func (s *Storage) Bytes() ([]byte, error) {
 	return s.host, nil
 }
 
-// Release gives the memory back now instead of when s becomes unreachable.
-// The caller knows that nobody uses the memory any more: no tensor, no buffer
-// on its way through a pipe. Releasing again does nothing, or panics in builds
-// with the tag "invariants".
+// Release returns the memory to its allocator now, instead of when s becomes unreachable. The caller
+// must make sure that no tensor, slice or buffer in a pipe uses the memory any more; later operations
+// fail with ErrReleased. A further Release does nothing, or panics in builds with the tag "invariants".
 func (s *Storage) Release() {
 	first := s.released.CompareAndSwap(false, true)
 	invariants.Check(first, "tensor: storage of %d bytes released twice", s.Len())
@@ -91,15 +92,94 @@ func (s *Storage) Release() {
 		s.cleanup.Stop()
 		s.release()
 	}
-	runtime.KeepAlive(s) // or Stop could come after the cleanup
+	runtime.KeepAlive(s) // otherwise Stop could run after the cleanup
 }
 
-// check fails if the memory was given back.
+// check returns ErrReleased if the memory was released, or panics then in builds with the tag
+// "invariants".
 func (s *Storage) check() error {
 	released := s.released.Load()
 	invariants.Check(!released, "tensor: storage of %d bytes used after Release", s.Len())
 	if released {
 		return ErrReleased
+	}
+	return nil
+}
+
+// Allocator creates storages. A runtime that manages its own memory implements it with NewStorage.
+type Allocator interface {
+	// Alloc returns a storage of size bytes with undefined contents, aligned for every dtype. The error
+	// for an impossible size is a *SizeError. It may be called from any goroutine.
+	Alloc(size int) (*Storage, error)
+}
+
+// Heap allocates zeroed memory from the Go heap. As with make, allocating more than the machine has
+// ends the process: bound sizes that a peer claims.
+type Heap struct{}
+
+// Alloc returns a storage of size bytes of zeros in garbage-collected memory. The error is a
+// *SizeError.
+func (Heap) Alloc(size int) (*Storage, error) {
+	if err := checkSize(size); err != nil {
+		return nil, err
+	}
+	return heapStorage(size), nil
+}
+
+// heapStorage returns a storage of size zero bytes in garbage-collected memory; size must have passed
+// checkSize. Release of the storage frees nothing, but in builds with the tag "invariants" it
+// overwrites the memory to expose stale uses.
+func heapStorage(size int) *Storage {
+	s, p := newHeapStorage(size)
+	s.first.Store(&s.inlineTensor)
+	s.buf, s.host = device.Bytes(p), p
+	if invariants.Enabled {
+		s.release = func() { invariants.Scribble(p) }
+	}
+	return &s.Storage
+}
+
+func newHeapStorage(size int) (*storageWithTensor, []byte) {
+	if size > inlineBytes {
+		return &storageWithTensor{}, heapBytes(size)
+	}
+	one := &smallStorage{}
+	return &one.storageWithTensor, unsafe.Slice((*byte)(unsafe.Pointer(&one.memory)), size)
+}
+
+// storageWithTensor is a Storage allocated together with the first tensor that views it, since most
+// storages have a tensor.
+type storageWithTensor struct {
+	Storage
+	inlineTensor tensorWithDims
+}
+
+// inlineBytes is the size in bytes up to which memory is allocated together with its Storage.
+const inlineBytes = 64
+
+// smallStorage is a storageWithTensor allocated together with its memory of at most inlineBytes bytes.
+type smallStorage struct {
+	storageWithTensor
+	memory [inlineBytes / 8]uint64
+}
+
+// heapBytes returns size zero bytes in garbage-collected memory, aligned for every dtype, which
+// make([]byte, size) is not for small sizes. Large memory may use huge pages.
+func heapBytes(size int) []byte {
+	if size >= hugepage.Size {
+		return hugepage.Make(size)
+	}
+	words := make([]uint64, (size+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), size)
+}
+
+// maxAlloc is the largest size that may succeed: the user half of a 48-bit address space. The runtime
+// panics for larger ones.
+const maxAlloc = min(1<<47, math.MaxInt)
+
+func checkSize(size int) error {
+	if size < 0 || size > maxAlloc {
+		return &SizeError{Size: size}
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ func (r region) Len() int { return int(r) }
 
 var npu = device.Device{Kind: "npu", Index: 1}
 
-// requireReleased checks what a call on released memory does in this build.
+// requireReleased checks the result of a call on released memory in this build.
 func requireReleased(t *testing.T, call func() error) {
 	t.Helper()
 	if invariants.Enabled {

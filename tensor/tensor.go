@@ -7,10 +7,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Tensor is a strided view of a Storage. The element at index (i, j, ...) is
-// the storage's element number offset + i*strides[0] + j*strides[1] + ...
+// Tensor is a strided view of a Storage. The element at index (i, j, ...) is element number offset +
+// i*strides[0] + j*strides[1] + ... of the storage.
 //
-// A Tensor never changes what it describes; only the elements can change.
+// Shape, strides, dtype and storage of a Tensor never change; only the elements can change.
 type Tensor struct {
 	storage *Storage
 	dtype   DType
@@ -19,11 +19,10 @@ type Tensor struct {
 	offset  int   // in elements
 }
 
-// Strided views the elements of s that shape, strides and offset, counted in
-// elements, describe. Strides must not be negative; with strides of zero, or
-// small ones, elements share memory. The slices are copied. The error is a
-// *DTypeError, a *ShapeError, or an *IndexError where an element would lie
-// outside of s.
+// Strided returns a view of the elements of s that shape, strides and offset, counted in elements,
+// describe. With strides of zero, or small ones, elements share memory. Shape and strides are copied.
+// The error is a *DTypeError, a *ShapeError, also for a negative stride, or an *IndexError if an
+// element would be outside s.
 func Strided(s *Storage, dtype DType, shape, strides []int, offset int) (*Tensor, error) {
 	if _, err := ByteSize(dtype, shape); err != nil {
 		return nil, err
@@ -31,53 +30,55 @@ func Strided(s *Storage, dtype DType, shape, strides []int, offset int) (*Tensor
 	if err := checkStrided(shape, strides, offset, s.Len()/dtype.Size()); err != nil {
 		return nil, err
 	}
-	t := blank(s, dtype, len(shape))
+	t := newTensor(s, dtype, len(shape))
 	t.offset = offset
 	copy(t.shape, shape)
 	copy(t.strides, strides)
 	return t, nil
 }
 
-// fewDims is the rank up to which shape and strides lie beside the Tensor.
-const fewDims = 4
+// inlineDims is the rank up to which shape and strides are allocated together with the Tensor.
+const inlineDims = 4
 
-// roomyTensor is a Tensor beside its shape and strides.
-type roomyTensor struct {
+// tensorWithDims is a Tensor allocated together with its shape and strides.
+type tensorWithDims struct {
 	Tensor
-	dims [2 * fewDims]int
+	dims [2 * inlineDims]int
 }
 
-// blank is a tensor whose shape and strides are to be filled in.
-func blank(s *Storage, dtype DType, rank int) *Tensor {
-	if rank > fewDims {
+// newTensor returns a tensor over s with offset 0 and slices of length rank for shape and strides,
+// which the caller must fill in.
+func newTensor(s *Storage, dtype DType, rank int) *Tensor {
+	if rank > inlineDims {
 		dims := make([]int, 2*rank)
 		return &Tensor{storage: s, dtype: dtype, shape: dims[:rank:rank], strides: dims[rank:]}
 	}
 	one := s.first.Swap(nil)
 	if one == nil {
-		one = &roomyTensor{}
+		one = &tensorWithDims{}
 	}
 	one.Tensor = Tensor{storage: s, dtype: dtype, shape: one.dims[:rank:rank], strides: one.dims[rank : 2*rank : 2*rank]}
 	return &one.Tensor
 }
 
-// FromStorage views the first elements of s in row-major order. The error is
-// that of Strided.
+// FromStorage returns a contiguous view of the first elements of s, in row-major order. The error is a
+// *DTypeError, a *ShapeError, or an *IndexError if s is too small.
 func FromStorage(s *Storage, dtype DType, shape ...int) (*Tensor, error) {
 	size, err := ByteSize(dtype, shape)
 	if err != nil {
 		return nil, err
 	}
 	if size > s.Len() {
-		return Strided(s, dtype, shape, rowMajor(shape), 0) // which says what is wrong
+		return Strided(s, dtype, shape, rowMajor(shape), 0) // returns the error
 	}
-	t := blank(s, dtype, len(shape))
+	t := newTensor(s, dtype, len(shape))
 	copy(t.shape, shape)
 	fillRowMajor(t.strides, shape)
 	return t, nil
 }
 
-// Alloc makes a contiguous tensor with undefined contents in memory from a.
+// Alloc returns a contiguous tensor with undefined contents in memory from a. The error is a
+// *DTypeError, a *ShapeError or that of a.
 func Alloc(a Allocator, dtype DType, shape ...int) (*Tensor, error) {
 	size, err := ByteSize(dtype, shape)
 	if err != nil {
@@ -90,11 +91,12 @@ func Alloc(a Allocator, dtype DType, shape ...int) (*Tensor, error) {
 	return FromStorage(s, dtype, shape...)
 }
 
-// Zeros makes a contiguous tensor of zeros on the Go heap.
+// Zeros returns a contiguous tensor of zeros on the Go heap. The error is a *DTypeError, a *ShapeError
+// or a *SizeError.
 func Zeros(dtype DType, shape ...int) (*Tensor, error) { return Alloc(Heap{}, dtype, shape...) }
 
-// FromSlice makes a contiguous tensor of values, in row-major order. It keeps
-// the slice, not a copy. The error is a *ShapeError unless the shape has as
+// FromSlice returns a contiguous tensor of values, in row-major order. The elements are values itself,
+// not a copy, and the tensor keeps the slice alive. The error is a *ShapeError unless the shape has as
 // many elements as values.
 func FromSlice[T Element](values []T, shape ...int) (*Tensor, error) {
 	n, err := NumElements(shape)
@@ -107,17 +109,16 @@ func FromSlice[T Element](values []T, shape ...int) (*Tensor, error) {
 	return FromBuffer(device.Bytes(bytesOf(values)), DTypeOf[T](), shape...)
 }
 
-// Scalar makes a tensor of no dimensions.
+// Scalar returns a tensor without dimensions whose only element is value.
 func Scalar[T Element](value T) *Tensor {
 	p := heapBytes(int(unsafe.Sizeof(value)))
 	store(p, value)
 	return &Tensor{storage: &Storage{buf: device.Bytes(p), host: p}, dtype: DTypeOf[T]()}
 }
 
-// FromBuffer makes a contiguous tensor of memory that came from elsewhere, as
-// from a pipe. It keeps the memory, and with it the Buffer's owner. The error
-// is a *ShapeError unless the tensor fills buf exactly, or ErrNotContiguous if
-// buf has several segments.
+// FromBuffer returns a contiguous tensor of existing memory, for example from a pipe, without a copy.
+// It keeps the memory and the Buffer's owner alive. The error is a *DTypeError, a *ShapeError unless
+// the tensor occupies buf exactly, or ErrNotContiguous if buf has several segments.
 func FromBuffer(buf device.Buffer, dtype DType, shape ...int) (*Tensor, error) {
 	size, err := ByteSize(dtype, shape)
 	if err != nil {
@@ -133,33 +134,32 @@ func FromBuffer(buf device.Buffer, dtype DType, shape ...int) (*Tensor, error) {
 	return FromStorage(s, dtype, shape...)
 }
 
-// DType is the type of the elements.
+// DType returns the type of the elements.
 func (t *Tensor) DType() DType { return t.dtype }
 
-// Rank is the number of dimensions.
+// Rank returns the number of dimensions.
 func (t *Tensor) Rank() int { return len(t.shape) }
 
-// Shape is the size of each dimension. The caller must not change it.
+// Shape returns the size of each dimension. The caller must not change the slice.
 func (t *Tensor) Shape() []int { return t.shape }
 
-// Strides is the distance in elements between neighbours, for each dimension.
-// The caller must not change it.
+// Strides returns, for each dimension, the distance in elements between neighbours. The caller must not
+// change the slice.
 func (t *Tensor) Strides() []int { return t.strides }
 
-// Offset is the place of the first element, counted in elements from the start
-// of the storage.
+// Offset returns the position of the first element, counted in elements from the start of the storage.
 func (t *Tensor) Offset() int { return t.offset }
 
-// Storage is the memory that t views.
+// Storage returns the memory that t views.
 func (t *Tensor) Storage() *Storage { return t.storage }
 
-// Device is where the memory lives.
+// Device returns the device on which the memory is.
 func (t *Tensor) Device() device.Device { return t.storage.Device() }
 
-// ReadOnly reports whether the elements must not change.
+// ReadOnly reports whether the storage of t is read-only: the elements must not change.
 func (t *Tensor) ReadOnly() bool { return t.storage.ReadOnly() }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (t *Tensor) Len() int {
 	n := 1
 	for _, dim := range t.shape {
@@ -168,12 +168,12 @@ func (t *Tensor) Len() int {
 	return n
 }
 
-// ByteSize is the number of bytes of the elements of t; the storage may have
-// more, or, after Expand, less.
+// ByteSize returns the number of bytes of the elements of t; the storage may be larger, or, after
+// Expand, smaller.
 func (t *Tensor) ByteSize() int { return t.Len() * t.dtype.Size() }
 
-// IsContiguous reports whether the elements lie one behind the other in
-// row-major order. Tensors without elements are contiguous.
+// IsContiguous reports whether the elements are adjacent in row-major order. Tensors without elements
+// are contiguous.
 func (t *Tensor) IsContiguous() bool {
 	step := 1
 	for i := len(t.shape) - 1; i >= 0; i-- {
@@ -185,9 +185,9 @@ func (t *Tensor) IsContiguous() bool {
 	return true
 }
 
-// Buffer is the memory of a contiguous tensor as a pipe takes it. The Buffer
-// and its slices keep the memory alive. Who writes to it has asked ReadOnly
-// before. The error is ErrNotContiguous or ErrReleased.
+// Buffer returns the memory of a contiguous tensor, not a copy, for use with a pipe. The Buffer and its
+// slices keep the memory alive. A caller that writes to the Buffer must check ReadOnly first. The error
+// is ErrNotContiguous or ErrReleased.
 func (t *Tensor) Buffer() (device.Buffer, error) {
 	if !t.IsContiguous() {
 		return device.Buffer{}, ErrNotContiguous
@@ -199,11 +199,11 @@ func (t *Tensor) Buffer() (device.Buffer, error) {
 	return buf.Slice(t.offset*t.dtype.Size(), t.ByteSize()), nil
 }
 
-// Release gives the memory back, for all tensors that share the storage; see
-// Storage.Release.
+// Release returns the memory of the storage, for all tensors that share it, before they become
+// unreachable. None of them may be in use any more; see Storage.Release.
 func (t *Tensor) Release() { t.storage.Release() }
 
-// String describes t without its elements, as in "f32[3,4]".
+// String returns a description of t without its elements, such as "f32[3,4]".
 func (t *Tensor) String() string {
 	text := t.dtype.String() + "["
 	for i, dim := range t.shape {

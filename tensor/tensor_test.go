@@ -9,7 +9,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// arange makes an i64 tensor of 0, 1, 2, ...
+// arange returns an i64 tensor of 0, 1, 2, ...
 func arange(t testing.TB, shape ...int) *Tensor {
 	t.Helper()
 	n, err := NumElements(shape)
@@ -23,7 +23,7 @@ func arange(t testing.TB, shape ...int) *Tensor {
 	return x
 }
 
-// list reads the elements of x in row-major order, one by one.
+// list reads the elements of x individually in row-major order.
 func list(t testing.TB, x *Tensor) []int64 {
 	t.Helper()
 	out := []int64{}
@@ -199,7 +199,7 @@ func TestElementsOfEveryType(t *testing.T) {
 	testElements(t, []complex128{0, 1 - 2i, 3i})
 }
 
-// testElements takes three different values through all ways in and out.
+// testElements writes and reads three different values in all ways.
 func testElements[T Element](t *testing.T, values []T) {
 	dtype := DTypeOf[T]()
 	t.Run(dtype.String(), func(t *testing.T) {

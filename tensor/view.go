@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// axis describes one dimension of a view to be.
+// axis is one dimension of a view: its size, and its stride in elements.
 type axis struct{ size, stride int }
 
-// axes lists the dimensions of t with room for one more.
+// axes returns the dimensions of t in a new slice with capacity for one more.
 func (t *Tensor) axes() []axis {
 	out := make([]axis, len(t.shape), len(t.shape)+1)
 	for i := range out {
@@ -17,10 +17,10 @@ func (t *Tensor) axes() []axis {
 	return out
 }
 
-// view makes a tensor of other axes over the same storage; they describe
-// elements of t only.
+// view returns a tensor with the given dimensions and offset, in elements, over the storage of t. They
+// are not checked: they must describe only elements of t.
 func (t *Tensor) view(axes []axis, offset int) *Tensor {
-	v := blank(t.storage, t.dtype, len(axes))
+	v := newTensor(t.storage, t.dtype, len(axes))
 	v.offset = offset
 	for i, a := range axes {
 		v.shape[i], v.strides[i] = a.size, a.stride
@@ -28,7 +28,7 @@ func (t *Tensor) view(axes []axis, offset int) *Tensor {
 	return v
 }
 
-// checkDim fails unless t has that dimension.
+// checkDim returns an *IndexError unless dim is a dimension of t.
 func (t *Tensor) checkDim(dim int) error {
 	if dim < 0 || dim >= len(t.shape) {
 		return &IndexError{What: "dimension", Index: dim, Len: len(t.shape)}
@@ -36,8 +36,8 @@ func (t *Tensor) checkDim(dim int) error {
 	return nil
 }
 
-// Slice views the elements start, start+step, ... below stop of one dimension.
-// The error is an *IndexError unless 0 <= start <= stop <= size and step > 0.
+// Slice returns a view of the elements start, start+step, ... below stop of dimension dim. The error is
+// an *IndexError unless t has that dimension, 0 <= start <= stop <= its size, and step > 0.
 func (t *Tensor) Slice(dim, start, stop, step int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -60,13 +60,14 @@ func (t *Tensor) Slice(dim, start, stop, step int) (*Tensor, error) {
 	if (stop-start)%step != 0 {
 		a.size++
 	}
-	if a.size > 1 && t.Len() > 0 { // else the stride is never used and could overflow
+	if a.size > 1 && t.Len() > 0 { // otherwise the stride is unused and could overflow
 		a.stride *= step
 	}
 	return t.view(axes, offset), nil
 }
 
-// Narrow views length elements of one dimension, from start on.
+// Narrow returns a view of length elements of dimension dim, from start on. The error is an *IndexError
+// if t does not have that dimension or those elements.
 func (t *Tensor) Narrow(dim, start, length int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -81,8 +82,8 @@ func (t *Tensor) Narrow(dim, start, length int) (*Tensor, error) {
 	return t.Slice(dim, start, start+length, 1)
 }
 
-// Select views the elements with that index in one dimension, which the view
-// lacks.
+// Select returns a view, without dimension dim, of the elements of t at the given index of that
+// dimension. The error is an *IndexError.
 func (t *Tensor) Select(dim, index int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -97,8 +98,9 @@ func (t *Tensor) Select(dim, index int) (*Tensor, error) {
 	return t.view(slices.Delete(t.axes(), dim, dim+1), offset), nil
 }
 
-// Unsqueeze views t with one more dimension, of size 1, in front of dimension
-// dim; the rank of t puts it last.
+// Unsqueeze returns a view of t with one more dimension, of size 1, before dimension dim; if dim is the
+// rank of t, the new dimension is the last. The error is an *IndexError, or a *ShapeError if t has
+// MaxRank dimensions.
 func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	if dim < 0 || dim > len(t.shape) {
 		return nil, &IndexError{What: "dimension", Index: dim, Len: len(t.shape) + 1}
@@ -109,7 +111,7 @@ func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	return t.view(slices.Insert(t.axes(), dim, axis{size: 1, stride: 1}), t.offset), nil
 }
 
-// Transpose views t with two dimensions exchanged.
+// Transpose returns a view of t with the dimensions a and b exchanged. The error is an *IndexError.
 func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
 	for _, dim := range []int{a, b} {
 		if err := t.checkDim(dim); err != nil {
@@ -121,9 +123,9 @@ func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
 	return t.view(axes, t.offset), nil
 }
 
-// Permute views t with its dimensions in another order: dimension i of the
-// view is dimension dims[i] of t. The error is a *ShapeError unless dims names
-// every dimension once.
+// Permute returns a view of t with its dimensions in another order: dimension i of the view is
+// dimension dims[i] of t. The error is a *ShapeError unless dims contains every dimension once, or an
+// *IndexError for a dimension that t does not have.
 func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	if len(dims) != len(t.shape) {
 		return nil, &ShapeError{Shape: t.shape, Reason: fmt.Sprintf("cannot be permuted by %v", dims)}
@@ -143,10 +145,9 @@ func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	return t.view(axes, t.offset), nil
 }
 
-// Expand views t repeated along dimensions of size 1, and along new dimensions
-// in front, until it has that shape. The elements share memory: the view
-// cannot be written to. The error is a *ShapeError if another dimension would
-// have to change.
+// Expand returns a view of t in the given shape, which repeats dimensions of size 1 and adds dimensions
+// in front. Repeated elements share memory, so writing to the view fails with ErrOverlap. The error is
+// a *ShapeError if a dimension of another size would have to change.
 func (t *Tensor) Expand(shape ...int) (*Tensor, error) {
 	if _, err := ByteSize(t.dtype, shape); err != nil {
 		return nil, err

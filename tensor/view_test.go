@@ -56,8 +56,8 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// requireDescribed checks that shape, strides and offset make the view again,
-// as they must after a journey through a pipe.
+// requireDescribed checks that shape, strides and offset describe the view completely, as is needed to
+// send it over a pipe.
 func requireDescribed(t *testing.T, v *Tensor) {
 	t.Helper()
 	again, err := Strided(v.Storage(), v.DType(), v.Shape(), v.Strides(), v.Offset())
@@ -151,7 +151,7 @@ func TestReshapeCopiesWhereItMust(t *testing.T) {
 	require.Equal(t, []int64{0, 3, 1, 4, 2, 5}, list(t, split))
 }
 
-// Views of a tensor without elements may lie anywhere, but within the storage.
+// Views of a tensor without elements may have any offset within the storage.
 func TestViewsOfNothing(t *testing.T) {
 	s, err := Heap{}.Alloc(16)
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestViewsOfNothing(t *testing.T) {
 	}
 }
 
-// drawView makes a random view of a random tensor.
+// drawView returns a random view of a random tensor.
 func drawView(rt *rapid.T, t *testing.T, label string) *Tensor {
 	shape := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(rt, label+" shape")
 	x := arange(t, shape...)
@@ -229,7 +229,7 @@ func identity(n int) []int {
 	return out
 }
 
-// The fast ways must agree with reading element by element.
+// The fast methods must agree with reading individual elements.
 func TestCopyOfAnyView(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		src := drawView(rt, t, "src")
@@ -272,8 +272,8 @@ func inverse(order []int) []int {
 	return out
 }
 
-// View must find strides exactly where they exist: it is compared with the
-// definition, a search for strides that give the same elements.
+// View must find strides exactly if they exist: it is compared with the definition, a search for
+// strides that give the same elements.
 func TestViewFindsStrides(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		src := drawView(rt, t, "src")
@@ -289,7 +289,7 @@ func TestViewFindsStrides(t *testing.T) {
 	})
 }
 
-// foldings lists shapes of n elements with up to three dimensions.
+// foldings returns the shapes of n elements with up to three dimensions.
 func foldings(n int) [][]int {
 	out := [][]int{{n}}
 	for a := 1; a <= n; a++ {
@@ -302,10 +302,9 @@ func foldings(n int) [][]int {
 	return out
 }
 
-// foldable reports whether the elements of x lie at a regular distance along
-// each dimension of shape.
+// foldable reports whether the elements of x are at a regular distance along each dimension of shape.
 func foldable(t *testing.T, x *Tensor, shape []int) bool {
-	places := list(t, x) // element i of arange lies at place i
+	places := list(t, x) // element i of arange is at position i
 	strides := rowMajor(shape)
 	for dim, size := range shape {
 		if size < 2 {

@@ -1,42 +1,41 @@
 package transport
 
-// Poller is a power that some Streams have besides: to be read and written
-// without waiting, and to be watched by who has time for that. Streams through
-// shared memory have it. Who waits for an answer then finds it himself, where
-// otherwise another goroutine would find it and wake him.
+// Poller is implemented by Streams that can be read, written and polled without blocking, such as
+// those through shared memory. A goroutine that waits for a reply can then poll for it, where
+// otherwise another goroutine would read it and wake the first one.
 //
-// A Stream is read either by Read or by TryRead, not by both. One goroutine at a
-// time calls TryRead or Look, one TryWrite or Write, and one Await.
+// A Stream is read either by Read or by TryRead, not by both. At a time, one goroutine calls TryRead
+// or Look, one TryWrite or Write, and one Await.
 type Poller interface {
 	Stream
 	TryWriter
 
-	// TryRead reads what is there: 0 bytes and no error if that is nothing.
-	// Errors are those of Read, and stay.
+	// TryRead reads the available bytes, possibly 0, without blocking. Errors are those of
+	// Read, and are returned by all later calls.
 	TryRead(p []byte) (int, error)
 
-	// Room waits for a while for room to write, and reports whether there is
-	// some, or an error that TryWrite returns.
+	// Room polls for a while until there is space to write, and reports whether there is, or
+	// whether TryWrite returns an error.
 	Room() bool
 
-	// Await returns when TryRead has something to return, though maybe not what
-	// somebody else finds first. It sleeps, and does not hear of what comes
-	// between a Look that found something and the next Mind.
+	// Await blocks until TryRead has bytes or an error to return, or Wake is called. Another
+	// goroutine may read the bytes first. Between a Look that returns true and the next Mind,
+	// bytes that arrive do not wake Await.
 	Await()
 
-	// Look looks for a while for something that TryRead can return, and reports
-	// whether there is.
+	// Look polls for a while until TryRead has bytes or an error to return, and reports whether
+	// it has.
 	Look() bool
 
-	// LookDue is Look for who waits for one thing that is due, whatever the others of
-	// this process wait for.
+	// LookDue is Look for a reply that is due. It polls even while other connections of the
+	// process are active.
 	LookDue() bool
 
-	// Wake makes Await return.
+	// Wake makes the current call of Await return, or the next one.
 	Wake()
 
-	// Mind may be called by anybody at any time. It is called some time after a
-	// Look that found something, when nobody looks: Await hears of what comes
-	// again, and of what has come.
+	// Mind ends the state that a Look which returned true has left: Await is woken by bytes that
+	// arrive, and by those that have arrived. It must be called once no goroutine polls any
+	// more. It may be called at any time, by any goroutine.
 	Mind()
 }

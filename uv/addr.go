@@ -9,15 +9,15 @@ import (
 
 // Addr is a TCP address.
 type Addr struct {
-	// Host is a numeric address, with its %scope if it has one and without
-	// brackets, or a host name. Empty means every address of this machine; one
-	// can listen there but not dial it.
+	// Host is a numeric address, with its %scope if it has one and without brackets, or a host
+	// name. Empty means every address of this machine: it is valid for listening and not for
+	// dialling.
 	Host string
-	// Port is 0 where none was given: a listener picks one.
+	// Port is 0 if none was given: a listener then picks one.
 	Port uint16
 }
 
-// ParseAddr reads an address in one of these forms; without a port it is 0:
+// ParseAddr parses an address of one of these forms. Without a port, Port is 0:
 //
 //	192.0.2.1           192.0.2.1:7000
 //	2001:db8::1         [2001:db8::1]      [2001:db8::1]:7000
@@ -25,9 +25,9 @@ type Addr struct {
 //	node17.example      node17.example:7000
 //	                    :7000
 //
-// A scope that is the index of an interface of this machine becomes that interface's
-// name, as in the addresses that listeners and connections report. Host names are not
-// resolved here. The error is an [*AddrError].
+// A scope that is the index of an interface of this machine becomes that interface's name, as in
+// the addresses that listeners and connections report. Host names are not resolved. The error is an
+// [*AddrError].
 func ParseAddr(s string) (Addr, error) {
 	host, port, err := split(s)
 	if err != nil {
@@ -45,7 +45,9 @@ func ParseAddr(s string) (Addr, error) {
 	return a, nil
 }
 
-// split cuts s into host and port, nil without one, and checks the host.
+// split splits s into a host and the text of a port, which is nil if s has none. It checks the host
+// but not the port, and returns an IPv6 address in canonical form and without brackets. The error
+// is an *AddrError.
 func split(s string) (host string, port *string, err error) {
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		return splitBrackets(s, inner)
@@ -67,7 +69,8 @@ func split(s string) (host string, port *string, err error) {
 	return host, port, nil
 }
 
-// splitBrackets cuts "v6]" and "v6]:port".
+// splitBrackets is split for an s that begins with a bracket; inner is what follows the bracket:
+// "v6]" or "v6]:port".
 func splitBrackets(s, inner string) (host string, port *string, err error) {
 	text, rest, _ := strings.Cut(inner, "]")
 	host, ok := ipv6(text)
@@ -84,8 +87,9 @@ func splitBrackets(s, inner string) (host string, port *string, err error) {
 	return host, &digits, nil
 }
 
-// ipv6 checks a numeric address and brings it into its usual form. No scope has
-// brackets, which end an address.
+// ipv6 returns the canonical form of s and true if s is a numeric IPv6 address. The name of an
+// interface replaces a scope that is its index. A scope must not contain brackets, which end an
+// address.
 func ipv6(s string) (string, bool) {
 	ip, err := netip.ParseAddr(s)
 	if err != nil || !ip.Is6() || strings.ContainsAny(ip.Zone(), "[]") {
@@ -94,8 +98,8 @@ func ipv6(s string) (string, bool) {
 	return ip.WithZone(scopeName(ip.Zone())).String(), true
 }
 
-// scopeName returns the name of the interface whose index scope is, and scope itself
-// if it already is a name or no interface has that index.
+// scopeName returns the name of the interface with the index scope, or scope itself if it is a name
+// or no interface has that index.
 func scopeName(scope string) string {
 	index, err := strconv.ParseUint(scope, 10, 31)
 	if err != nil {
@@ -116,8 +120,8 @@ func ipv4(s string) bool {
 	return err == nil && ip.Is4()
 }
 
-// hostName reports whether s could be a name in DNS or a hosts file. A name
-// whose last label is a number is a misspelt IPv4 address.
+// hostName reports whether s could be a name in DNS or a hosts file, by its characters. A name
+// whose last label is a number is rejected: it is a misspelt IPv4 address.
 func hostName(s string) bool {
 	for _, c := range s {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._", c) {
@@ -130,12 +134,12 @@ func hostName(s string) bool {
 	return label != "" && err != nil
 }
 
-// String prints host:port, with brackets around an IPv6 address.
+// String returns host:port, with brackets around an IPv6 address.
 func (a Addr) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port)))
 }
 
-// wildcard reports whether a stands for every address of the machine.
+// wildcard reports whether a means every address of the machine: its host is empty, 0.0.0.0 or ::.
 func (a Addr) wildcard() bool {
 	ip, err := netip.ParseAddr(a.Host)
 	return a.Host == "" || err == nil && ip.IsUnspecified()

@@ -58,7 +58,7 @@ func parsesAndPrints(t *testing.T) {
 	}
 }
 
-// wantAddr checks what text is parsed to and printed as, which parses to the same.
+// wantAddr checks the result of parsing text and its printed form, which must parse to the same.
 func wantAddr(t *testing.T, text string, want uv.Addr, printed string) {
 	t.Helper()
 	for _, s := range []string{text, printed} {
@@ -69,8 +69,7 @@ func wantAddr(t *testing.T, text string, want uv.Addr, printed string) {
 	}
 }
 
-// The scope of an address is an interface, by its name or its index; it is printed
-// by its name.
+// The scope of an address is an interface, given by name or index. It is printed as the name.
 func scopesHaveNames(t *testing.T) {
 	lo := loopbackInterface(t)
 	for _, scope := range []string{lo.Name, strconv.Itoa(lo.Index), "0" + strconv.Itoa(lo.Index)} {
@@ -114,8 +113,7 @@ func TestBadAddrs(t *testing.T) {
 	require.ErrorContains(t, err, "no host")
 }
 
-// FuzzParseAddr checks that what is accepted is printed in a form that means
-// the same.
+// FuzzParseAddr checks that an accepted address is printed in a form that parses to the same.
 func FuzzParseAddr(f *testing.F) {
 	for _, tc := range goodAddrs {
 		f.Add(tc.text)

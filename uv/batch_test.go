@@ -13,15 +13,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// limited takes so many bytes and fails then.
-type limited struct {
+// limitedWriter accepts a number of bytes and then fails.
+type limitedWriter struct {
 	bytes.Buffer
 	left int
 }
 
 var errFull = errors.New("full")
 
-func (w *limited) Write(p []byte) (int, error) {
+func (w *limitedWriter) Write(p []byte) (int, error) {
 	n := min(len(p), w.left)
 	w.left -= n
 	w.Buffer.Write(p[:n])
@@ -31,8 +31,8 @@ func (w *limited) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// large makes frames that are written part by part.
-func large(count int) []transport.Frame {
+// largeFrames returns frames that are not copied to one buffer.
+func largeFrames(count int) []transport.Frame {
 	frames := make([]transport.Frame, count)
 	for i := range frames {
 		frames[i] = transport.Frame{make([]byte, copyLimit), {1}}
@@ -40,11 +40,11 @@ func large(count int) []transport.Frame {
 	return frames
 }
 
-func TestBatchLetsGoOfTheMemory(t *testing.T) {
-	for _, room := range []int{0, 8, 9, copyLimit + 9, 1 << 20} {
+func TestBatchReleasesMemory(t *testing.T) {
+	for _, space := range []int{0, 8, 9, copyLimit + 9, 1 << 20} {
 		var b batch
-		err := b.write(&limited{left: room}, large(2))
-		require.Equal(t, room == 1<<20, err == nil)
+		err := b.write(&limitedWriter{left: space}, largeFrames(2))
+		require.Equal(t, space == 1<<20, err == nil)
 		require.Nil(t, b.pending)
 		require.NotZero(t, cap(b.parts), "the scratch memory stays")
 		for _, p := range b.parts[:cap(b.parts)] {
@@ -55,22 +55,22 @@ func TestBatchLetsGoOfTheMemory(t *testing.T) {
 
 func TestBatchStaysSmall(t *testing.T) {
 	var b batch
-	require.NoError(t, b.write(&limited{left: 1 << 30}, large(3000)))
+	require.NoError(t, b.write(&limitedWriter{left: 1 << 30}, largeFrames(3000)))
 	require.LessOrEqual(t, cap(b.parts), keepParts)
-	require.LessOrEqual(t, cap(b.scratch), keepParts*8)
+	require.LessOrEqual(t, cap(b.buf), keepParts*8)
 }
 
 func TestFailedBatchWroteAPrefix(t *testing.T) {
-	var whole, part limited
+	var whole, part limitedWriter
 	whole.left, part.left = 1<<20, 5000
 	var b batch
-	frames := append(large(2), transport.Frame{[]byte("tail")})
+	frames := append(largeFrames(2), transport.Frame{[]byte("tail")})
 	require.NoError(t, b.write(&whole, frames))
 	require.Equal(t, errFull, b.write(&part, frames))
 	require.True(t, bytes.Equal(whole.Bytes()[:5000], part.Bytes()))
 }
 
-// An interrupted call must not leave its deadline to the next.
+// A cancelled call of Accept leaves no deadline for the next one.
 func TestAcceptClearsTheDeadline(t *testing.T) {
 	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)

@@ -10,14 +10,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The benchmarks run beside their peer: the same bytes on bare TCP sockets, by
-// a reader that knows what will come.
+// The benchmarks measure the transport and, for comparison, the same bytes on TCP sockets, with a
+// reader that knows what to expect.
 
 // ends makes the connections to be measured.
 var ends = map[string]func(testing.TB) (near, far transport.Conn){
 	"uv": loopback,
 	"tls": func(t testing.TB) (near, far transport.Conn) {
-		tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+		tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 		l, err := tr.Listen(t.Context(), "127.0.0.1")
 		require.NoError(t, err)
 		defer l.Close()
@@ -25,7 +25,7 @@ var ends = map[string]func(testing.TB) (near, far transport.Conn){
 	},
 }
 
-// pingPong answers with echo what the benchmark asks with ask.
+// pingPong answers with echo the requests of ask.
 func pingPong(b *testing.B, ask, echo func() error) {
 	b.Helper()
 	go func() {
@@ -40,13 +40,13 @@ func pingPong(b *testing.B, ask, echo func() error) {
 	}
 }
 
-// BenchmarkPingPong sends 8 bytes there and back.
+// BenchmarkPingPong measures round trips of 8 bytes.
 func BenchmarkPingPong(b *testing.B) {
 	for name, ends := range ends {
 		b.Run(name, func(b *testing.B) {
 			near, far := ends(b)
 			question, answer := []transport.Frame{{make([]byte, 8)}}, []transport.Frame{{make([]byte, 8)}}
-			receive := func(c transport.Conn, f transport.Frame) error {
+			handshake := func(c transport.Conn, f transport.Frame) error {
 				if _, err := c.NextFrame(); err != nil {
 					return err
 				}
@@ -56,9 +56,9 @@ func BenchmarkPingPong(b *testing.B) {
 				if err := near.WriteFrames(question...); err != nil {
 					return err
 				}
-				return receive(near, question[0])
+				return handshake(near, question[0])
 			}, func() error {
-				if err := receive(far, answer[0]); err != nil {
+				if err := handshake(far, answer[0]); err != nil {
 					return err
 				}
 				return far.WriteFrames(answer...)
@@ -84,13 +84,13 @@ func BenchmarkPingPong(b *testing.B) {
 	})
 }
 
-// oneWay sends with send and waits each time until receive has it all.
-func oneWay(b *testing.B, size int64, send, receive func() error) {
+// oneWay sends with send and waits each time until receive has everything.
+func oneWay(b *testing.B, size int64, send, handshake func() error) {
 	b.Helper()
 	arrived := make(chan struct{})
 	go func() {
 		defer close(arrived)
-		for receive() == nil {
+		for handshake() == nil {
 			arrived <- struct{}{}
 		}
 	}()
@@ -104,7 +104,7 @@ func oneWay(b *testing.B, size int64, send, receive func() error) {
 	}
 }
 
-// BenchmarkOneWay sends 16 MiB and waits until the peer has them.
+// BenchmarkOneWay sends 16 MiB and waits until the peer has received them.
 func BenchmarkOneWay(b *testing.B) {
 	const size = 16 << 20
 	for name, ends := range ends {

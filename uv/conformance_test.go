@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -55,7 +55,7 @@ func needIPv6(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// listen opens a listener that is closed with the test.
+// listen opens a listener that is closed when the test ends.
 func listen(t *testing.T, tr *uv.Transport, addr string) transport.Listener {
 	t.Helper()
 	l, err := tr.Listen(t.Context(), addr)
@@ -64,7 +64,7 @@ func listen(t *testing.T, tr *uv.Transport, addr string) transport.Listener {
 	return l
 }
 
-// connect dials l and returns both ends, which are closed with the test.
+// connect dials l and returns both ends, which are closed when the test ends.
 func connect(t testing.TB, tr *uv.Transport, l transport.Listener, addr string) (dialled, accepted transport.Conn) {
 	t.Helper()
 	dialled, err := tr.Dial(t.Context(), addr)
@@ -86,7 +86,7 @@ func loopback(t testing.TB) (dialled, accepted transport.Conn) {
 	return connect(t, tr, l, l.Addr())
 }
 
-// raw returns a connection whose peer is free to break the framing.
+// raw returns a connection and the socket of its peer, which can violate the framing.
 func raw(t *testing.T) (*net.TCPConn, transport.Conn) {
 	t.Helper()
 	l := listen(t, uv.New(), "127.0.0.1")

@@ -8,32 +8,36 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// readAhead is the size of the read buffer: a header and a small body, or
-// several, come with one system call. Larger bodies bypass it.
+// readAhead is the size of the read buffer: a header and a small body, or several frames, are read
+// with one system call. Larger bodies bypass it.
 const readAhead = 8 << 10
 
+// conn is one end of a connection over plain TCP. It implements transport.Conn, transport.Streamer
+// and transport.Multiplexer.
 type conn struct {
-	tcp           *net.TCPConn
-	spin          time.Duration // of a session
-	local, remote string
-	closed        atomic.Bool   // Close was called
-	finished      atomic.Bool   // CloseWrite or Close was called
-	begun         bool          // the first header is one
-	src           *bufio.Reader // nil once the framing was given up
-	frames        *frame.Reader // of src
-	batch         batch         // of the writing goroutine
+	tcp                *net.TCPConn
+	spin               time.Duration // of a session that the connection becomes
+	local, remote      string
+	closed             atomic.Bool // Close was called
+	finished           atomic.Bool // CloseWrite or Close was called
+	firstHeaderChecked bool
+	src                *bufio.Reader // nil after Stream or Multiplex
+	frames             *frame.Reader // of src
+	batch              batch         // of the writing goroutine
 }
 
 func newConn(tcp *net.TCPConn, spin time.Duration) *conn { return newConnFrom(tcp, tcp, spin) }
 
-// newConnFrom reads frames from bytes, which come through tcp.
+// newConnFrom returns a connection over tcp, which it owns, that reads its bytes from bytes
+// instead: a reader of tcp that may decrypt. spin is that of a session which the connection
+// becomes.
 func newConnFrom(tcp *net.TCPConn, bytes io.Reader, spin time.Duration) *conn {
-	unpace(tcp)
+	disablePacing(tcp)
 	src := bufio.NewReaderSize(bytes, readAhead)
 	return &conn{
 		tcp:    tcp,
@@ -52,7 +56,7 @@ func (c *conn) WriteFrames(frames ...transport.Frame) error {
 	if c.src == nil {
 		return ErrHandedOver
 	}
-	step.Here()
+	failpoint.Here()
 	return c.writeError(c.batch.write(c.tcp, frames))
 }
 
@@ -63,19 +67,19 @@ func (c *conn) NextFrame() (int64, error) {
 	if c.src == nil {
 		return 0, ErrHandedOver
 	}
-	if !c.begun {
+	if !c.firstHeaderChecked {
 		if err := c.begin(); err != nil {
 			return 0, c.readError(err)
 		}
 	}
 	n, err := c.frames.Next()
-	step.Here()
+	failpoint.Here()
 	return n, c.readError(err)
 }
 
-// begin looks at the first header before it counts as one: a peer that speaks
-// TLS would pass for one that announces a frame of petabytes. An early end is
-// left to the reading of the header.
+// begin waits for the first header, before any other read, and returns an error that matches
+// ErrTLSMismatch if its bytes are the beginning of TLS: as a header they would announce a frame of
+// petabytes. It returns nil if the peer ends before a whole header, for NextFrame to report.
 func (c *conn) begin() error {
 	header, err := c.src.Peek(frame.HeaderSize)
 	if looksLikeTLS(header) {
@@ -85,7 +89,7 @@ func (c *conn) begin() error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	c.begun = err == nil
+	c.firstHeaderChecked = err == nil
 	return nil
 }
 
@@ -96,11 +100,12 @@ func (c *conn) ReadBody(dst ...[]byte) error {
 	if c.src == nil {
 		return ErrHandedOver
 	}
-	step.Here()
+	failpoint.Here()
 	return c.readError(c.frames.Body(dst...))
 }
 
-// readError hides how the end that this process caused looks in the kernel.
+// readError returns err, the error of a read from the socket, or ErrClosed instead if Close was
+// called, which then has caused it. It returns nil for nil.
 func (c *conn) readError(err error) error {
 	if err != nil && c.closed.Load() {
 		return transport.ErrClosed
@@ -108,7 +113,8 @@ func (c *conn) readError(err error) error {
 	return err
 }
 
-// writeError does so for the direction that CloseWrite ends.
+// writeError returns err, the error of a write to the socket, or ErrClosed instead if CloseWrite or
+// Close was called, which then has caused it. It returns nil for nil.
 func (c *conn) writeError(err error) error {
 	if err != nil && c.finished.Load() {
 		return transport.ErrClosed
@@ -116,11 +122,11 @@ func (c *conn) writeError(err error) error {
 	return err
 }
 
-// CloseWrite makes the kernel refuse more bytes, which ends a blocked
-// WriteFrames too.
+// CloseWrite implements transport.Conn. A blocked WriteFrames returns ErrClosed. The error is that
+// of shutdown(2).
 func (c *conn) CloseWrite() error {
 	c.finished.Store(true)
-	step.Here()
+	failpoint.Here()
 	return c.tcp.CloseWrite()
 }
 
@@ -129,9 +135,99 @@ func (c *conn) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	step.Here()
+	failpoint.Here()
 	return c.tcp.Close()
 }
 
 func (c *conn) LocalAddr() string  { return c.local }
 func (c *conn) RemoteAddr() string { return c.remote }
+
+const (
+	// copyLimit is the size, headers included, up to which a batch is copied to one buffer. That
+	// costs less than a write of several buffers.
+	copyLimit = 4 << 10
+
+	// keepParts is the number of parts, and of frames, for which a batch keeps its memory. Larger
+	// batches are rare enough to allocate.
+	keepParts = 1024
+)
+
+// batch encodes the frames of one call of WriteFrames and writes them with as few system calls as
+// it can. It keeps its own memory between calls, so that writing small frames allocates nothing,
+// but none of the caller's. One goroutine at a time uses it.
+type batch struct {
+	buf     []byte   // a small batch in one piece, or the headers of a large one
+	parts   [][]byte // buffers to write, in order
+	pending net.Buffers
+}
+
+// write writes frames to w, with writev if they are large and w is a *net.TCPConn. It returns w's
+// error, and keeps no reference to the memory of frames.
+func (b *batch) write(w io.Writer, frames []transport.Frame) error {
+	total := int64(len(frames)) * frame.HeaderSize
+	for _, f := range frames {
+		total += frame.Size(f)
+	}
+	if total <= copyLimit {
+		return b.writeCopy(w, frames)
+	}
+	return b.writeParts(w, frames)
+}
+
+func (b *batch) writeCopy(w io.Writer, frames []transport.Frame) error {
+	b.buf = b.buf[:0]
+	for _, f := range frames {
+		b.buf = frame.AppendHeader(b.buf, frame.Size(f))
+		for _, p := range f {
+			b.buf = append(b.buf, p...)
+		}
+	}
+	if len(b.buf) == 0 {
+		return nil
+	}
+	_, err := w.Write(b.buf)
+	return err
+}
+
+// writeParts writes headers and the memory of frames to w without copying it. The slices of frames
+// stay unchanged: writing consumes pending and the elements of parts.
+func (b *batch) writeParts(w io.Writer, frames []transport.Frame) error {
+	b.collect(frames)
+	b.pending = b.parts
+	_, err := b.pending.WriteTo(w)
+	b.release()
+	return err
+}
+
+// collect appends to parts the buffers that frames consist of, headers included and empty parts
+// left out. The headers lie in buf. It appends all of them to buf before the first part refers to
+// it, because buf may move when it grows.
+func (b *batch) collect(frames []transport.Frame) {
+	b.buf = b.buf[:0]
+	for _, f := range frames {
+		b.buf = frame.AppendHeader(b.buf, frame.Size(f))
+	}
+	headers := b.buf
+	for _, f := range frames {
+		b.parts = append(b.parts, headers[:frame.HeaderSize])
+		headers = headers[frame.HeaderSize:]
+		for _, p := range f {
+			if len(p) > 0 {
+				b.parts = append(b.parts, p)
+			}
+		}
+	}
+}
+
+// release drops the references to the caller's memory, and memory of b itself that has become too
+// large to keep.
+func (b *batch) release() {
+	clear(b.parts)
+	b.parts, b.pending = b.parts[:0], nil
+	if cap(b.parts) > keepParts {
+		b.parts = nil
+	}
+	if cap(b.buf) > keepParts*frame.HeaderSize {
+		b.buf = nil
+	}
+}

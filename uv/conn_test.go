@@ -33,7 +33,7 @@ func largeWrite(t *testing.T) {
 	require.True(t, bytes.Equal(sent, got))
 }
 
-// The bytes are those of TensorPipe, whatever their way into the kernel.
+// The bytes are those of TensorPipe, however they are passed to the kernel.
 func TestWire(t *testing.T) {
 	long := bytes.Repeat([]byte("0123456789abcdef"), 1000)
 	for _, tc := range []struct {
@@ -74,19 +74,18 @@ func TestAbsurdLength(t *testing.T) {
 	}
 }
 
-// A length that a frame can have is the caller's to judge; the transport sets
-// nothing aside for it.
+// The transport accepts any valid length and allocates no memory for it; the caller checks it.
 func TestHugeLengthAllocatesNothing(t *testing.T) {
 	peer, c := raw(t)
 	_, err := peer.Write(binary.LittleEndian.AppendUint64(nil, 1<<62))
 	require.NoError(t, err)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	var buffered, after runtime.MemStats
+	runtime.ReadMemStats(&buffered)
 	n, err := c.NextFrame()
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.EqualValues(t, 1<<62, n)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+	require.Less(t, after.TotalAlloc-buffered.TotalAlloc, uint64(1<<20))
 	require.NoError(t, peer.Close())
 	require.Equal(t, io.ErrUnexpectedEOF, c.ReadBody(make([]byte, 1)))
 }
@@ -116,8 +115,7 @@ func TestResetWithinAFrameIsRecognised(t *testing.T) {
 	require.ErrorIs(t, c.ReadBody(make([]byte, 5)), syscall.ECONNRESET)
 }
 
-// exchange writes a batch one way and reads it at the other end, in memory
-// that both reuse.
+// exchange writes a batch at one end and reads it at the other, in memory that both reuse.
 func exchange(t testing.TB, w, r transport.Conn, frames []transport.Frame, dst [][]byte) {
 	done := make(chan error, 1)
 	go func() { done <- w.WriteFrames(frames...) }()
@@ -151,7 +149,7 @@ func TestNothingIsAllocatedPerBatch(t *testing.T) {
 				frames = append(frames, transport.Frame{p[:n/2], p[n/2:]})
 				dst = append(dst, make([]byte, n))
 			}
-			// A batch this small fits the socket's buffers, so that one
+			// A batch of this size fits into the socket's buffers, so that one
 			// goroutine can write and then read.
 			round := func() {
 				if err := w.WriteFrames(frames...); err != nil {
@@ -164,7 +162,7 @@ func TestNothingIsAllocatedPerBatch(t *testing.T) {
 	}
 }
 
-// Scratch memory that a rare large batch needed does not stay.
+// Memory for a rare large batch is not kept.
 func TestLargeBatchesBetweenSmallOnes(t *testing.T) {
 	w, r := loopback(t)
 	for _, count := range []int{1, 5000, 2, 3000, 0, 1} {

@@ -20,8 +20,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// cable returns the addresses of the two ends of this process's own cable, from
-// the range for tests between networks.
+// cable returns the addresses of both ends of a virtual cable of this process, from the range for
+// tests between networks.
 func cable() (here, there string) {
 	pid := os.Getpid()
 	subnet := fmt.Sprintf("198.%d.%d.", 18+pid>>14&1, pid>>6&255)
@@ -29,15 +29,15 @@ func cable() (here, there string) {
 	return subnet + strconv.Itoa(host+1), subnet + strconv.Itoa(host+2)
 }
 
-// island is a network namespace with a process in it, at the other end of a
-// cable that can be pulled.
-type island struct {
+// testNamespace is a network namespace with a process in it, at the other end of a virtual cable
+// that can be cut.
+type testNamespace struct {
 	namespace string
 	addr      string // of the listener there
 }
 
-// requireVar is set where namespaces are known to work: a skip would hide that
-// nobody pulled a cable.
+// requireVar is the environment variable that is set where namespaces are known to work, so that
+// the test fails and is not skipped.
 const requireVar = "TENSORPIPE_REQUIRE_NETNS"
 
 func skip(t *testing.T, format string, args ...any) {
@@ -48,9 +48,9 @@ func skip(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// newIsland needs root and iproute2. Neighbours are entered by hand, so that
-// nothing but the connection itself notices a pulled cable.
-func newIsland(t *testing.T) *island {
+// newTestNamespace creates a namespace. It needs root and iproute2. Neighbours are entered by hand,
+// so that only the connection itself notices that the cable is cut.
+func newTestNamespace(t *testing.T) *testNamespace {
 	t.Helper()
 	if testing.Short() {
 		skip(t, "waits some seconds for timers of the kernel")
@@ -61,14 +61,14 @@ func newIsland(t *testing.T) *island {
 	if _, err := exec.LookPath("ip"); err != nil {
 		skip(t, "network namespaces need iproute2: %v", err)
 	}
-	i := &island{namespace: fmt.Sprintf("uvtest%d", os.Getpid())}
+	i := &testNamespace{namespace: fmt.Sprintf("uvtest%d", os.Getpid())}
 	near, far := fmt.Sprintf("uvn%d", os.Getpid()), fmt.Sprintf("uvf%d", os.Getpid())
 	if out, err := ip("netns add " + i.namespace); err != nil {
 		skip(t, "no network namespaces here: %v: %s", err, out)
 	}
 	t.Cleanup(func() {
 		ip("netns del " + i.namespace)
-		ip("link del " + near) // or it goes when the kernel finds the time
+		ip("link del " + near) // or the kernel deletes it later
 	})
 	hereIP, thereIP := cable()
 	inside := "-n " + i.namespace + " "
@@ -85,13 +85,13 @@ func newIsland(t *testing.T) *island {
 		out, err := ip(command)
 		require.NoError(t, err, "ip %s: %s", command, out)
 	}
-	i.addr = inhabit(t, i.namespace, thereIP)
+	i.addr = startProcess(t, i.namespace, thereIP)
 	return i
 }
 
-// pull pulls the cable at the far end: here nothing changes but that nobody
-// answers.
-func (i *island) pull(t *testing.T) {
+// cutCable disables the cable at the other end. At this end nothing changes, except that no packet
+// is answered.
+func (i *testNamespace) cutCable(t *testing.T) {
 	t.Helper()
 	out, err := ip(fmt.Sprintf("-n %s link set uvf%d down", i.namespace, os.Getpid()))
 	require.NoError(t, err, string(out))
@@ -101,11 +101,11 @@ func ip(command string) ([]byte, error) {
 	return exec.Command("ip", strings.Fields(command)...).CombinedOutput()
 }
 
-// inhabit starts TestInhabitant in the namespace and returns its address.
-func inhabit(t *testing.T, namespace, ip string) string {
+// startProcess starts TestNamespaceProcess in the namespace and returns its address.
+func startProcess(t *testing.T, namespace, ip string) string {
 	t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", namespace, os.Args[0], "-test.run=^TestInhabitant$")
-	cmd.Env = append(os.Environ(), "UV_INHABITANT="+ip)
+	cmd := exec.Command("ip", "netns", "exec", namespace, os.Args[0], "-test.run=^TestNamespaceProcess$")
+	cmd.Env = append(os.Environ(), "UV_NAMESPACE_ADDR="+ip)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -121,10 +121,10 @@ func inhabit(t *testing.T, namespace, ip string) string {
 	return strings.TrimSpace(addr)
 }
 
-// TestInhabitant is the process on the island: it accepts, answers one frame
-// per connection and holds still until its input ends.
-func TestInhabitant(t *testing.T) {
-	addr := os.Getenv("UV_INHABITANT")
+// TestNamespaceProcess is the process in the namespace: it accepts connections, answers one frame
+// on each, and does nothing else until its input ends.
+func TestNamespaceProcess(t *testing.T) {
+	addr := os.Getenv("UV_NAMESPACE_ADDR")
 	if addr == "" {
 		t.Skip("the other process of TestDeadPeer")
 	}
@@ -148,8 +148,8 @@ func TestInhabitant(t *testing.T) {
 	l.Close()
 }
 
-// visit connects to the island and sees the listener answer.
-func (i *island) visit(t *testing.T, opts ...uv.Option) transport.Conn {
+// dialNamespace connects to the process in the namespace and exchanges a frame.
+func (i *testNamespace) dialNamespace(t *testing.T, opts ...uv.Option) transport.Conn {
 	t.Helper()
 	c, err := uv.New(opts...).Dial(t.Context(), i.addr)
 	require.NoError(t, err)
@@ -161,13 +161,13 @@ func (i *island) visit(t *testing.T, opts ...uv.Option) transport.Conn {
 	return c
 }
 
-// TestDeadPeer cuts the network to a live process: no FIN, no reset.
+// TestDeadPeer cuts the network to a running process: there is no FIN and no reset.
 func TestDeadPeer(t *testing.T) {
-	i := newIsland(t)
+	i := newTestNamespace(t)
 	short := net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 2}
-	idle := i.visit(t, uv.WithKeepAlive(short))
-	busy := i.visit(t, uv.WithUserTimeout(time.Second))
-	i.pull(t)
+	idle := i.dialNamespace(t, uv.WithKeepAlive(short))
+	busy := i.dialNamespace(t, uv.WithUserTimeout(time.Second))
+	i.cutCable(t)
 	require.NoError(t, busy.WriteFrames(transport.Frame{[]byte("lost")}))
 
 	t.Run("idle", func(t *testing.T) {

@@ -6,35 +6,34 @@ import (
 	"strings"
 )
 
-// ErrTLSMismatch matches errors about connections of which one end speaks TLS
-// and the other does not: give both transports [WithTLS], or neither.
+// ErrTLSMismatch matches errors about connections of which only one end uses TLS: give both
+// transports [WithTLS], or neither.
 var ErrTLSMismatch = errors.New("one end speaks TLS and the other does not")
 
-// ErrTLSConfig matches errors about a transport whose [WithTLS] lacks what a
-// call needs.
+// ErrTLSConfig matches errors about a transport whose [WithTLS] lacks the configuration that a call
+// needs.
 var ErrTLSConfig = errors.New("no TLS configuration for this role")
 
-// ErrHandedOver is returned by calls on a connection whose bytes now belong to
-// the result of its Stream or Multiplex: use that.
+// ErrHandedOver is returned by calls on a connection after Stream or Multiplex. Use the stream or
+// the session that was returned instead of the connection.
 var ErrHandedOver = errors.New("uv: the connection was made a stream or a session")
 
-// HandshakeError says that a connection came about but TLS on it did not. Err
-// is the cause: one that matches [ErrTLSMismatch], an alert of the peer, or
-// what is wrong with its certificate, as in
-// errors.AsType[*tls.CertificateVerificationError](err).
+// HandshakeError is the error of a TLS handshake on an established connection. Err is the cause: it
+// matches [ErrTLSMismatch], is an alert of the peer, or describes the fault of the peer's
+// certificate, as in errors.AsType[*tls.CertificateVerificationError](err).
 type HandshakeError struct {
 	Peer string // the address
-	Err  error
+	Err  error  // the cause
 }
 
 func (e *HandshakeError) Error() string {
 	return "uv: TLS handshake with " + e.Peer + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
-// AddrError says why a text is not an address. Correct the address.
+// AddrError is the error of ParseAddr, Listen and Dial for a text that is not an address.
 type AddrError struct {
 	Addr   string // the text
 	Reason string
@@ -42,9 +41,9 @@ type AddrError struct {
 
 func (e *AddrError) Error() string { return fmt.Sprintf("uv: bad address %q: %s", e.Addr, e.Reason) }
 
-// DialError says that nobody was reached at an address. Err is the cause: the
-// context's error, or one of package net that holds the kernel's, as in
-// errors.Is(err, syscall.ECONNREFUSED).
+// DialError is the error of Dial. Err is the cause: the context's error, an error of package net
+// that wraps the kernel's, as in errors.Is(err, syscall.ECONNREFUSED), a *HandshakeError, or an
+// error that matches ErrTLSConfig.
 type DialError struct {
 	Addr string
 	Err  error
@@ -52,12 +51,12 @@ type DialError struct {
 
 func (e *DialError) Error() string { return "uv: dial " + e.Addr + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
-// ListenError says that no listener could be opened on an address. Err is the
-// cause: the context's error, or those of package net for each numeric address
-// that was tried, as in errors.Is(err, syscall.EADDRINUSE).
+// ListenError is the error of Listen. Err is the cause: the context's error, the errors of package
+// net for each numeric address that was tried, as in errors.Is(err, syscall.EADDRINUSE), or an
+// error that matches ErrTLSConfig.
 type ListenError struct {
 	Addr string
 	Err  error
@@ -65,13 +64,14 @@ type ListenError struct {
 
 func (e *ListenError) Error() string { return "uv: listen on " + e.Addr + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// LookupError says that no address of this machine was found to listen on.
+// LookupError is the error of LookupHostname, LookupInterface and LookupLikeNCCL: no address of
+// this machine was found to listen on.
 type LookupError struct {
-	Query string   // what was looked for, as in "interface eth0"
-	Tried []string // the addresses that were found but cannot be bound
+	Query string   // for example "interface eth0"
+	Tried []string // addresses that were found but cannot be bound
 	Err   error    // why there is nothing to try, or why the first cannot be bound
 }
 
@@ -83,5 +83,5 @@ func (e *LookupError) Error() string {
 	return msg + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err, the cause.
 func (e *LookupError) Unwrap() error { return e.Err }

@@ -7,7 +7,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// TCPConn is the socket under a connection.
+// TCPConn returns the socket of a connection.
 func TCPConn(c transport.Conn) *net.TCPConn {
 	if secure, ok := c.(*tlsConn); ok {
 		return secure.tcp
@@ -15,12 +15,13 @@ func TCPConn(c transport.Conn) *net.TCPConn {
 	return c.(*conn).tcp
 }
 
-// Protocol is what ends of ours agree on.
+// Protocol is the ALPN protocol of this package.
 const Protocol = protocol
 
-// WithPatience sets how long a TLS listener gives those who dial. It goes
-// behind WithTLS.
-func WithPatience(d time.Duration) Option { return func(t *Transport) { t.tls.patience = d } }
+// WithHandshakeTimeout sets the handshake timeout of a TLS listener. It must come after WithTLS.
+func WithHandshakeTimeout(d time.Duration) Option {
+	return func(t *Transport) { t.tls.handshakeTimeout = d }
+}
 
-// WithinMachine decides about congestion control.
+// WithinMachine determines the congestion control.
 var WithinMachine = withinMachine

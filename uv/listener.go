@@ -5,19 +5,20 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// past is a deadline that ends a blocked call at once.
+// past is a deadline that makes a blocked call return at once.
 var past = time.Unix(1, 0)
 
-// Listen opens a listener on addr, see [ParseAddr]; port 0 picks a free one. A
-// host name is resolved and the first of its addresses that belongs to this
-// machine taken.
+// Listen opens a listener on addr, see [ParseAddr]; port 0 picks a free one. A host name is
+// resolved, and its first address that belongs to this machine is used. ctx bounds the call only.
+// The error is an *AddrError or a *ListenError.
 func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	a, err := ParseAddr(addr)
 	if err != nil {
@@ -36,14 +37,15 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return newListener(tcp, t.spin), nil
 }
 
-// listen tries all numeric addresses of a.
+// listen opens a TCP listener on the first numeric address of a.Host that can be bound. If none
+// can, it returns their errors joined.
 func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error) {
 	hosts, err := t.resolve(ctx, a.Host)
 	if err != nil {
 		return nil, err
 	}
 	config := net.ListenConfig{
-		KeepAlive:       -1, // or Go would enable it where the config does not
+		KeepAlive:       -1, // otherwise Go would enable it if the configuration does not
 		KeepAliveConfig: t.keepAlive,
 		Control:         t.control,
 	}
@@ -60,7 +62,8 @@ func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error
 	return nil, errors.Join(failed...)
 }
 
-// resolve returns the numeric addresses of host; the empty host is its own.
+// resolve returns the numeric addresses of host, by the transport's resolver if host is a name. A
+// numeric host, and the empty one, which means all addresses, are returned as they are.
 func (t *Transport) resolve(ctx context.Context, host string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -79,7 +82,8 @@ func (t *Transport) resolve(ctx context.Context, host string) ([]string, error) 
 	return hosts, nil
 }
 
-// network keeps 0.0.0.0 to IPv4: package net would bind both families.
+// network returns the first argument of net.Listen for listening at host: "tcp4" for an IPv4
+// address, because package net would bind both families for 0.0.0.0, and "tcp" otherwise.
 func network(host string) string {
 	if ipv4(host) {
 		return "tcp4"
@@ -88,15 +92,15 @@ func network(host string) string {
 }
 
 type listener struct {
-	tcp  *net.TCPListener
-	spin time.Duration // of its connections
-	turn chan struct{} // held by the call in Accept that is next
-	done chan struct{} // closed by Close
-	shut func()
+	tcp        *net.TCPListener
+	spin       time.Duration // of its connections
+	acceptTurn chan struct{} // held by the call of Accept that waits in the kernel
+	done       chan struct{} // closed by Close
+	shut       func()
 }
 
 func newListener(tcp *net.TCPListener, spin time.Duration) *listener {
-	l := &listener{tcp: tcp, spin: spin, turn: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &listener{tcp: tcp, spin: spin, acceptTurn: make(chan struct{}, 1), done: make(chan struct{})}
 	l.shut = sync.OnceFunc(func() {
 		close(l.done)
 		tcp.Close()
@@ -104,17 +108,17 @@ func newListener(tcp *net.TCPListener, spin time.Duration) *listener {
 	return l
 }
 
-// Accept lets one call at a time wait in the kernel, because the deadline by
-// which ctx interrupts it is the listener's.
+// Accept implements transport.Listener. Only one call at a time waits in the kernel, and the others
+// wait for their turn, because the deadline by which ctx interrupts it belongs to the listener.
 func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	select {
-	case l.turn <- struct{}{}:
+	case l.acceptTurn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-l.done:
 		return nil, transport.ErrClosed
 	}
-	defer func() { <-l.turn }()
+	defer func() { <-l.acceptTurn }()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -130,7 +134,8 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	return nil, err
 }
 
-// accept takes the next connection from the kernel, or fails when ctx ends.
+// accept blocks until the kernel has a connection for the listener. When ctx ends it returns a
+// timeout. The caller holds acceptTurn.
 func (l *listener) accept(ctx context.Context) (*net.TCPConn, error) {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -138,7 +143,7 @@ func (l *listener) accept(ctx context.Context) (*net.TCPConn, error) {
 		l.tcp.SetDeadline(past)
 	})
 	tcp, err := l.tcp.AcceptTCP()
-	step.Here()
+	failpoint.Here()
 	if !stop() {
 		<-interrupted
 		l.tcp.SetDeadline(time.Time{})
@@ -148,7 +153,9 @@ func (l *listener) accept(ctx context.Context) (*net.TCPConn, error) {
 
 func (l *listener) Addr() string { return l.tcp.Addr().String() }
 
-// AdvertiseTo implements [transport.Advertiser].
+// AdvertiseTo implements [transport.Advertiser]. For a listener on the wildcard address it returns
+// the address of this end of c with the listener's port, unless the listener cannot be reached
+// there: an IPv4 one through an IPv6 connection.
 func (l *listener) AdvertiseTo(c transport.Conn) string {
 	bound, err := ParseAddr(l.Addr())
 	if err != nil || !bound.wildcard() {
@@ -164,4 +171,41 @@ func (l *listener) AdvertiseTo(c transport.Conn) string {
 func (l *listener) Close() error {
 	l.shut()
 	return nil
+}
+
+var (
+	_ transport.Reacher      = (*Transport)(nil)
+	_ transport.Local        = (*Transport)(nil)
+	_ transport.AckTimeouter = (*Transport)(nil)
+)
+
+// IsLocal implements [transport.Local]. It returns true if the host of addr is an address of the
+// loopback interface or "localhost", and false if addr is invalid.
+func (t *Transport) IsLocal(addr string) bool {
+	a, err := ParseAddr(addr)
+	return err == nil && (a.Host == "localhost" || net.ParseIP(a.Host).IsLoopback())
+}
+
+// Reach implements [transport.Reacher]. It returns addr unless that is a wildcard, which a C++
+// listener advertises if it is bound to one. Then it returns the remote host of c with addr's port.
+// Over TLS it adds the name that the peer of c has proved, see [Transport.Dial]: the certificate
+// need not contain the numeric address.
+func (t *Transport) Reach(addr string, c transport.Conn) string {
+	addr, _, _ = strings.Cut(addr, nameSeparator) // the peer must not choose the name that is checked
+	a, err := ParseAddr(addr)
+	if err != nil {
+		return addr
+	}
+	if a.wildcard() {
+		peer, err := ParseAddr(c.RemoteAddr())
+		if err != nil {
+			return addr
+		}
+		a.Host = peer.Host
+		addr = a.String()
+	}
+	if secure, ok := c.(*tlsConn); ok && secure.name != serverName(a.Host) {
+		addr += nameSeparator + secure.name
+	}
+	return addr
 }

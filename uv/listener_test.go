@@ -16,7 +16,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// lookupAddress listens on what each helper finds, and connects to it.
+// lookupAddress listens on the result of each lookup function, and connects to it.
 func lookupAddress(t *testing.T) {
 	for name, lookup := range map[string]func() (string, error){
 		"host name":       func() (string, error) { return uv.LookupHostname(t.Context()) },
@@ -107,7 +107,7 @@ func TestWildcardKeepsItsFamily(t *testing.T) {
 func TestAdvertise(t *testing.T) {
 	for _, tc := range []struct {
 		name, listen, via string
-		want              string // the host advertised, "" for Addr
+		want              string // the advertised host, "" for Addr
 		ipv6              bool
 	}{
 		{"IPv4 wildcard", "0.0.0.0", "127.0.0.1", "127.0.0.1", false},
@@ -142,20 +142,20 @@ func TestAdvertise(t *testing.T) {
 }
 
 // A pipe may have reached its peer by another family, or another transport.
-func TestAdvertiseToStrangers(t *testing.T) {
+func TestAdvertiseToOtherTransports(t *testing.T) {
 	l := listen(t, uv.New(), "0.0.0.0")
 	for _, local := range []string{"[::1]:5", "name/17", "", "/tmp/socket"} {
-		require.Equal(t, l.Addr(), l.(transport.Advertiser).AdvertiseTo(elsewhere{addr: local}))
+		require.Equal(t, l.Addr(), l.(transport.Advertiser).AdvertiseTo(remoteConn{addr: local}))
 	}
 }
 
-// elsewhere is a connection of which only the address matters.
-type elsewhere struct {
+// remoteConn is a connection of which only the address matters.
+type remoteConn struct {
 	transport.Conn
 	addr string
 }
 
-func (e elsewhere) LocalAddr() string { return e.addr }
+func (e remoteConn) LocalAddr() string { return e.addr }
 
 func TestListenErrors(t *testing.T) {
 	tr := uv.New()

@@ -1,6 +1,7 @@
 package uv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,12 +9,12 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 )
 
-// LookupHostname returns the first address of this machine's host name that
-// can be bound, with port 0, fit for [Transport.Listen]. Where the name stands
-// for 127.0.x.x in the hosts file, as some distributions have it, that is of
-// no use to other machines; prefer [LookupLikeNCCL]. The error is a
+// LookupHostname returns the first address of this machine's host name that can be bound, with port
+// 0, for use with [Transport.Listen]. If the hosts file maps the name to 127.0.x.x, as some
+// distributions do, other machines cannot reach it; [LookupLikeNCCL] is better. The error is a
 // [*LookupError].
 func LookupHostname(ctx context.Context) (string, error) {
 	name, err := os.Hostname()
@@ -28,27 +29,25 @@ func LookupHostname(ctx context.Context) (string, error) {
 	return firstBindable(query, ips)
 }
 
-// LookupInterface returns the first address of the network interface of that
-// name, with port 0, fit for [Transport.Listen]. Link-local addresses come
-// last. The error is a [*LookupError].
+// LookupInterface returns the first address of the network interface with that name, with port 0,
+// for use with [Transport.Listen]. Link-local addresses come last. The error is a [*LookupError].
 func LookupInterface(name string) (string, error) {
 	query := "interface " + name
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return "", &LookupError{Query: query, Err: err}
 	}
-	card, err := newCard(*i)
+	iface, err := newIface(*i)
 	if err != nil {
 		return "", &LookupError{Query: query, Err: err}
 	}
-	return firstBindable(query, card.ips)
+	return firstBindable(query, iface.ips)
 }
 
-// LookupLikeNCCL returns an address of this machine by the preference of
-// NVIDIA's NCCL, with port 0, fit for [Transport.Listen]. Of the interfaces that are up
-// come first those named ib*, then those without a special name, then docker*,
-// then lo*. The loopback address of IPv6 is never taken. family is "ip" for
-// any address, or "ip4" or "ip6". The error is a [*LookupError].
+// LookupLikeNCCL returns an address of this machine by the preferences of NVIDIA's NCCL, with port
+// 0, for use with [Transport.Listen]. Among the interfaces that are up, those named ib* come first,
+// then those without a special name, then docker*, then lo*. The loopback address of IPv6 is never
+// used. family is "ip" for any address, or "ip4" or "ip6". The error is a [*LookupError].
 func LookupLikeNCCL(family string) (string, error) {
 	query := fmt.Sprintf("any interface (family %s)", family)
 	if !slices.Contains([]string{"ip", "ip4", "ip6"}, family) {
@@ -58,18 +57,19 @@ func LookupLikeNCCL(family string) (string, error) {
 	if err != nil {
 		return "", &LookupError{Query: query, Err: err}
 	}
-	var cards []card
+	var ifaces []iface
 	for _, i := range all {
-		c, err := newCard(i)
+		c, err := newIface(i)
 		if err != nil {
 			return "", &LookupError{Query: query, Err: err}
 		}
-		cards = append(cards, c)
+		ifaces = append(ifaces, c)
 	}
-	return firstBindable(query, likeNCCL(cards, family))
+	return firstBindable(query, orderLikeNCCL(ifaces, family))
 }
 
-// firstBindable returns the first of ips that a socket can be bound to.
+// firstBindable returns the first of ips to which a socket can be bound, with port 0. If there is
+// none it returns a *LookupError about query, with the reason for the first one.
 func firstBindable(query string, ips []netip.Addr) (string, error) {
 	failed := &LookupError{Query: query, Err: errors.New("there is none")}
 	for i, ip := range ips {
@@ -86,7 +86,8 @@ func firstBindable(query string, ips []netip.Addr) (string, error) {
 	return "", failed
 }
 
-// bindable returns host with port 0, or says why no socket can be bound to it.
+// bindable returns host with port 0 as an address, or the reason why no socket can be bound to it.
+// It binds one for a moment.
 func bindable(host string) (string, error) {
 	addr := Addr{Host: host}.String()
 	l, err := net.Listen("tcp", addr)
@@ -94,4 +95,67 @@ func bindable(host string) (string, error) {
 		return "", err
 	}
 	return addr, l.Close()
+}
+
+// iface is a network interface of this machine.
+type iface struct {
+	name string
+	up   bool
+	ips  []netip.Addr // link-local ones last
+}
+
+func newIface(i net.Interface) (iface, error) {
+	c := iface{name: i.Name, up: i.Flags&net.FlagUp != 0}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return c, err
+	}
+	for _, a := range addrs {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		ip := prefix.Addr().Unmap()
+		if ip.Is6() && ip.IsLinkLocalUnicast() {
+			ip = ip.WithZone(i.Name)
+		}
+		c.ips = append(c.ips, ip)
+	}
+	slices.SortStableFunc(c.ips, func(a, b netip.Addr) int {
+		return cmp.Compare(len(a.Zone()), len(b.Zone()))
+	})
+	return c, nil
+}
+
+// orderLikeNCCL returns the addresses, of that family, of the interfaces that are up, best first by
+// the preferences of NCCL.
+func orderLikeNCCL(ifaces []iface, family string) []netip.Addr {
+	class := func(name string) int {
+		switch {
+		case strings.HasPrefix(name, "ib"): // InfiniBand
+			return 0
+		case strings.HasPrefix(name, "docker"):
+			return 2
+		case strings.HasPrefix(name, "lo"):
+			return 3
+		}
+		return 1
+	}
+	inFamily := func(ip netip.Addr) bool {
+		return family == "ip" || family == "ip4" && ip.Is4() || family == "ip6" && ip.Is6()
+	}
+	var out []netip.Addr
+	for wanted := range 4 {
+		for _, c := range ifaces {
+			if !c.up || class(c.name) != wanted {
+				continue
+			}
+			for _, ip := range c.ips {
+				if inFamily(ip) && ip != netip.IPv6Loopback() {
+					out = append(out, ip)
+				}
+			}
+		}
+	}
+	return out
 }

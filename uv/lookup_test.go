@@ -17,28 +17,28 @@ func ips(texts ...string) []netip.Addr {
 }
 
 func TestLikeNCCL(t *testing.T) {
-	lo := card{"lo", true, ips("127.0.0.1", "::1")}
-	docker := card{"docker0", true, ips("172.17.0.1", "fd00::17")}
-	eth := card{"eth0", true, ips("10.0.0.1", "2001:db8::1")}
-	bond := card{"bond0", true, ips("10.0.0.2")}
-	infini := card{"ib0", true, ips("10.1.0.1", "fd00::1")}
-	down := card{"ib1", false, ips("10.1.0.2")}
-	all := []card{lo, docker, down, eth, bond, infini}
+	lo := iface{"lo", true, ips("127.0.0.1", "::1")}
+	docker := iface{"docker0", true, ips("172.17.0.1", "fd00::17")}
+	eth := iface{"eth0", true, ips("10.0.0.1", "2001:db8::1")}
+	bond := iface{"bond0", true, ips("10.0.0.2")}
+	infini := iface{"ib0", true, ips("10.1.0.1", "fd00::1")}
+	down := iface{"ib1", false, ips("10.1.0.2")}
+	all := []iface{lo, docker, down, eth, bond, infini}
 	for _, tc := range []struct {
 		name   string
-		cards  []card
+		ifaces []iface
 		family string
 		want   []netip.Addr
 	}{
 		{"all, best first", all, "ip", ips("10.1.0.1", "fd00::1", "10.0.0.1", "2001:db8::1", "10.0.0.2", "172.17.0.1", "fd00::17", "127.0.0.1")},
 		{"IPv4", all, "ip4", ips("10.1.0.1", "10.0.0.1", "10.0.0.2", "172.17.0.1", "127.0.0.1")},
 		{"IPv6 without loopback", all, "ip6", ips("fd00::1", "2001:db8::1", "fd00::17")},
-		{"docker before lo", []card{lo, docker}, "ip4", ips("172.17.0.1", "127.0.0.1")},
-		{"nothing but IPv6 loopback", []card{lo}, "ip6", nil},
-		{"nothing up", []card{down}, "ip", nil},
+		{"docker before lo", []iface{lo, docker}, "ip4", ips("172.17.0.1", "127.0.0.1")},
+		{"nothing but IPv6 loopback", []iface{lo}, "ip6", nil},
+		{"nothing up", []iface{down}, "ip", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			require.Equal(t, tc.want, likeNCCL(tc.cards, tc.family))
+			require.Equal(t, tc.want, orderLikeNCCL(tc.ifaces, tc.family))
 		})
 	}
 }
@@ -71,7 +71,7 @@ func TestLinkLocalComesLastAndWithItsZone(t *testing.T) {
 	all, err := net.Interfaces()
 	require.NoError(t, err)
 	for _, i := range all {
-		c, err := newCard(i)
+		c, err := newIface(i)
 		require.NoError(t, err)
 		linkLocal := false
 		for _, ip := range c.ips {

@@ -9,7 +9,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// remote is a connection of which only the far end is known.
+// remote is a connection of which only the remote address is known.
 type remote struct {
 	transport.Conn
 	addr string
@@ -27,5 +27,16 @@ func TestReach(t *testing.T) {
 		{"nonsense", "192.0.2.1:5", "nonsense"},
 	} {
 		require.Equal(t, c.want, uv.New().Reach(c.advertised, remote{addr: c.peer}), "%s from %s", c.advertised, c.peer)
+	}
+}
+
+// Only addresses of the loopback interface and localhost are out of reach for other machines.
+func TestIsLocal(t *testing.T) {
+	for addr, local := range map[string]bool{
+		"127.0.0.1:0": true, "127.9.9.9:1": true, "[::1]:0": true, "::1": true, "localhost:7000": true, "localhost": true,
+		"0.0.0.0:0": false, "[::]:0": false, ":7000": false, "192.0.2.1:0": false, "node17:0": false,
+		"": false, "%zz": false, "127.0.0.1:none": false,
+	} {
+		require.Equal(t, local, uv.New().IsLocal(addr), addr)
 	}
 }

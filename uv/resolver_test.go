@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// resolver answers every question for IPv4 with ips, in that order, and has no
+// resolver returns a resolver that answers every query for IPv4 with ips, in that order, and has no
 // IPv6.
 func resolver(t *testing.T, ips ...string) *net.Resolver {
 	var servers sync.WaitGroup
@@ -33,7 +33,7 @@ func resolver(t *testing.T, ips ...string) *net.Resolver {
 	}
 }
 
-// answerDNS serves a stream of DNS messages, each behind its length.
+// answerDNS serves a stream of DNS messages, each preceded by its length.
 func answerDNS(c net.Conn, ips []string) {
 	for {
 		var size [2]byte
@@ -51,7 +51,7 @@ func answerDNS(c net.Conn, ips []string) {
 	}
 }
 
-// dnsReply makes the reply to a query with one question.
+// dnsReply returns the reply to a query with one question.
 func dnsReply(query []byte, ips []string) []byte {
 	const header, typeA = 12, 1
 	end := header
@@ -87,8 +87,7 @@ func TestListenTriesAllAddresses(t *testing.T) {
 	require.ErrorContains(t, err, nobody)
 }
 
-// The listener is on one of two loopback addresses; the name has both, the
-// wrong one first.
+// The listener is on one of two loopback addresses. The name resolves to both, the wrong one first.
 func TestDialTriesAllAddresses(t *testing.T) {
 	l := listen(t, uv.New(), "127.0.0.1")
 	a, err := uv.ParseAddr(l.Addr())
@@ -111,7 +110,7 @@ func TestUnknownHost(t *testing.T) {
 	require.ErrorContains(t, err, "nowhere.example:5")
 }
 
-// A name server that never answers must not outlive the caller's patience.
+// Dial observes its context even if the name server never answers.
 func TestCancelledLookup(t *testing.T) {
 	asked := make(chan struct{}, 16)
 	tr := uv.New(uv.WithResolver(&net.Resolver{

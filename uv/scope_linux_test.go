@@ -9,11 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scopeVar is set in the process that againWithLinkLocal starts.
+// scopeVar is the environment variable that is set in the child process of againWithLinkLocal.
 const scopeVar = "UV_TEST_LINK_LOCAL"
 
-// againWithLinkLocal runs the test in a process of its own, in a network namespace of which
-// the loopback interface has a link-local address. It needs root and iproute2.
+// againWithLinkLocal runs the test in a child process, in a network namespace whose loopback
+// interface has a link-local address. It needs root and iproute2.
 func againWithLinkLocal(t *testing.T) {
 	t.Helper()
 	require.Empty(t, os.Getenv(scopeVar), "the namespace has no link-local address")

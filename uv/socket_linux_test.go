@@ -13,7 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// option reads a socket option of a connection.
+// option returns the value of a socket option of a connection.
 func option(t *testing.T, c transport.Conn, level, name int) int {
 	t.Helper()
 	rc, err := uv.TCPConn(c).SyscallConn()
@@ -65,7 +65,20 @@ func TestSocketOptions(t *testing.T) {
 	}
 }
 
-// A listener whose queue is full leaves callers without an answer.
+// WithAckTimeout changes the timeout for unacknowledged bytes and no other option, and not the original.
+func TestAckTimeout(t *testing.T) {
+	original := uv.New(uv.WithKeepAlive(net.KeepAliveConfig{Enable: true, Idle: 7 * time.Second}), uv.WithUserTimeout(time.Second))
+	for tr, want := range map[transport.Transport]int{original.WithAckTimeout(2 * time.Second): 2000, original: 1000} {
+		l := listen(t, tr.(*uv.Transport), "127.0.0.1")
+		dialled, accepted := connect(t, tr.(*uv.Transport), l, l.Addr())
+		for _, c := range []transport.Conn{dialled, accepted} {
+			require.Equal(t, want, option(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+			require.Equal(t, 7, option(t, c, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
+		}
+	}
+}
+
+// A listener whose queue is full does not answer clients.
 func TestCancelledDial(t *testing.T) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)

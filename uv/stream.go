@@ -1,109 +1,105 @@
 package uv
 
 import (
-	"bufio"
 	"bytes"
 	"io"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Stream implements [transport.Streamer]. The stream is a
-// [transport.Gatherer].
+// Stream implements [transport.Streamer]. The stream is a [transport.Gatherer], and begins with the
+// bytes that the connection has read ahead. The error is ErrClosed, or ErrHandedOver if the
+// connection has already become a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) {
-	before, err := c.giveUpFraming()
+	buffered, err := c.takeBuffered()
 	if err != nil {
 		return nil, err
 	}
-	return newStream(c, before, c.tcp), nil
+	return newStream(c, buffered, c.tcp), nil
 }
 
-// Multiplex implements [transport.Multiplexer]. The session spins, see
-// [WithSpin].
+// Multiplex implements [transport.Multiplexer]. The session begins with the bytes that the
+// connection has read ahead. Its reading goroutine polls before it blocks, see [WithSpin].
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	fast, err := wait.NewReader(c.tcp, c.spin)
+	reader, err := wait.NewReader(c.tcp, c.spin)
 	if err != nil {
 		return nil, err
 	}
-	now, err := wait.NewWriter(c.tcp)
+	writer, err := wait.NewWriter(c.tcp)
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.giveUpFraming()
+	buffered, err := c.takeBuffered()
 	if err != nil {
 		return nil, err
 	}
-	return mux.New(&promptStream{newStream(c, before, fast), now}, cfg)
+	return mux.New(&tryWriteStream{newStream(c, buffered, reader), writer}, cfg)
 }
 
-func newStream(c *conn, before *bytes.Reader, socket io.Reader) *stream {
-	return &stream{end{conn: c, source: source{before: before, socket: socket}}}
+func newStream(c *conn, buffered *bytes.Reader, socket io.Reader) *stream {
+	return &stream{end{conn: c, bufferedReader: bufferedReader{buffered: buffered, socket: socket}}}
 }
 
-// giveUpFraming returns what was read ahead, nil for nothing, and lets go of
-// the buffers that framing needs: there are many connections, most of them
-// idle.
-func (c *conn) giveUpFraming() (*bytes.Reader, error) {
+// takeBuffered returns the bytes that were read ahead, nil if there are none, and makes the calls
+// for frames fail with ErrHandedOver. It drops the buffers of framing, since many connections are
+// idle. The error is ErrClosed or ErrHandedOver. No other call may be in progress.
+func (c *conn) takeBuffered() (*bytes.Reader, error) {
 	if c.closed.Load() {
 		return nil, transport.ErrClosed
 	}
 	if c.src == nil {
 		return nil, ErrHandedOver
 	}
-	before, err := drain(c.src)
+	src := c.src
 	c.src, c.frames, c.batch = nil, nil, batch{}
-	return before, err
-}
-
-// drain returns the bytes that src has ready.
-func drain(src *bufio.Reader) (*bytes.Reader, error) {
 	if src.Buffered() == 0 {
 		return nil, nil
 	}
-	before := make([]byte, src.Buffered())
-	_, err := io.ReadFull(src, before)
-	return bytes.NewReader(before), err
+	buffered := make([]byte, src.Buffered())
+	_, err := io.ReadFull(src, buffered)
+	return bytes.NewReader(buffered), err
 }
 
-// source is the reading half of a stream. Several goroutines may read.
-type source struct {
-	turn   sync.Mutex
-	before *bytes.Reader // what was read ahead; nil when that is over
-	socket io.Reader
+// bufferedReader is the reading half of a stream: it returns first the bytes that were read ahead,
+// then those of the socket. Its Read may be called concurrently.
+type bufferedReader struct {
+	mu       sync.Mutex
+	buffered *bytes.Reader // bytes that were read ahead; nil once they are read
+	socket   io.Reader
 }
 
-func (s *source) Read(p []byte) (int, error) {
-	s.turn.Lock()
-	defer s.turn.Unlock()
-	if s.before != nil && len(p) > 0 {
-		n, _ := s.before.Read(p)
-		if s.before.Len() == 0 {
-			s.before = nil
+func (s *bufferedReader) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.buffered != nil && len(p) > 0 {
+		n, _ := s.buffered.Read(p)
+		if s.buffered.Len() == 0 {
+			s.buffered = nil
 		}
 		return n, nil
 	}
 	return s.socket.Read(p)
 }
 
-// end is what streams with and without TLS have in common. Deadlines are those
-// of the socket.
+// end is the common part of streams with and without TLS: reading, addresses and deadlines.
+// Deadlines are those of the socket.
 type end struct {
-	conn   *conn
-	source source
+	conn           *conn
+	bufferedReader bufferedReader
 }
 
 func (e *end) Read(p []byte) (int, error) {
 	if e.conn.closed.Load() {
 		return 0, transport.ErrClosed
 	}
-	n, err := e.source.Read(p)
-	step.Here()
+	n, err := e.bufferedReader.Read(p)
+	failpoint.Here()
 	return n, e.conn.readError(err)
 }
 
@@ -113,35 +109,36 @@ func (e *end) SetDeadline(t time.Time) error      { return e.conn.tcp.SetDeadlin
 func (e *end) SetReadDeadline(t time.Time) error  { return e.conn.tcp.SetReadDeadline(t) }
 func (e *end) SetWriteDeadline(t time.Time) error { return e.conn.tcp.SetWriteDeadline(t) }
 
-// stream is a conn without its framing.
+// stream implements transport.Stream and transport.Gatherer on a connection over plain TCP. Closing
+// it closes the connection.
 type stream struct{ end }
 
 var _ transport.Gatherer = (*stream)(nil)
 
 func (s *stream) Write(p []byte) (int, error) {
-	step.Here()
+	failpoint.Here()
 	n, err := s.conn.tcp.Write(p)
 	return n, s.conn.writeError(err)
 }
 
-// WriteBuffers implements [transport.Gatherer].
+// WriteBuffers implements [transport.Gatherer], with writev.
 func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
-	step.Here()
+	failpoint.Here()
 	n, err := pieces.WriteTo(s.conn.tcp)
 	return n, s.conn.writeError(err)
 }
 
-// promptStream is a stream that can be written without waiting.
-type promptStream struct {
+// tryWriteStream is a stream that package mux can write to without blocking.
+type tryWriteStream struct {
 	*stream
-	now *wait.Writer
+	writer *wait.Writer
 }
 
-// TryWrite writes what the connection takes at once. It is not for two goroutines at a
-// time.
-func (s *promptStream) TryWrite(p []byte) (int, error) {
-	step.Here()
-	n, err := s.now.TryWrite(p)
+// TryWrite writes as much of p as the socket accepts without blocking and returns how much that is.
+// Package mux calls it, one goroutine at a time. Errors are those of Write.
+func (s *tryWriteStream) TryWrite(p []byte) (int, error) {
+	failpoint.Here()
+	n, err := s.writer.TryWrite(p)
 	return n, s.conn.writeError(err)
 }
 

@@ -12,13 +12,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// A session that does not spin is no different but in speed.
 func TestConformanceWithoutSpinning(t *testing.T) {
 	b := backend("uv-asleep", "127.0.0.1:0")
 	b.New = func(*testing.T) transport.Transport { return uv.New(uv.WithSpin(0)) }
@@ -64,8 +63,8 @@ func TestHandedOverOnce(t *testing.T) {
 	}
 }
 
-// Only a plain stream gathers: what lies beside the records of TLS would leave
-// in the clear.
+// Only a plain stream implements transport.Gatherer: buffers written beside the records of TLS
+// would not be encrypted.
 func TestWhoGathers(t *testing.T) {
 	for kind, ends := range ends {
 		c, _ := ends(t)
@@ -74,7 +73,7 @@ func TestWhoGathers(t *testing.T) {
 	}
 }
 
-// WriteBuffers goes on where a deadline ended it.
+// WriteBuffers continues after a deadline.
 func TestGatheringGoesOnAfterADeadline(t *testing.T) {
 	near, far := loopback(t)
 	w, r := rawStream(t, near), rawStream(t, far)
@@ -96,28 +95,28 @@ func TestGatheringGoesOnAfterADeadline(t *testing.T) {
 		n, err := w.(transport.Gatherer).WriteBuffers(&rest)
 		return result{n, err}
 	}
-	begun := patience.Start(gather)
+	firstHeaderChecked := testwait.Start(gather)
 	runtime.Gosched()
 	require.NoError(t, w.SetWriteDeadline(time.Unix(1, 0)))
-	first := patience.Finish(t, begun)
-	require.ErrorIs(t, first.err, os.ErrDeadlineExceeded)
+	dialAndRead := testwait.Finish(t, firstHeaderChecked)
+	require.ErrorIs(t, dialAndRead.err, os.ErrDeadlineExceeded)
 	require.NoError(t, w.SetWriteDeadline(time.Time{}))
-	ended := patience.Start(func() result {
+	ended := testwait.Start(func() result {
 		defer w.CloseWrite()
 		return gather()
 	})
 	got, err := io.ReadAll(r)
 	require.NoError(t, err)
-	second := patience.Finish(t, ended)
+	second := testwait.Finish(t, ended)
 	require.NoError(t, second.err)
-	require.EqualValues(t, pieces*size, first.n+second.n)
+	require.EqualValues(t, pieces*size, dialAndRead.n+second.n)
 	require.Len(t, got, pieces*size)
 	for i := range pieces {
 		require.True(t, bytes.Equal(piece(i), got[i*size:][:size]), "piece %d", i)
 	}
 }
 
-// A reader that loses patience in the middle of a record loses no bytes.
+// A read deadline in the middle of a record loses no bytes.
 func TestReadDeadlineWithinARecord(t *testing.T) {
 	near, far := ends["tls"](t)
 	w, r := rawStream(t, near), rawStream(t, far)
@@ -125,7 +124,7 @@ func TestReadDeadlineWithinARecord(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(i * i >> 8)
 	}
-	written := patience.Start(func() error {
+	written := testwait.Start(func() error {
 		_, err := w.Write(sent)
 		return err
 	})
@@ -139,11 +138,11 @@ func TestReadDeadlineWithinARecord(t *testing.T) {
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 		}
 	}
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 	require.Equal(t, string(sent), string(got))
 }
 
-// inUse is the memory of the heap and the stacks.
+// inUse returns the memory of the heap and the stacks in bytes.
 func inUse() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -152,9 +151,9 @@ func inUse() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// There may be thousands that do nothing. Both ends of each are here. A thread that starts
-// meanwhile takes some 50 KiB and stays: the least of three rounds counts, of which none
-// closes before the last.
+// An idle connection takes little memory. Both of its ends are in this process. A thread that
+// starts during the test takes some 50 KiB and stays, so the smallest of three rounds counts, of
+// which none closes its connections before the last.
 func TestIdleConnectionsAreSmall(t *testing.T) {
 	const connections = 50
 	for _, c := range []struct {
@@ -173,7 +172,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 			var open []io.Closer
 			each := int64(math.MaxInt64)
 			for round := 0; round < 3 && each >= c.limit; round++ {
-				before := inUse()
+				buffered := inUse()
 				for range connections {
 					near, far := loopback(t)
 					for _, end := range []transport.Conn{near, far} {
@@ -182,7 +181,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 						open = append(open, taken)
 					}
 				}
-				each = min(each, (inUse()-before)/(2*connections))
+				each = min(each, (inUse()-buffered)/(2*connections))
 			}
 			t.Logf("%d bytes for each end", each)
 			require.Less(t, each, c.limit)

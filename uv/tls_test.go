@@ -57,7 +57,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// issue makes a certificate for name, which may be an address too.
+// issue returns a certificate for name, which may be an address.
 func (a *authority) issue(t testing.TB, name string, adjust ...func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
@@ -82,8 +82,8 @@ func (a *authority) issue(t testing.TB, name string, adjust ...func(*x509.Certif
 
 func expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 
-// mutual is the configuration of an end that proves that it is name and wants
-// proof of the other end.
+// mutual returns the configuration of an end that has a certificate for name and requires one of
+// the peer.
 func (a *authority) mutual(t testing.TB, name string, adjust ...func(*x509.Certificate)) *tls.Config {
 	t.Helper()
 	return &tls.Config{
@@ -94,14 +94,14 @@ func (a *authority) mutual(t testing.TB, name string, adjust ...func(*x509.Certi
 	}
 }
 
-// secured is a transport that uses config in both roles.
-func secured(config *tls.Config) *uv.Transport { return uv.New(uv.WithTLS(config, config)) }
+// newSecured returns a transport that uses config in both roles.
+func newSecured(config *tls.Config) *uv.Transport { return uv.New(uv.WithTLS(config, config)) }
 
 func TestConformanceTLS(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	transporttest.Run(t, transporttest.Backend{
 		Name: "uv-tls",
-		New:  func(*testing.T) transport.Transport { return secured(config) },
+		New:  func(*testing.T) transport.Transport { return newSecured(config) },
 		Addr: "127.0.0.1:0",
 		DialRaw: func(addr string) (io.WriteCloser, error) {
 			return dialRaw(addr, config)
@@ -113,8 +113,7 @@ func TestConformanceTLS(t *testing.T) {
 	})
 }
 
-// dialRaw is a peer that speaks TLS as ours do, and is free to break the
-// framing in it.
+// dialRaw returns a peer that uses TLS and can violate the framing inside.
 func dialRaw(addr string, config *tls.Config) (*tls.Conn, error) {
 	config = config.Clone()
 	config.NextProtos = []string{uv.Protocol}
@@ -126,9 +125,8 @@ func dialRaw(addr string, config *tls.Config) (*tls.Conn, error) {
 	return c, err
 }
 
-// first dials l and returns what Dial says and what the accepted end says to
-// NextFrame.
-func first(t *testing.T, tr *uv.Transport, l transport.Listener) (dialled, accepted error) {
+// dialAndRead dials l and returns the error of Dial, and that of NextFrame at the accepted end.
+func dialAndRead(t *testing.T, tr *uv.Transport, l transport.Listener) (dialled, accepted error) {
 	t.Helper()
 	said := make(chan error, 1)
 	go func() {
@@ -147,7 +145,7 @@ func first(t *testing.T, tr *uv.Transport, l transport.Listener) (dialled, accep
 
 func TestIdentity(t *testing.T) {
 	a := newAuthority(t)
-	server, client := secured(a.mutual(t, "127.0.0.1")), secured(a.mutual(t, "worker-3"))
+	server, client := newSecured(a.mutual(t, "127.0.0.1")), newSecured(a.mutual(t, "worker-3"))
 	l := listen(t, server, "127.0.0.1")
 	dialled, accepted := connect(t, client, l, l.Addr())
 	require.NoError(t, dialled.WriteFrames(transport.Frame{}))
@@ -164,28 +162,28 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// What Dial returns has been accepted at the other end: refusals of either end
-// are known to both at once.
+// A connection that Dial returns was accepted at the other end: both ends learn of a rejection by
+// either at once.
 func TestRefusals(t *testing.T) {
-	a, stranger := newAuthority(t), newAuthority(t)
+	a, other := newAuthority(t), newAuthority(t)
 	good := func() *tls.Config { return a.mutual(t, "127.0.0.1") }
 	for _, tc := range []struct {
 		name           string
 		client, server *tls.Config
-		dialled        string // what Dial says
-		accepted       string // what the accepted end says
-		byClient       bool   // it is the client who refuses
+		dialled        string // error of Dial
+		accepted       string // error of the accepted end
+		byClient       bool   // the client rejects the server
 	}{
 		{"no client certificate", &tls.Config{RootCAs: a.pool}, good(), "certificate required", "didn't provide a certificate", false},
-		{"client of another authority", withRoots(stranger.mutual(t, "x"), a), good(), "tls: ", "unknown authority", false},
+		{"client of another authority", withRoots(other.mutual(t, "x"), a), good(), "tls: ", "unknown authority", false},
 		{"expired client", a.mutual(t, "x", expired), good(), "expired certificate", "has expired", false},
-		{"server of another authority", good(), stranger.mutual(t, "127.0.0.1"), "unknown authority", "bad certificate", true},
+		{"server of another authority", good(), other.mutual(t, "127.0.0.1"), "unknown authority", "bad certificate", true},
 		{"server with another name", good(), a.mutual(t, "node17"), "IP SANs", "bad certificate", true},
 		{"expired server", good(), a.mutual(t, "127.0.0.1", expired), "has expired", "bad certificate", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			l := listen(t, secured(tc.server), "127.0.0.1")
-			dialled, accepted := first(t, secured(tc.client), l)
+			l := listen(t, newSecured(tc.server), "127.0.0.1")
+			dialled, accepted := dialAndRead(t, newSecured(tc.client), l)
 			require.ErrorContains(t, dialled, tc.dialled)
 			require.ErrorContains(t, accepted, tc.accepted)
 			for _, err := range []error{dialled, accepted} {
@@ -210,7 +208,7 @@ func withRoots(c *tls.Config, a *authority) *tls.Config {
 	return c
 }
 
-// A role without a configuration is not there, and does not fall back.
+// Without a configuration for a role, the role fails and does not fall back to plain TCP.
 func TestRoles(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	server, client := uv.New(uv.WithTLS(nil, config)), uv.New(uv.WithTLS(config, nil))
@@ -225,7 +223,7 @@ func TestRoles(t *testing.T) {
 	require.ErrorContains(t, err, "certificate")
 }
 
-// Whatever the Config allows, also one that a callback picks.
+// Old versions are refused whatever the Config allows, also one that a callback returns.
 func TestOldVersionsAreRefused(t *testing.T) {
 	old := newAuthority(t).mutual(t, "127.0.0.1")
 	old.MinVersion = tls.VersionTLS10
@@ -233,22 +231,22 @@ func TestOldVersionsAreRefused(t *testing.T) {
 	for name, server := range map[string]*tls.Config{"config": old, "callback": picked} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t, uv.New(uv.WithTLS(nil, server)), "127.0.0.1")
-			limited := old.Clone()
-			limited.MaxVersion = tls.VersionTLS12
-			_, err := tls.Dial("tcp", l.Addr(), limited)
+			limitedWriter := old.Clone()
+			limitedWriter.MaxVersion = tls.VersionTLS12
+			_, err := tls.Dial("tcp", l.Addr(), limitedWriter)
 			require.ErrorContains(t, err, "protocol version not supported")
-			connect(t, secured(old), l, l.Addr())
+			connect(t, newSecured(old), l, l.Addr())
 		})
 	}
 	require.EqualValues(t, tls.VersionTLS10, old.MinVersion, "the caller's Config is not changed")
 	require.Empty(t, old.NextProtos)
 }
 
-// Peers of other makes have not heard of the empty frame.
-func TestStrangersAreNotWelcomed(t *testing.T) {
+// Other implementations do not know the empty frame.
+func TestOtherTLSImplementations(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	t.Run("listener", func(t *testing.T) {
-		l := listen(t, secured(config), "127.0.0.1")
+		l := listen(t, newSecured(config), "127.0.0.1")
 		peer, err := tls.Dial("tcp", l.Addr(), config)
 		require.NoError(t, err)
 		defer peer.Close()
@@ -274,7 +272,7 @@ func TestStrangersAreNotWelcomed(t *testing.T) {
 			}
 			said <- err
 		}()
-		c, err := secured(config).Dial(t.Context(), l.Addr().String())
+		c, err := newSecured(config).Dial(t.Context(), l.Addr().String())
 		require.NoError(t, err)
 		defer c.Close()
 		read(t, c, 1, [][]byte{make([]byte, 1)})
@@ -282,11 +280,11 @@ func TestStrangersAreNotWelcomed(t *testing.T) {
 	})
 }
 
-// The further connections of a pipe go to numeric addresses; what the peer has
-// to prove stays the name that was dialled.
+// The further connections of a pipe go to numeric addresses; the peer must still prove the name
+// that was dialled first.
 func TestReachKeepsTheName(t *testing.T) {
 	a := newAuthority(t)
-	tr := secured(a.mutual(t, "localhost"))
+	tr := newSecured(a.mutual(t, "localhost"))
 	l := listen(t, tr, "127.0.0.1")
 	addr, err := uv.ParseAddr(l.Addr())
 	require.NoError(t, err)
@@ -307,7 +305,7 @@ func TestReachKeepsTheName(t *testing.T) {
 }
 
 func TestReachOnTheWildcard(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "localhost"))
+	tr := newSecured(newAuthority(t).mutual(t, "localhost"))
 	l := listen(t, tr, "127.0.0.1")
 	addr, err := uv.ParseAddr(l.Addr())
 	require.NoError(t, err)
@@ -316,11 +314,11 @@ func TestReachOnTheWildcard(t *testing.T) {
 		tr.Reach(fmt.Sprintf("0.0.0.0:%d", addr.Port), dialled))
 }
 
-// A chosen ServerName goes before the host.
+// A ServerName in the configuration takes precedence over the host.
 func TestServerName(t *testing.T) {
 	config := newAuthority(t).mutual(t, "node17")
 	config.ServerName = "node17"
-	tr := secured(config)
+	tr := newSecured(config)
 	l := listen(t, tr, "127.0.0.1")
 	connect(t, tr, l, l.Addr())
 }
@@ -332,23 +330,23 @@ func TestDialGivesUpInTheHandshake(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := secured(&tls.Config{}).Dial(ctx, l.Addr().String())
+		_, err := newSecured(&tls.Config{}).Dial(ctx, l.Addr().String())
 		failed <- err
 	}()
 	c, err := l.Accept()
 	require.NoError(t, err)
 	defer c.Close()
-	_, err = io.ReadFull(c, make([]byte, 100)) // the handshake is under way
+	_, err = io.ReadFull(c, make([]byte, 100)) // the handshake has begun
 	require.NoError(t, err)
 	cancel()
 	require.ErrorIs(t, <-failed, context.Canceled)
 }
 
-// A session that is taken up again still tells who the peer is.
+// A resumed TLS session still identifies the peer.
 func TestResumption(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	config.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-	tr := secured(config)
+	tr := newSecured(config)
 	l := listen(t, tr, "127.0.0.1")
 	for _, resumed := range []bool{false, true} {
 		dialled, accepted := connect(t, tr, l, l.Addr())

@@ -7,46 +7,50 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
+	"github.com/tensorpipe-go/tensorpipe/internal/mux"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 const (
-	// recordSize is the most that a record holds. Small frames are gathered
-	// up to it; the bulk of a large one is encrypted where it lies.
+	// recordSize is the largest size of a record. Small frames are gathered into one; the larger
+	// part of a large frame is encrypted without copying.
 	recordSize = 16 << 10
 
-	// farewell bounds how long Close and CloseWrite wait to tell the peer,
-	// where the peer has stopped reading.
-	farewell = 500 * time.Millisecond
+	// closeTimeout bounds how long Close and CloseWrite wait to notify a peer that has stopped
+	// reading.
+	closeTimeout = 500 * time.Millisecond
 
-	// cutOff is how long CloseWrite leaves to a write that is under way: one that has
-	// room, and was only held up, must not end within a record.
-	cutOff = farewell / 2
+	// writeGrace is the time that CloseWrite leaves to a write in progress: one that has space and
+	// was only delayed must not end within a record.
+	writeGrace = closeTimeout / 2
 )
 
-// tlsConn is a conn whose frames travel in TLS.
+// tlsConn is one end of a connection over TLS. It implements transport.Conn, Secured, Streamer and
+// Multiplexer of package transport.
 type tlsConn struct {
 	*conn
 	tls    *tls.Conn
-	socket *socket       // below it
-	name   string        // that the peer has proved; empty for who dialled us
-	failed error         // why there is no TLS on it
-	finish func()        // starts the end of writing, once
+	socket *socket       // below TLS
+	name   string        // that the peer has proved; empty if the peer dialled
+	failed error         // why the handshake failed
+	finish func()        // starts closing the writing half, once
 	ending chan struct{} // closed when that begins
-	ended  chan error    // has what came of it
+	ended  chan error    // holds its result
 
-	writing sync.Mutex // held while the stream is written to
-	broken  bool       // it ends within a record
+	writing sync.Mutex // held by a write
+	broken  bool       // the stream ends within a record
 	out     *bufio.Writer
 	header  [frame.HeaderSize]byte
 }
 
 var _ transport.Secured = (*tlsConn)(nil)
 
-// newTLSConn wraps either end of a socket; the handshake is to follow.
+// newTLSConn returns a connection over secure, which is TLS over the socket s and has not performed
+// its handshake. It owns both.
 func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	c := &tlsConn{
-		conn:   newConnFrom(s.TCPConn, decrypted{secure, s}, spin),
+		conn:   newConnFrom(s.TCPConn, tlsReader{secure, s}, spin),
 		tls:    secure,
 		socket: s,
 		ending: make(chan struct{}),
@@ -57,8 +61,9 @@ func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	return c
 }
 
-// usable is nil while there is a point in trying to read or write.
-func (c *tlsConn) usable() error {
+// checkUsable returns the error of all calls for frames or streams: ErrClosed after Close, or the
+// reason why the handshake failed. Otherwise it returns nil.
+func (c *tlsConn) checkUsable() error {
 	if c.closed.Load() {
 		return transport.ErrClosed
 	}
@@ -66,7 +71,7 @@ func (c *tlsConn) usable() error {
 }
 
 func (c *tlsConn) WriteFrames(frames ...transport.Frame) error {
-	if err := c.usable(); err != nil {
+	if err := c.checkUsable(); err != nil {
 		return err
 	}
 	c.writing.Lock()
@@ -82,7 +87,8 @@ func (c *tlsConn) WriteFrames(frames ...transport.Frame) error {
 	return c.writeError(err)
 }
 
-// write relies on out to keep its first error.
+// write encrypts frames and writes them to the socket. It returns the first error, which out keeps
+// and returns from Flush. The caller holds writing.
 func (c *tlsConn) write(frames []transport.Frame) error {
 	for _, f := range frames {
 		c.out.Write(frame.AppendHeader(c.header[:0], frame.Size(f)))
@@ -94,35 +100,37 @@ func (c *tlsConn) write(frames []transport.Frame) error {
 }
 
 func (c *tlsConn) NextFrame() (int64, error) {
-	if err := c.usable(); err != nil {
+	if err := c.checkUsable(); err != nil {
 		return 0, err
 	}
 	return c.conn.NextFrame()
 }
 
 func (c *tlsConn) ReadBody(dst ...[]byte) error {
-	if err := c.usable(); err != nil {
+	if err := c.checkUsable(); err != nil {
 		return err
 	}
 	return c.conn.ReadBody(dst...)
 }
 
-// writeError tells of what was wrong with the bytes that were read, where that
-// is why nothing can be written.
+// writeError is conn.writeError for the errors of crypto/tls. If this end has sent an alert about
+// invalid bytes of the peer, which is why it can write no more, the error matches
+// transport.ErrFrame.
 func (c *tlsConn) writeError(err error) error {
 	if alertBy(err) == ours {
-		err = forged(err)
+		err = frameError(err)
 	}
 	return c.conn.writeError(err)
 }
 
-// CloseWrite has something to send, unlike that of TCP. Where there is no room
-// for it the sending goes on alone; Close ends it.
+// CloseWrite implements transport.Conn. It sends close_notify and waits for that for at most
+// closeTimeout. If the socket has no space by then it returns nil, and the sending goes on in a
+// goroutine, which Close ends. Further calls return the result of the first.
 func (c *tlsConn) CloseWrite() error {
 	c.finished.Store(true)
 	c.finish()
-	<-c.ending // the time is for the sending, not for a thread to begin it
-	enough := time.NewTimer(farewell)
+	<-c.ending // the timeout is for the sending, not for the start of a goroutine
+	enough := time.NewTimer(closeTimeout)
 	defer enough.Stop()
 	select {
 	case err := <-c.ended:
@@ -133,15 +141,16 @@ func (c *tlsConn) CloseWrite() error {
 	}
 }
 
-// endWriting ends a blocked WriteFrames by a deadline. Then the stream ends
-// within a record, to which nothing can be added.
+// endWriting sends close_notify and closes the writing half of the socket. It ends a blocked write
+// by a deadline; the stream then ends within a record, and no close_notify can follow. It runs
+// once, on the goroutine that finish starts.
 func (c *tlsConn) endWriting() error {
 	close(c.ending)
 	if c.failed != nil {
 		return c.failed
 	}
 	if !c.writing.TryLock() {
-		c.tcp.SetWriteDeadline(c.lastMoment())
+		c.tcp.SetWriteDeadline(c.closeDeadline())
 		c.writing.Lock()
 		c.tcp.SetWriteDeadline(time.Time{})
 	}
@@ -154,16 +163,17 @@ func (c *tlsConn) endWriting() error {
 	return c.tcp.CloseWrite()
 }
 
-// lastMoment is when a write under way is to end: that of Close may lose bytes.
-func (c *tlsConn) lastMoment() time.Time {
+// closeDeadline returns the deadline that endWriting sets for a write in progress: it leaves the
+// write some time if only CloseWrite was called, and none after Close, which may lose the bytes.
+func (c *tlsConn) closeDeadline() time.Time {
 	if c.closed.Load() {
 		return past
 	}
-	return time.Now().Add(cutOff)
+	return time.Now().Add(writeGrace)
 }
 
-// Close tells the peer first, like CloseWrite, which may be at it already: to
-// close the socket under it would look like a cut to the peer.
+// Close implements transport.Conn. It sends close_notify first, as CloseWrite does and for as long:
+// otherwise the connection would look cut off to the peer. Further calls return nil.
 func (c *tlsConn) Close() error {
 	c.finished.Store(true)
 	if c.closed.Swap(true) {
@@ -173,10 +183,68 @@ func (c *tlsConn) Close() error {
 	return c.tcp.Close()
 }
 
-// ConnectionState implements [transport.Secured].
+// ConnectionState implements [transport.Secured]. It returns false if the handshake failed.
 func (c *tlsConn) ConnectionState() (tls.ConnectionState, bool) {
 	if c.failed != nil {
 		return tls.ConnectionState{}, false
 	}
 	return c.tls.ConnectionState(), true
+}
+
+// Stream implements [transport.Streamer]. A read deadline of the stream loses no bytes. A write
+// deadline may end the stream within a record, after which it cannot be written.
+func (c *tlsConn) Stream() (transport.Stream, error) { return c.stream() }
+
+// Multiplex implements [transport.Multiplexer]. The goroutine that reads for the session polls the
+// socket before it blocks, see [WithSpin].
+func (c *tlsConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
+	reader, err := wait.NewReader(c.tcp, c.spin)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.stream()
+	if err != nil {
+		return nil, err
+	}
+	c.socket.src, c.socket.quota = reader, cfg.Quota
+	return mux.New(s, cfg)
+}
+
+func (c *tlsConn) stream() (*tlsStream, error) {
+	if err := c.checkUsable(); err != nil {
+		return nil, err
+	}
+	buffered, err := c.takeBuffered()
+	if err != nil {
+		return nil, err
+	}
+	c.out = nil
+	return &tlsStream{
+		end:    end{conn: c.conn, bufferedReader: bufferedReader{buffered: buffered, socket: tlsReader{c.tls, c.socket}}},
+		secure: c,
+	}, nil
+}
+
+// tlsStream implements transport.Stream on a connection over TLS. Closing it closes the connection.
+type tlsStream struct {
+	end
+	secure *tlsConn
+}
+
+func (s *tlsStream) Write(p []byte) (int, error) { return s.secure.writeBytes(p) }
+func (s *tlsStream) CloseWrite() error           { return s.secure.CloseWrite() }
+func (s *tlsStream) Close() error                { return s.secure.Close() }
+
+// writeBytes encrypts p and writes it to the socket for tlsStream. It returns the number of bytes
+// that were written, all unless it fails. After an error the connection cannot be written any more:
+// an incomplete record cannot be completed.
+func (c *tlsConn) writeBytes(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.finished.Load() {
+		return 0, transport.ErrClosed
+	}
+	n, err := c.tls.Write(p)
+	c.broken = c.broken || err != nil
+	return n, c.writeError(err)
 }

@@ -14,14 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// A plain peer learns what it met, and so does the listener.
+// A plain peer and the listener both learn that only one of them uses TLS.
 func TestPlainPeerMeetsTLS(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for name, hello := range map[string]transport.Frame{
 		"a name": {[]byte("thirteen byte")},
 		// The length looks like the type of a record.
@@ -60,9 +60,9 @@ func TestPlainPeerMeetsTLS(t *testing.T) {
 	}
 }
 
-// A TLS peer meets a plain listener, which closes as its pipe would.
+// A TLS peer connects to a plain listener, which closes the connection as a pipe would.
 func TestTLSPeerMeetsPlain(t *testing.T) {
-	dialled, accepted := first(t, secured(&tls.Config{}), listen(t, uv.New(), "127.0.0.1"))
+	dialled, accepted := dialAndRead(t, newSecured(&tls.Config{}), listen(t, uv.New(), "127.0.0.1"))
 	require.ErrorIs(t, accepted, uv.ErrTLSMismatch)
 	require.ErrorIs(t, accepted, transport.ErrFrame)
 	require.ErrorContains(t, accepted, "look like TLS")
@@ -70,13 +70,13 @@ func TestTLSPeerMeetsPlain(t *testing.T) {
 	require.ErrorContains(t, dialled, "a plain listener")
 }
 
-// The plain listener speaks first.
+// The plain listener writes first.
 func TestTLSPeerIsSpokenToInPlain(t *testing.T) {
 	for _, size := range []int{0, 5, 21, 22, 1 << 20} {
 		l := listen(t, uv.New(), "127.0.0.1")
 		said := make(chan error, 1)
 		go func() {
-			_, err := secured(&tls.Config{}).Dial(t.Context(), l.Addr())
+			_, err := newSecured(&tls.Config{}).Dial(t.Context(), l.Addr())
 			said <- err
 		}()
 		c, err := l.Accept(t.Context())
@@ -91,7 +91,7 @@ func TestTLSPeerIsSpokenToInPlain(t *testing.T) {
 	}
 }
 
-// Frames whose lengths resemble records are frames.
+// Frames whose lengths look like TLS records are read as frames.
 func TestFramesThatResembleTLS(t *testing.T) {
 	for _, header := range []string{
 		"\x16\x03\x01\x00\x00\x00\x00\x00", "\x15\x03\x03\x00\x00\x00\x00\x00", "\x16\x03\x01\x02\x00\x00\x00\x00",
@@ -110,7 +110,7 @@ func TestFramesThatResembleTLS(t *testing.T) {
 	}
 }
 
-// Who cuts the connection must not be able to pass that for its end.
+// A connection that is cut off does not look like one that was closed.
 func TestTruncation(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	whole := "\x04\x00\x00\x00\x00\x00\x00\x00body"
@@ -121,7 +121,7 @@ func TestTruncation(t *testing.T) {
 		"within a body":          whole + whole[:10],
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := listen(t, secured(config), "127.0.0.1")
+			l := listen(t, newSecured(config), "127.0.0.1")
 			peer, err := dialRaw(l.Addr(), config)
 			require.NoError(t, err)
 			c, err := l.Accept(t.Context())
@@ -142,25 +142,25 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// Bytes behind the handshake that are no TLS, or that the peer has not sealed,
-// break the framing. That the peer complains does not.
+// Bytes after the handshake that are not TLS, or were not encrypted by the peer, violate the
+// framing. An alert of the peer does not.
 func TestForgedRecords(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
-	for name, forged := range map[string]string{
+	for name, frameError := range map[string]string{
 		"sealed by nobody": "\x17\x03\x03\x00\x20" + string(make([]byte, 32)),
 		"too long":         "\x17\x03\x03\xff\xff" + string(make([]byte, 65535)),
 		"another version":  "\x17\x09\x09\x00\x20" + string(make([]byte, 32)),
 		"another protocol": "GET / HTTP/1.1\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := listen(t, secured(config), "127.0.0.1")
+			l := listen(t, newSecured(config), "127.0.0.1")
 			peer, err := dialRaw(l.Addr(), config)
 			require.NoError(t, err)
 			defer peer.Close()
 			c, err := l.Accept(t.Context())
 			require.NoError(t, err)
 			defer c.Close()
-			_, err = peer.NetConn().Write([]byte(forged))
+			_, err = peer.NetConn().Write([]byte(frameError))
 			require.NoError(t, err)
 			for range 2 {
 				_, err = c.NextFrame()
@@ -168,13 +168,13 @@ func TestForgedRecords(t *testing.T) {
 				require.ErrorIs(t, c.WriteFrames(transport.Frame{}), transport.ErrFrame)
 			}
 
-			c, err = secured(config).Dial(t.Context(), l.Addr())
+			c, err = newSecured(config).Dial(t.Context(), l.Addr())
 			require.NoError(t, err)
 			defer c.Close()
 			accepted, err := l.Accept(t.Context())
 			require.NoError(t, err)
 			defer accepted.Close()
-			_, err = uv.TCPConn(c).Write([]byte(forged))
+			_, err = uv.TCPConn(c).Write([]byte(frameError))
 			require.NoError(t, err)
 			_, err = accepted.NextFrame()
 			require.ErrorIs(t, err, transport.ErrFrame)
@@ -185,10 +185,9 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// Peers that dawdle in their handshakes hold up nobody, and Close is rid of
-// them.
+// Slow handshakes do not delay other clients, and Close ends them.
 func TestSlowHandshake(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for _, hello := range []string{"", "\x16", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
 		l := listen(t, tr, "127.0.0.1")
 		slow, err := net.Dial("tcp", l.Addr())
@@ -204,10 +203,10 @@ func TestSlowHandshake(t *testing.T) {
 	}
 }
 
-// The time for a handshake is limited.
+// A handshake that takes too long fails.
 func TestHandshakeTimesOut(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
-	tr := uv.New(uv.WithTLS(config, config), uv.WithPatience(time.Millisecond))
+	tr := uv.New(uv.WithTLS(config, config), uv.WithHandshakeTimeout(time.Millisecond))
 	l := listen(t, tr, "127.0.0.1")
 	slow, err := net.Dial("tcp", l.Addr())
 	require.NoError(t, err)
@@ -222,10 +221,10 @@ func TestHandshakeTimesOut(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
-// More than the listener keeps itself wait in the kernel.
+// Connections beyond the listener's backlog wait in the kernel.
 func TestManyUnaccepted(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
-	l := listen(t, secured(config), "127.0.0.1")
+	l := listen(t, newSecured(config), "127.0.0.1")
 	var waiting []net.Conn
 	for range 200 {
 		c, err := net.Dial("tcp", l.Addr())
@@ -250,9 +249,9 @@ func TestManyUnaccepted(t *testing.T) {
 	}
 }
 
-// CloseWrite comes back though nobody reads, and Close too.
-func TestCloseWriteWithoutRoom(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+// CloseWrite and Close return even if the peer does not read.
+func TestCloseWriteWithoutSpace(t *testing.T) {
+	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	l := listen(t, tr, "127.0.0.1")
 	dialled, accepted := connect(t, tr, l, l.Addr())
 	written := make(chan error, 1)
@@ -265,9 +264,9 @@ func TestCloseWriteWithoutRoom(t *testing.T) {
 	require.NoError(t, dialled.Close())
 }
 
-// Close does not cut off what CloseWrite is saying at the same moment.
+// Close does not interrupt the close_notify that CloseWrite is sending concurrently.
 func TestCloseDuringCloseWrite(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	l := listen(t, tr, "127.0.0.1")
 	for i := range 100 {
 		dialled, accepted := connect(t, tr, l, l.Addr())
@@ -284,21 +283,21 @@ func TestCloseDuringCloseWrite(t *testing.T) {
 	}
 }
 
-// A frame that is being written while there is room either comes whole or not at all;
-// the stream ends well.
+// A frame whose write is in progress, while there is space, arrives completely or not at all, and
+// the stream ends in an orderly way.
 func TestCloseWriteDuringAWrite(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	l := listen(t, tr, "127.0.0.1")
 	for range 50 {
 		dialled, accepted := connect(t, tr, l, l.Addr())
-		begun := make(chan struct{})
-		written := patience.Start(func() (err error) {
-			for close(begun); err == nil; {
+		firstHeaderChecked := make(chan struct{})
+		written := testwait.Start(func() (err error) {
+			for close(firstHeaderChecked); err == nil; {
 				err = dialled.WriteFrames(transport.Frame{[]byte("hello")})
 			}
 			return err
 		})
-		read := patience.Start(func() error {
+		read := testwait.Start(func() error {
 			for got := make([]byte, 5); ; {
 				if _, err := accepted.NextFrame(); err != nil {
 					return err
@@ -308,19 +307,19 @@ func TestCloseWriteDuringAWrite(t *testing.T) {
 				}
 			}
 		})
-		<-begun
-		require.NoError(t, patience.Finish(t, patience.Start(dialled.CloseWrite)))
-		require.Equal(t, io.EOF, patience.Finish(t, read))
-		require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
+		<-firstHeaderChecked
+		require.NoError(t, testwait.Finish(t, testwait.Start(dialled.CloseWrite)))
+		require.Equal(t, io.EOF, testwait.Finish(t, read))
+		require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
 		require.NoError(t, dialled.Close())
 		require.NoError(t, accepted.Close())
 	}
 }
 
-// Small frames make one record together, so that one system call has them all.
+// Small frames share one record, so that they are written with one system call.
 func TestSmallFramesAreOneRecord(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
-	l := listen(t, secured(config), "127.0.0.1")
+	l := listen(t, newSecured(config), "127.0.0.1")
 	peer, err := dialRaw(l.Addr(), config)
 	require.NoError(t, err)
 	defer peer.Close()
@@ -335,8 +334,8 @@ func TestSmallFramesAreOneRecord(t *testing.T) {
 
 func TestNothingIsAllocatedPerBatchOverTLS(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
-	l := listen(t, secured(config), "127.0.0.1")
-	w, r := connect(t, secured(config), l, l.Addr())
+	l := listen(t, newSecured(config), "127.0.0.1")
+	w, r := connect(t, newSecured(config), l, l.Addr())
 	frames, dst := []transport.Frame{{make([]byte, 8)}}, [][]byte{make([]byte, 8)}
 	require.NoError(t, w.WriteFrames(frames...))
 	read(t, r, 1, dst)
@@ -348,10 +347,10 @@ func TestNothingIsAllocatedPerBatchOverTLS(t *testing.T) {
 	}), 4.0, "what crypto/tls needs for a record")
 }
 
-// Where the kernel has no room for the last record, CloseWrite does not wait
-// for it for good, and Close takes it back.
-func TestNoRoomForTheLastRecord(t *testing.T) {
-	tr := secured(newAuthority(t).mutual(t, "127.0.0.1"))
+// If the kernel has no space for the last record, CloseWrite returns after a timeout, and Close
+// ends the sending.
+func TestNoSpaceForLastRecord(t *testing.T) {
+	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for name, end := range map[string]func(transport.Conn) error{
 		"CloseWrite": transport.Conn.CloseWrite,
 		"Close":      transport.Conn.Close,
@@ -366,7 +365,7 @@ func TestNoRoomForTheLastRecord(t *testing.T) {
 	}
 }
 
-// fill writes to tcp until it has no room for a single byte.
+// fill writes to tcp until its buffer is full.
 func fill(t *testing.T, tcp *net.TCPConn) {
 	t.Helper()
 	for _, size := range []int{1 << 20, 1} {
@@ -380,8 +379,8 @@ func fill(t *testing.T, tcp *net.TCPConn) {
 	require.NoError(t, tcp.SetWriteDeadline(time.Time{}))
 }
 
-// A listener that agrees to send an empty frame first, and does not.
-func TestNoWelcome(t *testing.T) {
+// The listener negotiates the empty frame and does not send it.
+func TestNoAcceptance(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	config.NextProtos = []string{uv.Protocol}
 	for sent, want := range map[string]error{
@@ -394,7 +393,7 @@ func TestNoWelcome(t *testing.T) {
 		require.NoError(t, err)
 		failed := make(chan error, 1)
 		go func() {
-			_, err := secured(config).Dial(t.Context(), l.Addr().String())
+			_, err := newSecured(config).Dial(t.Context(), l.Addr().String())
 			failed <- err
 		}()
 		c, err := l.Accept()

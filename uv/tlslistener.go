@@ -11,59 +11,60 @@ import (
 )
 
 const (
-	// backlog is how many connections may be in their handshakes or wait for
-	// Accept; more wait in the kernel.
+	// backlog bounds the connections whose handshake is in progress or that were not yet accepted.
+	// More wait in the kernel.
 	backlog = 128
 
-	// patience is how long a handshake may take.
-	patience = 10 * time.Second
+	// handshakeTimeout bounds a handshake.
+	handshakeTimeout = 10 * time.Second
 )
 
-// tlsListener takes connections from the kernel by itself, as the handshakes
-// of those who dial must depend neither on somebody calling Accept nor on each
-// other.
+// tlsListener listens for connections over TLS. It accepts them from the kernel in a goroutine and
+// performs each handshake in another, because handshakes must not depend on calls of Accept or on
+// each other.
 type tlsListener struct {
 	*listener
-	roles  *roles
-	places chan struct{} // one taken for each connection not yet accepted
-	queue  chan *tlsConn // with room for as many
-	failed chan error    // of the kernel's accept
-	inLine sync.Mutex    // held to enter the queue
+	roles   *roles
+	slots   chan struct{} // one is taken for each connection that was not accepted
+	queue   chan *tlsConn // has the same capacity
+	failed  chan error    // errors of accept(2)
+	queueMu sync.Mutex    // serializes acceptances and queueing
 
-	closing context.Context
-	hangUp  context.CancelFunc
-	run     sync.WaitGroup
-	stop    func()
+	closing         context.Context
+	abortHandshakes context.CancelFunc
+	goroutines      sync.WaitGroup
+	stop            func()
 }
 
 func newTLSListener(tcp *net.TCPListener, r *roles, spin time.Duration) *tlsListener {
 	l := &tlsListener{
 		listener: newListener(tcp, spin),
 		roles:    r,
-		places:   make(chan struct{}, backlog),
+		slots:    make(chan struct{}, backlog),
 		queue:    make(chan *tlsConn, backlog),
 		failed:   make(chan error),
 	}
-	l.closing, l.hangUp = context.WithCancel(context.Background())
+	l.closing, l.abortHandshakes = context.WithCancel(context.Background())
 	l.stop = sync.OnceFunc(l.end)
-	l.run.Go(l.collect)
+	l.goroutines.Go(l.acceptLoop)
 	return l
 }
 
-// collect runs until the listener is closed.
-func (l *tlsListener) collect() {
+// acceptLoop is the goroutine that accepts connections from the kernel and starts their handshakes,
+// until the listener is closed. Errors of accepting are returned by Accept.
+func (l *tlsListener) acceptLoop() {
 	for {
 		select {
-		case l.places <- struct{}{}:
+		case l.slots <- struct{}{}:
 		case <-l.done:
 			return
 		}
 		tcp, err := l.tcp.AcceptTCP()
 		if err == nil {
-			l.run.Go(func() { l.receive(tcp) })
+			l.goroutines.Go(func() { l.handshake(tcp) })
 			continue
 		}
-		<-l.places
+		<-l.slots
 		select {
 		case l.failed <- err:
 		case <-l.done:
@@ -72,29 +73,31 @@ func (l *tlsListener) collect() {
 	}
 }
 
-// receive does the server's part of a handshake. A peer that it turns away is
-// queued too, as an error for whoever calls Accept.
-func (l *tlsListener) receive(tcp *net.TCPConn) {
+// handshake performs the server's handshake on tcp, which it owns, for at most handshakeTimeout,
+// and queues the connection for Accept. A connection whose handshake failed is queued too: its
+// calls return the reason.
+func (l *tlsListener) handshake(tcp *net.TCPConn) {
 	s := newSocket(tcp, false)
 	c := newTLSConn(s, tls.Server(s, l.roles.server), l.spin)
 	stop := context.AfterFunc(l.closing, func() { tcp.Close() })
-	tcp.SetDeadline(time.Now().Add(l.roles.patience))
+	tcp.SetDeadline(time.Now().Add(l.roles.handshakeTimeout))
 	if err := c.tls.Handshake(); err != nil {
 		c.failed = &HandshakeError{Peer: c.remote, Err: err}
-		c.turnAway(err)
+		c.reject(err)
 	}
 	stop()
 	tcp.SetDeadline(time.Time{})
 	l.enqueue(c)
 }
 
-// enqueue makes the order of the welcomes that of the queue: who dials one
-// after the other is accepted so.
+// enqueue sends the acceptance, unless the handshake failed, and queues c for Accept, both under
+// queueMu, so that clients that dial one after the other are accepted in that order. It does not
+// block: a slot was taken for c.
 func (l *tlsListener) enqueue(c *tlsConn) {
-	l.inLine.Lock()
-	defer l.inLine.Unlock()
+	l.queueMu.Lock()
+	defer l.queueMu.Unlock()
 	if c.failed == nil {
-		if err := c.sendWelcome(); err != nil {
+		if err := c.sendAcceptance(); err != nil {
 			c.failed = &HandshakeError{Peer: c.remote, Err: err}
 		}
 	}
@@ -112,7 +115,7 @@ func (l *tlsListener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 	select {
 	case c := <-l.queue:
-		<-l.places
+		<-l.slots
 		return c, nil
 	case err := <-l.failed:
 		return nil, err
@@ -128,11 +131,12 @@ func (l *tlsListener) Close() error {
 	return nil
 }
 
-// end closes what nobody accepted.
+// end stops the listener, waits for its goroutines, and closes the connections that were not
+// accepted. It is called once, through stop.
 func (l *tlsListener) end() {
 	l.shut()
-	l.hangUp()
-	l.run.Wait()
+	l.abortHandshakes()
+	l.goroutines.Wait()
 	for {
 		select {
 		case c := <-l.queue:

@@ -14,20 +14,19 @@ import (
 var (
 	errCutOff = fmt.Errorf("the connection ended without the close_notify of TLS: %w", io.ErrUnexpectedEOF)
 	errNotTLS = fmt.Errorf("%w: the peer does not speak TLS (a plain connection to a TLS listener, or the reverse?)", ErrTLSMismatch)
-	errSilent = fmt.Errorf("%w: the peer ended the connection without a word of TLS (a plain listener, or one that is closing?)", ErrTLSMismatch)
+	errNoTLS  = fmt.Errorf("%w: the peer ended the connection without any TLS record (a plain listener, or one that is closing?)", ErrTLSMismatch)
 )
 
-// socket is TCP as crypto/tls is to see it. It tells apart what that would
-// confuse: an end of TCP and an end of TLS, and peers without TLS from broken
-// ones.
+// socket is the TCP connection that crypto/tls uses. It distinguishes what crypto/tls does not: the
+// end of TCP from the end of TLS, and peers without TLS from faulty ones.
 type socket struct {
 	*net.TCPConn
-	src     io.Reader // of its bytes; of the reading goroutine, as is heard
+	src     io.Reader // of its bytes; the reading goroutine uses it and checked
 	dialled bool
-	heard   int   // leading bytes that were looked at
+	checked int   // number of leading bytes that were checked
 	failed  error // of the last Read
 
-	// Of a session with a quota: bytes of TLS since the last that were data, which may be
+	// For a session with a quota: bytes of TLS since the last that were data, which may be
 	// the beginning of a handshake message that crypto/tls keeps until it is complete.
 	quota  transport.Quota
 	hidden int
@@ -46,13 +45,13 @@ func (s *socket) Read(p []byte) (n int, err error) {
 func (s *socket) read(p []byte) (int, error) {
 	n, err := s.src.Read(p)
 	for _, b := range p[:n] {
-		if s.heard == len(recordStart) {
+		if s.checked == len(recordStart) {
 			break
 		}
-		if !recordStart[s.heard](b) {
+		if !recordStart[s.checked](b) {
 			return 0, errNotTLS
 		}
-		s.heard++
+		s.checked++
 	}
 	if s.quota != nil {
 		s.hidden += n
@@ -61,32 +60,33 @@ func (s *socket) read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case s.dialled && s.heard == 0 && (err == io.EOF || errors.Is(err, syscall.ECONNRESET)):
-		return n, errSilent
+	case s.dialled && s.checked == 0 && (err == io.EOF || errors.Is(err, syscall.ECONNRESET)):
+		return n, errNoTLS
 	case err == io.EOF:
 		return n, errCutOff // not io.ErrUnexpectedEOF, which crypto/tls may turn into io.EOF
 	}
 	return n, err
 }
 
-// recordStart tells how a TLS connection starts: a type and a version.
+// recordStart checks the first bytes of a TLS connection: a type and a version.
 var recordStart = [...]func(byte) bool{
 	func(b byte) bool { return tlsRecord(b) == handshakeRecord || tlsRecord(b) == alertRecord },
 	func(b byte) bool { return b == 3 },
 }
 
-// SetWriteDeadline does nothing: when to give up is the Conn's to say, not that
-// of crypto/tls, which gives its close_notify five seconds.
+// SetWriteDeadline does nothing and returns nil. crypto/tls calls it to allow its close_notify five
+// seconds; tlsConn sets the deadlines itself, on the TCPConn.
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
-// decrypted reads from TLS. How the end looked below it is a matter for
-// handshakes; here it is just an early end.
-type decrypted struct {
+// tlsReader reads decrypted bytes. If the connection was cut off it returns io.ErrUnexpectedEOF,
+// and if the peer's bytes are invalid an error that matches transport.ErrFrame. It returns to the
+// quota the bytes of TLS that were counted.
+type tlsReader struct {
 	io.Reader
-	socket *socket // below
+	socket *socket // below TLS
 }
 
-func (d decrypted) Read(p []byte) (int, error) {
+func (d tlsReader) Read(p []byte) (int, error) {
 	n, err := d.Reader.Read(p)
 	if n > 0 && d.socket.quota != nil {
 		d.socket.quota.Release(d.socket.hidden)
@@ -98,21 +98,21 @@ func (d decrypted) Read(p []byte) (int, error) {
 	case err == errCutOff:
 		return n, io.ErrUnexpectedEOF
 	case d.socket.failed == nil && alertBy(err) != theirs:
-		err = forged(err)
+		err = frameError(err)
 	}
 	return n, err
 }
 
-// Whose alert ended a connection, as crypto/tls has it.
+// Which end's alert ended a connection, as crypto/tls reports it.
 const (
 	ours   = "local error"
 	theirs = "remote error"
 )
 
-// alertBy is meaningful where an alert ended the connection. Where nothing is
-// wrong with the socket, and the peer does not complain, the error of a read is
-// about bytes that are no TLS, or that the peer did not seal. A write then fails
-// with the alert that was sent about them.
+// alertBy returns ours or theirs if err, an error of crypto/tls, is about an alert that this end or
+// the peer has sent, and otherwise another text. If the socket has not failed and the peer has sent
+// no alert, the error of a read is about bytes that are not TLS or were not encrypted by the peer;
+// a later write then fails with the alert that was sent about them.
 func alertBy(err error) string {
 	if alert, ok := errors.AsType[*net.OpError](err); ok {
 		return alert.Op
@@ -120,4 +120,4 @@ func alertBy(err error) string {
 	return ""
 }
 
-func forged(err error) error { return fmt.Errorf("%w: %w", transport.ErrFrame, err) }
+func frameError(err error) error { return fmt.Errorf("%w: %w", transport.ErrFrame, err) }

@@ -1,8 +1,8 @@
-// Package uv is the transport over TCP. On the wire it is TensorPipe's
-// transport of the same name: each frame is its length as eight little-endian
-// bytes and then its body, nothing else, from the first byte on.
+// Package uv is the transport over TCP. On the wire it is TensorPipe's transport of the same name:
+// each frame is its length as eight little-endian bytes, followed by its body, and nothing else is
+// sent.
 //
-// A transport is a plug-in that a pipe is told about, and works alone as well:
+// An application gives the transport to a pipe, or uses it on its own:
 //
 //	tr := uv.New()
 //	l, err := tr.Listen(ctx, "0.0.0.0:7000")
@@ -11,61 +11,56 @@
 //
 // # Addresses
 //
-// [ParseAddr] lists the forms. [LookupHostname], [LookupInterface] and
-// [LookupLikeNCCL] find an address of this machine to listen on. A listener on
-// the wildcard address tells each peer the address through which that peer
-// came, see [transport.Advertiser].
+// [ParseAddr] lists the forms of addresses. [LookupHostname], [LookupInterface] and
+// [LookupLikeNCCL] find an address of this machine to listen on. A listener on the wildcard address
+// advertises to each peer the address through which that peer has connected, see
+// [transport.Advertiser].
 //
 // # Dead peers
 //
-// A peer that exits, or is killed, closes its connections; that arrives as
-// io.EOF or a reset. A peer whose machine or network vanishes sends nothing at
-// all. Kernel keepalive notices that on an idle connection: NextFrame fails
-// with ETIMEDOUT, after 30 seconds by default, see [WithKeepAlive]. While sent
-// bytes wait for their acknowledgement the kernel suspends keepalive and goes
-// by its retransmissions, which take about 15 minutes to give up;
-// [WithUserTimeout] shortens that.
+// A peer that exits, or is killed, closes its connections; this end sees io.EOF or a reset. A peer
+// whose machine or network fails sends nothing. Kernel keepalive detects that on an idle
+// connection: NextFrame fails with ETIMEDOUT, after 30 seconds by default, see [WithKeepAlive].
+// While sent bytes are not acknowledged, the kernel uses retransmission timeouts instead of
+// keepalive, which take about 15 minutes; [WithUserTimeout] shortens that.
 //
 // # TLS
 //
-// With [WithTLS] the frames travel in TLS 1.3, from the first byte on, and both
-// ends may have to prove who they are:
+// With [WithTLS] connections use TLS 1.3 from the first byte on, and both ends can require
+// certificates:
 //
-//	pool := x509.NewCertPool() // of those who sign certificates here
+//	pool := x509.NewCertPool() // certificates of the authorities
 //	config := &tls.Config{
-//		Certificates: []tls.Certificate{mine},
-//		RootCAs:      pool, // who vouches for listeners
-//		ClientCAs:    pool, // who vouches for those who dial
+//		Certificates: []tls.Certificate{own},
+//		RootCAs:      pool, // for listeners
+//		ClientCAs:    pool, // for clients
 //		ClientAuth:   tls.RequireAndVerifyClientCert,
 //	}
 //	tr := uv.New(uv.WithTLS(config, config))
 //
-// Such a transport never falls back to plain TCP, and a plain one never goes
-// up to TLS; where the two meet, both ends get an error that matches
-// [ErrTLSMismatch]. A C++ peer speaks no TLS. All connections of a pipe are
-// made by one transport, hence are all TLS or all plain. Who the peer is says
-// the [tls.ConnectionState] of a connection, see [transport.Secured].
+// Such a transport never falls back to plain TCP, and a plain one never upgrades to TLS. If one end
+// uses TLS and the other one does not, both ends get an error that matches [ErrTLSMismatch]. C++
+// peers do not support TLS. All connections of a pipe are made by one transport, so they are all
+// TLS or all plain. The [tls.ConnectionState] of a connection identifies the peer, see
+// [transport.Secured].
 //
-// A connection that ends without the close_notify of TLS was cut off, perhaps
-// by someone in between: that is io.ErrUnexpectedEOF, never io.EOF. So a killed
-// peer looks like one that is lost, where on plain TCP it looks like one that
-// closed.
+// A connection that ends without TLS's close_notify was cut off, perhaps by an attacker: that is
+// io.ErrUnexpectedEOF, never io.EOF. So a killed peer looks like one whose network failed, whereas
+// on plain TCP it looks like one that has closed.
 //
-// A listener gives each peer ten seconds for its handshake; Accept returns a
-// connection when that has ended, in the order in which they end. One that
-// failed comes out of Accept too, and says why to every call.
+// A listener gives each peer ten seconds for its handshake. Accept returns connections in the order
+// in which their handshakes end. It also returns connections whose handshake failed; their calls
+// return the reason.
 //
-// Where both ends have agreed on the application protocol "tensorpipe-uv",
-// which they offer by themselves, the listening end sends an empty frame when
-// it has accepted the other's certificate, and Dial waits for it: TLS alone
-// would let the dialler go on before it has been accepted.
+// If both ends have negotiated the application protocol "tensorpipe-uv", which this package offers,
+// the listening end sends an empty frame after it has accepted the client's certificate, and Dial
+// waits for that frame: TLS alone would let the client go on before it was accepted.
 //
 // # Streams and sessions
 //
-// A connection can be made a stream of bytes or a session of streams, see
-// [transport.Streamer] and [transport.Multiplexer]. A session is where answers
-// are waited for: its reading goroutine looks for them for a while before it
-// sleeps, see [WithSpin]. A stream sleeps at once.
+// A connection can become a stream of bytes or a session of streams, see [transport.Streamer] and
+// [transport.Multiplexer]. The reading goroutine of a session polls for a while before it blocks,
+// because replies are expected there, see [WithSpin]. A stream blocks at once.
 package uv
 
 import (
@@ -74,17 +69,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// descriptor is what TensorPipe's own transport says. It claims that any
-// process reaches any other; dialling finds out.
+// descriptor is the domain descriptor of TensorPipe's transport. It claims that any process can
+// reach any other one; dialling shows whether that holds.
 const descriptor = "uv:*"
 
-// Transport is TCP. It implements [transport.Transport].
+// Transport is the transport over TCP. It implements [transport.Transport]. Its methods may be
+// called concurrently.
 type Transport struct {
 	resolver    *net.Resolver
 	keepAlive   net.KeepAliveConfig
@@ -93,48 +89,44 @@ type Transport struct {
 	tls         *roles // nil without TLS
 }
 
-// Option changes a Transport.
+// Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithKeepAlive sets when a silent connection counts as dead: after being idle
-// for Idle the kernel asks the peer every Interval, and gives up after Count
-// questions without an answer. Durations are rounded up to seconds; what is 0
-// has Go's default of 15 s, 15 s and 9. Without Enable a dead idle peer is
-// never noticed. The default is 15 s, 5 s and 3.
+// WithKeepAlive sets when an idle connection counts as dead: after Idle without traffic the kernel
+// sends a probe every Interval, and gives up after Count unanswered ones. Durations are rounded up
+// to seconds. Zero values mean Go's defaults of 15 s, 15 s and 9. Without Enable a dead idle peer
+// is never detected. The default is 15 s, 5 s and 3.
 //
-// The setting concerns this side only; peers of either kind answer anyway.
+// The setting concerns this end only; all peers answer probes.
 func WithKeepAlive(c net.KeepAliveConfig) Option {
 	return func(t *Transport) { t.keepAlive = c }
 }
 
-// WithUserTimeout sets for how long sent bytes may stay unacknowledged before
-// the connection fails with ETIMEDOUT, in milliseconds and on Linux only. 0,
-// the default, leaves it to the kernel.
+// WithUserTimeout sets how long sent bytes may stay unacknowledged before the connection fails with
+// ETIMEDOUT. d counts in whole milliseconds, at least one. With 0, the default, and on systems
+// other than Linux, the kernel decides.
 //
-// Two more things follow from how Linux implements it. It overrules the Count
-// of keepalive. And a peer that is alive but has stopped reading for that
-// long, so that the window is closed, counts as dead: choose it longer than
-// any pause that a slow reader may make.
+// In Linux this has two other effects. It overrides the Count of keepalive. And a peer that is
+// alive but has not read for that long, so that its window is closed, counts as dead: the timeout
+// must be longer than any pause of a slow reader.
 func WithUserTimeout(d time.Duration) Option {
 	return func(t *Transport) { t.userTimeout = d }
 }
 
-// WithResolver sets who turns host names into addresses; the default is
-// net.DefaultResolver.
+// WithResolver sets the resolver of host names; the default is net.DefaultResolver.
 func WithResolver(r *net.Resolver) Option {
 	return func(t *Transport) { t.resolver = r }
 }
 
-// WithSpin sets for how long at most who waits for a message on a session looks
-// for it before going to sleep; 0 is not at all, the default 200 µs. It costs
-// processor time and spares each end some 20 µs of waking up, for conversations
-// whose answers come soon; where they do not it stops by itself. Other
-// connections never spin, and on systems other than Linux none does.
+// WithSpin sets how long the reader of a session polls for a message before it blocks; the default
+// is 200 µs, and 0 disables polling. Polling costs processor time and saves each end some 20 µs of
+// waking up if replies come soon; if they do not, polling stops. Other connections never poll, and
+// on systems other than Linux none does.
 func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.spin = d }
 }
 
-// New returns a TCP transport.
+// New returns a transport over TCP with these options. It opens no sockets.
 func New(opts ...Option) *Transport {
 	t := &Transport{
 		resolver: net.DefaultResolver,
@@ -152,6 +144,14 @@ func New(opts ...Option) *Transport {
 	return t
 }
 
+// WithAckTimeout implements [transport.AckTimeouter]: it returns a copy of t with the timeout of
+// [WithUserTimeout]. t does not change.
+func (t *Transport) WithAckTimeout(d time.Duration) transport.Transport {
+	bounded := *t
+	bounded.userTimeout = d
+	return &bounded
+}
+
 // viable opens a listener on the loopback interface of either family.
 var viable = probe.Once("uv", func() error {
 	_, err := bindable("127.0.0.1")
@@ -161,27 +161,28 @@ var viable = probe.Once("uv", func() error {
 	return err
 })
 
-// Viable says whether this process may open TCP sockets at all.
+// Viable returns nil if this process can open TCP sockets, and otherwise the reason, which matches
+// [transport.ErrNotSupported]. It tries once for all transports of the process.
 func (t *Transport) Viable() error { return viable() }
 
-// DomainDescriptor is "uv:*".
+// DomainDescriptor returns "uv:*": any process can be reached by TCP.
 func (t *Transport) DomainDescriptor() string { return descriptor }
 
-// CanCommunicate reports whether the peer speaks TCP too.
+// CanCommunicate reports whether remote, the peer's domain descriptor, is that of TCP.
 func (t *Transport) CanCommunicate(remote string) bool { return remote == descriptor }
 
-// Dial connects to addr, see [ParseAddr]. A host name is tried at all its
-// addresses, in the order and with the head start that package net gives them.
+// Dial connects to addr, see [ParseAddr]. All addresses of a host name are tried, in the order and
+// with the delays of package net. ctx bounds the call only. The error is an *AddrError or a
+// *DialError.
 //
-// With TLS the handshake is part of the call, and the peer has accepted this
-// end's certificate when it returns. The peer has to prove the ServerName of
-// the client's configuration, which by default is the host in addr. A name
-// after a # in addr, as in "192.0.2.1:7000#node17", goes before both; that is
-// how the further connections of a pipe are checked, see [Transport.Reach].
+// With TLS the handshake is part of the call, and when it returns the peer has accepted this end's
+// certificate. The peer must prove the ServerName of the client configuration, which by default is
+// the host in addr. A name after a # in addr, as in "192.0.2.1:7000#node17", takes precedence over
+// both; the further connections of a pipe are checked by it, see [Transport.Reach].
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	var name string
 	if t.tls != nil {
-		addr, name, _ = strings.Cut(addr, nameMark)
+		addr, name, _ = strings.Cut(addr, nameSeparator)
 	}
 	a, err := ParseAddr(addr)
 	if err != nil {
@@ -203,11 +204,11 @@ func (t *Transport) dial(ctx context.Context, a Addr, name string) (transport.Co
 	}
 	d := net.Dialer{
 		Resolver:        t.resolver,
-		KeepAlive:       -1, // or Go would enable it where the config does not
+		KeepAlive:       -1, // otherwise Go would enable it if the configuration does not
 		KeepAliveConfig: t.keepAlive,
 		Control:         t.control,
 	}
-	step.Here()
+	failpoint.Here()
 	c, err := d.DialContext(ctx, "tcp", a.String())
 	if err != nil {
 		return nil, err
@@ -216,5 +217,14 @@ func (t *Transport) dial(ctx context.Context, a Addr, name string) (transport.Co
 	if t.tls == nil {
 		return newConn(tcp, t.spin), nil
 	}
-	return dialTLS(ctx, tcp, t.tls.clientFor(a.Host, name), t.spin)
+	return dialTLS(ctx, tcp, t.tls.clientConfig(a.Host, name), t.spin)
+}
+
+// withinMachine reports whether the two ends of a connection are on one machine, by their
+// addresses: they are equal, or both are loopback addresses. It returns false for nil, the address
+// of a socket that is no longer connected.
+func withinMachine(local, remote net.Addr) bool {
+	a, ok := local.(*net.TCPAddr)
+	b, same := remote.(*net.TCPAddr)
+	return ok && same && (a.IP.Equal(b.IP) || a.IP.IsLoopback() && b.IP.IsLoopback())
 }

@@ -2,7 +2,7 @@ package aten
 
 import "github.com/tensorpipe-go/tensorpipe/tensor"
 
-// opcode says which of the functions of two numbers.
+// opcode selects an operation on two numbers: arithmetic or a comparison.
 type opcode uint8
 
 const (
@@ -18,8 +18,9 @@ const (
 	opGe
 )
 
-// arithmetic is the row of a sum, difference, product or quotient. Integers are
-// never divided.
+// arithmetic sets each element of out to the sum, difference, product or quotient, as op selects, of
+// the elements of x and y, which must be at least as long as out. It must not be called to divide
+// integers, which panics for a divisor of zero.
 func arithmetic[T number](op opcode, out, x, y []T) {
 	switch op {
 	case opAdd:
@@ -61,7 +62,9 @@ func divRow[T number](out, x, y []T) {
 	}
 }
 
-// arith computes two tensors of the same computed dtype.
+// arith returns op of x and y with broadcasting, as a new tensor. Both must have the same dtype, one
+// that computeType returns, and op must be arithmetic; integers must not be divided. The error is a
+// *SizeError, a *LimitError or one of package tensor.
 func (c *call) arith(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:
@@ -85,7 +88,8 @@ func (c *call) arith(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	}
 }
 
-// binary computes two arguments, of which one at least is a tensor, in dtype d.
+// binary returns op of two arguments, tensors or numbers, at least one of them a tensor, computed in
+// dtype d and with that dtype. op must be arithmetic.
 func (c *call) binary(op opcode, x, y Value, d tensor.DType) (*tensor.Tensor, error) {
 	a, err := c.operand(x, d)
 	if err != nil {
@@ -102,13 +106,14 @@ func (c *call) binary(op opcode, x, y Value, d tensor.DType) (*tensor.Tensor, er
 	return c.cast(out, d)
 }
 
-// addition computes self + alpha*other, or self - alpha*other.
+// addition returns a kernel for self + alpha*other (opAdd) or self - alpha*other (opSub), of dense or
+// sparse tensors.
 func addition(op opcode) kernel {
 	return func(c *call) (Value, error) {
 		x, y, alpha := c.args[0], c.args[1], c.args[2]
-		d := meet(x, y)
+		d := resultType(x, y)
 		if op == opSub && (isBool(x) || isBool(y)) {
-			return nil, fault("Subtraction, the `-` operator, with a bool tensor is not supported")
+			return nil, valueErrorf("Subtraction, the `-` operator, with a bool tensor is not supported")
 		}
 		if err := checkAlpha(alpha, d); err != nil {
 			return nil, err
@@ -117,7 +122,7 @@ func addition(op opcode) kernel {
 			return c.addSparse(x, s, factor(op, alpha), d)
 		}
 		if _, ok := x.(*tensor.Sparse); ok {
-			return nil, fault("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
+			return nil, valueErrorf("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
 		}
 		var err error
 		if !isOne(alpha) {
@@ -142,22 +147,24 @@ func isBool(v Value) bool {
 
 func isOne(alpha Value) bool { return alpha == int64(1) || alpha == float64(1) || alpha == true }
 
-// checkAlpha fails unless a factor fits the dtype of the result.
+// checkAlpha returns a *ValueError unless alpha, a number, is allowed for a result of dtype d.
 func checkAlpha(alpha Value, d tensor.DType) error {
 	switch alpha.(type) {
 	case float64:
 		if !isFloat(d) && !isComplex(d) {
-			return fault("For integral input tensors, argument alpha must not be a floating point number.")
+			return valueErrorf("For integral input tensors, argument alpha must not be a floating point number.")
 		}
 	case bool:
 		if d != tensor.Bool {
-			return fault("Boolean alpha only supported for Boolean results.")
+			return valueErrorf("Boolean alpha only supported for Boolean results.")
 		}
 	}
 	return nil
 }
 
-// factor is alpha with the sign of the operation.
+// factor returns the number by which addition or subtraction multiplies the second argument: alpha, or
+// -alpha if op is opSub. A bool is returned unchanged, since subtraction of bools has been rejected
+// before.
 func factor(op opcode, alpha Value) Value {
 	if op == opAdd {
 		return alpha
@@ -168,11 +175,11 @@ func factor(op opcode, alpha Value) Value {
 	case float64:
 		return -alpha
 	}
-	return alpha // bools are not subtracted
+	return alpha // subtraction of bools has been rejected before
 }
 
-// scale multiplies an argument by a factor in dtype d, rounded no more than what
-// is computed with.
+// scale returns v, a tensor or a number, multiplied by factor. The result has the dtype computeType(d);
+// the caller casts it to d if needed.
 func (c *call) scale(v, factor Value, d tensor.DType) (*tensor.Tensor, error) {
 	x, err := c.operand(v, d)
 	if err != nil {
@@ -186,18 +193,18 @@ func (c *call) scale(v, factor Value, d tensor.DType) (*tensor.Tensor, error) {
 }
 
 func multiply(c *call) (*tensor.Tensor, error) {
-	return c.binary(opMul, c.args[0], c.args[1], meet(c.args[0], c.args[1]))
+	return c.binary(opMul, c.args[0], c.args[1], resultType(c.args[0], c.args[1]))
 }
 
-// divide makes fractions of integers.
+// divide is the kernel of div: the quotient of two arguments, which for integers is a float.
 func divide(c *call) (*tensor.Tensor, error) {
-	return c.binary(opDiv, c.args[0], c.args[1], floating(meet(c.args[0], c.args[1])))
+	return c.binary(opDiv, c.args[0], c.args[1], floatType(resultType(c.args[0], c.args[1])))
 }
 
-// comparison makes bools.
+// comparison returns a kernel that compares two arguments by op and returns a tensor of bools.
 func comparison(op opcode) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
-		d := meet(c.args[0], c.args[1])
+		d := resultType(c.args[0], c.args[1])
 		x, err := c.operand(c.args[0], d)
 		if err != nil {
 			return nil, err
@@ -228,7 +235,7 @@ func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 		return combineTensors(c, op, x, y, ordered[float64])
 	}
 	if op != opEq && op != opNe {
-		return nil, fault("complex numbers have no order")
+		return nil, valueErrorf("complex numbers have no order")
 	}
 	if x.DType() == tensor.C64 {
 		return combineTensors(c, op, x, y, equality[complex64])
@@ -236,7 +243,8 @@ func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	return combineTensors(c, op, x, y, equality[complex128])
 }
 
-// equality is the row of == or !=.
+// equality sets each element of out to x == y, or to x != y unless op is opEq. x and y must be at least
+// as long as out.
 func equality[T number](op opcode, out []bool, x, y []T) {
 	if op == opEq {
 		for i := range out {
@@ -249,7 +257,8 @@ func equality[T number](op opcode, out []bool, x, y []T) {
 	}
 }
 
-// ordered is the row of any comparison.
+// ordered sets each element of out to the result of the comparison op of the elements of x and y, which
+// must be at least as long as out.
 func ordered[T realNum](op opcode, out []bool, x, y []T) {
 	switch op {
 	case opLt:

@@ -5,65 +5,67 @@ import (
 	"math/cmplx"
 )
 
-// Default makes a table of the operators of this package with the default limits.
+// Default returns a new table of the operators of this package, with default limits.
 func Default() *Table { return Builtin(Limits{}) }
 
-// Builtin makes a table of the operators of this package.
+// Builtin returns a new table of the operators of this package, whose calls are bounded by limits.
 func Builtin(limits Limits) *Table {
 	t := &Table{}
-	for _, group := range [][]builtin{pointwise, compared, reduced, multiplied} {
+	for _, group := range [][]builtin{pointwiseOps, compareOps, reductionOps, matrixOps} {
 		t.add(limits, group, true)
 	}
-	for _, group := range [][]builtin{created, shaped, sparsely} { // of sizes that numbers say
+	for _, group := range [][]builtin{creationOps, viewOps, sparseOps} { // results may be larger than the arguments
 		t.add(limits, group, false)
 	}
 	return t
 }
 
+// add registers a group of operators of this package. short is Operator.Short of all of them. It panics
+// if a schema is invalid; a test checks that no name occurs twice.
 func (t *Table) add(limits Limits, group []builtin, short bool) {
 	for _, b := range group {
 		schema := MustParse("aten::" + b.schema)
-		// The list has each name once, which a test shows.
+		// A test checks that no name occurs twice.
 		_ = t.Register(Operator{Schema: schema, Kernel: bind(schema.FullName(), limits, b.kernel, b.sparse), Short: short})
 	}
 }
 
-// builtin is an operator of this package.
+// builtin describes an operator of this package.
 type builtin struct {
 	schema string // without the namespace
 	kernel kernel
-	sparse bool // it takes sparse tensors too
+	sparse bool // accepts sparse tensors
 }
 
-// made is what the schemas of functions that make tensors end in.
-const made = "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"
+// creationArgs is the end of the schema of functions that create tensors.
+const creationArgs = "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"
 
-// madeLike is the same for those that follow another tensor.
-const madeLike = "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"
+// likeArgs is the end of the schema of functions that create a tensor like another one.
+const likeArgs = "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"
 
-var pointwise = []builtin{
+var pointwiseOps = []builtin{
 	{"add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", addition(opAdd), true},
 	{"add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", addition(opAdd), false},
 	{"sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", addition(opSub), true},
 	{"sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", addition(opSub), false},
 	{"mul.Tensor(Tensor self, Tensor other) -> Tensor", dense(multiply), false},
-	{"mul.Scalar(Tensor self, Scalar other) -> Tensor", timesNumber, true},
+	{"mul.Scalar(Tensor self, Scalar other) -> Tensor", mulScalar, true},
 	{"div.Tensor(Tensor self, Tensor other) -> Tensor", dense(divide), false},
-	{"div.Scalar(Tensor self, Scalar other) -> Tensor", byNumber, true},
+	{"div.Scalar(Tensor self, Scalar other) -> Tensor", divScalar, true},
 	{"pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", dense(power), false},
-	{"neg(Tensor self) -> Tensor", negated, true},
-	{"abs(Tensor self) -> Tensor", signed(absolute), false},
-	{"relu(Tensor self) -> Tensor", signed(rectify), false},
-	{"exp(Tensor self) -> Tensor", function(math.Exp, cmplx.Exp), false},
-	{"log(Tensor self) -> Tensor", function(math.Log, cmplx.Log), false},
-	{"sqrt(Tensor self) -> Tensor", function(math.Sqrt, cmplx.Sqrt), false},
-	{"sin(Tensor self) -> Tensor", function(math.Sin, cmplx.Sin), false},
-	{"cos(Tensor self) -> Tensor", function(math.Cos, cmplx.Cos), false},
-	{"tanh(Tensor self) -> Tensor", function(math.Tanh, cmplx.Tanh), false},
-	{"sigmoid(Tensor self) -> Tensor", function(sigmoid, complexSigmoid), false},
+	{"neg(Tensor self) -> Tensor", neg, true},
+	{"abs(Tensor self) -> Tensor", applySign(absolute), false},
+	{"relu(Tensor self) -> Tensor", applySign(rectify), false},
+	{"exp(Tensor self) -> Tensor", unaryFunc(math.Exp, cmplx.Exp), false},
+	{"log(Tensor self) -> Tensor", unaryFunc(math.Log, cmplx.Log), false},
+	{"sqrt(Tensor self) -> Tensor", unaryFunc(math.Sqrt, cmplx.Sqrt), false},
+	{"sin(Tensor self) -> Tensor", unaryFunc(math.Sin, cmplx.Sin), false},
+	{"cos(Tensor self) -> Tensor", unaryFunc(math.Cos, cmplx.Cos), false},
+	{"tanh(Tensor self) -> Tensor", unaryFunc(math.Tanh, cmplx.Tanh), false},
+	{"sigmoid(Tensor self) -> Tensor", unaryFunc(sigmoid, complexSigmoid), false},
 }
 
-var compared = []builtin{
+var compareOps = []builtin{
 	{"eq.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opEq), false},
 	{"eq.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opEq), false},
 	{"ne.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opNe), false},
@@ -76,26 +78,26 @@ var compared = []builtin{
 	{"gt.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opGt), false},
 	{"ge.Tensor(Tensor self, Tensor other) -> Tensor", comparison(opGe), false},
 	{"ge.Scalar(Tensor self, Scalar other) -> Tensor", comparison(opGe), false},
-	{"equal(Tensor self, Tensor other) -> bool", same, false},
+	{"equal(Tensor self, Tensor other) -> bool", tensorsEqual, false},
 	{"allclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> bool", allClose, false},
-	{"nonzero(Tensor self) -> Tensor", dense(places), false},
+	{"nonzero(Tensor self) -> Tensor", dense(nonzeroIndices), false},
 }
 
-var created = []builtin{
-	{"zeros(SymInt[] size, " + made, dense(zeros), false},
-	{"ones(SymInt[] size, " + made, dense(ones), false},
-	{"full(SymInt[] size, Scalar fill_value, " + made, dense(full), false},
-	{"zeros_like(Tensor self, " + madeLike, dense(zerosLike), false},
-	{"ones_like(Tensor self, " + madeLike, dense(onesLike), false},
-	{"full_like(Tensor self, Scalar fill_value, " + madeLike, dense(fullLike), false},
-	{"eye(int n, " + made, dense(eye), false},
-	{"eye.m(int n, int m, " + made, dense(eyeOfTwo), false},
-	{"arange(Scalar end, " + made, dense(arange), false},
-	{"arange.start(Scalar start, Scalar end, " + made, dense(arangeFrom), false},
-	{"arange.start_step(Scalar start, Scalar end, Scalar step=1, " + made, dense(arangeStep), false},
+var creationOps = []builtin{
+	{"zeros(SymInt[] size, " + creationArgs, dense(zeros), false},
+	{"ones(SymInt[] size, " + creationArgs, dense(ones), false},
+	{"full(SymInt[] size, Scalar fill_value, " + creationArgs, dense(full), false},
+	{"zeros_like(Tensor self, " + likeArgs, dense(zerosLike), false},
+	{"ones_like(Tensor self, " + likeArgs, dense(onesLike), false},
+	{"full_like(Tensor self, Scalar fill_value, " + likeArgs, dense(fullLike), false},
+	{"eye(int n, " + creationArgs, dense(eye), false},
+	{"eye.m(int n, int m, " + creationArgs, dense(eyeOfTwo), false},
+	{"arange(Scalar end, " + creationArgs, dense(arange), false},
+	{"arange.start(Scalar start, Scalar end, " + creationArgs, dense(arangeFrom), false},
+	{"arange.start_step(Scalar start, Scalar end, Scalar step=1, " + creationArgs, dense(arangeStep), false},
 }
 
-var shaped = []builtin{
+var viewOps = []builtin{
 	{"t(Tensor(a) self) -> Tensor(a)", dense(transposed), false},
 	{"transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)", dense(transpose), false},
 	{"permute(Tensor(a) self, int[] dims) -> Tensor(a)", dense(permute), false},
@@ -116,7 +118,7 @@ var shaped = []builtin{
 	{"item(Tensor self) -> Scalar", item, false},
 }
 
-var reduced = []builtin{
+var reductionOps = []builtin{
 	{"sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", dense(sumAll), false},
 	{"sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", dense(sumDims), false},
 	{"mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", dense(meanAll), false},
@@ -125,13 +127,13 @@ var reduced = []builtin{
 	{"max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", extremeOfDim(false), false},
 	{"min(Tensor self) -> Tensor", extremeOfAll(true), false},
 	{"min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", extremeOfDim(true), false},
-	{"argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", placeOfExtreme(false), false},
-	{"argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", placeOfExtreme(true), false},
+	{"argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", indexOfExtreme(false), false},
+	{"argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", indexOfExtreme(true), false},
 	{"softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", softmax(false), false},
 	{"log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", softmax(true), false},
 }
 
-var multiplied = []builtin{
+var matrixOps = []builtin{
 	{"mm(Tensor self, Tensor mat2) -> Tensor", mm, true},
 	{"bmm(Tensor self, Tensor mat2) -> Tensor", dense(bmm), false},
 	{"mv(Tensor self, Tensor vec) -> Tensor", dense(mv), false},
@@ -140,14 +142,14 @@ var multiplied = []builtin{
 	{"linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", dense(linear), false},
 }
 
-var sparsely = []builtin{
-	{"sparse_coo_tensor.indices(Tensor indices, Tensor values, " + made, makeSparseAround, false},
-	{"sparse_coo_tensor.indices_size(Tensor indices, Tensor values, int[] size, " + made, makeSparse, false},
-	{"_sparse_coo_tensor_unsafe(Tensor indices, Tensor values, int[] size, " + made, makeSparse, false},
+var sparseOps = []builtin{
+	{"sparse_coo_tensor.indices(Tensor indices, Tensor values, " + creationArgs, makeSparseInferred, false},
+	{"sparse_coo_tensor.indices_size(Tensor indices, Tensor values, int[] size, " + creationArgs, makeSparse, false},
+	{"_sparse_coo_tensor_unsafe(Tensor indices, Tensor values, int[] size, " + creationArgs, makeSparse, false},
 	{"coalesce(Tensor(a) self) -> Tensor(a)", coalesce, true},
 	{"is_coalesced(Tensor self) -> bool", isCoalesced, true},
-	{"indices(Tensor(a) self) -> Tensor(a)", coalesced("indices", indicesOf), true},
-	{"values(Tensor(a) self) -> Tensor(a)", coalesced("values", valuesOf), true},
+	{"indices(Tensor(a) self) -> Tensor(a)", requireCoalesced("indices", indicesOf), true},
+	{"values(Tensor(a) self) -> Tensor(a)", requireCoalesced("values", valuesOf), true},
 	{"_indices(Tensor(a) self) -> Tensor(a)", indicesOf, true},
 	{"_values(Tensor(a) self) -> Tensor(a)", valuesOf, true},
 	{"to_dense(Tensor self, ScalarType? dtype=None) -> Tensor", toDense, true},

@@ -2,17 +2,20 @@ package aten
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"runtime"
+	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Limits bounds what a call of the kernels of this package may use. The zero
-// value has the defaults.
+// Limits bounds the memory of a call of a kernel of this package. The zero value stands for
+// the defaults.
 type Limits struct {
-	// TensorBytes bounds each tensor that a call makes, in bytes of its elements,
-	// those on the way to the result included and those of expand, which makes only
-	// a view; 0 is 1 GiB. A call holds at most a few such tensors at a time.
+	// TensorBytes bounds the bytes of each tensor that a call creates, intermediate results
+	// and the views that expand returns included; default 1 GiB. A call holds at most a few
+	// such tensors at a time.
 	TensorBytes int
 }
 
@@ -23,25 +26,32 @@ func (l Limits) tensorBytes() int {
 	return 1 << 30
 }
 
-// call is one call of a kernel. The arguments have the types of the schema.
+// call is one call of a built-in operator. args have the types of its schema, with defaults filled in.
 type call struct {
 	ctx    context.Context
 	limits Limits
 	args   []Value
-	one    [1]Value // room for the result of most
+	one    [1]Value // memory for a single result
 }
 
-// kernel computes a built-in operator. Several results come as a results.
+// kernel computes a built-in operator from the arguments of the call, which it must not modify. A
+// kernel with several results returns them as results.
 type kernel func(*call) (Value, error)
 
 type results []Value
 
-// bind makes a Kernel of a kernel. Most kernels take dense tensors only.
+// bind returns the Kernel for a built-in kernel. Its errors are *KernelError with the given name.
+// Unless takesSparse is set it rejects sparse tensors among the arguments.
 func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
 	return func(ctx context.Context, args []Value) ([]Value, error) {
 		c := &call{ctx: ctx, limits: limits, args: args}
-		v, err := c.run(k, takesSparse)
-		runtime.KeepAlive(args) // kernels work on slices of their memory
+		for _, v := range args {
+			if s, ok := v.(*tensor.Sparse); ok && !takesSparse {
+				return nil, &KernelError{Operator: name, Err: valueErrorf("does not take a %s; convert it with to_dense first", describe(s))}
+			}
+		}
+		v, err := k(c)
+		runtime.KeepAlive(args) // kernels use slices of the tensors' memory
 		if err != nil {
 			return nil, &KernelError{Operator: name, Err: err}
 		}
@@ -53,23 +63,12 @@ func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
 	}
 }
 
-func (c *call) run(k kernel, takesSparse bool) (Value, error) {
-	if !takesSparse {
-		for _, v := range c.args {
-			if s, ok := v.(*tensor.Sparse); ok {
-				return nil, fault("does not take a %s; make it dense first", describe(s))
-			}
-		}
-	}
-	return k(c)
-}
-
-// dense makes a kernel of a function that returns a tensor.
+// dense returns a kernel that calls f, for an operator whose only result is a dense tensor.
 func dense(f func(*call) (*tensor.Tensor, error)) kernel {
 	return func(c *call) (Value, error) { return value(f(c)) }
 }
 
-// value is what a function returned, where a nil pointer must not become a Value.
+// value returns a result of a kernel as a Value, or a nil Value if err is not nil.
 func value[T tensor.Tensor | tensor.Sparse](t *T, err error) (Value, error) {
 	if err != nil {
 		return nil, err
@@ -84,20 +83,20 @@ func (c *call) bool(i int) bool                { return c.args[i].(bool) }
 func (c *call) float(i int) float64            { return c.args[i].(float64) }
 func (c *call) given(i int) bool               { return c.args[i] != nil }
 
-// ints is a list, empty where there is none.
+// ints returns argument i, a list of ints, as a new slice; an empty one if the argument is nil.
 func (c *call) ints(i int) []int {
 	list, _ := c.args[i].([]int64)
 	return ints(list)
 }
 
-// dim is the argument as a dimension of a tensor of that rank. Negative ones
-// count from the end, and a scalar has dimensions 0 and -1.
+// dim returns argument i, an int, as a dimension of a tensor of the given rank, from 0 on. A negative
+// argument counts from the end; a scalar counts as having one dimension. The error is a *ValueError.
 func (c *call) dim(i, rank int) (int, error) { return wrapDim(c.int(i), rank) }
 
 func wrapDim(dim, rank int) (int, error) {
 	n := max(rank, 1)
 	if dim < -n || dim >= n {
-		return 0, fault("Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, dim)
+		return 0, valueErrorf("Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, dim)
 	}
 	if dim < 0 {
 		dim += n
@@ -105,8 +104,9 @@ func wrapDim(dim, rank int) (int, error) {
 	return dim, nil
 }
 
-// room fails if a tensor of that shape is beyond the limit.
-func (c *call) room(dtype tensor.DType, shape []int) error {
+// checkSize returns a *LimitError if a tensor of this dtype and shape exceeds the limit of the call, or
+// the error of tensor.ByteSize.
+func (c *call) checkSize(dtype tensor.DType, shape []int) error {
 	size, err := tensor.ByteSize(dtype, shape)
 	if err != nil {
 		return err
@@ -117,26 +117,113 @@ func (c *call) room(dtype tensor.DType, shape []int) error {
 	return nil
 }
 
-// zeros makes a tensor within the limit.
+// zeros returns a new tensor of zeros. The error is that of checkSize.
 func (c *call) zeros(dtype tensor.DType, shape ...int) (*tensor.Tensor, error) {
-	if err := c.room(dtype, shape); err != nil {
+	if err := c.checkSize(dtype, shape); err != nil {
 		return nil, err
 	}
 	return tensor.Zeros(dtype, shape...)
 }
 
-// clone copies a tensor, of which a view may stand for more than there is memory.
+// clone returns a contiguous copy of t on the Go heap. The error is a *LimitError, also for a view
+// whose copy would be larger than its own memory, or one of package tensor.
 func (c *call) clone(t *tensor.Tensor) (*tensor.Tensor, error) {
-	if err := c.room(t.DType(), t.Shape()); err != nil {
+	if err := c.checkSize(t.DType(), t.Shape()); err != nil {
 		return nil, err
 	}
 	return t.Clone()
 }
 
-// contiguous copies a tensor unless it is contiguous.
+// contiguous returns t, or a contiguous copy if t is not contiguous. The error is that of clone.
 func (c *call) contiguous(t *tensor.Tensor) (*tensor.Tensor, error) {
 	if t.IsContiguous() {
 		return t, nil
 	}
 	return c.clone(t)
+}
+
+// Value is an argument or a result of an operator, one of
+//
+//	*tensor.Tensor  *tensor.Sparse  []*tensor.Tensor
+//	int64  float64  bool  string  []int64  nil
+//
+// Arguments may also be int, []int and float32, which are converted to int64, []int64 and
+// float64, and nil pointers, which are converted to nil. An operator may accept types of the
+// application for arguments of type Tensor, see [Operator].
+type Value = any
+
+// normalize returns v in the form that kernels get: int, float32 and []int are converted, and nil
+// tensor pointers become nil. Other values are returned unchanged.
+func normalize(v Value) Value {
+	switch v := v.(type) {
+	case int:
+		return int64(v)
+	case float32:
+		return float64(v)
+	case []int:
+		out := make([]int64, len(v))
+		for i, n := range v {
+			out[i] = int64(n)
+		}
+		return out
+	case *tensor.Tensor:
+		if v == nil {
+			return nil
+		}
+	case *tensor.Sparse:
+		if v == nil {
+			return nil
+		}
+	}
+	return v
+}
+
+// ints converts a list to ints, in a new slice. A number outside the range of int becomes the nearest
+// int, which is not a valid size or index.
+func ints(list []int64) []int {
+	out := make([]int, len(list))
+	for i, n := range list {
+		out[i] = toInt(n)
+	}
+	return out
+}
+
+func toInt(n int64) int { return int(max(math.MinInt, min(math.MaxInt, n))) }
+
+// describe returns a description of the type and shape of v for error texts.
+func describe(v Value) string {
+	switch v := normalize(v).(type) {
+	case nil:
+		return "None"
+	case *tensor.Tensor:
+		return "Tensor " + v.String()
+	case *tensor.Sparse:
+		return fmt.Sprintf("sparse Tensor %v%v", v.DType(), v.Shape())
+	case []*tensor.Tensor:
+		return fmt.Sprintf("Tensor[%d]", len(v))
+	case int64:
+		return "int"
+	case float64:
+		return "float"
+	case bool:
+		return "bool"
+	case string:
+		return "str"
+	case []int64:
+		return fmt.Sprintf("int[%d]", len(v))
+	default:
+		return fmt.Sprintf("%T", v)
+	}
+}
+
+func describeAll(values []Value) string {
+	var words []string
+	for i, v := range values {
+		if i == 16 {
+			words = append(words, "...")
+			break
+		}
+		words = append(words, describe(v))
+	}
+	return "(" + strings.Join(words, ", ") + ")"
 }

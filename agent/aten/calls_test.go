@@ -11,7 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// caller collects calls.
+// caller collects the calls to compare.
 type caller struct {
 	*testing.T
 	r     *rand.Rand
@@ -20,7 +20,7 @@ type caller struct {
 
 func (c *caller) call(name string, args ...aten.Value) { c.named(nil, name, args...) }
 
-// fails is a call whose error has PyTorch's text.
+// fails adds a call whose error must contain PyTorch's text.
 func (c *caller) fails(name string, args ...aten.Value) {
 	c.calls = append(c.calls, torchCall{name: "aten::" + name, args: args, exact: true})
 }
@@ -33,15 +33,15 @@ func (c *caller) named(named map[string]aten.Value, name string, args ...aten.Va
 	c.calls = append(c.calls, torchCall{name: "aten::" + name, args: args, named: named, bools: bools})
 }
 
-// functions are those that take a Scalar that may be a bool.
+// functions are the operators that take a Scalar, which may be a bool.
 var functions = map[string]bool{
 	"add.Scalar": true, "sub.Scalar": true, "mul.Scalar": true, "div.Scalar": true, "eq.Scalar": true, "ne.Scalar": true,
 	"lt.Scalar": true, "le.Scalar": true, "gt.Scalar": true, "ge.Scalar": true, "pow.Tensor_Scalar": true, "full": true,
 }
 
-// away is a tensor without zeros: PyTorch divides complex numbers by zero in ways
-// of its own.
-func (c *caller) away(d tensor.DType, shape ...int) *tensor.Tensor {
+// nonzeroTensor returns a tensor without zeros: PyTorch's results of dividing complex numbers
+// by zero follow no rule.
+func (c *caller) nonzeroTensor(d tensor.DType, shape ...int) *tensor.Tensor {
 	if d < tensor.C64 {
 		return c.x(d, shape...)
 	}
@@ -70,35 +70,35 @@ func torchCalls(t *testing.T) []torchCall {
 	return c.calls
 }
 
-var ofTwo = []string{"add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge"}
+var binaryOps = []string{"add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge"}
 
-// pairs are all pairs of dtypes, with and without dimensions.
+// pairs adds calls with all pairs of dtypes, with and without dimensions.
 func (c *caller) pairs() {
 	for _, a := range allDTypes {
 		for _, b := range allDTypes {
-			for _, op := range ofTwo {
+			for _, op := range binaryOps {
 				if order := op[0] == 'l' || op[0] == 'g'; order && (a > tensor.F64 || b > tensor.F64) {
 					continue
 				}
 				if op == "div" && a > tensor.F64 && b <= tensor.F64 {
-					continue // see away
+					continue // see nonzeroTensor
 				}
-				c.call(op+".Tensor", c.x(a, 2, 3), c.away(b, 3))
-				if op == "add" || op == "div" || op == "lt" { // the dtypes of others meet in the same way
-					c.call(op+".Tensor", c.x(a, 2, 3), c.away(b))
-					c.call(op+".Tensor", c.x(a), c.away(b, 4))
-					c.call(op+".Tensor", c.x(a), c.away(b))
+				c.call(op+".Tensor", c.x(a, 2, 3), c.nonzeroTensor(b, 3))
+				if op == "add" || op == "div" || op == "lt" { // the others promote dtypes in the same way
+					c.call(op+".Tensor", c.x(a, 2, 3), c.nonzeroTensor(b))
+					c.call(op+".Tensor", c.x(a), c.nonzeroTensor(b, 4))
+					c.call(op+".Tensor", c.x(a), c.nonzeroTensor(b))
 				}
 			}
 		}
 	}
 }
 
-// scalars are tensors with numbers.
+// scalars adds calls with a tensor and a number.
 func (c *caller) scalars() {
 	for _, d := range allDTypes {
 		for _, v := range []aten.Value{true, int64(3), int64(-2), 2.5} {
-			for _, op := range ofTwo {
+			for _, op := range binaryOps {
 				if order := op[0] == 'l' || op[0] == 'g'; order && d > tensor.F64 {
 					continue
 				}
@@ -119,7 +119,7 @@ func (c *caller) scalars() {
 	c.fails("add.Scalar", c.x(tensor.I64, 2), int64(1), 1.5)
 }
 
-// shapes are broadcast, or not.
+// shapes adds calls with shapes that can be broadcast, and with some that cannot.
 func (c *caller) shapes() {
 	for _, pair := range [][2][]int{
 		{{2, 3}, {2, 3}}, {{2, 1}, {1, 3}}, {{4, 1, 3}, {2, 1}}, {{0, 3}, {1, 3}}, {{1}, {0}}, {{5, 1, 2, 1}, {3, 1, 4}},
@@ -138,7 +138,7 @@ func (c *caller) functions() {
 	for _, d := range allDTypes {
 		for _, op := range []string{"exp", "log", "sqrt", "sin", "cos", "tanh", "sigmoid", "neg", "abs", "relu"} {
 			if op == "abs" && d == tensor.Bool {
-				continue // PyTorch has one, of no use
+				continue // PyTorch's results for it are not useful
 			}
 			c.call(op, c.x(d, 3, 4))
 			c.call(op, c.x(d))
@@ -155,7 +155,7 @@ func (c *caller) functions() {
 			c.call("item", c.x(d, 1, 1))
 		}
 		x := c.x(d, 2, 3)
-		c.call("equal", x, scattered(c.T, x))
+		c.call("equal", x, permuted(c.T, x))
 		c.call("equal", x, c.x(d, 2, 3))
 		c.call("equal", x, c.x(d, 3, 2))
 		if d > tensor.Bool {
@@ -248,7 +248,7 @@ func (c *caller) views() {
 	for _, shape := range [][]int64{{24}, {4, -1}, {6, 4}, {2, -1, 2, 2}, {5, -1}, {-1, -1}, {3}, {-2, 12}} {
 		c.call("reshape", x, shape)
 		c.call("view", plain, shape)
-		c.call("reshape", scattered(c.T, x), shape)
+		c.call("reshape", permuted(c.T, x), shape)
 	}
 	c.fails("reshape", x, []int64{5, 5})
 	c.fails("reshape", c.x(tensor.F32, 0, 2), []int64{-1, 0})
@@ -330,8 +330,8 @@ func (c *caller) reductions() {
 	c.softmaxes()
 }
 
-// ordered has reductions that bools do in PyTorch only partly, and complex
-// numbers never.
+// ordered adds reductions that PyTorch supports for bools only partly, and for complex numbers
+// not at all.
 func (c *caller) ordered(x *tensor.Tensor) {
 	if d := x.DType(); d > tensor.F64 || d == tensor.Bool {
 		return
@@ -352,7 +352,7 @@ func (c *caller) softmaxes() {
 		for _, op := range []string{"softmax.int", "log_softmax.int"} {
 			if d == tensor.F16 {
 				c.named(named{"dtype": aten.ScalarTypeOf(tensor.F32)}, op, c.x(d, 2, 3), int64(1))
-				continue // PyTorch has no other on the CPU
+				continue // PyTorch supports no other dtype on the CPU
 			}
 			for _, dim := range []int64{0, 1, -1, 2} {
 				c.call(op, c.x(d, 2, 3), dim)
@@ -371,7 +371,7 @@ func (c *caller) softmaxes() {
 func (c *caller) products() {
 	for _, d := range allDTypes {
 		if d == tensor.F16 {
-			continue // PyTorch multiplies no matrices of halves on the CPU
+			continue // PyTorch does not multiply half-precision matrices on the CPU
 		}
 		c.call("mm", c.x(d, 2, 3), c.x(d, 3, 4))
 		c.call("bmm", c.x(d, 5, 2, 3), c.x(d, 5, 3, 4))
@@ -399,11 +399,11 @@ func (c *caller) products() {
 	c.call("mv", c.x(d, 2), c.x(d, 2))
 }
 
-// some is a sparse tensor that lists a place twice.
-func (c *caller) some(d tensor.DType, values ...int) *tensor.Sparse {
-	places := []int64{0, 1, 0, 2, 0, 3}
-	n := len(places) / 2
-	indices, err := tensor.FromSlice(places, 2, n)
+// sparseWithDuplicates returns a sparse tensor with two values for one index.
+func (c *caller) sparseWithDuplicates(d tensor.DType, values ...int) *tensor.Sparse {
+	positions := []int64{0, 1, 0, 2, 0, 3}
+	n := len(positions) / 2
+	indices, err := tensor.FromSlice(positions, 2, n)
 	require.NoError(c, err)
 	s, err := tensor.NewSparse(indices, c.x(d, append([]int{n}, values...)...), append([]int{3, 4}, values...)...)
 	require.NoError(c, err)
@@ -412,20 +412,20 @@ func (c *caller) some(d tensor.DType, values ...int) *tensor.Sparse {
 
 func (c *caller) sparse() {
 	for _, d := range []tensor.DType{tensor.I64, tensor.F32, tensor.F64, tensor.C64} {
-		s := c.some(d)
+		s := c.sparseWithDuplicates(d)
 		sum, err := s.Coalesce()
 		require.NoError(c, err)
-		c.call("add.Tensor", s, c.some(d))
+		c.call("add.Tensor", s, c.sparseWithDuplicates(d))
 		c.call("add.Tensor", sum, s)
-		c.named(named{"alpha": int64(3)}, "add.Tensor", c.some(d, 2), c.some(d, 2))
-		c.call("sub.Tensor", s, c.some(d))
+		c.named(named{"alpha": int64(3)}, "add.Tensor", c.sparseWithDuplicates(d, 2), c.sparseWithDuplicates(d, 2))
+		c.call("sub.Tensor", s, c.sparseWithDuplicates(d))
 		c.named(named{"alpha": int64(2)}, "sub.Tensor", c.x(d, 3, 4), s)
 		c.call("add.Tensor", c.x(d, 3, 4), s)
 		c.call("add.Tensor", c.x(d, 4), s)
 		c.call("mul.Scalar", s, int64(2))
 		c.call("div.Scalar", s, int64(2))
 		c.call("div.Scalar", sum, 0.75)
-		c.call("div.Scalar", c.some(d, 2), int64(-3))
+		c.call("div.Scalar", c.sparseWithDuplicates(d, 2), int64(-3))
 		c.call("neg", s)
 		c.call("clone", s)
 		c.call("coalesce", s)
@@ -439,7 +439,7 @@ func (c *caller) sparse() {
 		c.fails("values", s)
 		c.call("to_dense", s)
 		c.call("_sparse_sum", s)
-		c.call("_sparse_sum", c.some(d, 2))
+		c.call("_sparse_sum", c.sparseWithDuplicates(d, 2))
 		if d != tensor.I64 {
 			c.call("mm", s, c.x(d, 4, 2))
 			c.call("_sparse_mm", s, c.x(d, 4, 2))

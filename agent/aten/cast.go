@@ -6,7 +6,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// What the elements of dtypes are computed as. Bools are computed as bytes, half
+// Constraints of the types in which kernels compute. Bools are computed as bytes, half
 // precision as float32.
 type (
 	integer interface {
@@ -22,8 +22,9 @@ type (
 	}
 )
 
-// computed is the dtype that elements are cast to for computing.
-func computed(d tensor.DType) tensor.DType {
+// computeType returns the dtype in which the kernels compute elements of dtype d: U8 for bools, F32 for
+// half precision, otherwise d.
+func computeType(d tensor.DType) tensor.DType {
 	switch d {
 	case tensor.Bool:
 		return tensor.U8
@@ -33,8 +34,9 @@ func computed(d tensor.DType) tensor.DType {
 	return d
 }
 
-// elements is the elements of t in row-major order, to be read only: its own
-// memory where that will do, which whoever gave t keeps alive.
+// elements returns the elements of t in row-major order. The slice may be the memory of t, so it must
+// not be modified, and the caller must keep t alive while it uses the slice. T must be the Go type of
+// the dtype of t. The error is a *LimitError or one of package tensor.
 func elements[T tensor.Element](c *call, t *tensor.Tensor) ([]T, error) {
 	t, err := c.contiguous(t)
 	if err != nil {
@@ -50,8 +52,9 @@ func elements[T tensor.Element](c *call, t *tensor.Tensor) ([]T, error) {
 	return tensor.Data[T](t)
 }
 
-// fresh makes a tensor and its elements for writing.
-func fresh[T tensor.Element](c *call, shape ...int) (*tensor.Tensor, []T, error) {
+// newTensor returns a new tensor of zeros, and its elements for writing. The caller must keep the
+// tensor alive while it uses them. The error is that of checkSize.
+func newTensor[T tensor.Element](c *call, shape ...int) (*tensor.Tensor, []T, error) {
 	t, err := c.zeros(tensor.DTypeOf[T](), shape...)
 	if err != nil {
 		return nil, nil, err
@@ -60,15 +63,22 @@ func fresh[T tensor.Element](c *call, shape ...int) (*tensor.Tensor, []T, error)
 	return t, data, err
 }
 
-// cast is t with elements of dtype d: t itself where they are. Fractions are cut
-// off, integers wrap around, imaginary parts are dropped.
+// cast returns a copy of t with elements of dtype d, or t itself if it has that dtype. Fractions are
+// truncated, integers wrap around, and imaginary parts are dropped; as bools, numbers other than 0 are
+// true. The error is a *LimitError or one of package tensor.
 func (c *call) cast(t *tensor.Tensor, d tensor.DType) (*tensor.Tensor, error) {
 	if t.DType() == d {
 		return t, nil
 	}
 	switch d {
 	case tensor.Bool:
-		return c.castBool(t)
+		if isComplex(t.DType()) { // drops the imaginary part, as other casts do
+			var err error
+			if t, err = c.cast(t, tensor.F64); err != nil {
+				return nil, err
+			}
+		}
+		return c.nonzeroMask(t)
 	case tensor.U8:
 		return castReal[uint8](c, t)
 	case tensor.I8:
@@ -95,7 +105,7 @@ func (c *call) cast(t *tensor.Tensor, d tensor.DType) (*tensor.Tensor, error) {
 }
 
 func castReal[T realNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
-	out, to, err := fresh[T](c, t.Shape()...)
+	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +143,8 @@ func castReal[T realNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	return out, err
 }
 
-// convert writes the elements of t, which are S, as T.
+// convert sets the elements of to to those of t, which have type S, converted to T. to must have as
+// many elements as t.
 func convert[S, T realNum](c *call, to []T, t *tensor.Tensor) error {
 	from, err := elements[S](c, t)
 	if err != nil {
@@ -145,7 +156,8 @@ func convert[S, T realNum](c *call, to []T, t *tensor.Tensor) error {
 	return nil
 }
 
-// apply writes f of each element of t.
+// apply sets the elements of to to f of each element of t, which have type S. to must have as many
+// elements as t.
 func apply[S tensor.Element, T any](c *call, to []T, t *tensor.Tensor, f func(S) T) error {
 	from, err := elements[S](c, t)
 	if err != nil {
@@ -162,7 +174,7 @@ func castHalf[T half](c *call, t *tensor.Tensor, round func(float32) T) (*tensor
 	if err != nil {
 		return nil, err
 	}
-	out, to, err := fresh[T](c, t.Shape()...)
+	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +188,7 @@ func castComplex[T cmplxNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) 
 			return nil, err
 		}
 	}
-	out, to, err := fresh[T](c, t.Shape()...)
+	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
 		return nil, err
 	}
@@ -191,26 +203,16 @@ func castComplex[T cmplxNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) 
 	return out, err
 }
 
-// castBool drops imaginary parts, as other casts do.
-func (c *call) castBool(t *tensor.Tensor) (*tensor.Tensor, error) {
-	if isComplex(t.DType()) {
-		var err error
-		if t, err = c.cast(t, tensor.F64); err != nil {
-			return nil, err
-		}
-	}
-	return c.truth(t)
-}
-
-// truth says of each element whether it is not zero.
-func (c *call) truth(t *tensor.Tensor) (*tensor.Tensor, error) {
-	if d := computed(t.DType()); d == tensor.F32 {
+// nonzeroMask returns a tensor of bools with the shape of t that are true where the element of t is not
+// zero.
+func (c *call) nonzeroMask(t *tensor.Tensor) (*tensor.Tensor, error) {
+	if d := computeType(t.DType()); d == tensor.F32 {
 		var err error
 		if t, err = c.cast(t, d); err != nil {
 			return nil, err
 		}
 	}
-	out, to, err := fresh[bool](c, t.Shape()...)
+	out, to, err := newTensor[bool](c, t.Shape()...)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +243,7 @@ func (c *call) truth(t *tensor.Tensor) (*tensor.Tensor, error) {
 
 func nonzero[T number](v T) bool { return v != 0 }
 
-// scalar makes a tensor of no dimensions of a number.
+// scalar returns a tensor of dtype d without dimensions that holds v, a bool, int64 or float64.
 func (c *call) scalar(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	switch v := v.(type) {
 	case bool:
@@ -252,8 +254,8 @@ func (c *call) scalar(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	return c.cast(tensor.Scalar(v.(float64)), d)
 }
 
-// operand is an argument, tensor or number, cast to d and on to what that is
-// computed as.
+// operand returns v, a tensor or a number, as a tensor that is cast to d and then to computeType(d). It
+// may be v itself.
 func (c *call) operand(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	t, ok := v.(*tensor.Tensor)
 	var err error
@@ -265,5 +267,5 @@ func (c *call) operand(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.cast(t, computed(d))
+	return c.cast(t, computeType(d))
 }

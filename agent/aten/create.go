@@ -6,17 +6,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// options reads what all functions that make tensors have: dtype, layout, device
-// and whether the memory is pinned, from argument i on.
+// options checks the arguments dtype, layout, device and pin_memory of a creating function, which start
+// at argument i, and returns the dtype, or otherwise if it was not given. The error is a *ValueError
+// for anything but strided memory on the cpu.
 func (c *call) options(i int, otherwise tensor.DType) (tensor.DType, error) {
 	if layout := c.args[i+1]; layout != nil && layout != int64(0) {
-		return 0, fault("no layout but the strided one can be made")
+		return 0, valueErrorf("only the strided layout can be created")
 	}
 	if where := c.args[i+2]; where != nil && where != "cpu" && where != "cpu:0" {
-		return 0, fault("tensors are made on the cpu, not on %.64v", where)
+		return 0, valueErrorf("tensors are created on the cpu, not on %.64v", where)
 	}
 	if c.args[i+3] == true {
-		return 0, fault("memory is never pinned")
+		return 0, valueErrorf("memory cannot be pinned")
 	}
 	return c.dtype(i, otherwise)
 }
@@ -38,7 +39,7 @@ func ones(c *call) (*tensor.Tensor, error) {
 }
 
 func full(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(2, numberType(c.args[1]))
+	d, err := c.options(2, scalarType(c.args[1]))
 	if err != nil {
 		return nil, err
 	}
@@ -69,16 +70,17 @@ func fullLike(c *call) (*tensor.Tensor, error) {
 	return c.filled(c.args[1], d, c.tensor(0).Shape())
 }
 
-// filled makes a tensor of one number, which must fit the dtype.
+// filled returns a new tensor of dtype d with all elements equal to the number v. The error is a
+// *ValueError if v is not in the range of d, or a *LimitError.
 func (c *call) filled(v Value, d tensor.DType, shape []int) (*tensor.Tensor, error) {
 	one, err := c.scalar(v, d)
 	if err != nil {
 		return nil, err
 	}
 	if !fits(v, d) {
-		return nil, fault("value cannot be converted to type %v without overflow", d)
+		return nil, valueErrorf("value cannot be converted to type %v without overflow", d)
 	}
-	if err := c.room(d, shape); err != nil {
+	if err := c.checkSize(d, shape); err != nil {
 		return nil, err
 	}
 	all, err := one.Expand(shape...)
@@ -88,7 +90,8 @@ func (c *call) filled(v Value, d tensor.DType, shape []int) (*tensor.Tensor, err
 	return all.Clone()
 }
 
-// fits reports whether an integer dtype has a number, but for its fraction.
+// fits reports whether the number v, with its fraction dropped, is in the range of d. Any number fits a
+// dtype that is not an integer.
 func fits(v Value, d tensor.DType) bool {
 	if !isInt(d) {
 		return true
@@ -98,7 +101,7 @@ func fits(v Value, d tensor.DType) bool {
 		low, high = 0, 256
 	}
 	if _, ok := v.(int64); ok && d == tensor.I64 {
-		return true // also those that a float64 would round up
+		return true // also values that a float64 would round up
 	}
 	f := math.Trunc(toFloat(v))
 	return f >= low && f < high
@@ -108,7 +111,8 @@ func eye(c *call) (*tensor.Tensor, error) { return c.eye(c.int(0), c.int(0), 1) 
 
 func eyeOfTwo(c *call) (*tensor.Tensor, error) { return c.eye(c.int(0), c.int(1), 2) }
 
-// eye makes a matrix with ones on its diagonal.
+// eye returns a new matrix of zeros with ones on its diagonal. options is the position of the argument
+// dtype.
 func (c *call) eye(rows, columns, options int) (*tensor.Tensor, error) {
 	d, err := c.options(options, tensor.F32)
 	if err != nil {
@@ -143,7 +147,9 @@ func arangeStep(c *call) (*tensor.Tensor, error) {
 	return c.arange(c.args[0], c.args[1], c.args[2], 3)
 }
 
-// arange counts from start to below end.
+// arange returns a new vector of the numbers start, start+step, ... before end. options is the position
+// of the argument dtype; without it the numbers are I64, or F32 if one of the three is a float. The
+// error is a *ValueError or a *LimitError.
 func (c *call) arange(start, end, step Value, options int) (*tensor.Tensor, error) {
 	otherwise := tensor.I64
 	for _, v := range []Value{start, end, step} {
@@ -156,11 +162,11 @@ func (c *call) arange(start, end, step Value, options int) (*tensor.Tensor, erro
 		return nil, err
 	}
 	if d == tensor.Bool || isComplex(d) {
-		return nil, fault("arange does not make %v", d)
+		return nil, valueErrorf("arange does not support %v", d)
 	}
 	for _, v := range []Value{start, end, step} {
 		if !fits(v, d) {
-			return nil, fault("value cannot be converted to type %v without overflow", d)
+			return nil, valueErrorf("value cannot be converted to type %v without overflow", d)
 		}
 	}
 	var t *tensor.Tensor
@@ -175,20 +181,21 @@ func (c *call) arange(start, end, step Value, options int) (*tensor.Tensor, erro
 	return c.cast(t, d)
 }
 
-// arangeFloats makes as many numbers as there are steps; if they are to be
-// integers the fractions are cut off first, as PyTorch does.
+// arangeFloats returns a new F64 vector of the numbers start, start+step, ... before end. If whole is
+// set, start and step are truncated after the length has been computed, as PyTorch does. The error is a
+// *ValueError or a *LimitError.
 func (c *call) arangeFloats(start, end, step float64, whole bool) (*tensor.Tensor, error) {
 	if math.IsNaN(end-start) || math.IsInf(end-start, 0) {
-		return nil, fault("unsupported range: %v -> %v", start, end)
+		return nil, valueErrorf("unsupported range: %v -> %v", start, end)
 	}
 	if err := checkStep(step > 0, step < 0, end-start); err != nil {
 		return nil, err
 	}
 	n := math.Ceil((end - start) / step)
-	if n > float64(c.limits.tensorBytes()) { // also where it is no int
+	if n > float64(c.limits.tensorBytes()) { // n may exceed the range of int
 		return nil, &LimitError{Bytes: toInt(int64(min(n, 1<<62))), Limit: c.limits.tensorBytes()}
 	}
-	t, data, err := fresh[float64](c, int(n))
+	t, data, err := newTensor[float64](c, int(n))
 	if err != nil {
 		return nil, err
 	}
@@ -201,13 +208,14 @@ func (c *call) arangeFloats(start, end, step float64, whole bool) (*tensor.Tenso
 	return t, nil
 }
 
-// checkStep fails unless steps of that direction lead somewhere along way.
+// checkStep returns a *ValueError unless steps lead from start to end. up and down report whether the
+// step is positive or negative, and way is end - start, or its sign.
 func checkStep(up, down bool, way float64) error {
 	switch {
 	case !up && !down:
-		return fault("step must be nonzero")
+		return valueErrorf("step must be nonzero")
 	case up && way < 0 || down && way > 0:
-		return fault("upper bound and larger bound inconsistent with step sign")
+		return valueErrorf("upper bound and larger bound inconsistent with step sign")
 	}
 	return nil
 }
@@ -220,7 +228,7 @@ func (c *call) arangeInts(from, to, by int64) (*tensor.Tensor, error) {
 	if n > uint64(c.limits.tensorBytes()/8) {
 		return nil, &LimitError{Bytes: int(min(n, math.MaxInt/8) * 8), Limit: c.limits.tensorBytes()}
 	}
-	t, data, err := fresh[int64](c, int(n))
+	t, data, err := newTensor[int64](c, int(n))
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +245,7 @@ func toInt64(v Value) int64 {
 	return int64(toFloat(v))
 }
 
-// sign is that of a-b, whose value may be no int64.
+// sign returns -1, 0 or 1: the sign of a-b, without computing the difference, which may overflow.
 func sign(a, b int64) float64 {
 	switch {
 	case a < b:
@@ -248,7 +256,8 @@ func sign(a, b int64) float64 {
 	return 0
 }
 
-// steps is how many numbers there are, in the differences that an uint64 has.
+// steps returns the number of elements from, from+by, ... before to. by must not be 0 and must lead
+// from from to to. It computes with uint64 differences, which cannot overflow.
 func steps(from, to, by int64) uint64 {
 	switch {
 	case from == to:

@@ -1,6 +1,5 @@
-// Package aten has tensor operators that are called by the names that PyTorch
-// gives them, as in "aten::add", and a table in which they are found and can be
-// replaced.
+// Package aten provides tensor operators under the names of PyTorch, such as "aten::add",
+// and a table in which an application can find and replace them.
 //
 //	table := aten.Default()
 //	out, err := table.Call(ctx, "aten::add", []aten.Value{x, y}, nil)
@@ -8,31 +7,29 @@
 //
 // # Operators
 //
-// An [Operator] is a [Schema] and a [Kernel]. The schema is a text in PyTorch's
-// grammar:
+// An [Operator] is a [Schema] and a [Kernel]. A schema is text in PyTorch's grammar:
 //
 //	aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
 //
-// An operator may have several overloads, told apart by what follows the dot.
-// A call names all of them ("aten::add", and the first that fits the arguments
-// is taken), one of them ("aten::add.Tensor"), or one by its whole schema. The
-// schemas of the operators in [Default] are PyTorch's own.
+// An operator may have several overloads, which differ in the part after the dot. A call names
+// an operator ("aten::add"; the first overload that fits the arguments is used), an overload
+// ("aten::add.Tensor"), or an overload by its complete schema. The schemas in [Default] are
+// those of PyTorch.
 //
-// # What kernels promise
+// # Kernels
 //
-// The kernels of this package never change their arguments. A result is new
-// memory on the Go heap, except where the schema says Tensor(a): it may then
-// be a view of the argument or the argument itself. Arguments may have any
-// strides, and lie in memory that is read-only; they must be on the host.
-// Where arguments of several dtypes meet in arithmetic and comparisons, the
-// result has the dtype that PyTorch gives it with float32 as its default dtype.
-// Sums of float32 are made in float64. Half precision is computed in float32.
+// The kernels of this package do not modify their arguments. A result is new memory on the Go
+// heap, unless the schema has Tensor(a): it may then be a view of the argument, or the argument
+// itself. Arguments may have any strides and may be read-only; they must be on the host. If
+// arguments of arithmetic and comparisons have different dtypes, the result has the dtype that
+// PyTorch gives it with float32 as the default dtype. Sums of float32 are computed in float64,
+// half precision in float32.
 //
-// Kernels believe nothing about sizes: see [Limits]. Whatever arguments come,
-// there is a result or an error that names the operator.
+// Kernels do not trust sizes, see [Limits]. For arbitrary arguments they return a result or an
+// error with the name of the operator.
 //
 // # Concurrency
 //
-// A [Table] is built by one goroutine and must not change any more once it is
-// given to somebody; from then on any number of goroutines may call it.
+// A [Table] is not safe for concurrent modification. Once it is not modified any more, any
+// number of goroutines may call it.
 package aten

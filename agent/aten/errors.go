@@ -5,14 +5,13 @@ import (
 	"strings"
 )
 
-// UnknownError says that a table has no operator of that name, no such overload,
-// or none with just that schema.
+// UnknownError reports that a table has no operator of the requested name, overload or schema.
 type UnknownError struct {
-	Name string // as it was asked for
-	Near string // a name of the table that looks alike, or ""
+	Name string // as requested
+	Near string // a similar name in the table, or ""
 }
 
-// Error begins as PyTorch's text does.
+// Error returns a text that begins with PyTorch's, and suggests Near.
 func (e *UnknownError) Error() string {
 	text := "Cannot find matching operator for schema " + e.Name
 	if e.Near != "" {
@@ -21,26 +20,26 @@ func (e *UnknownError) Error() string {
 	return text
 }
 
-// RegisteredError says that a table has an operator of that name already.
-// [Table.Replace] takes its place.
+// RegisteredError reports that a table already has an operator of that name. Use
+// [Table.Replace] to replace it.
 type RegisteredError struct{ Name string }
 
 func (e *RegisteredError) Error() string {
 	return "aten: operator " + e.Name + " is registered already"
 }
 
-// SchemaError says that a text is no schema.
+// SchemaError reports that a text is not a valid schema.
 type SchemaError struct {
 	Text string
-	At   int    // the byte of Text that does not fit
-	Want string // what would have
+	At   int    // offset in Text of the first byte that is not valid
+	Want string // what was expected there
 }
 
 func (e *SchemaError) Error() string {
 	return fmt.Sprintf("aten: schema %q: want %s at byte %d", e.Text, e.Want, e.At)
 }
 
-// CountError says that a call has more positional arguments than the schema takes.
+// CountError reports a call with more positional arguments than the schema has.
 type CountError struct {
 	Schema *Schema
 	Given  int
@@ -50,13 +49,14 @@ func (e *CountError) Error() string {
 	return fmt.Sprintf("%s takes at most %d positional arguments, not %d", e.Schema.FullName(), e.Schema.positional(), e.Given)
 }
 
-// ArgumentError says which argument of a call does not fit its schema.
+// ArgumentError reports that one argument of a call does not fit the schema, is missing or does not
+// exist.
 type ArgumentError struct {
 	Schema *Schema
 	Name   string // of the argument
-	At     int    // its position, -1 for a name that the schema lacks
-	Want   string // the type in words of the schema, or why it cannot be given at all
-	Given  string // what was given instead, "" for nothing
+	At     int    // its position, or -1 if the schema has no such name
+	Want   string // the type in the schema's notation, or "one value" for an argument given twice
+	Given  string // description of the given value, or "" if it is missing
 }
 
 func (e *ArgumentError) Error() string {
@@ -70,12 +70,12 @@ func (e *ArgumentError) Error() string {
 	return fmt.Sprintf("%s (position %d) is %s; want %s", where, e.At, e.Given, e.Want)
 }
 
-// OverloadError says that arguments fit none of an operator's overloads.
+// OverloadError reports that the arguments of a call fit none of an operator's overloads.
 type OverloadError struct {
 	Name  string
-	Given string    // the arguments, in words
+	Given string    // description of the arguments
 	Tried []*Schema // all overloads
-	Errs  []error   // for each of them why it does not fit
+	Errs  []error   // the reason for each of them
 }
 
 func (e *OverloadError) Error() string {
@@ -90,53 +90,52 @@ func (e *OverloadError) Error() string {
 // Unwrap returns Errs.
 func (e *OverloadError) Unwrap() []error { return e.Errs }
 
-// KernelError is what a kernel of this package returns: the arguments have the
-// right types, but their sizes, dtypes or values make no sense. Err is a
-// [*SizeError], a [*ValueError], a [*LimitError], an error of package tensor, or
-// that of the context.
+// KernelError is the error of a kernel of this package for arguments of the right types but
+// with invalid sizes, dtypes or values. Err is a [*SizeError], a [*ValueError], a
+// [*LimitError], an error of package tensor, or the error of the context.
 type KernelError struct {
 	Operator string // with its overload
 	Err      error
 }
 
-// Error has the operator at the end, so that it begins with PyTorch's text where
+// Error returns the text of Err with the operator after it, so that it begins with PyTorch's text if
 // there is one.
 func (e *KernelError) Error() string { return fmt.Sprintf("%v (%s)", e.Err, e.Operator) }
 
 // Unwrap returns Err.
 func (e *KernelError) Unwrap() error { return e.Err }
 
-// SizeError says that two tensors cannot be broadcast to one shape.
+// SizeError reports that two tensors cannot be broadcast to one shape.
 type SizeError struct {
 	A, B int // the sizes
 	Dim  int // of the result
 }
 
-// Error is PyTorch's text.
+// Error returns PyTorch's text.
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", e.A, e.B, e.Dim)
 }
 
-// ValueError says what is wrong with the arguments of a kernel.
+// ValueError reports why the arguments of a kernel are invalid.
 type ValueError struct{ Reason string }
 
 func (e *ValueError) Error() string { return e.Reason }
 
-func fault(format string, args ...any) error {
+func valueErrorf(format string, args ...any) error {
 	return &ValueError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// LimitError says that a call would need more memory than [Limits] allow.
+// LimitError reports that a call would create a tensor larger than [Limits] allow.
 type LimitError struct {
-	Bytes int // needed
+	Bytes int // bytes that the tensor needs
 	Limit int
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("aten: a tensor of %d bytes is beyond the limit of %d", e.Bytes, e.Limit)
+	return fmt.Sprintf("aten: a tensor of %d bytes exceeds the limit of %d", e.Bytes, e.Limit)
 }
 
-// sizes prints a shape as PyTorch does.
+// sizes returns a shape in the form of PyTorch's error texts, such as "[2, 3]".
 func sizes(shape []int) string {
 	return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// source turns bytes into arguments.
+// source generates arguments from bytes.
 type source struct{ data []byte }
 
 func (s *source) byte() int {
@@ -22,7 +22,7 @@ func (s *source) byte() int {
 	return int(b)
 }
 
-// number is mostly small, at times as large as can be.
+// number returns a number that is mostly small, and sometimes extreme.
 func (s *source) number() int64 {
 	switch b := s.byte(); {
 	case b < 200:
@@ -41,7 +41,8 @@ func (s *source) float() float64 {
 	return all[s.byte()%len(all)]
 }
 
-// tensor has few elements, or many that share one, or none and a large shape.
+// tensor returns a tensor with few elements, with many that share memory, or with none and a
+// large shape.
 func (s *source) tensor() *tensor.Tensor {
 	d := allDTypes[s.byte()%len(allDTypes)]
 	var shape []int
@@ -124,8 +125,8 @@ func (s *source) value() aten.Value {
 	}
 }
 
-// fitting is mostly a value of the type, so that calls get to the kernels.
-func (s *source) fitting(t aten.Type) aten.Value {
+// valueFor returns mostly a value of type t, so that calls reach the kernels.
+func (s *source) valueFor(t aten.Type) aten.Value {
 	for range 6 {
 		v := s.value()
 		switch v.(type) {
@@ -156,8 +157,8 @@ func (s *source) fitting(t aten.Type) aten.Value {
 	return s.number()
 }
 
-// FuzzCall calls any operator with any arguments: there is a result or an error
-// of a known type, and no argument has changed.
+// FuzzCall calls any operator with any arguments. It must return a result or an error of a
+// documented type, and must not modify an argument.
 func FuzzCall(f *testing.F) {
 	table := aten.Builtin(aten.Limits{TensorBytes: 1 << 16})
 	names := table.Names()
@@ -178,9 +179,9 @@ func FuzzCall(f *testing.F) {
 			if a.KeywordOnly {
 				break
 			}
-			args = append(args, s.fitting(a.Type))
+			args = append(args, s.valueFor(a.Type))
 		}
-		before := copies(args)
+		before := cloneTensors(args)
 		out, err := table.Call(t.Context(), op.Schema.FullName(), args, nil)
 		if err != nil {
 			requireTyped(t, err)
@@ -195,8 +196,8 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// copies are those of small tensors, nil for other values.
-func copies(args values) []*tensor.Tensor {
+// cloneTensors copies small tensors; the result is nil for other values.
+func cloneTensors(args values) []*tensor.Tensor {
 	out := make([]*tensor.Tensor, len(args))
 	for i, v := range args {
 		if x, ok := v.(*tensor.Tensor); ok && x.Len() < 1000 {
@@ -211,6 +212,6 @@ func requireTyped(t *testing.T, err error) {
 	switch err.(type) {
 	case *aten.CountError, *aten.ArgumentError, *aten.OverloadError, *aten.KernelError:
 	default:
-		require.Fail(t, "an error of no known type", "%T: %v", err, err)
+		require.Fail(t, "an error of an undocumented type", "%T: %v", err, err)
 	}
 }

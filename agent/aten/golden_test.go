@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
 )
 
-// attrs are the arguments of a golden case that are no tensors.
+// attrs holds the arguments of a golden case that are not tensors.
 type attrs struct {
 	Alpha, Scalar, Exponent                *float64
 	Dim                                    any
@@ -21,15 +21,15 @@ type attrs struct {
 	Shape                                  []int64
 }
 
-// golden is a case of a run of PyTorch.
+// golden is a recorded call of PyTorch.
 type golden struct {
 	Name, Op        string
 	Attrs           attrs
 	Inputs, Outputs []string
 }
 
-// args are what follows the tensors, and the name where it is another one.
-func (g *golden) args(t *testing.T) (name string, rest []aten.Value, named map[string]aten.Value) {
+// args returns the name of the operator, and the arguments after the tensors.
+func (g *golden) args(t *testing.T) (name string, remaining []aten.Value, named map[string]aten.Value) {
 	t.Helper()
 	a := g.Attrs
 	switch g.Op {
@@ -61,7 +61,7 @@ func (g *golden) args(t *testing.T) (name string, rest []aten.Value, named map[s
 	return g.Op, nil, nil
 }
 
-// The operators return the numbers of a recorded run, PyTorch or not.
+// The operators return the recorded results. This test needs no PyTorch.
 func TestGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/ops.json")
 	require.NoError(t, err)
@@ -81,11 +81,11 @@ func TestGolden(t *testing.T) {
 				list = append(list, tensors[key])
 				args = append(args, tensors[key])
 			}
-			name, rest, named := g.args(t)
+			name, remaining, named := g.args(t)
 			if name == "cat" || name == "stack" {
 				args = values{list}
 			}
-			out, err := table.Call(t.Context(), "aten::"+name, append(args, rest...), named)
+			out, err := table.Call(t.Context(), "aten::"+name, append(args, remaining...), named)
 			require.NoError(t, err)
 			got, ok := out[0].([]*tensor.Tensor)
 			if !ok {
@@ -95,7 +95,7 @@ func TestGolden(t *testing.T) {
 			for i, key := range g.Outputs {
 				rtol := all.Rtol[got[i].DType().String()]
 				want := tensors[key]
-				if got[i].Rank() == 0 { // recorded with a dimension
+				if got[i].Rank() == 0 { // was recorded with one dimension
 					want = must(want.View())
 				}
 				near, err := tensor.AllClose(got[i], want, rtol, rtol)

@@ -6,11 +6,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// mm multiplies two matrices, of which the first may be sparse.
+// mm is a kernel that multiplies two matrices, the first of which may be sparse; the product is dense.
 func mm(c *call) (Value, error) {
 	y, ok := c.args[1].(*tensor.Tensor)
 	if !ok {
-		return nil, fault("mm does not take a %s as its second matrix", describe(c.args[1]))
+		return nil, valueErrorf("mm does not take a %s as its second matrix", describe(c.args[1]))
 	}
 	if s, ok := c.args[0].(*tensor.Sparse); ok {
 		return value(c.sparseProduct(s, y))
@@ -18,9 +18,9 @@ func mm(c *call) (Value, error) {
 	x := c.tensor(0)
 	switch {
 	case x.Rank() != 2:
-		return nil, fault("self must be a matrix")
+		return nil, valueErrorf("self must be a matrix")
 	case y.Rank() != 2:
-		return nil, fault("mat2 must be a matrix")
+		return nil, valueErrorf("mat2 must be a matrix")
 	}
 	return value(c.product(x, y))
 }
@@ -29,11 +29,11 @@ func bmm(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	switch {
 	case x.Rank() != 3:
-		return nil, fault("batch1 must be a 3D tensor")
+		return nil, valueErrorf("batch1 must be a 3D tensor")
 	case y.Rank() != 3:
-		return nil, fault("batch2 must be a 3D tensor")
+		return nil, valueErrorf("batch2 must be a 3D tensor")
 	case x.Shape()[0] != y.Shape()[0]:
-		return nil, fault("Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d].", x.Shape()[0], x.Shape()[2], y.Shape()[0], y.Shape()[1])
+		return nil, valueErrorf("Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d].", x.Shape()[0], x.Shape()[2], y.Shape()[0], y.Shape()[1])
 	}
 	return c.product(x, y)
 }
@@ -41,7 +41,7 @@ func bmm(c *call) (*tensor.Tensor, error) {
 func mv(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.Rank() != 2 || y.Rank() != 1 {
-		return nil, fault("vector + matrix @ vector expected, got 1, %d, %d", x.Rank(), y.Rank())
+		return nil, valueErrorf("vector + matrix @ vector expected, got 1, %d, %d", x.Rank(), y.Rank())
 	}
 	return c.matmul(x, y)
 }
@@ -49,17 +49,19 @@ func mv(c *call) (*tensor.Tensor, error) {
 func dot(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.Rank() != 1 || y.Rank() != 1 {
-		return nil, fault("1D tensors expected, but got %dD and %dD tensors", x.Rank(), y.Rank())
+		return nil, valueErrorf("1D tensors expected, but got %dD and %dD tensors", x.Rank(), y.Rank())
 	}
 	return c.matmul(x, y)
 }
 
 func matmul(c *call) (*tensor.Tensor, error) { return c.matmul(c.tensor(0), c.tensor(1)) }
 
-// matmul makes matrices of vectors and takes the dimension off again behind it.
+// matmul returns the product of x and y, of which each may be a vector or have matrices in its last two
+// dimensions. A vector is treated as a matrix with one row (x) or one column (y), and that dimension is
+// removed from the result. The error is a *ValueError, a *SizeError or a *LimitError.
 func (c *call) matmul(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if x.Rank() == 0 || y.Rank() == 0 {
-		return nil, fault("both arguments to matmul need to be at least 1D, but they are %dD and %dD", x.Rank(), y.Rank())
+		return nil, valueErrorf("both arguments to matmul need to be at least 1D, but they are %dD and %dD", x.Rank(), y.Rank())
 	}
 	row, column := x.Rank() == 1, y.Rank() == 1
 	var err error
@@ -92,11 +94,11 @@ func (c *call) matmul(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// linear is input times the transposed weight, plus a bias.
+// linear is a kernel for input times the transposed weight, plus the bias if there is one.
 func linear(c *call) (*tensor.Tensor, error) {
 	weight := c.tensor(1)
 	if weight.Rank() != 2 {
-		return nil, fault("linear: the weight must be a matrix, but it is %dD", weight.Rank())
+		return nil, valueErrorf("linear: the weight must be a matrix, but it is %dD", weight.Rank())
 	}
 	weight, err := weight.Transpose(0, 1)
 	if err != nil {
@@ -108,7 +110,7 @@ func linear(c *call) (*tensor.Tensor, error) {
 	}
 	bias, ok := c.args[2].(*tensor.Tensor)
 	if !ok {
-		return nil, fault("linear: the bias must be dense")
+		return nil, valueErrorf("linear: the bias must be dense")
 	}
 	if err := sameDType(out, bias); err != nil {
 		return nil, err
@@ -116,21 +118,22 @@ func linear(c *call) (*tensor.Tensor, error) {
 	return c.binary(opAdd, out, bias, out.DType())
 }
 
-// product multiplies matrices, the last two dimensions of both; those in front are
-// broadcast.
+// product returns the products of the matrices in the last two dimensions of x and y, which have at
+// least two. The dimensions before them are broadcast. The error is a *ValueError if dtypes or sizes do
+// not match, a *SizeError or a *LimitError.
 func (c *call) product(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := sameDType(x, y); err != nil {
 		return nil, err
 	}
 	d := x.DType()
 	if d == tensor.Bool {
-		return nil, fault("matrices of bools are not multiplied")
+		return nil, valueErrorf("matrices of bools cannot be multiplied")
 	}
-	x, err := c.cast(x, computed(d))
+	x, err := c.cast(x, computeType(d))
 	if err != nil {
 		return nil, err
 	}
-	if y, err = c.cast(y, computed(d)); err != nil {
+	if y, err = c.cast(y, computeType(d)); err != nil {
 		return nil, err
 	}
 	p, err := planProduct(x.Shape(), y.Shape())
@@ -167,30 +170,34 @@ func (c *call) multiplyMatrices(p *productPlan, x, y *tensor.Tensor) (*tensor.Te
 	}
 }
 
-// productPlan is a loop over pairs of matrices, m by k and k by n.
+// productPlan describes a loop over pairs of matrices, m by k and k by n, and the shape of the tensor
+// of their products.
 type productPlan struct {
 	m, k, n int
-	shape   []int  // of the result
-	batches []lane // steps in matrices
+	shape   []int     // of the result
+	batches []loopDim // steps in matrices
 }
 
 func planProduct(xs, ys []int) (*productPlan, error) {
 	a, b := len(xs)-2, len(ys)-2
 	p := &productPlan{m: xs[a], k: xs[a+1], n: ys[b+1]}
 	if p.k != ys[b] {
-		return nil, fault("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", p.m, p.k, ys[b], p.n)
+		return nil, valueErrorf("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", p.m, p.k, ys[b], p.n)
 	}
 	batch, err := broadcast(xs[:a], ys[:b])
 	if err != nil {
 		return nil, err
 	}
-	p.batches = lanes(batch, xs[:a], ys[:b])
+	p.batches = loopDims(batch, xs[:a], ys[:b])
 	p.shape = append(slices.Clone(batch), p.m, p.n)
 	return p, nil
 }
 
+// matrices returns a new tensor with the products that the plan p describes, of x and y, whose elements
+// have type T. It returns early with the error of the context, which it checks once per row of the
+// result.
 func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.Tensor, error) {
-	out, to, err := fresh[T](c, p.shape...)
+	out, to, err := newTensor[T](c, p.shape...)
 	if err != nil {
 		return nil, err
 	}
@@ -202,10 +209,14 @@ func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.T
 	if err != nil || len(to) == 0 || p.k == 0 {
 		return out, err
 	}
-	w := walk{lanes: p.batches}
+	w := walk{loopDims: p.batches}
 	for {
-		if err := multiplyPair(c, p, to[:p.m*p.n], a[w.x*p.m*p.k:], b[w.y*p.k*p.n:]); err != nil {
-			return nil, err
+		x, y := a[w.x*p.m*p.k:], b[w.y*p.k*p.n:]
+		for i := range p.m {
+			if err := c.ctx.Err(); err != nil {
+				return nil, err
+			}
+			addMultiples(to[i*p.n:][:p.n], x[i*p.k:][:p.k], y)
 		}
 		to = to[p.m*p.n:]
 		if !w.next() {
@@ -214,20 +225,9 @@ func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.T
 	}
 }
 
-// multiplyPair adds multiples of the rows of y, which lie in memory as they are
-// read, and looks now and then whether anybody still waits for it.
-func multiplyPair[T number](c *call, p *productPlan, out, x, y []T) error {
-	for i := range p.m {
-		if err := c.ctx.Err(); err != nil {
-			return err
-		}
-		addMultiples(out[i*p.n:][:p.n], x[i*p.k:][:p.k], y)
-	}
-	return nil
-}
-
-// addMultiples adds to a row, for each factor, its multiple of a row of y; four at
-// a time, because what is added to is then loaded and stored only once for them.
+// addMultiples adds to the row to the sum of factors[k] times row k of y, for all k. y has len(factors)
+// rows as long as to. It processes four rows at a time, to load and store each element of the sum once
+// for all four.
 func addMultiples[T number](to, factors, y []T) {
 	n, k := len(to), 0
 	for ; k+4 <= len(factors); k += 4 {

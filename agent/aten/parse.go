@@ -6,28 +6,27 @@ import (
 	"strings"
 )
 
-// Bounds on the texts that are read: the longest schema of PyTorch has some
-// hundred bytes.
+// Bounds on parsed text. The longest schema of PyTorch has some hundred bytes.
 const (
-	longestSchema = 4096
-	mostElements  = 64 // of a list that is a default
+	maxSchemaLen = 4096
+	maxListLen   = 64 // elements of a list that is a default value
 )
 
-// Parse reads a schema. SymInt, which PyTorch uses where a size may be unknown, is
-// read as int. The error is a *SchemaError.
+// Parse returns the schema that text describes in PyTorch's grammar. SymInt, which PyTorch uses for
+// sizes that may be symbolic, is parsed as int. The error is a *SchemaError.
 func Parse(text string) (*Schema, error) {
-	if len(text) > longestSchema {
-		return nil, &SchemaError{Text: text[:64], At: longestSchema, Want: "no more"}
+	if len(text) > maxSchemaLen {
+		return nil, &SchemaError{Text: text[:64], At: maxSchemaLen, Want: "no more"}
 	}
 	p := &parser{text: text}
 	s := &Schema{}
 	p.name(s)
-	p.want("(")
+	p.expect("(")
 	p.args(s)
-	p.want(")")
-	p.want("->")
+	p.expect(")")
+	p.expect("->")
 	p.results(s)
-	p.space()
+	p.skipSpace()
 	if p.err == nil && p.at < len(text) {
 		p.fail("the end")
 	}
@@ -37,7 +36,8 @@ func Parse(text string) (*Schema, error) {
 	return s, nil
 }
 
-// parser reads a schema from front to back. After an error it reads nothing more.
+// parser parses a schema from left to right. After an error, which err keeps, its methods consume
+// nothing.
 type parser struct {
 	text string
 	at   int
@@ -50,33 +50,34 @@ func (p *parser) fail(want string) {
 	}
 }
 
-func (p *parser) rest() string { return p.text[p.at:] }
+func (p *parser) remaining() string { return p.text[p.at:] }
 
-func (p *parser) space() {
+func (p *parser) skipSpace() {
 	for p.at < len(p.text) && p.text[p.at] == ' ' {
 		p.at++
 	}
 }
 
-// take skips a token if it comes next.
-func (p *parser) take(token string) bool {
-	p.space()
-	if p.err != nil || !strings.HasPrefix(p.rest(), token) {
+// accept skips spaces, and consumes token if it comes next. It reports whether it did.
+func (p *parser) accept(token string) bool {
+	p.skipSpace()
+	if p.err != nil || !strings.HasPrefix(p.remaining(), token) {
 		return false
 	}
 	p.at += len(token)
 	return true
 }
 
-func (p *parser) want(token string) {
-	if !p.take(token) {
+func (p *parser) expect(token string) {
+	if !p.accept(token) {
 		p.fail(strconv.Quote(token))
 	}
 }
 
-// word reads a name; extra lists what it may contain beside letters, digits and "_".
-func (p *parser) word(extra string) string {
-	p.space()
+// ident consumes and returns a name of letters, digits, "_" and the characters of extra. It fails if
+// there is none.
+func (p *parser) ident(extra string) string {
+	p.skipSpace()
 	if p.err != nil {
 		return ""
 	}
@@ -95,41 +96,41 @@ func letter(c byte) bool {
 }
 
 func (p *parser) name(s *Schema) {
-	s.Name = p.word(":")
+	s.Name = p.ident(":")
 	if space, plain, ok := strings.Cut(s.Name, "::"); !ok || space == "" || plain == "" || strings.Contains(plain, ":") {
 		p.fail("a name with its namespace, as aten::add,")
 	}
-	if p.take(".") {
-		s.Overload = p.word("")
+	if p.accept(".") {
+		s.Overload = p.ident("")
 	}
 }
 
 func (p *parser) args(s *Schema) {
-	p.space()
-	if strings.HasPrefix(p.rest(), ")") {
+	p.skipSpace()
+	if strings.HasPrefix(p.remaining(), ")") {
 		return
 	}
-	only := false
+	keywordOnly := false
 	for {
-		if !only && p.take("*") {
-			only = true
-			p.want(",")
+		if !keywordOnly && p.accept("*") {
+			keywordOnly = true
+			p.expect(",")
 		}
 		a := p.arg()
-		a.KeywordOnly = only
+		a.KeywordOnly = keywordOnly
 		if p.err == nil && s.find(a.Name) >= 0 {
 			p.fail("another name than " + a.Name)
 		}
 		s.Args = append(s.Args, a)
-		if !p.take(",") {
+		if !p.accept(",") {
 			return
 		}
 	}
 }
 
 func (p *parser) arg() Arg {
-	a := Arg{Type: p.typ(), Name: p.word("")}
-	if p.take("=") {
+	a := Arg{Type: p.typ(), Name: p.ident("")}
+	if p.accept("=") {
 		a.HasDefault = true
 		a.Default = p.value(a.Type)
 	}
@@ -138,34 +139,35 @@ func (p *parser) arg() Arg {
 
 func (p *parser) typ() Type {
 	var t Type
-	word := p.word("")
-	if word == "SymInt" {
-		word = Int.String()
+	ident := p.ident("")
+	if ident == "SymInt" {
+		ident = Int.String()
 	}
 	for k := Tensor; k <= MemoryFormat; k++ {
-		if k.String() == word {
+		if k.String() == ident {
 			t.Kind = k
 		}
 	}
 	if t.Kind == 0 {
 		p.fail("a type")
 	}
-	if t.Kind == Tensor && p.take("(") {
-		t.Alias = strings.TrimSpace(p.until(")"))
+	if t.Kind == Tensor && p.accept("(") {
+		t.Alias = strings.TrimSpace(p.readUntil(")"))
 	}
-	if p.take("[") {
+	if p.accept("[") {
 		t.List = true
-		if digits := p.until("]"); digits != "" {
+		if digits := p.readUntil("]"); digits != "" {
 			t.Size = p.size(digits)
 		}
 	}
-	t.Optional = p.take("?")
+	t.Optional = p.accept("?")
 	return t
 }
 
-// until reads what comes before the token, and skips that.
-func (p *parser) until(token string) string {
-	before, _, ok := strings.Cut(p.rest(), token)
+// readUntil consumes the text up to and including the next token, and returns the text before the
+// token. It fails if there is no token.
+func (p *parser) readUntil(token string) string {
+	before, _, ok := strings.Cut(p.remaining(), token)
 	if p.err != nil || !ok {
 		p.fail(strconv.Quote(token))
 		return ""
@@ -176,38 +178,39 @@ func (p *parser) until(token string) string {
 
 func (p *parser) size(digits string) int {
 	n, err := strconv.Atoi(digits)
-	if err != nil || n < 1 || n > mostElements {
+	if err != nil || n < 1 || n > maxListLen {
 		p.fail("the size of a list")
 	}
 	return n
 }
 
 func (p *parser) results(s *Schema) {
-	if !p.take("(") {
+	if !p.accept("(") {
 		s.Results = []Result{{Type: p.typ()}}
 		return
 	}
-	if p.take(")") {
+	if p.accept(")") {
 		return
 	}
 	for {
 		r := Result{Type: p.typ()}
-		p.space()
-		if next := p.rest(); next != "" && letter(next[0]) {
-			r.Name = p.word("")
+		p.skipSpace()
+		if next := p.remaining(); next != "" && letter(next[0]) {
+			r.Name = p.ident("")
 		}
 		s.Results = append(s.Results, r)
-		if !p.take(",") {
+		if !p.accept(",") {
 			break
 		}
 	}
-	p.want(")")
+	p.expect(")")
 }
 
-// named is what PyTorch's schemas write for some numbers.
-var named = map[string]int64{"contiguous_format": 0, "preserve_format": 1, "Mean": 1, "strided": 0}
+// namedConstants are the names that PyTorch's schemas use for some numbers.
+var namedConstants = map[string]int64{"contiguous_format": 0, "preserve_format": 1, "Mean": 1, "strided": 0}
 
-// value reads a default and fails unless it is of that type.
+// value parses a default value and returns it as a kernel gets it. It fails if the value does not have
+// the type t.
 func (p *parser) value(t Type) Value {
 	start := p.at
 	v := p.literal()
@@ -223,32 +226,33 @@ func (p *parser) value(t Type) Value {
 }
 
 func (p *parser) literal() Value {
-	p.space()
-	rest := p.rest()
+	p.skipSpace()
+	remaining := p.remaining()
 	switch {
-	case p.take("["):
+	case p.accept("["):
 		return p.list()
-	case strings.HasPrefix(rest, `"`) || strings.HasPrefix(rest, "'"):
+	case strings.HasPrefix(remaining, `"`) || strings.HasPrefix(remaining, "'"):
 		return p.quoted()
 	}
-	word := p.word("+-.")
-	switch word {
+	ident := p.ident("+-.")
+	switch ident {
 	case "None":
 		return nil
 	case "True", "False":
-		return word == "True"
+		return ident == "True"
 	}
-	if n, ok := named[word]; ok {
+	if n, ok := namedConstants[ident]; ok {
 		return n
 	}
-	return p.number(word)
+	return p.number(ident)
 }
 
-// quoted reads a text in quotes of either kind, in which nothing is escaped.
+// quoted parses a text in quotes of either kind, which must come next, and returns it as a string.
+// Escapes are not supported.
 func (p *parser) quoted() Value {
-	start, quote := p.at, p.rest()[:1]
+	start, quote := p.at, p.remaining()[:1]
 	p.at++
-	text := p.until(quote)
+	text := p.readUntil(quote)
 	if strings.ContainsAny(text, "\"'\\") {
 		p.at = start
 		p.fail("a text without quotes and backslashes in it")
@@ -256,11 +260,11 @@ func (p *parser) quoted() Value {
 	return text
 }
 
-func (p *parser) number(word string) Value {
-	if n, err := strconv.ParseInt(word, 10, 64); err == nil {
+func (p *parser) number(ident string) Value {
+	if n, err := strconv.ParseInt(ident, 10, 64); err == nil {
 		return n
 	}
-	f, err := strconv.ParseFloat(word, 64)
+	f, err := strconv.ParseFloat(ident, 64)
 	if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
 		p.fail("a value")
 	}
@@ -269,12 +273,12 @@ func (p *parser) number(word string) Value {
 
 func (p *parser) list() Value {
 	out := []int64{}
-	for !p.take("]") {
+	for !p.accept("]") {
 		if len(out) > 0 {
-			p.want(",")
+			p.expect(",")
 		}
 		n, ok := p.literal().(int64)
-		if !ok || len(out) == mostElements {
+		if !ok || len(out) == maxListLen {
 			p.fail("an int of a short list")
 		}
 		if p.err != nil {

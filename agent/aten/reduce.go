@@ -1,20 +1,22 @@
 package aten
 
 import (
+	"math"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// reduction makes rows of a tensor, each of which becomes one element.
+// reduction is a tensor arranged in rows, each of which is to be reduced to one element.
 type reduction struct {
-	rows  *tensor.Tensor // the elements of a row are neighbours
+	rows  *tensor.Tensor // contiguous; n consecutive elements form a row
 	shape []int          // of the result
 	n     int            // elements of a row
 }
 
-// reduceDims is the dimensions that a reduction goes over, sorted: those of
-// argument i, all where there are none.
+// reduceDims returns argument i, a list of dimensions of a tensor of that rank, sorted and from 0 on;
+// all dimensions if the list is empty or nil. The error is a *ValueError for a dimension that does not
+// exist or occurs twice.
 func (c *call) reduceDims(i, rank int) ([]int, error) {
 	list := c.ints(i)
 	if len(list) == 0 {
@@ -29,7 +31,7 @@ func (c *call) reduceDims(i, rank int) ([]int, error) {
 	slices.Sort(list)
 	for j := 1; j < len(list); j++ {
 		if list[j] == list[j-1] {
-			return nil, fault("dim %d appears multiple times in the list of dims", list[j])
+			return nil, valueErrorf("dim %d appears multiple times in the list of dims", list[j])
 		}
 	}
 	if rank == 0 {
@@ -46,14 +48,16 @@ func allDims(rank int) []int {
 	return dims
 }
 
-// reduce prepares a reduction over sorted dims.
+// reduce returns t arranged for a reduction over dims, which must be sorted. If keep is set, these
+// dimensions have size 1 in the shape of the result; otherwise they are removed. The error is that of
+// contiguous.
 func (c *call) reduce(t *tensor.Tensor, dims []int, keep bool) (*reduction, error) {
 	r := &reduction{n: 1, shape: []int{}}
 	var order []int
 	for dim, size := range t.Shape() {
-		_, gone := slices.BinarySearch(dims, dim)
+		_, isReduced := slices.BinarySearch(dims, dim)
 		switch {
-		case !gone:
+		case !isReduced:
 			order = append(order, dim)
 			r.shape = append(r.shape, size)
 		case keep:
@@ -71,9 +75,10 @@ func (c *call) reduce(t *tensor.Tensor, dims []int, keep bool) (*reduction, erro
 	return r, err
 }
 
-// fold makes one element of each row.
+// fold returns a new tensor of the shape of r with f of each row. The elements of r.rows must have type
+// S.
 func fold[S, T tensor.Element](c *call, r *reduction, f func(row []S) T) (*tensor.Tensor, error) {
-	out, to, err := fresh[T](c, r.shape...)
+	out, to, err := newTensor[T](c, r.shape...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +92,8 @@ func fold[S, T tensor.Element](c *call, r *reduction, f func(row []S) T) (*tenso
 	return out, nil
 }
 
-// total adds up numbers of one type in another.
-func total[S realNum, T int64 | float64](row []S) T {
+// sumRow returns the sum of a row, computed in T.
+func sumRow[S realNum, T int64 | float64](row []S) T {
 	var sum T
 	for _, v := range row {
 		sum += T(v)
@@ -96,7 +101,7 @@ func total[S realNum, T int64 | float64](row []S) T {
 	return sum
 }
 
-func complexTotal[S cmplxNum](row []S) complex128 {
+func sumComplexRow[S cmplxNum](row []S) complex128 {
 	var sum complex128
 	for _, v := range row {
 		sum += complex128(v)
@@ -104,32 +109,33 @@ func complexTotal[S cmplxNum](row []S) complex128 {
 	return sum
 }
 
-// sums adds up the rows, in 64 bits, complex numbers in 128.
-func (c *call) sums(r *reduction) (*tensor.Tensor, error) {
-	rows, err := c.cast(r.rows, computed(r.rows.DType()))
+// sumRows returns a new tensor with the sum of each row, as I64, F64 or C128. It changes r.rows to the
+// dtype in which it reads the elements.
+func (c *call) sumRows(r *reduction) (*tensor.Tensor, error) {
+	rows, err := c.cast(r.rows, computeType(r.rows.DType()))
 	if err != nil {
 		return nil, err
 	}
 	r.rows = rows
 	switch rows.DType() {
 	case tensor.U8:
-		return fold(c, r, total[uint8, int64])
+		return fold(c, r, sumRow[uint8, int64])
 	case tensor.I8:
-		return fold(c, r, total[int8, int64])
+		return fold(c, r, sumRow[int8, int64])
 	case tensor.I16:
-		return fold(c, r, total[int16, int64])
+		return fold(c, r, sumRow[int16, int64])
 	case tensor.I32:
-		return fold(c, r, total[int32, int64])
+		return fold(c, r, sumRow[int32, int64])
 	case tensor.I64:
-		return fold(c, r, total[int64, int64])
+		return fold(c, r, sumRow[int64, int64])
 	case tensor.F32:
-		return fold(c, r, total[float32, float64])
+		return fold(c, r, sumRow[float32, float64])
 	case tensor.F64:
-		return fold(c, r, total[float64, float64])
+		return fold(c, r, sumRow[float64, float64])
 	case tensor.C64:
-		return fold(c, r, complexTotal[complex64])
+		return fold(c, r, sumComplexRow[complex64])
 	default:
-		return fold(c, r, complexTotal[complex128])
+		return fold(c, r, sumComplexRow[complex128])
 	}
 }
 
@@ -145,7 +151,8 @@ func sumDims(c *call) (*tensor.Tensor, error) {
 	return c.sum(dims, c.bool(2), 3)
 }
 
-// sum makes int64 of integers and bools unless argument dtype says otherwise.
+// sum returns the sums of argument 0 over dims, which must be sorted. dtype is the position of the
+// argument dtype; without it the sums of integers and bools are I64. keep is that of reduce.
 func (c *call) sum(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	d := x.DType()
@@ -165,7 +172,7 @@ func (c *call) sum(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.sums(r)
+	out, err := c.sumRows(r)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +191,9 @@ func meanDims(c *call) (*tensor.Tensor, error) {
 	return c.mean(dims, c.bool(2), 3)
 }
 
-// mean is that of fractions only, as in PyTorch; without any it is NaN.
+// mean returns the means of argument 0 over dims, which must be sorted; the mean of no elements is NaN.
+// dtype is the position of the argument dtype, and keep is that of reduce. The error is a *ValueError
+// unless the dtype is floating point or complex.
 func (c *call) mean(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	d, err := c.dtype(dtype, x.DType())
@@ -192,7 +201,7 @@ func (c *call) mean(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
 		return nil, err
 	}
 	if !isFloat(d) && !isComplex(d) {
-		return nil, fault("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s", torchNames[d])
+		return nil, valueErrorf("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s", torchNames[d])
 	}
 	if x, err = c.cast(x, d); err != nil {
 		return nil, err
@@ -201,7 +210,7 @@ func (c *call) mean(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	sums, err := c.sums(r)
+	sums, err := c.sumRows(r)
 	if err != nil {
 		return nil, err
 	}
@@ -214,4 +223,88 @@ func (c *call) mean(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
 		return nil, err
 	}
 	return c.cast(out, d)
+}
+
+// softmax returns a kernel for exp(x) divided by its sum over a dimension, or, if logarithm is set, for
+// the logarithm of that.
+func softmax(logarithm bool) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		x := c.tensor(0)
+		d, err := c.dtype(2, x.DType())
+		if err != nil {
+			return nil, err
+		}
+		if !isFloat(d) {
+			return nil, valueErrorf("softmax is not implemented for '%s'", torchNames[d])
+		}
+		dim, err := c.dim(1, x.Rank())
+		if err != nil {
+			return nil, err
+		}
+		if x, err = c.operand(x, d); err != nil {
+			return nil, err
+		}
+		last := x.Rank() - 1
+		if last > 0 {
+			if x, err = x.Transpose(dim, last); err != nil {
+				return nil, err
+			}
+		}
+		if x.DType() == tensor.F32 {
+			x, err = softmaxTensor[float32](c, x, logarithm)
+		} else {
+			x, err = softmaxTensor[float64](c, x, logarithm)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if last > 0 {
+			if x, err = x.Transpose(dim, last); err != nil {
+				return nil, err
+			}
+		}
+		if x, err = c.contiguous(x); err != nil {
+			return nil, err
+		}
+		return c.cast(x, d)
+	})
+}
+
+// softmaxTensor returns a new tensor with the softmax of x, or its logarithm, along the last dimension.
+// The elements of x must have type T.
+func softmaxTensor[T floatNum](c *call, x *tensor.Tensor, logarithm bool) (*tensor.Tensor, error) {
+	out, to, err := newTensor[T](c, x.Shape()...)
+	if err != nil {
+		return nil, err
+	}
+	from, err := elements[T](c, x)
+	if err != nil {
+		return nil, err
+	}
+	n := 1
+	if rank := x.Rank(); rank > 0 {
+		n = x.Shape()[rank-1]
+	}
+	for at := 0; at < len(to); at += n {
+		softmaxRow(to[at:at+n], from[at:at+n], logarithm)
+	}
+	return out, nil
+}
+
+// softmaxRow sets out to the softmax of row, which is not empty, or to its logarithm. It subtracts the
+// maximum first, so that the exponential does not overflow.
+func softmaxRow[T floatNum](out, row []T, logarithm bool) {
+	top := float64(row[argMax(row)])
+	sum := 0.0
+	for _, v := range row {
+		sum += math.Exp(float64(v) - top)
+	}
+	logSum := top + math.Log(sum)
+	for i, v := range row {
+		if logarithm {
+			out[i] = T(float64(v) - logSum)
+		} else {
+			out[i] = T(math.Exp(float64(v)-top) / sum)
+		}
+	}
 }

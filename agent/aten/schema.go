@@ -1,15 +1,18 @@
 package aten
 
 import (
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Schema says what an operator takes and what it returns. Make one with [Parse],
-// and do not change it.
+// Schema describes the arguments and results of an operator. It is made by [Parse] and must not
+// be modified.
 type Schema struct {
 	Name     string // with its namespace, as in "aten::add"
-	Overload string // "" for an operator's plain one
+	Overload string // "" for the overload without a name
 	Args     []Arg
 	Results  []Result
 }
@@ -20,21 +23,21 @@ type Arg struct {
 	Type        Type
 	HasDefault  bool
 	Default     Value // if HasDefault
-	KeywordOnly bool  // it is given by its name only
+	KeywordOnly bool  // cannot be given by position
 }
 
-// Result is what an operator returns; the name may be "".
+// Result describes a result of an operator; its name may be "".
 type Result struct {
 	Name string
 	Type Type
 }
 
-// Kind is the type of a value, or of the elements of a list.
+// Kind is the type of an argument or a result, or of the elements of a list.
 type Kind uint8
 
-// The kinds. ScalarType is an int64 with PyTorch's number of a dtype, or a string
-// as package tensor prints it ("f32"); Layout and MemoryFormat are int64 with
-// PyTorch's numbers; Device is a string.
+// Values of kind ScalarType are an int64 with PyTorch's number of a dtype, or its name in
+// package tensor ("f32"). Those of Layout and MemoryFormat are an int64 with PyTorch's number;
+// those of Device are strings.
 const (
 	Tensor Kind = iota + 1
 	Scalar      // int64, float64 or bool
@@ -48,7 +51,7 @@ const (
 	MemoryFormat
 )
 
-// kinds is indexed by Kind.
+// kinds has the names of the kinds.
 var kinds = [...]string{
 	Tensor: "Tensor", Scalar: "Scalar", Int: "int", Float: "float", Bool: "bool", Str: "str",
 	ScalarType: "ScalarType", Layout: "Layout", Device: "Device", MemoryFormat: "MemoryFormat",
@@ -61,12 +64,12 @@ func (k Kind) String() string {
 	return kinds[k]
 }
 
-// Type is the type of a parameter or a result.
+// Type is the type of a parameter or a result: a Kind with the modifiers that PyTorch's grammar has.
 type Type struct {
 	Kind     Kind
 	Alias    string // as in Tensor(a), "" for none
 	List     bool
-	Size     int  // a list of that size may be given as a single element; 0 for none
+	Size     int  // if not 0, a single element stands for a list of that size
 	Optional bool // nil is a value of the type
 }
 
@@ -87,7 +90,7 @@ func (t Type) String() string {
 	return text
 }
 
-// FullName is the name with the overload, as in "aten::add.Tensor".
+// FullName returns the name with the overload, as in "aten::add.Tensor".
 func (s *Schema) FullName() string {
 	if s.Overload == "" {
 		return s.Name
@@ -95,23 +98,31 @@ func (s *Schema) FullName() string {
 	return s.Name + "." + s.Overload
 }
 
-// String prints the text that [Parse] reads, in one form.
+// String returns the schema in a canonical form that [Parse] accepts.
 func (s *Schema) String() string {
 	var text strings.Builder
 	text.WriteString(s.FullName() + "(")
-	only := false
+	keywordOnly := false
 	for i, a := range s.Args {
 		if i > 0 {
 			text.WriteString(", ")
 		}
-		if a.KeywordOnly && !only {
+		if a.KeywordOnly && !keywordOnly {
 			text.WriteString("*, ")
-			only = true
+			keywordOnly = true
 		}
 		text.WriteString(a.String())
 	}
 	text.WriteString(") -> ")
-	text.WriteString(resultsText(s.Results))
+	var results []string
+	for _, r := range s.Results {
+		results = append(results, strings.TrimSuffix(r.Type.String()+" "+r.Name, " "))
+	}
+	if len(results) == 1 && s.Results[0].Name == "" {
+		text.WriteString(results[0])
+	} else {
+		text.WriteString("(" + strings.Join(results, ", ") + ")")
+	}
 	return text.String()
 }
 
@@ -123,18 +134,7 @@ func (a Arg) String() string {
 	return text
 }
 
-func resultsText(results []Result) string {
-	var words []string
-	for _, r := range results {
-		words = append(words, strings.TrimSuffix(r.Type.String()+" "+r.Name, " "))
-	}
-	if len(words) == 1 && results[0].Name == "" {
-		return words[0]
-	}
-	return "(" + strings.Join(words, ", ") + ")"
-}
-
-// literal prints a default value.
+// literal returns a default value in the notation of a schema.
 func literal(v Value) string {
 	switch v := v.(type) {
 	case bool:
@@ -145,7 +145,11 @@ func literal(v Value) string {
 	case int64:
 		return strconv.FormatInt(v, 10)
 	case float64:
-		return floatText(v)
+		text := strconv.FormatFloat(v, 'g', -1, 64) // the shortest text that parses to the same float
+		if !strings.ContainsAny(text, ".e") {
+			text += ".0" // not an int
+		}
+		return text
 	case string:
 		return `"` + v + `"`
 	case []int64:
@@ -159,16 +163,8 @@ func literal(v Value) string {
 	}
 }
 
-// floatText is the shortest text that is read as the same float, and not as an int.
-func floatText(v float64) string {
-	text := strconv.FormatFloat(v, 'g', -1, 64)
-	if !strings.ContainsAny(text, ".e") {
-		text += ".0"
-	}
-	return text
-}
-
-// positional is the number of arguments that need no name.
+// positional returns the number of parameters that can be given by position; they come before the
+// others.
 func (s *Schema) positional() int {
 	for i, a := range s.Args {
 		if a.KeywordOnly {
@@ -178,7 +174,7 @@ func (s *Schema) positional() int {
 	return len(s.Args)
 }
 
-// find is the position of an argument, -1 for a name that is none.
+// find returns the position of the parameter with that name, or -1.
 func (s *Schema) find(name string) int {
 	for i, a := range s.Args {
 		if a.Name == name {
@@ -186,4 +182,111 @@ func (s *Schema) find(name string) int {
 		}
 	}
 	return -1
+}
+
+// match returns the arguments of a call in the order of the schema, normalized and with defaults filled
+// in, in a new slice. named has arguments by name. If tensorlike is not nil, it reports which values
+// other than tensors are accepted as tensors. The error is a *CountError or an *ArgumentError.
+func (s *Schema) match(args []Value, named map[string]Value, tensorlike func(Value) bool) ([]Value, error) {
+	if len(args) > s.positional() {
+		return nil, &CountError{Schema: s, Given: len(args)}
+	}
+	out := make([]Value, len(s.Args))
+	used := 0
+	for i := range s.Args {
+		a := &s.Args[i]
+		v, given := Value(nil), i < len(args)
+		if given {
+			v = args[i]
+		}
+		if byName, ok := named[a.Name]; ok {
+			if given {
+				return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: "one value", Given: "given twice"}
+			}
+			v, given = byName, true
+			used++
+		}
+		var err error
+		if out[i], err = s.argument(i, v, given, tensorlike); err != nil {
+			return nil, err
+		}
+	}
+	if used < len(named) {
+		// Of several unknown names the first in alphabetical order, so that the error is deterministic.
+		found, name := false, ""
+		for n := range named {
+			if s.find(n) < 0 && (!found || n < name) {
+				found, name = true, n
+			}
+		}
+		return nil, &ArgumentError{Schema: s, Name: name[:min(len(name), maxShown)], At: -1}
+	}
+	return out, nil
+}
+
+// argument returns argument i as the kernel gets it: v converted, or the default if given is false.
+// tensorlike is that of match. The error is an *ArgumentError.
+func (s *Schema) argument(i int, v Value, given bool, tensorlike func(Value) bool) (Value, error) {
+	a := &s.Args[i]
+	switch {
+	case !given && a.HasDefault:
+		return a.Default, nil
+	case !given:
+		return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: a.Type.String()}
+	}
+	out, ok := a.Type.convert(v, tensorlike)
+	if !ok {
+		return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: a.Type.String(), Given: describe(v)}
+	}
+	return out, nil
+}
+
+// convert returns v in the form that a kernel gets for a parameter of type t. ok is false if v does not
+// have the type. tensorlike is that of Schema.match.
+func (t Type) convert(v Value, tensorlike func(Value) bool) (out Value, ok bool) {
+	v = normalize(v)
+	if v == nil {
+		return nil, t.Optional
+	}
+	if t.List {
+		return t.list(v)
+	}
+	switch v := v.(type) {
+	case *tensor.Tensor, *tensor.Sparse:
+		return v, t.Kind == Tensor
+	case int64:
+		if t.Kind == Float {
+			return float64(v), true
+		}
+		return v, slices.Contains([]Kind{Int, Scalar, ScalarType, Layout, MemoryFormat}, t.Kind)
+	case float64:
+		return v, t.Kind == Float || t.Kind == Scalar
+	case bool:
+		return v, t.Kind == Bool || t.Kind == Scalar
+	case string:
+		return v, t.Kind == Str || t.Kind == Device || t.Kind == ScalarType
+	}
+	return v, t.Kind == Tensor && tensorlike != nil && tensorlike(v)
+}
+
+// list is convert for a type that is a list; v must be normalized. A single int is repeated if the type
+// has a fixed size.
+func (t Type) list(v Value) (out Value, ok bool) {
+	switch v := v.(type) {
+	case int64:
+		if t.Kind != Int || t.Size == 0 {
+			return nil, false
+		}
+		return slices.Repeat([]int64{v}, t.Size), true
+	case []int64:
+		return v, t.Kind == Int
+	case []*tensor.Tensor:
+		for _, element := range v {
+			if element == nil {
+				return nil, false
+			}
+		}
+		return v, t.Kind == Tensor
+	}
+	return nil, false
 }

@@ -63,7 +63,7 @@ func TestParseErrors(t *testing.T) {
 	require.Panics(t, func() { aten.MustParse("nonsense") })
 }
 
-// FuzzParse reads any text; what could be read is printed and read again.
+// FuzzParse parses arbitrary text. A valid schema must survive printing and parsing.
 func FuzzParse(f *testing.F) {
 	f.Add("aten::f.g(Tensor(a -> *) self, int[2]? size=1, *, Scalar? x=None, float p=1, str s='hi', int[] l=[1, -2]) -> (Tensor(a)[] parts, int)")
 	table := aten.Default()
@@ -80,7 +80,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		printed := s.String()
-		if len(printed) > 4096 { // longer than what was read, as a list is in full
+		if len(printed) > 4096 { // a list may be longer printed than parsed
 			return
 		}
 		again, err := aten.Parse(printed)

@@ -6,7 +6,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// sparse makes a sparse tensor of copies of its parts, which so nobody can change.
+// sparse returns a sparse tensor of copies of indices and values, so that the caller of the operator
+// cannot modify them. The error is a *LimitError or that of tensor.NewSparse.
 func (c *call) sparse(indices, values *tensor.Tensor, shape []int) (*tensor.Sparse, error) {
 	indices, err := c.clone(indices)
 	if err != nil {
@@ -18,8 +19,8 @@ func (c *call) sparse(indices, values *tensor.Tensor, shape []int) (*tensor.Spar
 	return tensor.NewSparse(indices, values, shape...)
 }
 
-// withValues makes a sparse tensor of new values, which are not copied,
-// and of a copy of the indices of s.
+// withValues returns a sparse tensor with the shape and a copy of the indices of s, and with the given
+// values, which it retains. The error is a *LimitError or that of tensor.NewSparse.
 func (c *call) withValues(s *tensor.Sparse, values *tensor.Tensor) (*tensor.Sparse, error) {
 	indices, err := c.clone(s.Indices())
 	if err != nil {
@@ -31,17 +32,18 @@ func (c *call) withValues(s *tensor.Sparse, values *tensor.Tensor) (*tensor.Spar
 func (c *call) asSparse(i int) (*tensor.Sparse, error) {
 	s, ok := c.args[i].(*tensor.Sparse)
 	if !ok {
-		return nil, fault("expected a sparse tensor, not a %s", describe(c.args[i]))
+		return nil, valueErrorf("expected a sparse tensor, not a %s", describe(c.args[i]))
 	}
 	return s, nil
 }
 
-// makeSparse is given the shape.
+// makeSparse is a kernel that creates a sparse tensor from indices, values and a shape.
 func makeSparse(c *call) (Value, error) { return value(c.makeSparse(c.ints(2), 3)) }
 
-// makeSparseAround finds the smallest shape.
-func makeSparseAround(c *call) (Value, error) {
-	shape, err := c.around(c.tensor(0), c.tensor(1))
+// makeSparseInferred is a kernel that creates a sparse tensor from indices and values, with the
+// smallest shape that contains all indices.
+func makeSparseInferred(c *call) (Value, error) {
+	shape, err := c.smallestShape(c.tensor(0), c.tensor(1))
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +52,7 @@ func makeSparseAround(c *call) (Value, error) {
 
 func (c *call) makeSparse(shape []int, options int) (*tensor.Sparse, error) {
 	values := c.tensor(1)
-	if layout := c.args[options+1]; layout == int64(1) { // what it is
+	if layout := c.args[options+1]; layout == int64(1) { // the sparse layout
 		c.args[options+1] = nil
 	}
 	d, err := c.options(options, values.DType())
@@ -63,10 +65,11 @@ func (c *call) makeSparse(shape []int, options int) (*tensor.Sparse, error) {
 	return c.sparse(c.tensor(0), values, shape)
 }
 
-// around is the smallest shape that has all indices.
-func (c *call) around(at, list *tensor.Tensor) ([]int, error) {
+// smallestShape returns the smallest shape of a sparse tensor with the indices at and the values list.
+// The error is a *ValueError if their ranks do not fit or an index is invalid.
+func (c *call) smallestShape(at, list *tensor.Tensor) ([]int, error) {
 	if at.Rank() != 2 || list.Rank() < 1 {
-		return nil, fault("indices must be a matrix and values have a dimension")
+		return nil, valueErrorf("indices must be a matrix and values have a dimension")
 	}
 	data, err := elements[int64](c, at)
 	if err != nil {
@@ -74,7 +77,7 @@ func (c *call) around(at, list *tensor.Tensor) ([]int, error) {
 	}
 	sparse, n := at.Shape()[0], at.Shape()[1]
 	if sparse > tensor.MaxRank {
-		return nil, fault("indices have %d dimensions; the limit is %d", sparse, tensor.MaxRank)
+		return nil, valueErrorf("indices have %d dimensions; the limit is %d", sparse, tensor.MaxRank)
 	}
 	if n == 0 {
 		return append(make([]int, sparse), list.Shape()[1:]...), nil
@@ -83,15 +86,16 @@ func (c *call) around(at, list *tensor.Tensor) ([]int, error) {
 	for dim := range sparse {
 		last := slices.Max(data[dim*n:][:n])
 		if last < 0 || toInt(last) == toInt(1<<63-1) {
-			return nil, fault("%d is no index", last)
+			return nil, valueErrorf("%d is not a valid index", last)
 		}
 		shape = append(shape, int(last)+1)
 	}
 	return append(shape, list.Shape()[1:]...), nil
 }
 
-// scaled multiplies the values, in dtype d.
-func (c *call) scaled(s *tensor.Sparse, factor Value, d tensor.DType) (*tensor.Sparse, error) {
+// scaleSparse returns a sparse tensor with the values of s times factor, in dtype d, and a copy of its
+// indices.
+func (c *call) scaleSparse(s *tensor.Sparse, factor Value, d tensor.DType) (*tensor.Sparse, error) {
 	values, err := c.scale(s.Values(), factor, d)
 	if err != nil {
 		return nil, err
@@ -102,20 +106,22 @@ func (c *call) scaled(s *tensor.Sparse, factor Value, d tensor.DType) (*tensor.S
 	return c.withValues(s, values)
 }
 
-// addSparse adds factor*s to a tensor of the same shape.
+// addSparse returns x + factor*s in dtype d, where x is a tensor of the same shape: sparse if x is
+// sparse, otherwise dense. The error is a *ValueError if the shapes differ, a *LimitError, or one of
+// package tensor.
 func (c *call) addSparse(x Value, s *tensor.Sparse, factor Value, d tensor.DType) (Value, error) {
-	s, err := c.scaled(s, factor, d)
+	s, err := c.scaleSparse(s, factor, d)
 	if err != nil {
 		return nil, err
 	}
 	if other, ok := x.(*tensor.Sparse); ok {
-		return value(c.joinSparse(other, s, d))
+		return value(c.addSparseSparse(other, s, d))
 	}
 	t := x.(*tensor.Tensor)
 	if !slices.Equal(t.Shape(), s.Shape()) {
-		return nil, fault("add: expected 'self' and 'other' to have same size, but self has size %s while other has size %s (FYI: dense-sparse addition does not currently support broadcasting)", sizes(t.Shape()), sizes(s.Shape()))
+		return nil, valueErrorf("add: expected 'self' and 'other' to have same size, but self has size %s while other has size %s (FYI: dense-sparse addition does not currently support broadcasting)", sizes(t.Shape()), sizes(s.Shape()))
 	}
-	if err := c.room(d, s.Shape()); err != nil {
+	if err := c.checkSize(d, s.Shape()); err != nil {
 		return nil, err
 	}
 	full, err := s.ToDense()
@@ -125,17 +131,18 @@ func (c *call) addSparse(x Value, s *tensor.Sparse, factor Value, d tensor.DType
 	return value(c.binary(opAdd, t, full, d))
 }
 
-// joinSparse lists the values of both; where each place was listed once in both
-// it is so in the sum.
-func (c *call) joinSparse(a, b *tensor.Sparse, d tensor.DType) (*tensor.Sparse, error) {
+// addSparseSparse returns the sum of two sparse tensors, of which b has dtype d: a new tensor with the
+// indices and values of both. If both are coalesced, so is the sum. The error is a *ValueError if the
+// shapes or the numbers of sparse dimensions differ.
+func (c *call) addSparseSparse(a, b *tensor.Sparse, d tensor.DType) (*tensor.Sparse, error) {
 	if !slices.Equal(a.Shape(), b.Shape()) {
-		return nil, fault("add: expected sizes of 'self' and 'other' to match, but %s != %s", sizes(a.Shape()), sizes(b.Shape()))
+		return nil, valueErrorf("add: expected sizes of 'self' and 'other' to match, but %s != %s", sizes(a.Shape()), sizes(b.Shape()))
 	}
 	if a.Indices().Shape()[0] != b.Indices().Shape()[0] {
-		return nil, fault("add: expected 'self' and 'other' to have same number of sparse dimensions, but they have %d and %d", a.Indices().Shape()[0], b.Indices().Shape()[0])
+		return nil, valueErrorf("add: expected 'self' and 'other' to have same number of sparse dimensions, but they have %d and %d", a.Indices().Shape()[0], b.Indices().Shape()[0])
 	}
 	lists := []*tensor.Tensor{a.Indices(), b.Indices()}
-	indices, err := c.join(lists, lists, 1)
+	indices, err := c.concat(lists, lists, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +151,7 @@ func (c *call) joinSparse(a, b *tensor.Sparse, d tensor.DType) (*tensor.Sparse, 
 		return nil, err
 	}
 	lists = []*tensor.Tensor{first, b.Values()}
-	values, err := c.join(lists, lists, 0)
+	values, err := c.concat(lists, lists, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +166,7 @@ func toDense(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	t, _ := c.args[0].(*tensor.Tensor)
 	if ok {
-		if err := c.room(s.DType(), s.Shape()); err != nil {
+		if err := c.checkSize(s.DType(), s.Shape()); err != nil {
 			return nil, err
 		}
 		var err error
@@ -206,21 +213,22 @@ func valuesOf(c *call) (Value, error) {
 	return s.Values(), nil
 }
 
-// coalesced is a kernel for what makes sense only where no place is listed twice.
-func coalesced(what string, k kernel) kernel {
+// requireCoalesced returns a kernel that calls k if argument 0 is a coalesced sparse tensor. Otherwise
+// its error is a *ValueError with what, the requested part of the tensor.
+func requireCoalesced(what string, k kernel) kernel {
 	return func(c *call) (Value, error) {
 		s, err := c.asSparse(0)
 		if err != nil {
 			return nil, err
 		}
 		if !s.Coalesced() {
-			return nil, fault("Cannot get %s on an uncoalesced tensor, please call .coalesce() first", what)
+			return nil, valueErrorf("Cannot get %s on an uncoalesced tensor, please call .coalesce() first", what)
 		}
 		return k(c)
 	}
 }
 
-// sumSparse adds up all values.
+// sumSparse is a kernel that returns the sum of all values of a sparse tensor.
 func sumSparse(c *call) (Value, error) {
 	s, err := c.asSparse(0)
 	if err != nil {
@@ -230,98 +238,99 @@ func sumSparse(c *call) (Value, error) {
 	return value(sumAll(inner))
 }
 
-// timesNumber multiplies a tensor of either kind by a number.
-func timesNumber(c *call) (Value, error) {
+// mulScalar is a kernel that multiplies a dense or sparse tensor by a number.
+func mulScalar(c *call) (Value, error) {
 	if s, ok := c.args[0].(*tensor.Sparse); ok {
-		return value(c.scaled(s, c.args[1], meet(s, c.args[1])))
+		return value(c.scaleSparse(s, c.args[1], resultType(s, c.args[1])))
 	}
 	return value(multiply(c))
 }
 
-// byNumber divides a tensor of either kind by a number.
-func byNumber(c *call) (Value, error) {
+// divScalar is a kernel that divides a dense or sparse tensor by a number.
+func divScalar(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	if !ok {
 		return value(divide(c))
 	}
-	values, err := c.binary(opDiv, s.Values(), c.args[1], floating(meet(s, c.args[1])))
+	values, err := c.binary(opDiv, s.Values(), c.args[1], floatType(resultType(s, c.args[1])))
 	if err != nil {
 		return nil, err
 	}
 	return value(c.withValues(s, values))
 }
 
-// negated is minus a tensor of either kind.
-func negated(c *call) (Value, error) {
+// neg is a kernel that negates a dense or sparse tensor.
+func neg(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	if !ok {
-		return value(c.signed(negate, c.tensor(0)))
+		return value(c.applySign(negate, c.tensor(0)))
 	}
-	values, err := c.signed(negate, s.Values())
+	values, err := c.applySign(negate, s.Values())
 	if err != nil {
 		return nil, err
 	}
 	return value(c.withValues(s, values))
 }
 
-// sparseProduct multiplies a sparse matrix by a dense one.
+// sparseProduct returns the dense product of a sparse matrix and a dense one. The error is a
+// *ValueError if dtypes or shapes do not match, a *LimitError, or a *tensor.IndexError.
 func (c *call) sparseProduct(s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch {
 	case len(s.Shape()) != 2 || s.Indices().Shape()[0] != 2:
-		return nil, fault("self must be a matrix")
+		return nil, valueErrorf("self must be a matrix")
 	case y.Rank() != 2:
-		return nil, fault("mat2 must be a matrix")
+		return nil, valueErrorf("mat2 must be a matrix")
 	}
 	if err := sameDType(s.Values(), y); err != nil {
 		return nil, err
 	}
 	shape, d := s.Shape(), y.DType()
 	if d == tensor.Bool {
-		return nil, fault("matrices of bools are not multiplied")
+		return nil, valueErrorf("matrices of bools cannot be multiplied")
 	}
 	if shape[1] != y.Shape()[0] {
-		return nil, fault("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", shape[0], shape[1], y.Shape()[0], y.Shape()[1])
+		return nil, valueErrorf("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", shape[0], shape[1], y.Shape()[0], y.Shape()[1])
 	}
-	values, err := c.cast(s.Values(), computed(d))
+	values, err := c.cast(s.Values(), computeType(d))
 	if err != nil {
 		return nil, err
 	}
-	if y, err = c.cast(y, computed(d)); err != nil {
+	if y, err = c.cast(y, computeType(d)); err != nil {
 		return nil, err
 	}
-	out, err := c.sparseRows(s, values, y)
+	out, err := c.sparseProductOf(s, values, y)
 	if err != nil {
 		return nil, err
 	}
 	return c.cast(out, d)
 }
 
-func (c *call) sparseRows(s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
+func (c *call) sparseProductOf(s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch y.DType() {
 	case tensor.U8:
-		return sparseTimes[uint8](c, s, values, y)
+		return sparseMatmul[uint8](c, s, values, y)
 	case tensor.I8:
-		return sparseTimes[int8](c, s, values, y)
+		return sparseMatmul[int8](c, s, values, y)
 	case tensor.I16:
-		return sparseTimes[int16](c, s, values, y)
+		return sparseMatmul[int16](c, s, values, y)
 	case tensor.I32:
-		return sparseTimes[int32](c, s, values, y)
+		return sparseMatmul[int32](c, s, values, y)
 	case tensor.I64:
-		return sparseTimes[int64](c, s, values, y)
+		return sparseMatmul[int64](c, s, values, y)
 	case tensor.F32:
-		return sparseTimes[float32](c, s, values, y)
+		return sparseMatmul[float32](c, s, values, y)
 	case tensor.F64:
-		return sparseTimes[float64](c, s, values, y)
+		return sparseMatmul[float64](c, s, values, y)
 	case tensor.C64:
-		return sparseTimes[complex64](c, s, values, y)
+		return sparseMatmul[complex64](c, s, values, y)
 	default:
-		return sparseTimes[complex128](c, s, values, y)
+		return sparseMatmul[complex128](c, s, values, y)
 	}
 }
 
-func sparseTimes[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
+func sparseMatmul[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
 	n := y.Shape()[1]
-	out, to, err := fresh[T](c, s.Shape()[0], n)
+	out, to, err := newTensor[T](c, s.Shape()[0], n)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +348,7 @@ func sparseTimes[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) 
 	}
 	for k, factor := range factors {
 		row, column := index[k], index[len(factors)+k]
-		if err := checkPlace(s.Shape(), row, column); err != nil {
+		if err := checkIndex(s.Shape(), row, column); err != nil {
 			return nil, err
 		}
 		addMultiple(to[int(row)*n:][:n], data[int(column)*n:][:n], factor)
@@ -347,9 +356,10 @@ func sparseTimes[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) 
 	return out, nil
 }
 
-// checkPlace fails for a place outside of the matrix. There was none when the
-// sparse tensor was made, but its memory may have changed since.
-func checkPlace(shape []int, index ...int64) error {
+// checkIndex returns a *tensor.IndexError unless index is within a sparse matrix of that shape. The
+// indices were checked when the sparse tensor was created, but their memory may have been modified
+// since.
+func checkIndex(shape []int, index ...int64) error {
 	for dim, i := range index {
 		if i < 0 || i >= int64(shape[dim]) {
 			return &tensor.IndexError{What: "sparse dimension", Index: toInt(i), Len: shape[dim]}

@@ -7,51 +7,50 @@ import (
 	"strings"
 )
 
-// Kernel computes an operator. The arguments are as many as the schema has, in
-// its order and of its types, and the slice belongs to the kernel; the results
-// are as many and of the types as the schema says. A kernel changes no argument
-// that its schema does not mark as changed, and may be called from several
-// goroutines at once. The context is that of the call: whoever waits for the
-// results gives up when it ends.
+// Kernel computes an operator. args have the number, order and types of the schema's arguments, and the
+// kernel must return results of the number, order and types in the schema. It may modify the slice args
+// but not the arguments in it, unless the schema marks them as modified. It may be called concurrently,
+// and should return early when ctx, the context of the call, ends.
 type Kernel func(ctx context.Context, args []Value) ([]Value, error)
 
-// Operator is one overload of an operator.
+// Operator is one overload of an operator. It must not be modified after it has been added to a Table.
 type Operator struct {
 	Schema *Schema
 	Kernel Kernel
 
-	// Tensorlike says which values the kernel takes, besides tensors, where the
-	// schema says Tensor: one for variables of an autograd, say. Nil is none.
-	// Lists of tensors have tensors only.
+	// Tensorlike reports which values other than tensors the kernel accepts for arguments of
+	// type Tensor, for example variables of an autograd. Nil stands for none. Elements of
+	// lists are always tensors.
 	Tensorlike func(Value) bool
 
-	// Short says that the kernel waits for nothing, and that the work it does is
-	// bounded by the numbers of elements of the tensors that it gets, none of which is
-	// 0: it may run where small work should be done at once.
+	// Short is set if the kernel never blocks and its work is bounded by the number of
+	// elements of its argument tensors, so that it may run where only short handlers do.
 	Short bool
 }
 
-// Run computes with arguments that Resolve returned. The error is that of the kernel,
-// for the kernels of this package a *KernelError.
+// Run calls the kernel with arguments returned by Resolve and returns its results. The error is that of
+// the kernel, which is a *KernelError for the operators of this package, or a *KernelError if the
+// number of results is not that of the schema.
 func (op *Operator) Run(ctx context.Context, args []Value) ([]Value, error) {
 	out, err := op.Kernel(ctx, args)
 	if err != nil {
 		return nil, err
 	}
 	if want := len(op.Schema.Results); len(out) != want {
-		return nil, &KernelError{Operator: op.Schema.FullName(), Err: fault("the kernel returned %d results, its schema says %d", len(out), want)}
+		return nil, &KernelError{Operator: op.Schema.FullName(), Err: valueErrorf("the kernel returned %d results, its schema has %d", len(out), want)}
 	}
 	return out, nil
 }
 
-// Table finds operators by name. The zero Table is empty.
+// Table holds operators by name. The zero Table is empty and ready to use. It may be used concurrently
+// as long as it is not modified.
 type Table struct {
-	byName map[string][]*Operator // by the name without overload, in the order registered
+	byName map[string][]*Operator // by name without overload, in the order of registration
 }
 
-// Register adds an operator. The error is a *RegisteredError if there is one of
-// that name and overload. What is registered first is tried first where a call
-// leaves the overload open.
+// Register adds an operator after the other overloads of its name; a call without an overload tries
+// them in that order. The error is a *RegisteredError if the table has an operator with that name and
+// overload.
 func (t *Table) Register(op Operator) error {
 	if t.find(op.Schema) >= 0 {
 		return &RegisteredError{Name: op.Schema.FullName()}
@@ -63,9 +62,9 @@ func (t *Table) Register(op Operator) error {
 	return nil
 }
 
-// Replace puts an operator in the place of the one with that name and overload.
-// Get that from Lookup first to call its kernel from the new one. The error is an
-// *UnknownError if there is none.
+// Replace replaces the operator that has the name and overload of op. To call the previous kernel from
+// the new one, get it with Lookup before. The error is an *UnknownError if the table has no such
+// operator.
 func (t *Table) Replace(op Operator) error {
 	i := t.find(op.Schema)
 	if i < 0 {
@@ -75,20 +74,29 @@ func (t *Table) Replace(op Operator) error {
 	return nil
 }
 
-// find is the place of an operator among its overloads, or -1.
+// find returns the index of the operator with the name and overload of s in the list of that name's
+// overloads, or -1.
 func (t *Table) find(s *Schema) int {
 	return slices.IndexFunc(t.byName[s.Name], func(op *Operator) bool { return op.Schema.Overload == s.Overload })
 }
 
-// Lookup finds the operators that a call of that name may mean: all overloads of
-// "aten::add", one for "aten::add.Tensor" or for a schema as a whole. They and
-// the slice must not be changed. The error is an *UnknownError.
+// Lookup returns the operators to which a name refers: all overloads for "aten::add", one for
+// "aten::add.Tensor" or for a complete schema. The slice and the operators must not be
+// modified. The error is an *UnknownError.
 func (t *Table) Lookup(name string) ([]*Operator, error) {
 	if all, ok := t.byName[name]; ok {
 		return all, nil
 	}
 	if strings.Contains(name, "(") {
-		return t.bySchema(name)
+		want, err := Parse(name)
+		if err != nil {
+			return nil, t.unknown(name)
+		}
+		i := t.find(want)
+		if i < 0 || t.byName[want.Name][i].Schema.String() != want.String() {
+			return nil, t.unknown(name)
+		}
+		return t.byName[want.Name][i : i+1 : i+1], nil
 	}
 	plain, overload, _ := strings.Cut(name, ".")
 	all := t.byName[plain]
@@ -100,42 +108,30 @@ func (t *Table) Lookup(name string) ([]*Operator, error) {
 	return nil, t.unknown(name)
 }
 
-// bySchema finds the operator that has just that schema.
-func (t *Table) bySchema(text string) ([]*Operator, error) {
-	want, err := Parse(text)
-	if err != nil {
-		return nil, t.unknown(text)
-	}
-	i := t.find(want)
-	if i < 0 || t.byName[want.Name][i].Schema.String() != want.String() {
-		return nil, t.unknown(text)
-	}
-	return t.byName[want.Name][i : i+1 : i+1], nil
-}
-
-// shown bounds what an error repeats of a name that a peer may have sent.
-const shown = 256
+// maxShown bounds the part of a name, which may come from a peer, that an error repeats.
+const maxShown = 256
 
 func (t *Table) unknown(name string) error {
-	e := &UnknownError{Name: name, Near: t.near(name)}
-	if len(name) > shown {
-		e.Name = name[:shown] + "..."
+	e := &UnknownError{Name: name, Near: t.suggest(name)}
+	if len(name) > maxShown {
+		e.Name = name[:maxShown] + "..."
 	}
 	return e
 }
 
-// near is a name of the table that the one asked for contains, or the other way
-// round, their namespaces aside; among several the longest, then the first.
-func (t *Table) near(name string) string {
-	asked, _, _ := strings.Cut(name, "(")
-	asked, _, _ = strings.Cut(asked[strings.LastIndex(asked, ":")+1:], ".")
-	if len(asked) < 2 || len(asked) > shown {
+// suggest returns the name of an operator in the table that contains the given name or is contained in
+// it, namespaces ignored: the longest such name, and of these the first in alphabetical order. It
+// returns "" if there is none.
+func (t *Table) suggest(name string) string {
+	requested, _, _ := strings.Cut(name, "(")
+	requested, _, _ = strings.Cut(requested[strings.LastIndex(requested, ":")+1:], ".")
+	if len(requested) < 2 || len(requested) > maxShown {
 		return ""
 	}
 	best := ""
 	for candidate := range t.byName {
 		plain := candidate[strings.LastIndex(candidate, ":")+1:]
-		if len(plain) < 2 || !strings.Contains(plain, asked) && !strings.Contains(asked, plain) {
+		if len(plain) < 2 || !strings.Contains(plain, requested) && !strings.Contains(requested, plain) {
 			continue
 		}
 		if len(candidate) > len(best) || len(candidate) == len(best) && candidate < best {
@@ -145,7 +141,7 @@ func (t *Table) near(name string) string {
 	return best
 }
 
-// Names lists the operators with their overloads, sorted.
+// Names returns the names of all operators with their overloads, sorted.
 func (t *Table) Names() []string {
 	var names []string
 	for _, all := range t.byName {
@@ -157,7 +153,7 @@ func (t *Table) Names() []string {
 	return names
 }
 
-// Clone makes a table of the same operators that can be changed.
+// Clone returns a copy of the table that can be modified independently. The operators are shared.
 func (t *Table) Clone() *Table {
 	c := &Table{byName: make(map[string][]*Operator, len(t.byName))}
 	for name, all := range t.byName {
@@ -166,10 +162,9 @@ func (t *Table) Clone() *Table {
 	return c
 }
 
-// Resolve finds the operator for a call and the arguments that its kernel is to
-// get: args by position, then named, then defaults. The first overload that takes
-// them is chosen. The error is an *UnknownError; where there is one overload only
-// what does not fit, a *CountError or an *ArgumentError; else an *OverloadError.
+// Resolve returns the operator for a call, and the arguments for its kernel in a new slice: args by
+// position, then named, then defaults. It chooses the first overload that accepts them. The error is an
+// *UnknownError; a *CountError or *ArgumentError if there is only one overload; or an *OverloadError.
 func (t *Table) Resolve(name string, args []Value, named map[string]Value) (*Operator, []Value, error) {
 	all, err := t.Lookup(name)
 	if err != nil {
@@ -193,8 +188,8 @@ func (t *Table) Resolve(name string, args []Value, named map[string]Value) (*Ope
 	return nil, nil, e
 }
 
-// Call resolves and computes. The error is that of Resolve or of the kernel: for
-// the kernels of this package a *KernelError.
+// Call chooses an operator as Resolve does, runs it and returns its results. The error is that of
+// Resolve or Run.
 func (t *Table) Call(ctx context.Context, name string, args []Value, named map[string]Value) ([]Value, error) {
 	op, complete, err := t.Resolve(name, args, named)
 	if err != nil {
@@ -203,7 +198,7 @@ func (t *Table) Call(ctx context.Context, name string, args []Value, named map[s
 	return op.Run(ctx, complete)
 }
 
-// MustParse is Parse for schemas that a program consists of; it panics on an error.
+// MustParse is Parse, but panics on an error. It is meant for schemas in the source of a program.
 func MustParse(text string) *Schema {
 	s, err := Parse(text)
 	if err != nil {

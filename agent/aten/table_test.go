@@ -18,7 +18,7 @@ import (
 
 type values = []aten.Value
 
-// call calls an operator of a table that has a result.
+// call calls an operator that has one result.
 func call(t *testing.T, table *aten.Table, name string, args ...aten.Value) aten.Value {
 	t.Helper()
 	out, err := table.Call(t.Context(), name, args, nil)
@@ -73,7 +73,7 @@ func TestUnknown(t *testing.T) {
 	} {
 		_, err := table.Lookup(name)
 		if name == "aten::sum." {
-			require.NoError(t, err, "it names the overload without a name")
+			require.NoError(t, err, "the name refers to the overload without a name")
 			continue
 		}
 		var unknown *aten.UnknownError
@@ -110,8 +110,8 @@ func TestArguments(t *testing.T) {
 		{"aten::allclose", values{x, x, "near"}, nil, `argument "rtol" (position 2) is str; want float`},
 		{"aten::softmax", values{x, 0, 99}, nil, "no dtype has the number 99 (aten::softmax.int)"},
 		{"aten::softmax", values{x, 0, "f99"}, nil, `"f99"`},
-		{"aten::zeros", values{[]int{1}}, named{"device": "cuda:0"}, "tensors are made on the cpu"},
-		{"aten::zeros", values{[]int{1}}, named{"layout": 1}, "no layout"},
+		{"aten::zeros", values{[]int{1}}, named{"device": "cuda:0"}, "tensors are created on the cpu"},
+		{"aten::zeros", values{[]int{1}}, named{"layout": 1}, "only the strided layout"},
 		{"aten::zeros", values{[]int{1}}, named{"pin_memory": true}, "pinned"},
 	} {
 		_, err := table.Call(t.Context(), c.name, c.args, c.named)
@@ -154,18 +154,18 @@ func TestTable(t *testing.T) {
 	double.Kernel = func(context.Context, []aten.Value) ([]aten.Value, error) { return values{}, nil }
 	require.NoError(t, clone.Replace(double))
 	_, err := clone.Call(t.Context(), "mine::double", values{tensorOf(t, 1.5)}, nil)
-	require.ErrorContains(t, err, "the kernel returned 0 results, its schema says 1")
+	require.ErrorContains(t, err, "the kernel returned 0 results, its schema has 1")
 	requireData(t, call(t, &table, "mine::double", tensorOf(t, 1.5)), 3.0)
 }
 
-// variable is a value of an application that stands for a tensor.
+// variable is a type of an application that wraps a tensor.
 type variable struct {
 	*tensor.Tensor
 	from string
 }
 
-// An application gives an operator another kernel that knows its own values, and
-// uses the one that was there.
+// An application replaces the kernel of an operator by one that accepts its own type and calls
+// the previous kernel.
 func TestReplace(t *testing.T) {
 	table := aten.Default()
 	plain, err := table.Lookup("aten::mul.Tensor")
@@ -210,7 +210,7 @@ func TestKernelErrors(t *testing.T) {
 	s, err := tensor.NewSparse(must(tensor.Zeros(tensor.I64, 1, 0)), tensorOf[float32](t), 5)
 	require.NoError(t, err)
 	_, err = table.Call(t.Context(), "aten::exp", values{s}, nil)
-	require.EqualError(t, err, "does not take a sparse Tensor f32[5]; make it dense first (aten::exp)")
+	require.EqualError(t, err, "does not take a sparse Tensor f32[5]; convert it with to_dense first (aten::exp)")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("nobody waits"))
@@ -218,11 +218,11 @@ func TestKernelErrors(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// Division of a sparse tensor by a number keeps the list of indices, makes floating point
-// numbers of integers, and does not change its argument.
-func TestSparseByNumber(t *testing.T) {
+// Dividing a sparse tensor by a number keeps its indices, makes integers floating point, and does
+// not modify the argument.
+func TestSparseDivScalar(t *testing.T) {
 	inf := float32(math.Inf(1))
-	indices := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // of which (0, 2) twice
+	indices := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // has (0, 2) twice
 	for _, c := range []struct {
 		values *tensor.Tensor
 		by     aten.Value
@@ -248,9 +248,9 @@ func TestSparseByNumber(t *testing.T) {
 	require.ErrorContains(t, err, "does not take a sparse")
 }
 
-// A result of new values is not copied once more. The values are one row, beside which the
-// indices are small.
-func TestSparseValuesAreMadeOnce(t *testing.T) {
+// The new values of a result are not copied again. The values are one row, much larger than the
+// indices.
+func TestSparseValuesAreAllocatedOnce(t *testing.T) {
 	const n = 1 << 18
 	row := must(tensor.Zeros(tensor.F32, 1, n))
 	s := must(tensor.NewSparse(must(tensorOf[int64](t, 0).View(1, 1)), row, 1, n))
@@ -273,7 +273,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// What a peer asks for by a few bytes must not cost more than the limit allows.
+// A few bytes from a peer must not make a call use more memory than the limit.
 func TestLimits(t *testing.T) {
 	table := aten.Builtin(aten.Limits{TensorBytes: 1 << 10})
 	one := tensor.Scalar(float32(1))
@@ -291,7 +291,7 @@ func TestLimits(t *testing.T) {
 		{"aten::eye", values{1 << 30}},
 		{"aten::arange", values{1 << 62}},
 		{"aten::arange", values{1e300}},
-		{"aten::arange.start_step", values{math63, -math63, -1}},
+		{"aten::arange.start_step", values{maxInt64, -maxInt64, -1}},
 		{"aten::zeros_like", values{huge}},
 		{"aten::add", values{wide, must(wide.Transpose(0, 1))}},
 		{"aten::add", values{huge, one}},
@@ -324,15 +324,15 @@ func TestLimits(t *testing.T) {
 	_, err := table.Call(t.Context(), "aten::cat", values{[]*tensor.Tensor{tall, must(tall.Transpose(0, 1)), tall}}, nil)
 	require.Error(t, err)
 	require.Equal(t, false, call(t, table, "aten::equal", huge, one))
-	for _, name := range []string{"aten::neg", "aten::t", "aten::relu"} { // nothing to do, whatever the shape says
+	for _, name := range []string{"aten::neg", "aten::t", "aten::relu"} { // no elements to compute, whatever the shape
 		require.Equal(t, 0, call(t, table, name, tall).(*tensor.Tensor).Len())
 	}
 	requireData(t, call(t, table, "aten::sum", tall), float32(0))
 }
 
-const math63 = int64(1)<<62 - 1 + int64(1)<<62
+const maxInt64 = int64(1)<<62 - 1 + int64(1)<<62
 
-// Kernels read memory that is read-only, or not aligned, and change none of it.
+// Kernels accept read-only and unaligned memory, and do not modify arguments.
 func TestMemoryOfArguments(t *testing.T) {
 	table := aten.Default()
 	p := make([]byte, 1+4*4)
@@ -348,8 +348,7 @@ func TestMemoryOfArguments(t *testing.T) {
 	require.NotSame(t, odd.Storage(), call(t, table, "aten::clone", odd).(*tensor.Tensor).Storage())
 }
 
-// A call of two small tensors costs its arguments in order, its result and what
-// goes with it.
+// A call with two small tensors allocates the list of its arguments and the result.
 func TestAllocations(t *testing.T) {
 	table := aten.Default()
 	x := must(tensor.Zeros(tensor.F32, 2, 2))
@@ -362,16 +361,16 @@ func TestAllocations(t *testing.T) {
 	})
 	limit := 7.0
 	if invariants.Enabled {
-		limit++ // what scribbles over released memory
+		limit++ // the tag overwrites released memory
 	}
 	require.LessOrEqual(t, n, limit)
 }
 
-// The memory of indices may be another process's, which can break its word.
-func TestIndicesThatChanged(t *testing.T) {
+// The memory of indices may belong to another process, which may modify it at any time.
+func TestIndicesChangedAfterCheck(t *testing.T) {
 	at := must(tensor.Zeros(tensor.I64, 2, 1))
 	s := must(tensor.NewSparse(at, tensorOf(t, 1.0), 3, 3))
-	for _, bad := range []int64{3, -1, math63} {
+	for _, bad := range []int64{3, -1, maxInt64} {
 		for dim := range 2 {
 			require.NoError(t, tensor.Fill(at, int64(0)))
 			require.NoError(t, tensor.Set(at, bad, dim, 0))

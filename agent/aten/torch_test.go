@@ -16,74 +16,75 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// requireTorch is the environment variable that turns a missing PyTorch from a
-// reason to skip into a failure.
+// requireTorch is the environment variable that makes a test fail, instead of skip, without
+// PyTorch.
 const requireTorch = "TENSORPIPE_REQUIRE_TORCH"
 
-// table is what all comparisons use.
+// table is the table of all comparisons.
 var table = aten.Default()
 
-// torchCall is a call for both sides.
+// torchCall is a call made here and in PyTorch.
 type torchCall struct {
 	name  string
 	args  []aten.Value
 	named map[string]aten.Value
-	exact bool // the text of an error must have PyTorch's in it
+	exact bool // the text of an error must contain PyTorch's
 	bools bool // a Scalar is a bool
 }
 
-// answer is what PyTorch returned.
-type answer struct {
+// torchResult is a result of PyTorch.
+type torchResult struct {
 	Error   string
 	Schema  string
-	Skip    string // why there is no answer
+	Skip    string // why there is no result
 	Results []json.RawMessage
 }
 
-// askTorch runs all calls in one process, which takes seconds to start.
-func askTorch(t *testing.T, calls []torchCall) []answer {
+// runTorch makes all calls in one process, because importing PyTorch takes seconds.
+func runTorch(t *testing.T, calls []torchCall) []torchResult {
 	t.Helper()
 	var questions []map[string]any
 	for _, c := range calls {
 		args := []any{}
 		for _, v := range c.args {
-			args = append(args, dump(t, v))
+			args = append(args, toJSON(t, v))
 		}
 		named := map[string]any{}
 		for name, v := range c.named {
-			named[name] = dump(t, v)
+			named[name] = toJSON(t, v)
 		}
 		questions = append(questions, map[string]any{"op": c.name, "args": args, "named": named, "bools": c.bools})
 	}
 	in, err := json.Marshal(questions)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience.Limit) // it has thousands of calls to make
+	ctx, cancel := context.WithTimeout(t.Context(), 4*testwait.Limit) // for thousands of calls
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/usr/bin/python3", "testdata/torch_peer.py")
 	cmd.Stdin = bytes.NewReader(in)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		if out.Len() == 0 && said.Len() == 0 {
-			without(t, err) // no Python
+		if out.Len() == 0 && stderr.Len() == 0 {
+			skipOrFail(t, err) // Python is missing
 		}
-		require.NoError(t, err, said.String())
+		require.NoError(t, err, stderr.String())
 	}
 	var missing struct{ Missing string }
 	if json.Unmarshal(out.Bytes(), &missing) == nil && missing.Missing != "" {
-		without(t, missing.Missing)
+		skipOrFail(t, missing.Missing)
 	}
-	var answers []answer
+	var answers []torchResult
 	require.NoError(t, json.Unmarshal(out.Bytes(), &answers))
 	require.Len(t, answers, len(calls))
 	return answers
 }
 
-func without(t *testing.T, why any) {
+func skipOrFail(t *testing.T, why any) {
 	t.Helper()
 	if os.Getenv(requireTorch) == "1" {
 		t.Fatal(why)
@@ -91,18 +92,18 @@ func without(t *testing.T, why any) {
 	t.Skip("no PyTorch here: ", why)
 }
 
-// dump is a value as JSON for PyTorch.
-func dump(t *testing.T, v aten.Value) any {
+// toJSON returns a value in the form that is sent to PyTorch.
+func toJSON(t *testing.T, v aten.Value) any {
 	t.Helper()
 	switch v := v.(type) {
 	case float64:
 		return map[string]string{"float": strconv.FormatFloat(v, 'g', -1, 64)}
 	case *tensor.Sparse:
-		return map[string]any{"sparse": []any{dump(t, v.Indices()), dump(t, v.Values())}, "shape": v.Shape(), "coalesced": v.Coalesced()}
+		return map[string]any{"sparse": []any{toJSON(t, v.Indices()), toJSON(t, v.Values())}, "shape": v.Shape(), "coalesced": v.Coalesced()}
 	case []*tensor.Tensor:
 		out := []any{}
 		for _, e := range v {
-			out = append(out, dump(t, e))
+			out = append(out, toJSON(t, e))
 		}
 		return out
 	case *tensor.Tensor:
@@ -116,8 +117,8 @@ func dump(t *testing.T, v aten.Value) any {
 	}
 }
 
-// load is a value that PyTorch returned.
-func load(t *testing.T, raw json.RawMessage) aten.Value {
+// fromJSON decodes a value that PyTorch returned.
+func fromJSON(t *testing.T, raw json.RawMessage) aten.Value {
 	t.Helper()
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -178,7 +179,7 @@ func loadTensor(t *testing.T, v map[string]any) *tensor.Tensor {
 	return x
 }
 
-// tolerance is what two ways to round may differ by.
+// tolerance returns the allowed relative difference due to rounding.
 func tolerance(d tensor.DType) float64 {
 	switch d {
 	case tensor.F16:
@@ -193,7 +194,7 @@ func tolerance(d tensor.DType) float64 {
 	return 0
 }
 
-// requireSame compares a result with that of PyTorch. NaNs are the same.
+// requireSame compares a result with that of PyTorch. NaNs are equal.
 func requireSame(t *testing.T, want, got aten.Value, what string) {
 	t.Helper()
 	switch want := want.(type) {
@@ -228,7 +229,7 @@ func requireClose(t *testing.T, want, got *tensor.Tensor, what string) {
 	}
 }
 
-// numbers is the elements, for messages.
+// numbers returns the elements, for messages.
 func numbers(t *testing.T, x *tensor.Tensor) []complex128 {
 	t.Helper()
 	out, err := table.Call(t.Context(), "aten::to.dtype", []aten.Value{x, "c128"}, nil)
@@ -240,11 +241,12 @@ func numbers(t *testing.T, x *tensor.Tensor) []complex128 {
 	return data
 }
 
-// Every operator returns what PyTorch returns, and refuses what PyTorch refuses
-// but for dtypes that it merely has no code for.
+// Every operator returns PyTorch's result, and fails if PyTorch fails, except for dtypes that
+// PyTorch has not implemented.
 func TestAgainstTorch(t *testing.T) {
+	short.Skip(t, "starts PyTorch")
 	calls := torchCalls(t)
-	answers := askTorch(t, calls)
+	answers := runTorch(t, calls)
 	byName := map[string][]int{}
 	for i, c := range calls {
 		byName[c.name] = append(byName[c.name], i)
@@ -253,22 +255,22 @@ func TestAgainstTorch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			results := 0
 			for _, i := range byName[name] {
-				if answers[i].Skip == "" && requireAnswer(t, calls[i], answers[i]) {
+				if answers[i].Skip == "" && requireTorchResult(t, calls[i], answers[i]) {
 					results++
 				}
 			}
-			require.NotZero(t, results, "nothing is compared")
+			require.NotZero(t, results, "no result was compared")
 		})
 	}
 }
 
-// requireAnswer makes a call and reports whether PyTorch had a result.
-func requireAnswer(t *testing.T, c torchCall, want answer) bool {
+// requireTorchResult makes a call and reports whether PyTorch had a result to compare.
+func requireTorchResult(t *testing.T, c torchCall, want torchResult) bool {
 	t.Helper()
 	what := fmt.Sprintf("%s%s %v", c.name, words(c.args), c.named)
 	out, err := table.Call(t.Context(), c.name, c.args, c.named)
 	if strings.Contains(want.Error, "not implemented for") {
-		return false // PyTorch would, but has no code for that dtype
+		return false // PyTorch has no implementation for that dtype
 	}
 	if want.Error != "" {
 		require.Error(t, err, "%s\nPyTorch: %s", what, want.Error)
@@ -280,11 +282,11 @@ func requireAnswer(t *testing.T, c torchCall, want answer) bool {
 	require.NoError(t, err, what)
 	require.Len(t, out, len(want.Results), what)
 	for j := range out {
-		requireSame(t, load(t, want.Results[j]), out[j], what)
+		requireSame(t, fromJSON(t, want.Results[j]), out[j], what)
 	}
-	theirs, err := aten.Parse(want.Schema)
+	schema, err := aten.Parse(want.Schema)
 	require.NoError(t, err)
-	op, err := table.Lookup(theirs.String())
+	op, err := table.Lookup(schema.String())
 	require.NoError(t, err)
 	require.Len(t, op, 1)
 	return true
@@ -303,7 +305,7 @@ var allDTypes = []tensor.DType{
 	tensor.F16, tensor.BF16, tensor.F32, tensor.F64, tensor.C64, tensor.C128,
 }
 
-// random is a tensor of small numbers, half of the time not contiguous.
+// random returns a tensor of small numbers, which is not contiguous in half of the cases.
 func random(t *testing.T, r *rand.Rand, d tensor.DType, shape ...int) *tensor.Tensor {
 	t.Helper()
 	n, err := tensor.NumElements(shape)
@@ -326,13 +328,13 @@ func random(t *testing.T, r *rand.Rand, d tensor.DType, shape ...int) *tensor.Te
 	require.NoError(t, err)
 	x = out[0].(*tensor.Tensor)
 	if len(shape) >= 2 && r.IntN(2) == 0 {
-		x = scattered(t, x)
+		x = permuted(t, x)
 	}
 	return x
 }
 
-// scattered is a tensor of the same elements in another order in memory.
-func scattered(t *testing.T, x *tensor.Tensor) *tensor.Tensor {
+// permuted returns a tensor with equal elements in another memory order.
+func permuted(t *testing.T, x *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	y, err := x.Transpose(0, x.Rank()-1)
 	require.NoError(t, err)

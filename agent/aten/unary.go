@@ -7,32 +7,34 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// mapped is a tensor of the same shape with f of each element.
-func mapped[S, T tensor.Element](c *call, t *tensor.Tensor, f func(S) T) (*tensor.Tensor, error) {
-	out, to, err := fresh[T](c, t.Shape()...)
+// mapElements returns a new tensor of the shape of t with f of each element of t, whose elements must
+// have type S.
+func mapElements[S, T tensor.Element](c *call, t *tensor.Tensor, f func(S) T) (*tensor.Tensor, error) {
+	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
 		return nil, err
 	}
 	return out, apply(c, to, t, f)
 }
 
-// function is a kernel of a function of fractions; integers become fractions.
-func function(f func(float64) float64, z func(complex128) complex128) kernel {
+// unaryFunc returns a kernel that applies f to each real element, or z to each complex one. Half
+// precision is computed as float32, and the results for integers and bools are F32.
+func unaryFunc(f func(float64) float64, z func(complex128) complex128) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
-		d := floating(c.tensor(0).DType())
+		d := floatType(c.tensor(0).DType())
 		t, err := c.operand(c.tensor(0), d)
 		if err != nil {
 			return nil, err
 		}
 		switch t.DType() {
 		case tensor.F32:
-			t, err = mapped(c, t, func(v float32) float32 { return float32(f(float64(v))) })
+			t, err = mapElements(c, t, func(v float32) float32 { return float32(f(float64(v))) })
 		case tensor.F64:
-			t, err = mapped(c, t, f)
+			t, err = mapElements(c, t, f)
 		case tensor.C64:
-			t, err = mapped(c, t, func(v complex64) complex64 { return complex64(z(complex128(v))) })
+			t, err = mapElements(c, t, func(v complex64) complex64 { return complex64(z(complex128(v))) })
 		default:
-			t, err = mapped(c, t, z)
+			t, err = mapElements(c, t, z)
 		}
 		if err != nil {
 			return nil, err
@@ -44,44 +46,44 @@ func function(f func(float64) float64, z func(complex128) complex128) kernel {
 func sigmoid(v float64) float64              { return 1 / (1 + math.Exp(-v)) }
 func complexSigmoid(v complex128) complex128 { return 1 / (1 + cmplx.Exp(-v)) }
 
-// signs are the functions that keep integers.
-type signs uint8
+// signFunc selects a function of an element: negation, absolute value or relu.
+type signFunc uint8
 
 const (
-	negate signs = iota
+	negate signFunc = iota
 	absolute
 	rectify
 )
 
-// signed is a kernel of one of them.
-func signed(f signs) kernel {
-	return dense(func(c *call) (*tensor.Tensor, error) { return c.signed(f, c.tensor(0)) })
+// applySign returns a kernel that applies f to each element.
+func applySign(f signFunc) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) { return c.applySign(f, c.tensor(0)) })
 }
 
-func (c *call) signed(f signs, x *tensor.Tensor) (*tensor.Tensor, error) {
+func (c *call) applySign(f signFunc, x *tensor.Tensor) (*tensor.Tensor, error) {
 	d := x.DType()
 	if d == tensor.Bool {
-		return nil, fault("negation, absolute values and relu of a bool tensor are not supported")
+		return nil, valueErrorf("negation, absolute values and relu of a bool tensor are not supported")
 	}
-	t, err := c.cast(x, computed(d))
+	t, err := c.cast(x, computeType(d))
 	if err != nil {
 		return nil, err
 	}
 	switch t.DType() {
 	case tensor.U8:
-		t, err = mapped(c, t, signOf[uint8](f))
+		t, err = mapElements(c, t, signFuncOf[uint8](f))
 	case tensor.I8:
-		t, err = mapped(c, t, signOf[int8](f))
+		t, err = mapElements(c, t, signFuncOf[int8](f))
 	case tensor.I16:
-		t, err = mapped(c, t, signOf[int16](f))
+		t, err = mapElements(c, t, signFuncOf[int16](f))
 	case tensor.I32:
-		t, err = mapped(c, t, signOf[int32](f))
+		t, err = mapElements(c, t, signFuncOf[int32](f))
 	case tensor.I64:
-		t, err = mapped(c, t, signOf[int64](f))
+		t, err = mapElements(c, t, signFuncOf[int64](f))
 	case tensor.F32:
-		t, err = mapped(c, t, signOf[float32](f))
+		t, err = mapElements(c, t, signFuncOf[float32](f))
 	case tensor.F64:
-		t, err = mapped(c, t, signOf[float64](f))
+		t, err = mapElements(c, t, signFuncOf[float64](f))
 	default:
 		return c.complexSign(f, t)
 	}
@@ -91,14 +93,14 @@ func (c *call) signed(f signs, x *tensor.Tensor) (*tensor.Tensor, error) {
 	return c.cast(t, d)
 }
 
-func signOf[T realNum](f signs) func(T) T {
+func signFuncOf[T realNum](f signFunc) func(T) T {
 	switch f {
 	case negate:
 		return func(v T) T { return -v }
 	case absolute:
 		return func(v T) T {
 			if v <= 0 {
-				return 0 - v // minus zero becomes zero
+				return 0 - v // converts minus zero to zero
 			}
 			return v
 		}
@@ -112,26 +114,26 @@ func signOf[T realNum](f signs) func(T) T {
 	}
 }
 
-func (c *call) complexSign(f signs, t *tensor.Tensor) (*tensor.Tensor, error) {
+func (c *call) complexSign(f signFunc, t *tensor.Tensor) (*tensor.Tensor, error) {
 	single := t.DType() == tensor.C64
 	switch {
 	case f == rectify:
-		return nil, fault("relu of a complex tensor is not supported")
+		return nil, valueErrorf("relu of a complex tensor is not supported")
 	case f == negate && single:
-		return mapped(c, t, func(v complex64) complex64 { return -v })
+		return mapElements(c, t, func(v complex64) complex64 { return -v })
 	case f == negate:
-		return mapped(c, t, func(v complex128) complex128 { return -v })
+		return mapElements(c, t, func(v complex128) complex128 { return -v })
 	case single:
-		return mapped(c, t, func(v complex64) float32 { return float32(cmplx.Abs(complex128(v))) })
+		return mapElements(c, t, func(v complex64) float32 { return float32(cmplx.Abs(complex128(v))) })
 	default:
-		return mapped(c, t, cmplx.Abs)
+		return mapElements(c, t, cmplx.Abs)
 	}
 }
 
-// power raises to a number.
+// power is a kernel that raises each element of a tensor to the power of a number.
 func power(c *call) (*tensor.Tensor, error) {
 	base, exponent := c.tensor(0), c.args[1]
-	d := meet(base, exponent)
+	d := resultType(base, exponent)
 	t, err := c.operand(base, d)
 	if err != nil {
 		return nil, err
@@ -151,13 +153,13 @@ func (c *call) floatPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, err
 	e := toFloat(exponent)
 	switch t.DType() {
 	case tensor.F32:
-		return mapped(c, t, func(v float32) float32 { return float32(math.Pow(float64(v), e)) })
+		return mapElements(c, t, func(v float32) float32 { return float32(math.Pow(float64(v), e)) })
 	case tensor.F64:
-		return mapped(c, t, func(v float64) float64 { return math.Pow(v, e) })
+		return mapElements(c, t, func(v float64) float64 { return math.Pow(v, e) })
 	case tensor.C64:
-		return mapped(c, t, func(v complex64) complex64 { return complex64(complexPower(complex128(v), e)) })
+		return mapElements(c, t, func(v complex64) complex64 { return complex64(complexPower(complex128(v), e)) })
 	default:
-		return mapped(c, t, func(v complex128) complex128 { return complexPower(v, e) })
+		return mapElements(c, t, func(v complex128) complex128 { return complexPower(v, e) })
 	}
 }
 
@@ -174,24 +176,25 @@ func (c *call) intPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error
 		e = n
 	}
 	if e < 0 {
-		return nil, fault("Integers to negative integer powers are not allowed.")
+		return nil, valueErrorf("Integers to negative integer powers are not allowed.")
 	}
 	switch t.DType() {
 	case tensor.U8:
-		return mapped(c, t, powerOf[uint8](e))
+		return mapElements(c, t, intPowFunc[uint8](e))
 	case tensor.I8:
-		return mapped(c, t, powerOf[int8](e))
+		return mapElements(c, t, intPowFunc[int8](e))
 	case tensor.I16:
-		return mapped(c, t, powerOf[int16](e))
+		return mapElements(c, t, intPowFunc[int16](e))
 	case tensor.I32:
-		return mapped(c, t, powerOf[int32](e))
+		return mapElements(c, t, intPowFunc[int32](e))
 	default:
-		return mapped(c, t, powerOf[int64](e))
+		return mapElements(c, t, intPowFunc[int64](e))
 	}
 }
 
-// powerOf multiplies, wrapping around, by squaring.
-func powerOf[T integer](exponent int64) func(T) T {
+// intPowFunc returns a function that raises an integer to the power of exponent, which must not be
+// negative; products wrap around.
+func intPowFunc[T integer](exponent int64) func(T) T {
 	return func(base T) T {
 		out := T(1)
 		for e := exponent; e > 0; e >>= 1 {

@@ -15,7 +15,7 @@ func transposed(c *call) (*tensor.Tensor, error) {
 	case 2:
 		return x.Transpose(0, 1)
 	}
-	return nil, fault("t() expects a tensor with <= 2 dimensions, but self is %dD", x.Rank())
+	return nil, valueErrorf("t() expects a tensor with <= 2 dimensions, but self is %dD", x.Rank())
 }
 
 func transpose(c *call) (*tensor.Tensor, error) {
@@ -43,23 +43,21 @@ func permute(c *call) (*tensor.Tensor, error) {
 }
 
 func view(c *call) (*tensor.Tensor, error) {
-	shape, err := inferred(c.ints(1), c.tensor(0).Len())
+	shape, err := inferShape(c.ints(1), c.tensor(0).Len())
 	if err != nil {
 		return nil, err
 	}
 	return c.tensor(0).View(shape...)
 }
 
-// reshape is a view where that is possible, else a copy.
+// reshape is a kernel that returns a view of a tensor in another shape if strides can express it, and
+// otherwise a view of a copy.
 func reshape(c *call) (*tensor.Tensor, error) {
-	shape, err := inferred(c.ints(1), c.tensor(0).Len())
+	shape, err := inferShape(c.ints(1), c.tensor(0).Len())
 	if err != nil {
 		return nil, err
 	}
-	return c.reshaped(c.tensor(0), shape)
-}
-
-func (c *call) reshaped(x *tensor.Tensor, shape []int) (*tensor.Tensor, error) {
+	x := c.tensor(0)
 	v, err := x.View(shape...)
 	if !errors.Is(err, tensor.ErrNotContiguous) {
 		return v, err
@@ -70,31 +68,32 @@ func (c *call) reshaped(x *tensor.Tensor, shape []int) (*tensor.Tensor, error) {
 	return x.View(shape...)
 }
 
-// inferred is the shape with a size for the one -1 in it.
-func inferred(shape []int, n int) ([]int, error) {
+// inferShape returns a copy of shape in which a -1 is replaced by the size that makes n elements. The
+// error is a *ValueError if there are several -1, or no size gives n elements.
+func inferShape(shape []int, n int) ([]int, error) {
 	open := -1
 	known := slices.Clone(shape)
 	for i, size := range shape {
 		switch {
 		case size == -1 && open >= 0:
-			return nil, fault("only one dimension can be inferred")
+			return nil, valueErrorf("only one dimension can be inferred")
 		case size == -1:
 			open, known[i] = i, 1
 		case size < 0:
-			return nil, fault("invalid shape dimension %d", size)
+			return nil, valueErrorf("invalid shape dimension %d", size)
 		}
 	}
-	rest, err := tensor.NumElements(known)
+	remaining, err := tensor.NumElements(known)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case open >= 0 && rest == 0:
-		return nil, fault("cannot reshape tensor of %d elements into shape %s because the unspecified dimension size -1 can be any value and is ambiguous", n, sizes(shape))
-	case open >= 0 && n%rest == 0:
-		known[open] = n / rest
-	case open >= 0 || rest != n:
-		return nil, fault("shape '%s' is invalid for input of size %d", sizes(shape), n)
+	case open >= 0 && remaining == 0:
+		return nil, valueErrorf("cannot reshape tensor of %d elements into shape %s because the unspecified dimension size -1 can be any value and is ambiguous", n, sizes(shape))
+	case open >= 0 && n%remaining == 0:
+		known[open] = n / remaining
+	case open >= 0 || remaining != n:
+		return nil, valueErrorf("shape '%s' is invalid for input of size %d", sizes(shape), n)
 	}
 	return known, nil
 }
@@ -106,7 +105,7 @@ func expand(c *call) (*tensor.Tensor, error) {
 			shape[i] = x.Shape()[old]
 		}
 	}
-	if err := c.room(x.DType(), shape); err != nil {
+	if err := c.checkSize(x.DType(), shape); err != nil {
 		return nil, err
 	}
 	return x.Expand(shape...)
@@ -147,7 +146,7 @@ func squeezeDim(c *call) (*tensor.Tensor, error) {
 func selectIndex(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	if x.Rank() == 0 {
-		return nil, fault("select() cannot be applied to a 0-dim tensor.")
+		return nil, valueErrorf("select() cannot be applied to a 0-dim tensor.")
 	}
 	dim, err := c.dim(1, x.Rank())
 	if err != nil {
@@ -155,7 +154,7 @@ func selectIndex(c *call) (*tensor.Tensor, error) {
 	}
 	index, size := c.int(2), x.Shape()[dim]
 	if index < -size || index >= size {
-		return nil, fault("select(): index %d out of range for tensor of size %s at dimension %d", index, sizes(x.Shape()), dim)
+		return nil, valueErrorf("select(): index %d out of range for tensor of size %s at dimension %d", index, sizes(x.Shape()), dim)
 	}
 	if index < 0 {
 		index += size
@@ -166,7 +165,7 @@ func selectIndex(c *call) (*tensor.Tensor, error) {
 func narrow(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	if x.Rank() == 0 {
-		return nil, fault("narrow() cannot be applied to a 0-dim tensor.")
+		return nil, valueErrorf("narrow() cannot be applied to a 0-dim tensor.")
 	}
 	dim, err := c.dim(1, x.Rank())
 	if err != nil {
@@ -179,8 +178,8 @@ func narrow(c *call) (*tensor.Tensor, error) {
 	return x.Narrow(dim, start, c.int(3))
 }
 
-// clone copies. A sparse tensor is not changed by anybody, its parts are copied
-// for memory that the caller may give back.
+// clone is a kernel that copies a dense or sparse tensor. It copies the indices and values of a sparse
+// tensor too, because the caller may release their memory.
 func clone(c *call) (Value, error) {
 	if s, ok := c.args[0].(*tensor.Sparse); ok {
 		return value(c.sparse(s.Indices(), s.Values(), s.Shape()))
@@ -190,7 +189,8 @@ func clone(c *call) (Value, error) {
 
 func contiguous(c *call) (*tensor.Tensor, error) { return c.contiguous(c.tensor(0)) }
 
-// toDType casts; a copy is made where it was asked for.
+// toDType is a kernel that casts a tensor. A tensor that already has the dtype is returned itself, or
+// copied if the argument copy is true.
 func toDType(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	d, err := c.dtype(1, x.DType())
@@ -203,16 +203,17 @@ func toDType(c *call) (*tensor.Tensor, error) {
 	return c.cast(x, d)
 }
 
-// item is the number in a tensor of one element.
+// item is a kernel that returns the element of a tensor that has one element, as a bool, int64 or
+// float64. The error is a *ValueError for any other number of elements or a complex number.
 func item(c *call) (Value, error) {
 	x := c.tensor(0)
 	if x.Len() != 1 {
-		return nil, fault("a Tensor with %d elements cannot be converted to Scalar", x.Len())
+		return nil, valueErrorf("a Tensor with %d elements cannot be converted to Scalar", x.Len())
 	}
 	d := x.DType()
 	switch {
 	case isComplex(d):
-		return nil, fault("a complex number is no value")
+		return nil, valueErrorf("a complex number cannot be converted to a Scalar value")
 	case d == tensor.Bool:
 		v, err := elements[bool](c, x)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// arguments is what a small call carries.
+// arguments is an argument list of a small call.
 type arguments struct {
 	Step  int
 	Rate  float64
@@ -19,7 +19,7 @@ type arguments struct {
 	Input *tensor.Tensor
 }
 
-// plainArguments is the same for gob, which knows no tensors.
+// plainArguments has the fields of arguments for gob, which cannot encode tensors.
 type plainArguments struct {
 	Step  int
 	Rate  float64
@@ -29,7 +29,7 @@ type plainArguments struct {
 	Input []float32
 }
 
-// round is what both ends of a connection keep from one message to the next.
+// round holds what both ends of a connection reuse for each message.
 type round struct {
 	encoder  *Encoder
 	decoder  *Decoder
@@ -68,12 +68,12 @@ func (r *round) decode(ptr any) error {
 	return r.decoder.Finish()
 }
 
-func someArguments(t testing.TB) *arguments {
-	return &arguments{Step: 1000, Rate: 1e-3, Name: "layer.0.weight", Train: true, Input: counting(t, 2, 2)}
+func sampleArguments(t testing.TB) *arguments {
+	return &arguments{Step: 1000, Rate: 1e-3, Name: "layer.0.weight", Train: true, Input: arange(t, 2, 2)}
 }
 
 func TestAllocations(t *testing.T) {
-	r, args := newRound(), someArguments(t)
+	r, args := newRound(), sampleArguments(t)
 	require.NoError(t, r.encode(args))
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if err := r.encode(args); err != nil {
@@ -92,10 +92,10 @@ func TestAllocations(t *testing.T) {
 	}), 3.0, "the text, and the tensor with its shape")
 }
 
-// Pointers are written from where the interfaces have them, and read to there.
+// A pointer in an interface is encoded from, and decoded to, the interface itself.
 func TestPointersInInterfacesAllocate(t *testing.T) {
 	r := newRound()
-	values := []any{counting(t, 2, 2), counting(t, 2, 2)}
+	values := []any{arange(t, 2, 2), arange(t, 2, 2)}
 	require.NoError(t, r.encode(&values))
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if err := r.encode(&values); err != nil {
@@ -120,7 +120,7 @@ func TestPointersInInterfacesAllocate(t *testing.T) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	r, args := newRound(), someArguments(b)
+	r, args := newRound(), sampleArguments(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := r.encode(args); err != nil {
@@ -131,7 +131,7 @@ func BenchmarkEncode(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	r, args := newRound(), someArguments(b)
+	r, args := newRound(), sampleArguments(b)
 	require.NoError(b, r.encode(args))
 	r.storages = []*tensor.Storage{args.Input.Storage()}
 	b.ReportAllocs()
@@ -143,7 +143,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkDecodeOtherVersion is the way of a type that has one more field here.
+// BenchmarkDecodeOtherVersion decodes to a type that has one field more than the sender's.
 func BenchmarkDecodeOtherVersion(b *testing.B) {
 	type newer struct {
 		arguments `tensorpipe:"-"`
@@ -154,7 +154,7 @@ func BenchmarkDecodeOtherVersion(b *testing.B) {
 		Input     *tensor.Tensor
 		More      int
 	}
-	r, args := newRound(), someArguments(b)
+	r, args := newRound(), sampleArguments(b)
 	require.NoError(b, r.encode(args))
 	r.storages = []*tensor.Storage{args.Input.Storage()}
 	b.ReportAllocs()
@@ -166,11 +166,11 @@ func BenchmarkDecodeOtherVersion(b *testing.B) {
 	}
 }
 
-// BenchmarkPeers sends the same arguments by this package and by gob, which is
-// given a connection of its own that has said what the types are long ago.
+// BenchmarkPeers compares this package with gob. The gob stream has sent its type
+// descriptions before the measurement.
 func BenchmarkPeers(b *testing.B) {
 	b.Run("codec", func(b *testing.B) {
-		r, args := newRound(), someArguments(b)
+		r, args := newRound(), sampleArguments(b)
 		r.storages = []*tensor.Storage{args.Input.Storage()}
 		b.ReportAllocs()
 		for b.Loop() {

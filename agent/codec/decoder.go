@@ -4,17 +4,16 @@ import (
 	"encoding/binary"
 	"math"
 	"reflect"
-	"unsafe"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Decoder reads one message after the other: Reset, Supply where there are
-// tensors, Decode for each value in the order of the sender, Finish. It keeps its
-// tables from one message to the next. It is for one goroutine.
+// Decoder decodes one message after the other. For each message, call Reset; Supply if there are
+// tensors; Decode for each value, in the order in which the sender encoded them; and Finish. A Decoder
+// reuses its memory for the next message. It must not be used concurrently.
 //
-// The methods named after types are for the application's own encodings, and
-// return an error that matches ErrCorrupt where the bytes are something else.
+// The methods named after types are for custom encodings. They return an error that matches ErrCorrupt
+// if the bytes of the message cannot be such a value.
 type Decoder struct {
 	registry *Registry
 	last     lastPlan
@@ -22,107 +21,105 @@ type Decoder struct {
 	state    state
 	err      error
 
-	cursor         // over the values; within own encodings, over theirs
-	values  []byte // all of them
-	depth   int
-	replays int  // objects being decoded that had been skipped
-	lost    bool // own encodings were skipped, and with them perhaps objects
+	cursor               // at the values; in a custom encoding, limited to its bytes
+	values        []byte // of all values
+	depth         int
+	replays       int  // nesting depth of skipped objects that are being decoded after all
+	customSkipped bool // a custom encoding, which may contain objects, was skipped
 
-	memory, elements, expanded int // what may still be taken
+	memory, elements, expanded int // remaining budgets
 
 	types    []typeEntry
 	matches  map[pair]*match
-	objects  []arrived
+	objects  []decodedObject
 	parts    []Part
 	views    []viewEntry
 	viewData []byte // the table of views
 	storages []*tensor.Storage
 	headers  []header
-	shape    [2 * tensor.MaxRank]int // of the view at hand, strides behind
+	shape    [2 * tensor.MaxRank]int // shape and strides of the view being decoded
 }
 
-// NewDecoder makes a Decoder. Call Reset before the first value.
+// NewDecoder returns a Decoder that decodes types registered in r within limits. Call Reset before the
+// first value.
 func NewDecoder(r *Registry, limits Limits) *Decoder {
 	return &Decoder{registry: r, limits: limits.withDefaults()}
 }
 
-// Reset begins a message and reads its tables, so that Parts and Header can be
-// asked before the tensors have come. The message must stay as it is as long as
-// values are decoded and headers used. The error matches ErrCorrupt or ErrLimit.
+// Reset begins a message and decodes its tables, so that Parts and Header can be used before the memory
+// of the tensors has arrived. The Decoder reads from message until Finish, and the results of Header
+// are part of it, so message must not change while either is in use. The error matches ErrCorrupt or
+// ErrLimit.
 func (d *Decoder) Reset(message []byte) error {
 	d.Forget()
-	d.err = d.front(message)
+	d.err = d.splitMessage(message)
 	return d.err
 }
 
-// Forget lets go of everything about the last message. Do that before a Decoder
-// rests in a pool.
+// Forget releases all references to the last message and its storages, for example before the Decoder
+// is returned to a pool. Call Reset before the next use.
 func (d *Decoder) Forget() {
 	d.state.reset()
-	d.depth, d.replays, d.lost = 0, 0, false
+	d.depth, d.replays, d.customSkipped = 0, 0, false
 	d.cursor, d.values, d.viewData = cursor{}, nil, nil
-	d.types = emptied(d.types)
+	d.types = cleared(d.types)
 	clear(d.matches)
-	d.objects = emptied(d.objects)
-	d.parts = emptied(d.parts)
-	d.views = emptied(d.views)
+	d.objects = cleared(d.objects)
+	d.parts = cleared(d.parts)
+	d.views = cleared(d.views)
 	d.storages = nil
-	d.headers = emptied(d.headers)
+	d.headers = cleared(d.headers)
 }
 
-// front cuts a message into values and tables.
-func (d *Decoder) front(message []byte) error {
+// splitMessage decodes the tables of a message, sets the budgets that its size allows, and places the
+// cursor at the first value. The error matches ErrCorrupt or ErrLimit. d must have been cleared by
+// Forget.
+func (d *Decoder) splitMessage(message []byte) error {
 	if len(message) > d.limits.Bytes {
-		return fault(ErrLimit, "message of %d bytes, at most %d", len(message), d.limits.Bytes)
+		return errorf(ErrLimit, "message of %d bytes, at most %d", len(message), d.limits.Bytes)
 	}
-	if len(message) < frontSize || message[0] != version {
-		return corrupt("no message of version %d", version)
+	if len(message) < prefixSize || message[0] != version {
+		return corruptf("no message of version %d", version)
 	}
 	n := binary.LittleEndian.Uint32(message[1:])
-	rest := message[frontSize:]
-	if uint64(n) > uint64(len(rest)) {
-		return corrupt("values of %d bytes in %d", n, len(rest))
+	body := message[prefixSize:]
+	if uint64(n) > uint64(len(body)) {
+		return corruptf("values of %d bytes in %d", n, len(body))
 	}
-	d.memory = min(d.limits.Memory, slack+times(factor, len(message)))
+	d.memory = min(d.limits.Memory, minMemory+times(memoryFactor, len(message)))
 	d.elements, d.expanded = d.limits.Elements, d.limits.ExpandedBytes
-	tables := cursor{data: rest[n:]}
-	if err := d.tables(&tables); err != nil {
+	tables := cursor{data: body[n:]}
+	err := d.readTypes(&tables)
+	if err == nil {
+		err = d.readParts(&tables)
+	}
+	if err == nil {
+		err = d.readViews(&tables)
+	}
+	if err == nil {
+		err = d.readHeaders(&tables)
+	}
+	if err != nil {
 		return err
 	}
-	if tables.left() > 0 {
-		return corrupt("%d bytes behind the message", tables.left())
+	if tables.remaining() > 0 {
+		return corruptf("%d bytes after the message", tables.remaining())
 	}
-	d.values = rest[:n:n]
+	d.values = body[:n:n]
 	d.cursor = cursor{data: d.values}
 	return nil
 }
 
-// tables reads what lies behind the values.
-func (d *Decoder) tables(c *cursor) error {
-	if err := d.readTypes(c); err != nil {
-		return err
-	}
-	if err := d.readParts(c); err != nil {
-		return err
-	}
-	if err := d.readViews(c); err != nil {
-		return err
-	}
-	return d.readHeaders(c)
-}
-
-// Decode reads the next value into what ptr points to, and overwrites it. Of a
-// struct, fields that the sender does not have become zero; what it has and ptr
-// has not is skipped. A value that the sender encoded from an interface is
-// decoded to an interface: Decode(new(any)).
+// Decode decodes the next value into the variable that ptr points to, which it
+// overwrites. Struct fields that the sender does not have become zero; fields that only
+// the sender has are skipped. A value that was encoded from an interface is decoded to
+// an interface: Decode(new(any)).
 //
-// An encoding of the application's own may call it for a part of its value, which
-// the sender wrote with Encode.
+// A custom encoding may call Decode for a part of its value that it wrote with Encode.
 //
-// The error is an *Error that matches ErrCorrupt, ErrLimit, ErrType or ErrStorage;
-// or it is what an encoding of the application's own returned, or one of package
-// tensor. What ptr points to may then have been written in part. After an error
-// the message is lost, and all calls return it until Reset.
+// The error is an *Error that matches ErrCorrupt, ErrLimit, ErrType or ErrStorage, or
+// the error of a custom encoding or of package tensor. The variable may then be partly
+// written. After an error all calls return it until Reset.
 func (d *Decoder) Decode(ptr any) error {
 	if d.err != nil {
 		return d.err
@@ -135,44 +132,39 @@ func (d *Decoder) decode(ptr any) error {
 	depth := d.depth
 	v := reflect.ValueOf(ptr)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
-		return fault(ErrUnsupported, "%T: want a pointer to where the value goes", ptr)
+		return errorf(ErrUnsupported, "%T: want a pointer to the variable", ptr)
 	}
 	t := v.Type().Elem()
-	err := d.decodeRoot(t, v.UnsafePointer())
+	var entry *typeEntry
+	n, err := d.uvarint()
+	if err == nil {
+		entry, err = d.typeEntry(n)
+	}
+	if err == nil {
+		var p *plan
+		var s *schema
+		if p, s, err = d.resolve(entry, t); err == nil {
+			err = p.decode(d, s, v.UnsafePointer())
+		}
+	}
 	if err != nil {
-		return at(err, root(t, depth))
+		return addSegment(err, root(t, depth))
 	}
 	return nil
 }
 
-func (d *Decoder) decodeRoot(t reflect.Type, to unsafe.Pointer) error {
-	n, err := d.uvarint()
-	if err != nil {
-		return err
-	}
-	entry, err := d.typeEntry(n)
-	if err != nil {
-		return err
-	}
-	p, s, err := d.resolve(entry, t)
-	if err != nil {
-		return err
-	}
-	return p.decode(d, s, to)
-}
-
-// Finish ends a message. The error is that of an earlier call, or matches
-// ErrCorrupt if there are values that nobody decoded.
+// Finish ends a message. It returns the error of an earlier call, or one that matches ErrCorrupt if
+// there are values that were not decoded, and otherwise nil.
 func (d *Decoder) Finish() error {
-	if d.err == nil && d.left() > 0 {
-		d.err = corrupt("%d bytes of values behind the last", d.left())
+	if d.err == nil && d.remaining() > 0 {
+		d.err = corruptf("%d bytes of values were not decoded", d.remaining())
 	}
 	return d.err
 }
 
 func (d *Decoder) enter() error {
 	if d.depth >= d.limits.Depth {
-		return fault(ErrLimit, "nested more than %d deep", d.limits.Depth)
+		return errorf(ErrLimit, "nested more than %d deep", d.limits.Depth)
 	}
 	d.depth++
 	return nil
@@ -180,88 +172,168 @@ func (d *Decoder) enter() error {
 
 func (d *Decoder) leave() { d.depth-- }
 
-// spend takes from the memory that the values may take.
-func (d *Decoder) spend(bytes int) error {
+// charge subtracts bytes from the memory that decoding this message may still allocate. It must be
+// called before the allocation. The error matches ErrLimit if bytes is negative or more than the rest.
+func (d *Decoder) charge(bytes int) error {
 	if bytes < 0 || bytes > d.memory {
-		return fault(ErrLimit, "values take more memory than Limits.Memory and the size of the message allow")
+		return errorf(ErrLimit, "values take more memory than Limits.Memory and the size of the message allow")
 	}
 	d.memory -= bytes
 	return nil
 }
 
-// spendElements takes memory for n elements.
-func (d *Decoder) spendElements(n, size int) error {
+// chargeElements subtracts n from the elements, and n*size bytes from the memory, that decoding this
+// message may still allocate. The error matches ErrLimit if either budget is exceeded.
+func (d *Decoder) chargeElements(n, size int) error {
 	if n > d.elements {
-		return fault(ErrLimit, "slices and maps of more than %d elements", d.limits.Elements)
+		return errorf(ErrLimit, "slices and maps of more than %d elements", d.limits.Elements)
 	}
 	d.elements -= n
 	if size > 0 && n > math.MaxInt/size {
-		return d.spend(math.MaxInt)
+		return d.charge(math.MaxInt)
 	}
-	return d.spend(n * size)
+	return d.charge(n * size)
 }
 
-// length is the number of elements of a slice or map of which each takes at
-// least so many bytes.
+// length reads the number of elements of a slice or map; isNil reports whether it is nil. each is the
+// minimum size of an element in bytes. The error matches ErrCorrupt, also if the remaining bytes are
+// too few for n elements.
 func (d *Decoder) length(each int) (n int, isNil bool, err error) {
 	n, err = d.size()
 	if err != nil || n == 0 {
 		return 0, true, err
 	}
-	if n--; n > d.left()/max(each, 1) && each > 0 {
-		return 0, false, corrupt("byte %d: %d elements of at least %d bytes in %d bytes", d.pos, n, each, d.left())
+	if n--; n > d.remaining()/max(each, 1) && each > 0 {
+		return 0, false, corruptf("byte %d: %d elements of at least %d bytes in %d bytes", d.pos, n, each, d.remaining())
 	}
 	return n, false, nil
 }
 
-// Uint reads what Encoder.Uint wrote.
+// Uint reads a number that Encoder.Uint wrote.
 func (d *Decoder) Uint() (uint64, error) { return d.uvarint() }
 
-// Int reads what Encoder.Int wrote.
+// Int reads a number that Encoder.Int wrote.
 func (d *Decoder) Int() (int64, error) { return d.varint() }
 
-// Bool reads what Encoder.Bool wrote.
+// Bool reads a value that Encoder.Bool wrote.
 func (d *Decoder) Bool() (bool, error) {
 	b, err := d.byte()
 	if b > 1 {
-		return false, corrupt("byte %d: no bool", d.pos-1)
+		return false, corruptf("byte %d: not a bool", d.pos-1)
 	}
 	return b == 1, err
 }
 
-// Float64 reads what Encoder.Float64 wrote.
+// Float64 reads a number that Encoder.Float64 wrote.
 func (d *Decoder) Float64() (v float64, err error) {
-	p, err := d.take(8)
+	p, err := d.next(8)
 	if err != nil {
 		return 0, err
 	}
 	return math.Float64frombits(binary.LittleEndian.Uint64(p)), nil
 }
 
-// String reads what Encoder.String wrote.
+// String reads a text that Encoder.String wrote. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) String() (string, error) {
 	p, err := d.text()
 	if err == nil {
-		err = d.spend(len(p))
+		err = d.charge(len(p))
 	}
 	return string(p), err
 }
 
-// Bytes reads what Encoder.Bytes wrote. It is a copy.
+// Bytes reads bytes that Encoder.Bytes wrote and returns a copy of them, which is never nil unless
+// there is an error that matches ErrCorrupt or ErrLimit.
 func (d *Decoder) Bytes() ([]byte, error) {
 	p, err := d.text()
 	if err == nil {
-		err = d.spend(len(p))
+		err = d.charge(len(p))
 	}
 	return append([]byte{}, p...), err
 }
 
-// Tensor reads what Encoder.Tensor wrote. A tensor that was written several
-// times is the same one each time.
+// Tensor reads a tensor that Encoder.Tensor wrote; nil if nil was written. It is a view of the storages
+// given to Supply. If the sender wrote the same tensor several times, each call returns the same one.
+// The error matches ErrCorrupt, ErrLimit or ErrStorage, or is one of package tensor.
 func (d *Decoder) Tensor() (*tensor.Tensor, error) {
 	n, err := d.uvarint()
 	if err != nil || n == 0 {
 		return nil, err
 	}
 	return d.view(n - 1)
+}
+
+// cursor reads numbers and bytes from data, from position pos on. The errors of its methods match
+// ErrCorrupt.
+type cursor struct {
+	data []byte
+	pos  int
+}
+
+func (c *cursor) remaining() int { return len(c.data) - c.pos }
+
+func (c *cursor) uvarint() (uint64, error) {
+	if c.pos < len(c.data) && c.data[c.pos] < 0x80 {
+		c.pos++
+		return uint64(c.data[c.pos-1]), nil
+	}
+	v, n := binary.Uvarint(c.data[c.pos:])
+	if n <= 0 {
+		return 0, corruptf("byte %d: no number", c.pos)
+	}
+	c.pos += n
+	return v, nil
+}
+
+func (c *cursor) varint() (int64, error) {
+	v, err := c.uvarint()
+	return int64(v>>1) ^ -int64(v&1), err
+}
+
+// size reads a number. The error matches ErrCorrupt if the number does not fit in an int.
+func (c *cursor) size() (int, error) {
+	v, err := c.uvarint()
+	if err == nil && v > math.MaxInt {
+		err = corruptf("byte %d: the number %d is too large for a size", c.pos, v)
+	}
+	return int(v), err
+}
+
+// count reads a number of items. The error matches ErrCorrupt if the remaining bytes are too few for
+// that many items of at least each bytes, which must be positive.
+func (c *cursor) count(each int) (int, error) {
+	n, err := c.size()
+	if err == nil && n > c.remaining()/each {
+		err = corruptf("byte %d: %d items of at least %d bytes in %d bytes", c.pos, n, each, c.remaining())
+	}
+	return n, err
+}
+
+// next consumes and returns the next n bytes, which are part of data, not a copy. The error matches
+// ErrCorrupt if fewer remain.
+func (c *cursor) next(n int) ([]byte, error) {
+	if n < 0 || n > c.remaining() {
+		return nil, corruptf("byte %d: %d bytes, but %d remain", c.pos, n, c.remaining())
+	}
+	p := c.data[c.pos : c.pos+n : c.pos+n]
+	c.pos += n
+	return p, nil
+}
+
+// text reads a length and returns that many bytes, which are part of data, not a copy. The error
+// matches ErrCorrupt if fewer remain.
+func (c *cursor) text() ([]byte, error) {
+	n, err := c.size()
+	if err != nil {
+		return nil, err
+	}
+	return c.next(n)
+}
+
+func (c *cursor) byte() (byte, error) {
+	if c.pos >= len(c.data) {
+		return 0, corruptf("byte %d: unexpected end", c.pos)
+	}
+	c.pos++
+	return c.data[c.pos-1], nil
 }

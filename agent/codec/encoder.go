@@ -10,11 +10,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Encoder makes one message after the other: Reset, then Encode for each value,
-// then Finish. It keeps its tables from one message to the next, so that small
-// messages take no memory; keep it, or pool it. It is for one goroutine.
+// Encoder encodes one message after the other. For each, call Reset, then Encode for
+// each value, then Finish. An Encoder reuses its memory, so that small messages do not
+// allocate; keep it, or put it into a pool. It must not be used concurrently.
 //
-// The methods named after types are for the application's own encodings.
+// The methods named after types are for custom encodings.
 type Encoder struct {
 	registry *Registry
 	last     lastPlan
@@ -28,55 +28,56 @@ type Encoder struct {
 
 	finished bool
 
-	types      index[typeKey]
-	uses       []typeUse
-	objects    index[object]
-	unfinished []bool // for each object
-	visits     map[visit]struct{}
-	views      index[*tensor.Tensor]
-	storages   index[*tensor.Storage]
-	pieces     []piece // for each view
-	order      []int   // views, sorted for cutting
-	parts      []pipe.Tensor
-	owners     []*tensor.Storage // of the parts
-	headers    []header
+	types        index[typeKey]
+	typeRows     []typeRow
+	objects      index[object]
+	unfinished   []bool // for each object
+	visits       map[visit]struct{}
+	views        index[*tensor.Tensor]
+	storages     index[*tensor.Storage]
+	extents      []extent // of each view
+	order        []int    // indices of extents, sorted by storage and position
+	parts        []pipe.Tensor
+	partStorages []*tensor.Storage // of the parts
+	headers      []header
 }
 
-// NewEncoder makes an Encoder. Of the limits only Depth counts.
+// NewEncoder returns an Encoder of types registered in r, which is ready for the first message. Of
+// limits it uses only Depth.
 func NewEncoder(r *Registry, limits Limits) *Encoder {
 	e := &Encoder{registry: r, limits: limits.withDefaults()}
 	e.Reset(nil)
 	return e
 }
 
-// Reset begins a message, which is appended to dst, and lets go of everything
-// about the last one. Do that before an Encoder rests in a pool.
+// Reset begins a message and releases all references to the last one. The message is appended to dst,
+// whose memory the Encoder uses until Finish. Call Reset(nil) before the Encoder is returned to a pool.
 func (e *Encoder) Reset(dst []byte) {
 	e.state.reset()
 	e.start, e.depth, e.err, e.finished = len(dst), 0, nil, false
 	e.buf = append(dst, version, 0, 0, 0, 0)
 	e.types.reset()
-	e.uses = emptied(e.uses)
+	e.typeRows = cleared(e.typeRows)
 	e.objects.reset()
 	e.unfinished = e.unfinished[:0]
 	clear(e.visits)
 	e.views.reset()
 	e.storages.reset()
-	e.pieces = emptied(e.pieces)
-	e.parts = emptied(e.parts)
-	e.owners = emptied(e.owners)
-	e.headers = emptied(e.headers)
+	e.extents = cleared(e.extents)
+	e.parts = cleared(e.parts)
+	e.partStorages = cleared(e.partStorages)
+	e.headers = cleared(e.headers)
 }
 
-// Encode appends the value that ptr points to. To let the other end choose the
-// type by its name point to an interface, as in Encode(new(any)).
+// Encode appends the value that ptr points to. If ptr points to an interface, as in Encode(new(any)),
+// the message carries the name of the dynamic type. The value must not change until Encode returns, and
+// the memory of its tensors not until the message has been sent.
 //
-// An encoding of the application's own may call it for a part of its value.
+// A custom encoding may call Encode for a part of its value.
 //
-// The error is an *Error that matches ErrUnsupported, ErrCycle, ErrType for an
-// unregistered type in an interface, or ErrLimit; or it is what an encoding of
-// the application's own returned, with the path. After an error the message is
-// lost, and all calls return it until Reset.
+// The error is an *Error that matches ErrUnsupported, ErrCycle, ErrLimit, or ErrType for an
+// unregistered type in an interface; or it is the error of a custom encoding, with the path. After an
+// error all calls return it until Reset.
 func (e *Encoder) Encode(ptr any) error {
 	if err := e.usable(); err != nil {
 		return err
@@ -85,10 +86,10 @@ func (e *Encoder) Encode(ptr any) error {
 	return e.err
 }
 
-// usable is an error if the message is lost or has its end.
+// usable returns an error if an earlier call failed or the message is finished.
 func (e *Encoder) usable() error {
 	if e.err == nil && e.finished {
-		e.err = fault(ErrUnsupported, "the message is finished, more needs a Reset")
+		e.err = errorf(ErrUnsupported, "the message is finished: call Reset first")
 	}
 	return e.err
 }
@@ -97,22 +98,23 @@ func (e *Encoder) encode(ptr any) error {
 	depth := e.depth
 	v := reflect.ValueOf(ptr)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
-		return fault(ErrUnsupported, "%T: want a pointer to the value", ptr)
+		return errorf(ErrUnsupported, "%T: want a pointer to the value", ptr)
 	}
 	t := v.Type().Elem()
 	p, err := e.last.of(e.registry, t)
 	if err == nil {
-		e.Uint(uint64(e.use(typeKey{t, false}, p, "", false)))
+		e.Uint(uint64(e.typeIndex(typeKey{t, false}, p, "", false)))
 		err = p.encode(e, v.UnsafePointer())
 	}
 	if err != nil {
-		return at(err, root(t, depth))
+		return addSegment(err, root(t, depth))
 	}
 	return nil
 }
 
-// root is the segment of a path for a type at its beginning or, in an encoding of
-// the application's own, in its middle.
+// root returns the segment of an error's path for a value of type t given to Encode or Decode. depth is
+// the nesting depth of the call: if it is not 0, a custom encoding made the call and the segment is in
+// the middle of the path.
 func root(t reflect.Type, depth int) string {
 	if depth > 0 {
 		return ".(" + t.String() + ")"
@@ -120,13 +122,14 @@ func root(t reflect.Type, depth int) string {
 	return t.String()
 }
 
-// Finish ends the message and returns it: dst and the bytes behind it, and the
-// tensors that travel with them, in the order of [Decoder.Parts]. The target
-// devices are open, the caller may set them. Bytes and tensors must stay as they
-// are until they have left; the list of tensors is good until Reset. The tensors
-// refer to the memory of those that were encoded.
+// Finish ends the message. It returns the slice given to Reset with the message appended, and the
+// tensors to send with it, in the order of [Decoder.Parts]. The caller may set their target devices.
+// Bytes and tensors must not change until they have been sent; the slice of tensors is valid until
+// Reset. The tensors refer to the memory of the encoded ones, or to copies where that saves much
+// memory.
 //
-// The error is that of Encode, or one of package tensor.
+// The error is that of an earlier call, one that matches ErrLimit or ErrUnsupported, or one of package
+// tensor.
 func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 	if err := e.usable(); err != nil {
 		return nil, nil, err
@@ -138,45 +141,53 @@ func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 	return e.buf, e.parts, nil
 }
 
-// Storages returns, for each tensor that Finish returned, the storage in whose memory it
-// lies: the tensor keeps the whole storage reachable, however small a part of it the tensor
-// is. The list is valid until Reset.
-func (e *Encoder) Storages() []*tensor.Storage { return e.owners }
+// Storages returns, for each tensor that Finish returned, the storage that contains its memory. The
+// tensor keeps the whole storage reachable, even if it uses a small part. The slice is valid until
+// Reset.
+func (e *Encoder) Storages() []*tensor.Storage { return e.partStorages }
 
 func (e *Encoder) finish() error {
-	values := len(e.buf) - e.start - frontSize
+	values := len(e.buf) - e.start - prefixSize
 	if uint64(values) > math.MaxUint32 {
-		return fault(ErrLimit, "values of %d bytes", values)
+		return errorf(ErrLimit, "values of %d bytes", values)
 	}
 	binary.LittleEndian.PutUint32(e.buf[e.start+1:], uint32(values))
-	e.appendTypes()
+	e.Uint(uint64(len(e.typeRows)))
+	for _, u := range e.typeRows {
+		text, hash := u.plan.encoded()
+		e.String(u.name)
+		e.Bool(u.pointer)
+		e.buf = binary.LittleEndian.AppendUint64(e.buf, hash)
+		e.Uint(uint64(len(text)))
+		e.buf = append(e.buf, text...)
+	}
 	if err := e.appendTensors(); err != nil {
 		return err
 	}
 	return e.appendHeaders()
 }
 
-// visit is a slice or a map on the way from the root to what is encoded now.
+// visit identifies a slice or map that is being encoded, to detect one that contains itself.
 type visit struct {
 	address unsafe.Pointer
 	n       int
 	typ     reflect.Type
 }
 
-// watch is the depth from which slices and maps are remembered, to find those
-// that contain themselves.
-const watch = 32
+// cycleCheckDepth is the depth from which slices and maps are recorded in visits, to
+// detect those that contain themselves.
+const cycleCheckDepth = 32
 
 func (e *Encoder) enter(address unsafe.Pointer, n int, t reflect.Type) (visit, error) {
 	if err := e.descend(); err != nil {
 		return visit{}, err
 	}
 	v := visit{address, n, t}
-	if e.depth <= watch {
+	if e.depth <= cycleCheckDepth {
 		return v, nil
 	}
 	if _, ok := e.visits[v]; ok {
-		return v, fault(ErrCycle, "by way of a %v", t)
+		return v, errorf(ErrCycle, "through a %v", t)
 	}
 	if e.visits == nil {
 		e.visits = map[visit]struct{}{}
@@ -186,7 +197,7 @@ func (e *Encoder) enter(address unsafe.Pointer, n int, t reflect.Type) (visit, e
 }
 
 func (e *Encoder) leave(v visit) {
-	if e.depth > watch {
+	if e.depth > cycleCheckDepth {
 		delete(e.visits, v)
 	}
 	e.depth--
@@ -194,13 +205,13 @@ func (e *Encoder) leave(v visit) {
 
 func (e *Encoder) descend() error {
 	if e.depth >= e.limits.Depth {
-		return fault(ErrLimit, "nested more than %d deep", e.limits.Depth)
+		return errorf(ErrLimit, "nested more than %d deep", e.limits.Depth)
 	}
 	e.depth++
 	return nil
 }
 
-// Uint appends a number in 1 to 10 bytes.
+// Uint appends v in 1 to 10 bytes.
 func (e *Encoder) Uint(v uint64) {
 	if v < 0x80 {
 		e.buf = append(e.buf, byte(v))
@@ -209,10 +220,10 @@ func (e *Encoder) Uint(v uint64) {
 	e.buf = binary.AppendUvarint(e.buf, v)
 }
 
-// Int appends a number in 1 to 10 bytes.
+// Int appends v in 1 to 10 bytes.
 func (e *Encoder) Int(v int64) { e.Uint(uint64(v<<1) ^ uint64(v>>63)) }
 
-// Bool appends one byte.
+// Bool appends v as one byte.
 func (e *Encoder) Bool(v bool) {
 	b := byte(0)
 	if v {
@@ -221,22 +232,22 @@ func (e *Encoder) Bool(v bool) {
 	e.buf = append(e.buf, b)
 }
 
-// Float64 appends 8 bytes.
+// Float64 appends v in 8 bytes.
 func (e *Encoder) Float64(v float64) {
 	e.buf = binary.LittleEndian.AppendUint64(e.buf, math.Float64bits(v))
 }
 
-// String appends a text and its length.
+// String appends the length of v and its bytes.
 func (e *Encoder) String(v string) { e.buf = appendString(e.buf, v) }
 
-// Bytes appends bytes and their number.
+// Bytes appends the length of v and a copy of its bytes.
 func (e *Encoder) Bytes(v []byte) {
 	e.Uint(uint64(len(v)))
 	e.buf = append(e.buf, v...)
 }
 
-// Tensor lets a tensor, or nil, travel with the message. The error is
-// tensor.ErrReleased.
+// Tensor appends a reference to t, which may be nil. The memory of t is sent with the message and must
+// not change until the message has been sent. The error is tensor.ErrReleased.
 func (e *Encoder) Tensor(t *tensor.Tensor) error {
 	if t == nil {
 		e.Uint(0)
@@ -249,8 +260,74 @@ func (e *Encoder) Tensor(t *tensor.Tensor) error {
 			return err
 		}
 		n = e.views.add(t)
-		e.pieces = append(e.pieces, e.piece(t, buf))
+		e.extents = append(e.extents, e.extent(t, buf))
 	}
 	e.Uint(uint64(n) + 1)
 	return nil
+}
+
+// index assigns the numbers 0, 1, ... to keys in the order of their addition. Up to linearMax keys are
+// searched one by one, which is faster than a map and needs no memory.
+type index[K comparable] struct {
+	keys      []K
+	positions map[K]int // used with more than linearMax keys
+}
+
+// linearMax bounds the keys that are searched one by one.
+const linearMax = 16
+
+func (x *index[K]) find(k K) (position int, ok bool) {
+	if len(x.keys) > linearMax {
+		position, ok = x.positions[k]
+		return position, ok
+	}
+	for i := range x.keys {
+		if x.keys[i] == k {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// add appends k, which must not be in the index, and returns its number.
+func (x *index[K]) add(k K) int {
+	position := len(x.keys)
+	x.keys = append(x.keys, k)
+	switch {
+	case position > linearMax:
+		x.positions[k] = position
+	case position == linearMax:
+		if x.positions == nil {
+			x.positions = make(map[K]int, 2*linearMax)
+		}
+		for i, k := range x.keys {
+			x.positions[k] = i
+		}
+	}
+	return position
+}
+
+// reset removes all keys. It keeps the memory for the next message unless there were more than
+// maxRetained keys.
+func (x *index[K]) reset() {
+	if len(x.keys) > maxRetained {
+		*x = index[K]{}
+		return
+	}
+	clear(x.keys)
+	x.keys = x.keys[:0]
+	clear(x.positions)
+}
+
+// maxRetained bounds the entries of a table for which memory is kept between messages.
+const maxRetained = 1024
+
+// cleared sets the elements of s to zero and returns s with length 0; or nil, so that the memory is
+// freed, if s has a capacity of more than maxRetained. Elements beyond the length of s are not cleared.
+func cleared[T any](s []T) []T {
+	if cap(s) > maxRetained {
+		return nil
+	}
+	clear(s)
+	return s[:0]
 }

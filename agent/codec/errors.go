@@ -1,50 +1,49 @@
 package codec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 )
 
-// Errors that the errors of this package match, see errors.Is. All come as an
-// [*Error], which says where in the value.
+// Causes of an [*Error], which also has the path to the value. Match them with errors.Is.
 var (
-	// ErrCorrupt says that bytes are no message: the peer is broken or speaks
-	// another version.
+	// ErrCorrupt: the bytes are not a valid message. The peer is faulty or uses another
+	// version of the format.
 	ErrCorrupt = errors.New("corrupt message")
 
-	// ErrLimit says that a message or a value is larger or deeper than [Limits]
-	// allow. If the peer is trusted, raise the limit.
+	// ErrLimit: a message or a value is larger or deeper than [Limits] allow. If the peer
+	// is trusted, raise the limit.
 	ErrLimit = errors.New("beyond the limit")
 
-	// ErrType says that a value does not fit the Go type it was to go to, or
-	// that a type in an interface is not registered. Where two types are at odds
-	// the error holds a [*TypeError].
+	// ErrType: a value does not fit the Go type to which it is decoded, or the type of a
+	// value in an interface is not registered. If two types do not match, the error
+	// wraps a [*TypeError].
 	ErrType = errors.New("type does not fit")
 
-	// ErrCycle says that a value contains itself. Break the cycle, or give its
-	// type an encoding of its own.
+	// ErrCycle: a value contains itself. Break the cycle, or give the type a custom
+	// encoding.
 	ErrCycle = errors.New("value contains itself")
 
-	// ErrUnsupported says that values of a type cannot travel, as channels and
-	// unexported fields. Leave the field out with the tag `tensorpipe:"-"`, or
-	// give the type an encoding of its own.
-	ErrUnsupported = errors.New("cannot travel")
+	// ErrUnsupported: values of the type cannot be encoded, for example channels and
+	// unexported fields. Omit the field with the tag `tensorpipe:"-"`, or give the type a
+	// custom encoding.
+	ErrUnsupported = errors.New("cannot be encoded")
 
-	// ErrStorage says that the memory given to [Decoder.Supply] is not that of
-	// the message, or that none was given.
+	// ErrStorage: the storages given to [Decoder.Supply] do not have the sizes of the
+	// parts, or Supply was not called.
 	ErrStorage = errors.New("memory of tensors does not fit the message")
 
-	// ErrRegistered says that a name or a type has been registered before as
-	// something else.
+	// ErrRegistered: the name or the type is already registered as something else.
 	ErrRegistered = errors.New("registered before")
 )
 
-// Error says what is wrong, and in which part of the value.
+// Error is the error of encoding or decoding a value, with the path to the value that caused it.
 type Error struct {
-	Err error // what is wrong
+	Err error // the cause
 
-	segments []string // of the path, the innermost first
+	segments []string // of the path, innermost first
 }
 
 func (e *Error) Error() string {
@@ -57,18 +56,18 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// shown is how many segments of either end of a long path are shown.
-const shown = 16
+// pathEnds is the number of segments that Path shows at each end of a long path.
+const pathEnds = 16
 
-// Path leads from the value given to Encode or Decode to the part at fault, as
-// in "Args.Layers[3].Weight"; "" where the message as a whole is. The middle of
-// a long path is left out.
+// Path returns the path from the value given to Encode or Decode to the part that caused
+// the error, as in "Args.Layers[3].Weight", or "" if the whole message did. The middle
+// of a long path is omitted.
 func (e *Error) Path() string {
 	var path strings.Builder
 	n := len(e.segments)
 	for i := n - 1; i >= 0; i-- {
-		if from := n - shown; n > 2*shown && i < from && i >= shown {
-			if i == shown {
+		if from := n - pathEnds; n > 2*pathEnds && i < from && i >= pathEnds {
+			if i == pathEnds {
 				path.WriteString("(...)")
 			}
 			continue
@@ -78,8 +77,12 @@ func (e *Error) Path() string {
 	return strings.TrimPrefix(path.String(), ".")
 }
 
-// at adds a segment to the front of the path of an error on its way up.
-func at(err error, segment string) error {
+// addSegment returns err as an *Error with a segment added to the front of its path; nil if err is nil.
+// It changes an err that is an *Error already.
+func addSegment(err error, segment string) error {
+	if err == nil {
+		return nil
+	}
 	e, ok := err.(*Error)
 	if !ok {
 		e = &Error{Err: err}
@@ -88,17 +91,18 @@ func at(err error, segment string) error {
 	return e
 }
 
-// fault is an error that matches a sentinel.
-func fault(sentinel error, format string, args ...any) error {
+// errorf returns an *Error with an empty path that matches sentinel.
+func errorf(sentinel error, format string, args ...any) error {
 	return &Error{Err: fmt.Errorf("%w: %s", sentinel, fmt.Sprintf(format, args...))}
 }
 
-func corrupt(format string, args ...any) error { return fault(ErrCorrupt, format, args...) }
+func corruptf(format string, args ...any) error { return errorf(ErrCorrupt, format, args...) }
 
-// TypeError says which two types are at odds. It matches ErrType.
+// TypeError reports a type in a message that does not match the Go type to which it is decoded. It
+// matches ErrType.
 type TypeError struct {
-	Wire string // the type in the message, in the words of its sender
-	Go   string // the type here
+	Wire string // the type in the message, as its sender describes it
+	Go   string // the type to which it is decoded
 }
 
 func (e *TypeError) Error() string {
@@ -107,3 +111,45 @@ func (e *TypeError) Error() string {
 
 // Unwrap returns ErrType.
 func (e *TypeError) Unwrap() error { return ErrType }
+
+// Limits bounds the resources that decoding one message uses. A zero field stands for its
+// default.
+type Limits struct {
+	// Depth bounds the nesting of values: each pointer, slice, map, interface and wrapped
+	// error counts as one. It applies to encoding too. Default 1000.
+	Depth int
+
+	// Bytes bounds the size of a message without its tensors. Default 1 GiB.
+	Bytes int
+
+	// Memory bounds the memory of the decoded values in bytes, without tensors. A message
+	// gets at most 1 MiB plus 64 times its size in any case. Default 1 GiB.
+	Memory int
+
+	// Elements bounds the elements of all slices and maps of a message. Default 1<<28.
+	Elements int
+
+	// ExpandedBytes bounds the bytes by which all tensors of a message exceed their
+	// memory, through strides that use elements more than once, as Expand does. Default
+	// 1 GiB.
+	ExpandedBytes int
+}
+
+func (l Limits) withDefaults() Limits {
+	l.Depth = cmp.Or(l.Depth, 1000)
+	l.Bytes = cmp.Or(l.Bytes, 1<<30)
+	l.Memory = cmp.Or(l.Memory, 1<<30)
+	l.Elements = cmp.Or(l.Elements, 1<<28)
+	l.ExpandedBytes = cmp.Or(l.ExpandedBytes, 1<<30)
+	return l
+}
+
+const (
+	// minMemory is the memory that even the smallest message may use.
+	minMemory = 1 << 20
+
+	// memoryFactor bounds the memory of values relative to their encoded size: an empty
+	// string takes 1 byte in the message and 16 in memory, a nil slice 24, and maps have
+	// spare capacity.
+	memoryFactor = 64
+)

@@ -15,8 +15,8 @@ type gradients struct {
 	Cause  error
 }
 
-// The bytes and the memory of the tensors go to the other end; here they stay
-// in the process.
+// A program sends the bytes and the memory of the tensors to another process; here both
+// stay in this one.
 func Example() {
 	registry := codec.NewRegistry()
 	errDiverged := errors.New("loss is not a number")
@@ -36,7 +36,7 @@ func Example() {
 		fmt.Println(err)
 	}
 	data, tensors, err := e.Finish()
-	fmt.Println(len(tensors), "storage travels", err)
+	fmt.Println(len(tensors), "storage is sent", err)
 
 	d := codec.NewDecoder(registry, codec.Limits{})
 	if err := d.Reset(data); err != nil {
@@ -61,9 +61,9 @@ func Example() {
 	e.Reset(nil)
 	fmt.Println(e.Encode(&map[string]withLock{}))
 	// Output:
-	// 1 storage travels <nil>
+	// 1 storage is sent <nil>
 	// <nil> <nil>
 	// 7 f32[3,2] f32[2] step 7: loss is not a number true
 	// true
-	// codec: map[string]codec_test.withLock[].Ready: cannot travel: chan bool
+	// codec: map[string]codec_test.withLock[].Ready: cannot be encoded: chan bool
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// supplies makes memory for what a message claims, as long as that is little.
+// supplies allocates the memory of all parts, if the message claims only a little.
 func supplies(d *Decoder) (storages []*tensor.Storage, ok bool) {
-	left := 1 << 16
+	remaining := 1 << 16
 	for _, p := range d.Parts() {
-		if p.Bytes > left {
+		if p.Bytes > remaining {
 			return nil, false
 		}
-		left -= p.Bytes
+		remaining -= p.Bytes
 		s, err := tensor.Heap{}.Alloc(p.Bytes)
 		if err != nil {
 			return nil, false
@@ -26,8 +26,8 @@ func supplies(d *Decoder) (storages []*tensor.Storage, ok bool) {
 	return storages, true
 }
 
-// FuzzDecode decodes arbitrary bytes to types that know all of the fields, some
-// or none, and what could be decoded must be what is encoded again.
+// FuzzDecode decodes arbitrary bytes to types that have all, some or none of the fields.
+// Values that can be decoded must encode to an equal message.
 func FuzzDecode(f *testing.F) {
 	r := NewRegistry()
 	data, _ := sample(f, r)
@@ -36,7 +36,7 @@ func FuzzDecode(f *testing.F) {
 	shared := &node{Name: "x"}
 	for _, ptr := range []any{
 		&node{Name: "a", Next: shared, More: []*node{shared}, Any: shared, Map: map[string]*node{"k": shared}},
-		ptr(any(&old{Name: "n", Map: map[string]*part1{}})), ptr(any(counting(f, 2, 3))), ptr(any([]any{1, "a", errMine})), &old{}, &young{},
+		ptr(any(&old{Name: "n", Map: map[string]*part1{}})), ptr(any(arange(f, 2, 3))), ptr(any([]any{1, "a", errMine})), &old{}, &young{},
 	} {
 		if boxed, ok := ptr.(*any); ok && reflect.TypeOf(*boxed) == reflect.TypeFor[*old]() {
 			require.NoError(f, r.Register("old", old{}))
@@ -74,21 +74,20 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzSchema reads arbitrary descriptions of types, which are what is written
-// again.
+// FuzzSchema reads arbitrary schemas. Those that are valid must encode to the same bytes.
 func FuzzSchema(f *testing.F) {
 	r := NewRegistry()
 	for _, t := range []reflect.Type{reflect.TypeFor[everything](), reflect.TypeFor[young](), reflect.TypeFor[[3][]*node]()} {
 		p, err := r.plan(t)
 		require.NoError(f, err)
-		text, _ := p.written()
+		text, _ := p.encoded()
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		left := 1 << 22
+		remaining := 1 << 22
 		s, err := readSchema(text, func(n int) error {
-			if left -= n; left < 0 {
-				return fault(ErrLimit, "memory")
+			if remaining -= n; remaining < 0 {
+				return errorf(ErrLimit, "memory")
 			}
 			return nil
 		})
@@ -97,7 +96,7 @@ func FuzzSchema(f *testing.F) {
 			return
 		}
 		require.LessOrEqual(t, len(s.String()), 32*len(text), "it ends")
-		again, _ := s.written()
+		again, _ := s.encoded()
 		same, err := readSchema(again, func(int) error { return nil })
 		require.NoError(t, err)
 		require.Equal(t, s.width, same.width)

@@ -15,14 +15,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// bytesOf reads hexadecimal digits, between which may be spaces, texts in
-// quotes, and schemas in brackets, which have hash and length in front.
+// bytesOf parses hexadecimal digits with spaces between them, text in quotes, and schemas
+// in brackets, before which it inserts hash and length.
 func bytesOf(t *testing.T, text string) []byte {
 	t.Helper()
 	var out []byte
 	schema := 0 // where it begins
-	for _, word := range strings.Fields(text) {
-		switch word {
+	for _, token := range strings.Fields(text) {
+		switch token {
 		case "[":
 			schema = len(out)
 			continue
@@ -31,18 +31,18 @@ func bytesOf(t *testing.T, text string) []byte {
 			out = append(append(append(out[:schema], hashOf(p)...), byte(len(p))), p...)
 			continue
 		}
-		if quoted, ok := strings.CutPrefix(word, "'"); ok {
+		if quoted, ok := strings.CutPrefix(token, "'"); ok {
 			out = append(append(out, byte(len(quoted)-1)), strings.TrimSuffix(quoted, "'")...)
 			continue
 		}
-		p, err := hex.DecodeString(word)
+		p, err := hex.DecodeString(token)
 		require.NoError(t, err)
 		out = append(out, p...)
 	}
 	return out
 }
 
-// hashOf is the hash of a schema as it travels.
+// hashOf returns the encoded hash of a schema.
 func hashOf(schema []byte) []byte {
 	h := hashfnv.New64a()
 	h.Write(schema)
@@ -57,8 +57,8 @@ type point struct {
 	F   []float32
 }
 
-// golden has schema and value of each kind as doc.go describes them. Later
-// versions must read these bytes.
+// golden has schema and value of each kind as doc.go specifies them. Later versions must
+// decode these bytes.
 var golden = []struct {
 	ptr           any
 	schema, value string
@@ -93,7 +93,7 @@ var golden = []struct {
 	{ptr(failing{}), "17", "'x'"},
 }
 
-// twice is a slice of a pointer, nil and the pointer again.
+// twice returns a slice of p, nil and p.
 func twice(p *int) *[]*int { return &[]*int{p, nil, p} }
 
 func TestGoldenValues(t *testing.T) {
@@ -109,7 +109,7 @@ func TestGoldenValues(t *testing.T) {
 	}
 }
 
-// goldenTables are messages with more in their tables.
+// goldenTables has messages whose tables are not trivial.
 var goldenTables = []struct {
 	name           string
 	ptr            any
@@ -135,7 +135,7 @@ var goldenTables = []struct {
 		" 01 'head' 'x'"},
 }
 
-// transposed is a tensor, a view of it and the tensor again.
+// transposed returns a tensor, a view of it and the tensor again.
 func transposed() *[]*tensor.Tensor {
 	m, _ := tensor.Zeros(tensor.F32, 2, 3)
 	right, _ := m.Narrow(1, 1, 2)

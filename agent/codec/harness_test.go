@@ -9,7 +9,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// encode makes the message of one value.
+// encode returns the message of one value.
 func encode(t testing.TB, r *Registry, ptr any) ([]byte, []pipe.Tensor) {
 	t.Helper()
 	e := NewEncoder(r, Limits{})
@@ -20,8 +20,8 @@ func encode(t testing.TB, r *Registry, ptr any) ([]byte, []pipe.Tensor) {
 	return data, tensors
 }
 
-// received copies the memory of tensors, as a pipe does.
-func received(t testing.TB, tensors []pipe.Tensor) []*tensor.Storage {
+// copyStorages copies the memory of tensors, as a pipe does.
+func copyStorages(t testing.TB, tensors []pipe.Tensor) []*tensor.Storage {
 	t.Helper()
 	storages := make([]*tensor.Storage, len(tensors))
 	for i, part := range tensors {
@@ -37,21 +37,21 @@ func received(t testing.TB, tensors []pipe.Tensor) []*tensor.Storage {
 	return storages
 }
 
-// decode reads a message of one value.
+// decode decodes a message of one value.
 func decode(t testing.TB, r *Registry, ptr any, data []byte, tensors []pipe.Tensor) error {
 	t.Helper()
 	d := NewDecoder(r, Limits{})
 	if err := d.Reset(data); err != nil {
 		return err
 	}
-	require.NoError(t, d.Supply(received(t, tensors)))
+	require.NoError(t, d.Supply(copyStorages(t, tensors)))
 	if err := d.Decode(ptr); err != nil {
 		return err
 	}
 	return d.Finish()
 }
 
-// roundTrip sends a value through a message.
+// roundTrip encodes and decodes a value.
 func roundTrip[T any](t testing.TB, r *Registry, v T) T {
 	t.Helper()
 	data, tensors := encode(t, r, &v)
@@ -60,20 +60,20 @@ func roundTrip[T any](t testing.TB, r *Registry, v T) T {
 	return got
 }
 
-// refused is the error about a value that cannot be encoded.
-func refused(t testing.TB, r *Registry, ptr any) error {
+// encodeError returns the error of encoding a value that cannot be encoded.
+func encodeError(t testing.TB, r *Registry, ptr any) error {
 	t.Helper()
 	e := NewEncoder(r, Limits{})
 	e.Reset(nil)
 	err := e.Encode(ptr)
 	require.Error(t, err)
 	_, _, again := e.Finish()
-	require.Equal(t, err, again, "the message is lost")
+	require.Equal(t, err, again, "later calls return the same error")
 	return err
 }
 
-// sent sends the value from points to and receives it in what to points to,
-// which may be of another type.
+// sent encodes the value at from and decodes it to the variable at to, which may have
+// another type.
 func sent(t testing.TB, from, to any) error {
 	t.Helper()
 	r := NewRegistry()

@@ -15,13 +15,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// forged is a message of a schema, a value and no tensors. The hash is that of
-// the type of ptr, as if the sender had the same type.
+// forged returns a message with a schema and a value but without tensors. If lie is set,
+// the hash is that of the type of ptr, as if both ends had the same type.
 func forged(t testing.TB, ptr any, schema []byte, lie bool, value ...byte) []byte {
 	t.Helper()
 	p, err := NewRegistry().plan(reflect.TypeOf(ptr).Elem())
 	require.NoError(t, err)
-	text, hash := p.written()
+	text, hash := p.encoded()
 	if schema == nil {
 		schema = text
 	}
@@ -30,13 +30,13 @@ func forged(t testing.TB, ptr any, schema []byte, lie bool, value ...byte) []byt
 	}
 	m := binary.LittleEndian.AppendUint32([]byte{version}, uint32(len(value)+1))
 	m = append(append(m, 0), value...)
-	m = append(m, 1, 0, 0) // one type, without a name, no pointer
+	m = append(m, 1, 0, 0) // one type, no name, not a pointer
 	m = binary.LittleEndian.AppendUint64(m, hash)
 	m = append(binary.AppendUvarint(m, uint64(len(schema))), schema...)
 	return append(m, 0, 0, 0)
 }
 
-// uvarint is a number as it travels.
+// uvarint encodes a number.
 func uvarint(v uint64) []byte { return binary.AppendUvarint(nil, v) }
 
 func TestForgedValues(t *testing.T) {
@@ -108,12 +108,12 @@ func TestForgedValues(t *testing.T) {
 	}
 }
 
-// A type that would take exponential time to walk over takes none, because its
-// values take no bytes or more than there are.
+// The size of a type is exponential in its nesting, but decoding is not: its values take
+// either no bytes or more than there are.
 func TestForgedTrees(t *testing.T) {
-	for leaf, want := range map[kind]string{kindStruct: "2 bytes of values behind the last", kindBool: "takes at least 2147483647 bytes"} {
+	for leaf, want := range map[kind]string{kindStruct: "2 bytes of values were not decoded", kindBool: "takes at least 2147483647 bytes"} {
 		s := []byte{byte(kindStruct), 0, 1, 1, 'X'}
-		for range 40 { // each has two of the next
+		for range 40 { // each level contains the next one twice
 			s = append(s, byte(kindStruct), 0, 2, 1, 'a')
 		}
 		if leaf == kindStruct {
@@ -138,7 +138,7 @@ func TestForgedTrees(t *testing.T) {
 	}
 }
 
-func TestForgedFront(t *testing.T) {
+func TestForgedPrefix(t *testing.T) {
 	r := NewRegistry()
 	good, _ := encode(t, r, ptr(7))
 	for name, change := range map[string]func(p []byte) []byte{
@@ -164,15 +164,15 @@ func TestForgedFront(t *testing.T) {
 	}
 	d := NewDecoder(r, Limits{Bytes: len(good) - 1})
 	require.ErrorIs(t, d.Reset(good), ErrLimit)
-	require.ErrorIs(t, d.Decode(new(int)), ErrLimit, "the message is lost")
+	require.ErrorIs(t, d.Decode(new(int)), ErrLimit, "later calls return the same error")
 	require.ErrorIs(t, d.Supply(nil), ErrLimit)
 	require.ErrorIs(t, d.Finish(), ErrLimit)
 }
 
-// viewOf is a message with one tensor, of which row is the description.
+// viewOf returns a message with one part, and one tensor with the given table row.
 func viewOf(bytes int, row ...byte) []byte {
 	m := []byte{version, 2, 0, 0, 0, 0, 1, 1, 0, 0}
-	text, hash := (&schema{kind: kindTensor}).written()
+	text, hash := (&schema{kind: kindTensor}).encoded()
 	m = binary.LittleEndian.AppendUint64(m, hash)
 	m = append(append(m, byte(len(text))), text...)
 	m = append(binary.AppendUvarint(append(m, 1), uint64(bytes)), 0)
@@ -212,8 +212,8 @@ func TestForgedTensors(t *testing.T) {
 	}
 }
 
-// A sparse tensor without sparse dimensions may claim any number of values, of
-// no elements each, which would be counted out.
+// A sparse tensor without sparse dimensions may claim any number of empty values, which
+// a loop over them would count.
 func TestForgedSparse(t *testing.T) {
 	indices := must(t)(tensor.Zeros(tensor.I64, 0, 1000))
 	values := must(t)(tensor.Zeros(tensor.F32, 1000, 0))
@@ -227,7 +227,7 @@ func TestForgedSparse(t *testing.T) {
 	require.NotEqual(t, data, forged)
 	require.ErrorIs(t, decode(t, NewRegistry(), new(*tensor.Sparse), forged, tensors), ErrLimit)
 
-	data, tensors = encode(t, NewRegistry(), ptr(must2(tensor.NewSparse(must(t)(tensor.FromSlice([]int64{1}, 1, 1)), counting(t, 1), 2))(t)))
+	data, tensors = encode(t, NewRegistry(), ptr(must2(tensor.NewSparse(must(t)(tensor.FromSlice([]int64{1}, 1, 1)), arange(t, 1), 2))(t)))
 	require.NoError(t, tensor.Set(must(t)(tensor.FromBuffer(tensors[0].Buffer, tensor.I64, 1)), int64(2), 0))
 	err = decode(t, NewRegistry(), new(*tensor.Sparse), data, tensors)
 	require.ErrorIs(t, err, ErrCorrupt)
@@ -243,8 +243,7 @@ func must2[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// The memory in which entries of a map are decoded counts too, also where none
-// comes.
+// The memory for the entries of a map is charged even if the map is empty.
 func TestForgedEmptyMaps(t *testing.T) {
 	type wide [1 << 18]int
 	maps := make([]map[int]wide, 5000)
@@ -258,19 +257,19 @@ func TestForgedEmptyMaps(t *testing.T) {
 	require.NoError(t, decode(t, NewRegistry(), &got, data, nil))
 	runtime.ReadMemStats(&after)
 	require.Len(t, got, len(maps))
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(slack+factor*len(data)))
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(minMemory+memoryFactor*len(data)))
 
 	maps = []map[int]wide{{1: {}}}
 	data, _ = encode(t, NewRegistry(), &maps)
 	require.NoError(t, decode(t, NewRegistry(), &got, data, nil))
 }
 
-// Any byte of a message may be anything: it is decoded or refused, and takes no
-// more memory than its size allows.
+// A message with any one byte changed is decoded or rejected, within the memory that its
+// size allows.
 func TestEveryByte(t *testing.T) {
 	r := NewRegistry()
 	data, tensors := sample(t, r)
-	storages := received(t, tensors)
+	storages := copyStorages(t, tensors)
 	d := NewDecoder(r, Limits{})
 	var before, after runtime.MemStats
 	for i := range data {
@@ -284,14 +283,14 @@ func TestEveryByte(t *testing.T) {
 					err = d.Decode(to)
 				}
 				runtime.ReadMemStats(&after)
-				require.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(2*slack+factor*len(data)), "byte %d is %#x", i, b)
+				require.LessOrEqual(t, after.TotalAlloc-before.TotalAlloc, uint64(2*minMemory+memoryFactor*len(data)), "byte %d is %#x", i, b)
 				require.True(t, err == nil || known(err), "byte %d is %#x: %v", i, b, err)
 			}
 		}
 	}
 }
 
-// known reports whether an error is one of those that Decode promises.
+// known reports whether an error is one that Decode documents.
 func known(err error) bool {
 	var e *Error
 	for _, sentinel := range []error{ErrCorrupt, ErrLimit, ErrType, ErrStorage} {

@@ -32,7 +32,7 @@ type (
 	}
 )
 
-// values has one of each kind and the corners of each.
+// values has values of each kind, including edge cases.
 var values = map[string]any{
 	"bool":          true,
 	"int":           -1,
@@ -129,8 +129,7 @@ func TestZones(t *testing.T) {
 	require.Equal(t, time.Local, roundTrip(t, r, now).Location())
 }
 
-// The fields that are there already are overwritten, but the memory that they
-// refer to is not.
+// Decode overwrites the fields of a struct but not the memory that they refer to.
 func TestDecodeOverwrites(t *testing.T) {
 	type args struct {
 		S    []int
@@ -184,7 +183,7 @@ func TestUnsupported(t *testing.T) {
 		{nil, "", "want a pointer"},
 		{(*int)(nil), "", "want a pointer"},
 	} {
-		err := refused(t, r, c.ptr)
+		err := encodeError(t, r, c.ptr)
 		require.ErrorIs(t, err, ErrUnsupported)
 		require.ErrorContains(t, err, c.text)
 		var e *Error

@@ -5,19 +5,21 @@ import (
 	"unsafe"
 )
 
-// arrived is an object of a message that is being decoded.
-type arrived struct {
-	typ     reflect.Type   // of the pointer; nil as long as it was not decoded
+// decodedObject is an object that has been decoded, is being decoded or was skipped.
+type decodedObject struct {
+	typ     reflect.Type   // of the pointer; nil until it is decoded
 	pointer unsafe.Pointer // nil while it is being decoded
 
-	// Of one that was skipped: what it is and where, to decode it should a
-	// pointer that is known here point to it too.
+	// Schema and position of a skipped object, which is decoded after all if a pointer
+	// that is not skipped points to it too.
 	schema   *schema
 	pos, end int
 }
 
-// object reads a pointer to memory of type p.typ at to. An object that comes
-// for the first time is read by decode.
+// object decodes a pointer of type p.typ, of the sender's schema s, to the variable at to. If the
+// object occurs for the first time it calls decode, which must set that variable; otherwise the
+// variable gets the pointer to the object decoded before. The error matches ErrCorrupt, ErrLimit or
+// ErrType, or is that of decode.
 func (d *Decoder) object(p *plan, s *schema, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	*(*unsafe.Pointer)(to) = nil
 	r, err := d.uvarint()
@@ -26,14 +28,14 @@ func (d *Decoder) object(p *plan, s *schema, to unsafe.Pointer, decode func(*Dec
 	}
 	n := (r - 1) / 2
 	if r%2 == 0 {
-		return d.again(n, p, to, decode)
+		return d.resolveObject(n, p, to, decode)
 	}
-	if err := d.first(n); err != nil {
+	if err := d.addObject(n); err != nil {
 		return err
 	}
 	if d.objects[n].typ != nil {
 		end := d.objects[n].end
-		if err := d.again(n, p, to, decode); err != nil {
+		if err := d.resolveObject(n, p, to, decode); err != nil {
 			return err
 		}
 		d.pos = end
@@ -55,36 +57,39 @@ func (d *Decoder) decodeObject(n uint64, p *plan, s *schema, to unsafe.Pointer, 
 	return nil
 }
 
-// first makes room for an object that comes now. Numbers go up by one, except
-// where objects lay in bytes that only the application could have read, and
-// where one that was skipped is read after all, which may hold others of which
-// that is true.
-func (d *Decoder) first(n uint64) error {
+// addObject adds object n, whose value comes next in the message, to d.objects. Numbers increase by
+// one, with two exceptions: objects in skipped custom encodings leave a gap, and when a skipped object
+// is decoded after all, the objects inside it are in d.objects already. For any other number the error
+// matches ErrCorrupt; it may also match ErrLimit.
+func (d *Decoder) addObject(n uint64) error {
 	have := uint64(len(d.objects))
 	switch {
 	case n < have && d.replays > 0 && d.objects[n].pos == d.pos:
 		return nil
-	case n == have || n > have && d.lost && n < uint64(len(d.data)):
+	case n == have || n > have && d.customSkipped && n < uint64(len(d.data)):
 	default:
-		return corrupt("object %d where %d comes next", n, have)
+		return corruptf("object %d where %d comes next", n, have)
 	}
 	added := int(n-have) + 1
-	if err := d.spend(added * int(unsafe.Sizeof(arrived{}))); err != nil {
+	if err := d.charge(added * int(unsafe.Sizeof(decodedObject{}))); err != nil {
 		return err
 	}
 	for range added {
-		d.objects = append(d.objects, arrived{})
+		d.objects = append(d.objects, decodedObject{})
 	}
 	return nil
 }
 
-// again finds an object that came before.
-func (d *Decoder) again(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
+// resolveObject sets the pointer at to, of the type of p, to object n, which occurred before in the
+// message. If that object was skipped it decodes the object now, by decode. The error matches
+// ErrCorrupt for a number that did not occur or an object that contains itself, or ErrType if the
+// object was decoded to another type or skipped with a custom encoding.
+func (d *Decoder) resolveObject(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	if have := len(d.objects); n >= uint64(have) {
-		if d.lost {
-			return hidden(n)
+		if d.customSkipped {
+			return hiddenObjectError(n)
 		}
-		return corrupt("object %d of %d", n, have)
+		return corruptf("object %d of %d", n, have)
 	}
 	o := &d.objects[n]
 	switch {
@@ -92,22 +97,24 @@ func (d *Decoder) again(n uint64, p *plan, to unsafe.Pointer, decode func(*Decod
 		*(*unsafe.Pointer)(to) = o.pointer
 		return nil
 	case o.typ == p.typ:
-		return corrupt("object %d contains itself", n)
+		return corruptf("object %d contains itself", n)
 	case o.typ != nil:
-		return fault(ErrType, "the same object goes to a %v and a %v", o.typ, p.typ)
+		return errorf(ErrType, "the same object is decoded to a %v and a %v", o.typ, p.typ)
 	case o.schema == nil:
-		return hidden(n)
+		return hiddenObjectError(n)
 	default:
-		return d.replay(n, p, to, decode)
+		return d.decodeSkipped(n, p, to, decode)
 	}
 }
 
-func hidden(n uint64) error {
-	return fault(ErrType, "object %d lies in a value that was skipped and only the application can read", n)
+func hiddenObjectError(n uint64) error {
+	return errorf(ErrType, "object %d is in a custom encoding that was skipped", n)
 }
 
-// replay decodes an object where it was skipped.
-func (d *Decoder) replay(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
+// decodeSkipped decodes object n at the position where it was skipped, to the pointer at to, and then
+// continues at the present position. decode and p are those of the type of the pointer. The error
+// matches ErrType if the types do not match, or is that of decoding.
+func (d *Decoder) decodeSkipped(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	o := d.objects[n]
 	if err := d.match(o.schema, p.schema, p); err != nil {
 		return err
@@ -119,4 +126,69 @@ func (d *Decoder) replay(n uint64, p *plan, to unsafe.Pointer, decode func(*Deco
 	d.replays--
 	d.cursor = here
 	return err
+}
+
+// object identifies the value that a pointer points to. The type is part of the identity because a
+// struct and its first field have the same address.
+type object struct {
+	address unsafe.Pointer
+	typ     reflect.Type
+}
+
+func (c *compiler) pointer(p *plan) (err error) {
+	p.schema.kind = kindPointer
+	if p.elem, err = c.plan(p.typ.Elem()); err != nil {
+		return err
+	}
+	p.schema.elem = p.elem.schema
+	p.encode = func(e *Encoder, from unsafe.Pointer) error {
+		return e.object(p.typ, *(*unsafe.Pointer)(from), p.elem.encode)
+	}
+	decode := p.decodePointee
+	p.decode = func(d *Decoder, s *schema, to unsafe.Pointer) error { return d.object(p, s, to, decode) }
+	return nil
+}
+
+// decodePointee decodes the element of the pointer type p to memory that it allocates, and sets the
+// pointer at to when that succeeds. s is the sender's schema of the pointer.
+func (p *plan) decodePointee(d *Decoder, s *schema, to unsafe.Pointer) error {
+	if err := d.charge(int(p.elem.typ.Size()) + 16); err != nil {
+		return err
+	}
+	v := reflect.New(p.elem.typ).UnsafePointer()
+	if err := p.elem.decode(d, s.elem, v); err != nil {
+		return err
+	}
+	*(*unsafe.Pointer)(to) = v
+	return nil
+}
+
+// object encodes a pointer of type t with that address: nil, or the number of the value if it has been
+// encoded before, or a new number and the value, by encode. The error matches ErrCycle if the value is
+// still being encoded, ErrLimit, or is that of encode.
+func (e *Encoder) object(t reflect.Type, address unsafe.Pointer, encode func(*Encoder, unsafe.Pointer) error) error {
+	if address == nil {
+		e.Uint(0)
+		return nil
+	}
+	o := object{address, t}
+	if n, ok := e.objects.find(o); ok {
+		if e.unfinished[n] {
+			return errorf(ErrCycle, "through a %v", t)
+		}
+		e.Uint(2*uint64(n) + 2)
+		return nil
+	}
+	n := e.objects.add(o)
+	e.unfinished = append(e.unfinished, true)
+	e.Uint(2*uint64(n) + 1)
+	if err := e.descend(); err != nil {
+		return err
+	}
+	if err := encode(e, address); err != nil {
+		return err
+	}
+	e.depth--
+	e.unfinished[n] = false
+	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// A message goes through a pipe with its bytes as metadata, so that the receiver
-// knows of the tensors before they come, and reads them to memory of a pool.
+// A message is sent through a pipe with its bytes as metadata. The receiver learns of the
+// tensors before they arrive and reads them into memory of a pool.
 func TestThroughPipe(t *testing.T) {
 	c, err := tensorpipe.NewContext(pipe.Options{})
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestThroughPipe(t *testing.T) {
 	}
 }
 
-// receive decodes a message, to memory of a pool.
+// receive decodes a message. Its tensors use memory of a pool.
 func receive(t *testing.T, d *codec.Decoder, in *pipe.Incoming) (got gradients, err error) {
 	t.Helper()
 	require.NoError(t, d.Reset(in.Descriptor().Metadata))

@@ -10,8 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// plan is how values of one type are encoded and decoded. It never changes once
-// the compiler is done.
+// plan has the functions that encode and decode values of one type. After the compiler has finished it,
+// only the fields guarded by once change, and it may be used concurrently.
 type plan struct {
 	typ    reflect.Type
 	schema *schema
@@ -19,41 +19,43 @@ type plan struct {
 	elem   *plan
 	fields []field
 
-	// encode appends the value at p.
+	// encode appends the value at p to the message.
 	encode func(e *Encoder, p unsafe.Pointer) error
 
-	// decode reads a value of the schema that the sender has, which fits that of
-	// the plan and is the same pointer where the sender's type is the same, and
-	// overwrites what is at p.
+	// decode decodes a value of the schema s to the variable at p, which it overwrites. s
+	// is the sender's schema and has been matched with the plan; it is p.schema if both
+	// ends have the same type.
 	decode func(d *Decoder, s *schema, p unsafe.Pointer) error
 
-	once sync.Once // guards what follows
-	text []byte    // the schema as it travels
+	once sync.Once // guards the fields below
+	text []byte    // the encoded schema
 	hash uint64
 }
 
-// field is a field of a struct that travels.
+// field is a struct field that is encoded.
 type field struct {
 	name   string // on the wire
 	offset uintptr
 	plan   *plan
 }
 
-// written is the schema as it travels, and its hash.
-func (p *plan) written() ([]byte, uint64) {
-	p.once.Do(func() { p.text, p.hash = p.schema.written() })
+// encoded returns the encoded schema, which the caller must not change, and its hash.
+func (p *plan) encoded() ([]byte, uint64) {
+	p.once.Do(func() { p.text, p.hash = p.schema.encoded() })
 	return p.text, p.hash
 }
 
-// compiler makes the plans of a type and of all that it consists of.
+// compiler makes the plans of a type and of all types that it contains. The caller holds the lock of
+// the Registry and copies fresh to its plans when there was no error.
 type compiler struct {
 	hooks    map[reflect.Type]hook
 	refusals []refusal
 	known    map[reflect.Type]*plan
-	fresh    map[reflect.Type]*plan // of types that refer to themselves some are not ready
+	fresh    map[reflect.Type]*plan // made by this compiler; incomplete ones occur in recursive types
 }
 
-// leaf describes a type without parts.
+// leaf makes p the plan of a type without element types: kind k, encoded and decoded by these
+// functions, which get a pointer to the variable.
 func (p *plan) leaf(k kind, encode func(*Encoder, unsafe.Pointer) error, decode func(*Decoder, unsafe.Pointer) error) {
 	p.schema.kind, p.encode = k, encode
 	p.decode = func(d *Decoder, _ *schema, at unsafe.Pointer) error { return decode(d, at) }
@@ -82,18 +84,25 @@ var (
 	unmarshalerType = reflect.TypeFor[encoding.BinaryUnmarshaler]()
 )
 
-// compile chooses among the encodings that a type may have.
+// compile sets the schema and the functions of p by its type. It uses a hook first, then the encodings
+// of this package for certain types, then methods of the type, and at last its kind. The error matches
+// ErrUnsupported.
 func (c *compiler) compile(p *plan) error {
 	if h, ok := c.hooks[p.typ]; ok {
 		c.hook(p, h)
 		return nil
 	}
-	if err := refusalOf(c.refusals, p.typ); err != nil {
+	if err := checkRefused(c.refusals, p.typ); err != nil {
 		return err
 	}
 	switch p.typ {
 	case reflect.TypeFor[*tensor.Tensor]():
-		p.leaf(kindTensor, encodeTensor, decodeTensor)
+		p.leaf(kindTensor, func(e *Encoder, from unsafe.Pointer) error {
+			return e.Tensor(*(**tensor.Tensor)(from))
+		}, func(d *Decoder, to unsafe.Pointer) (err error) {
+			*(**tensor.Tensor)(to), err = d.Tensor()
+			return err
+		})
 		return nil
 	case sparseType:
 		p.schema.kind, p.encode, p.decode = kindSparse, encodeSparse, p.decodeSparse
@@ -102,7 +111,13 @@ func (c *compiler) compile(p *plan) error {
 		p.leaf(kindTime, encodeTime, decodeTime)
 		return nil
 	case errorType:
-		p.leaf(kindError, encodeErrorAt, decodeErrorAt)
+		p.leaf(kindError, func(e *Encoder, from unsafe.Pointer) error {
+			return e.error(*(*error)(from))
+		}, func(d *Decoder, to unsafe.Pointer) (err error) {
+			*(*error)(to) = nil
+			*(*error)(to), err = d.error()
+			return err
+		})
 		return nil
 	}
 	if k := p.typ.Kind(); k != reflect.Pointer && k != reflect.Interface {
@@ -113,14 +128,20 @@ func (c *compiler) compile(p *plan) error {
 	return c.kind(p)
 }
 
-// compileMethods uses an encoding that the type has itself, if it has one.
+// compileMethods makes p the plan of a type that has the methods for a custom encoding. done is false
+// if the type has none. The error matches ErrUnsupported if only one of AppendTensorpipe and
+// ParseTensorpipe exists.
 func compileMethods(p *plan) (done bool, err error) {
 	to := reflect.PointerTo(p.typ)
 	switch {
 	case to.Implements(appenderType) && to.Implements(parserType):
-		compileOwn(p)
+		p.custom(p.typ.String(), func(e *Encoder, from unsafe.Pointer) error {
+			return reflect.NewAt(p.typ, from).Interface().(Appender).AppendTensorpipe(e)
+		}, func(d *Decoder, to unsafe.Pointer) error {
+			return reflect.NewAt(p.typ, to).Interface().(Parser).ParseTensorpipe(d)
+		})
 	case to.Implements(appenderType) || to.Implements(parserType):
-		return false, fault(ErrUnsupported, "%v has one of AppendTensorpipe and ParseTensorpipe but not the other", p.typ)
+		return false, errorf(ErrUnsupported, "%v has one of AppendTensorpipe and ParseTensorpipe but not the other", p.typ)
 	case to.Implements(marshalerType) && to.Implements(unmarshalerType):
 		compileBinary(p)
 	default:
@@ -136,13 +157,13 @@ func (c *compiler) kind(p *plan) (err error) {
 	case reflect.Array:
 		return c.array(p)
 	case reflect.Map:
-		return c.mapping(p)
+		return c.mapType(p)
 	case reflect.Struct:
-		return c.structure(p)
+		return c.structType(p)
 	case reflect.Pointer:
 		return c.pointer(p)
 	case reflect.Interface:
-		compileInterface(p)
+		p.leaf(kindInterface, p.encodeInterface, p.decodeInterface)
 		return nil
 	default:
 		return compileScalar(p)

@@ -11,14 +11,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// scalarTypes are the leaves of generated types.
+// scalarTypes are the types without elements from which types are generated.
 var scalarTypes = []reflect.Type{
 	reflect.TypeFor[bool](), reflect.TypeFor[int](), reflect.TypeFor[int8](), reflect.TypeFor[uint16](), reflect.TypeFor[uint64](),
 	reflect.TypeFor[float32](), reflect.TypeFor[float64](), reflect.TypeFor[complex64](), reflect.TypeFor[complex128](),
 	reflect.TypeFor[string](), reflect.TypeFor[[]byte](), reflect.TypeFor[[3]byte](), reflect.TypeFor[struct{}](), reflect.TypeFor[any](),
 }
 
-// drawType makes a type that can travel.
+// drawType generates a type that can be encoded.
 func drawType(t *rapid.T, depth int) reflect.Type {
 	forms := 6
 	if depth == 0 {
@@ -44,7 +44,7 @@ func drawType(t *rapid.T, depth int) reflect.Type {
 	}
 }
 
-// drawValue fills v. NaN is left out: it is not equal to itself.
+// drawValue sets v to a random value. NaN is excluded because it is not equal to itself.
 func drawValue(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -74,7 +74,7 @@ func drawValue(t *rapid.T, v reflect.Value) {
 	}
 }
 
-// drawParts fills what has parts.
+// drawParts sets a value that has elements.
 func drawParts(t *rapid.T, v reflect.Value) {
 	n := rapid.IntRange(-1, 3).Draw(t, "n") // -1 is nil
 	switch v.Kind() {
@@ -125,7 +125,7 @@ func TestAnyType(t *testing.T) {
 	})
 }
 
-// Structs of which each end has some fields keep those that both have.
+// If each end has some of the fields of a struct, those that both have are kept.
 func TestAnyTwoVersions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var fields [2][]reflect.StructField
@@ -153,7 +153,7 @@ func TestAnyTwoVersions(t *testing.T) {
 	})
 }
 
-// drawView makes a view of m in a few steps.
+// drawView returns a random view of m, made in a few steps.
 func drawView(t *rapid.T, m *tensor.Tensor) *tensor.Tensor {
 	for range rapid.IntRange(0, 3).Draw(t, "steps") {
 		if m.Rank() == 0 {
@@ -182,7 +182,7 @@ func drawView(t *rapid.T, m *tensor.Tensor) *tensor.Tensor {
 func TestAnyViews(t *testing.T) {
 	r := NewRegistry()
 	rapid.Check(t, func(rt *rapid.T) {
-		bases := []*tensor.Tensor{counting(t, 6, 7), counting(t, 40, 3), counting(t, 300)}
+		bases := []*tensor.Tensor{arange(t, 6, 7), arange(t, 40, 3), arange(t, 300)}
 		var was []*tensor.Tensor
 		whole := map[*tensor.Storage]int{}
 		for range rapid.IntRange(1, 6).Draw(rt, "views") {
@@ -203,6 +203,6 @@ func TestAnyViews(t *testing.T) {
 		for _, n := range whole {
 			most += n
 		}
-		require.LessOrEqual(rt, bytes, most+aligned*len(was), "no memory travels twice")
+		require.LessOrEqual(rt, bytes, most+partAlign*len(was), "no memory is sent twice")
 	})
 }

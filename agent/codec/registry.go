@@ -1,20 +1,28 @@
 package codec
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Registry knows what an application lets travel beyond plain data: the types
-// that may come in interfaces, by name; errors that keep their identity; and
-// encodings of the application's own. It also keeps the plans that it compiled,
-// one for each type that was used.
+// Registry holds what an application encodes in addition to plain data: types that may occur in
+// interfaces, by name; error values that keep their identity; and custom encodings. It also caches the
+// plan of each type.
 //
-// Both ends register the same names. All methods may be called from any
-// goroutine; what is registered counts for the Encoders and Decoders that are
-// reset afterwards.
+// Both ends must register the same names. Methods may be called concurrently. A registration applies to
+// the messages that Encoders and Decoders begin afterwards.
 type Registry struct {
 	mu            sync.RWMutex
 	types         map[string]reflect.Type
@@ -24,19 +32,19 @@ type Registry struct {
 	hooks         map[reflect.Type]hook
 	refusals      []refusal
 	plans         map[reflect.Type]*plan
-	hooked        atomic.Uint32 // how often the plans were thrown away
+	generation    atomic.Uint32 // incremented when the plans are discarded
 }
 
-// hook is an encoding of the application's own, for a type or its pointer.
+// hook is a registered custom encoding of a type.
 type hook struct {
 	name   string
 	encode func(*Encoder, unsafe.Pointer) error
 	decode func(*Decoder, unsafe.Pointer) error
 }
 
-// NewRegistry makes a Registry that knows the basic types, slices and maps of
-// them with string keys, time.Time, time.Duration, tensors, error, and the
-// usual errors of the standard library, as context.Canceled and io.EOF.
+// NewRegistry returns a Registry with the basic types, slices of them and maps from
+// strings to them, time.Time, time.Duration, tensors, error, and the usual errors of the
+// standard library such as context.Canceled and io.EOF.
 func NewRegistry() *Registry {
 	r := &Registry{
 		types:         map[string]reflect.Type{},
@@ -55,17 +63,17 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// Register lets values of the type of sample, and pointers to such values,
-// travel in interfaces, where name tells what they are. An error of such a type
-// keeps its fields and can be found with errors.As at the other end.
+// Register allows values of the type of sample, and pointers to them, in interfaces. The name
+// identifies the type in messages. An error of a registered type keeps its fields, and errors.As finds
+// it at the receiver.
 //
-// The sample is a value or a pointer, and may be a nil pointer. The error matches
-// ErrRegistered if the name or the type is taken. Whether the type can travel at
-// all shows when the first value does.
+// The sample is a value or a pointer, which may be nil. The error matches ErrRegistered if the name or
+// the type is registered differently already, and ErrUnsupported if the name is empty or the sample has
+// no type. Register does not check that the type can be encoded; the first Encode does.
 func (r *Registry) Register(name string, sample any) error {
 	t := reflect.TypeOf(sample)
 	if t == nil || name == "" {
-		return fault(ErrUnsupported, "register needs a name and a sample, not %q and %T", name, sample)
+		return errorf(ErrUnsupported, "register needs a name and a sample, not %q and %T", name, sample)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,25 +86,25 @@ func (r *Registry) Register(name string, sample any) error {
 	return r.name(name, t)
 }
 
-// name is called with the lock, or before anybody else knows r.
+// name registers t under a name. The error matches ErrRegistered if either is taken. The caller holds
+// r.mu.
 func (r *Registry) name(name string, t reflect.Type) error {
 	if other, ok := r.types[name]; ok {
-		return fault(ErrRegistered, "the name %q is that of %v", name, other)
+		return errorf(ErrRegistered, "%v has the name %q already", other, name)
 	}
 	if other, ok := r.names[t]; ok {
-		return fault(ErrRegistered, "%v is %q already", t, other)
+		return errorf(ErrRegistered, "%v has the name %q already", t, other)
 	}
 	r.types[name], r.names[t] = t, name
 	return nil
 }
 
-// RegisterError makes err, a value that code compares with as io.EOF, the same
-// error at both ends: errors.Is finds it, also within other errors. The error
-// matches ErrRegistered if the name or err is taken, ErrUnsupported if err cannot
-// be compared.
+// RegisterError makes err decode to the same value at the receiver, so that errors.Is finds it there,
+// also within other errors. err is a value like io.EOF. The error matches ErrRegistered if the name or
+// err is taken, and ErrUnsupported if the name is empty, or err is nil or not comparable.
 func (r *Registry) RegisterError(name string, err error) error {
 	if name == "" || err == nil || !reflect.ValueOf(err).Comparable() {
-		return fault(ErrUnsupported, "%q cannot stand for an error of type %T", name, err)
+		return errorf(ErrUnsupported, "%q cannot name an error of type %T", name, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,35 +112,33 @@ func (r *Registry) RegisterError(name string, err error) error {
 		return nil
 	}
 	if r.sentinels[name] != nil || r.sentinelNames[err] != "" {
-		return fault(ErrRegistered, "the error %q or its name %q", err, name)
+		return errorf(ErrRegistered, "the error %q or its name %q", err, name)
 	}
 	r.sentinels[name], r.sentinelNames[err] = err, name
 	return nil
 }
 
-// Hook gives values of type T an encoding of the application's own: encode
-// writes with the methods of the Encoder, decode reads the same in the same
-// order and sets *v, which is zero before. Both may refuse with an error, which
-// the caller gets with the path to the value; a type that must not travel has a
-// hook that always does. What they need to know of the message they find in its
-// State.
+// Hook registers a custom encoding of type T. encode writes with the methods of the
+// Encoder; decode reads the same items in the same order and sets *v, which is zero
+// before. An error of either is returned to the caller with the path to the value. State
+// holds data that they share within a message.
 //
-// Where T is a pointer type the codec looks after nil and shared identity: encode
-// gets each pointer of a message once and never nil, and decode chooses the
-// pointer, which may be one that exists already.
+// If T is a pointer type, the codec handles nil and shared pointers: encode is called
+// once for each pointer of a message and never with nil; decode chooses the pointer,
+// which may point to an existing value.
 //
-// The name is that of the type on the wire, also in interfaces. A hook comes
-// before all other encodings of T. The error matches ErrRegistered, or
-// ErrUnsupported for an interface and where something is missing.
+// name identifies the type in messages, also in interfaces. A hook takes precedence over
+// all other encodings of T. The error matches ErrRegistered, or ErrUnsupported if T is an
+// interface or an argument is missing.
 func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, decode func(d *Decoder, v *T) error) error {
 	t := reflect.TypeFor[T]()
 	if name == "" || encode == nil || decode == nil || t.Kind() == reflect.Interface {
-		return fault(ErrUnsupported, "hook %q for %v: want a name, both functions and no interface", name, t)
+		return errorf(ErrUnsupported, "hook %q for %v: want a name, both functions and no interface", name, t)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.hooks[t]; ok {
-		return fault(ErrRegistered, "%v has a hook already", t)
+		return errorf(ErrRegistered, "%v has a hook already", t)
 	}
 	if r.types[name] != t {
 		if err := r.name(name, t); err != nil {
@@ -145,12 +151,12 @@ func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, 
 		decode: func(d *Decoder, p unsafe.Pointer) error { return decode(d, (*T)(p)) },
 	}
 	clear(r.plans)
-	r.hooked.Add(1)
+	r.generation.Add(1)
 	return nil
 }
 
-// nameOf finds the name of a type or, with pointer set, that of what it points
-// to.
+// nameOf returns the registered name of t or, with pointer set, that of the type to which the pointer
+// type t points. ok is false if neither is registered.
 func (r *Registry) nameOf(t reflect.Type) (name string, pointer, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -161,13 +167,14 @@ func (r *Registry) nameOf(t reflect.Type) (name string, pointer, ok bool) {
 	return name, true, ok
 }
 
-// typeOf finds the type of a name.
+// typeOf returns the type registered under a name, or the pointer type to it if pointer is set. The
+// error matches ErrType if the name is not registered.
 func (r *Registry) typeOf(name []byte, pointer bool) (reflect.Type, error) {
 	r.mu.RLock()
 	t, ok := r.types[string(name)]
 	r.mu.RUnlock()
 	if !ok {
-		return nil, fault(ErrType, "the type %q is not registered", name)
+		return nil, errorf(ErrType, "the type %q is not registered", name)
 	}
 	if pointer {
 		return reflect.PointerTo(t), nil
@@ -175,7 +182,8 @@ func (r *Registry) typeOf(name []byte, pointer bool) (reflect.Type, error) {
 	return t, nil
 }
 
-// sentinelName is the name of an error that was registered as a value, or "".
+// sentinelName returns the name of the error value err, which must not be nil, or "" if it is not
+// registered.
 func (r *Registry) sentinelName(err error) string {
 	if !reflect.ValueOf(err).Comparable() {
 		return ""
@@ -185,7 +193,7 @@ func (r *Registry) sentinelName(err error) string {
 	return r.sentinelNames[err]
 }
 
-// sentinel is the error of that name.
+// sentinel returns the error value registered under a name, and whether there is one.
 func (r *Registry) sentinel(name string) (error, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -193,7 +201,8 @@ func (r *Registry) sentinel(name string) (error, bool) {
 	return err, ok
 }
 
-// plan compiles the plan of a type when it is needed for the first time.
+// plan returns the plan of t. The first call compiles it; later calls return the same plan until a hook
+// or a refusal is registered. The error matches ErrUnsupported. The caller must not hold r.mu.
 func (r *Registry) plan(t reflect.Type) (*plan, error) {
 	r.mu.RLock()
 	p := r.plans[t]
@@ -217,22 +226,129 @@ func (r *Registry) plan(t reflect.Type) (*plan, error) {
 	return p, nil
 }
 
-// lastPlan keeps the plan that was used last, which most often is the next too.
+// lastPlan caches the plan of the type that an Encoder or Decoder used last, which is most often the
+// next one too.
 type lastPlan struct {
-	typ    reflect.Type
-	plan   *plan
-	hooked uint32
+	typ        reflect.Type
+	plan       *plan
+	generation uint32
 }
 
-// of is the plan of a type.
+// of returns the plan of t from the cache, or else from r, and caches it. The error is that of
+// Registry.plan.
 func (l *lastPlan) of(r *Registry, t reflect.Type) (*plan, error) {
-	hooked := r.hooked.Load()
-	if t == l.typ && hooked == l.hooked {
+	generation := r.generation.Load()
+	if t == l.typ && generation == l.generation {
 		return l.plan, nil
 	}
 	p, err := r.plan(t)
 	if err == nil {
-		*l = lastPlan{t, p, hooked}
+		*l = lastPlan{t, p, generation}
 	}
 	return p, err
+}
+
+var errorType = reflect.TypeFor[error]()
+
+// commonTypes returns the types that every Registry registers under their Go names.
+func commonTypes() []reflect.Type {
+	var types []reflect.Type
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[bool](), reflect.TypeFor[string](),
+		reflect.TypeFor[int](), reflect.TypeFor[int8](), reflect.TypeFor[int16](), reflect.TypeFor[int32](), reflect.TypeFor[int64](),
+		reflect.TypeFor[uint](), reflect.TypeFor[uint8](), reflect.TypeFor[uint16](), reflect.TypeFor[uint32](), reflect.TypeFor[uint64](),
+		reflect.TypeFor[float32](), reflect.TypeFor[float64](), reflect.TypeFor[complex64](), reflect.TypeFor[complex128](),
+		reflect.TypeFor[time.Time](), reflect.TypeFor[time.Duration](),
+		reflect.TypeFor[*tensor.Tensor](), reflect.TypeFor[*tensor.Sparse](), reflect.TypeFor[any](), errorType,
+	} {
+		types = append(types, reflect.SliceOf(t), reflect.MapOf(reflect.TypeFor[string](), t))
+		if t != reflect.TypeFor[any]() {
+			types = append(types, t)
+		}
+	}
+	return append(types, reflect.TypeFor[map[any]any](), reflect.TypeFor[fs.PathError](), reflect.TypeFor[os.SyscallError](), reflect.TypeFor[net.AddrError]())
+}
+
+// commonErrors returns the error values that every Registry registers, by name.
+func commonErrors() map[string]error {
+	return map[string]error{
+		"context.Canceled":         context.Canceled,
+		"context.DeadlineExceeded": context.DeadlineExceeded,
+		"errors.ErrUnsupported":    errors.ErrUnsupported,
+		"fs.ErrClosed":             fs.ErrClosed,
+		"fs.ErrExist":              fs.ErrExist,
+		"fs.ErrInvalid":            fs.ErrInvalid,
+		"fs.ErrNotExist":           fs.ErrNotExist,
+		"fs.ErrPermission":         fs.ErrPermission,
+		"io.EOF":                   io.EOF,
+		"io.ErrClosedPipe":         io.ErrClosedPipe,
+		"io.ErrNoProgress":         io.ErrNoProgress,
+		"io.ErrShortBuffer":        io.ErrShortBuffer,
+		"io.ErrShortWrite":         io.ErrShortWrite,
+		"io.ErrUnexpectedEOF":      io.ErrUnexpectedEOF,
+		"net.ErrClosed":            net.ErrClosed,
+		"os.ErrDeadlineExceeded":   os.ErrDeadlineExceeded,
+		"os.ErrProcessDone":        os.ErrProcessDone,
+		"tensor.ErrNotContiguous":  tensor.ErrNotContiguous,
+		"tensor.ErrOverlap":        tensor.ErrOverlap,
+		"tensor.ErrReadOnly":       tensor.ErrReadOnly,
+		"tensor.ErrReleased":       tensor.ErrReleased,
+		"tensor.ErrUnaligned":      tensor.ErrUnaligned,
+	}
+}
+
+// refusal makes encoding fail for types that implement the interface iface, with an error that wraps
+// reason.
+type refusal struct {
+	iface  reflect.Type
+	reason error
+}
+
+// Refuse makes encoding and decoding fail for all types that implement the interface I, with an error
+// that matches reason and ErrUnsupported and has the path to the value. A [Hook] for such a type takes
+// precedence. A repeated call has no effect. The error matches ErrRegistered if I is refused for
+// another reason already, and ErrUnsupported unless I is an interface with methods and reason is not
+// nil.
+func Refuse[I any](r *Registry, reason error) error {
+	t := reflect.TypeFor[I]()
+	if t.Kind() != reflect.Interface || t.NumMethod() == 0 || reason == nil {
+		return errorf(ErrUnsupported, "refusal of %v: want an interface with methods, and a reason", t)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, known := range r.refusals {
+		if known.iface != t {
+			continue
+		}
+		if known.reason == reason {
+			return nil
+		}
+		return errorf(ErrRegistered, "values of type %v are refused already: %v", t, known.reason)
+	}
+	r.refusals = append(r.refusals[:len(r.refusals):len(r.refusals)], refusal{t, reason})
+	clear(r.plans)
+	r.generation.Add(1)
+	return nil
+}
+
+// checkRefused returns an *Error that matches ErrUnsupported and the reason if t, or a pointer to the
+// struct type t, implements a refused interface; otherwise nil.
+func checkRefused(all []refusal, t reflect.Type) error {
+	for _, no := range all {
+		if t.Implements(no.iface) || t.Kind() == reflect.Struct && reflect.PointerTo(t).Implements(no.iface) {
+			return &Error{Err: fmt.Errorf("%w: %v: %w", ErrUnsupported, t, no.reason)}
+		}
+	}
+	return nil
+}
+
+// unregisteredError returns the error for a value in an interface whose type t is not registered: that
+// of checkRefused, or one that matches ErrType.
+func (r *Registry) unregisteredError(t reflect.Type) error {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if err := checkRefused(r.refusals, t); err != nil {
+		return err
+	}
+	return errorf(ErrType, "the type is not registered")
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An Encoder and a Decoder that were used before do what fresh ones do.
+// A reused Encoder and Decoder behave like new ones.
 func TestReuse(t *testing.T) {
 	r := nodes(t)
-	long := make([]*int, 2*kept)
+	long := make([]*int, 2*maxRetained)
 	for i := range long {
 		long[i] = new(int)
 	}
 	messages := []any{
-		&long, ptr(counting(t, 3)), ptr(any(&node{Name: "x"})), ptr([]error{errMine}), &long, &node{Next: &node{}},
-		new(chan int), // which cannot be encoded
-		ptr(7), &[]any{1, "a", counting(t, 2), counting(t, 2)},
+		&long, ptr(arange(t, 3)), ptr(any(&node{Name: "x"})), ptr([]error{errMine}), &long, &node{Next: &node{}},
+		new(chan int), // cannot be encoded
+		ptr(7), &[]any{1, "a", arange(t, 2), arange(t, 2)},
 	}
 	e, d := NewEncoder(r, Limits{}), NewDecoder(r, Limits{})
 	var buf []byte
@@ -27,7 +27,7 @@ func TestReuse(t *testing.T) {
 		e.Reset(buf[:0])
 		if err := e.Encode(ptr); err != nil {
 			require.ErrorIs(t, err, ErrUnsupported)
-			require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt, "the last one has no more")
+			require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt, "the last message has no more values")
 			continue
 		}
 		data, tensors, err := e.Finish()
@@ -37,7 +37,7 @@ func TestReuse(t *testing.T) {
 		buf = data
 
 		require.NoError(t, d.Reset(data))
-		require.NoError(t, d.Supply(received(t, tensors)))
+		require.NoError(t, d.Supply(copyStorages(t, tensors)))
 		got := reflect.New(reflect.TypeOf(ptr).Elem())
 		require.NoError(t, d.Decode(got.Interface()))
 		require.NoError(t, d.Finish())
@@ -48,7 +48,7 @@ func TestReuse(t *testing.T) {
 	require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt)
 }
 
-// One Registry serves all goroutines.
+// A Registry may be used by many goroutines.
 func TestConcurrentUse(t *testing.T) {
 	r := NewRegistry()
 	var all sync.WaitGroup

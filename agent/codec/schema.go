@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 )
 
-// kind says how the bytes of a value are made. Its numbers are part of the
-// format.
+// kind determines the encoding of a value. The numbers of the kinds are part of the format.
 type kind uint8
 
 const (
@@ -26,39 +26,39 @@ const (
 	kindArray                      // elements
 	kindMap                        // number + 1, keys and elements; 0 is nil
 	kindStruct                     // fields
-	kindBack                       // only in a written schema: a struct that stands there already
+	kindBack                       // only in an encoded schema: a struct that occurred before
 	kindPointer                    // 0 is nil; 2n+1 is object n, which follows; 2n+2 is object n again
 	kindInterface                  // 0 is nil; index of a type + 1, value
 	kindError                      // see errorNil
 	kindTensor                     // index of a view + 1; 0 is nil
 	kindSparse                     // as a pointer; indices, values, shape
-	kindOwn                        // length as 4 bytes, bytes that only the application knows
+	kindCustom                     // length as 4 bytes, bytes of a custom encoding
 	kindBinary                     // length, bytes
 )
 
-// schema is a type as it is on the wire. Types that refer to themselves make it
-// a graph.
+// schema describes the encoding of a type, as messages do. A recursive type has a schema that refers to
+// itself.
 type schema struct {
 	kind   kind
-	name   string // of a struct for people, of kindOwn to be compared
+	name   string // of a struct, for messages to people; of kindCustom, compared
 	n      int    // elements of an array
 	key    *schema
 	elem   *schema
 	fields []schemaField
 
-	// width is the fewest bytes that a value takes. Only values that are always
-	// the same have 0.
+	// width is the minimum size of an encoded value in bytes. It is 0 only if all values
+	// of the type are equal.
 	width int
 
-	// height is how deep structs and arrays are nested by value.
+	// height is the nesting depth of structs and arrays by value.
 	height int
 
-	// filled has the types of those fields of a struct that take bytes.
-	filled []*schema
+	// nonEmpty has the types of the fields of a struct that take bytes.
+	nonEmpty []*schema
 
-	// core is what a value is skipped as. A struct of which one field takes bytes is no
-	// more than that field, and an array of one element no more than that: so what is
-	// skipped takes no more steps than it has bytes, however its type is nested.
+	// core is the schema that skip uses instead. For a struct in which one field takes
+	// bytes it is that field, and for an array of one element it is the element, so that
+	// skipping takes at most one step per byte, however the type is nested.
 	core *schema
 }
 
@@ -67,23 +67,23 @@ type schemaField struct {
 	typ  *schema
 }
 
-// leafSchema is the schema of a type without parts.
+// leafSchema returns the schema of a type of kind k without element types. Only kindCustom has a name.
 func leafSchema(k kind, name string) *schema {
 	s := &schema{kind: k, name: name}
 	s.measure()
 	return s
 }
 
-// widths has the width of the kinds of which all values have the same.
+// widths has the minimum size of each kind that is not a struct or array.
 var widths = [...]int{
 	kindBool: 1, kindByte: 1, kindInt: 1, kindUint: 1,
 	kindFloat32: 4, kindFloat64: 8, kindComplex64: 8, kindComplex128: 16,
 	kindString: 1, kindBytes: 1, kindTime: 3, kindSlice: 1, kindMap: 1, kindPointer: 1,
-	kindInterface: 1, kindError: 1, kindTensor: 1, kindSparse: 1, kindOwn: 4, kindBinary: 1,
+	kindInterface: 1, kindError: 1, kindTensor: 1, kindSparse: 1, kindCustom: 4, kindBinary: 1,
 }
 
-// measure sets width, height and core from those of what is nested by value, which
-// must be known.
+// measure sets width, height, nonEmpty and core. The schemas of types that s contains by value must
+// have been measured before.
 func (s *schema) measure() {
 	s.core = s
 	switch s.kind {
@@ -93,29 +93,25 @@ func (s *schema) measure() {
 			s.core = s.elem.core
 		}
 	case kindStruct:
-		s.measureFields()
+		s.nonEmpty = make([]*schema, 0, len(s.fields))
+		for _, f := range s.fields {
+			s.width = plus(s.width, f.typ.width)
+			s.height = max(s.height, f.typ.height)
+			if f.typ.width > 0 {
+				s.nonEmpty = append(s.nonEmpty, f.typ)
+			}
+		}
+		s.height++
+		if len(s.nonEmpty) == 1 {
+			s.core = s.nonEmpty[0].core
+		}
 	default:
 		s.width = widths[s.kind]
 	}
 }
 
-func (s *schema) measureFields() {
-	s.filled = make([]*schema, 0, len(s.fields))
-	for _, f := range s.fields {
-		s.width = plus(s.width, f.typ.width)
-		s.height = max(s.height, f.typ.height)
-		if f.typ.width > 0 {
-			s.filled = append(s.filled, f.typ)
-		}
-	}
-	s.height++
-	if len(s.filled) == 1 {
-		s.core = s.filled[0].core
-	}
-}
-
-// plus and times are sums and products of sizes that stop at what no message
-// can have.
+// plus and times add and multiply sizes. Their result is at most math.MaxInt32, more than
+// any message has.
 func plus(a, b int) int {
 	if b > math.MaxInt32-a {
 		return math.MaxInt32
@@ -137,8 +133,8 @@ var kindNames = [...]string{
 	kindTensor: "*tensor.Tensor", kindSparse: "*tensor.Sparse", kindBinary: "binary",
 }
 
-// String is the type in the words of Go, as far as it is known. It ends because
-// a type cannot refer to itself without a struct, which has a name.
+// String returns the type in Go syntax, as far as the schema has it, for error texts. It terminates
+// because every recursive type contains a struct, which is shown by its name.
 func (s *schema) String() string {
 	switch s.kind {
 	case kindSlice:
@@ -149,23 +145,23 @@ func (s *schema) String() string {
 		return "map[" + s.key.String() + "]" + s.elem.String()
 	case kindPointer:
 		return "*" + s.elem.String()
-	case kindStruct, kindOwn:
+	case kindStruct, kindCustom:
 		return s.name
 	default:
 		return kindNames[s.kind]
 	}
 }
 
-// schemaWriter writes a schema depth first. A struct is written where it comes
-// for the first time, and is a number behind that.
+// schemaWriter encodes a schema depth first, to dst. A struct is encoded where it occurs first; later
+// occurrences refer to it by its number in structs.
 type schemaWriter struct {
 	dst     []byte
 	structs map[*schema]int
 }
 
 func (w *schemaWriter) write(s *schema) {
-	if place, ok := w.structs[s]; ok {
-		w.dst = binary.AppendUvarint(append(w.dst, byte(kindBack)), uint64(place))
+	if position, ok := w.structs[s]; ok {
+		w.dst = binary.AppendUvarint(append(w.dst, byte(kindBack)), uint64(position))
 		return
 	}
 	w.dst = append(w.dst, byte(s.kind))
@@ -178,7 +174,7 @@ func (w *schemaWriter) write(s *schema) {
 	case kindMap:
 		w.write(s.key)
 		w.write(s.elem)
-	case kindOwn:
+	case kindCustom:
 		w.dst = appendString(w.dst, s.name)
 	case kindStruct:
 		w.structs[s] = len(w.structs)
@@ -191,8 +187,8 @@ func (w *schemaWriter) write(s *schema) {
 	}
 }
 
-// written is a schema as it travels, and its hash: FNV-1a of 64 bits.
-func (s *schema) written() (text []byte, hash uint64) {
+// encoded returns the encoded schema, in new memory, and its 64-bit FNV-1a hash.
+func (s *schema) encoded() (text []byte, hash uint64) {
 	w := schemaWriter{structs: map[*schema]int{}}
 	w.write(s)
 	hash = 14695981039346656037
@@ -204,4 +200,148 @@ func (s *schema) written() (text []byte, hash uint64) {
 
 func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+const (
+	// maxSchema bounds the size of one encoded schema in bytes.
+	maxSchema = 1 << 16
+
+	// maxFields bounds the encoded fields of a struct.
+	maxFields = 1024
+
+	// maxHeight bounds the nesting depth of types.
+	maxHeight = 100
+)
+
+// schemaReader decodes the output of schemaWriter, which may come from a hostile peer.
+type schemaReader struct {
+	cursor
+	structs []*schema
+	charge  func(bytes int) error // called before memory is allocated
+}
+
+// readSchema decodes the schema that text consists of. It calls charge with the bytes that it is about
+// to allocate and stops at an error. The error matches ErrCorrupt or ErrLimit.
+func readSchema(text []byte, charge func(int) error) (*schema, error) {
+	if len(text) > maxSchema {
+		return nil, errorf(ErrLimit, "description of a type of %d bytes, at most %d", len(text), maxSchema)
+	}
+	r := schemaReader{cursor: cursor{data: text}, charge: charge}
+	s, err := r.read(0)
+	if err == nil && r.remaining() > 0 {
+		err = corruptf("%d bytes after the description of a type", r.remaining())
+	}
+	return s, err
+}
+
+func (r *schemaReader) read(depth int) (*schema, error) {
+	if depth > maxHeight {
+		return nil, errorf(ErrLimit, "types nested more than %d deep", maxHeight)
+	}
+	b, err := r.byte()
+	if err != nil {
+		return nil, err
+	}
+	k := kind(b)
+	if k == kindBack {
+		return r.backReference()
+	}
+	if k == 0 || k > kindBinary {
+		return nil, corruptf("unknown kind %d of a type", k)
+	}
+	if err := r.charge(int(unsafe.Sizeof(schema{}))); err != nil {
+		return nil, err
+	}
+	s := &schema{kind: k}
+	if err := r.parts(s, depth+1); err != nil {
+		return nil, err
+	}
+	s.measure()
+	if s.height > maxHeight {
+		return nil, errorf(ErrLimit, "types nested more than %d deep", maxHeight)
+	}
+	return s, nil
+}
+
+// backReference reads the number of a struct that began earlier in the schema and returns its schema. A
+// struct that is still being read has height 0, by which byValue rejects it. The error matches
+// ErrCorrupt.
+func (r *schemaReader) backReference() (*schema, error) {
+	position, err := r.size()
+	if err != nil {
+		return nil, err
+	}
+	if position >= len(r.structs) {
+		return nil, corruptf("type %d of %d", position, len(r.structs))
+	}
+	return r.structs[position], nil
+}
+
+// parts decodes into s the data that follow the kind of s. depth is the nesting depth of the types in
+// them. The error matches ErrCorrupt or ErrLimit.
+func (r *schemaReader) parts(s *schema, depth int) (err error) {
+	switch s.kind {
+	case kindSlice, kindPointer:
+		s.elem, err = r.read(depth)
+	case kindArray:
+		if s.n, err = r.size(); err == nil {
+			s.elem, err = r.byValue(depth)
+		}
+	case kindMap:
+		if s.key, err = r.read(depth); err == nil {
+			s.elem, err = r.read(depth)
+		}
+	case kindCustom:
+		s.name, err = r.name()
+	case kindStruct:
+		err = r.structType(s, depth)
+	}
+	return err
+}
+
+// byValue decodes the schema, at that nesting depth, of a type that another type contains by value. The
+// error matches ErrCorrupt, also if a struct contains itself, or ErrLimit.
+func (r *schemaReader) byValue(depth int) (*schema, error) {
+	s, err := r.read(depth)
+	if err == nil && s.kind == kindStruct && s.height == 0 {
+		err = corruptf("struct %s contains itself", s.name)
+	}
+	return s, err
+}
+
+func (r *schemaReader) name() (string, error) {
+	p, err := r.text()
+	if err == nil {
+		err = r.charge(len(p))
+	}
+	return string(p), err
+}
+
+func (r *schemaReader) structType(s *schema, depth int) (err error) {
+	r.structs = append(r.structs, s)
+	if s.name, err = r.name(); err != nil {
+		return err
+	}
+	n, err := r.count(2)
+	if err != nil {
+		return err
+	}
+	if n > maxFields {
+		return errorf(ErrLimit, "struct of %d fields, at most %d", n, maxFields)
+	}
+	// The pointer is for an element of nonEmpty.
+	if err := r.charge(n * int(unsafe.Sizeof(schemaField{})+unsafe.Sizeof(s))); err != nil {
+		return err
+	}
+	s.fields = make([]schemaField, n)
+	for i := range s.fields {
+		f := &s.fields[i]
+		if f.name, err = r.name(); err != nil {
+			return err
+		}
+		if f.typ, err = r.byValue(depth); err != nil {
+			return err
+		}
+	}
+	return nil
 }

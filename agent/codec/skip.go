@@ -2,14 +2,15 @@ package codec
 
 import "encoding/binary"
 
-// skip reads over a value that has no place here.
+// skip moves past a value of the sender's schema s. It records the positions of objects inside, which
+// may still be decoded. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) skip(s *schema) error {
 	if s.width == 0 {
 		return nil
 	}
 	s = s.core
-	if s.width > d.left() {
-		return corrupt("byte %d: %s takes at least %d bytes of %d that are left", d.pos, s, s.width, d.left())
+	if s.width > d.remaining() {
+		return corruptf("byte %d: %s takes at least %d bytes, but %d remain", d.pos, s, s.width, d.remaining())
 	}
 	if err := d.enter(); err != nil {
 		return err
@@ -23,37 +24,52 @@ func (d *Decoder) skip(s *schema) error {
 		_, err := d.text()
 		return err
 	case kindBytes:
-		return d.skipBytes()
+		n, _, err := d.length(1)
+		if err == nil {
+			_, err = d.next(n)
+		}
+		return err
 	case kindTime:
-		return d.skipTime()
-	case kindOwn:
-		return d.skipOwn()
+		if _, err := d.varint(); err != nil {
+			return err
+		}
+		if _, err := d.uvarint(); err != nil {
+			return err
+		}
+		form, err := d.byte()
+		if err == nil && form != zoneUTC {
+			_, err = d.varint()
+		}
+		return err
+	case kindCustom:
+		n, err := d.customLength()
+		if err == nil {
+			_, err = d.next(n)
+			d.customSkipped = true // objects inside it cannot be found any more
+		}
+		return err
 	case kindInterface:
-		return d.skipInterface()
+		n, err := d.uvarint()
+		if err != nil || n == 0 {
+			return err
+		}
+		return d.skipTyped(n - 1)
 	case kindError:
 		return d.skipError()
 	case kindSlice, kindMap, kindArray, kindStruct:
 		return d.skipParts(s)
 	case kindPointer, kindSparse:
 		return d.skipObject(s)
-	default: // the width is fixed
-		_, err := d.take(s.width)
+	default: // kinds of fixed size
+		_, err := d.next(s.width)
 		return err
 	}
-}
-
-func (d *Decoder) skipBytes() error {
-	n, _, err := d.length(1)
-	if err == nil {
-		_, err = d.take(n)
-	}
-	return err
 }
 
 func (d *Decoder) skipParts(s *schema) error {
 	switch s.kind {
 	case kindStruct:
-		for _, part := range s.filled {
+		for _, part := range s.nonEmpty {
 			if err := d.skip(part); err != nil {
 				return err
 			}
@@ -76,8 +92,8 @@ func (d *Decoder) skipParts(s *schema) error {
 	}
 }
 
-// skipAll reads over n values, with a key before each unless it is nil. Values
-// that take no bytes take no time.
+// skipAll skips n elements, with a key before each if key is not nil. It returns at once if they take
+// no bytes. The error is that of skip.
 func (d *Decoder) skipAll(n int, elem, key *schema) error {
 	if elem.width == 0 && (key == nil || key.width == 0) {
 		return nil
@@ -95,53 +111,22 @@ func (d *Decoder) skipAll(n int, elem, key *schema) error {
 	return nil
 }
 
-func (d *Decoder) skipTime() error {
-	if _, err := d.varint(); err != nil {
-		return err
-	}
-	if _, err := d.uvarint(); err != nil {
-		return err
-	}
-	form, err := d.byte()
-	if err == nil && form != zoneUTC {
-		_, err = d.varint()
-	}
-	return err
-}
-
-// skipOwn reads over bytes in which objects may have been that nobody can find
-// any more.
-func (d *Decoder) skipOwn() error {
-	n, err := d.ownLength()
-	if err == nil {
-		_, err = d.take(n)
-		d.lost = true
-	}
-	return err
-}
-
-// ownLength is the length of an encoding of the application's own.
-func (d *Decoder) ownLength() (int, error) {
-	p, err := d.take(ownFront)
+// customLength reads the length in bytes of a custom encoding, which follows. The error matches
+// ErrCorrupt if fewer bytes remain.
+func (d *Decoder) customLength() (int, error) {
+	p, err := d.next(customPrefix)
 	if err != nil {
 		return 0, err
 	}
 	n := binary.LittleEndian.Uint32(p)
-	if uint64(n) > uint64(d.left()) {
-		return 0, corrupt("byte %d: %d bytes of %d that are left", d.pos, n, d.left())
+	if uint64(n) > uint64(d.remaining()) {
+		return 0, corruptf("byte %d: %d bytes, but %d remain", d.pos, n, d.remaining())
 	}
 	return int(n), nil
 }
 
-func (d *Decoder) skipInterface() error {
-	n, err := d.uvarint()
-	if err != nil || n == 0 {
-		return err
-	}
-	return d.skipTyped(n - 1)
-}
-
-// skipTyped reads over a value of a type of the table.
+// skipTyped skips a value of type number n of the message's table of types. The error matches
+// ErrCorrupt or ErrLimit.
 func (d *Decoder) skipTyped(n uint64) error {
 	entry, err := d.typeEntry(n)
 	if err != nil {
@@ -154,7 +139,9 @@ func (d *Decoder) skipTyped(n uint64) error {
 	return d.skip(s)
 }
 
-// skipObject reads over a pointer and remembers where what it points to is.
+// skipObject skips a pointer of the sender's schema s. If the object occurs for the first time, it
+// skips its value too and records schema and position, so that a later pointer can have it decoded. The
+// error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) skipObject(s *schema) error {
 	r, err := d.uvarint()
 	if err != nil || r == 0 {
@@ -162,12 +149,12 @@ func (d *Decoder) skipObject(s *schema) error {
 	}
 	n := (r - 1) / 2
 	if r%2 == 0 {
-		if n >= uint64(len(d.objects)) && !d.lost {
-			return corrupt("object %d of %d", n, len(d.objects))
+		if n >= uint64(len(d.objects)) && !d.customSkipped {
+			return corruptf("object %d of %d", n, len(d.objects))
 		}
 		return nil
 	}
-	if err := d.first(n); err != nil {
+	if err := d.addObject(n); err != nil {
 		return err
 	}
 	if end := d.objects[n].end; end > 0 {

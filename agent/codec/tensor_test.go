@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// counting makes a tensor of the numbers from 0 on.
-func counting(t testing.TB, shape ...int) *tensor.Tensor {
+// arange returns a tensor of the numbers 0, 1, 2...
+func arange(t testing.TB, shape ...int) *tensor.Tensor {
 	t.Helper()
 	n, err := tensor.NumElements(shape)
 	require.NoError(t, err)
@@ -25,7 +25,7 @@ func counting(t testing.TB, shape ...int) *tensor.Tensor {
 	return out
 }
 
-// must makes a view, of which it is known that it exists.
+// must returns the view, and fails the test if there is an error.
 func must(t testing.TB) func(*tensor.Tensor, error) *tensor.Tensor {
 	return func(v *tensor.Tensor, err error) *tensor.Tensor {
 		t.Helper()
@@ -49,11 +49,11 @@ func TestTensorsAnywhere(t *testing.T) {
 		Map  map[string]any
 		Deep *args
 	}
-	a, b := counting(t, 2, 3), tensor.Scalar(int64(7))
+	a, b := arange(t, 2, 3), tensor.Scalar(int64(7))
 	was := args{A: a, List: []*tensor.Tensor{b, nil, a}, Map: map[string]any{"x": a, "y": []*tensor.Tensor{b}}, Deep: &args{A: b}}
 	r := NewRegistry()
 	data, tensors := encode(t, r, &was)
-	require.Len(t, tensors, 2, "each travels once")
+	require.Len(t, tensors, 2, "each is sent once")
 	var got args
 	require.NoError(t, decode(t, r, &got, data, tensors))
 	requireSame(t, a, got.A)
@@ -74,18 +74,18 @@ func TestDTypes(t *testing.T) {
 	}
 }
 
-// views has views of one matrix of 6 x 8 floats, and what they take on the wire.
+// views returns views of a matrix of 6 x 8 floats and the bytes that each sends.
 func views(t *testing.T, m *tensor.Tensor) map[string]struct {
-	view  *tensor.Tensor
-	bytes int
-	kept  bool // the strides
+	view        *tensor.Tensor
+	bytes       int
+	maxRetained bool // the strides
 } {
 	must := must(t)
 	transposed := must(m.Transpose(0, 1))
 	return map[string]struct {
-		view  *tensor.Tensor
-		bytes int
-		kept  bool
+		view        *tensor.Tensor
+		bytes       int
+		maxRetained bool
 	}{
 		"all":              {m, 192, true},
 		"rows":             {must(m.Slice(0, 2, 4, 1)), 64, true},
@@ -105,7 +105,7 @@ func views(t *testing.T, m *tensor.Tensor) map[string]struct {
 
 func TestViews(t *testing.T) {
 	r := NewRegistry()
-	m := counting(t, 6, 8)
+	m := arange(t, 6, 8)
 	for name, c := range views(t, m) {
 		t.Run(name, func(t *testing.T) {
 			data, tensors := encode(t, r, &c.view)
@@ -114,7 +114,7 @@ func TestViews(t *testing.T) {
 			var got *tensor.Tensor
 			require.NoError(t, decode(t, r, &got, data, tensors))
 			requireSame(t, c.view, got)
-			if c.kept {
+			if c.maxRetained {
 				require.Equal(t, c.view.Strides(), got.Strides())
 			} else {
 				require.True(t, got.IsContiguous())
@@ -123,12 +123,12 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// A view of few elements that are spread over much memory travels without the gaps, and
-// one of more, or over less memory, as it is.
+// A view with few elements in a large span is sent without the gaps; one with more
+// elements or a smaller span is sent as it is.
 func TestSpreadViews(t *testing.T) {
 	r := NewRegistry()
 	must := must(t)
-	m := counting(t, 65, 64)
+	m := arange(t, 65, 64)
 	for _, c := range []struct {
 		view  *tensor.Tensor
 		bytes int
@@ -150,12 +150,12 @@ func TestSpreadViews(t *testing.T) {
 
 func TestSharedStorage(t *testing.T) {
 	r := NewRegistry()
-	m := counting(t, 10, 10)
+	m := arange(t, 10, 10)
 	must := must(t)
 	was := []*tensor.Tensor{must(m.Narrow(0, 1, 4)), must(must(m.Narrow(0, 3, 5)).Transpose(0, 1)), must(m.Select(1, 2))}
 	data, tensors := encode(t, r, &was)
 	require.Len(t, tensors, 1)
-	require.Equal(t, 372, tensors[0].Buffer.Len(), "from the column's first element, brought to 16 bytes, to its last")
+	require.Equal(t, 372, tensors[0].Buffer.Len(), "from the column's first element, aligned to 16 bytes, to its last")
 
 	var got []*tensor.Tensor
 	require.NoError(t, decode(t, r, &got, data, tensors))
@@ -173,15 +173,15 @@ func TestSharedStorage(t *testing.T) {
 	}
 }
 
-// Views far apart do not drag along what is between them, and those that share
-// memory stay together.
+// Views that are far apart are sent without the bytes between them; overlapping views
+// share a part.
 func TestDistantViews(t *testing.T) {
 	r := NewRegistry()
-	m := counting(t, 1000, 10)
+	m := arange(t, 1000, 10)
 	must := must(t)
 	was := []*tensor.Tensor{must(m.Narrow(0, 990, 2)), must(m.Narrow(0, 0, 2)), must(m.Narrow(0, 1, 2)), must(m.Narrow(0, 500, 0))}
 	data, tensors := encode(t, r, &was)
-	require.Len(t, tensors, 2, "without elements it fits in anywhere")
+	require.Len(t, tensors, 2, "a view without elements needs no part")
 	total := 0
 	for _, part := range tensors {
 		total += part.Buffer.Len()
@@ -195,7 +195,7 @@ func TestDistantViews(t *testing.T) {
 	require.Same(t, got[1].Storage(), got[2].Storage())
 }
 
-// Views of different dtypes of one storage need a common beginning.
+// Views of different dtypes of one storage need a start that suits both.
 func TestMixedDTypes(t *testing.T) {
 	s, err := tensor.Heap{}.Alloc(96)
 	require.NoError(t, err)
@@ -214,10 +214,10 @@ func TestMixedDTypes(t *testing.T) {
 }
 
 func TestManyTensors(t *testing.T) {
-	m := counting(t, 100, 16)
+	m := arange(t, 100, 16)
 	var was []*tensor.Tensor
 	for i := range 100 {
-		was = append(was, must(t)(m.Select(0, i)), counting(t, i))
+		was = append(was, must(t)(m.Select(0, i)), arange(t, i))
 	}
 	data, tensors := encode(t, NewRegistry(), &was)
 	require.Len(t, tensors, 101)
@@ -229,15 +229,15 @@ func TestManyTensors(t *testing.T) {
 }
 
 func TestReleasedTensor(t *testing.T) {
-	m := counting(t, 3)
+	m := arange(t, 3)
 	m.Release()
 	if invariants.Enabled {
 		e := NewEncoder(NewRegistry(), Limits{})
 		e.Reset(nil)
-		require.Panics(t, func() { _ = e.Encode(&m) }, "as every use of released memory in such builds")
+		require.Panics(t, func() { _ = e.Encode(&m) }, "every use of released memory panics in such builds")
 		return
 	}
-	err := refused(t, NewRegistry(), &struct{ A []*tensor.Tensor }{[]*tensor.Tensor{nil, m}})
+	err := encodeError(t, NewRegistry(), &struct{ A []*tensor.Tensor }{[]*tensor.Tensor{nil, m}})
 	require.ErrorIs(t, err, tensor.ErrReleased)
 	require.ErrorContains(t, err, ".A[1]")
 }
@@ -252,7 +252,7 @@ func TestDevices(t *testing.T) {
 	s, err := tensor.NewStorage(device.On(gpu, remote(400), nil), nil)
 	require.NoError(t, err)
 	m := must(t)(tensor.FromStorage(s, tensor.F32, 10, 10))
-	was := []*tensor.Tensor{counting(t, 2), must(t)(m.Select(1, 3))}
+	was := []*tensor.Tensor{arange(t, 2), must(t)(m.Select(1, 3))}
 	r := NewRegistry()
 	data, tensors := encode(t, r, &was)
 	require.Len(t, tensors, 2)
@@ -260,7 +260,7 @@ func TestDevices(t *testing.T) {
 
 	d := NewDecoder(r, Limits{})
 	require.NoError(t, d.Reset(data))
-	require.Equal(t, []Part{{8, device.CPU()}, {376, gpu}}, d.Parts(), "the host cannot collect a column")
+	require.Equal(t, []Part{{8, device.CPU()}, {376, gpu}}, d.Parts(), "the host cannot gather a column")
 
 	host, err := tensor.Heap{}.Alloc(8)
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestDevices(t *testing.T) {
 }
 
 func TestNoSupply(t *testing.T) {
-	data, _ := encode(t, NewRegistry(), ptr(counting(t, 2)))
+	data, _ := encode(t, NewRegistry(), ptr(arange(t, 2)))
 	d := NewDecoder(NewRegistry(), Limits{})
 	require.NoError(t, d.Reset(data))
 	require.ErrorIs(t, d.Decode(new(*tensor.Tensor)), ErrStorage)
@@ -286,7 +286,7 @@ func TestNoSupply(t *testing.T) {
 
 func TestSparse(t *testing.T) {
 	indices := must(t)(tensor.FromSlice([]int64{0, 2, 1, 0}, 2, 2))
-	values := counting(t, 2, 5)
+	values := arange(t, 2, 5)
 	s, err := tensor.NewSparse(indices, values, 3, 2, 5)
 	require.NoError(t, err)
 	type args struct {
@@ -315,7 +315,7 @@ func TestExpandedLimit(t *testing.T) {
 
 	d := NewDecoder(NewRegistry(), Limits{ExpandedBytes: 1 << 20})
 	require.NoError(t, d.Reset(data))
-	require.NoError(t, d.Supply(received(t, tensors)))
+	require.NoError(t, d.Supply(copyStorages(t, tensors)))
 	require.ErrorIs(t, d.Decode(&got), ErrLimit)
 
 	vast := must(t)(tensor.Scalar(float64(1)).Expand(math.MaxInt32, 1<<29))
@@ -323,12 +323,12 @@ func TestExpandedLimit(t *testing.T) {
 	require.ErrorIs(t, decode(t, NewRegistry(), &got, data, tensors), ErrLimit)
 }
 
-// For each part the storage is known that it keeps reachable: that of the tensor, or that of
-// the copy of one whose elements lie far apart.
+// Storages returns for each part the storage that it keeps reachable: that of the tensor,
+// or that of the copy for a view that was gathered.
 func TestStoragesOfParts(t *testing.T) {
 	get := must(t)
-	a, b := counting(t, 256, 256), counting(t, 4)
-	column := get(counting(t, 256, 256).Slice(1, 0, 1, 1))
+	a, b := arange(t, 256, 256), arange(t, 4)
+	column := get(arange(t, 256, 256).Slice(1, 0, 1, 1))
 	e := NewEncoder(NewRegistry(), Limits{})
 	require.NoError(t, e.Encode(&[]*tensor.Tensor{
 		get(a.Slice(0, 0, 2, 1)), get(a.Slice(0, 200, 202, 1)), b, column, get(b.Slice(0, 1, 2, 1)),

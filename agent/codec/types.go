@@ -6,58 +6,48 @@ import (
 	"unsafe"
 )
 
-// typeKey is a type in a message: of a value that was given to Encode, or of one
-// in an interface, which has a name.
+// typeKey identifies a row of the table of types of a message. named is set for a value in an
+// interface, which carries the name of its type.
 type typeKey struct {
 	typ   reflect.Type
 	named bool
 }
 
-// typeUse is a row of the table of types to be written.
-type typeUse struct {
+// typeRow is a row of the table of types that the Encoder writes.
+type typeRow struct {
 	plan    *plan
 	name    string
-	pointer bool // the value is a pointer to the type of that name
+	pointer bool // the value is a pointer to the named type
 }
 
-// use finds the number of a type in the table, in which it is put if need be.
-func (e *Encoder) use(k typeKey, p *plan, name string, pointer bool) int {
+// typeIndex returns the number of k in the table of types, and adds a row with p, name and pointer if
+// the table does not have k.
+func (e *Encoder) typeIndex(k typeKey, p *plan, name string, pointer bool) int {
 	n, ok := e.types.find(k)
 	if !ok {
 		n = e.types.add(k)
-		e.uses = append(e.uses, typeUse{p, name, pointer})
+		e.typeRows = append(e.typeRows, typeRow{p, name, pointer})
 	}
 	return n
 }
 
-func (e *Encoder) appendTypes() {
-	e.Uint(uint64(len(e.uses)))
-	for _, u := range e.uses {
-		text, hash := u.plan.written()
-		e.String(u.name)
-		e.Bool(u.pointer)
-		e.buf = binary.LittleEndian.AppendUint64(e.buf, hash)
-		e.Uint(uint64(len(text)))
-		e.buf = append(e.buf, text...)
-	}
-}
-
-// typeEntry is a row of the table of types that came.
+// typeEntry is a row of the table of types of a received message. Its name and text are part of the
+// message.
 type typeEntry struct {
 	name    []byte
 	pointer bool
 	hash    uint64
 	text    []byte
 
-	schema *schema // what text says, once it was needed
+	schema *schema // decoded from text when it is needed
 
-	// What the type was resolved to last.
+	// Results of the last call of resolve.
 	typ      reflect.Type
 	plan     *plan
 	resolved *schema
 }
 
-// minType is the fewest bytes of a row.
+// minType is the minimum size of a row in bytes.
 const minType = 11
 
 func (d *Decoder) readTypes(c *cursor) error {
@@ -65,7 +55,7 @@ func (d *Decoder) readTypes(c *cursor) error {
 	if err != nil {
 		return err
 	}
-	if err := d.spend(n * int(unsafe.Sizeof(typeEntry{}))); err != nil {
+	if err := d.charge(n * int(unsafe.Sizeof(typeEntry{}))); err != nil {
 		return err
 	}
 	for range n {
@@ -87,10 +77,10 @@ func readType(c *cursor) (entry typeEntry, err error) {
 		return entry, err
 	}
 	if pointer > 1 {
-		return entry, corrupt("type with the flag %d", pointer)
+		return entry, corruptf("type with the flag %d", pointer)
 	}
 	entry.pointer = pointer == 1
-	hash, err := c.take(8)
+	hash, err := c.next(8)
 	if err != nil {
 		return entry, err
 	}
@@ -101,14 +91,15 @@ func readType(c *cursor) (entry typeEntry, err error) {
 
 func (d *Decoder) typeEntry(n uint64) (*typeEntry, error) {
 	if n >= uint64(len(d.types)) {
-		return nil, corrupt("type %d of %d", n, len(d.types))
+		return nil, corruptf("type %d of %d", n, len(d.types))
 	}
 	return &d.types[n], nil
 }
 
-// resolve finds how a type that came is decoded to a Go type. If both are the
-// same the schema is that of the plan; a sender that lies about the hash spoils
-// nothing but its own message.
+// resolve returns the plan of t, and the schema with which a value of the received type entry is
+// decoded to t. If the hashes are equal, that is the schema of the plan; a wrong hash can only spoil
+// the sender's own message. Otherwise it is the sender's, matched with the plan. The error is that of
+// Registry.plan or match, or matches ErrCorrupt or ErrLimit.
 func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, error) {
 	if entry.typ == t {
 		return entry.plan, entry.resolved, nil
@@ -118,7 +109,7 @@ func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, err
 		return nil, nil, err
 	}
 	s := p.schema
-	if _, hash := p.written(); hash != entry.hash {
+	if _, hash := p.encoded(); hash != entry.hash {
 		if s, err = d.schemaOf(entry); err != nil {
 			return nil, nil, err
 		}
@@ -130,10 +121,119 @@ func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, err
 	return p, s, nil
 }
 
-// schemaOf reads the schema of a type that is not the same here.
+// schemaOf returns the sender's schema of a received type, which it decodes at the first call. The
+// error is that of readSchema.
 func (d *Decoder) schemaOf(entry *typeEntry) (s *schema, err error) {
 	if entry.schema == nil {
-		entry.schema, err = readSchema(entry.text, d.spend)
+		entry.schema, err = readSchema(entry.text, d.charge)
 	}
 	return entry.schema, err
+}
+
+// interfaceHeader is the memory layout of an interface. For a pointer type, data is the
+// pointer; for most other types, data points to the value.
+type interfaceHeader struct{ typ, data unsafe.Pointer }
+
+func (p *plan) encodeInterface(e *Encoder, from unsafe.Pointer) error {
+	v := reflect.NewAt(p.typ, from).Elem().Elem()
+	if !v.IsValid() {
+		e.Uint(0)
+		return nil
+	}
+	if err := e.descend(); err != nil {
+		return err
+	}
+	if err := e.typed(v, from); err != nil {
+		return addSegment(err, ".("+v.Type().String()+")")
+	}
+	e.depth--
+	return nil
+}
+
+// typed encodes v, the dynamic value of the interface at from, preceded by the number of its registered
+// type. A value of an unregistered type that implements error is encoded as an error. The error matches
+// ErrType for any other unregistered type, or ErrUnsupported, or is that of the value.
+func (e *Encoder) typed(v reflect.Value, from unsafe.Pointer) error {
+	t := v.Type()
+	name, pointer, ok := e.registry.nameOf(t)
+	switch {
+	case ok && t.Kind() == reflect.Pointer:
+		from = unsafe.Pointer(&(*interfaceHeader)(from).data)
+	case ok:
+		box := reflect.New(t)
+		box.Elem().Set(v)
+		from = box.UnsafePointer()
+	case t.Implements(errorType):
+		err := v.Interface().(error)
+		name, pointer, t = errorType.String(), false, errorType
+		from = unsafe.Pointer(&err)
+	default:
+		return e.registry.unregisteredError(t)
+	}
+	p, err := e.registry.plan(t)
+	if err != nil {
+		return err
+	}
+	e.Uint(uint64(e.typeIndex(typeKey{t, true}, p, name, pointer)) + 1)
+	return p.encode(e, from)
+}
+
+func (p *plan) decodeInterface(d *Decoder, to unsafe.Pointer) error {
+	zero(p.typ, to)
+	n, err := d.uvarint()
+	if err != nil || n == 0 {
+		return err
+	}
+	if err := d.enter(); err != nil {
+		return err
+	}
+	if err := d.typed(n-1, reflect.NewAt(p.typ, to).Elem()); err != nil {
+		return err
+	}
+	d.leave()
+	return nil
+}
+
+// typed decodes a value of type number n of the message's table of types to the interface to. The error
+// is a *TypeError if the registered type does not implement that interface, matches ErrType if the name
+// is not registered here, or is that of decoding.
+func (d *Decoder) typed(n uint64, to reflect.Value) error {
+	entry, err := d.typeEntry(n)
+	if err != nil {
+		return err
+	}
+	t, err := d.registry.typeOf(entry.name, entry.pointer)
+	if err != nil {
+		return err
+	}
+	if !t.Implements(to.Type()) {
+		return &TypeError{Wire: t.String(), Go: to.Type().String()}
+	}
+	p, s, err := d.resolve(entry, t)
+	if err != nil {
+		return addSegment(err, ".("+t.String()+")")
+	}
+	if err := d.charge(int(t.Size()) + 16); err != nil {
+		return err
+	}
+	if err := p.decodeBoxed(d, s, to); err != nil {
+		return addSegment(err, ".("+t.String()+")")
+	}
+	return nil
+}
+
+// decodeBoxed decodes a value of the type of p, which must implement the interface to, and stores it in
+// to: a pointer in place, any other value in memory that it allocates. s is the schema with which it is
+// decoded. The caller has charged the memory.
+func (p *plan) decodeBoxed(d *Decoder, s *schema, to reflect.Value) error {
+	if p.typ.Kind() == reflect.Pointer {
+		to.Set(reflect.Zero(p.typ))
+		return p.decode(d, s, unsafe.Pointer(&(*interfaceHeader)(to.Addr().UnsafePointer()).data))
+	}
+	box := reflect.New(p.typ)
+	if err := p.decode(d, s, box.UnsafePointer()); err != nil {
+		return err
+	}
+	to.Set(box.Elem())
+	return nil
 }

@@ -56,13 +56,13 @@ func TestTwoVersions(t *testing.T) {
 
 	got.Added.X = []any{"new", got.Name, time.Unix(1, 2), io.EOF}
 	got.Part.New = []float64{1, 2}
-	var back old
-	require.NoError(t, sent(t, &got, &back))
+	var backReference old
+	require.NoError(t, sent(t, &got, &backReference))
 	was.Gone, was.Tree.Gone = 0, 0
-	require.Equal(t, was, back)
+	require.Equal(t, was, backReference)
 }
 
-// everything has a field of each kind, of which none is known at the other end.
+// everything has a field of each kind. The receiver knows none of them.
 type everything struct {
 	Bool bool
 	Ints struct {
@@ -98,8 +98,8 @@ type everything struct {
 
 func fullOf(t testing.TB) everything {
 	t.Helper()
-	m := counting(t, 3)
-	sparse, err := tensor.NewSparse(must(t)(tensor.FromSlice([]int64{1}, 1, 1)), counting(t, 1), 4)
+	m := arange(t, 3)
+	sparse, err := tensor.NewSparse(must(t)(tensor.FromSlice([]int64{1}, 1, 1)), arange(t, 1), 4)
 	require.NoError(t, err)
 	shared := &part1{1, "x"}
 	full := everything{
@@ -113,7 +113,7 @@ func fullOf(t testing.TB) everything {
 	return full
 }
 
-// sample is a message of everything.
+// sample returns a message with a value of type everything.
 func sample(t testing.TB, r *Registry) ([]byte, []pipe.Tensor) {
 	t.Helper()
 	require.NoError(t, r.Register("part1", part1{}))
@@ -135,7 +135,7 @@ func TestSkipping(t *testing.T) {
 		}
 		receiver := NewRegistry()
 		require.NoError(t, receiver.Register("part1", part1{}))
-		require.NoError(t, decode(t, receiver, &got, data, tensors), "the other types are not known")
+		require.NoError(t, decode(t, receiver, &got, data, tensors), "the other types are unknown")
 		require.Equal(t, was.Last, got.Last)
 		for n := range data {
 			require.Error(t, decode(t, r, &got, data[:n], nil))
@@ -143,7 +143,7 @@ func TestSkipping(t *testing.T) {
 	}
 }
 
-// What a skipped field points to is still there for others.
+// A value in a skipped field is still found by other pointers to it.
 func TestSharedWithSkipped(t *testing.T) {
 	type chain struct {
 		N    int
@@ -180,10 +180,10 @@ func TestSharedWithSkipped(t *testing.T) {
 	require.Equal(t, a, s.Other)
 	err := sent(t, &hidden{secretive{child: child}, child, nil}, &s)
 	require.ErrorIs(t, err, ErrType)
-	require.ErrorContains(t, err, "only the application can read")
+	require.ErrorContains(t, err, "in a custom encoding that was skipped")
 }
 
-func TestTypesThatDoNotFit(t *testing.T) {
+func TestTypeMismatch(t *testing.T) {
 	type wrong struct {
 		Name  string
 		Parts []struct{ A string }
@@ -219,17 +219,17 @@ func TestTypesThatDoNotFit(t *testing.T) {
 	}
 }
 
-func TestNumbersThatDoNotFit(t *testing.T) {
+func TestNumberOverflow(t *testing.T) {
 	var small int8
 	require.NoError(t, sent(t, ptr(int64(-128)), &small))
 	require.Equal(t, int8(-128), small)
 	require.ErrorIs(t, sent(t, ptr(128), &small), ErrType)
 	require.ErrorIs(t, sent(t, ptr(uint64(256)), new(uint8)), ErrType)
-	require.ErrorContains(t, sent(t, &struct{ A int64 }{1 << 40}, &struct{ A int32 }{}), ".A: type does not fit: the number 1099511627776 is no int32")
+	require.ErrorContains(t, sent(t, &struct{ A int64 }{1 << 40}, &struct{ A int32 }{}), ".A: type does not fit: the number 1099511627776 does not fit in int32")
 }
 
-// What a hook makes of a pointer is found in a struct of another version too,
-// whether it is known here or not.
+// The pointer of a hook is found in another version of a struct too, whether the hook is
+// registered there or not.
 func TestHookInTwoVersions(t *testing.T) {
 	known := map[int]*ref{1: {id: 1}}
 	r := withHooks(t, known)

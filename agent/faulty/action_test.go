@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
+	"github.com/tensorpipe-go/tensorpipe/agent/torch"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -32,7 +33,11 @@ func TestFail(t *testing.T) {
 		_, err := double.Call(t.Context(), group[0], "worker1", 1)
 		require.ErrorIs(t, err, faulty.ErrInjected)
 		require.ErrorIs(t, err, agent.ErrUnreachable)
-		require.ErrorContains(t, err, "RPCErr:2:Send attempt failed intentionally for test.double to worker1")
+		require.ErrorContains(t, err, "injected failure: test.double to worker1 was not sent")
+		require.Contains(t, torch.Error(err), "RPCErr:2:Send attempt failed intentionally for test.double to worker1")
+		var injected *faulty.InjectedError
+		require.ErrorAs(t, err, &injected)
+		require.Equal(t, faulty.InjectedError{Message: "test.double", Worker: "worker1"}, *injected)
 
 		_, err = double.Go(t.Context(), group[0], "worker1", 1).Wait(t.Context())
 		require.ErrorIs(t, err, faulty.ErrInjected)
@@ -45,7 +50,7 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// A lost request and a lost answer look the same to the caller.
+// The caller cannot distinguish a lost request from a lost reply.
 func TestDrop(t *testing.T) {
 	for _, kind := range []agent.Kind{agent.KindRequest, agent.KindReply} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -62,7 +67,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A message that is late is overtaken, and does not hold up who sends it.
+// A delayed message does not delay later messages of its sender.
 func TestDelay(t *testing.T) {
 	rules := []faulty.Rule{{First: 1, Do: faulty.Delay(3 * time.Second)}}
 	simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
@@ -78,10 +83,10 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// The memory of a call that has timed out belongs to the caller again, even if its
-// request is still to leave; the race detector sees if that is from there. Nobody runs it.
+// The memory of a call that has timed out belongs to the caller, even if its delayed request
+// has not been sent yet; the race detector would report a read of it. The request is not run.
 func TestDelayKeepsTensors(t *testing.T) {
-	var got chan float32 // of the bubble
+	var got chan float32 // made in the bubble
 	funcs := agent.Funcs{sum.Serve(func(_ context.Context, x *tensor.Tensor) (float32, error) {
 		data, err := tensor.Data[float32](x)
 		if err != nil {
@@ -105,15 +110,15 @@ func TestDelayKeepsTensors(t *testing.T) {
 			require.ErrorIs(t, err, agent.ErrTimeout)
 			require.NoError(t, tensor.Fill(x, float32(7)))
 			<-time.NewTimer(time.Hour).C
-			require.Empty(t, got, "the word that it was given up came first")
+			require.Empty(t, got, "the cancellation arrived first")
 		})
 	}
 }
 
-// What comes twice while it is served is served once; its answer is the only one.
+// A request that arrives twice while it is being served runs once and has one reply.
 func TestDuplicateWhileServed(t *testing.T) {
 	var runs atomic.Int32
-	var goOn chan struct{} // of the bubble
+	var goOn chan struct{} // made in the bubble
 	funcs := agent.Funcs{wait.Serve(func(ctx context.Context, _ agent.None) (int, error) {
 		n := runs.Add(1)
 		select {
@@ -142,8 +147,8 @@ func TestDuplicateWhileServed(t *testing.T) {
 	})
 }
 
-// An answer that comes twice is taken once.
-func TestDuplicateAnswer(t *testing.T) {
+// The second of two equal replies is ignored.
+func TestDuplicateReply(t *testing.T) {
 	rules := []faulty.Rule{{Kinds: []agent.Kind{agent.KindReply}, Do: faulty.Duplicate()}}
 	simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty) {
 		for i := range 10 {
@@ -155,7 +160,7 @@ func TestDuplicateAnswer(t *testing.T) {
 	})
 }
 
-// An agent that closes does not wait for messages that are still to leave.
+// Close does not wait for delayed messages.
 func TestCloseWithDelayed(t *testing.T) {
 	rules := []faulty.Rule{{Do: faulty.Delay(time.Hour)}}
 	simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {

@@ -13,12 +13,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
 )
 
-// giveUp has two workers, of which one calls a function with a limit of five seconds
-// that runs until its context ends, and gives the call up at once. What it says to that
-// suffers. seen gets the end of the handler: when it was, and why.
-func giveUp(t *testing.T, do faulty.Action, seen func(t *testing.T, after time.Duration, cause error, group []*agent.Agent)) {
+// runCancelledCall starts two workers. One calls a function with a limit of five seconds that
+// runs until its context ends, and cancels the call at once; the action do applies to the
+// cancellation message. seen is called with the time and the cause of the end of the handler.
+func runCancelledCall(t *testing.T, do faulty.Action, seen func(t *testing.T, after time.Duration, cause error, group []*agent.Agent)) {
 	t.Helper()
-	var ended chan error // of the bubble
+	var ended chan error // made in the bubble
 	funcs := append(serveDouble(), wait.Serve(func(ctx context.Context, _ agent.None) (int, error) {
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
@@ -34,12 +34,12 @@ func giveUp(t *testing.T, do faulty.Action, seen func(t *testing.T, after time.D
 		cancel(enough)
 		_, err := f.Wait(t.Context())
 		require.ErrorIs(t, err, enough)
-		require.Zero(t, time.Since(begun), "whatever becomes of the word")
+		require.Zero(t, time.Since(begun), "whatever happens to the message")
 		require.Equal(t, []faulty.Count{{Matched: 1, Taken: 1}}, faults.Counts())
 
 		cause := <-ended
 		seen(t, time.Since(begun), cause, group)
-		<-time.NewTimer(time.Hour).C // all that is late has come
+		<-time.NewTimer(time.Hour).C // all delayed messages have arrived
 		n, err := double.Call(t.Context(), group[0], "worker1", 21)
 		require.NoError(t, err)
 		require.Equal(t, 42, n)
@@ -47,12 +47,11 @@ func giveUp(t *testing.T, do faulty.Action, seen func(t *testing.T, after time.D
 	})
 }
 
-// Where the word that nobody waits any more gets lost, a handler ends by its deadline, and
-// nobody wants its answer.
+// If the cancellation is lost, the handler ends at its deadline and its reply is ignored.
 func TestLostCancel(t *testing.T) {
 	for name, do := range map[string]faulty.Action{"lost": faulty.Drop(), "failed": faulty.Fail(nil)} {
 		t.Run(name, func(t *testing.T) {
-			giveUp(t, do, func(t *testing.T, after time.Duration, cause error, group []*agent.Agent) {
+			runCancelledCall(t, do, func(t *testing.T, after time.Duration, cause error, group []*agent.Agent) {
 				require.Equal(t, 5*time.Second, after)
 				require.ErrorIs(t, cause, agent.ErrTimeout)
 				synctest.Wait()
@@ -62,8 +61,8 @@ func TestLostCancel(t *testing.T) {
 	}
 }
 
-// Where it is late a handler ends when it comes, and one that has ended by then is past
-// harm. More than one such word is as good as one.
+// If the cancellation is late, the handler ends when it arrives, or has ended before. A
+// repeated cancellation has no further effect.
 func TestLateCancel(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    faulty.Action
@@ -75,7 +74,7 @@ func TestLateCancel(t *testing.T) {
 		"twice":    {faulty.Duplicate(), 0, agent.ErrCallerGone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			giveUp(t, c.do, func(t *testing.T, after time.Duration, cause error, _ []*agent.Agent) {
+			runCancelledCall(t, c.do, func(t *testing.T, after time.Duration, cause error, _ []*agent.Agent) {
 				require.Equal(t, c.after, after)
 				require.ErrorIs(t, cause, c.cause)
 			})

@@ -1,6 +1,19 @@
+// Package faulty drops, delays, duplicates or rejects messages of an agent, for tests of
+// how an application handles such faults.
+//
+//	f, err := faulty.New(faulty.Options{Rules: []faulty.Rule{
+//		{Types: []string{"rref.fork"}, First: 3, Do: faulty.Fail(nil)},
+//		{Func: "example.*", Do: faulty.Delay(time.Second)},
+//	}})
+//	config.Outgoing = f.Outgoing
+//
+// Rules apply to the messages that an agent sends, also to itself: to its requests and,
+// if a rule's Kinds include them, to its cancellations and its replies. All rules that
+// match a message apply: delays add up, and an error takes precedence over a drop.
 package faulty
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,14 +22,53 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// Options are what a Faulty does.
-type Options struct {
-	Rules []Rule
-	Seed  uint64 // of Rule.Probability
+var (
+	// ErrInjected: a rule made the sending of a message fail.
+	ErrInjected = errors.New("injected failure")
+
+	// ErrRule: a rule is invalid.
+	ErrRule = errors.New("wrong rule")
+)
+
+// InjectedError is the error with which a rule made the sending of a message fail. It matches
+// ErrInjected.
+type InjectedError struct {
+	Message string // the type of the message, or its function if it has no type
+	Worker  string // the name of the worker to which it was to be sent
+	Err     error  // the error given to Fail, which may be nil
 }
 
-// Faulty changes the messages of agents. All methods may be called from any
-// goroutine.
+func (e *InjectedError) Error() string {
+	if e.Err != nil {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%v: %s to %s was not sent", ErrInjected, e.Message, e.Worker)
+}
+
+// Unwrap returns the error given to Fail.
+func (e *InjectedError) Unwrap() error { return e.Err }
+
+// Is reports whether target is ErrInjected.
+func (e *InjectedError) Is(target error) bool { return target == ErrInjected }
+
+// failure returns the *InjectedError with which a rule makes the sending of m fail. err is that
+// given to Fail, and may be nil.
+func failure(err error, m *agent.Message) error {
+	e := &InjectedError{Message: m.Name, Worker: m.Peer.Name, Err: err}
+	if m.Type != "" {
+		e.Message = m.Type
+	}
+	return e
+}
+
+// Options configures a Faulty.
+type Options struct {
+	Rules []Rule
+	Seed  uint64 // of the random numbers for Rule.Probability
+}
+
+// Faulty injects faults into the messages of agents. All methods may be called
+// concurrently.
 type Faulty struct {
 	options Options
 
@@ -25,13 +77,14 @@ type Faulty struct {
 	counts []Count
 }
 
-// Count is what became of a rule.
+// Count is the number of messages that one rule has seen.
 type Count struct {
-	Matched int // messages that it is about
-	Taken   int // those of them that it was applied to
+	Matched int // messages that match the rule
+	Taken   int // messages to which the rule was applied
 }
 
-// New makes a Faulty. The error matches ErrRule.
+// New returns a Faulty that applies the rules of o, of which it keeps a copy. The error matches
+// ErrRule if a rule is invalid.
 func New(o Options) (*Faulty, error) {
 	o.Rules = slices.Clone(o.Rules)
 	for i := range o.Rules {
@@ -42,41 +95,42 @@ func New(o Options) (*Faulty, error) {
 	return &Faulty{options: o, rng: rand.New(rand.NewPCG(o.Seed, 0)), counts: make([]Count, len(o.Rules))}, nil
 }
 
-// Options is what New was given.
+// Options returns a copy of the options given to New.
 func (f *Faulty) Options() Options {
 	return Options{Rules: slices.Clone(f.options.Rules), Seed: f.options.Seed}
 }
 
-// Counts is what became of each rule so far.
+// Counts returns the counts so far of each rule, in the order of Options.Rules.
 func (f *Faulty) Counts() []Count {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.counts)
 }
 
-// Outgoing is for agent.Config.Outgoing, of one agent or of several.
+// Outgoing returns the combined faults of all rules that apply to m, and counts m for each rule
+// that it matches. The method is a value for agent.Config.Outgoing, of one agent or of several.
 func (f *Faulty) Outgoing(m *agent.Message) agent.Fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var fate agent.Fate
+	var fault agent.Fate
 	for i := range f.options.Rules {
 		r := &f.options.Rules[i]
-		if !r.matches(m) || !f.take(r, &f.counts[i]) {
+		if !r.matches(m) || !f.applies(r, &f.counts[i]) {
 			continue
 		}
-		fate.Drop = fate.Drop || r.Do.drop
-		fate.Delay += r.Do.delay
-		fate.Extra += r.Do.extra
-		if r.Do.fail && fate.Err == nil {
-			fate.Err = failure(r.Do.err, m)
+		fault.Drop = fault.Drop || r.Do.drop
+		fault.Delay += r.Do.delay
+		fault.Extra += r.Do.extra
+		if r.Do.fail && fault.Err == nil {
+			fault.Err = failure(r.Do.err, m)
 		}
 	}
-	return fate
+	return fault
 }
 
-// take decides whether a rule applies to the next message that matches it. The
-// caller holds mu.
-func (f *Faulty) take(r *Rule, c *Count) bool {
+// applies reports whether the rule r is applied to a message that matches it, and counts the
+// message in c. The caller holds mu.
+func (f *Faulty) applies(r *Rule, c *Count) bool {
 	n := c.Matched - r.Skip
 	c.Matched++
 	switch {

@@ -18,8 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// simulate runs f with n workers in a bubble of testing/synctest, where the messages
-// of all suffer the rules.
+// simulate runs f with n workers in a bubble of testing/synctest. The rules apply to the
+// messages of all of them.
 func simulate(t *testing.T, n int, funcs agent.Funcs, rules []faulty.Rule, f func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,11 +12,12 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
+	"github.com/tensorpipe-go/tensorpipe/agent/torch"
 )
 
 var count = agent.NewFunc[agent.None, int]("test.count")
 
-// counting counts how often it is run.
+// counting counts how many times its function runs.
 type counting struct {
 	runs atomic.Int32
 	fail error
@@ -35,7 +36,7 @@ func (c *counting) serve(opts ...agent.ServeOption) agent.Funcs {
 	}, opts...)}
 }
 
-// The attempts come at the times at which PyTorch's do.
+// The attempts are made at the same times as those of PyTorch.
 func TestRetry(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		c := &counting{}
@@ -57,13 +58,14 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-func TestRetryGivesUp(t *testing.T) {
+func TestRetryLimit(t *testing.T) {
 	c := &counting{}
 	simulate(t, 2, c.serve(), []faulty.Rule{{Do: faulty.Fail(nil)}}, func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty) {
 		retry := agent.WithRetry(agent.Retry{Max: 2, Delay: time.Minute, Backoff: 1})
 		begun := time.Now()
 		_, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, retry)
-		require.ErrorContains(t, err, "The RPC has not succeeded after the specified number of max retries (2).")
+		require.ErrorContains(t, err, "no success after 2 retries: ")
+		require.Contains(t, torch.Error(err), "The RPC has not succeeded after the specified number of max retries (2).")
 		require.ErrorIs(t, err, faulty.ErrInjected)
 		var over *agent.RetryError
 		require.ErrorAs(t, err, &over)
@@ -72,7 +74,7 @@ func TestRetryGivesUp(t *testing.T) {
 	})
 }
 
-// What is no use trying again is not tried again.
+// Errors that a retry cannot change are not retried.
 func TestNoRetry(t *testing.T) {
 	c := &counting{fail: errors.New("no luck")}
 	simulate(t, 2, c.serve(), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
@@ -116,7 +118,7 @@ func TestRetryStops(t *testing.T) {
 	}
 }
 
-// A future that is cancelled ends the attempts.
+// Cancelling the future ends the attempts.
 func TestCancelRetry(t *testing.T) {
 	c := &counting{}
 	simulate(t, 2, c.serve(), []faulty.Rule{{Do: faulty.Fail(nil)}}, func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty) {
@@ -141,7 +143,7 @@ func TestBadRetry(t *testing.T) {
 		} {
 			_, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, option)
 			require.ErrorIs(t, err, agent.ErrConfig)
-			require.ErrorContains(t, err, text)
+			require.Contains(t, torch.Error(err), text)
 			_, err = count.Go(t.Context(), group[0], "worker1", agent.None{}, option).Wait(t.Context())
 			require.ErrorIs(t, err, agent.ErrConfig)
 		}
@@ -149,8 +151,8 @@ func TestBadRetry(t *testing.T) {
 	})
 }
 
-// A handler runs once although the answers to the first attempts are lost.
-func TestOnceWhereAnswersAreLost(t *testing.T) {
+// A handler runs once although the replies to the first attempts are lost.
+func TestOnceWithLostReplies(t *testing.T) {
 	for _, once := range []bool{false, true} {
 		for _, fail := range []error{nil, errors.New("no luck")} {
 			c := &counting{fail: fail}
@@ -183,7 +185,7 @@ func TestOnceWhereAnswersAreLost(t *testing.T) {
 	}
 }
 
-// A retry that comes while the handler still runs waits for its answer.
+// A retry that arrives while the handler runs waits for its reply.
 func TestOnceWhileItRuns(t *testing.T) {
 	c := &counting{wait: func(context.Context) error { return pause(context.Background(), 25*time.Second) }}
 	simulate(t, 2, c.serve(agent.Once()), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
@@ -196,15 +198,15 @@ func TestOnceWhileItRuns(t *testing.T) {
 	})
 }
 
-// A handler that ends because its caller has given up makes way for another run.
-func TestOnceGivenUp(t *testing.T) {
+// After a handler has ended because its call was cancelled, a retry may run it again.
+func TestOnceAfterCancellation(t *testing.T) {
 	c := &counting{}
 	c.wait = func(ctx context.Context) error {
 		if c.runs.Load() > 1 {
 			return nil
 		}
 		<-ctx.Done()
-		return pause(context.Background(), 5*time.Second) // the next attempt is here by then
+		return pause(context.Background(), 5*time.Second) // the next attempt arrives meanwhile
 	}
 	inner := c.wait
 	c.wait = func(ctx context.Context) error {
@@ -220,7 +222,7 @@ func TestOnceGivenUp(t *testing.T) {
 	})
 }
 
-// Requests that come twice, at whatever time, have a function run once for each key.
+// Duplicate requests, at whatever time, run a function once for each key.
 func TestOnceWithDuplicates(t *testing.T) {
 	c := &counting{}
 	rules := []faulty.Rule{{Do: faulty.Duplicate()}, {Every: 2, Do: faulty.Delay(time.Minute)}}

@@ -9,23 +9,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// Rule says what happens to which messages.
+// Rule selects messages of an agent and the fault to inject into them.
 type Rule struct {
-	// Types are the types of messages, "" for calls of functions. Empty: all. A type
-	// may have the wildcards of path.Match, in which "/" is not special.
+	// Types are the message types to match, "" for calls of functions; none stands for
+	// all. Wildcards are those of path.Match, but match "/" too.
 	Types []string
 
-	// Func is the name of the function, and Peer that of the worker that the message
-	// goes to, with wildcards as Types. Empty: all.
+	// Func is the name of the called function, and Peer that of the receiving worker.
+	// Wildcards are as in Types; "" stands for all.
 	Func, Peer string
 
-	// Kinds are what the messages are in a call. Empty: requests.
+	// Kinds are the kinds of messages to match; none stands for requests.
 	Kinds []agent.Kind
 
-	// Of the messages that match so far: Skip lets the first ones pass, Every takes
-	// each n-th of the others from the first on, and Probability, from 0 to 1, takes
-	// one by chance. First bounds how many are taken in all. For each, 0 is no
-	// restriction.
+	// Skip leaves the first matching messages alone. Of the others the rule is applied to
+	// the first, and to each Every-th after it; and to each of these with the given
+	// Probability, from 0 to 1. First bounds the messages to which it is applied. For each
+	// field 0 stands for no restriction.
 	Skip, Every int
 	Probability float64
 	First       int
@@ -33,7 +33,7 @@ type Rule struct {
 	Do Action
 }
 
-// Action is what happens to a message. The zero Action is nothing.
+// Action is a fault to inject. The zero Action has no effect.
 type Action struct {
 	drop, fail bool
 	err        error
@@ -41,20 +41,21 @@ type Action struct {
 	extra      int
 }
 
-// Drop loses the message, and its sender does not notice.
+// Drop returns the action that loses the message. Its sender gets no error.
 func Drop() Action { return Action{drop: true} }
 
-// Delay has the message leave d later; others may overtake it.
+// Delay returns the action that sends the message d later. Later messages may overtake it.
 func Delay(d time.Duration) Action { return Action{delay: d} }
 
-// Duplicate sends the message twice.
+// Duplicate returns the action that sends the message twice.
 func Duplicate() Action { return Action{extra: 1} }
 
-// Fail has the sending of the message fail with err, or with an error that says
-// what was to be sent. Both match ErrInjected.
+// Fail returns the action that makes sending fail with an *InjectedError, which matches
+// ErrInjected and wraps err. If err is nil the text of the error describes the message.
 func Fail(err error) Action { return Action{fail: true, err: err} }
 
-// FailFirst has the sending of the first n requests of each of these types fail.
+// FailFirst returns one rule for each type of messages, by which sending the first n requests of
+// that type fails. It returns nil if n is not positive.
 func FailFirst(n int, types ...string) []Rule {
 	rules := make([]Rule, len(types))
 	for i, typ := range types {
@@ -66,7 +67,8 @@ func FailFirst(n int, types ...string) []Rule {
 	return rules
 }
 
-// DelayTypes has the requests of each of these types leave so much later.
+// DelayTypes returns one rule for each type of messages in delays, by which the requests of that
+// type are delayed that long, ordered by type.
 func DelayTypes(delays map[string]time.Duration) []Rule {
 	var rules []Rule
 	for typ, d := range delays {
@@ -78,7 +80,7 @@ func DelayTypes(delays map[string]time.Duration) []Rule {
 
 func (r *Rule) check() error {
 	for _, pattern := range slices.Concat(r.Types, []string{r.Func, r.Peer}) {
-		if _, err := path.Match(flat(pattern), ""); err != nil {
+		if _, err := path.Match(maskSlashes(pattern), ""); err != nil {
 			return fmt.Errorf("%w: pattern %q: %w", ErrRule, pattern, err)
 		}
 	}
@@ -105,12 +107,13 @@ func (r *Rule) matches(m *agent.Message) bool {
 }
 
 func glob(pattern, name string) bool {
-	ok, _ := path.Match(flat(pattern), flat(name)) // patterns have been checked
+	ok, _ := path.Match(maskSlashes(pattern), maskSlashes(name)) // check has validated the pattern
 	return ok
 }
 
-// flat takes away what path.Match takes for the end of an element.
-func flat(s string) string {
+// maskSlashes returns s with each slash, which path.Match treats as a separator, replaced by a
+// zero byte.
+func maskSlashes(s string) string {
 	b := []byte(s)
 	for i := range b {
 		if b[i] == '/' {

@@ -79,7 +79,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// With one seed, chance decides alike.
+// The same seed gives the same random choices.
 func TestProbability(t *testing.T) {
 	run := func() (taken []bool, n int) {
 		f := one(t, faulty.Rule{Probability: 0.25, Do: faulty.Drop()})

@@ -21,7 +21,7 @@ func pending[T any](n int) []*future.Future[T] {
 	return fs
 }
 
-// values takes apart what All gives.
+// values returns the values of the futures in the result of All.
 func values[T any](t *testing.T, all *future.Future[[]*future.Future[T]]) []T {
 	t.Helper()
 	fs, err := all.Wait(t.Context())
@@ -40,7 +40,7 @@ func TestAll(t *testing.T) {
 
 	fs := pending[int](3)
 	all := future.All(append(fs, fs[0])...)
-	fs[0], fs[2] = fs[2], fs[0] // the list is the caller's
+	fs[0], fs[2] = fs[2], fs[0] // the caller may modify its list
 	for i, f := range fs {
 		require.False(t, all.IsDone())
 		require.NoError(t, f.Set(i))
@@ -49,7 +49,7 @@ func TestAll(t *testing.T) {
 	require.Equal(t, []int{2, 1, 0}, values(t, future.All(fs[2], fs[1], fs[0])), "of futures that are done")
 }
 
-// It fails when all are done, with the first error of the list, not of the clock.
+// All fails when all are done, with the first error of the list and not the earliest one.
 func TestAllFails(t *testing.T) {
 	fs := pending[int](4)
 	all := future.All(fs...)
@@ -78,7 +78,7 @@ func TestWaitAll(t *testing.T) {
 	}
 }
 
-// The first error ends it, whoever is still under way; nothing stays behind there.
+// WaitAll returns at the first error and unregisters from the pending futures.
 func TestWaitAllExitsEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := pending[int](4)
@@ -93,11 +93,11 @@ func TestWaitAllExitsEarly(t *testing.T) {
 		require.NoError(t, fs[2].Fail(errLost))
 		require.Equal(t, errLost, <-ended)
 		require.Zero(t, fs[0].Watchers())
-		require.False(t, fs[0].IsDone(), "nobody has cancelled it")
+		require.False(t, fs[0].IsDone(), "it was not cancelled")
 
 		require.NoError(t, fs[1].Fail(io.EOF))
 		_, err := future.WaitAll(t.Context(), fs...)
-		require.Equal(t, io.EOF, err, "of several the first of the list")
+		require.Equal(t, io.EOF, err, "the first error of the list")
 	})
 }
 
@@ -133,7 +133,7 @@ func TestDifferentTypes(t *testing.T) {
 	require.ErrorIs(t, future.Await(t.Context(), number, future.New[string](), bad), errLost)
 }
 
-// Settle is not content with an error.
+// Settle waits for all futures even if one fails.
 func TestSettleWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, last := future.New[int](), future.New[string](), future.New[int]()
@@ -145,6 +145,6 @@ func TestSettleWaitsForAll(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, ended)
 		require.NoError(t, second.Fail(errLost))
-		require.Equal(t, errLost, <-ended, "the first of the list")
+		require.Equal(t, errLost, <-ended, "the first error of the list")
 	})
 }

@@ -20,7 +20,7 @@ func TestOnValue(t *testing.T) {
 	f := future.New[error]()
 	require.NoError(t, future.OnValue(f, watch))
 	require.NoError(t, f.Set(nil))
-	require.Equal(t, outcome{new(error), nil}, <-got, "the type is known though the value is nil")
+	require.Equal(t, outcome{new(error), nil}, <-got, "the type is known although the value is nil")
 
 	failure := errors.New("failed")
 	require.NoError(t, future.OnValue(future.Failed[int](failure), watch))

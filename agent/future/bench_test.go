@@ -8,7 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// The future itself, and the channel if somebody waits before it is done.
+// A future is one allocation, and its channel another if a goroutine waits for it.
 func TestAllocations(t *testing.T) {
 	ctx := t.Context()
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
@@ -35,7 +35,7 @@ func BenchmarkSetWait(b *testing.B) {
 	}
 }
 
-// The one who waits was there first.
+// The waiting goroutine starts before the value is set.
 func BenchmarkWaitSet(b *testing.B) {
 	ctx := b.Context()
 	work := make(chan *future.Future[int])

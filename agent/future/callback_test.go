@@ -16,9 +16,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Callbacks run in the order they were added: before completion, after it, by
-// other callbacks, and by Then. The first holds the others back until all but
-// those added by callbacks have been added.
+// Callbacks run in the order in which they were added: before completion, after it, by other
+// callbacks, and by Then. The first one blocks until all callbacks but those that callbacks
+// add have been added.
 func TestCallbackOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const nested = 3
@@ -27,7 +27,7 @@ func TestCallbackOrder(t *testing.T) {
 		viaThen := rapid.Bool().Draw(t, "by Then")
 
 		f := future.New[int]()
-		gate, finished := make(chan struct{}), make(chan struct{})
+		block, finished := make(chan struct{}), make(chan struct{})
 		var got []int
 		add := func(run func()) {
 			if viaThen {
@@ -36,7 +36,7 @@ func TestCallbackOrder(t *testing.T) {
 				require.NoError(t, f.OnDone(func(*future.Future[int]) { run() }))
 			}
 		}
-		add(func() { <-gate })
+		add(func() { <-block })
 		for i, n := range adds {
 			if i == completeAt {
 				require.NoError(t, f.Set(1))
@@ -54,14 +54,14 @@ func TestCallbackOrder(t *testing.T) {
 		if completeAt == len(adds) {
 			require.NoError(t, f.Set(1))
 		}
-		close(gate)
+		close(block)
 		<-finished
 		require.Equal(t, inOrder(adds), got)
 	})
 }
 
-// inOrder is what should run, as numbers: all that were added from outside, then
-// what each of them added.
+// inOrder returns the expected order: all callbacks that the test adds, then those that each
+// of them adds.
 func inOrder(adds []int) []int {
 	var want []int
 	for i := range adds {
@@ -75,7 +75,7 @@ func inOrder(adds []int) []int {
 	return want
 }
 
-// Who completes a future may hold locks that a callback needs.
+// The goroutine that completes a future may hold locks that a callback needs.
 func TestCallbackRunsOutsideOfSet(t *testing.T) {
 	for name, late := range map[string]bool{"added before": false, "added after": true} {
 		t.Run(name, func(t *testing.T) {
@@ -103,8 +103,7 @@ func TestCallbackRunsOutsideOfSet(t *testing.T) {
 	}
 }
 
-// A callback waits for a future that another goroutine completes, and completes a
-// third.
+// A callback waits for a future that another goroutine completes, and completes a third one.
 func TestCallbackMayWait(t *testing.T) {
 	f, other, third := future.New[int](), future.New[int](), future.New[int]()
 	require.NoError(t, f.OnDone(func(*future.Future[int]) {
@@ -122,11 +121,11 @@ func TestCallbackMayWait(t *testing.T) {
 	requireOutcome(t, third, 42, nil)
 }
 
-// What is built of several futures is not held up by a callback that blocks.
-func TestBlockedCallbackHoldsUpOnlyCallbacks(t *testing.T) {
+// Futures made of several others are not delayed by a callback that blocks.
+func TestBlockedCallbackDelaysOnlyCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, gate := future.New[int](), make(chan struct{})
-		require.NoError(t, f.OnDone(func(*future.Future[int]) { <-gate }))
+		f, block := future.New[int](), make(chan struct{})
+		require.NoError(t, f.OnDone(func(*future.Future[int]) { <-block }))
 		behind := future.Then(f, func(*future.Future[int]) (int, error) { return 2, nil })
 		all := future.All(f)
 		outer := future.New[*future.Future[int]]()
@@ -140,7 +139,7 @@ func TestBlockedCallbackHoldsUpOnlyCallbacks(t *testing.T) {
 		synctest.Wait()
 		require.False(t, behind.IsDone(), "callbacks run one at a time")
 		require.False(t, late.IsDone(), "also those added after completion")
-		close(gate)
+		close(block)
 		requireOutcome(t, behind, 2, nil)
 		requireOutcome(t, late, 3, nil)
 	})
@@ -152,7 +151,7 @@ func TestNilCallback(t *testing.T) {
 	}
 }
 
-// A panic reaches the handler, and neither the process nor the other callbacks.
+// A panic reaches the handler; the process and the other callbacks continue.
 func TestPanicInCallback(t *testing.T) {
 	reports := make(chan *future.PanicError, 3)
 	f := future.NewWith[int](future.Options{OnPanic: func(p *future.PanicError) { reports <- p }})
@@ -164,16 +163,16 @@ func TestPanicInCallback(t *testing.T) {
 
 	p := <-reports
 	require.ErrorIs(t, p, io.ErrUnexpectedEOF)
-	require.Contains(t, string(p.Stack), "TestPanicInCallback", "the stack says where")
+	require.Contains(t, string(p.Stack), "TestPanicInCallback", "the stack shows where the panic occurred")
 	p = <-reports
 	require.EqualError(t, p, "future: callback panicked: text")
 	require.NoError(t, p.Unwrap())
 
 	require.NoError(t, next.OnDone(func(*future.Future[int]) { panic("inherited") }))
-	require.Equal(t, "inherited", (<-reports).Value, "the handler is that of the futures it was made of")
+	require.Equal(t, "inherited", (<-reports).Value, "a derived future has the same handler")
 }
 
-// Without a handler, or with one that panics itself, the log gets it.
+// Without a handler, or if it panics too, the panic is logged.
 func TestPanicIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler func(*future.PanicError)
@@ -184,7 +183,7 @@ func TestPanicIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var text bytes.Buffer
-			log.SetOutput(&text) // where the default of slog writes
+			log.SetOutput(&text) // the output of slog's default logger
 			t.Cleanup(func() { log.SetOutput(os.Stderr) })
 			f := future.NewWith[int](future.Options{OnPanic: c.handler})
 			require.NoError(t, f.OnDone(func(*future.Future[int]) { panic("first") }))
@@ -198,7 +197,7 @@ func TestPanicIsLogged(t *testing.T) {
 	}
 }
 
-// A callback that ends its goroutine, as FailNow does, takes nobody along.
+// The other callbacks run although one ended the goroutine, as FailNow does.
 func TestGoexitInCallback(t *testing.T) {
 	f := future.New[int]()
 	require.NoError(t, f.OnDone(func(*future.Future[int]) { runtime.Goexit() }))

@@ -22,7 +22,7 @@ func TestCancel(t *testing.T) {
 	require.NotErrorIs(t, f.Err(), io.EOF)
 	require.EqualError(t, f.Err(), "future: cancelled: the worker is lost")
 	require.False(t, f.Cancel(io.EOF))
-	require.Equal(t, []error{errLost}, causes, "the producer is told once")
+	require.Equal(t, []error{errLost}, causes, "OnCancel is called once")
 
 	f = future.NewWith[int](o)
 	require.True(t, f.Cancel(nil))
@@ -31,13 +31,13 @@ func TestCancel(t *testing.T) {
 }
 
 func TestCancelOfDone(t *testing.T) {
-	f := future.NewWith[int](future.Options{OnCancel: func(error) { t.Error("told of nothing") }})
+	f := future.NewWith[int](future.Options{OnCancel: func(error) { t.Error("called although f was done") }})
 	require.NoError(t, f.Set(1))
 	require.False(t, f.Cancel(errLost))
 	requireOutcome(t, f, 1, nil)
 }
 
-// The producer may look at the future and use its own locks.
+// OnCancel may call methods of the future and use the producer's locks.
 func TestOnCancelRunsOutsideOfLocks(t *testing.T) {
 	var f *future.Future[int]
 	f = future.NewWith[int](future.Options{OnCancel: func(error) {
@@ -59,10 +59,10 @@ func TestPanicInOnCancel(t *testing.T) {
 	requireOutcome(t, f, 0, errLost)
 }
 
-// One of many who cancel has done it.
+// Of many concurrent calls of Cancel one returns true.
 func TestCancelRace(t *testing.T) {
-	told := 0
-	f := future.NewWith[int](future.Options{OnCancel: func(error) { told++ }})
+	notified := 0
+	f := future.NewWith[int](future.Options{OnCancel: func(error) { notified++ }})
 	cancelled := make(chan bool, 16)
 	var all sync.WaitGroup
 	for range cap(cancelled) {
@@ -77,21 +77,21 @@ func TestCancelRace(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, won)
-	require.Equal(t, 1, told)
+	require.Equal(t, 1, notified)
 }
 
-// A future that is kept does not keep alive what its producer needed.
-func TestDoneFutureLetsGoOfProducer(t *testing.T) {
-	gone := make(chan struct{})
+// A completed future does not keep memory of its producer reachable.
+func TestDoneFutureReleasesProducer(t *testing.T) {
+	collected := make(chan struct{})
 	f := func() *future.Future[int] {
 		call := new([1024]int)
-		runtime.AddCleanup(call, func(done chan struct{}) { close(done) }, gone)
+		runtime.AddCleanup(call, func(done chan struct{}) { close(done) }, collected)
 		return future.NewWith[int](future.Options{OnCancel: func(error) { call[0]++ }})
 	}()
 	require.NoError(t, f.Set(1))
 	for {
 		select {
-		case <-gone:
+		case <-collected:
 			requireOutcome(t, f, 1, nil)
 			return
 		default:

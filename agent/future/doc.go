@@ -1,27 +1,26 @@
-// Package future has values that come later: results of calls that are under
-// way, and whatever an application makes of them.
+// Package future provides values that are computed asynchronously, such as the results of
+// calls under way.
 //
 //	f := future.New[int]()
 //	go func() { f.Set(compute()) }()
 //	n, err := f.Wait(ctx)
 //
-// A [Future] is completed once, with a value or with an error, by whoever holds
-// it. Any number of goroutines may wait, before and after.
+// A [Future] is completed once, with a value or an error, by any goroutine that has it. Any
+// number of goroutines may wait for it, before and after.
 //
-// Work to be done afterwards needs no goroutine that waits: [Future.OnDone] runs
-// a function, [Then] makes a future of its result, [ThenFuture] is for functions
-// that are asynchronous themselves. Such functions run one after the other, in
-// the order they were added, on a goroutine of the future: never on that of the
-// caller, who may hold locks or be reading from a network. One that blocks holds
-// up those behind it, of the same future alone. A panic in one does not end the
+// Follow-up work needs no waiting goroutine: [Future.OnDone] runs a function, [Then] makes a
+// future of its result, and [ThenFuture] is for functions that return futures themselves.
+// These functions run one after the other, in the order of their addition, on a goroutine of
+// the future, never on that of the caller, which may hold locks or read from a network. One
+// that blocks delays only later functions of the same future. A panic does not end the
 // process.
 //
-// Several futures: [All] is a future of them all, [WaitAll] waits and stops at the
-// first error, [Await] and [Settle] wait for futures of different types.
+// For several futures, [All] returns a future of all of them, [WaitAll] waits and returns at
+// the first error, and [Await] and [Settle] wait for futures of different types.
 //
-// [Future.Cancel] gives a future up and tells its producer.
+// [Future.Cancel] makes a future fail and notifies its producer.
 //
-// A value in the memory of a device may be handed on when the work that makes it
-// is enqueued: [Future.SetOn] notes the streams, and [Future.Wait] makes the
-// streams of its context ([device.WithStream]) wait for that work. No host waits.
+// A value in the memory of a device may be set as soon as the work that computes it is
+// enqueued: [Future.SetOn] records events on the streams, and [Future.Wait] makes the streams
+// of its context ([device.WithStream]) wait for them. The host does not wait.
 package future

@@ -9,35 +9,34 @@ import (
 )
 
 var (
-	// ErrDone: the future has been completed before. Its outcome stays.
+	// ErrDone: the future has been completed before. Its outcome does not change.
 	ErrDone = errors.New("future: already done")
 
 	// ErrPending: the future is not done yet.
 	ErrPending = errors.New("future: not done yet")
 
-	// ErrCancelled: somebody gave the future up, see Cancel.
+	// ErrCancelled: the future was cancelled, see Cancel.
 	ErrCancelled = errors.New("future: cancelled")
 
-	// ErrNilCallback: there is no function to run.
+	// ErrNilCallback: the function to run is nil.
 	ErrNilCallback = errors.New("future: callback is nil")
 
-	// ErrNilFuture: there is no future to wait for.
+	// ErrNilFuture: the future to wait for is nil.
 	ErrNilFuture = errors.New("future: future is nil")
 
-	// ErrNilError: Fail was called without an error.
+	// ErrNilError: Fail was called with a nil error.
 	ErrNilError = errors.New("future: failed without an error")
 
-	// ErrCycle: a function that was to return another future returned the one
-	// that waits for it.
+	// ErrCycle: a function that returns a future returned the one that waits for it.
 	ErrCycle = errors.New("future: waits for itself")
 
-	// ErrGoexit: a function neither returned nor panicked but ended its
-	// goroutine, as FailNow of a test does.
+	// ErrGoexit: a function ended its goroutine instead of returning, as FailNow of a test
+	// does.
 	ErrGoexit = errors.New("future: callback ended its goroutine")
 )
 
-// CancelError is the error of a cancelled future. It matches [ErrCancelled] and
-// what Cause matches.
+// CancelError is the error of a future that was cancelled with a cause. It matches
+// [ErrCancelled] and the cause.
 type CancelError struct {
 	Cause error // as given to Cancel
 }
@@ -50,14 +49,15 @@ func (e *CancelError) Unwrap() error { return e.Cause }
 // Is reports whether target is [ErrCancelled].
 func (e *CancelError) Is(target error) bool { return target == ErrCancelled }
 
-// PanicError is a panic of a function given to this package.
+// PanicError reports a panic of a function given to this package.
 type PanicError struct {
-	Value any    // given to panic
-	Stack []byte // of the goroutine that panicked, as debug.Stack prints it
+	Value any    // the argument of panic
+	Stack []byte // of the goroutine that panicked, as from debug.Stack
 }
 
-// caught must be called by the function that recovered, for the stack.
-func caught(value any) *PanicError { return &PanicError{Value: value, Stack: debug.Stack()} }
+// newPanicError returns a PanicError with the value of a panic and the current stack, so it must
+// be called by the deferred function that recovered.
+func newPanicError(value any) *PanicError { return &PanicError{Value: value, Stack: debug.Stack()} }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("future: callback panicked: %v", e.Value) }
 
@@ -67,17 +67,17 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// StreamError says that a stream refused an event, so that nothing can be
-// ordered behind the work that makes a value.
+// StreamError reports that a stream could not record or wait for an event, so that work
+// cannot be ordered after the work that computes a value.
 type StreamError struct {
 	Op     string        // "record" or "wait"
 	Device device.Device // of the stream
-	Err    error         // of the stream
+	Err    error         // the error of the stream
 }
 
 func (e *StreamError) Error() string {
 	return fmt.Sprintf("future: %s an event on %v: %v", e.Op, e.Device, e.Err)
 }
 
-// Unwrap returns what the stream said.
+// Unwrap returns the error of the stream.
 func (e *StreamError) Unwrap() error { return e.Err }

@@ -8,7 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// square stands for a call that takes its time.
+// square represents a call that takes some time.
 func square(n int) *future.Future[int] {
 	f := future.New[int]()
 	go func() { _ = f.Set(n * n) }()

@@ -1,6 +1,6 @@
 package future
 
-// Watchers is how many wait for f other than by its channel.
+// Watchers returns the number of registered watchers.
 func (f *Future[T]) Watchers() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

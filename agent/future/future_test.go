@@ -18,7 +18,7 @@ import (
 
 var errLost = errors.New("the worker is lost")
 
-// requireOutcome checks everything that tells what became of a future.
+// requireOutcome checks the results of all methods that return the outcome.
 func requireOutcome[T any](t *testing.T, f *future.Future[T], want T, wantErr error) {
 	t.Helper()
 	v, err := f.Wait(t.Context())
@@ -88,7 +88,7 @@ func TestPending(t *testing.T) {
 	}
 }
 
-func TestBornDone(t *testing.T) {
+func TestAlreadyDone(t *testing.T) {
 	requireOutcome(t, future.Of(3), 3, nil)
 	requireOutcome(t, future.Failed[int](errLost), 0, errLost)
 	requireOutcome(t, future.Failed[int](nil), 0, future.ErrNilError)
@@ -102,7 +102,7 @@ func TestFailWithoutError(t *testing.T) {
 	require.ErrorIs(t, f.Fail(nil), future.ErrDone)
 }
 
-// A failed future fails each who waits, however often.
+// Waiting for a failed future returns its error each time.
 func TestWaitTwice(t *testing.T) {
 	fs := make([]*future.Future[int], 20)
 	for i := range fs {
@@ -116,7 +116,7 @@ func TestWaitTwice(t *testing.T) {
 	}
 }
 
-// The context ends the wait and leaves the future as it is.
+// When the context ends the wait ends, and the future stays pending.
 func TestWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := future.New[int]()
@@ -139,9 +139,9 @@ func TestWaitEndsWithContext(t *testing.T) {
 		require.Equal(t, context.Canceled, <-ended)
 
 		require.NoError(t, f.Set(1))
-		for range 100 { // a select alone would choose by chance
+		for range 100 { // select alone would choose at random
 			v, err := f.Wait(cancelled)
-			require.NoError(t, err, "what is done is worth more than an ended context")
+			require.NoError(t, err, "a completed future takes precedence over an ended context")
 			require.Equal(t, 1, v)
 			require.NoError(t, future.Await(cancelled, f))
 			require.NoError(t, future.Settle(cancelled, f))
@@ -149,11 +149,11 @@ func TestWaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// Everybody does everything at once: one completion counts, and all see that one.
+// Many goroutines complete and wait at once: one completion succeeds, and all see it.
 func TestRace(t *testing.T) {
 	for range 50 {
-		var told atomic.Int32
-		f := future.NewWith[int](future.Options{OnCancel: func(error) { told.Add(1) }})
+		var notified atomic.Int32
+		f := future.NewWith[int](future.Options{OnCancel: func(error) { notified.Add(1) }})
 		var won, cancelled, called atomic.Int32
 		var everybody sync.WaitGroup
 		outcomes := make(chan [2]any, 64)
@@ -189,7 +189,7 @@ func TestRace(t *testing.T) {
 		everybody.Wait()
 		close(outcomes)
 		require.EqualValues(t, 1, won.Load()+cancelled.Load())
-		require.Equal(t, cancelled.Load(), told.Load())
+		require.Equal(t, cancelled.Load(), notified.Load())
 		require.EqualValues(t, 4, called.Load())
 		v, err := f.Result()
 		seen := 0

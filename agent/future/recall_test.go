@@ -11,16 +11,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Who waits goes on when what the producer has borrowed is back, and not before.
+// Waiting goroutines resume once Recall has returned, and not before.
 func TestRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		back, told := make(chan struct{}), 0
+		back, notified := make(chan struct{}), 0
 		f := future.NewWith[int](future.Options{
 			Recall: func(cause error) {
 				require.ErrorIs(t, cause, errLost)
 				<-back
 			},
-			OnCancel: func(error) { told++ },
+			OnCancel: func(error) { notified++ },
 		})
 		cancelled := make(chan bool, 2)
 		for range cap(cancelled) {
@@ -30,14 +30,14 @@ func TestRecall(t *testing.T) {
 		require.False(t, f.IsDone())
 		require.Empty(t, cancelled)
 		close(back)
-		require.NotEqual(t, <-cancelled, <-cancelled, "one of them has done it")
+		require.NotEqual(t, <-cancelled, <-cancelled, "one of the calls cancelled it")
 		requireOutcome(t, f, 0, errLost)
-		require.Equal(t, 1, told)
-		require.False(t, f.Cancel(errLost), "nothing is taken back that is not there")
+		require.Equal(t, 1, notified)
+		require.False(t, f.Cancel(errLost), "Recall is not called for a completed future")
 	})
 }
 
-// A value that comes while something is taken back is worth more.
+// A value that is set while Recall runs takes precedence over the cancellation.
 func TestValueDuringRecall(t *testing.T) {
 	var f *future.Future[int]
 	f = future.NewWith[int](future.Options{Recall: func(error) { require.NoError(t, f.Set(1)) }})
@@ -55,14 +55,14 @@ func TestPanicInRecall(t *testing.T) {
 	require.Equal(t, "oops", got.Value)
 }
 
-// load counts what is under way.
-type load struct{ now, begun atomic.Int64 }
+// activityCounter counts calls of Begin and End.
+type activityCounter struct{ now, begun atomic.Int64 }
 
-func (l *load) Begin() { l.now.Add(1); l.begun.Add(1) }
-func (l *load) End()   { l.now.Add(-1) }
+func (l *activityCounter) Begin() { l.now.Add(1); l.begun.Add(1) }
+func (l *activityCounter) End()   { l.now.Add(-1) }
 
-// Callbacks are under way from the completion of the future to the end of the last one,
-// those of futures that were made of it included, and however they end.
+// An activity lasts from the completion of a future to the end of the last callback, those of
+// derived futures included, however the callbacks end.
 func TestActivity(t *testing.T) {
 	for name, complete := range map[string]func(f *future.Future[int]){
 		"value":     func(f *future.Future[int]) { _ = f.Set(1) },
@@ -71,7 +71,7 @@ func TestActivity(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l, gates := &load{}, make(chan struct{})
+				l, gates := &activityCounter{}, make(chan struct{})
 				f := future.NewWith[int](future.Options{Activity: l})
 				hold := func(*future.Future[int]) (int, error) { <-gates; return 0, nil }
 				last := future.ThenFuture(future.Then(f, hold), func(*future.Future[int]) (*future.Future[int], error) {
@@ -84,7 +84,7 @@ func TestActivity(t *testing.T) {
 					runtime.Goexit()
 				}))
 				complete(f)
-				require.Positive(t, l.now.Load(), "before the call returns")
+				require.Positive(t, l.now.Load(), "begun before the call returns")
 				for range 3 {
 					synctest.Wait()
 					require.EqualValues(t, 1, l.now.Load())
@@ -95,7 +95,7 @@ func TestActivity(t *testing.T) {
 				require.True(t, all.IsDone())
 
 				require.NoError(t, f.OnDone(func(*future.Future[int]) { <-gates }))
-				require.EqualValues(t, 1, l.now.Load(), "late ones too")
+				require.EqualValues(t, 1, l.now.Load(), "for late callbacks too")
 				close(gates)
 				synctest.Wait()
 				require.Zero(t, l.now.Load())
@@ -104,9 +104,9 @@ func TestActivity(t *testing.T) {
 	}
 }
 
-// Where nobody has added a callback there is nothing to tell of.
+// Without callbacks there is no activity.
 func TestActivityWithoutCallbacks(t *testing.T) {
-	l := &load{}
+	l := &activityCounter{}
 	f := future.NewWith[int](future.Options{Activity: l})
 	require.NoError(t, f.Set(1))
 	require.Zero(t, l.begun.Load())

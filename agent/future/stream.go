@@ -7,59 +7,61 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// mark is a point in a stream behind which the value is valid.
-type mark struct {
+// readyEvent is an event on a stream after which the value is valid.
+type readyEvent struct {
 	stream device.Stream
 	device device.Device
 	event  device.Event
 }
 
-// SetOn completes f with a value that the work enqueued so far on streams makes:
-// name the stream of each buffer in the value. Streams may be nil, as those of
-// host memory are, or the same. Nobody waits for that work but streams, see Wait.
+// SetOn completes f with a value that is computed by work already enqueued on streams: pass
+// the stream of each buffer in the value. Streams may be nil, as those of host memory are,
+// and may repeat. Only streams wait for that work, see Wait.
 //
 // The error is [ErrDone], or a [*StreamError], with which f then has failed.
 func (f *Future[T]) SetOn(v T, streams ...device.Stream) error {
 	if f.IsDone() {
-		return ErrDone // saves the events
+		return ErrDone // without recording events
 	}
-	marks, err := record(streams)
-	if done := f.complete(v, err, marks); done != nil {
+	events, err := record(streams)
+	if done := f.complete(v, err, events); done != nil {
 		return done
 	}
 	return err
 }
 
-// Order makes what is enqueued on s from now on wait for the work that makes the
-// value of f, on all devices. It is for streams that are in no context, and for a
-// stream of another device than the value. It does nothing if f has failed. The
-// error is [ErrPending] or a [*StreamError].
+// Order makes work that is enqueued on s from now on wait for the work that computes the value of
+// f, on all devices. It is for streams that are not in a context, and for a stream of another
+// device than the value's. It has no effect if f has failed. The error is [ErrPending] if f is
+// not done, or a [*StreamError].
 func (f *Future[T]) Order(s device.Stream) error {
 	if !f.IsDone() {
 		return ErrPending
 	}
-	for _, m := range f.marks {
-		if err := m.before(s); err != nil {
+	for _, m := range f.events {
+		if err := m.makeWait(s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// order makes the streams of ctx wait, each for the work on its device.
+// order makes the streams of ctx wait for the work that computes the value of f, each for the
+// events of its device. f must be done. The error is a *StreamError.
 func (f *Future[T]) order(ctx context.Context) error {
-	for _, m := range f.marks {
-		if err := m.before(device.StreamFrom(ctx, m.device)); err != nil {
+	for _, m := range f.events {
+		if err := m.makeWait(device.StreamFrom(ctx, m.device)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// before makes later work of s wait for the mark.
-func (m mark) before(s device.Stream) error {
+// makeWait makes work that is enqueued on s from now on wait for the event. It does nothing if s
+// is nil. The error is a *StreamError.
+func (m readyEvent) makeWait(s device.Stream) error {
 	if s == nil || s == m.stream {
-		return nil // a stream is behind its own marks anyway
+		return nil // a stream is ordered after its own events
 	}
 	if err := s.Wait(m.event); err != nil {
 		return &StreamError{Op: "wait", Device: s.Device(), Err: err}
@@ -67,9 +69,10 @@ func (m mark) before(s device.Stream) error {
 	return nil
 }
 
-// record makes one mark for each stream.
-func record(streams []device.Stream) ([]mark, error) {
-	var marks []mark
+// record records one event on each distinct stream, and returns the events. Streams may be nil.
+// The error is a *StreamError.
+func record(streams []device.Stream) ([]readyEvent, error) {
+	var events []readyEvent
 	for i, s := range streams {
 		if s == nil || slices.Contains(streams[:i], s) {
 			continue
@@ -78,23 +81,23 @@ func record(streams []device.Stream) ([]mark, error) {
 		if err != nil {
 			return nil, &StreamError{Op: "record", Device: s.Device(), Err: err}
 		}
-		marks = append(marks, mark{stream: s, device: s.Device(), event: ev})
+		events = append(events, readyEvent{stream: s, device: s.Device(), event: ev})
 	}
-	return marks, nil
+	return events, nil
 }
 
-// inherit adds to own the marks of which none of own is on the same device. Those
-// of own are behind them where it is.
-func inherit(own, marks []mark) []mark {
-	fresh := len(own)
+// mergeEvents returns merged with the events of those devices of which merged has none. On a
+// device in both, the event in merged must have been recorded after the one in events.
+func mergeEvents(merged, events []readyEvent) []readyEvent {
+	fresh := len(merged)
 	if fresh == 0 {
-		return marks
+		return events
 	}
-	for _, m := range marks {
-		covered := func(o mark) bool { return o.device == m.device }
-		if !slices.ContainsFunc(own[:fresh], covered) {
-			own = append(own, m)
+	for _, m := range events {
+		covered := func(o readyEvent) bool { return o.device == m.device }
+		if !slices.ContainsFunc(merged[:fresh], covered) {
+			merged = append(merged, m)
 		}
 	}
-	return own
+	return merged
 }

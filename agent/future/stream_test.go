@@ -13,8 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
 )
 
-// rig is a device kind with a buffer of which the bytes are late: it holds
-// "old", and "new" is enqueued on a stream that is held.
+// rig is a device kind with a buffer that holds "old". A write of "new" to it is enqueued on
+// a stream that is blocked.
 type rig struct {
 	*delayed.Kind
 	late    device.Buffer
@@ -48,8 +48,8 @@ func (b *rig) stream(t *testing.T, index int) *delayed.Stream {
 	return s.(*delayed.Stream)
 }
 
-// read enqueues a read on s, lets run what can, releases the late bytes, and
-// returns what the read found.
+// read enqueues a read on s, runs the work that can run, unblocks the write, and returns the
+// bytes that the read found.
 func (b *rig) read(t *testing.T, buf device.Buffer, s device.Stream) string {
 	t.Helper()
 	p := make([]byte, buf.Len())
@@ -62,8 +62,8 @@ func (b *rig) read(t *testing.T, buf device.Buffer, s device.Stream) string {
 
 type buffers = future.Future[device.Buffer]
 
-// Whatever waits for a value orders the stream of its context behind the work that
-// makes the value. The host never waits: the work is held until all is enqueued.
+// Every way to wait orders the stream of the context after the work that computes the value.
+// The host does not wait: the work is blocked until everything is enqueued.
 func TestStreamsWait(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -131,8 +131,7 @@ func waitOne(ctx context.Context, f *buffers) error {
 	return err
 }
 
-// The streams of Then wait before its function runs, and the result waits for
-// them.
+// The streams of Then wait before its function runs, and the result waits for them.
 func TestThenOnStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -156,7 +155,7 @@ func TestThenOnStreams(t *testing.T) {
 	})
 }
 
-// A function that works on another device may hand on what lies on the first.
+// A function that works on another device may return a value that lies on the first one.
 func TestThenOnStreamOfAnotherDevice(t *testing.T) {
 	for _, flatten := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -178,7 +177,7 @@ func TestThenOnStreamOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// The stream of another device does not wait by itself, but by Order.
+// Waiting does not order a stream of another device; Order does.
 func TestOrderStreamOfAnotherDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -215,7 +214,7 @@ func TestValueOnTwoDevices(t *testing.T) {
 	})
 }
 
-// Without a stream in the context the value is good on the stream of its buffer.
+// Without a stream in the context the value is valid on the stream of its buffer.
 func TestWaitWithoutStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -227,35 +226,35 @@ func TestWaitWithoutStream(t *testing.T) {
 	})
 }
 
-// counted counts what is asked of a stream.
-type counted struct {
+// countingStream counts calls of Record and Wait.
+type countingStream struct {
 	device.Stream
 	records, waits int
 }
 
-func (c *counted) Record() (device.Event, error) { c.records++; return c.Stream.Record() }
-func (c *counted) Wait(ev device.Event) error    { c.waits++; return c.Stream.Wait(ev) }
+func (c *countingStream) Record() (device.Event, error) { c.records++; return c.Stream.Record() }
+func (c *countingStream) Wait(ev device.Event) error    { c.waits++; return c.Stream.Wait(ev) }
 
-func TestEventsAreFew(t *testing.T) {
+func TestOneEventPerStream(t *testing.T) {
 	k := delayed.New("npu", 1)
 	t.Cleanup(k.Close)
-	newStream := func() *counted {
+	newStream := func() *countingStream {
 		s, err := k.NewStream(k.Devices()[0])
 		require.NoError(t, err)
-		return &counted{Stream: s}
+		return &countingStream{Stream: s}
 	}
 	s, other := newStream(), newStream()
 	f := future.New[int]()
 	require.NoError(t, f.SetOn(1, nil, s, s))
-	require.Equal(t, 1, s.records, "one for each stream, none for nil")
+	require.Equal(t, 1, s.records, "one per stream, none for nil")
 	require.ErrorIs(t, f.SetOn(2, s), future.ErrDone)
-	require.Equal(t, 1, s.records, "none for nothing")
+	require.Equal(t, 1, s.records, "none if f is done")
 
-	for _, stream := range []*counted{s, other} {
+	for _, stream := range []*countingStream{s, other} {
 		_, err := f.Wait(device.WithStream(t.Context(), stream))
 		require.NoError(t, err)
 	}
-	require.Zero(t, s.waits, "a stream is behind itself")
+	require.Zero(t, s.waits, "a stream does not wait for itself")
 	require.Equal(t, 1, other.waits)
 
 	chain := f
@@ -263,7 +262,7 @@ func TestEventsAreFew(t *testing.T) {
 		chain = future.Then(chain, plusOne, other)
 	}
 	require.NoError(t, future.Await(device.WithStream(t.Context(), s), chain))
-	require.Equal(t, 1, s.waits, "what a later event covers is not kept")
+	require.Equal(t, 1, s.waits, "an event that a later one covers is dropped")
 
 	bad := future.Failed[int](errLost)
 	require.NoError(t, bad.Order(other))
@@ -271,7 +270,7 @@ func TestEventsAreFew(t *testing.T) {
 	require.ErrorIs(t, err, errLost)
 }
 
-// A stream that takes no more events fails what depends on it, and nothing else.
+// If a stream cannot record or wait, only the futures that depend on it fail.
 func TestStreamErrors(t *testing.T) {
 	k, broken := delayed.New("npu", 1), delayed.New("npu", 1)
 	t.Cleanup(k.Close)

@@ -55,7 +55,7 @@ func TestThen(t *testing.T) {
 					complete()
 				}
 				requireOutcome(t, next, c.want, c.fail)
-				require.Equal(t, c.err, f.Err(), "the first future is as it was")
+				require.Equal(t, c.err, f.Err(), "the first future does not change")
 			})
 		}
 	}
@@ -76,13 +76,13 @@ func TestNilFuture(t *testing.T) {
 	requireOutcome(t, future.All(future.Of(1), nil), nil, future.ErrNilFuture)
 	_, err := future.WaitAll(t.Context(), future.New[int](), nil)
 	require.ErrorIs(t, err, future.ErrNilFuture)
-	for _, none := range []future.Any{nil, (*future.Future[int])(nil)} {
-		require.ErrorIs(t, future.Await(t.Context(), future.New[string](), none), future.ErrNilFuture)
-		require.ErrorIs(t, future.Settle(t.Context(), future.New[string](), none), future.ErrNilFuture)
+	for _, missing := range []future.Any{nil, (*future.Future[int])(nil)} {
+		require.ErrorIs(t, future.Await(t.Context(), future.New[string](), missing), future.ErrNilFuture)
+		require.ErrorIs(t, future.Settle(t.Context(), future.New[string](), missing), future.ErrNilFuture)
 	}
 }
 
-// Many functions on one future, each with a result of its own.
+// Many functions on one future, each with its own result.
 func TestManyThen(t *testing.T) {
 	f := future.New[int]()
 	var results []*future.Future[int]
@@ -109,7 +109,7 @@ func TestChain(t *testing.T) {
 	requireOutcome(t, f, 21, nil)
 }
 
-// A function begins further work, and waits for what is made of that.
+// A function starts further work and waits for the result of it.
 func TestNestedThen(t *testing.T) {
 	async := func(v int) *future.Future[int] {
 		f := future.New[int]()
@@ -172,7 +172,7 @@ func TestFlattenOfItself(t *testing.T) {
 	requireOutcome(t, flat, 0, future.ErrCycle)
 }
 
-// A result that somebody cancelled stays so, and the rest goes on.
+// A cancelled result stays cancelled while the first future goes on.
 func TestCancelledResult(t *testing.T) {
 	f, ran := future.New[int](), make(chan struct{})
 	next := future.Then(f, func(*future.Future[int]) (int, error) { close(ran); return 1, nil })

@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// waits counts.
+// waits counts calls of BeginWait and of its result.
 type waits struct{ begun, ended int }
 
 func (w *waits) BeginWait() func() {
@@ -18,7 +18,7 @@ func (w *waits) BeginWait() func() {
 	return func() { w.ended++ }
 }
 
-// Who wants to know of waits is told of those that there are.
+// A Waiter is notified only if a goroutine has to wait.
 func TestWaiter(t *testing.T) {
 	for name, wait := range map[string]func(context.Context, *future.Future[int]) error{
 		"Wait": func(ctx context.Context, f *future.Future[int]) error { _, err := f.Wait(ctx); return err },
@@ -34,24 +34,24 @@ func TestWaiter(t *testing.T) {
 				w := &waits{}
 				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), future.WaiterKey{}, w))
 				require.NoError(t, wait(ctx, future.Of(1)))
-				require.Zero(t, *w, "nothing to wait for")
+				require.Zero(t, *w, "f is done")
 
-				f, over := future.New[int](), make(chan error)
-				go func() { over <- wait(ctx, f) }()
+				f, done := future.New[int](), make(chan error)
+				go func() { done <- wait(ctx, f) }()
 				synctest.Wait()
 				require.Equal(t, waits{begun: 1}, *w)
 				require.NoError(t, f.Set(1))
-				require.NoError(t, <-over)
+				require.NoError(t, <-done)
 				require.Equal(t, waits{1, 1}, *w)
 
-				go func() { over <- wait(ctx, future.New[int]()) }()
+				go func() { done <- wait(ctx, future.New[int]()) }()
 				synctest.Wait()
 				cancel()
-				require.ErrorIs(t, <-over, context.Canceled)
+				require.ErrorIs(t, <-done, context.Canceled)
 				require.Equal(t, waits{2, 2}, *w)
 
 				require.ErrorIs(t, wait(ctx, future.New[int]()), context.Canceled)
-				require.NoError(t, wait(ctx, future.Of(1)), "what is done is worth more")
+				require.NoError(t, wait(ctx, future.Of(1)), "a completed future takes precedence")
 				require.Equal(t, waits{2, 2}, *w)
 			})
 		})

@@ -6,47 +6,51 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// ClientOptions change a [Client]. A zero field stands for its default.
+// ClientOptions configures a [Client]. A zero field stands for its default.
 type ClientOptions struct {
-	// Limits bound what is sent, and what the server may answer.
+	// Limits bounds the requests that the client sends and the replies that it accepts.
 	Limits Limits
 }
 
-// Client is a store that a server elsewhere serves: a [Server], or a TCPStore of
-// PyTorch 1.13.
+// Client is a [Store] that is reached over TCP. The server is a [Server] or a TCPStore of PyTorch
+// 1.13.
 //
-// Each call has a connection for itself; some are kept for the next ones. A call
-// that is given up takes its connection with it, because the protocol cannot
-// withdraw a request.
+// Concurrent calls use separate connections; up to maxIdle idle ones are kept for later calls. A
+// cancelled call closes its connection, because the protocol has no message that withdraws a
+// request.
 //
-// PyTorch's server has faults that show. A key made by CompareAndSet does not wake
-// those who Wait for it. Add to a value that begins with digits takes these. Once a
-// client that watched a key has gone, every change of that key is made, but ends
-// the connection of who makes it, with ErrDisconnected.
+// PyTorch's server has three known faults. CompareAndSet does not wake a Wait for the key that it
+// creates. Add accepts a value that begins with digits and ignores what follows them. After a
+// client that watched a key has disconnected, the server still makes each change of that key, but
+// closes the connection of the client that made the change, which gets ErrDisconnected.
 type Client struct {
 	addr   string
 	limits Limits
-	nonce  []byte // a value that no key has
-	turn   chan struct{}
+	nonce  []byte        // a value that no key has
+	sem    chan struct{} // held while a watch is registered
 
-	mu     sync.Mutex
-	closed bool
-	idle   []*clientConn
-	busy   map[*clientConn]struct{}
-	link   *link // nil before the first Watch, and after one that broke; the turn protects it too
+	mu        sync.Mutex
+	closed    bool
+	idle      []*clientConn
+	busy      map[*clientConn]struct{}
+	watchConn *watchConn // nil before the first Watch; replaced, under sem, after a failure
 }
 
-// maxIdle is how many connections are kept for later calls.
+// maxIdle bounds the idle connections that a Client keeps.
 const maxIdle = 4
 
-// Dial connects to the server at addr, host:port. Where none is there yet it
-// tries until ctx ends: give it a deadline. The caller closes the Client.
+// Dial connects to the server at addr (host:port). While no server listens there, Dial retries
+// until ctx ends, so ctx should have a deadline. The caller must close the Client. The error is
+// an [*Error] with the cause of ctx, or for an addr that is not of that form.
 func Dial(ctx context.Context, addr string, o ClientOptions) (*Client, error) {
 	if err := checkAddr(addr); err != nil {
 		return nil, fail("dial", addr, err)
@@ -55,19 +59,21 @@ func Dial(ctx context.Context, addr string, o ClientOptions) (*Client, error) {
 		addr:   addr,
 		limits: o.Limits.orDefaults(),
 		nonce:  []byte(rand.Text()),
-		turn:   make(chan struct{}, 1),
+		sem:    make(chan struct{}, 1),
 		busy:   make(map[*clientConn]struct{}),
 	}
-	if err := c.greet(ctx); err != nil {
+	if err := c.connect(ctx); err != nil {
 		c.Close()
 		return nil, fail("dial", addr, err)
 	}
 	return c, nil
 }
 
-// greet connects, and counts this client as PyTorch's server expects it.
-func (c *Client) greet(ctx context.Context) error {
-	var last error // that says more than that time has run out
+// connect dials until a connection succeeds or ctx ends, and then adds 1 to the counter at
+// initKey, as PyTorch's clients do. After the end of ctx the error wraps that of ctx and that of
+// the last dial.
+func (c *Client) connect(ctx context.Context) error {
+	var last error // the last dial error that is not a timeout, if there was one
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
 		conn, err := c.dial(ctx)
 		if err == nil {
@@ -77,16 +83,17 @@ func (c *Client) greet(ctx context.Context) error {
 		if slow, ok := errors.AsType[net.Error](err); last == nil || !ok || !slow.Timeout() {
 			last = err
 		}
-		// Nobody knows the name of a machine that has not started yet, either.
+		// A failed name lookup is retried too: the machine may not have started yet.
 		if !pause(ctx.Done(), wait) {
-			return fmt.Errorf("%w: %w", ended{ctx.Err()}, last)
+			return fmt.Errorf("%w: %w", contextError{ctx.Err()}, last)
 		}
 	}
 	_, err := c.add(ctx, initKey, 1)
 	return err
 }
 
-// checkAddr finds what no waiting will mend.
+// checkAddr returns an error if addr is not host:port with a numeric port. Such an
+// address cannot start to work later, so it is not retried.
 func checkAddr(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -98,13 +105,13 @@ func checkAddr(addr string) error {
 	return nil
 }
 
-// Set implements [Store]. The protocol does not confirm it, so a request that is
-// answered follows on the same connection.
+// Set implements [Store]. The protocol has no reply to a set request, so Set sends
+// a request that has one on the same connection and waits for that reply.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	err := c.limits.check(key, value)
 	if err == nil {
 		set, count := request{op: opSet, key: userPrefix + key, value: value}, request{op: opCount}
-		err = c.ask(ctx, count.append(set.append(nil)), func(d *decoder) error {
+		err = c.roundTrip(ctx, count.append(set.append(nil)), func(d *decoder) error {
 			_, err := d.number()
 			return err
 		})
@@ -118,8 +125,9 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 	return value, fail("get", key, err)
 }
 
-// get compares with a value that no key has, and so changes nothing. A plain
-// request for a key that does not exist would end the connection.
+// get returns the value of key, or ErrNotFound. It uses a compare-and-set whose expected value no
+// key has, so it changes nothing. The protocol's get request would close the connection if the
+// key did not exist.
 func (c *Client) get(ctx context.Context, key string) ([]byte, error) {
 	value, err := c.compareAndSet(ctx, key, c.nonce, c.nonce)
 	if err == nil && bytes.Equal(value, c.nonce) {
@@ -136,11 +144,15 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 		for _, k := range keys {
 			r.keys = append(r.keys, userPrefix+k)
 		}
-		err = c.ask(ctx, r.append(nil), func(d *decoder) error {
-			return d.expect(replyReady)
+		err = c.roundTrip(ctx, r.append(nil), func(d *decoder) error {
+			reply, err := d.r.ReadByte()
+			if err == nil && reply != replyReady {
+				return fmt.Errorf("%w: a reply of %d instead of %d", ErrProtocol, reply, replyReady)
+			}
+			return err
 		})
 	}
-	return fail("wait", first(keys), err)
+	return fail("wait", firstKey(keys), err)
 }
 
 // Add implements [Store].
@@ -154,7 +166,7 @@ func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64,
 		return 0, c.limits.check(wireKey)
 	}
 	r := request{op: opAdd, key: wireKey, delta: delta}
-	err = c.ask(ctx, r.append(nil), func(d *decoder) (err error) {
+	err = c.roundTrip(ctx, r.append(nil), func(d *decoder) (err error) {
 		n, err = d.number()
 		return err
 	})
@@ -164,13 +176,13 @@ func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64,
 // CompareAndSet implements [Store].
 func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
 	if len(expected) > 0 && bytes.Equal(expected, desired) {
-		// It changes nothing, and the answer would not tell whether the key exists.
+		// Nothing would change, and the reply would not show whether the key exists.
 		value, err = c.get(ctx, key)
 		return value, fail("compare-and-set", key, err)
 	}
 	value, err = c.compareAndSet(ctx, key, expected, desired)
 	if err == nil && len(expected) > 0 && bytes.Equal(value, expected) {
-		value, err = nil, ErrNotFound // or it would have been replaced
+		value, err = nil, ErrNotFound // an existing key would now hold desired
 	}
 	return value, fail("compare-and-set", key, err)
 }
@@ -180,7 +192,7 @@ func (c *Client) compareAndSet(ctx context.Context, key string, expected, desire
 		return nil, err
 	}
 	r := request{op: opCompareAndSet, key: userPrefix + key, expected: expected, value: desired}
-	err = c.ask(ctx, r.append(nil), func(d *decoder) (err error) {
+	err = c.roundTrip(ctx, r.append(nil), func(d *decoder) (err error) {
 		value, err = d.value()
 		return err
 	})
@@ -193,7 +205,7 @@ func (c *Client) Delete(ctx context.Context, key string) (existed bool, err erro
 		return false, fail("delete", key, err)
 	}
 	r := request{op: opDelete, key: userPrefix + key}
-	err = c.ask(ctx, r.append(nil), func(d *decoder) error {
+	err = c.roundTrip(ctx, r.append(nil), func(d *decoder) error {
 		n, err := d.number()
 		existed = n > 0
 		return err
@@ -212,10 +224,129 @@ func (c *Client) Close() error {
 		conn.Close()
 	}
 	c.idle = nil
-	link := c.link
+	w := c.watchConn
 	c.mu.Unlock()
-	if link != nil {
-		link.close()
+	if w != nil {
+		w.close()
 	}
 	return nil
+}
+
+// clientConn is a connection to a server with the decoder of its replies.
+type clientConn struct {
+	net.Conn
+	from *decoder
+}
+
+// roundTrip sends an encoded request on a connection that no other call uses, and calls answer to
+// read the reply. It returns the error of either, or that of ctx as soon as ctx ends; the
+// connection is closed then, even if ctx ended just after the reply had been read.
+func (c *Client) roundTrip(ctx context.Context, request []byte, answer func(*decoder) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	conn, err := c.acquire(ctx)
+	if err != nil {
+		return c.cause(ctx, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(pastDeadline) })
+	_, err = conn.Write(request)
+	if err == nil {
+		err = answer(conn.from)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		c.mu.Lock()
+		delete(c.busy, conn)
+		c.mu.Unlock()
+		return c.cause(ctx, err)
+	}
+	c.release(conn)
+	return nil
+}
+
+// pastDeadline makes a blocked read or write return at once.
+var pastDeadline = time.Unix(1, 0)
+
+// cause returns the reason for which a call failed with err: ErrClosed if the client was closed,
+// the context's error if ctx has ended, ErrDisconnected if the server closed the connection, or
+// err itself.
+func (c *Client) cause(ctx context.Context, err error) error {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return context.DeadlineExceeded // that of ctx: the dialer's timer fired first
+	}
+	return connectionError(err)
+}
+
+// connectionError returns ErrDisconnected if err shows that a peer closed its connection, and err
+// itself otherwise.
+func connectionError(err error) error {
+	for _, sign := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, sign) {
+			return ErrDisconnected
+		}
+	}
+	return err
+}
+
+// acquire returns an idle connection, or a new one, for the use of one call, which must release
+// or close it and remove it from c.busy. The error is ErrClosed, or that of dialling.
+func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if last := len(c.idle) - 1; last >= 0 {
+		conn := c.idle[last]
+		c.idle = c.idle[:last]
+		c.busy[conn] = struct{}{}
+		c.mu.Unlock()
+		return conn, nil
+	}
+	c.mu.Unlock()
+	return c.dial(ctx)
+}
+
+// dial opens a connection to the server and registers it in c.busy, so that Close closes it. The
+// error is ErrClosed, or that of dialling.
+func (c *Client) dial(ctx context.Context) (*clientConn, error) {
+	dialer := net.Dialer{KeepAliveConfig: keepAlive}
+	raw, err := dialer.DialContext(ctx, "tcp", c.addr)
+	if err != nil {
+		return nil, err
+	}
+	conn := &clientConn{Conn: raw, from: newDecoder(raw, c.limits)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		raw.Close()
+		return nil, ErrClosed
+	}
+	c.busy[conn] = struct{}{}
+	return conn, nil
+}
+
+// release returns a connection, on which no reply is outstanding, to the idle ones, or closes it
+// if there are maxIdle already or the client is closed.
+func (c *Client) release(conn *clientConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.busy, conn)
+	if c.closed || len(c.idle) == maxIdle {
+		conn.Close()
+		return
+	}
+	c.idle = append(c.idle, conn)
 }

@@ -10,20 +10,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// liar is a server that answers the greeting, and then what it is told, whatever
-// it is asked.
-func liar(t *testing.T, answer string) *Client {
+// scriptedServer starts a server that replies to the registration of a client and
+// then sends answer for whatever request it receives. It returns a client of it.
+func scriptedServer(t *testing.T, answer string) *Client {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	ended := make(chan struct{})
-	t.Cleanup(func() { l.Close(); <-ended })
+	accepted := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-accepted })
 	go func() {
-		defer close(ended)
+		defer close(accepted)
 		for n := 0; ; n++ {
 			c, err := l.Accept()
 			if err != nil {
@@ -34,8 +34,8 @@ func liar(t *testing.T, answer string) *Client {
 			if n == 0 {
 				text = "\x01\x00\x00\x00\x00\x00\x00\x00" + answer
 			}
-			_, _ = c.Read(make([]byte, 1)) // an answer that comes before the question is another lie
-			_, _ = c.Write([]byte(text))   // who hangs up shows at the other end
+			_, _ = c.Read(make([]byte, 1)) // reply only after a request
+			_, _ = c.Write([]byte(text))   // an error shows at the client
 		}
 	}()
 	c, err := Dial(t.Context(), l.Addr().String(), ClientOptions{})
@@ -44,19 +44,19 @@ func liar(t *testing.T, answer string) *Client {
 	return c
 }
 
-func TestAnswersOfALiar(t *testing.T) {
+func TestInvalidReplies(t *testing.T) {
 	ctx := t.Context()
 	endless := "\xff\xff\xff\xff\xff\xff\xff\xff"
-	_, err := liar(t, endless).Get(ctx, "key")
+	_, err := scriptedServer(t, endless).Get(ctx, "key")
 	require.ErrorIs(t, err, ErrLimit)
-	require.ErrorIs(t, liar(t, "\x07").Wait(ctx, "key"), ErrProtocol)
+	require.ErrorIs(t, scriptedServer(t, "\x07").Wait(ctx, "key"), ErrProtocol)
 
 	for answer, want := range map[string]error{
 		"\x03\x03":           ErrProtocol,
 		"\x03\x09":           ErrProtocol,
 		"\x03\x00" + endless: ErrLimit,
 	} {
-		w, err := liar(t, answer).Watch(ctx, "key")
+		w, err := scriptedServer(t, answer).Watch(ctx, "key")
 		if err == nil {
 			_, err = w.Next(ctx)
 		}
@@ -64,19 +64,19 @@ func TestAnswersOfALiar(t *testing.T) {
 	}
 }
 
-// A call ends with its context where the server does not answer, and the client
-// goes on.
-func TestServerThatIsSilent(t *testing.T) {
-	c := liar(t, "")
+// A call returns when its context ends although the server does not reply, and the
+// client stays usable.
+func TestServerThatDoesNotReply(t *testing.T) {
+	c := scriptedServer(t, "")
 	for op, call := range map[string]func(context.Context) error{
 		"set":   func(ctx context.Context) error { return c.Set(ctx, "key", make([]byte, 8<<20)) },
 		"get":   func(ctx context.Context) error { _, err := c.Get(ctx, "key"); return err },
 		"watch": func(ctx context.Context) error { _, err := c.Watch(ctx, "key"); return err },
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		done := patience.Start(func() error { return call(ctx) })
+		done := testwait.Start(func() error { return call(ctx) })
 		cancel()
-		require.ErrorIs(t, patience.Finish(t, done), context.Canceled, op)
+		require.ErrorIs(t, testwait.Finish(t, done), context.Canceled, op)
 
 		ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
 		require.ErrorIs(t, call(ctx), ErrTimeout, op)
@@ -89,19 +89,19 @@ func TestServerThatIsSilent(t *testing.T) {
 func TestDialWaitsForTheServer(t *testing.T) {
 	addr := freeport.Addr(t)
 
-	// A busy machine may not get to the first refusal in a short time.
+	// On a busy machine a short time may pass before the connection is refused.
 	for d := 20 * time.Millisecond; ; d *= 2 {
-		require.Less(t, d, patience.Limit)
+		require.Less(t, d, testwait.Limit)
 		early, cancel := context.WithTimeout(t.Context(), d)
 		_, err := Dial(early, addr, ClientOptions{})
 		cancel()
 		require.ErrorIs(t, err, ErrTimeout)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			break // it says what it was waiting for
+			break // the error has the cause of the failed dials
 		}
 	}
 
-	dialled := patience.Start(func() error {
+	dialled := testwait.Start(func() error {
 		c, err := Dial(t.Context(), addr, ClientOptions{})
 		if err == nil {
 			err = c.Close()
@@ -111,10 +111,10 @@ func TestDialWaitsForTheServer(t *testing.T) {
 	s, err := Serve(t.Context(), addr, ServerOptions{})
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, patience.Finish(t, dialled))
+	require.NoError(t, testwait.Finish(t, dialled))
 	n, err := s.table.get(initKey)
 	require.NoError(t, err)
-	require.Equal(t, "1", string(n), "clients of PyTorch are counted like that")
+	require.Equal(t, "1", string(n), "PyTorch's clients are counted in the same way")
 }
 
 func TestDialBadAddress(t *testing.T) {
@@ -126,8 +126,8 @@ func TestDialBadAddress(t *testing.T) {
 	require.ErrorContains(t, err, "store: serve")
 }
 
-// A restarted server is met by the next call but one, at the latest.
-func TestClientConnectsAnew(t *testing.T) {
+// After a server has restarted, at most one call fails before the client reconnects.
+func TestClientReconnects(t *testing.T) {
 	ctx := t.Context()
 	s, err := Serve(ctx, "127.0.0.1:0", ServerOptions{})
 	require.NoError(t, err)
@@ -142,7 +142,7 @@ func TestClientConnectsAnew(t *testing.T) {
 	defer again.Close()
 	require.ErrorIs(t, c.Set(ctx, "key", nil), ErrDisconnected)
 	require.NoError(t, c.Set(ctx, "key", nil))
-	<-c.link.done
+	<-c.watchConn.done
 	w, err := c.Watch(ctx, "key")
 	require.NoError(t, err)
 	require.NoError(t, c.Set(ctx, "key", []byte("1")))

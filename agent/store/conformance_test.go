@@ -34,7 +34,7 @@ func TestTCPConforms(t *testing.T) {
 	}})
 }
 
-// Rank 0 has no connection to what it serves.
+// The store of rank 0 is the server's own table, not a connection to it.
 func TestServerAndClientConform(t *testing.T) {
 	storetest.Run(t, storetest.Backend{RefusesByClosing: true, New: func(t *testing.T) (a, b store.Store) {
 		s, addr := serve(t, store.ServerOptions{})

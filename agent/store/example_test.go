@@ -8,8 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// Two workers of one process tell each other where they are. With tcp:// or env://
-// they may be anywhere.
+// Two workers of one process publish their addresses. With tcp:// or env:// the
+// workers may run on different machines.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -21,8 +21,8 @@ func Example() {
 			return
 		}
 		defer s.Close()
-		own := fmt.Sprintf("addrs/worker%d", rank)
-		if err := s.Set(ctx, own, []byte(fmt.Sprintf("uv://10.0.0.%d:4000", rank+1))); err != nil {
+		cloneValue := fmt.Sprintf("addrs/worker%d", rank)
+		if err := s.Set(ctx, cloneValue, []byte(fmt.Sprintf("uv://10.0.0.%d:4000", rank+1))); err != nil {
 			fmt.Println(err)
 			return
 		}

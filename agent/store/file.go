@@ -9,32 +9,34 @@ import (
 	"time"
 )
 
-// File is a store in a file that processes share, of one machine or through a
-// file system that has flock(2) for all of them. Nobody needs to serve it. A
-// process may be killed at any time: its last change is then made, or not.
+// File is a [Store] in a file that processes of one machine share, or of several
+// machines on a file system where flock(2) works between them. It needs no server.
+// A process may be killed at any time; its last change is then either complete or
+// not made.
 //
-// Nothing tells that a file has changed, so Wait and Watchers look at its size
-// again and again, from 1,000 times a second down to 20.
+// File systems do not report changes to all processes, so Wait and Watchers poll the size of the
+// file, from 1,000 times a second down to 20.
 //
-// Each change takes room in the file for good, up to Limits.TotalBytes in all: use
-// a new file for each group, and let nobody remove it while the group lives. What
-// was written stays when the machine goes on; it is not forced to the disk.
+// The file is a log: each change appends to it, up to Limits.TotalBytes in all. Use
+// a new file for each group, and do not remove it while the group runs. Changes
+// survive the processes, but they are not synced to the disk.
 type File struct {
-	path   string
-	limits Limits
-	f      *os.File
-	turn   chan struct{} // whoever holds it uses what is below, and the lock of f
-	done   chan struct{} // closed by Close
-	shut   func() error
+	path      string
+	limits    Limits
+	f         *os.File
+	sem       chan struct{} // held while the fields below, or the lock of f, are used
+	done      chan struct{} // closed by Close
+	closeOnce func() error
 
-	offset  int64 // up to where the file is known
+	offset  int64 // the end of the last record that was read or written
 	values  map[string][]byte
-	changed map[string]int64 // by keys that were ever set: where their last record ends
-	broken  error            // the file is not one of ours any more
+	changed map[string]int64 // the end of the last record of each key that was ever set
+	broken  error            // why the file is not usable any more
 }
 
-// OpenFile opens the store at path, and makes one where there is no file, or an
-// empty one. The caller closes it.
+// OpenFile opens the store in the file at path. It creates the file if it does not exist and
+// initialises an empty one. The caller must close the File. The error, an [*Error], matches
+// [ErrCorrupt] if the file is no store.
 func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -44,13 +46,13 @@ func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 		path:    path,
 		limits:  l.orDefaults(),
 		f:       f,
-		turn:    make(chan struct{}, 1),
+		sem:     make(chan struct{}, 1),
 		done:    make(chan struct{}),
 		values:  make(map[string][]byte),
 		changed: make(map[string]int64),
 	}
-	s.shut = sync.OnceValue(s.close)
-	if err := s.locked(ctx, true, func() error { return nil }); err != nil {
+	s.closeOnce = sync.OnceValue(s.close)
+	if err := s.access(ctx, true, func() error { return nil }); err != nil {
 		s.Close()
 		return nil, fail("open", path, err)
 	}
@@ -59,12 +61,12 @@ func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 
 // Set implements [Store].
 func (s *File) Set(ctx context.Context, key string, value []byte) error {
-	return fail("set", key, s.locked(ctx, true, func() error { return s.put(key, value) }))
+	return fail("set", key, s.access(ctx, true, func() error { return s.put(key, value) }))
 }
 
 // Get implements [Store].
 func (s *File) Get(ctx context.Context, key string) (value []byte, err error) {
-	err = s.locked(ctx, false, func() error {
+	err = s.access(ctx, false, func() error {
 		v, ok := s.values[key]
 		if !ok {
 			return ErrNotFound
@@ -78,7 +80,7 @@ func (s *File) Get(ctx context.Context, key string) (value []byte, err error) {
 // Wait implements [Store].
 func (s *File) Wait(ctx context.Context, keys ...string) error {
 	if err := s.limits.checkAll(keys); err != nil {
-		return fail("wait", first(keys), err)
+		return fail("wait", firstKey(keys), err)
 	}
 	err := s.poll(ctx, s.done, func() bool {
 		for len(keys) > 0 {
@@ -89,12 +91,12 @@ func (s *File) Wait(ctx context.Context, keys ...string) error {
 		}
 		return true
 	})
-	return fail("wait", first(keys), err)
+	return fail("wait", firstKey(keys), err)
 }
 
 // Add implements [Store].
 func (s *File) Add(ctx context.Context, key string, delta int64) (n int64, err error) {
-	err = s.locked(ctx, true, func() error {
+	err = s.access(ctx, true, func() error {
 		old, exists := s.values[key]
 		if n, err = number(old, exists); err != nil {
 			return err
@@ -112,9 +114,9 @@ func (s *File) Add(ctx context.Context, key string, delta int64) (n int64, err e
 
 // CompareAndSet implements [Store].
 func (s *File) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
-	err = s.locked(ctx, true, func() error {
+	err = s.access(ctx, true, func() error {
 		value, exists := s.values[key]
-		put, err := judge(value, exists, expected)
+		put, err := shouldSwap(value, exists, expected)
 		if err != nil {
 			return err
 		}
@@ -122,7 +124,7 @@ func (s *File) CompareAndSet(ctx context.Context, key string, expected, desired 
 			value = desired
 			err = s.put(key, desired)
 		}
-		now = own(value)
+		now = cloneValue(value)
 		return err
 	})
 	if err != nil {
@@ -133,7 +135,7 @@ func (s *File) CompareAndSet(ctx context.Context, key string, expected, desired 
 
 // Delete implements [Store].
 func (s *File) Delete(ctx context.Context, key string) (existed bool, err error) {
-	err = s.locked(ctx, true, func() error {
+	err = s.access(ctx, true, func() error {
 		if _, existed = s.values[key]; !existed {
 			return nil
 		}
@@ -145,8 +147,8 @@ func (s *File) Delete(ctx context.Context, key string) (existed bool, err error)
 // Watch implements [Store].
 func (s *File) Watch(ctx context.Context, key string) (Watcher, error) {
 	w := &fileWatcher{store: s, key: key, done: make(chan struct{})}
-	w.shut = sync.OnceFunc(func() { close(w.done) })
-	err := s.locked(ctx, false, func() error {
+	w.closeOnce = sync.OnceFunc(func() { close(w.done) })
+	err := s.access(ctx, false, func() error {
 		w.seen = s.changed[key]
 		return nil
 	})
@@ -157,33 +159,36 @@ func (s *File) Watch(ctx context.Context, key string) (Watcher, error) {
 }
 
 // Close implements [Store].
-func (s *File) Close() error { return s.shut() }
+func (s *File) Close() error { return s.closeOnce() }
 
 func (s *File) close() error {
 	close(s.done)
-	s.turn <- struct{}{} // for good: whoever had it has heard of done
+	s.sem <- struct{}{} // never released; its last holder returned because of done
 	return fail("close", s.path, s.f.Close())
 }
 
-// poll looks at the store until found, which is called in turn.
+// poll calls found, with the contents of the file up to date and s.sem held, until it returns
+// true. It returns the error of ctx, ErrClosed once done is closed or the store is closed, or an
+// error of the file.
 func (s *File) poll(ctx context.Context, done <-chan struct{}, found func() bool) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		ok := false
-		err := s.locked(ctx, false, func() error {
+		err := s.access(ctx, false, func() error {
 			ok = found()
 			return nil
 		})
 		if ok || err != nil {
 			return err
 		}
-		if err := s.rest(ctx, done, wait); err != nil {
+		if err := s.sleep(ctx, done, wait); err != nil {
 			return err
 		}
 	}
 }
 
-// rest waits for a while, or fails when it is not worth waiting any more.
-func (s *File) rest(ctx context.Context, done <-chan struct{}, d time.Duration) error {
+// sleep waits for d and returns nil. It returns ErrClosed as soon as done or the store is closed,
+// and the error of ctx as soon as ctx ends. done may be nil.
+func (s *File) sleep(ctx context.Context, done <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -199,11 +204,11 @@ func (s *File) rest(ctx context.Context, done <-chan struct{}, d time.Duration) 
 }
 
 type fileWatcher struct {
-	store *File
-	key   string
-	seen  int64 // where the last record of key ends that was told
-	done  chan struct{}
-	shut  func()
+	store     *File
+	key       string
+	seen      int64 // end of the record of the last change that Next returned
+	done      chan struct{}
+	closeOnce func()
 }
 
 func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
@@ -226,6 +231,6 @@ func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
 }
 
 func (w *fileWatcher) Close() error {
-	w.shut()
+	w.closeOnce()
 	return nil
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/flock"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// written returns a path and the file that some changes make there.
+// written creates a store with a few changes. It returns its path and its bytes.
 func written(t *testing.T) (path string, content []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "store")
@@ -44,14 +44,15 @@ func wantValue(t *testing.T, s Store, key, want string) {
 	require.Equal(t, want, string(value))
 }
 
-func TestFileStays(t *testing.T) {
+func TestFileIsPersistent(t *testing.T) {
 	path, _ := written(t)
 	s := opened(t, path)
 	wantValue(t, s, "a", "2")
 	wantValue(t, s, "b", "")
 }
 
-// Wherever the last record ends, all others count, and it is written over.
+// If the last record is incomplete, all others are read, and the next write
+// replaces it.
 func TestFileWithAnIncompleteRecord(t *testing.T) {
 	path, content := written(t)
 	last := len(content) - len(record{kind: recordSet, key: "a", value: []byte("2")}.append(nil))
@@ -64,8 +65,8 @@ func TestFileWithAnIncompleteRecord(t *testing.T) {
 	}
 }
 
-// A reader passes over what is incomplete, and meets what is written there later.
-func TestReaderOfAnIncompleteRecord(t *testing.T) {
+// A reader skips an incomplete record, and reads the one that replaces it later.
+func TestReadPastIncompleteRecord(t *testing.T) {
 	path, content := written(t)
 	s := opened(t, path)
 	half := record{kind: recordSet, key: "a", value: []byte("never")}.append(nil)
@@ -76,7 +77,7 @@ func TestReaderOfAnIncompleteRecord(t *testing.T) {
 	wantValue(t, s, "a", "3")
 }
 
-func TestFileWithAnIncompleteBeginning(t *testing.T) {
+func TestFileWithAnIncompleteHeader(t *testing.T) {
 	for size := range len(fileMagic) {
 		path := filepath.Join(t.TempDir(), "store")
 		require.NoError(t, os.WriteFile(path, []byte(fileMagic[:size]), 0o600))
@@ -85,8 +86,8 @@ func TestFileWithAnIncompleteBeginning(t *testing.T) {
 	}
 }
 
-// Any byte that has changed shows, and a file that is not understood is left alone.
-func TestFileThatIsDamaged(t *testing.T) {
+// A change of any byte is detected, and a damaged file is not modified.
+func TestDamagedFile(t *testing.T) {
 	path, content := written(t)
 	for i := range content {
 		bad := bytes.Clone(content)
@@ -94,13 +95,13 @@ func TestFileThatIsDamaged(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, bad, 0o600))
 		_, err := OpenFile(t.Context(), path, Limits{})
 		require.ErrorIs(t, err, ErrCorrupt, "byte %d", i)
-		left, err := os.ReadFile(path)
+		remaining, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, bad, left)
+		require.Equal(t, bad, remaining)
 	}
 }
 
-func TestFileThatBecomesShorter(t *testing.T) {
+func TestTruncatedFile(t *testing.T) {
 	path, content := written(t)
 	s := opened(t, path)
 	require.NoError(t, os.Truncate(path, int64(len(content)-1)))
@@ -111,7 +112,7 @@ func TestFileThatBecomesShorter(t *testing.T) {
 	}
 }
 
-func TestFileThatIsNoFile(t *testing.T) {
+func TestOpenFileFails(t *testing.T) {
 	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "missing", "store")} {
 		_, err := OpenFile(t.Context(), path, Limits{})
 		var typed *Error
@@ -120,7 +121,7 @@ func TestFileThatIsNoFile(t *testing.T) {
 	}
 }
 
-func TestFileIsFull(t *testing.T) {
+func TestFileLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
 	s, err := OpenFile(t.Context(), path, Limits{TotalBytes: 100, Keys: 2})
 	require.NoError(t, err)
@@ -137,9 +138,9 @@ func TestFileIsFull(t *testing.T) {
 	require.ErrorIs(t, err, ErrLimit)
 }
 
-// Whoever holds the lock for long does not hold up those who give up, or only read
-// what they know.
-func TestFileThatIsLocked(t *testing.T) {
+// While another process holds the lock, writers can be cancelled, and readers of
+// values that are known already do not block.
+func TestLockedFile(t *testing.T) {
 	path, _ := written(t)
 	s := opened(t, path)
 	f, err := os.Open(path)
@@ -155,11 +156,11 @@ func TestFileThatIsLocked(t *testing.T) {
 	require.ErrorIs(t, s.Set(ctx, "a", nil), ErrTimeout)
 	_, err = OpenFile(ctx, path, Limits{})
 	require.ErrorIs(t, err, ErrTimeout)
-	blocked := patience.Start(func() error { return s.Set(t.Context(), "a", nil) })
-	queued := patience.Start(func() error { return s.Set(t.Context(), "a", nil) })
+	blocked := testwait.Start(func() error { return s.Set(t.Context(), "a", nil) })
+	queued := testwait.Start(func() error { return s.Set(t.Context(), "a", nil) })
 	require.NoError(t, s.Close())
-	require.ErrorIs(t, patience.Finish(t, blocked), ErrClosed)
-	require.ErrorIs(t, patience.Finish(t, queued), ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, blocked), ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, queued), ErrClosed)
 }
 
 func FuzzRecords(f *testing.F) {
@@ -169,7 +170,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(one[:len(one)-1])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := scanner{r: bufio.NewReader(bytes.NewReader(b)), left: int64(len(b))}
+		s := scanner{r: bufio.NewReader(bytes.NewReader(b)), remaining: int64(len(b))}
 		var again []byte
 		for {
 			r, size, err := s.next()

@@ -4,12 +4,12 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVar); role != "" {
-		os.Exit(play(role, os.Getenv(pathVar)))
+		os.Exit(runRole(role, os.Getenv(pathVar)))
 	}
 	leakcheck.Main(m)
 }

@@ -5,24 +5,24 @@ import (
 	"context"
 )
 
-// Memory is a store within this process. Nothing but channels and mutexes
-// blocks in it, so it works in a bubble of testing/synctest.
+// Memory is a [Store] within one process. It blocks only on channels and mutexes,
+// so it works within a bubble of testing/synctest.
 type Memory struct{ table *table }
 
-// NewMemory returns an empty store.
+// NewMemory returns an empty store within the limits l.
 func NewMemory(l Limits) *Memory { return &Memory{newTable(l)} }
 
 // Set implements [Store].
 func (m *Memory) Set(ctx context.Context, key string, value []byte) error {
 	err := ctx.Err()
 	if err == nil {
-		err = m.table.set(key, own(value))
+		err = m.table.set(key, cloneValue(value))
 	}
 	return fail("set", key, err)
 }
 
-// own copies a value; it is not nil, because that would be no value.
-func own(value []byte) []byte { return append([]byte{}, value...) }
+// cloneValue copies a value. The copy is never nil, which would stand for no value.
+func cloneValue(value []byte) []byte { return append([]byte{}, value...) }
 
 // Get implements [Store].
 func (m *Memory) Get(ctx context.Context, key string) ([]byte, error) {
@@ -36,10 +36,10 @@ func (m *Memory) Get(ctx context.Context, key string) ([]byte, error) {
 // Wait implements [Store].
 func (m *Memory) Wait(ctx context.Context, keys ...string) error {
 	if err := m.table.limits.checkAll(keys); err != nil {
-		return fail("wait", first(keys), err)
+		return fail("wait", firstKey(keys), err)
 	}
 	if err := ctx.Err(); err != nil {
-		return fail("wait", first(keys), err)
+		return fail("wait", firstKey(keys), err)
 	}
 	for _, k := range keys {
 		if err := m.table.wait(ctx, k); err != nil {
@@ -49,23 +49,25 @@ func (m *Memory) Wait(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-// first names a call with several keys in errors.
-func first(keys []string) string {
+// firstKey returns the key by which an error names a call with several keys: the first, or "" if
+// there is none.
+func firstKey(keys []string) string {
 	if len(keys) == 0 {
 		return ""
 	}
 	return keys[0]
 }
 
-// wait returns once key exists.
+// wait blocks until key exists and returns nil. The error is ErrClosed if the table is closed, or
+// that of ctx.
 func (t *table) wait(ctx context.Context, key string) error {
-	a, err := t.await(key)
+	a, err := t.addWaiter(key)
 	if err != nil || a == nil {
 		return err
 	}
-	defer t.forgo(key, a)
+	defer t.removeWaiter(key, a)
 	select {
-	case <-a.came:
+	case <-a.created:
 		return t.closedErr()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -95,7 +97,7 @@ func (m *Memory) CompareAndSet(ctx context.Context, key string, expected, desire
 	if err := ctx.Err(); err != nil {
 		return nil, fail("compare-and-set", key, err)
 	}
-	value, err := m.table.compareAndSet(key, expected, own(desired))
+	value, err := m.table.compareAndSet(key, expected, cloneValue(desired))
 	return bytes.Clone(value), fail("compare-and-set", key, err)
 }
 
@@ -113,14 +115,15 @@ func (m *Memory) Watch(ctx context.Context, key string) (Watcher, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fail("watch", key, err)
 	}
-	f := newFeed()
-	if err := m.table.follow(key, f); err != nil {
+	f := newSubscription()
+	if err := m.table.subscribe(key, f); err != nil {
 		return nil, fail("watch", key, err)
 	}
-	return &watcher{feed: f, key: key, leave: func() { m.table.leave(key, f) }}, nil
+	return &watcher{subscription: f, key: key, unsubscribe: func() { m.table.unsubscribe(key, f) }}, nil
 }
 
-// Close ends the store, for everybody who uses it.
+// Close closes the store for all of its users, whose calls then fail with [ErrClosed], and
+// returns nil.
 func (m *Memory) Close() error {
 	m.table.close()
 	return nil

@@ -23,8 +23,8 @@ func TestWaitEndsAtTheDeadline(t *testing.T) {
 	})
 }
 
-// Who gives up costs the store nothing.
-func TestNothingStaysOfWaiting(t *testing.T) {
+// Cancelled waits and closed watchers leave nothing in the table.
+func TestCancelledWaitsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(Limits{})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -32,20 +32,20 @@ func TestNothingStaysOfWaiting(t *testing.T) {
 			go m.Wait(ctx, "key")
 		}
 		synctest.Wait()
-		require.Equal(t, 3, m.table.awaits["key"].waiting)
+		require.Equal(t, 3, m.table.waiters["key"].waiting)
 		cancel()
 		synctest.Wait()
-		require.Empty(t, m.table.awaits)
+		require.Empty(t, m.table.waiters)
 
 		w, err := m.Watch(t.Context(), "key")
 		require.NoError(t, err)
-		require.Len(t, m.table.feeds, 1)
+		require.Len(t, m.table.subscriptions, 1)
 		require.NoError(t, w.Close())
-		require.Empty(t, m.table.feeds)
+		require.Empty(t, m.table.subscriptions)
 	})
 }
 
-func TestStoreIsFull(t *testing.T) {
+func TestMemoryLimits(t *testing.T) {
 	ctx := t.Context()
 	m := NewMemory(Limits{KeyBytes: 4, ValueBytes: 8, Keys: 3, TotalBytes: 20})
 	require.ErrorIs(t, m.Set(ctx, "12345", nil), ErrLimit)
@@ -69,17 +69,18 @@ func TestStoreIsFull(t *testing.T) {
 	require.Equal(t, len("acd")+7+8, m.table.bytes)
 }
 
-// What was missed is one update, from what was last told to what is.
+// Updates that a reader missed are merged into one, from the value that it read last
+// to the current one.
 func TestUpdatesMerge(t *testing.T) {
-	f := newFeed()
-	f.push(update{old: []byte("0"), had: true, now: []byte("1"), has: true})
-	f.push(update{old: []byte("1"), had: true})
-	f.push(update{now: []byte("2"), has: true})
-	u, ok, err := f.take()
+	f := newSubscription()
+	f.push(update{old: []byte("0"), existed: true, now: []byte("1"), exists: true})
+	f.push(update{old: []byte("1"), existed: true})
+	f.push(update{now: []byte("2"), exists: true})
+	u, ok, err := f.receive()
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, update{old: []byte("0"), had: true, now: []byte("2"), has: true}, u)
-	_, ok, err = f.take()
+	require.Equal(t, update{old: []byte("0"), existed: true, now: []byte("2"), exists: true}, u)
+	_, ok, err = f.receive()
 	require.NoError(t, err)
 	require.False(t, ok)
 }

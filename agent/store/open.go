@@ -3,48 +3,52 @@ package store
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 )
 
-// Options say who opens a store. A zero field stands for its default.
+// Options configures [Open]. A zero field stands for its default.
 type Options struct {
-	// Rank is the number of this worker, from 0 on. For env:// it is read from
+	// Rank is the number of this worker, counted from 0. For env:// it is read from
 	// the environment.
 	Rank int
 
-	// WorldSize is how many workers there are; 0 where that is open. A rank that
-	// is not below it is an error. For env:// it is read from the environment.
+	// WorldSize is the number of workers, or 0 if that is open. A Rank that is not
+	// below it is an error. For env:// it is read from the environment.
 	WorldSize int
 
-	// Join says that somebody else serves the store of a tcp:// URL, so that
-	// rank 0 does not.
+	// Join makes rank 0 join the store of a tcp:// URL, which another process serves,
+	// instead of serving it.
 	Join bool
 
-	// Listen is where rank 0 listens, host:port, if not at the address of the
-	// URL: ":29500" is that port at all addresses.
+	// Listen is the address (host:port) at which rank 0 listens, if it differs from
+	// that of the URL; ":29500" is port 29500 of all addresses.
 	Listen string
 
 	// Spaces holds the stores of mem:// URLs.
 	Spaces *Spaces
 
-	// Limits bound the store, and Server what its clients may take. The Limits
-	// of Server do not count.
+	// Limits bounds the store, and Server the resources of its clients. The Limits
+	// of Server are ignored.
 	Limits Limits
 	Server ServerOptions
 }
 
-// Open opens the store that a URL names. The caller closes it.
+// Open opens the store that a URL refers to. The caller must close it.
 //
-//	tcp://host:port  rank 0 serves it there, until it closes; the others join
-//	env://           the same, by what torchrun says in the environment; see
-//	                 [FromEnviron]
-//	file://path      a file; the rest of the URL is its path, as it is
-//	mem://name       a store of Options.Spaces, which goes with its last handle
+//	tcp://host:port  rank 0 serves the store at this address until it closes the
+//	                 store; the other ranks connect to it
+//	env://           as tcp://, with the address and rank that torchrun sets in the
+//	                 environment; see [FromEnviron]
+//	file://path      a file; path is used as it is, without unescaping
+//	mem://name       a store of Options.Spaces; closing its last handle deletes it
 //
-// With tcp:// and env:// it tries until ctx ends, if rank 0 does not serve yet:
-// give it a deadline. Anyone who reaches the address of rank 0 may change the
-// store.
+// With tcp:// and env:// Open retries until ctx ends while rank 0 does not serve yet, so ctx
+// should have a deadline. Every process that can connect to rank 0 can change the store. The
+// error, an [*Error], matches [ErrURL] if the URL, the rank or the environment is invalid.
 func Open(ctx context.Context, url string, o Options) (Store, error) {
 	s, err := open(ctx, url, o)
 	if err != nil {
@@ -57,22 +61,28 @@ func open(ctx context.Context, url string, o Options) (Store, error) {
 	if err := checkRank(o.Rank, o.WorldSize); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
 	}
-	scheme, rest, found := strings.Cut(url, "://")
+	scheme, location, found := strings.Cut(url, "://")
 	if !found {
 		return nil, fmt.Errorf("%w: not of the form scheme://", ErrURL)
 	}
 	switch scheme {
 	case "tcp":
-		return openTCP(ctx, strings.TrimSuffix(rest, "/"), o)
+		return openTCP(ctx, strings.TrimSuffix(location, "/"), o)
 	case "env":
-		return openEnv(ctx, rest, o)
+		return openEnv(ctx, location, o)
 	case "file":
-		if rest == "" {
+		if location == "" {
 			return nil, fmt.Errorf("%w: file:// without a path", ErrURL)
 		}
-		return OpenFile(ctx, rest, o.Limits)
+		return OpenFile(ctx, location, o.Limits)
 	case "mem":
-		return openMem(ctx, rest, o)
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if location == "" || o.Spaces == nil {
+			return nil, fmt.Errorf("%w: mem:// needs a name, and Options.Spaces", ErrURL)
+		}
+		return o.Spaces.open(location, o.Limits), nil
 	}
 	return nil, fmt.Errorf("%w: %s:// is none of tcp, env, file and mem", ErrURL, scheme)
 }
@@ -99,9 +109,9 @@ func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	return newView(s.local, userPrefix, s.Close), nil
 }
 
-func openEnv(ctx context.Context, rest string, o Options) (Store, error) {
-	if rest != "" {
-		return nil, fmt.Errorf("%w: env:// takes nothing but the environment", ErrURL)
+func openEnv(ctx context.Context, location string, o Options) (Store, error) {
+	if location != "" {
+		return nil, fmt.Errorf("%w: env:// must not be followed by anything", ErrURL)
 	}
 	e, err := FromEnviron()
 	if err != nil {
@@ -115,24 +125,14 @@ func openEnv(ctx context.Context, rest string, o Options) (Store, error) {
 	return newView(s, e.Prefix+"/", s.Close), nil
 }
 
-func openMem(ctx context.Context, name string, o Options) (Store, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if name == "" || o.Spaces == nil {
-		return nil, fmt.Errorf("%w: mem:// needs a name, and Options.Spaces", ErrURL)
-	}
-	return o.Spaces.open(name, o.Limits), nil
-}
-
-// Spaces is the name space of mem:// URLs: those who share one find each other.
-// The zero value is ready to use.
+// Spaces is a name space of mem:// URLs: workers with the same Spaces share the
+// stores in it. The zero value is ready to use.
 type Spaces struct {
 	mu     sync.Mutex
 	stores map[string]*space
 }
 
-// space is a store with the number of its handles.
+// space is a store with the number of its open handles.
 type space struct {
 	*Memory
 	handles int
@@ -153,7 +153,8 @@ func (s *Spaces) open(name string, l Limits) Store {
 	return newView(m, "", func() error { return s.release(name, m) })
 }
 
-// release forgets a store that nobody has open.
+// release releases one handle of the store m with that name, and closes and removes the store
+// with its last handle.
 func (s *Spaces) release(name string, m *space) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,4 +164,71 @@ func (s *Spaces) release(name string, m *space) error {
 	}
 	delete(s.stores, name)
 	return m.Close()
+}
+
+// Environ holds the settings that torchrun and other launchers put into the environment.
+type Environ struct {
+	Addr      string // host:port of the store: MASTER_ADDR and MASTER_PORT
+	Rank      int    // RANK
+	WorldSize int    // WORLD_SIZE
+
+	// Served reports that the launcher serves the store instead of rank 0:
+	// TORCHELASTIC_USE_AGENT_STORE is True. Prefix is then the key prefix of this
+	// attempt to run the group, made of TORCHELASTIC_RESTART_COUNT.
+	Served bool
+	Prefix string
+}
+
+// FromEnviron returns the settings in the environment variables of this process. Its error
+// matches [ErrURL] and names the variable that is missing or invalid.
+func FromEnviron() (Environ, error) {
+	r := environReader{}
+	e := Environ{
+		Rank:      r.number("RANK"),
+		WorldSize: r.number("WORLD_SIZE"),
+		Addr:      net.JoinHostPort(r.text("MASTER_ADDR"), r.text("MASTER_PORT")),
+		Served:    os.Getenv("TORCHELASTIC_USE_AGENT_STORE") == "True",
+	}
+	if e.Served {
+		e.Prefix = "/worker/attempt_" + r.text("TORCHELASTIC_RESTART_COUNT")
+	}
+	if r.err == nil {
+		r.err = checkAddr(e.Addr)
+	}
+	if r.err == nil {
+		r.err = checkRank(e.Rank, e.WorldSize)
+	}
+	if r.err != nil {
+		return Environ{}, fail("open", "env://", fmt.Errorf("%w: %w", ErrURL, r.err))
+	}
+	return e, nil
+}
+
+// environReader reads environment variables and keeps the first error.
+type environReader struct{ err error }
+
+func (r *environReader) text(name string) string {
+	s := os.Getenv(name)
+	if s == "" && r.err == nil {
+		r.err = fmt.Errorf("environment variable %s expected, but not set", name)
+	}
+	return s
+}
+
+func (r *environReader) number(name string) int {
+	s := r.text(name)
+	n, err := strconv.Atoi(s)
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("environment variable %s is %q, and not a number", name, s)
+	}
+	return n
+}
+
+// checkRank returns an error if rank is not a rank of a group of size workers. A
+// size of 0 stands for any size.
+func checkRank(rank, size int) error {
+	if rank < 0 || size < 0 || size > 0 && rank >= size {
+		return fmt.Errorf("rank %d in a world of %d", rank, size)
+	}
+	return nil
 }

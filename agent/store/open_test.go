@@ -8,19 +8,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// openAll opens a URL as a group of two does, the later rank first.
+// openAll opens a URL as both ranks of a group of two, rank 1 first.
 func openAll(t *testing.T, url string, o Options) (rank0, rank1 Store) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	o.WorldSize = 2
 	later := o
 	later.Rank = 1
-	one := patience.Start(func() Store {
+	one := testwait.Start(func() Store {
 		s, err := Open(ctx, url, later)
 		if err != nil {
 			t.Error(err)
@@ -30,7 +30,7 @@ func openAll(t *testing.T, url string, o Options) (rank0, rank1 Store) {
 	rank0, err := Open(ctx, url, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { rank0.Close() })
-	rank1 = patience.Finish(t, one)
+	rank1 = testwait.Finish(t, one)
 	require.NotNil(t, rank1)
 	t.Cleanup(func() { rank1.Close() })
 	return rank0, rank1
@@ -55,7 +55,7 @@ func TestOpen(t *testing.T) {
 	require.Empty(t, spaces.stores)
 }
 
-// Rank 0 serves until it closes, and counts itself as the others do.
+// Rank 0 serves until it closes the store, and registers itself as the others do.
 func TestRankZeroServes(t *testing.T) {
 	addr := freeport.Addr(t)
 	rank0, rank1 := openAll(t, "tcp://"+addr, Options{})
@@ -72,7 +72,7 @@ func TestRankZeroServes(t *testing.T) {
 }
 
 func TestListenElsewhere(t *testing.T) {
-	port := freeport.On(t, "127.0.0.1")
+	port := freeport.Port(t, "127.0.0.1")
 	rank0, rank1 := openAll(t, "tcp://localhost:"+port, Options{Listen: "127.0.0.1:" + port})
 	require.NoError(t, rank1.Set(t.Context(), "key", []byte("1")))
 	wantValue(t, rank0, "key", "1")
@@ -132,7 +132,7 @@ func TestEnviron(t *testing.T) {
 	require.NoError(t, rank1.Set(t.Context(), "key", []byte("1")))
 	wantValue(t, rank0, "key", "1")
 
-	// The same server as one of torchrun's, which a rank 0 joins as well.
+	// A store that torchrun serves is joined by rank 0 as well.
 	setenv(t, map[string]string{"RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"})
 	joined, err := Open(t.Context(), "env://", Options{})
 	require.NoError(t, err)

@@ -6,54 +6,47 @@ import (
 	"sync"
 )
 
-// Prefix is the part of s whose keys begin with prefix and a slash, as PyTorch's
-// PrefixStore names them. Its Close ends the calls made through it, and leaves s
-// as it is.
+// Prefix returns a handle on the part of s whose keys begin with prefix and a slash, the naming
+// of PyTorch's PrefixStore; its calls take keys without them. Close ends the calls and Watchers
+// made through the handle and leaves s open.
 func Prefix(s Store, prefix string) Store {
 	return newView(s, prefix+"/", func() error { return nil })
 }
 
-// view is a handle of its own on a store that others use as well.
+// view is a handle on the keys of base that begin with prefix. It has its own Close.
 type view struct {
 	base   Store
 	prefix string
-	life   context.Context
-	end    context.CancelFunc
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
 	close  func() error
 }
 
-// newView returns a view on keys with this prefix. The first Close calls release,
-// and all of them return what that returned.
+// newView returns a view of the keys of base that begin with prefix. Its first Close ends its
+// calls and calls release; every Close returns the result of release.
 func newView(base Store, prefix string, release func() error) *view {
 	v := &view{base: base, prefix: prefix}
-	v.life, v.end = context.WithCancel(context.Background())
+	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.close = sync.OnceValue(func() error {
-		v.end()
+		v.cancel()
 		return release()
 	})
 	return v
 }
 
-// bound makes a call end with the view too. Call free with the result.
-func (v *view) bound(ctx context.Context) (bound context.Context, free func()) {
-	bound, cancel := context.WithCancel(ctx)
-	unlink := context.AfterFunc(v.life, cancel)
-	return bound, func() { unlink(); cancel() }
-}
-
-// call runs f and names its error by the key that the caller knows.
+// call runs f with a context that also ends when the view is closed. It returns the error of f as
+// an *Error with op and key, the key without the prefix; the cause is ErrClosed if the view was
+// closed.
 func (v *view) call(ctx context.Context, op, key string, f func(context.Context) error) error {
-	if v.life.Err() != nil {
+	if v.ctx.Err() != nil {
 		return fail(op, key, ErrClosed)
 	}
-	ctx, free := v.bound(ctx)
-	defer free()
-	return v.blame(op, key, f(ctx))
-}
-
-// blame tells a call that ended with the view from one that the caller gave up.
-func (v *view) blame(op, key string, err error) error {
-	if v.life.Err() != nil && errors.Is(err, context.Canceled) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(v.ctx, cancel)
+	defer stop()
+	err := f(ctx)
+	if v.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = ErrClosed
 	}
 	return fail(op, key, err)
@@ -74,12 +67,12 @@ func (v *view) Get(ctx context.Context, key string) (value []byte, err error) {
 }
 
 func (v *view) Wait(ctx context.Context, keys ...string) error {
-	return v.call(ctx, "wait", first(keys), func(ctx context.Context) error {
-		longer := make([]string, len(keys))
+	return v.call(ctx, "wait", firstKey(keys), func(ctx context.Context) error {
+		full := make([]string, len(keys))
 		for i, k := range keys {
-			longer[i] = v.prefix + k
+			full[i] = v.prefix + k
 		}
-		return v.base.Wait(ctx, longer...)
+		return v.base.Wait(ctx, full...)
 	})
 }
 
@@ -116,8 +109,8 @@ func (v *view) Watch(ctx context.Context, key string) (Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A view that is dropped takes the watcher with it.
-	stop := context.AfterFunc(v.life, func() { w.Close() })
+	// Closing the view closes its watchers.
+	stop := context.AfterFunc(v.ctx, func() { w.Close() })
 	return &viewWatcher{view: v, key: key, base: w, stop: stop}, nil
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPrefixesAreApart(t *testing.T) {
+func TestPrefixesAreSeparate(t *testing.T) {
 	ctx := t.Context()
 	m := NewMemory(Limits{})
 	a, b := Prefix(m, "a"), Prefix(Prefix(m, "b"), "c")
@@ -29,8 +29,8 @@ func TestPrefixesAreApart(t *testing.T) {
 	require.ErrorIs(t, b.Set(ctx, "key", nil), ErrClosed)
 }
 
-// Whoever gives up himself hears that, and not that something was closed.
-func TestPrefixTellsWhoGaveUp(t *testing.T) {
+// A call that its caller has cancelled returns that, and not ErrClosed.
+func TestPrefixReturnsCancellationOfTheCaller(t *testing.T) {
 	m := NewMemory(Limits{})
 	defer m.Close()
 	p := Prefix(m, "p")

@@ -8,9 +8,9 @@ import (
 	"io"
 )
 
-// opcode is the first byte of a request of PyTorch 1.13. Numbers are little
-// endian; a key or value is its length as uint64 and its bytes; some keys are
-// their number as uint64 and each of them.
+// opcode is the first byte of a request in the protocol of PyTorch 1.13. Numbers are
+// little endian. A key or value is its length as uint64, then its bytes; a list of
+// keys is their number as uint64, then the keys.
 type opcode byte
 
 const (
@@ -25,8 +25,8 @@ const (
 	opDelete                      // key; the number of keys deleted as int64
 )
 
-// Replies of one byte. Updates are such a byte and then the key, the value
-// before and the value now.
+// Replies of one byte. An update is such a byte, then the key, the value before the
+// change and the value after it.
 const (
 	replyReady    = 0 // to opCheck, and to opWait
 	replyNotReady = 1
@@ -37,29 +37,29 @@ const (
 	replyWatching = 3
 )
 
-// All keys of users begin with userPrefix. initKey, which does not, is a counter
-// that each client adds one to when it comes.
+// All keys of users begin with userPrefix. initKey, which does not, holds a counter
+// to which each client adds 1 when it connects.
 const (
 	userPrefix = "/"
 	initKey    = "init/"
 )
 
-// magic is what a client of PyTorch 2 sends behind a byte 0.
-var magic = []byte{0xce, 0xf7, 0x85, 0x3c}
+// torch2Magic is what a client of PyTorch 2 sends after a byte 0.
+var torch2Magic = []byte{0xce, 0xf7, 0x85, 0x3c}
 
-// request is a request with what belongs to its op.
+// request is an operation with its arguments.
 type request struct {
 	op       opcode
 	key      string
 	keys     []string
 	expected []byte
-	value    []byte // also the one desired
+	value    []byte // for opCompareAndSet, the desired value
 	delta    int64
 
-	purse *purse // what it has cost a server so far
+	charge *charge // the memory that a server has reserved for it
 }
 
-// append writes r to dst.
+// append appends the encoding of r to dst and returns the extended slice.
 func (r *request) append(dst []byte) []byte {
 	dst = append(dst, byte(r.op))
 	switch r.op {
@@ -88,19 +88,21 @@ func appendText[T string | []byte](dst []byte, text T) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(text))), text...)
 }
 
-// decoder reads what a peer sent. What it allocates grows with what has come,
-// whatever lengths the peer claims.
+// decoder reads messages of a peer. It allocates memory in proportion to the bytes
+// that have arrived, whatever lengths the peer claims.
 type decoder struct {
 	r       *bufio.Reader
 	limits  Limits
-	reserve func(bytes int) error // asked before memory is taken; may be nil
+	reserve func(bytes int) error // called before memory is allocated; may be nil
 }
 
 func newDecoder(r io.Reader, l Limits) *decoder {
 	return &decoder{r: bufio.NewReader(r), limits: l}
 }
 
-// request reads one request. Its error is io.EOF only if nothing came.
+// request reads one request, whose values belong to the caller. It returns io.EOF only if no byte
+// of it arrived. The error matches ErrProtocol, ErrDialect or ErrLimit, or is that of the
+// connection or of d.reserve.
 func (d *decoder) request() (*request, error) {
 	op, err := d.r.ReadByte()
 	if err != nil {
@@ -108,7 +110,7 @@ func (d *decoder) request() (*request, error) {
 	}
 	r := &request{op: opcode(op)}
 	if err := d.arguments(r); err != nil {
-		return nil, cut(err)
+		return nil, unexpectedEOF(err)
 	}
 	return r, nil
 }
@@ -121,7 +123,7 @@ func (d *decoder) arguments(r *request) (err error) {
 		r.keys, err = d.keys()
 		return err
 	case opSet:
-		if err := d.greeting(); err != nil {
+		if err := d.checkGreeting(); err != nil {
 			return err
 		}
 	case opCompareAndSet, opGet, opAdd, opWatch, opDelete:
@@ -144,20 +146,22 @@ func (d *decoder) arguments(r *request) (err error) {
 	return err
 }
 
-// greeting refuses a peer whose request of kind 0 is the greeting of PyTorch 2.
-func (d *decoder) greeting() error {
-	begin, err := d.r.Peek(len(magic))
+// checkGreeting returns ErrDialect if the bytes after the opcode 0 are PyTorch 2's greeting, and
+// the error of the connection if they cannot be read. It consumes nothing.
+func (d *decoder) checkGreeting() error {
+	head, err := d.r.Peek(len(torch2Magic))
 	if err != nil {
 		return err
 	}
-	if bytes.Equal(begin, magic) {
+	if bytes.Equal(head, torch2Magic) {
 		return ErrDialect
 	}
 	return nil
 }
 
-// cut is the error of bytes that end in the middle.
-func cut(err error) error {
+// unexpectedEOF returns io.ErrUnexpectedEOF if err is io.EOF, which then came in the middle of a
+// message, and err otherwise.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
@@ -172,14 +176,15 @@ func (d *decoder) number() (int64, error) {
 	return int64(binary.LittleEndian.Uint64(b[:])), nil
 }
 
-// length reads a number that may be at most limit.
+// length reads a number of things, named by what for the error, and returns ErrLimit if it
+// exceeds limit.
 func (d *decoder) length(what string, limit int) (int, error) {
 	n, err := d.number()
 	if err != nil {
 		return 0, err
 	}
 	if uint64(n) > uint64(limit) {
-		return 0, fmt.Errorf("%w: a peer claims %d %s, and %d are allowed", ErrLimit, uint64(n), what, limit)
+		return 0, fmt.Errorf("%w: the peer claims %d %s, but at most %d are allowed", ErrLimit, uint64(n), what, limit)
 	}
 	return int(n), nil
 }
@@ -191,32 +196,32 @@ func (d *decoder) key() (string, error) {
 
 func (d *decoder) value() ([]byte, error) { return d.text("bytes of a value", d.limits.ValueBytes) }
 
-// stride is how much memory is taken before its bytes have come.
-const stride = 64 << 10
+// allocChunk bounds the memory that is allocated before its bytes have arrived.
+const allocChunk = 64 << 10
 
 func (d *decoder) text(what string, limit int) ([]byte, error) {
-	left, err := d.length(what, limit)
+	remaining, err := d.length(what, limit)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]byte, 0, min(left, stride))
-	for left > 0 {
-		n := min(left, stride)
-		if err := d.take(n); err != nil {
+	out := make([]byte, 0, min(remaining, allocChunk))
+	for remaining > 0 {
+		n := min(remaining, allocChunk)
+		if err := d.reserveBytes(n); err != nil {
 			return nil, err
 		}
 		at := len(out)
 		out = append(out, make([]byte, n)...)
 		if _, err := io.ReadFull(d.r, out[at:]); err != nil {
-			return nil, cut(err)
+			return nil, unexpectedEOF(err)
 		}
-		left -= n
+		remaining -= n
 	}
 	return out, nil
 }
 
-// header is about what a key costs beside its bytes.
-const header = 32
+// keyOverhead is the approximate memory of a key in addition to its bytes.
+const keyOverhead = 32
 
 func (d *decoder) keys() ([]string, error) {
 	n, err := d.length("keys", d.limits.Keys)
@@ -225,7 +230,7 @@ func (d *decoder) keys() ([]string, error) {
 	}
 	var keys []string
 	for range n {
-		if err := d.take(header); err != nil {
+		if err := d.reserveBytes(keyOverhead); err != nil {
 			return nil, err
 		}
 		k, err := d.key()
@@ -237,7 +242,7 @@ func (d *decoder) keys() ([]string, error) {
 	return keys, nil
 }
 
-func (d *decoder) take(n int) error {
+func (d *decoder) reserveBytes(n int) error {
 	if d.reserve == nil {
 		return nil
 	}

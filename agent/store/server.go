@@ -4,32 +4,35 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// ServerOptions change a [Server]. A zero field stands for its default.
+// ServerOptions configures a [Server]. A zero field stands for its default.
 type ServerOptions struct {
 	Limits Limits
 
-	// Conns is how many connections the server keeps; 4,096. A PyTorch process
-	// has two, one of ours has one or two and one more for each call of Wait
-	// under way. With all of them taken a new connection replaces the oldest that
-	// has never asked anything, or is refused if all have.
+	// Conns bounds the connections of the server; default 4,096. A PyTorch process
+	// uses two; a Client uses one or two, and one more for each Wait under way. At
+	// the bound, a new connection replaces the oldest that has never sent a request;
+	// it is rejected if all have.
 	Conns int
 
-	// RequestBytes bounds the memory of requests that have come in part, of all
-	// connections together; 64 MiB.
+	// RequestBytes bounds the memory of requests that have partly arrived, on all
+	// connections together; default 64 MiB.
 	RequestBytes int
 
-	// Stall is how long a peer may take to send a request whose first byte has
-	// come, or to take an answer, before its connection is closed; 30 s. A peer
-	// that asks nothing may stay, as long as its machine is there.
+	// Stall bounds the time in which a peer must send a request once its first byte
+	// has arrived, or read a reply; after it the connection is closed; default 30 s.
+	// An idle connection stays open as long as the peer's machine answers.
 	Stall time.Duration
 
-	// Logger hears of connections that were closed for a reason. Nil is silent.
+	// Logger receives a line for each connection that was closed because of an error.
+	// Nil stands for no logging.
 	Logger *slog.Logger
 }
 
@@ -43,29 +46,30 @@ func (o ServerOptions) orDefaults() ServerOptions {
 	return o
 }
 
-// Server offers a store over TCP. There is no password: whoever connects may
-// read and write it.
+// Server serves a store over TCP. There is no authentication: every process that can
+// connect may read and change the store.
 type Server struct {
-	options  ServerOptions
-	table    *table
-	local    *Memory // the same table
-	fund     fund
-	listener net.Listener
-	done     chan struct{} // closed by Close
-	shut     func()
-	running  sync.WaitGroup
+	options   ServerOptions
+	table     *table
+	local     *Memory // a handle on table
+	quota     memoryQuota
+	listener  net.Listener
+	done      chan struct{} // closed by Close
+	closeOnce func()
+	running   sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
-	number   uint64 // connections so far
+	number   uint64 // number of connections that were admitted so far
 	sessions map[*session]struct{}
 }
 
-// keepAlive finds out within about a minute that a peer's machine is gone.
+// keepAlive detects within about a minute that a peer's machine is unreachable.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
-// Serve opens a server on addr, host:port; port 0 picks a free one. The caller
-// closes it. ctx bounds the call and not the server.
+// Serve starts a server with an empty store on addr (host:port); port 0 picks a free one. The
+// caller must close the server. ctx bounds the call, not the life of the server. The error is an
+// [*Error] with that of listening.
 func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := config.Listen(ctx, "tcp", addr)
@@ -80,26 +84,26 @@ func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 		sessions: make(map[*session]struct{}),
 	}
 	s.local = &Memory{s.table}
-	s.fund.limit = int64(s.options.RequestBytes)
-	s.shut = sync.OnceFunc(s.close)
+	s.quota.limit = int64(s.options.RequestBytes)
+	s.closeOnce = sync.OnceFunc(s.close)
 	s.running.Add(1)
 	go s.accept()
 	return s, nil
 }
 
-// Addr is where the server listens, host:port.
+// Addr returns the address (host:port) at which the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Store returns a handle on what is served, which does not go over the network.
-// Its Close leaves the server as it is.
+// Store returns a handle on the served store that does not use the network. Closing the handle
+// leaves the server open; closing the server ends the handle's calls with [ErrClosed].
 func (s *Server) Store() Store {
 	return newView(s.local, userPrefix, func() error { return nil })
 }
 
-// Close ends all connections and handles, and returns when nothing of the
-// server runs any more. Only the first Close does something.
+// Close closes the listener, all connections and handles, and returns nil once all goroutines of
+// the server have ended. Only the first Close has an effect.
 func (s *Server) Close() error {
-	s.shut()
+	s.closeOnce()
 	return nil
 }
 
@@ -116,9 +120,9 @@ func (s *Server) close() {
 	s.running.Wait()
 }
 
-// breath is the pause after an accept that failed, for want of descriptors for
-// example, which will be there again.
-const breath = 50 * time.Millisecond
+// acceptBackoff is the pause after a failed accept, for example for lack of file
+// descriptors, before the next attempt.
+const acceptBackoff = 50 * time.Millisecond
 
 func (s *Server) accept() {
 	defer s.running.Done()
@@ -131,12 +135,12 @@ func (s *Server) accept() {
 			return
 		default:
 			s.options.Logger.Warn("store: cannot accept a connection", "err", err)
-			pause(s.done, breath)
+			pause(s.done, acceptBackoff)
 		}
 	}
 }
 
-// pause waits, or returns false as soon as done is closed.
+// pause waits for d and returns true, or returns false as soon as done is closed.
 func pause(done <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -148,17 +152,40 @@ func pause(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// admit finds a place for a connection.
+// admit starts a session for a new connection, which it owns. If there are ServerOptions.Conns
+// sessions it closes the oldest one that has never sent a request, or the new connection if there
+// is none or the server is closed.
 func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !s.room() {
+	var oldest *session
+	if len(s.sessions) >= s.options.Conns {
+		for c := range s.sessions {
+			if !c.active.Load() && (oldest == nil || c.number < oldest.number) {
+				oldest = c
+			}
+		}
+	}
+	if s.closed || len(s.sessions) >= s.options.Conns && oldest == nil {
 		s.options.Logger.Warn("store: too many connections", "peer", conn.RemoteAddr())
 		conn.Close()
 		return
 	}
+	if oldest != nil {
+		delete(s.sessions, oldest) // its goroutines end a moment later
+		oldest.conn.Close()
+	}
 	s.number++
-	c := newSession(s, conn, s.number)
+	c := &session{
+		server:        s,
+		table:         s.table,
+		conn:          conn,
+		number:        s.number,
+		requests:      make(chan *request),
+		done:          make(chan struct{}),
+		ready:         make(chan struct{}, 1),
+		subscriptions: make(map[string]*subscription),
+	}
 	s.sessions[c] = struct{}{}
 	s.running.Add(1)
 	go func() {
@@ -170,22 +197,41 @@ func (s *Server) admit(conn net.Conn) {
 	}()
 }
 
-// room returns whether there is a place, and makes one if need be and it can. It
-// is called with the lock held.
-func (s *Server) room() bool {
-	if len(s.sessions) < s.options.Conns {
-		return true
-	}
-	var oldest *session
-	for c := range s.sessions {
-		if !c.spoke.Load() && (oldest == nil || c.number < oldest.number) {
-			oldest = c
-		}
-	}
-	if oldest == nil {
-		return false
-	}
-	delete(s.sessions, oldest) // its goroutine ends now, but not at once
-	oldest.conn.Close()
-	return true
+// memoryQuota bounds the memory of the requests that all connections of a server
+// are receiving together.
+type memoryQuota struct {
+	limit int64
+	used  atomic.Int64
 }
+
+// unchargedBytes is the memory of each request that does not count against the
+// quota, so that small requests are served while large ones have used it up.
+const unchargedBytes = 4 << 10
+
+// charge is the memory that one request has reserved. One goroutine uses it at a
+// time.
+type charge struct {
+	quota    *memoryQuota
+	reserved int
+	charged  int64 // the part of reserved that counts against the quota
+}
+
+// reserve adds n bytes to the charge. If the quota is exhausted it charges nothing more and
+// returns an error that matches ErrLimit; the request must then fail, and its charge be released.
+func (p *charge) reserve(n int) error {
+	p.reserved += n
+	more := int64(p.reserved-unchargedBytes) - p.charged
+	if more <= 0 {
+		return nil
+	}
+	if p.quota.used.Add(more) > p.quota.limit {
+		p.quota.used.Add(-more)
+		return fmt.Errorf("%w: more than %d bytes of requests are being received", ErrLimit, p.quota.limit)
+	}
+	p.charged += more
+	return nil
+}
+
+// release returns the charge to the quota, when the request was served or has failed. It must be
+// called once.
+func (p *charge) release() { p.quota.used.Add(-p.charged) }

@@ -1,99 +1,239 @@
-// Package store is where the workers of a group find each other: a small table
-// of keys and values that all of them share, with ways to wait for a key and to
-// agree on one.
+// Package store holds the keys and values through which the workers of a group find
+// each other. It can wait until a key exists, watch a key, and change one atomically.
 //
-// [NewMemory] is a table within one process. [Serve] offers one to other
-// processes over TCP, and [Dial] reaches it; both speak the protocol of PyTorch's
-// TCPStore as of version 1.13, so that either end may be a PyTorch process.
-// [OpenFile] keeps the table in a file that processes of one machine share.
-// [Prefix] is a part of another store. [Open] takes a URL and does what it says.
+// [NewMemory] is a store within one process. [Serve] serves one to other processes
+// over TCP, and [Dial] connects to it; both speak the protocol of PyTorch's TCPStore
+// as of version 1.13, so either end may be a PyTorch process. [OpenFile] keeps the
+// store in a file that processes of one machine share. [Prefix] is a part of another
+// store. [Open] opens the store that a URL refers to.
 //
 //	s, err := store.Open(ctx, "tcp://10.0.0.1:29500", store.Options{Rank: rank})
 //	err = s.Set(ctx, "addrs/worker0", []byte("uv://10.0.0.1:4000"))
 //	addr, err := store.Await(ctx, s, "addrs/worker1")
 //
-// A store is made for a rendezvous: some thousand short values, each read by all.
-// It does not survive its server, and whoever reaches it may change it.
+// A store is meant for a rendezvous: a few thousand short values that every worker
+// reads. Its contents do not survive its server. Every process that can connect to it
+// can change it.
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
 )
 
-// Store is a table of values by key. Every implementation keeps what
-// agent/store/storetest demands.
+// Store is a table of values by key. The package agent/store/storetest tests that an
+// implementation keeps this contract.
 //
-// All methods may be called concurrently, by any number of goroutines. What one
-// call has changed every later call sees, through whatever handle. The caller
-// keeps the values that it passes and owns those that it gets. Keys and values
-// are any bytes, the empty ones included, within the limits of the store.
+// All methods may be called concurrently. A change is visible to every later call on
+// any handle. Arguments are copied; results belong to the caller. Keys and values are
+// arbitrary bytes, empty ones included, within the limits of the store.
 //
-// A call returns when its context ends, with an error that matches the
-// context's own (and [ErrTimeout] where that was a deadline); it may or may not
-// have changed the store then, unless the context had ended before. Close ends
-// all calls with [ErrClosed]. Errors are of type [*Error].
+// A call returns when its context ends, with an error that matches the context's
+// error, and [ErrTimeout] after a deadline. The store may then have changed or not; a
+// call whose context had ended before changes nothing. Close makes all calls fail
+// with [ErrClosed]. Errors are of type [*Error].
 type Store interface {
-	// Set gives key a value, whether it has one or not.
+	// Set sets the value of key, which need not exist.
 	Set(ctx context.Context, key string, value []byte) error
 
-	// Get returns the value of key, or [ErrNotFound]. See [Await] to wait for it.
+	// Get returns the value of key, or [ErrNotFound]. [Await] waits for it.
 	Get(ctx context.Context, key string) ([]byte, error)
 
-	// Wait returns when every one of keys has been seen to exist.
+	// Wait blocks until each of keys has existed at some time during the call.
 	Wait(ctx context.Context, keys ...string) error
 
-	// Add adds delta to the number that key holds as decimal text, and returns
-	// the sum. A key that does not exist counts as 0. A value that is no number
-	// of 64 bits, or a sum that is none, changes nothing and is [ErrNotNumber].
+	// Add adds delta to the number that key holds as decimal text, and returns the
+	// sum. A missing key counts as 0. If the value or the sum is not a 64-bit number,
+	// Add changes nothing and returns [ErrNotNumber].
 	Add(ctx context.Context, key string, delta int64) (int64, error)
 
-	// CompareAndSet gives key the value desired if its value is expected, or if
-	// it does not exist and expected is empty. It returns the value that key has
-	// then, which is desired also if somebody else had set just that: let those
-	// who compete desire different values. A key that does not exist where
-	// expected is not empty is [ErrNotFound].
+	// CompareAndSet sets key to desired if its value is expected, or if key does not
+	// exist and expected is empty. It returns the value after the call. That is also
+	// desired if another caller had set the same value before, so competing callers
+	// should use different values. If key does not exist and expected is not empty,
+	// it returns [ErrNotFound].
 	CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 
 	// Delete removes key and returns whether it existed.
 	Delete(ctx context.Context, key string) (bool, error)
 
-	// Watch reports changes of key from now on. ctx bounds the call, and not
-	// what it returns. Close the Watcher.
+	// Watch reports changes of key that are made after the call. ctx bounds the call,
+	// not the Watcher, which the caller closes.
 	Watch(ctx context.Context, key string) (Watcher, error)
 
-	// Close ends all calls and all Watchers of this handle. What others see of
-	// the same store stays, unless this process serves it. Only the first Close
-	// does something.
+	// Close ends all calls and Watchers of this handle. Other handles on the same
+	// store stay usable unless this process serves it. Only the first Close has an
+	// effect.
 	Close() error
 }
 
-// Watcher tells what becomes of one key.
+// Watcher reports the changes of one key.
 type Watcher interface {
-	// Next waits for a change that it has not returned yet. A caller who is slow
-	// may miss changes in between; the last one it always gets. One call at a
-	// time. It fails with [ErrClosed] once the Watcher or its store is closed.
+	// Next blocks until there is a change that it has not returned yet. A slow caller
+	// may miss intermediate changes but always gets the last one. Calls must not be
+	// concurrent. Next fails with [ErrClosed] once the Watcher or its store is closed.
 	Next(ctx context.Context) (Change, error)
 
-	// Close ends Next. Only the first Close does something.
+	// Close makes Next fail. Only the first Close has an effect.
 	Close() error
 }
 
-// Change is what has become of a key.
+// Change is the state of a key after a change.
 type Change struct {
-	Value  []byte // the caller's own; nil where the key has gone
+	Value  []byte // belongs to the caller; nil if the key was deleted
 	Exists bool
 }
 
-// Await waits until key exists, and returns its value.
+// Await blocks until key exists, and returns its value, which belongs to the caller. The error is
+// that of the store or of ctx.
 func Await(ctx context.Context, s Store, key string) ([]byte, error) {
 	for {
 		if err := s.Wait(ctx, key); err != nil {
 			return nil, err
 		}
-		// It may be deleted before it is read.
+		// The key may have been deleted in between.
 		if value, err := s.Get(ctx, key); !errors.Is(err, ErrNotFound) {
 			return value, err
 		}
 	}
+}
+
+// Causes of an [*Error]. Match them with errors.Is.
+var (
+	// ErrClosed: this process closed the store or the Watcher. It is the same
+	// value as net.ErrClosed.
+	ErrClosed = net.ErrClosed
+
+	// ErrTimeout: the deadline of the call's context has passed. Such an error
+	// matches context.DeadlineExceeded too.
+	ErrTimeout = errors.New("timed out")
+
+	// ErrNotFound: there is no such key.
+	ErrNotFound = errors.New("no such key")
+
+	// ErrNotNumber: Add found a value that is not a 64-bit decimal number, or the
+	// sum would not be one.
+	ErrNotNumber = errors.New("not a number of 64 bits")
+
+	// ErrLimit: a key, a value or the whole store would exceed its Limits.
+	ErrLimit = errors.New("limit exceeded")
+
+	// ErrDisconnected: the server closed the connection. A server does that when it
+	// stops, and when it rejects a request, because the protocol has no error
+	// replies. The next call opens a new connection.
+	ErrDisconnected = errors.New("the server closed the connection")
+
+	// ErrProtocol: the peer sent something that violates the protocol.
+	ErrProtocol = errors.New("peer broke the protocol")
+
+	// ErrDialect: the peer speaks the protocol of PyTorch 2; this server speaks that
+	// of PyTorch 1.13.
+	ErrDialect = errors.New("peer speaks the TCPStore protocol of PyTorch 2: only that of 1.13 is understood")
+
+	// ErrCorrupt: a file was not written by this package, or is damaged.
+	ErrCorrupt = errors.New("not a store, or damaged")
+
+	// ErrURL: a URL, or the environment that it refers to, does not give the address
+	// of a store; the text names what is missing.
+	ErrURL = errors.New("bad url")
+)
+
+// Error reports which operation failed on which key.
+type Error struct {
+	Op  string // the method: "get", "wait" ...
+	Key string // the key, or else the address, file or URL
+	Err error  // the cause
+}
+
+func (e *Error) Error() string {
+	return "store: " + e.Op + " " + strconv.Quote(e.Key) + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// contextError is the cause of a call that ended with its context. It matches
+// ErrTimeout if the context's deadline has passed.
+type contextError struct{ err error }
+
+func (e contextError) Error() string {
+	if e.Is(ErrTimeout) {
+		return "timed out: " + e.err.Error()
+	}
+	return e.err.Error()
+}
+
+func (e contextError) Unwrap() error { return e.err }
+
+func (e contextError) Is(target error) bool {
+	return target == ErrTimeout && errors.Is(e.err, context.DeadlineExceeded)
+}
+
+// fail wraps the cause of a failed call in an [*Error], replacing one that is there
+// already. It returns nil if err is nil.
+func fail(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if inner, ok := err.(*Error); ok {
+		err = inner.Err
+	}
+	if err == context.Canceled || err == context.DeadlineExceeded {
+		err = contextError{err}
+	}
+	return &Error{Op: op, Key: key, Err: err}
+}
+
+// Limits bounds what a store holds. A zero field stands for its default.
+type Limits struct {
+	KeyBytes   int // bytes of one key; default 8 KiB, as in PyTorch
+	ValueBytes int // bytes of one value; default 8 MiB, as in PyTorch
+	Keys       int // keys in the store, and in one call; default 65,536
+	TotalBytes int // bytes of all keys and values; default 256 MiB; in a file, of all changes
+}
+
+func (l Limits) orDefaults() Limits {
+	return Limits{
+		KeyBytes:   cmp.Or(l.KeyBytes, 8<<10),
+		ValueBytes: cmp.Or(l.ValueBytes, 8<<20),
+		Keys:       cmp.Or(l.Keys, 1<<16),
+		TotalBytes: cmp.Or(l.TotalBytes, 256<<20),
+	}
+}
+
+func (l Limits) check(key string, values ...[]byte) error {
+	if len(key) > l.KeyBytes {
+		return fmt.Errorf("%w: a key of %d bytes, but at most %d are allowed", ErrLimit, len(key), l.KeyBytes)
+	}
+	for _, v := range values {
+		if len(v) > l.ValueBytes {
+			return fmt.Errorf("%w: a value of %d bytes, but at most %d are allowed", ErrLimit, len(v), l.ValueBytes)
+		}
+	}
+	return nil
+}
+
+func (l Limits) checkAll(keys []string) error {
+	if len(keys) > l.Keys {
+		return fmt.Errorf("%w: %d keys in one call, but at most %d are allowed", ErrLimit, len(keys), l.Keys)
+	}
+	for _, k := range keys {
+		if err := l.check(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sum returns a + b, or an error that matches ErrNotNumber if that overflows.
+func sum(a, b int64) (int64, error) {
+	if b > 0 && a > math.MaxInt64-b || b < 0 && a < math.MinInt64-b {
+		return 0, fmt.Errorf("%w: %d and %d", ErrNotNumber, a, b)
+	}
+	return a + b, nil
 }

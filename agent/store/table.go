@@ -1,41 +1,44 @@
 package store
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"strconv"
 	"sync"
 )
 
-// table holds the values, and tells those who wait. No method blocks. Values in
-// it never change, so that they may be handed out without a copy.
+// table holds keys and values and notifies waiting calls and subscriptions. No method
+// blocks. A stored value is never modified, so it may be returned without a copy.
 type table struct {
 	limits Limits
 
-	mu     sync.Mutex
-	closed bool
-	values map[string][]byte
-	bytes  int // of keys and values
-	awaits map[string]*await
-	feeds  map[string]map[*feed]struct{}
+	mu            sync.Mutex
+	closed        bool
+	values        map[string][]byte
+	bytes         int // of keys and values
+	waiters       map[string]*keyWaiters
+	subscriptions map[string]map[*subscription]struct{}
 }
 
-// await is where everybody waits for one key. Its channel is closed when the
-// key comes to exist, and when the table is closed.
-type await struct {
-	came    chan struct{}
-	waiting int
+// keyWaiters is shared by all calls that wait for one key. The channel is closed when
+// the key is created or the table is closed.
+type keyWaiters struct {
+	created chan struct{}
+	waiting int // number of calls
 }
 
 func newTable(l Limits) *table {
 	return &table{
-		limits: l.orDefaults(),
-		values: make(map[string][]byte),
-		awaits: make(map[string]*await),
-		feeds:  make(map[string]map[*feed]struct{}),
+		limits:        l.orDefaults(),
+		values:        make(map[string][]byte),
+		waiters:       make(map[string]*keyWaiters),
+		subscriptions: make(map[string]map[*subscription]struct{}),
 	}
 }
 
-// set takes over value.
+// set stores value, which must not be modified afterwards. The error is ErrClosed or matches
+// ErrLimit.
 func (t *table) set(key string, value []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,8 +61,8 @@ func (t *table) get(key string) ([]byte, error) {
 	return value, nil
 }
 
-// has returns whether all keys exist.
-func (t *table) has(keys []string) (bool, error) {
+// exists reports whether all keys exist. The error is ErrClosed.
+func (t *table) exists(keys []string) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -96,7 +99,8 @@ func (t *table) add(key string, delta int64) (int64, error) {
 	return n, t.put(key, strconv.AppendInt(nil, n, 10))
 }
 
-// number is what a value counts as.
+// number returns the number that a value holds as decimal text; a missing one, if exists is
+// false, counts as 0. The error is ErrNotNumber.
 func number(value []byte, exists bool) (int64, error) {
 	if !exists {
 		return 0, nil
@@ -108,7 +112,10 @@ func number(value []byte, exists bool) (int64, error) {
 	return n, nil
 }
 
-// compareAndSet takes over desired.
+// compareAndSet stores desired if the value of key is expected, or if key does not exist and
+// expected is empty. It returns the value afterwards. desired, once stored, and the result must
+// not be modified. The error is ErrNotFound if key does not exist and expected is not empty,
+// ErrClosed, or matches ErrLimit.
 func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,15 +123,17 @@ func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, err
 		return nil, ErrClosed
 	}
 	value, exists := t.values[key]
-	put, err := judge(value, exists, expected)
+	put, err := shouldSwap(value, exists, expected)
 	if err != nil || !put {
 		return value, err
 	}
 	return desired, t.put(key, desired)
 }
 
-// judge says whether a compare-and-set changes a key.
-func judge(value []byte, exists bool, expected []byte) (bool, error) {
+// shouldSwap reports whether a compare-and-set with this expected value changes a key that has
+// the given value, if exists is set. The error is ErrNotFound if the key does not exist and
+// expected is not empty.
+func shouldSwap(value []byte, exists bool, expected []byte) (bool, error) {
 	if !exists && len(expected) > 0 {
 		return false, ErrNotFound
 	}
@@ -143,41 +152,44 @@ func (t *table) remove(key string) (bool, error) {
 	}
 	delete(t.values, key)
 	t.bytes -= len(key) + len(old)
-	t.tell(key, update{old: old, had: true})
+	t.notify(key, update{old: old, existed: true})
 	return true, nil
 }
 
-// put is called with the lock held.
+// put stores value under key, wakes the calls that wait for key and notifies its subscriptions.
+// The error matches ErrLimit if the value or the store would be too large. value must not be
+// modified afterwards. The caller holds t.mu.
 func (t *table) put(key string, value []byte) error {
 	if err := t.limits.check(key, value); err != nil {
 		return err
 	}
-	old, had := t.values[key]
+	old, existed := t.values[key]
 	bytes, keys := t.bytes+len(value)-len(old), len(t.values)
-	if !had {
+	if !existed {
 		bytes, keys = bytes+len(key), keys+1
 	}
 	if keys > t.limits.Keys || bytes > t.limits.TotalBytes && bytes > t.bytes {
 		return fmt.Errorf("%w: the store is full, with %d keys of %d bytes in all", ErrLimit, len(t.values), t.bytes)
 	}
 	t.values[key], t.bytes = value, bytes
-	if a := t.awaits[key]; a != nil {
-		close(a.came)
-		delete(t.awaits, key)
+	if a := t.waiters[key]; a != nil {
+		close(a.created)
+		delete(t.waiters, key)
 	}
-	t.tell(key, update{old: old, had: had, now: value, has: true})
+	t.notify(key, update{old: old, existed: existed, now: value, exists: true})
 	return nil
 }
 
-func (t *table) tell(key string, u update) {
-	for f := range t.feeds[key] {
+func (t *table) notify(key string, u update) {
+	for f := range t.subscriptions[key] {
 		f.push(u)
 	}
 }
 
-// await returns nil if key exists, and else a channel that is closed once it
-// does, or the table is closed. Give it back to forgo.
-func (t *table) await(key string) (*await, error) {
+// addWaiter registers a call that waits for key. It returns nil if key exists; otherwise the
+// caller must wait for the channel of the result, and then call removeWaiter. The error is
+// ErrClosed.
+func (t *table) addWaiter(key string) (*keyWaiters, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -186,62 +198,156 @@ func (t *table) await(key string) (*await, error) {
 	if _, ok := t.values[key]; ok {
 		return nil, nil
 	}
-	a := t.awaits[key]
+	a := t.waiters[key]
 	if a == nil {
-		a = &await{came: make(chan struct{})}
-		t.awaits[key] = a
+		a = &keyWaiters{created: make(chan struct{})}
+		t.waiters[key] = a
 	}
 	a.waiting++
 	return a, nil
 }
 
-// forgo lets the table forget a key that nobody waits for any more.
-func (t *table) forgo(key string, a *await) {
+// removeWaiter undoes a call of addWaiter that returned a, and removes the entry of key with the
+// last call that waits.
+func (t *table) removeWaiter(key string, a *keyWaiters) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a.waiting--
-	if a.waiting == 0 && t.awaits[key] == a {
-		delete(t.awaits, key)
+	if a.waiting == 0 && t.waiters[key] == a {
+		delete(t.waiters, key)
 	}
 }
 
-// follow has every change of key told to f, until leave.
-func (t *table) follow(key string, f *feed) error {
+// subscribe adds f to the subscriptions of key, until unsubscribe. The error is ErrClosed.
+func (t *table) subscribe(key string, f *subscription) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return ErrClosed
 	}
-	if t.feeds[key] == nil {
-		t.feeds[key] = make(map[*feed]struct{})
+	if t.subscriptions[key] == nil {
+		t.subscriptions[key] = make(map[*subscription]struct{})
 	}
-	t.feeds[key][f] = struct{}{}
+	t.subscriptions[key][f] = struct{}{}
 	return nil
 }
 
-func (t *table) leave(key string, f *feed) {
+func (t *table) unsubscribe(key string, f *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.feeds[key], f)
-	if len(t.feeds[key]) == 0 {
-		delete(t.feeds, key)
+	delete(t.subscriptions[key], f)
+	if len(t.subscriptions[key]) == 0 {
+		delete(t.subscriptions, key)
 	}
 }
 
-// close wakes everybody.
+// close removes all keys, wakes all waiting calls and ends all subscriptions with ErrClosed.
+// Later calls fail with ErrClosed.
 func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for key, a := range t.awaits {
-		close(a.came)
-		delete(t.awaits, key)
+	for key, a := range t.waiters {
+		close(a.created)
+		delete(t.waiters, key)
 	}
-	for _, feeds := range t.feeds {
-		for f := range feeds {
+	for _, subscriptions := range t.subscriptions {
+		for f := range subscriptions {
 			f.end(ErrClosed)
 		}
 	}
-	clear(t.feeds)
+	clear(t.subscriptions)
 	clear(t.values)
+}
+
+// update is a change of one key, with the value before and after it.
+type update struct {
+	old, now        []byte
+	existed, exists bool // whether the key existed before and after
+}
+
+// subscription delivers the changes of one key to one reader. It holds at most one
+// update, into which later ones are merged, so its memory does not grow if the
+// reader is slow.
+type subscription struct {
+	ready chan struct{} // has an element while an update or an error waits; subscriptions may share it
+
+	mu      sync.Mutex
+	pending bool
+	next    update
+	err     error // set once the subscription has ended
+}
+
+func newSubscription() *subscription { return &subscription{ready: make(chan struct{}, 1)} }
+
+func (f *subscription) push(u update) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pending {
+		u.old, u.existed = f.next.old, f.next.existed
+	}
+	f.next, f.pending = u, true
+	f.signal()
+}
+
+// end makes receive fail with err, or with the error of the first call of end, and signals ready.
+func (f *subscription) end(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+	f.signal()
+}
+
+func (f *subscription) signal() {
+	select {
+	case f.ready <- struct{}{}:
+	default:
+	}
+}
+
+// receive removes and returns the update that waits; ok reports whether there is one. It does not
+// block. After end it returns the error.
+func (f *subscription) receive() (u update, ok bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return update{}, false, f.err
+	}
+	u, ok = f.next, f.pending
+	f.next, f.pending = update{}, false
+	return u, ok, nil
+}
+
+// watcher is a [Watcher] on a subscription.
+type watcher struct {
+	*subscription
+	key         string
+	unsubscribe func() // called by each Close
+}
+
+func (w *watcher) Next(ctx context.Context) (Change, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return Change{}, fail("watch", w.key, err)
+		}
+		u, ok, err := w.receive()
+		if err != nil {
+			return Change{}, fail("watch", w.key, err)
+		}
+		if ok {
+			return Change{Value: bytes.Clone(u.now), Exists: u.exists}, nil
+		}
+		select {
+		case <-w.ready:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (w *watcher) Close() error {
+	w.unsubscribe()
+	w.end(ErrClosed)
+	return nil
 }

@@ -17,18 +17,19 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/agent/store/storetest"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// requireTorch is the environment variable that turns a missing PyTorch from a
-// reason to skip into a failure.
+// requireTorch is the environment variable that makes a test fail, instead of skip,
+// without PyTorch.
 const requireTorch = "TENSORPIPE_REQUIRE_TORCH"
 
-// peer is a process with PyTorch, which takes seconds to start.
+// peer is a process that runs PyTorch. It takes seconds to start.
 type peer struct {
-	stdin  io.Closer // it ends when this closes, also if this process dies
+	stdin  io.Closer // closing it ends the process, also when this process dies
 	stdout *bufio.Reader
-	said   strings.Builder // on stderr
+	stderr strings.Builder
 	exited chan struct{}
 }
 
@@ -37,7 +38,7 @@ func startTorch(t *testing.T, args ...string) *peer {
 	cmd := exec.Command("/usr/bin/python3", append([]string{"testdata/torch_peer.py"}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p := &peer{exited: make(chan struct{})}
-	cmd.Stderr = &p.said
+	cmd.Stderr = &p.stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, in, err := os.Pipe()
@@ -49,11 +50,11 @@ func startTorch(t *testing.T, args ...string) *peer {
 	t.Cleanup(func() { out.Close() })
 	if err != nil {
 		stdin.Close()
-		without(t, err)
+		skipOrFail(t, err)
 	}
 	go func() {
 		defer close(p.exited)
-		_ = cmd.Wait() // that it has failed shows in what it printed
+		_ = cmd.Wait() // a failure shows in what it printed
 	}()
 	t.Cleanup(func() {
 		stdin.Close()
@@ -64,13 +65,13 @@ func startTorch(t *testing.T, args ...string) *peer {
 		}
 		<-p.exited
 		if t.Failed() {
-			t.Log(p.said.String())
+			t.Log(p.stderr.String())
 		}
 	})
 	return p
 }
 
-func without(t *testing.T, why any) {
+func skipOrFail(t *testing.T, why any) {
 	t.Helper()
 	if os.Getenv(requireTorch) == "1" {
 		t.Fatal(why)
@@ -78,14 +79,14 @@ func without(t *testing.T, why any) {
 	t.Skip("no PyTorch here: ", why)
 }
 
-// slow is how long a line of a peer may take: before the first one it reads all of
-// PyTorch, which may have to come from a disk.
-const slow = 4 * patience.Limit
+// slow bounds the time until a process has printed a line. Before the first one it
+// imports PyTorch, which may have to be read from a disk.
+const slow = 4 * testwait.Limit
 
-// next reads a line into v.
+// next decodes the next line of standard output into v.
 func (p *peer) next(t *testing.T, v any) {
 	t.Helper()
-	line := patience.FinishWithin(t, slow, patience.Start(func() string {
+	line := testwait.FinishWithin(t, slow, testwait.Start(func() string {
 		s, err := p.stdout.ReadString('\n')
 		if err != nil {
 			return err.Error()
@@ -95,14 +96,15 @@ func (p *peer) next(t *testing.T, v any) {
 	var missing struct{ Missing string }
 	require.NoError(t, json.Unmarshal([]byte(line), &missing), line)
 	if missing.Missing != "" {
-		without(t, missing.Missing)
+		skipOrFail(t, missing.Missing)
 	}
 	require.NoError(t, json.Unmarshal([]byte(line), v), line)
 }
 
-// A client of ours keeps the promises of Store on a server of PyTorch, as far as
-// that does.
+// A Client keeps the contract of Store with a server of PyTorch, except for that
+// server's known faults.
 func TestClientOfPyTorch(t *testing.T) {
+	short.Skip(t, "starts PyTorch")
 	var served struct{ Port int }
 	startTorch(t, "serve").next(t, &served)
 	addr := fmt.Sprint("127.0.0.1:", served.Port)
@@ -123,6 +125,7 @@ func TestClientOfPyTorch(t *testing.T) {
 }
 
 func TestServerOfPyTorch(t *testing.T) {
+	short.Skip(t, "starts PyTorch")
 	s, _ := serve(t, store.ServerOptions{})
 	host, port, _ := strings.Cut(s.Addr(), ":")
 	p := startTorch(t, "use", host, port)
@@ -131,7 +134,7 @@ func TestServerOfPyTorch(t *testing.T) {
 	require.True(t, ready.Ready)
 
 	mine := s.Store()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	require.NoError(t, mine.Wait(ctx, "asked"))
 	require.NoError(t, mine.Set(ctx, "answer1", []byte("one")))
@@ -152,10 +155,11 @@ func TestServerOfPyTorch(t *testing.T) {
 	require.Equal(t, "prefixed", string(value))
 }
 
-// Two workers of PyTorch find each other through a server of ours, as they do
-// through that of torchrun: by Gloo's rendezvous, RPC's, and the barriers of its
-// shutdown.
+// Two workers of PyTorch find each other through a Server, as they do through the
+// store of torchrun: by the rendezvous of Gloo and of RPC, and by the barriers of
+// RPC's shutdown.
 func TestGroupOfPyTorch(t *testing.T) {
+	short.Skip(t, "starts PyTorch")
 	s, _ := serve(t, store.ServerOptions{})
 	host, port, _ := strings.Cut(s.Addr(), ":")
 	for name, value := range map[string]string{
@@ -176,9 +180,9 @@ func TestGroupOfPyTorch(t *testing.T) {
 		require.True(t, ready.Ready)
 	}
 	for rank, w := range workers {
-		var said struct{ Sum []float64 }
-		w.next(t, &said)
-		require.Equal(t, []float64{float64(rank + 1), float64(rank + 1)}, said.Sum)
+		var stderr struct{ Sum []float64 }
+		w.next(t, &stderr)
+		require.Equal(t, []float64{float64(rank + 1), float64(rank + 1)}, stderr.Sum)
 	}
 	addr, err := s.Store().Get(t.Context(), "/worker/attempt_0/rpc_prefix_0/addrs/worker1")
 	require.NoError(t, err)

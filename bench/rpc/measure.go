@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// Times is what n calls took.
+// Times summarizes the durations of calls: percentiles, and the calls per second of all callers
+// together.
 type Times struct {
 	P50, P90, P99 time.Duration
 	PerSecond     float64
 }
 
-// one calls one behind the other, some of them before it counts.
-func one(ctx context.Context, warm, n int, call func(context.Context) error) (Times, error) {
+// sequential makes n calls one after the other, after warm unmeasured calls, and summarizes their
+// durations. It returns the first error. n must be at least 1.
+func sequential(ctx context.Context, warm, n int, call func(context.Context) error) (Times, error) {
 	for range warm {
 		if err := call(ctx); err != nil {
 			return Times{}, err
@@ -31,11 +33,12 @@ func one(ctx context.Context, warm, n int, call func(context.Context) error) (Ti
 		}
 		took[i] = time.Since(start)
 	}
-	return summed(took, time.Since(begun)), nil
+	return summarize(took, time.Since(begun)), nil
 }
 
-// many keeps as many calls in flight as depth says.
-func many(ctx context.Context, depth, n int, call func(context.Context) error) (Times, error) {
+// concurrent makes n calls, depth of them at a time, and summarizes their durations. It returns the
+// errors of the calls joined; the summary is then meaningless. n must be at least 1.
+func concurrent(ctx context.Context, depth, n int, call func(context.Context) error) (Times, error) {
 	took := make([]time.Duration, n)
 	errs := make([]error, depth)
 	var next atomic.Int64
@@ -53,10 +56,10 @@ func many(ctx context.Context, depth, n int, call func(context.Context) error) (
 		})
 	}
 	callers.Wait()
-	return summed(took, time.Since(begun)), errors.Join(errs...)
+	return summarize(took, time.Since(begun)), errors.Join(errs...)
 }
 
-func summed(took []time.Duration, all time.Duration) Times {
+func summarize(took []time.Duration, all time.Duration) Times {
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)-1)*percent/100] }
 	return Times{P50: at(50), P90: at(90), P99: at(99), PerSecond: float64(len(took)) / all.Seconds()}

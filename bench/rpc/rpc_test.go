@@ -14,13 +14,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/bench/internal/rpcpeer"
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 func TestMain(m *testing.M) {
+	short.SkipPackage("measures between processes")
 	if IsWorker() {
 		if err := RunWorker(context.Background(), os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// overTCP is where workers listen that are to use nothing else.
+// overTCP is the listening address of workers that use TCP only.
 const overTCP = "uv://127.0.0.1:0"
 
 var paths = []struct{ name, listen string }{{"shm", ""}, {"uv", overTCP}}
@@ -59,12 +61,12 @@ func ones(t testing.TB, shape ...int) *tensor.Tensor {
 	return x
 }
 
-func adding(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
-	return addingBy(t, Add, a, to)
+func callAdd(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
+	return callAddBy(t, Add, a, to)
 }
 
-// addingBy is a sum of two tensors of 2x2 by one of the functions.
-func addingBy(t testing.TB, f agent.Func[Pair, *tensor.Tensor], a *agent.Agent, to agent.To) func(context.Context) error {
+// callAddBy returns a call that adds two tensors of 2x2 by one of the functions.
+func callAddBy(t testing.TB, f agent.Func[Pair, *tensor.Tensor], a *agent.Agent, to agent.To) func(context.Context) error {
 	args := Pair{ones(t, 2, 2), ones(t, 2, 2)}
 	return func(ctx context.Context) error {
 		_, err := f.Call(ctx, a, to, args)
@@ -72,8 +74,8 @@ func addingBy(t testing.TB, f agent.Func[Pair, *tensor.Tensor], a *agent.Agent, 
 	}
 }
 
-// operating is the same sum by the operator that workers have by themselves.
-func operating(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
+// callAten returns a call of the operator aten::add, which every worker serves.
+func callAten(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
 	x, y := any(ones(t, 2, 2)), any(ones(t, 2, 2))
 	return func(ctx context.Context) error {
 		_, err := a.Op(ctx, to, "aten::add", x, y)
@@ -81,14 +83,14 @@ func operating(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) 
 	}
 }
 
-// way is how a sum is called, and what the names of its metrics begin with.
-type way struct {
+// variant is a way to call a sum, with the prefix of its metrics.
+type variant struct {
 	name string
 	call func(context.Context) error
 }
 
-func waysToAdd(t testing.TB, a *agent.Agent, to agent.To) []way {
-	return []way{{"", adding(t, a, to)}, {"aten-", operating(t, a, to)}, {"plain-", addingBy(t, Plain, a, to)}}
+func addVariants(t testing.TB, a *agent.Agent, to agent.To) []variant {
+	return []variant{{"", callAdd(t, a, to)}, {"aten-", callAten(t, a, to)}, {"plain-", callAddBy(t, Plain, a, to)}}
 }
 
 func report(b *testing.B, t Times, what string) {
@@ -99,15 +101,15 @@ func report(b *testing.B, t Times, what string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// What is measured works.
+// Everything that the benchmarks measure works.
 func TestMeasures(t *testing.T) {
 	a := group(t, 3, "")
 	for _, to := range []agent.To{"worker1", "worker2"} {
-		for _, w := range waysToAdd(t, a, to) {
-			times, err := one(t.Context(), 1, 10, w.call)
+		for _, w := range addVariants(t, a, to) {
+			times, err := sequential(t.Context(), 1, 10, w.call)
 			require.NoError(t, err)
 			require.Positive(t, times.P50)
-			times, err = many(t.Context(), 4, 40, w.call)
+			times, err = concurrent(t.Context(), 4, 40, w.call)
 			require.NoError(t, err)
 			require.Positive(t, times.PerSecond)
 		}
@@ -120,7 +122,7 @@ func TestMeasures(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, same, "%v and %v", sum, plain)
 	p := barePipeTo(t, a)
-	require.NoError(t, barely(t.Context(), p, ones(t, 1<<20)))
+	require.NoError(t, pipeRoundTrip(t.Context(), p, ones(t, 1<<20)))
 }
 
 func barePipeTo(t testing.TB, a *agent.Agent) *pipe.Pipe {
@@ -135,18 +137,18 @@ func barePipeTo(t testing.TB, a *agent.Agent) *pipe.Pipe {
 	return p
 }
 
-// BenchmarkAdd is the sum of two tensors of 2x2 at the other process, one call behind
-// the other and 64 at once.
+// BenchmarkAdd adds two tensors of 2x2 at the other process, one call after the other and 64
+// concurrently.
 func BenchmarkAdd(b *testing.B) {
 	for _, path := range paths {
 		b.Run("transport="+path.name, func(b *testing.B) {
 			a := group(b, 2, path.listen)
 			b.ReportAllocs()
 			for b.Loop() {
-				times, err := one(b.Context(), 500, 20_000, adding(b, a, "worker1"))
+				times, err := sequential(b.Context(), 500, 20_000, callAdd(b, a, "worker1"))
 				require.NoError(b, err)
 				report(b, times, "")
-				times, err = many(b.Context(), 64, 100_000, adding(b, a, "worker1"))
+				times, err = concurrent(b.Context(), 64, 100_000, callAdd(b, a, "worker1"))
 				require.NoError(b, err)
 				b.ReportMetric(times.PerSecond, "64-in-flight-calls/s")
 			}
@@ -154,14 +156,14 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkTwoWorkers is a trainer that calls two workers in turn: three processes.
+// BenchmarkTwoWorkers: a trainer calls two workers alternately, in three processes.
 func BenchmarkTwoWorkers(b *testing.B) {
 	for _, path := range paths {
 		b.Run("transport="+path.name, func(b *testing.B) {
 			a := group(b, 3, path.listen)
-			first, second := adding(b, a, "worker1"), adding(b, a, "worker2")
+			first, second := callAdd(b, a, "worker1"), callAdd(b, a, "worker2")
 			for b.Loop() {
-				times, err := one(b.Context(), 500, 20_000, func(ctx context.Context) error {
+				times, err := sequential(b.Context(), 500, 20_000, func(ctx context.Context) error {
 					first, second = second, first
 					return first(ctx)
 				})
@@ -172,8 +174,8 @@ func BenchmarkTwoWorkers(b *testing.B) {
 	}
 }
 
-// BenchmarkLarge is a large tensor as argument, beside the same over a bare pipe, in
-// turn: ratios are of the bare pipe's rate, medians of many short pairs.
+// BenchmarkLarge passes a large tensor as an argument, alternately with the same over a plain pipe.
+// Ratios are to the rate of the pipe, medians of many short pairs.
 func BenchmarkLarge(b *testing.B) {
 	for _, path := range paths {
 		for _, mib := range []int{1, 64} {
@@ -186,16 +188,16 @@ func BenchmarkLarge(b *testing.B) {
 					_, err := Take.Call(ctx, a, "worker1", x)
 					return err
 				}
-				bare := func(ctx context.Context) error { return barely(ctx, p, x) }
+				bare := func(ctx context.Context) error { return pipeRoundTrip(ctx, p, x) }
 				for b.Loop() {
 					var ratios, rates []float64
 					for range 21 {
-						ours, err := one(b.Context(), 2, n, call)
+						called, err := sequential(b.Context(), 2, n, call)
 						require.NoError(b, err)
-						beside, err := one(b.Context(), 2, n, bare)
+						plain, err := sequential(b.Context(), 2, n, bare)
 						require.NoError(b, err)
-						ratios = append(ratios, float64(beside.P50)/float64(ours.P50))
-						rates = append(rates, float64(mib<<20)/float64(ours.P50))
+						ratios = append(ratios, float64(plain.P50)/float64(called.P50))
+						rates = append(rates, float64(mib<<20)/float64(called.P50))
 					}
 					b.ReportMetric(median(ratios), "of-bare-pipe")
 					b.ReportMetric(median(rates), "GB/s")
@@ -211,10 +213,9 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkVersus is the same calls with other libraries, in turn, in five pairs: by a
-// function that is short; by the operator aten::add, as rpc_sync(torch.add) does it; and by
-// a plain function. A ratio is the median of those of the pairs: how many times the other's
-// time, or how many times its rate.
+// BenchmarkVersus compares calls with those of other libraries, alternately, in five pairs: by a short
+// function, by the operator aten::add as rpc_sync(torch.add) does it, and by a plain function. A ratio
+// is the median over the pairs of this library's time, or rate, divided by the other's.
 func BenchmarkVersus(b *testing.B) {
 	for _, c := range []struct{ peer, over, listen string }{
 		{"torch", rpcpeer.Default, ""}, {"torch", rpcpeer.TCP, overTCP},
@@ -245,13 +246,13 @@ func findPeer(b *testing.B, name string) *rpcpeer.Peer {
 	return peer
 }
 
-// samples are what was measured, by the name of the metric.
+// samples are measured values by metric.
 type samples map[string][]float64
 
 func (s samples) add(name string, v float64) { s[name] = append(s[name], v) }
 
 func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
-	ways, large, s := waysToAdd(b, a, "worker1"), ones(b, 16<<20), samples{}
+	ways, large, s := addVariants(b, a, "worker1"), ones(b, 16<<20), samples{}
 	for range 5 {
 		r, err := peer.Run(b.Context(), rpcpeer.Config{Over: over, Jobs: []rpcpeer.Job{rpcpeer.Add(1, 3000), rpcpeer.Add(64, 20_000), rpcpeer.Bytes(64<<20, 10)}})
 		require.NoError(b, err)
@@ -260,7 +261,7 @@ func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
 		for _, w := range ways {
 			s.compare(b, w, r[0].P50, r[1].PerSecond)
 		}
-		big, err := one(b.Context(), 3, 10, func(ctx context.Context) error {
+		big, err := sequential(b.Context(), 3, 10, func(ctx context.Context) error {
 			_, err := Take.Call(ctx, a, "worker1", large)
 			return err
 		})
@@ -276,12 +277,12 @@ func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// compare measures one way to add beside the peer's time of a call, and its rate with 64 in
-// flight.
-func (s samples) compare(b *testing.B, w way, p50, perSecond float64) {
-	single, err := one(b.Context(), 500, 20_000, w.call)
+// compare measures one variant, and compares it with the peer's time of a call and its rate with 64
+// calls in flight.
+func (s samples) compare(b *testing.B, w variant, p50, perSecond float64) {
+	single, err := sequential(b.Context(), 500, 20_000, w.call)
 	require.NoError(b, err)
-	flight, err := many(b.Context(), 64, 50_000, w.call)
+	flight, err := concurrent(b.Context(), 64, 50_000, w.call)
 	require.NoError(b, err)
 	us := float64(single.P50) / float64(time.Microsecond)
 	s.add(w.name+"p50-us", us)

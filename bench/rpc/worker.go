@@ -1,5 +1,5 @@
-// Package rpc measures calls between workers in processes of their own, and
-// compares them with those of other libraries in the same run.
+// Package rpc measures calls between workers in separate processes, and compares them with those of
+// other libraries in the same run.
 package rpc
 
 import (
@@ -18,20 +18,20 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Pair is the argument of Add.
+// Pair is the argument of Add: two tensors of float32 with the same number of elements.
 type Pair struct{ A, B *tensor.Tensor }
 
-// The functions that are called: the sum of two tensors of float32, and the argument
-// itself.
+// The functions that are called. Add returns the sum of two tensors of float32; Take only receives its
+// argument.
 var (
 	Add  = agent.NewFunc[Pair, *tensor.Tensor]("bench.add")
 	Take = agent.NewFunc[*tensor.Tensor, agent.None]("bench.take")
 
-	// Plain is Add as a function is by itself. The others are short.
+	// Plain is Add with default options. Add and Take are short.
 	Plain = agent.NewFunc[Pair, *tensor.Tensor]("bench.plain")
 
-	// Bare tells the URL of a pipe on which each message is answered, once it has been
-	// read, by an empty one: what the agent adds to a pipe is seen beside it.
+	// Bare returns the URL of a listener whose pipes reply to each message with an empty one. A
+	// comparison with it shows the cost of the agent.
 	Bare = agent.NewFunc[agent.None, string]("bench.bare")
 )
 
@@ -61,9 +61,9 @@ func add(_ context.Context, p Pair) (*tensor.Tensor, error) {
 	return sum, nil
 }
 
-func take(context.Context, *tensor.Tensor) (agent.None, error) { return agent.None{}, nil }
+func takeTensor(context.Context, *tensor.Tensor) (agent.None, error) { return agent.None{}, nil }
 
-// The environment of a worker that is a child.
+// Environment variables of a worker that is a child process.
 const (
 	envRank  = "TENSORPIPE_BENCH_RANK"
 	envWorld = "TENSORPIPE_BENCH_WORLD"
@@ -71,10 +71,12 @@ const (
 	envURLs  = "TENSORPIPE_BENCH_LISTEN"
 )
 
-// IsWorker reports whether this process was started as a worker by Start.
+// IsWorker reports whether Start, in another process, has started this process as a worker. If so, the
+// program must call RunWorker.
 func IsWorker() bool { return os.Getenv(envRank) != "" }
 
-// RunWorker is such a process. It serves until in ends.
+// RunWorker runs the worker as which Start has started this process. It serves calls until in, the
+// process's stdin, ends; then it leaves the group and returns.
 func RunWorker(ctx context.Context, in io.Reader) error {
 	rank, err := strconv.Atoi(os.Getenv(envRank))
 	if err != nil {
@@ -85,7 +87,7 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	listen := os.Getenv(envURLs)
-	bare, err := newBarePipe(ctx, listen)
+	bare, err := newEchoPipe(ctx, listen)
 	if err != nil {
 		return err
 	}
@@ -97,7 +99,9 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 	return errors.Join(err, a.Close(), bare.close())
 }
 
-// join makes this process a worker. Bare is what the function of that name answers.
+// join makes this process the worker of that rank in a group of world workers, which meet at the URL
+// rendezvous, and returns its agent. If listen is not empty it listens only there. bare is what its
+// function Bare returns.
 func join(ctx context.Context, rank, world int, rendezvous, listen, bare string) (*agent.Agent, error) {
 	c := agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: world,
@@ -105,7 +109,7 @@ func join(ctx context.Context, rank, world int, rendezvous, listen, bare string)
 		Funcs: agent.Funcs{
 			Add.Serve(add, agent.Short()),
 			Plain.Serve(add),
-			Take.Serve(take, agent.Short(), agent.Borrows()),
+			Take.Serve(takeTensor, agent.Short(), agent.Borrows()),
 			Bare.Serve(func(context.Context, agent.None) (string, error) { return bare, nil }),
 		},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -116,8 +120,10 @@ func join(ctx context.Context, rank, world int, rendezvous, listen, bare string)
 	return agent.Join(ctx, c)
 }
 
-// Start makes this process worker0 of a group whose others are processes that run the
-// program path. stop ends them.
+// Start makes this process worker0 of a group of world workers, and starts the other ones as processes
+// of the program at path, which must call RunWorker. They meet at the URL rendezvous and listen at
+// listen, if that is not empty. The caller closes the agent, and must call stop, also after an error:
+// it ends the processes, waits for them, and returns an error of one of them.
 func Start(ctx context.Context, path string, world int, rendezvous, listen string) (a *agent.Agent, stop func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -1,17 +1,15 @@
-// Package basic is the channel that works everywhere: tensors in host memory
-// travel over one connection of the pipe's transport.
+// Package basic is the channel that works between any two hosts: tensors in host memory are sent over
+// one connection of the pipe's transport.
 //
-// In the native dialect the pipe moves host memory by itself, and the channel
-// just says so. The rest is about the compatible dialect.
+// In the native dialect the pipe moves host memory itself, and the channel returns Link.Host.
+// Everything else in this package is for the compatible dialect.
 //
-// On the wire each tensor that is not empty is one raw frame; the k-th frame is
-// the k-th such tensor. This is the channel "basic" of TensorPipe, and peers in
-// C++ understand it. There is no way to leave a tensor out, so aborting one
-// closes the channel.
+// On the wire each tensor that is not empty is one raw frame; the k-th frame is the k-th such tensor.
+// This is the channel "basic" of TensorPipe, which C++ peers implement. The wire form cannot skip a
+// tensor, so aborting one closes the channel.
 //
-// Each end has one goroutine that writes and one that reads. The reader is
-// always at the connection, so a peer that goes away is noticed while nothing
-// is being transferred.
+// Each end has one goroutine that writes and one that reads. The reader always reads from the
+// connection, so that it detects the end of the peer even while nothing is being transferred.
 package basic
 
 import (
@@ -24,10 +22,10 @@ import (
 // Name is the channel's name in TensorPipe's handshake.
 const Name = "basic"
 
-// descriptor is what every peer says: any two hosts can use the channel.
+// descriptor is the device descriptor of every peer: any two hosts can use the channel.
 const descriptor = "any"
 
-// Factory makes channels. The zero value is ready to use.
+// Factory creates channels. The zero value is ready to use.
 type Factory struct{}
 
 var _ channel.Factory = Factory{}
@@ -35,10 +33,11 @@ var _ channel.Factory = Factory{}
 // New returns a factory.
 func New() Factory { return Factory{} }
 
-// Viable is always nil.
+// Viable returns nil.
 func (Factory) Viable() error { return nil }
 
-// DeviceDescriptors names cpu:0.
+// DeviceDescriptors returns the descriptor of cpu:0, the only device that the channel serves; it is
+// the same in every process.
 func (Factory) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{device.CPU(): descriptor}
 }
@@ -46,8 +45,7 @@ func (Factory) DeviceDescriptors() map[device.Device]string {
 // CanCommunicate reports whether both descriptors are equal.
 func (Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections is 1 in the compatible dialect. In the native one the pipe itself
-// moves host memory.
+// Connections returns 1 for the compatible dialect and 0 for the native one.
 func (Factory) Connections(native bool) int {
 	if native {
 		return 0
@@ -55,7 +53,9 @@ func (Factory) Connections(native bool) int {
 	return 1
 }
 
-// New makes one end of a channel. It does not wait for the peer.
+// New creates one end of a channel, in the native dialect link.Host. It does not wait for the peer.
+// The end owns the connections of link; if New fails it has closed them, and the error is a
+// [*channel.Error].
 func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	if err := channel.CheckLink(link, f.Connections(link.Native)); err != nil {
 		return nil, &channel.Error{Channel: Name, Peer: link.Peer, Err: err}

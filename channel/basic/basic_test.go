@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// transports are those that the channel is tested on.
+// transports lists the transports on which the channel is tested.
 var transports = []struct {
 	name string
 	mk   func() transport.Transport
@@ -32,7 +32,7 @@ var transports = []struct {
 	{"shm", func() transport.Transport { return shm.New() }, ""},
 }
 
-// viable is tr, for tests that are left out where it does not work.
+// viable returns tr, or skips the test if tr does not work here.
 func viable(t testing.TB, tr transport.Transport) transport.Transport {
 	t.Helper()
 	if err := tr.Viable(); err != nil {
@@ -58,7 +58,7 @@ func TestParity(t *testing.T) {
 	}
 }
 
-// open makes one end over conn, and returns what Broken is told.
+// open creates one end over conn, and returns a channel of the errors passed to Broken.
 func open(t testing.TB, conn transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
@@ -73,7 +73,7 @@ func open(t testing.TB, conn transport.Conn) (channel.Channel, <-chan error) {
 	return ch, broken
 }
 
-// result returns a done and where its error arrives.
+// result returns a done function and the channel that receives its error.
 func result() (done func(error), err <-chan error) {
 	ch := make(chan error, 1)
 	return func(err error) { ch <- err }, ch
@@ -86,7 +86,7 @@ func TestDescriptors(t *testing.T) {
 	require.Equal(t, 0, basic.New().Connections(true), "the pipe moves host memory by itself")
 }
 
-// The wire form: a raw frame for each tensor that is not empty.
+// Each tensor that is not empty is sent as one raw frame.
 func TestWireForm(t *testing.T) {
 	near, far := channeltest.Over(mem.New(nil), "")(t)
 	ch, _ := open(t, near)
@@ -123,8 +123,8 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 	require.Equal(t, got, <-broken)
 }
 
-// Memory that the host cannot address leaves a gap that the peer cannot know
-// of, and so does memory whose device failed.
+// A tensor whose memory the host cannot address, or whose device failed, cannot be sent; since the peer
+// cannot skip it, the channel closes.
 func TestMemoryThatCannotBeSent(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -166,7 +166,7 @@ func TestMemoryThatCannotBeSent(t *testing.T) {
 	}
 }
 
-// gated is a connection whose writes wait for the test.
+// gated is a connection whose writes block until the test permits them.
 type gated struct {
 	transport.Conn
 	writes chan []int // the sizes of the frames of a write
@@ -187,8 +187,7 @@ func (g *gated) WriteFrames(frames ...transport.Frame) error {
 	return g.Conn.WriteFrames(frames...)
 }
 
-// Tensors that wait while a write is under way share the next one, as far as
-// they are small.
+// Small tensors that are queued during a write share the next write.
 func TestSmallTensorsShareAWrite(t *testing.T) {
 	near, far := channeltest.Over(mem.New(nil), "")(t)
 	g := &gated{Conn: near, writes: make(chan []int, 100), open: make(chan struct{})}
@@ -222,7 +221,7 @@ func TestSmallTensorsShareAWrite(t *testing.T) {
 	}
 }
 
-// frameReader turns frames into a stream, to have them read.
+// frameReader presents frames as a stream, so that they can be read.
 type frameReader struct{ transport.Conn }
 
 func (r frameReader) Read(p []byte) (int, error) {

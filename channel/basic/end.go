@@ -16,64 +16,67 @@ var (
 	_ channel.Ender  = (*end)(nil)
 )
 
-// end is this process's end of a channel.
+// end is this process's end of a channel in the compatible dialect.
 type end struct {
-	conn transport.Conn
-	peer string
-	life *transfer.Life
-	line *framed.Line
+	conn      transport.Conn
+	peer      string
+	lifecycle *transfer.Lifecycle
+	mover     *framed.Mover
 }
 
+// newEnd returns an end that owns the connection of link, and starts its goroutines.
 func newEnd(link channel.Link) *end {
-	e := &end{conn: link.Conns[0], peer: link.Peer, life: transfer.NewLife(link.Conns[0].Close, link.Broken)}
-	e.line = framed.New(e.life, e.explain, link.Arrived)
-	e.line.Run(e.conn)
+	e := &end{conn: link.Conns[0], peer: link.Peer, lifecycle: transfer.NewLifecycle(link.Conns[0].Close, link.Broken)}
+	e.mover = framed.New(e.lifecycle, e.wrapError, link.Arrived)
+	e.mover.Run(e.conn)
 	return e
 }
 
 func (e *end) Send(id uint64, src device.Buffer, done func(error)) {
-	e.begin(e.line.Send, id, src, done)
+	e.begin(e.mover.Send, id, src, done)
 }
 
 func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) {
-	e.begin(e.line.Recv, id, dst, done)
+	e.begin(e.mover.Recv, id, dst, done)
 }
 
-// begin queues a transfer. One that cannot take place leaves a gap that the wire
-// form has no word for.
+// begin queues a transfer with push, which is Send or Recv of the mover. An invalid transfer ends the
+// channel, because the wire form cannot skip it. An empty one, and one after the end of the channel,
+// completes at once on another goroutine.
 func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
-	t, err := transfer.New(e.life.Context(), id, buf, done)
+	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
 	if !buf.IsHost() {
 		err = device.ErrMemory
 	}
 	if err != nil {
-		err = e.explain(err)
-		e.life.Fail(err)
-		e.life.Later(done, err)
+		err = e.wrapError(err)
+		e.lifecycle.Fail(err)
+		e.lifecycle.CompleteAsync(done, err)
 		return
 	}
 	if buf.Len() == 0 || !push(t) {
-		e.life.Later(done, e.life.Err())
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 	}
 }
 
-// Fits implements [channel.Fitter]: a tensor is one frame.
+// Fits implements [channel.Fitter]. It returns an error if src does not fit into one frame.
 func (e *end) Fits(src device.Buffer) error { return transport.CheckFrame(e.conn, int64(src.Len())) }
 
-// EndRecv implements [channel.Ender].
-func (e *end) EndRecv() { e.line.EndRecv() }
+// EndRecv implements [channel.Ender]. A frame without a queued transfer then ends the channel with
+// io.EOF.
+func (e *end) EndRecv() { e.mover.EndRecv() }
 
 func (e *end) Abort(id uint64, cause error) {
-	if e.line.Has(id) {
-		e.life.Fail(cause)
+	if e.mover.Has(id) {
+		e.lifecycle.Fail(cause)
 	}
 }
 
-func (e *end) Close(cause error) error { return e.life.Close(cause) }
+func (e *end) Close(cause error) error { return e.lifecycle.Close(cause) }
 
-// explain puts a name to an error. What the transport finds wrong with a frame is
-// the peer's doing.
-func (e *end) explain(err error) error {
+// wrapError returns err as a [*channel.Error] with the channel's name and the peer. An invalid frame
+// also matches channel.ErrProtocol.
+func (e *end) wrapError(err error) error {
 	if errors.Is(err, transport.ErrFrame) {
 		err = fmt.Errorf("%w: %w", channel.ErrProtocol, err)
 	}

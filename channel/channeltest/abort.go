@@ -8,11 +8,11 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 )
 
-// stuck is a size that no connection takes in without a peer that reads.
-const stuck = 16 << 20
+// blockingSize is more bytes than a connection buffers while its peer does not read.
+const blockingSize = 16 << 20
 
 var abortCases = []testCase{
 	{"UnknownAndDoneIdsAreIgnored", func(t *testing.T, b Backend) {
@@ -29,37 +29,37 @@ var abortCases = []testCase{
 		listen.wantUnbroken()
 	}},
 
-	{"RecvThatNobodySends", func(t *testing.T, b Backend) {
+	{"RecvWithoutSend", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
-		p := usual(t, b)
+		p := defaultAllocator(t, b)
 		dst := p.alloc(1000)
 		recv := listen.recv(dst)
 		listen.abort(recv.id, errTest)
 		require.ErrorIs(t, recv.wait(), errTest)
-		p.scribble(dst)
+		p.poison(dst)
 
-		_ = connect.send(p.holding(random(1000, 1))).wait() // the peer may know or not
-		afterwards(t, b, listen, connect)
-		wantScribble(t, p, dst)
+		_ = connect.send(p.allocWith(random(1000, 1))).wait() // fails if the peer has reported the abort
+		checkAfterAbort(t, b, listen, connect)
+		wantPoison(t, p, dst)
 	}},
 
-	{"SendThatNobodyReceives", func(t *testing.T, b Backend) {
+	{"SendWithoutRecv", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
-		p := usual(t, b)
-		data := random(stuck, 1)
-		src, dst := p.holding(data), p.alloc(stuck)
+		p := defaultAllocator(t, b)
+		data := random(blockingSize, 1)
+		src, dst := p.allocWith(data), p.alloc(blockingSize)
 		send := connect.send(src)
 		connect.abort(send.id, errTest)
 		err := send.wait()
-		p.scribble(src)
+		p.poison(src)
 		if listen.recv(dst).wait() == nil {
-			p.want(data, dst, "a tensor that went out in spite of being aborted")
+			p.want(data, dst, "a tensor that was sent before it was aborted")
 		}
-		if onHost(b, t) {
+		if inHostMemory(b, t) {
 			require.ErrorIs(t, err, errTest)
 		}
 		if err != nil {
-			afterwards(t, b, connect, listen)
+			checkAfterAbort(t, b, connect, listen)
 		}
 	}},
 
@@ -68,24 +68,24 @@ var abortCases = []testCase{
 
 	{"WithoutCause", func(t *testing.T, b Backend) {
 		_, listen := open(t, b)
-		recv := listen.recv(usual(t, b).alloc(10))
+		recv := listen.recv(defaultAllocator(t, b).alloc(10))
 		listen.abort(recv.id, nil)
 		require.ErrorIs(t, recv.wait(), channel.ErrClosed)
 	}},
 }
 
-// onHost reports whether tensors of a test lie in plain host memory. On a device
-// done may come when the work is enqueued, too early for any abort.
-func onHost(b Backend, t *testing.T) bool { return usual(t, b).device == device.CPU() }
+// inHostMemory reports whether the tests use plain host memory. On a device, done may be called
+// when the work is enqueued, before any abort.
+func inHostMemory(b Backend, t *testing.T) bool { return defaultAllocator(t, b).device == device.CPU() }
 
-func wantScribble(t *testing.T, p place, b device.Buffer) {
+func wantPoison(t *testing.T, p allocator, b device.Buffer) {
 	t.Helper()
-	p.want(scribbles.bytes(b.Len()), b, "memory given back")
+	p.want(poisonBytes.bytes(b.Len()), b, "memory after done")
 }
 
-// afterwards checks what has become of the channel when by has aborted a
-// transfer, and other has had its part of it.
-func afterwards(t *testing.T, b Backend, by, other *end) {
+// checkAfterAbort checks the state of the channel after by has aborted a transfer and the part of
+// other in it has ended.
+func checkAfterAbort(t *testing.T, b Backend, by, other *end) {
 	t.Helper()
 	if b.SkipsAborted {
 		exchange(t, b, by, other, 100)
@@ -94,8 +94,8 @@ func afterwards(t *testing.T, b Backend, by, other *end) {
 		other.wantUnbroken()
 		return
 	}
-	p := usual(t, b)
-	require.ErrorIs(t, by.wantBroken(), errTest, "the channel closed itself with the cause")
+	p := defaultAllocator(t, b)
+	require.ErrorIs(t, by.wantBroken(), errTest, "the channel closes with the cause")
 	require.ErrorIs(t, by.send(p.alloc(10)).wait(), errTest)
 	require.ErrorIs(t, by.recv(p.alloc(10)).wait(), errTest)
 	require.Error(t, other.wantBroken())
@@ -103,19 +103,19 @@ func afterwards(t *testing.T, b Backend, by, other *end) {
 	require.Error(t, other.recv(p.alloc(10)).wait())
 }
 
-// Of three tensors under way the second is aborted. Those on its sides arrive
-// in full, or not at all where the channel closed.
+// Of three transfers in progress the second is aborted. The others complete, or fail if the channel
+// closed.
 func abortOneOfMany(t *testing.T, b Backend) {
 	for _, sender := range []bool{true, false} {
 		connect, listen := open(t, b)
-		p := usual(t, b)
+		p := defaultAllocator(t, b)
 		var sends, recvs []*transfer
 		var targets []device.Buffer
 		for i := range uint64(3) {
-			sends = append(sends, connect.send(p.holding(random(stuck/4, i))))
+			sends = append(sends, connect.send(p.allocWith(random(blockingSize/4, i))))
 		}
 		for range 3 {
-			targets = append(targets, p.alloc(stuck/4))
+			targets = append(targets, p.alloc(blockingSize/4))
 			recvs = append(recvs, listen.recv(targets[len(targets)-1]))
 		}
 		if sender {
@@ -130,22 +130,22 @@ func abortOneOfMany(t *testing.T, b Backend) {
 				require.NoError(t, err)
 			}
 			if err == nil {
-				p.want(random(stuck/4, uint64(i)), targets[i], "tensor")
+				p.want(random(blockingSize/4, uint64(i)), targets[i], "tensor")
 			}
 		}
 	}
 }
 
-// An abort from either end, or both, while a tensor moves: each done comes,
-// the memory is free when it has, and no wrong byte is taken for a tensor.
+// One end or both abort a transfer in progress. Each done is called, memory is not used after it,
+// and a transfer that succeeds has delivered the right bytes.
 func abortAnyTime(t *testing.T, b Backend) {
 	const size = 1 << 20
-	p := usual(t, b)
+	p := defaultAllocator(t, b)
 	data := random(size, 1)
 	src, dst := p.alloc(size), p.alloc(size)
 	const rounds = 60
 	for round := range rounds {
-		if !race.Takes(round, rounds, 4) {
+		if !race.Includes(round, rounds, 4) {
 			continue
 		}
 		connect, listen := open(t, b)
@@ -161,13 +161,13 @@ func abortAnyTime(t *testing.T, b Backend) {
 			listen.abort(recv.id, errTest)
 		}
 		_ = send.wait()
-		p.scribble(src)
+		p.poison(src)
 		if err := recv.wait(); err == nil {
 			p.want(data, dst, "tensor")
 		}
-		p.scribble(dst)
+		p.poison(dst)
 		connect.close(nil)
 		listen.close(nil)
-		wantScribble(t, p, dst)
+		wantPoison(t, p, dst)
 	}
 }

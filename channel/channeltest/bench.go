@@ -11,9 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// NewMover opens a channel, in the compatible dialect, between host memory of size bytes on both ends and
-// returns a function that moves one tensor and waits until both ends are done.
-// The function itself allocates nothing.
+// NewMover opens a channel in the compatible dialect and returns a function that transfers size
+// bytes of host memory and waits until both ends are done. That function allocates nothing itself.
 func NewMover(t testing.TB, factory func() channel.Factory, connect Connect, size int) (move func()) {
 	t.Helper()
 	from, to := openPlain(t, factory, connect)
@@ -33,8 +32,7 @@ func NewMover(t testing.TB, factory func() channel.Factory, connect Connect, siz
 	}
 }
 
-// Benchmark measures tensors of size bytes in host memory, one after the
-// other.
+// Benchmark measures transfers of size bytes of host memory, one after the other.
 func Benchmark(b *testing.B, factory func() channel.Factory, connect Connect, size int) {
 	move := NewMover(b, factory, connect, size)
 	move()
@@ -45,7 +43,7 @@ func Benchmark(b *testing.B, factory func() channel.Factory, connect Connect, si
 	}
 }
 
-// openPlain returns the ends of a channel without the checks of the suite.
+// openPlain returns the ends of a channel, without the checks of the suite.
 func openPlain(t testing.TB, factory func() channel.Factory, connect Connect) (from, to channel.Channel) {
 	t.Helper()
 	var conns [2][]transport.Conn

@@ -1,8 +1,7 @@
-// Package channeltest is the conformance suite of package channel: what the
-// comments there promise, as tests that every implementation passes.
+// Package channeltest is the conformance suite of package channel: it tests that an implementation
+// keeps the contracts that the comments there state.
 //
-// An implementation runs it from one of its own tests, once for each transport
-// that matters:
+// An implementation runs it from one of its own tests, once for each relevant transport:
 //
 //	func TestParity(t *testing.T) {
 //		channeltest.Run(t, channeltest.Backend{
@@ -12,22 +11,17 @@
 //		})
 //	}
 //
-// With device kinds that have streams it also tests that transfers keep to the
-// order of the streams; package delayed is such a kind for machines without
-// devices.
+// For device kinds with streams it also tests that transfers keep the order of the streams. Package
+// delayed is such a kind for machines without devices.
 //
-// All of it is done in both dialects. For the native one the suite plays the
-// pipe: the channel's connections are streams of a session, which a connection of
-// the Backend became; host memory is moved by package bulk, over another stream
-// of that session or, with transports of which sessions are not made for it, over
-// one more connection, and then once more over a stream, as in a pipe that does
-// not get that connection. A transfer is aborted at one end soon after the other
-// end did.
+// The suite runs in both dialects. In the native dialect it does the work of the pipe. The
+// channel's connections are streams of a session on one of the Backend's connections. Host memory
+// moves through package bulk: over a stream of the session, if the session has one for that, else
+// over another connection, and in that case once more over a plain stream, as in a pipe whose bulk
+// connection failed. A transfer that one end aborts is soon aborted at the other end.
 //
-// Nothing sleeps and nothing is timed. A test with a call that stays blocked
-// where it must not fails within a minute, and its connections are closed.
-// Run it with the race detector, which sees a channel that touches memory after
-// it said done.
+// No test sleeps or measures time. A test in which a call stays blocked fails after a minute, and
+// its connections are closed. The race detector finds channels that use memory after done.
 package channeltest
 
 import (
@@ -39,77 +33,76 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // Backend is the implementation under test.
 type Backend struct {
-	// Name of the implementation, for the names of the parity cases.
+	// Name of the implementation, used in the names of the parity cases.
 	Name string
 
-	// New returns a factory. It is called for each end on its own; all
-	// factories that it returns can communicate with each other.
+	// New returns a factory. It is called once for each end. All factories
+	// that it returns can communicate with each other.
 	New func(t *testing.T) channel.Factory
 
 	// Connect returns both ends of a new connection; see [Over].
 	Connect Connect
 
-	// Kinds are the kinds of the devices that the channel serves; cpu need not
-	// be listed. If one of them has streams, a channel that serves cpu is
-	// tested with host memory that is valid on such streams too.
+	// Kinds are the device kinds that the channel serves; cpu need not be
+	// listed. If one of them has streams, a channel that serves cpu is also
+	// tested with host memory that is valid on such a stream.
 	Kinds []device.Kind
 
 	// Hold stops a stream of one of Kinds: work enqueued later waits until
-	// release is called. Nil leaves out the tests of streams.
+	// release is called. If it is nil, tests of streams are skipped.
 	Hold func(s device.Stream) (release func())
 
-	// SkipsAborted says that the wire form of the compatible dialect can leave
-	// out a transfer, so that aborting one does not close the channel.
+	// SkipsAborted is set if an aborted transfer does not close the channel in
+	// the compatible dialect, because the wire format can omit a transfer.
 	SkipsAborted bool
 
-	// TrustsCompletions says that in the compatible dialect an empty frame on the
-	// second connection is the peer's word that it has taken a tensor, which the
-	// sender has no means to check.
+	// TrustsCompletions is set if in the compatible dialect an empty frame on the
+	// second connection confirms that the peer has copied a tensor. The sender
+	// cannot verify such a frame.
 	TrustsCompletions bool
 
-	// Patience bounds each test; zero stands for one minute.
+	// Patience is the time limit of each test; zero stands for one minute.
 	Patience time.Duration
 
-	native     bool // the dialect
-	oneSession bool // that is native, with no connection besides
+	native     bool // run in the native dialect
+	oneSession bool // with native: host memory moves over a stream of the session
 }
 
-// inNative returns b for the native dialect, where every channel skips what was
-// aborted.
+// inNative returns b for the native dialect, in which every channel skips aborted transfers.
 func (b Backend) inNative() Backend {
 	b.native, b.SkipsAborted = true, true
 	return b
 }
 
-// watched returns b for the one test t: when the test takes longer than
-// b.Patience, it fails, and all connections that it has are closed.
-func (b Backend) watched(t *testing.T) Backend {
-	dog := patience.Watch(t, b.Patience)
+// withTimeout returns b for the test t. If the test takes longer than b.Patience, it fails, and all
+// its connections are closed.
+func (b Backend) withTimeout(t *testing.T) Backend {
+	watchdog := testwait.Watch(t, b.Patience)
 	open := b.Connect
 	b.Connect = func(t testing.TB) (connect, listen transport.Conn) {
 		connect, listen = open(t)
-		dog.Guard(connect)
-		dog.Guard(listen)
+		watchdog.CloseOnTimeout(connect)
+		watchdog.CloseOnTimeout(listen)
 		return connect, listen
 	}
 	return b
 }
 
-// Connect returns both ends of a new connection, closed with the test or
+// Connect returns both ends of a new connection, which are closed at the end of the test or
 // benchmark.
 type Connect func(t testing.TB) (connect, listen transport.Conn)
 
-// Over connects through tr, with listeners on addr.
+// Over returns a Connect for connections of tr, with listeners on addr.
 func Over(tr transport.Transport, addr string) Connect {
 	return func(t testing.TB) (connect, listen transport.Conn) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+		ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 		defer cancel()
 		l, err := tr.Listen(ctx, addr)
 		require.NoError(t, err)
@@ -129,16 +122,14 @@ type testCase struct {
 	test func(t *testing.T, b Backend)
 }
 
-// Run tests b in both dialects, in the native one with names that begin with
-// Native. It skips all tests, with the reason, where the channel is not viable,
-// and those of the native dialect where Connect's connections do not become
-// sessions.
+// Run tests b in both dialects. The names of the native tests begin with Native. It skips all tests
+// where the channel is not viable, and the native ones where the transport has no sessions.
 func Run(t *testing.T, b Backend) {
 	if err := b.New(t).Viable(); err != nil {
 		t.Skip(err)
 	}
 	run(t, b)
-	runPowers(t, b)
+	runOptional(t, b)
 	t.Run("Native", func(t *testing.T) {
 		conn, _ := b.Connect(t)
 		if _, ok := conn.(transport.Multiplexer); !ok {
@@ -155,30 +146,30 @@ func Run(t *testing.T, b Backend) {
 func run(t *testing.T, b Backend) {
 	runParity(t, b)
 	runGroup(t, b, "Factory", factoryCases)
-	runMoving(t, b)
+	runTransfers(t, b)
 	runGroup(t, b, "Hostile", hostileCases)
 	runStreams(t, b)
 }
 
-// runMoving runs the cases for which it matters how host memory moves.
-func runMoving(t *testing.T, b Backend) {
+// runTransfers runs the cases that depend on how host memory moves.
+func runTransfers(t *testing.T, b Backend) {
 	runGroup(t, b, "Transfer", transferCases)
 	runGroup(t, b, "Abort", abortCases)
 	runGroup(t, b, "Close", closeCases)
-	runGroup(t, b, "Death", deathCases)
+	runGroup(t, b, "PeerLoss", peerLossCases)
 }
 
-// runInOneSession runs them with all that a pipe has in one session.
+// runInOneSession runs them with host memory moving over a stream of the session.
 func runInOneSession(t *testing.T, b Backend) {
 	b.oneSession = true
 	t.Run("OneSession", func(t *testing.T) {
-		runMoving(t, b)
+		runTransfers(t, b)
 		runGroup(t, b, "Ids", nativeCases)
 	})
 }
 
 func runGroup(t *testing.T, b Backend, name string, cases []testCase) {
 	for _, c := range cases {
-		t.Run(name+"/"+c.name, func(t *testing.T) { c.test(t, b.watched(t)) })
+		t.Run(name+"/"+c.name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
 	}
 }

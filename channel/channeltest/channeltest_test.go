@@ -16,55 +16,54 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// faultVar tells a child process which fault its channel shall have.
+// faultVar is the environment variable that names the fault of a subprocess's channel.
 const faultVar = "CHANNELTEST_FAULT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(faultVar) != "" {
-		os.Exit(m.Run()) // what a broken channel leaves behind is not the point
+		os.Exit(m.Run()) // a faulty channel may leak
 	}
 	leakcheck.Main(m)
 }
 
-// channelOver is what a case may meet that finds its channel closed: the cause
-// at the end that closed it, and at the other one what its next read or write
-// gives, whichever comes first.
-const channelOver = "a cause of the test's own|EOF|broken pipe"
+// closedErrors matches the errors of a case whose channel is closed unexpectedly: the cause at the
+// end that closed it, and the error of the next read or write at the other.
+const closedErrors = "a cause given by the test|EOF|broken pipe"
 
-// faults are ways to break a channel that works, each with a case of the suite
-// that must find it and what that may say.
-var faults = map[string]struct {
-	finds, says string
-	patience    time.Duration
-	descriptor  func(string) string
-	link        func(*channel.Link)
-	wrap        func(channel.Channel) channel.Channel
+// channelFaults are modifications of a working channel, with the case of the suite that must fail
+// and a pattern of its output.
+var channelFaults = map[string]struct {
+	failing, wantOutput string
+	timeLimit           time.Duration
+	descriptor          func(string) string
+	link                func(*channel.Link)
+	wrap                func(channel.Channel) channel.Channel
 }{
 	"descriptors are empty": {
-		finds: "tensorpipe/channel.DeviceDescriptors@basic", says: "descriptor of cpu:0",
+		failing: "tensorpipe/channel.DeviceDescriptors@basic", wantOutput: "descriptor of cpu:0",
 		descriptor: func(string) string { return "" },
 	},
-	"done comes twice": {
-		finds: "Transfer/OneAtATime", says: "is call 2",
+	"done is called twice": {
+		failing: "Transfer/OneAtATime", wantOutput: "is call 2",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, send: func(id uint64, src device.Buffer, done func(error)) {
 				c.Send(id, src, func(err error) { done(err); done(err) })
 			}}
 		},
 	},
-	"reads behind done": {
-		finds: "Transfer/MemoryIsFreeAfterDone", says: "wrong bytes|DATA RACE",
+	"reads after done": {
+		failing: "Transfer/MemoryIsFreeAfterDone", wantOutput: "wrong bytes|DATA RACE",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, send: func(id uint64, src device.Buffer, done func(error)) {
 				go func() {
 					done(nil)
 					for range 1000 {
-						runtime.Gosched() // the test overwrites src meanwhile
+						runtime.Gosched() // the test overwrites src concurrently
 					}
 					c.Send(id, src, func(error) {})
 				}()
@@ -72,7 +71,7 @@ var faults = map[string]struct {
 		},
 	},
 	"delivers other bytes": {
-		finds: "tensorpipe/channel.ClientToServer@basic", says: "wrong bytes|DATA RACE",
+		failing: "tensorpipe/channel.ClientToServer@basic", wantOutput: "wrong bytes|DATA RACE",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, recv: func(id uint64, dst device.Buffer, done func(error)) {
 				c.Recv(id, dst, func(err error) {
@@ -84,7 +83,7 @@ var faults = map[string]struct {
 		},
 	},
 	"ignores the sender's stream": {
-		finds: "Streams/cpu:0/SenderWaitsForItsStream", says: "wrong bytes|DATA RACE",
+		failing: "Streams/cpu:0/SenderWaitsForItsStream", wantOutput: "wrong bytes|DATA RACE",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, send: func(id uint64, src device.Buffer, done func(error)) {
 				c.Send(id, src.WithStream(nil), done)
@@ -92,35 +91,35 @@ var faults = map[string]struct {
 		},
 	},
 	"ignores the receiver's stream": {
-		finds: "Streams/cpu:0/ReceiverWaitsForItsStream", says: "wrong bytes|DATA RACE",
+		failing: "Streams/cpu:0/ReceiverWaitsForItsStream", wantOutput: "wrong bytes|DATA RACE",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, recv: func(id uint64, dst device.Buffer, done func(error)) {
 				c.Recv(id, dst.WithStream(nil), done)
 			}}
 		},
 	},
-	"aborts what is done": {
-		finds: "Abort/UnknownAndDoneIdsAreIgnored", says: channelOver,
+	"aborts completed transfers": {
+		failing: "Abort/UnknownAndDoneIdsAreIgnored", wantOutput: closedErrors,
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, abort: func(_ uint64, cause error) { go c.Close(cause) }}
 		},
 	},
 	"Close does not wait": {
-		finds: "Close/EndsAllTransfers", says: "0 calls of done after Close|after TestVictim/Close/EndsAllTransfers has completed",
+		failing: "Close/EndsAllTransfers", wantOutput: "0 calls of done after Close|after TestFaultyChannel/Close/EndsAllTransfers has completed",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, close: func(error) error { return nil }}
 		},
 	},
-	"swallows tensors": {
-		finds: "Transfer/OneAtATime", says: "not over after 200ms",
-		patience: 200 * time.Millisecond,
+	"discards tensors": {
+		failing: "Transfer/OneAtATime", wantOutput: "not over after 200ms",
+		timeLimit: 200 * time.Millisecond,
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, send: func(_ uint64, _ device.Buffer, done func(error)) { go done(nil) }}
 		},
 	},
 	"Send blocks until the connection ends": {
-		finds: "Transfer/OneAtATime", says: "not over after 200ms",
-		patience: 200 * time.Millisecond,
+		failing: "Transfer/OneAtATime", wantOutput: "not over after 200ms",
+		timeLimit: 200 * time.Millisecond,
 		wrap: func(c channel.Channel) channel.Channel {
 			ended := make(chan error, 1)
 			c.Recv(0, device.Bytes(make([]byte, 1)), func(err error) { ended <- err })
@@ -130,8 +129,8 @@ var faults = map[string]struct {
 			}}
 		},
 	},
-	"takes ids for places in a queue": {
-		finds: "Native/Ids/AnyOrder", says: "wrong bytes|bytes where|Received unexpected error",
+	"ignores ids": {
+		failing: "Native/Ids/AnyOrder", wantOutput: "wrong bytes|bytes where|Received unexpected error",
 		wrap: func(c channel.Channel) channel.Channel {
 			var sends, recvs uint64
 			return faulty{
@@ -141,27 +140,27 @@ var faults = map[string]struct {
 			}
 		},
 	},
-	"aborts all for one": {
-		finds: "Native/Ids/AbortAtEveryStage", says: channelOver + "|peer gave up the transfer",
+	"aborts all transfers": {
+		failing: "Native/Ids/AbortAtEveryStage", wantOutput: closedErrors + "|peer gave up the transfer",
 		wrap: func(c channel.Channel) channel.Channel {
 			return faulty{Channel: c, abort: func(_ uint64, cause error) { go c.Close(cause) }}
 		},
 	},
 	"EndRecv does nothing": {
-		finds: "Ender/WhatIsNotReceived", says: "not over after 200ms",
-		patience: 200 * time.Millisecond,
-		wrap:     func(c channel.Channel) channel.Channel { return faulty{Channel: c, endRecv: func() {}} },
+		failing: "Ender/UnreceivedTensor", wantOutput: "not over after 200ms",
+		timeLimit: 200 * time.Millisecond,
+		wrap:      func(c channel.Channel) channel.Channel { return faulty{Channel: c, endRecv: func() {}} },
 	},
-	"Broken comes twice": {
-		finds: "Death/PeerClosesIdleChannel", says: "is call 2",
+	"Broken is called twice": {
+		failing: "PeerLoss/PeerClosesIdleChannel", wantOutput: "is call 2",
 		link: func(l *channel.Link) {
-			tell := l.Broken
-			l.Broken = func(err error) { tell(err); tell(err) }
+			notify := l.Broken
+			l.Broken = func(err error) { notify(err); notify(err) }
 		},
 	},
 }
 
-// faulty is a channel with some of its methods replaced.
+// faulty is a channel with replaceable methods.
 type faulty struct {
 	channel.Channel
 	send, recv func(id uint64, b device.Buffer, done func(error))
@@ -212,7 +211,7 @@ type faultyFactory struct {
 
 func (f faultyFactory) DeviceDescriptors() map[device.Device]string {
 	texts := f.Factory.DeviceDescriptors()
-	if change := faults[f.fault].descriptor; change != nil {
+	if change := channelFaults[f.fault].descriptor; change != nil {
 		for d, text := range texts {
 			texts[d] = change(text)
 		}
@@ -221,7 +220,7 @@ func (f faultyFactory) DeviceDescriptors() map[device.Device]string {
 }
 
 func (f faultyFactory) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
-	fault := faults[f.fault]
+	fault := channelFaults[f.fault]
 	if fault.link != nil {
 		fault.link(&link)
 	}
@@ -244,47 +243,46 @@ func backend(t *testing.T, f channel.Factory) channeltest.Backend {
 	}
 }
 
-// TestVictim is the process that has a fault.
-func TestVictim(t *testing.T) {
+// TestFaultyChannel runs the suite on a channel with a fault, in a subprocess.
+func TestFaultyChannel(t *testing.T) {
 	fault := os.Getenv(faultVar)
 	if fault == "" {
-		t.Skip("a child process of TestFaultsAreFound runs this")
+		t.Skip("runs in the subprocesses of TestFaultsAreFound")
 	}
 	b := backend(t, faultyFactory{fault: fault})
-	b.Patience = faults[fault].patience
+	b.Patience = channelFaults[fault].timeLimit
 	channeltest.Run(t, b)
 }
 
-// A suite is worth what it finds. Some faults show only if goroutines run in a
-// certain order, and may slip through a single run on a busy machine.
+// The suite finds each fault. Some show only if goroutines run in a certain order, so up to ten
+// runs are made.
 func TestFaultsAreFound(t *testing.T) {
-	for name, fault := range faults {
+	for name, fault := range channelFaults {
 		t.Run(name, func(t *testing.T) {
-			out, err := runVictim(name, fault.finds)
+			out, err := runFaulty(name, fault.failing)
 			for range 9 {
 				if err == nil {
-					out, err = runVictim(name, fault.finds)
+					out, err = runFaulty(name, fault.failing)
 				}
 			}
 			require.Error(t, err, out)
-			require.Regexp(t, fault.says, out)
-			require.Regexp(t, "(--- FAIL:|panic:.*) TestVictim/"+regexp.QuoteMeta(fault.finds), out)
+			require.Regexp(t, fault.wantOutput, out)
+			require.Regexp(t, "(--- FAIL:|panic:.*) TestFaultyChannel/"+regexp.QuoteMeta(fault.failing), out)
 		})
 	}
 }
 
-// runVictim has the process say at once what it finds: one that panics keeps the rest to
-// itself.
-func runVictim(fault, run string) (output string, err error) {
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestVictim$/"+run)
+// runFaulty runs TestFaultyChannel with -test.v, which prints the output of tests before a panic.
+func runFaulty(fault, run string) (output string, err error) {
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestFaultyChannel$/"+run)
 	cmd.Env = append(os.Environ(), faultVar+"="+fault)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// A channel that does not work here is skipped with the reason.
+// The suite is skipped, with the reason, if the channel is not viable.
 func TestNotViable(t *testing.T) {
-	reason := &transport.NotSupportedError{Capability: "basic", Reason: "for the sake of the test"}
+	reason := &transport.NotSupportedError{Capability: "basic", Reason: "to test the skip"}
 	skipped := t.Run("skips", func(t *testing.T) {
 		t.Cleanup(func() { require.True(t, t.Skipped()) })
 		channeltest.Run(t, backend(t, notViable{reason: reason}))

@@ -4,14 +4,14 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// counter counts the frames that connections write, and the bytes of streams.
+// counter counts the frames written to connections and the bytes written to streams.
 type counter struct{ frames, bytes atomic.Int64 }
 
-func (c *counter) wrap(w wires) wires {
+func (c *counter) wrap(w linkParts) linkParts {
 	conns := make([]transport.Conn, len(w.conns))
 	for i := range conns {
 		conns[i] = &countingConn{Conn: w.conns[i], frames: &c.frames}
@@ -44,68 +44,68 @@ func (c *countingStream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// killer closes all connections of one end, as the death of a process does, at
-// a chosen step: the number of calls on them so far.
-type killer struct {
-	wires wires
-	step  int64
-	steps atomic.Int64
-	once  sync.Once
+// connKiller closes all connections of one end at a chosen call on them, as the death of its
+// process does.
+type connKiller struct {
+	parts     linkParts
+	atCall    int64
+	callCount atomic.Int64
+	once      sync.Once
 }
 
-func newKiller(w wires, step int) *killer {
-	return &killer{wires: w, step: int64(step)}
+func newConnKiller(w linkParts, atCall int) *connKiller {
+	return &connKiller{parts: w, atCall: int64(atCall)}
 }
 
 // wrap returns connections that count their calls.
-func (k *killer) wrap() wires {
-	w := k.wires
-	w.conns = make([]transport.Conn, len(k.wires.conns))
-	for i, c := range k.wires.conns {
-		w.conns[i] = &mortalConn{Conn: c, killer: k}
+func (k *connKiller) wrap() linkParts {
+	w := k.parts
+	w.conns = make([]transport.Conn, len(k.parts.conns))
+	for i, c := range k.parts.conns {
+		w.conns[i] = &killableConn{Conn: c, killer: k}
 	}
 	if w.bulk != nil {
-		w.bulk = &mortalStream{Stream: w.bulk, killer: k}
+		w.bulk = &killableStream{Stream: w.bulk, killer: k}
 	}
 	return w
 }
 
-// due counts a step and reports whether it is the last.
-func (k *killer) due() bool { return k.steps.Add(1)-1 == k.step }
+// countCall counts a call and reports whether it is the chosen one.
+func (k *connKiller) countCall() bool { return k.callCount.Add(1)-1 == k.atCall }
 
-func (k *killer) kill() {
-	k.once.Do(k.wires.close)
+func (k *connKiller) kill() {
+	k.once.Do(k.parts.close)
 }
 
-// struck reports whether the step came.
-func (k *killer) struck() bool { return k.steps.Load() > k.step }
+// fired reports whether the chosen call was made.
+func (k *connKiller) fired() bool { return k.callCount.Load() > k.atCall }
 
-type mortalConn struct {
+type killableConn struct {
 	transport.Conn
-	killer *killer
+	killer *connKiller
 }
 
-// WriteFrames dies at some moment of the write.
-func (c *mortalConn) WriteFrames(frames ...transport.Frame) error {
-	if !c.killer.due() {
+// WriteFrames closes the connections concurrently with the write.
+func (c *killableConn) WriteFrames(frames ...transport.Frame) error {
+	if !c.killer.countCall() {
 		return c.Conn.WriteFrames(frames...)
 	}
-	killed := patience.Start(func() bool { c.killer.kill(); return true })
+	killed := testwait.Start(func() bool { c.killer.kill(); return true })
 	err := c.Conn.WriteFrames(frames...)
 	<-killed
 	return err
 }
 
-func (c *mortalConn) NextFrame() (int64, error) {
-	if c.killer.due() {
+func (c *killableConn) NextFrame() (int64, error) {
+	if c.killer.countCall() {
 		c.killer.kill()
 	}
 	return c.Conn.NextFrame()
 }
 
-// ReadBody dies with half of the first part read.
-func (c *mortalConn) ReadBody(dst ...[]byte) error {
-	if !c.killer.due() || len(dst) == 0 {
+// ReadBody closes the connections after it has read half of the first part.
+func (c *killableConn) ReadBody(dst ...[]byte) error {
+	if !c.killer.countCall() || len(dst) == 0 {
 		return c.Conn.ReadBody(dst...)
 	}
 	half := len(dst[0]) / 2
@@ -116,26 +116,25 @@ func (c *mortalConn) ReadBody(dst ...[]byte) error {
 	return c.Conn.ReadBody(dst[0][half:])
 }
 
-type mortalStream struct {
+type killableStream struct {
 	transport.Stream
-	killer *killer
+	killer *connKiller
 }
 
-// Write dies at some moment of the write.
-func (s *mortalStream) Write(p []byte) (int, error) {
-	if !s.killer.due() {
+// Write closes the connections concurrently with the write.
+func (s *killableStream) Write(p []byte) (int, error) {
+	if !s.killer.countCall() {
 		return s.Stream.Write(p)
 	}
-	killed := patience.Start(func() bool { s.killer.kill(); return true })
+	killed := testwait.Start(func() bool { s.killer.kill(); return true })
 	n, err := s.Stream.Write(p)
 	<-killed
 	return n, err
 }
 
-// Read dies before there is anything to read, or with half of what there could
-// be.
-func (s *mortalStream) Read(p []byte) (int, error) {
-	if !s.killer.due() {
+// Read closes the connections after it has read at most half of p.
+func (s *killableStream) Read(p []byte) (int, error) {
+	if !s.killer.countCall() {
 		return s.Stream.Read(p)
 	}
 	n, err := s.Stream.Read(p[:(len(p)+1)/2])

@@ -12,16 +12,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// end is one end of a channel under test. It holds a lock in every call that
-// its done functions take as well, and counts their calls.
+// end is one end of a channel under test. It holds a mutex in every call, which its done functions
+// lock too, and counts the calls of done.
 type end struct {
 	t      *testing.T
 	role   channel.Role
 	ch     channel.Channel
-	broken chan error // what Link.Broken was given first
+	broken chan error // the first error given to Link.Broken
 
 	mu        sync.Mutex
 	sends     uint64 // next id
@@ -31,9 +31,9 @@ type end struct {
 	closed    bool // Close has returned
 
 	// In the native dialect:
-	host *bulk.Mover
-	peer *end            // nil if that is the test itself
-	gone map[uint64]bool // ids that the peer has given up
+	host    *bulk.Mover
+	peer    *end            // nil if the test itself is the peer
+	aborted map[uint64]bool // ids that the peer has aborted
 }
 
 // transfer is one Send or Recv of a test.
@@ -45,15 +45,15 @@ type transfer struct {
 	result chan error
 }
 
-// open returns the connected ends of a channel. At the end of the test both
-// are closed, and every done must have been called once.
+// open returns the connected ends of a channel. At the end of the test both are closed, and each
+// done must have been called once.
 func open(t *testing.T, b Backend) (connect, listen *end) {
 	t.Helper()
 	near, far := connections(t, b)
 	return openOn(t, b, near, far)
 }
 
-func openOn(t *testing.T, b Backend, near, far wires) (connect, listen *end) {
+func openOn(t *testing.T, b Backend, near, far linkParts) (connect, listen *end) {
 	t.Helper()
 	connect, listen = openEnd(t, b, channel.RoleConnect, near), openEnd(t, b, channel.RoleListen, far)
 	if b.native {
@@ -62,9 +62,9 @@ func openOn(t *testing.T, b Backend, near, far wires) (connect, listen *end) {
 	return connect, listen
 }
 
-func openEnd(t *testing.T, b Backend, role channel.Role, w wires) *end {
+func openEnd(t *testing.T, b Backend, role channel.Role, w linkParts) *end {
 	t.Helper()
-	e := &end{t: t, role: role, broken: make(chan error, 1), gone: make(map[uint64]bool)}
+	e := &end{t: t, role: role, broken: make(chan error, 1), aborted: make(map[uint64]bool)}
 	link := channel.Link{
 		Native: b.native,
 		Conns:  w.conns,
@@ -73,7 +73,7 @@ func openEnd(t *testing.T, b Backend, role channel.Role, w wires) *end {
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	if b.native {
-		e.host, link.Host = w.host(e.noteBroken)
+		e.host, link.Host = w.host(e.storeBroken)
 		e.sends, e.recvs = firstID(role), firstID(1-role)
 	}
 	ch, err := b.New(t).New(t.Context(), link, role)
@@ -83,8 +83,8 @@ func openEnd(t *testing.T, b Backend, role channel.Role, w wires) *end {
 	return e
 }
 
-// firstID is that of the first send of an end in the native dialect, where ids
-// tell the directions apart.
+// firstID returns the first id of an end's sends in the native dialect, in which both directions
+// have distinct ids.
 func firstID(sender channel.Role) uint64 { return uint64(sender) << 63 }
 
 func (e *end) onBroken(err error) {
@@ -98,23 +98,22 @@ func (e *end) onBroken(err error) {
 	case e.closed || err == nil:
 		e.t.Errorf("%v: Broken(%v), after Close returned: %v", e.role, err, e.closed)
 	}
-	e.noteBroken(err)
+	e.storeBroken(err)
 }
 
-// noteBroken keeps the first reason, be it that of the channel or of what moves
-// its host memory.
-func (e *end) noteBroken(err error) {
+// storeBroken keeps the first error, from the channel or from the Mover of its host memory.
+func (e *end) storeBroken(err error) {
 	select {
 	case e.broken <- err:
 	default:
 	}
 }
 
-// wantBroken waits for Broken and returns its error.
+// wantBroken waits for the first error given to Broken and returns it.
 func (e *end) wantBroken() error {
 	e.t.Helper()
-	err := patience.Finish(e.t, e.broken)
-	e.noteBroken(err) // unless another reason has come meanwhile
+	err := testwait.Finish(e.t, e.broken)
+	e.storeBroken(err) // for later calls
 	return err
 }
 
@@ -140,7 +139,7 @@ func (e *end) sendAs(id uint64, src device.Buffer) *transfer { return e.begin("s
 
 func (e *end) recvAs(id uint64, dst device.Buffer) *transfer { return e.begin("recv", id, dst) }
 
-// begin gives up at once what the peer has given up already.
+// begin begins a transfer, and aborts it at once if the peer has aborted it.
 func (e *end) begin(what string, id uint64, b device.Buffer) *transfer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -150,31 +149,31 @@ func (e *end) begin(what string, id uint64, b device.Buffer) *transfer {
 	} else {
 		e.ch.Recv(id, b, tr.done)
 	}
-	if e.gone[id] {
+	if e.aborted[id] {
 		e.ch.Abort(id, channel.ErrAborted)
 	}
 	return tr
 }
 
-// abort gives up a transfer, and tells the peer as a native pipe does.
+// abort aborts a transfer and notifies the peer, as a native pipe does.
 func (e *end) abort(id uint64, cause error) {
-	if known := e.abortHere(id, cause); known && e.peer != nil {
-		e.peer.abortedThere(id)
+	if known := e.abortLocal(id, cause); known && e.peer != nil {
+		e.peer.abortFromPeer(id)
 	}
 }
 
-// abortHere reports whether there was something to give up.
-func (e *end) abortHere(id uint64, cause error) bool {
+// abortLocal aborts a transfer and reports whether it was in progress.
+func (e *end) abortLocal(id uint64, cause error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ch.Abort(id, cause)
 	return slices.ContainsFunc(e.transfers, func(tr *transfer) bool { return tr.id == id && tr.calls == 0 })
 }
 
-func (e *end) abortedThere(id uint64) {
+func (e *end) abortFromPeer(id uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.gone[id] = true
+	e.aborted[id] = true
 	e.ch.Abort(id, channel.ErrAborted)
 }
 
@@ -184,12 +183,12 @@ func (e *end) track(what string, id uint64) *transfer {
 	return tr
 }
 
-// close closes the channel and checks that nothing is left over.
+// close closes the channel and checks that each done was called once.
 func (e *end) close(cause error) {
 	e.t.Helper()
-	patience.Finish(e.t, patience.Start(func() error { return e.ch.Close(cause) }))
+	testwait.Finish(e.t, testwait.Start(func() error { return e.ch.Close(cause) }))
 	if e.host != nil {
-		patience.Finish(e.t, patience.Start(func() error { return e.host.Close(cause) }))
+		testwait.Finish(e.t, testwait.Start(func() error { return e.host.Close(cause) }))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -214,10 +213,10 @@ func (tr *transfer) done(err error) {
 	tr.result <- err
 }
 
-// wait returns what done was given.
+// wait returns the error given to done.
 func (tr *transfer) wait() error {
 	tr.end.t.Helper()
-	return patience.Finish(tr.end.t, tr.result)
+	return testwait.Finish(tr.end.t, tr.result)
 }
 
 func (tr *transfer) wantOK() {
@@ -228,7 +227,7 @@ func (tr *transfer) wantOK() {
 // isDone reports whether done was called.
 func (tr *transfer) isDone() bool { return len(tr.result) > 0 }
 
-// wantOK waits for all of them.
+// wantOK waits until all transfers have succeeded.
 func wantOK(transfers ...*transfer) {
 	for _, tr := range transfers {
 		tr.end.t.Helper()

@@ -10,11 +10,11 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// errTest is a cause given by tests.
-var errTest = errors.New("a cause of the test's own")
+// errTest is the cause that tests give.
+var errTest = errors.New("a cause given by the test")
 
 var factoryCases = []testCase{
 	{"Viable", func(t *testing.T, b Backend) {
@@ -25,14 +25,14 @@ var factoryCases = []testCase{
 		require.GreaterOrEqual(t, f.Connections(true), 0)
 	}},
 
-	{"EachEndCommunicatesWithTheOther", func(t *testing.T, b Backend) {
+	{"BothEndsCommunicate", func(t *testing.T, b Backend) {
 		connect, listen := b.New(t), b.New(t)
 		pairs := 0
 		for _, l := range connect.DeviceDescriptors() {
 			for _, r := range listen.DeviceDescriptors() {
-				there := connect.CanCommunicate(l, r)
-				require.Equal(t, there, listen.CanCommunicate(r, l), "both ends decide alike")
-				if there {
+				ok := connect.CanCommunicate(l, r)
+				require.Equal(t, ok, listen.CanCommunicate(r, l), "both ends agree")
+				if ok {
 					pairs++
 				}
 			}
@@ -64,9 +64,9 @@ var factoryCases = []testCase{
 		for _, extra := range []int{-1, 1} {
 			conns := b.New(t).Connections(b.native) + extra
 			if conns < 0 {
-				continue // it needs none
+				continue // it needs no connection
 			}
-			w, other := wire(t, b, conns)
+			w, other := newLinkParts(t, b, conns)
 			link := channel.Link{
 				Native: b.native,
 				Conns:  w.conns,
@@ -84,11 +84,11 @@ var factoryCases = []testCase{
 			if b.native {
 				late := make(chan error, 1)
 				link.Host.Recv(0, device.Bytes(make([]byte, 1)), func(err error) { late <- err })
-				require.ErrorIs(t, patience.Finish(t, late), channel.ErrClosed)
+				require.ErrorIs(t, testwait.Finish(t, late), channel.ErrClosed)
 			}
 			for _, c := range other.conns {
-				ended := patience.Start(func() error { _, err := c.NextFrame(); return err })
-				require.Error(t, patience.Finish(t, ended), "New has closed the connections")
+				ended := testwait.Start(func() error { _, err := c.NextFrame(); return err })
+				require.Error(t, testwait.Finish(t, ended), "New must close the connections")
 			}
 		}
 	}},

@@ -11,31 +11,30 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// nativeCases are about ids in any order, and about aborts that disturb nobody.
+// nativeCases test ids in any order, and aborts without an effect on other transfers.
 var nativeCases = []testCase{
 	{"AnyOrder", anyOrder},
-	{"RecvLongBeforeSend", func(t *testing.T, b Backend) { oneEarly(t, b, false) }},
-	{"SendLongBeforeRecv", func(t *testing.T, b Backend) { oneEarly(t, b, true) }},
+	{"RecvLongBeforeSend", func(t *testing.T, b Backend) { beginLongBefore(t, b, false) }},
+	{"SendLongBeforeRecv", func(t *testing.T, b Backend) { beginLongBefore(t, b, true) }},
 	{"AbortAtEveryStage", abortAtEveryStage},
-	{"AbortsCross", abortsCross},
+	{"ConcurrentAborts", concurrentAborts},
 }
 
-// Ids with gaps, in one order at one end and in another at the other, both ways
-// at once.
+// The ids have gaps and different orders at the two ends, in both directions concurrently.
 func anyOrder(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	p := usual(t, b)
+	p := defaultAllocator(t, b)
 	ids := []uint64{1 << 62, 3, 1<<63 - 1, 0, 1 << 16, 7, 1<<16 + 1}
 	orders := rand.New(rand.NewPCG(1, 2))
 	for range 5 {
 		var checks []func()
 		for _, e := range []*end{connect, listen} {
 			orders.Shuffle(len(ids), func(i, k int) { ids[i], ids[k] = ids[k], ids[i] })
-			checks = append(checks, scattered(p, e, ids, orders.Perm(len(ids))))
+			checks = append(checks, beginShuffled(p, e, ids, orders.Perm(len(ids))))
 		}
 		for _, check := range checks {
 			check()
@@ -46,9 +45,9 @@ func anyOrder(t *testing.T, b Backend) {
 	}
 }
 
-// scattered begins sends of from in the order of ids, and the receives in
-// another.
-func scattered(p place, from *end, ids []uint64, order []int) (check func()) {
+// beginShuffled begins sends in the order of ids and the receives in another order, and returns a
+// function that checks the outcome.
+func beginShuffled(p allocator, from *end, ids []uint64, order []int) (check func()) {
 	var all []*transfer
 	targets := make([]device.Buffer, len(ids))
 	ids = slices.Clone(ids)
@@ -60,7 +59,7 @@ func scattered(p place, from *end, ids []uint64, order []int) (check func()) {
 		all = append(all, from.peer.recvAs(ids[i], targets[i]))
 	}
 	for i, id := range ids {
-		all = append(all, from.sendAs(id, p.holding(random(20_000+i, id))))
+		all = append(all, from.sendAs(id, p.allocWith(random(20_000+i, id))))
 	}
 	return func() {
 		p.t.Helper()
@@ -71,11 +70,11 @@ func scattered(p place, from *end, ids []uint64, order []int) (check func()) {
 	}
 }
 
-// One end begins a transfer of which the other knows nothing for a long time.
-func oneEarly(t *testing.T, b Backend, send bool) {
+// One end begins a transfer long before the other.
+func beginLongBefore(t *testing.T, b Backend, send bool) {
 	connect, listen := open(t, b)
-	p := usual(t, b)
-	src, dst := p.holding(random(5000, 1)), p.alloc(5000)
+	p := defaultAllocator(t, b)
+	src, dst := p.allocWith(random(5000, 1)), p.alloc(5000)
 	const id = 1 << 40
 	var early, late *transfer
 	if send {
@@ -97,19 +96,19 @@ func oneEarly(t *testing.T, b Backend, send bool) {
 	p.want(random(5000, 1), dst, "tensor")
 }
 
-// While other tensors come and go, one is aborted by either end, before the
-// other has begun it or after, sooner or later. Nobody else notices.
+// One end aborts a transfer at different stages, while other transfers are in progress, which must
+// succeed.
 func abortAtEveryStage(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	a := newAbortion(usual(t, b), connect, listen)
+	a := newAbortTest(defaultAllocator(t, b), connect, listen)
 	for _, a.wait = range race.Pick([]int{0, 10, 100, 1000}, []int{0, 100}) {
 		for _, a.bySender = range []bool{true, false} {
 			for _, a.alone = range []bool{true, false} {
-				there := begin(t, b, connect, listen, 100_000, 10, 2<<20)
-				back := begin(t, b, listen, connect, 100_000, 10)
+				checkForward := begin(t, b, connect, listen, 100_000, 10, 2<<20)
+				checkReverse := begin(t, b, listen, connect, 100_000, 10)
 				a.run()
-				there()
-				back()
+				checkForward()
+				checkReverse()
 				a.id++
 			}
 		}
@@ -118,24 +117,24 @@ func abortAtEveryStage(t *testing.T, b Backend) {
 	listen.wantUnbroken()
 }
 
-// abortion is a transfer that is aborted.
-type abortion struct {
-	place
+// abortTest is a transfer that is aborted.
+type abortTest struct {
+	allocator
 	from, to *end
 	src, dst device.Buffer
 	id       uint64
-	wait     int  // turns of other goroutines before the abort
-	bySender bool // or else by the receiver
-	alone    bool // the other end begins only afterwards
+	wait     int  // calls of Gosched before the abort
+	bySender bool // aborted by the sender, else by the receiver
+	alone    bool // the other end begins after the abort
 }
 
-func newAbortion(p place, from, to *end) abortion {
+func newAbortTest(p allocator, from, to *end) abortTest {
 	size := race.Pick(4<<20, 2<<20)
-	return abortion{place: p, from: from, to: to, src: p.alloc(size), dst: p.alloc(size), id: 1 << 40}
+	return abortTest{allocator: p, from: from, to: to, src: p.alloc(size), dst: p.alloc(size), id: 1 << 40}
 }
 
-// run checks that both ends are told, and the memory is left alone from then on.
-func (a *abortion) run() {
+// run aborts the transfer and checks that both ends fail and do not use the memory later.
+func (a *abortTest) run() {
 	a.t.Helper()
 	data := random(a.src.Len(), a.id)
 	a.write(a.src, data)
@@ -160,32 +159,32 @@ func (a *abortion) run() {
 	for _, tr := range all {
 		a.wantAborted(tr, data, a.dst)
 	}
-	a.scribble(a.src)
-	a.scribble(a.dst)
-	linger()
-	wantScribble(a.t, a.place, a.dst)
+	a.poison(a.src)
+	a.poison(a.dst)
+	yield()
+	wantPoison(a.t, a.allocator, a.dst)
 }
 
-// wantAborted waits for a transfer that was aborted, perhaps too late.
-func (a *abortion) wantAborted(tr *transfer, data []byte, dst device.Buffer) {
+// wantAborted waits for an aborted transfer, which may have succeeded before.
+func (a *abortTest) wantAborted(tr *transfer, data []byte, dst device.Buffer) {
 	a.t.Helper()
 	err := tr.wait()
 	if err == nil && tr.what == "recv" {
-		a.want(data, dst, "a tensor that went out in spite of being aborted")
+		a.want(data, dst, "a tensor that was sent before it was aborted")
 	}
 	if err != nil {
 		require.True(a.t, errors.Is(err, errTest) || errors.Is(err, channel.ErrAborted), "%v: %v", tr, err)
 	}
 }
 
-// Both ends abort the same transfer at the same time.
-func abortsCross(t *testing.T, b Backend) {
+// Both ends abort the same transfer concurrently.
+func concurrentAborts(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	a := newAbortion(usual(t, b), connect, listen)
+	a := newAbortTest(defaultAllocator(t, b), connect, listen)
 	src, dst := a.src.Slice(0, 1<<20), a.dst.Slice(0, 1<<20)
 	const rounds = 40
 	for i := range uint64(rounds) {
-		if !race.Takes(int(i), rounds, 3) {
+		if !race.Includes(int(i), rounds, 3) {
 			continue
 		}
 		data := random(src.Len(), i)
@@ -194,10 +193,10 @@ func abortsCross(t *testing.T, b Backend) {
 		for range i * i {
 			runtime.Gosched()
 		}
-		one := patience.Start(func() bool { connect.abort(send.id, errTest); return true })
-		two := patience.Start(func() bool { listen.abort(recv.id, errTest); return true })
-		patience.Finish(t, one)
-		patience.Finish(t, two)
+		one := testwait.Start(func() bool { connect.abort(send.id, errTest); return true })
+		two := testwait.Start(func() bool { listen.abort(recv.id, errTest); return true })
+		testwait.Finish(t, one)
+		testwait.Finish(t, two)
 		a.wantAborted(send, data, dst)
 		a.wantAborted(recv, data, dst)
 		exchange(t, b, listen, connect, 10)

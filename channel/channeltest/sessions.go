@@ -7,48 +7,47 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/framed"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// own is how many streams of its session a native pipe keeps to itself; they are
-// the first.
-const own = 2
+// pipeStreams is the number of streams that a native pipe uses itself. They are opened first.
+const pipeStreams = 2
 
-// sessions are the two ends of the session of a native pipe.
+// sessions are the two ends of a native pipe's session.
 type sessions struct {
 	t               *testing.T
 	connect, listen transport.Session
 }
 
-// newSessions turns a new connection into a session with room for the pipe's
-// streams, for conns of a channel and for bulk.
+// newSessions makes a new connection a session that allows the pipe's streams, conns streams for a
+// channel and one for host memory.
 func newSessions(t *testing.T, b Backend, conns int) sessions {
 	t.Helper()
 	c, l := b.Connect(t)
 	begin := func(conn transport.Conn, client bool) transport.Session {
-		cfg := transport.SessionConfig{Client: client, Streams: own + conns + 1}
+		cfg := transport.SessionConfig{Client: client, Streams: pipeStreams + conns + 1}
 		s, err := conn.(transport.Multiplexer).Multiplex(cfg)
 		require.NoError(t, err)
 		t.Cleanup(func() { s.Close() })
 		return s
 	}
 	s := sessions{t: t, connect: begin(c, true), listen: begin(l, false)}
-	for range own {
+	for range pipeStreams {
 		s.pair(s.connect.Open)
 	}
 	return s
 }
 
-// conn makes both ends of a channel's connection, as a pipe does.
+// conn returns both ends of a connection of the channel.
 func (s sessions) conn() (connect, listen transport.Conn) {
 	s.t.Helper()
 	c, l := s.pair(s.connect.Open)
-	return framed.Over(c), framed.Over(l)
+	return framed.OverStream(c), framed.OverStream(l)
 }
 
-// bulk makes both ends of the stream for host memory: where a pipe has it, or in
-// the session, where a pipe has it whose bulk connection does not come about.
+// bulk returns both ends of the stream for host memory: of the session, if it has one for that or
+// if b.oneSession is set, else of a new connection.
 func (s sessions) bulk(b Backend) (connect, listen transport.Stream) {
 	s.t.Helper()
 	if m, ok := s.connect.(transport.BulkSession); ok {
@@ -65,10 +64,10 @@ func (s sessions) bulk(b Backend) (connect, listen transport.Stream) {
 	return one, other
 }
 
-// pair opens a stream at the one end and takes it at the other.
+// pair opens a stream at one end and accepts it at the other.
 func (s sessions) pair(open func() (transport.Stream, error)) (connect, listen transport.Stream) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(s.t.Context(), testwait.Limit)
 	defer cancel()
 	connect, err := open()
 	require.NoError(s.t, err)
@@ -77,8 +76,7 @@ func (s sessions) pair(open func() (transport.Stream, error)) (connect, listen t
 	return connect, listen
 }
 
-// carriesBulk reports whether all native pipes over connect have their bulk stream
-// in the session.
+// carriesBulk reports whether the sessions over connect have a stream for host memory.
 func carriesBulk(t *testing.T, connect Connect) bool {
 	t.Helper()
 	c, l := connect(t)

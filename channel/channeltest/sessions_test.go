@@ -17,29 +17,29 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// A channel of the native dialect gets streams of a session, as from a pipe, and
-// none of the transport's connections.
+// In the native dialect channels are given streams of a session, and no connection of the
+// transport.
 func TestNativeChannelsGetStreams(t *testing.T) {
-	seen := &onlooker{t: t}
+	recorder := &connRecorder{t: t}
 	channeltest.Run(t, channeltest.Backend{
 		Name:         xth.Name,
-		New:          func(*testing.T) channel.Factory { return watchedFactory{xth.New(), seen} },
-		Connect:      seen.note(channeltest.Over(mem.New(nil), "")),
+		New:          func(*testing.T) channel.Factory { return recordingFactory{xth.New(), recorder} },
+		Connect:      recorder.record(channeltest.Over(mem.New(nil), "")),
 		SkipsAborted: true,
 	})
-	require.Positive(t, seen.streams)
+	require.Positive(t, recorder.streams)
 }
 
-// onlooker knows the connections of a transport.
-type onlooker struct {
+// connRecorder records the connections of a transport.
+type connRecorder struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	conns   []transport.Conn
-	streams int // that channels got
+	streams int // that channels were given
 }
 
-func (o *onlooker) note(connect channeltest.Connect) channeltest.Connect {
+func (o *connRecorder) record(connect channeltest.Connect) channeltest.Connect {
 	return func(t testing.TB) (one, other transport.Conn) {
 		one, other = connect(t)
 		o.mu.Lock()
@@ -49,28 +49,28 @@ func (o *onlooker) note(connect channeltest.Connect) channeltest.Connect {
 	}
 }
 
-// look counts the streams among what a channel of the native dialect got.
-func (o *onlooker) look(got []transport.Conn) {
+// countStreams counts the streams among the connections that a native channel was given.
+func (o *connRecorder) countStreams(got []transport.Conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, c := range got {
 		if slices.Contains(o.conns, c) {
-			o.t.Errorf("a channel got a connection of the transport")
+			o.t.Errorf("a channel was given a connection of the transport")
 		}
-		if reflect.TypeOf(c) == reflect.TypeOf(framed.Over(nil)) {
+		if reflect.TypeOf(c) == reflect.TypeOf(framed.OverStream(nil)) {
 			o.streams++
 		}
 	}
 }
 
-type watchedFactory struct {
+type recordingFactory struct {
 	xth.Factory
-	seen *onlooker
+	recorder *connRecorder
 }
 
-func (f watchedFactory) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
+func (f recordingFactory) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
 	if link.Native {
-		f.seen.look(link.Conns)
+		f.recorder.countStreams(link.Conns)
 	}
 	return f.Factory.New(ctx, link, role)
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// streamCase is a test of the order on streams, with tensors in one place.
+// streamCase is a test of stream order with the memory of one device.
 type streamCase struct {
 	name string
 	test func(t *testing.T, s *streamTest)
 }
 
-// streamTest is what a streamCase works with.
+// streamTest is the environment of a streamCase.
 type streamTest struct {
-	place
+	allocator
 	b               Backend
 	connect, listen *end
 	hold            func(device.Buffer) (release func())
@@ -35,34 +35,34 @@ var streamCases = []streamCase{
 	{"CloseWhileHeld", closeWhileHeld},
 }
 
-// runStreams runs the stream cases in every place with a stream.
+// runStreams runs the stream cases for each kind of memory with a stream.
 func runStreams(t *testing.T, b Backend) {
 	if b.Hold == nil {
 		return
 	}
-	for i, p := range streamPlaces(t, b) {
+	for i, p := range streamAllocators(t, b) {
 		for _, c := range streamCases {
 			t.Run(fmt.Sprintf("Streams/%v/%s", p.device, c.name), func(t *testing.T) {
-				b := b.watched(t)
-				p := streamPlaces(t, b)[i]
-				s := &streamTest{place: p, b: b}
+				b := b.withTimeout(t)
+				p := streamAllocators(t, b)[i]
+				s := &streamTest{allocator: p, b: b}
 				s.connect, s.listen = open(t, b)
 				s.hold = func(m device.Buffer) func() { return b.Hold(m.Stream()) }
 				c.test(t, s)
 			})
 		}
 	}
-	t.Run("Streams/BetweenDevices", func(t *testing.T) { betweenDevices(t, b.watched(t)) })
+	t.Run("Streams/BetweenDevices", func(t *testing.T) { betweenDevices(t, b.withTimeout(t)) })
 }
 
-// streamPlaces lists the places with a stream. Host memory counts as such if
-// some kind can make a stream for it.
-func streamPlaces(t *testing.T, b Backend) []place {
+// streamAllocators returns the allocators whose memory has a stream. Host memory has one if a
+// device kind can create it.
+func streamAllocators(t *testing.T, b Backend) []allocator {
 	t.Helper()
-	var out []place
-	for _, p := range places(t, b) {
+	var out []allocator
+	for _, p := range allocators(t, b) {
 		if p.device == device.CPU() && len(b.Kinds) > 0 {
-			p.streams, p.on = b.Kinds[0], b.Kinds[0].Devices()[0]
+			p.streams, p.streamDevice = b.Kinds[0], b.Kinds[0].Devices()[0]
 		}
 		if p.device != device.CPU() || p.streams != nil {
 			out = append(out, p)
@@ -71,31 +71,30 @@ func streamPlaces(t *testing.T, b Backend) []place {
 	return out
 }
 
-// The sender's stream is busy when Send is called: what goes out is the value
-// written by that work. done may come before the work has run, and then the
-// bytes must not have been read yet.
+// Send is called while the stream of its memory is held. The value that work on the stream writes
+// later must be sent, even if done is called before.
 func senderWaitsForItsStream(t *testing.T, s *streamTest) {
 	early, final := random(1000, 1), random(1000, 2)
-	src, dst := s.holding(early), s.alloc(1000)
+	src, dst := s.allocWith(early), s.alloc(1000)
 	release := s.hold(src)
 	s.write(src, final)
 	send, recv := s.connect.send(src), s.listen.recv(dst)
-	linger()
+	yield()
 	release()
 	wantOK(send, recv)
 	s.want(final, dst, "the value written by work on the stream")
 }
 
-// The receiver's stream is busy with work that reads the old contents when Recv
-// is called: the peer's bytes come behind that.
+// Recv is called while work that reads the old contents is pending on the stream. The received
+// bytes must be written after that work.
 func receiverWaitsForItsStream(t *testing.T, s *streamTest) {
 	before, sent := random(1000, 1), random(1000, 2)
-	dst := s.holding(before)
+	dst := s.allocWith(before)
 	release := s.hold(dst)
 	seen := s.snapshot(dst)
 	recv := s.listen.recv(dst)
-	send := s.connect.send(s.holding(sent))
-	linger()
+	send := s.connect.send(s.allocWith(sent))
+	yield()
 	release()
 	wantOK(recv, send)
 	after := s.snapshot(dst)
@@ -104,43 +103,42 @@ func receiverWaitsForItsStream(t *testing.T, s *streamTest) {
 	wantBytes(t, sent, after, "what later work on the stream reads")
 }
 
-// Once done has come, work on the stream may overwrite the source: it is
-// ordered behind the channel's reading. The same goes for the target.
+// After done, work on the stream may overwrite the memory: it is ordered after the channel's use of
+// it, at both ends.
 func memoryIsReusedOnTheStream(t *testing.T, s *streamTest) {
 	src, dst := s.alloc(5000), s.alloc(5000)
 	for i := range uint64(20) {
 		s.write(src, random(5000, i))
 		send, recv := s.connect.send(src), s.listen.recv(dst)
 		wantOK(send)
-		s.scribble(src)
+		s.poison(src)
 		wantOK(recv)
 		got := s.snapshot(dst)
-		s.scribble(dst)
+		s.poison(dst)
 		require.NoError(t, dst.Stream().Synchronize(t.Context()))
 		wantBytes(t, random(5000, i), got, "tensor")
 	}
 }
 
-// Each tensor has a stream of its own on either end, and all are held. They are
-// released in the order of the tensors, receivers first, then the other way
-// round.
+// Each tensor has its own stream at each end, and all are held. They are released in the order of
+// the tensors, receivers first, and in reverse order.
 func streamsAreReleasedInAnyOrder(t *testing.T, s *streamTest) {
-	for _, youngestFirst := range []bool{false, true} {
-		releases, check := tenHeld(t, s)
-		if youngestFirst {
+	for _, reversed := range []bool{false, true} {
+		releases, check := beginTenHeld(t, s)
+		if reversed {
 			slices.Reverse(releases)
 		}
 		for _, release := range releases {
 			release()
-			linger()
+			yield()
 		}
 		check()
 	}
 }
 
-// tenHeld begins ten transfers between streams that are held, and returns how
-// to let each stream go and how to check the outcome.
-func tenHeld(t *testing.T, s *streamTest) (releases []func(), check func()) {
+// beginTenHeld begins ten transfers between held streams. It returns the functions that release the
+// streams and one that checks the outcome.
+func beginTenHeld(t *testing.T, s *streamTest) (releases []func(), check func()) {
 	t.Helper()
 	var all []*transfer
 	var targets []device.Buffer
@@ -163,29 +161,29 @@ func tenHeld(t *testing.T, s *streamTest) (releases []func(), check func()) {
 	}
 }
 
-// A tensor may be part of a larger allocation, on either side.
+// A tensor may be a slice of a larger allocation at either end.
 func offsetWithinAnAllocation(t *testing.T, s *streamTest) {
 	const size, off, n = 1024, 128, 500
 	data := random(size, 1)
-	src, dst := s.holding(data), s.alloc(size)
-	s.scribble(dst)
+	src, dst := s.allocWith(data), s.alloc(size)
+	s.poison(dst)
 	wantOK(s.connect.send(src.Slice(off, n)), s.listen.recv(dst.Slice(2*off, n)))
 	got := s.read(dst)
 	wantBytes(t, data[off:off+n], got[2*off:2*off+n], "tensor")
 	for i, c := range got {
 		inside := i >= 2*off && i < 2*off+n
-		require.True(t, inside || c == scribbled, "byte %d beside the tensor", i)
+		require.True(t, inside || c == poisonByte, "byte %d outside of the tensor", i)
 	}
 }
 
-// Many tensors both ways, from and into streams with work.
+// Many tensors are sent in both directions between streams with pending work.
 func bothWaysOnStreams(t *testing.T, s *streamTest) {
 	var all []*transfer
 	var targets []device.Buffer
 	for i := range uint64(20) {
 		for _, e := range [][2]*end{{s.connect, s.listen}, {s.listen, s.connect}} {
 			dst := s.alloc(10_000)
-			all = append(all, e[0].send(s.holding(random(10_000, i))), e[1].recv(dst))
+			all = append(all, e[0].send(s.allocWith(random(10_000, i))), e[1].recv(dst))
 			targets = append(targets, dst)
 		}
 	}
@@ -195,8 +193,8 @@ func bothWaysOnStreams(t *testing.T, s *streamTest) {
 	}
 }
 
-// Giving up does not wait for work that may never come. A channel that has
-// done everything with enqueueing may say nil.
+// Abort does not wait for pending work. done may report success if the channel has already enqueued
+// all its work.
 func abortWhileHeld(t *testing.T, s *streamTest) {
 	src, dst := s.alloc(1000), s.alloc(1000)
 	defer s.hold(src)()
@@ -222,21 +220,20 @@ func closeWhileHeld(t *testing.T, s *streamTest) {
 	s.listen.close(errTest)
 }
 
-// Every device of one end to every device of the other that its descriptors
-// allow.
+// Tensors are sent between all pairs of devices that the descriptors allow.
 func betweenDevices(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	f := b.New(t)
 	descriptors := f.DeviceDescriptors()
-	for _, from := range places(t, b) {
-		for _, to := range places(t, b) {
+	for _, from := range allocators(t, b) {
+		for _, to := range allocators(t, b) {
 			if !f.CanCommunicate(descriptors[from.device], descriptors[to.device]) {
 				continue
 			}
 			for i, e := range [][2]*end{{connect, listen}, {listen, connect}} {
 				data := random(3000, uint64(i))
 				dst := to.alloc(len(data))
-				wantOK(e[0].send(from.holding(data)), e[1].recv(dst))
+				wantOK(e[0].send(from.allocWith(data)), e[1].recv(dst))
 				to.want(data, dst, fmt.Sprint(from.device, " to ", to.device))
 			}
 		}

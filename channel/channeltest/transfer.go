@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 )
 
 var transferCases = []testCase{
@@ -23,11 +23,11 @@ var transferCases = []testCase{
 
 	{"Large", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
-		large := race.Pick(64<<20, 16<<20) // takes every path for large tensors many times over
-		there := begin(t, b, connect, listen, large)
-		back := begin(t, b, listen, connect, large)
-		there()
-		back()
+		large := race.Pick(64<<20, 16<<20) // many chunks on every path
+		checkForward := begin(t, b, connect, listen, large)
+		checkReverse := begin(t, b, listen, connect, large)
+		checkForward()
+		checkReverse()
 	}},
 
 	{"ManyBothWays", func(t *testing.T, b Backend) {
@@ -40,20 +40,20 @@ var transferCases = []testCase{
 				sizes[i] = 300_000
 			}
 		}
-		there := begin(t, b, connect, listen, sizes...)
-		back := begin(t, b, listen, connect, sizes...)
-		there()
-		back()
+		checkForward := begin(t, b, connect, listen, sizes...)
+		checkReverse := begin(t, b, listen, connect, sizes...)
+		checkForward()
+		checkReverse()
 	}},
 
 	{"RecvBeforeSend", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
-		p := usual(t, b)
+		p := defaultAllocator(t, b)
 		dst := p.alloc(1000)
 		recv := listen.recv(dst)
-		linger()
+		yield()
 		require.False(t, recv.isDone())
-		wantOK(connect.send(p.holding(random(1000, 1))), recv)
+		wantOK(connect.send(p.allocWith(random(1000, 1))), recv)
 		p.want(random(1000, 1), dst, "tensor")
 	}},
 
@@ -70,26 +70,25 @@ var transferCases = []testCase{
 	{"EmptyPutsNothingOnTheWire", emptyPutsNothingOnTheWire},
 }
 
-// The sender overwrites its memory as soon as it may, so that a channel that
-// reads it later delivers the wrong bytes.
+// The sender overwrites its memory directly after done. The old contents must arrive.
 func memoryIsFreeAfterDone(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
-	p := usual(t, b)
+	p := defaultAllocator(t, b)
 	src, dst := p.alloc(5000), p.alloc(5000)
 	for i := range uint64(50) {
 		p.write(src, random(5000, i))
 		recv := listen.recv(dst)
 		wantOK(connect.send(src))
-		p.scribble(src)
+		p.poison(src)
 		wantOK(recv)
 		p.want(random(5000, i), dst, "tensor")
-		p.scribble(dst)
+		p.poison(dst)
 	}
 }
 
-// Host memory in pieces, of other sizes on the two ends.
+// Host memory in several segments, different ones at the two ends.
 func segments(t *testing.T, b Backend) {
-	p := usual(t, b)
+	p := defaultAllocator(t, b)
 	if p.device != device.CPU() {
 		t.Skip("the channel does not serve host memory")
 	}
@@ -109,7 +108,7 @@ func segments(t *testing.T, b Backend) {
 	p.want(data, dst, "one byte each")
 }
 
-// split cuts data into pieces of these sizes and the rest.
+// split divides data into pieces of these sizes and the remaining bytes.
 func split(data []byte, sizes []int) [][]byte {
 	var out [][]byte
 	for _, n := range sizes {
@@ -119,7 +118,7 @@ func split(data []byte, sizes []int) [][]byte {
 	return append(out, data)
 }
 
-// Peers of another make do not expect anything for an empty tensor.
+// Other implementations expect no bytes for an empty tensor.
 func emptyPutsNothingOnTheWire(t *testing.T, b Backend) {
 	written := func(sizes ...int) (frames, bytes int64) {
 		near, far := connections(t, b)

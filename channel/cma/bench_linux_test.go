@@ -16,12 +16,12 @@ import (
 func TestSteadyFlowAllocatesNothing(t *testing.T) {
 	move := channeltest.NewMover(t, func() channel.Factory { return cma.New(cma.Options{}) }, channeltest.Over(mem.New(nil), ""), 8)
 	for range 100 {
-		move() // memory of queues and scratch comes in the beginning
+		move() // the first transfers allocate queues and buffers
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, move))
 }
 
-// receiver takes tensors from a source into a few pieces of memory in turn.
+// receiver receives tensors from a source into a few buffers in turn.
 type receiver struct {
 	ch   channel.Channel
 	dst  [inFlight][]byte
@@ -47,7 +47,7 @@ func (r *receiver) recv() {
 	r.next++
 }
 
-// take waits for the oldest tensor, and asks for another in its place.
+// take waits for the oldest tensor, and requests another into its memory.
 func (r *receiver) take(t testing.TB) {
 	if err := <-r.done[r.next%inFlight]; err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func (r *receiver) take(t testing.TB) {
 	r.recv()
 }
 
-// Another process sends tensors that are small, large and larger.
+// Another process sends small, large and very large tensors.
 func TestSecondProcess(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		for _, size := range []int{1, 100_000, 5<<20 + 1} {
@@ -73,8 +73,8 @@ func TestSecondProcess(t *testing.T) {
 	}
 }
 
-// BenchmarkOneWay moves tensors from another process, eight in flight, beside
-// plain copies of as many bytes in this one.
+// BenchmarkOneWay moves tensors from another process, eight in progress, and for comparison copies as
+// many bytes within this process.
 func BenchmarkOneWay(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20, 16 << 20, 64 << 20} {
 		b.Run(fmt.Sprintf("memcpy/%dKiB", size>>10), func(b *testing.B) { benchmarkMemcpy(b, size) })

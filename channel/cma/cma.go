@@ -1,95 +1,92 @@
-// Package cma is the channel between two processes of one machine that copies a
-// tensor straight from the sender's memory into the receiver's, once, with
-// process_vm_readv ("cross memory attach"). It works on Linux, between processes
-// of the same user that the system lets read each other.
+// Package cma is the channel between two processes of one machine that copies a tensor once, directly
+// from the sender's memory into the receiver's, with process_vm_readv ("cross memory attach"). It works
+// on Linux, between processes of the same user that the system permits to read each other's memory.
 //
-// In the compatible dialect its frames are those of TensorPipe's channel "cma".
-// Over the first of two connections the sender announces each tensor by its
-// process id and address, in the order of the messages; over the second, in the
-// other direction, an empty frame says that it has been copied, and that is when
-// the sender's done is called. That form has no word for a tensor that was given
-// up, or of which the memory lies in pieces: an Abort closes the channel, and
-// pieces are first gathered, up to [MaxGather].
+// In the compatible dialect its frames are those of TensorPipe's channel "cma". On the first of two
+// connections the sender announces each tensor by its process id and address, in the order of the
+// messages. On the second one the receiver replies with an empty frame after it has copied the tensor;
+// the sender then calls done. This wire form can neither cancel a tensor nor describe memory in several
+// pieces: an Abort closes the channel, and pieces are first gathered, up to [MaxGather].
 //
-// In the native dialect one stream carries offers, with the id of the transfer
-// and a list of pieces, and what was copied or withdrawn; see frame.go. Transfers
-// are copied in any order. A sender that gives up takes its memory back at once:
-// with each offer goes the address of a word that says whether it still holds.
-// The receiver reads the word after the tensor, and throws away what it has read
-// if the word has changed.
+// In the native dialect one stream carries descriptions, each with the id of a transfer and a list of
+// pieces, and reports of copied and revoked tensors; see native_frame.go. Tensors are copied in any
+// order. A sender that aborts may reuse its memory at once: each description has the address of a
+// validity word in the sender's memory. The receiver reads this word after it has copied the tensor,
+// and discards the copy if the word has changed.
 //
-// Large tensors are copied in chunks, by several goroutines at once and by turns
-// with others that wait. Nothing can interrupt the system call that copies: where
-// the peer's memory keeps it waiting, as memory that a process of its serves may, that
-// tensor waits, and Close of the channel. The channel's other tensors go on as long as
-// one of the Workers is left, which all channels of a factory share but for one that each
-// has for itself; in the compatible dialect, where each tensor has its turn, those behind
-// it wait too. Other channels go on.
+// Large tensors are copied in chunks by several goroutines, which take chunks of different tensors in
+// turn. Nothing can interrupt the system call that copies. If the peer's memory blocks it, which
+// happens for example with memory that a user-space process serves, this tensor waits, and so does
+// Close of the channel. The other tensors of the channel continue while one of the Workers is left; all
+// channels of a factory share these, except one that each channel has to itself. In the compatible
+// dialect, where tensors are copied in order, later tensors wait too. Other channels continue.
 //
-// # Who may read whom
+// # Permission
 //
-// That two processes have equal device descriptors does not mean that they can
-// read each other: security modules, a process that is not dumpable or a filter
-// of system calls may be in the way. Ends of this library therefore try it when
-// a pipe is opened, see [channel.Prober].
+// Two processes with equal device descriptors may still be unable to read each other: security modules,
+// a process that is not dumpable, or a system call filter may prevent it. Ends of this library
+// therefore test it while a pipe is being opened, see [channel.Prober].
 //
-// An end reads one process: that which was tried, and which the kernel names where
-// the transport can tell ([transport.Identified]). With a peer of which neither is
-// known it is the one that the first offer names.
+// An end reads only one process: the one that was probed, which must be the one that the kernel reports
+// if the transport knows it ([transport.Identified]). If neither is known it is the process that the
+// first description names.
 package cma
 
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"runtime"
+	"strconv"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // Name is the channel's name in TensorPipe's handshake.
 const Name = "cma"
 
-// MaxGather is the size of a tensor, in bytes, that may be copied together at
-// the sender because its memory lies in more pieces than an announcement has
-// room for: one in the compatible dialect, 4096 in the native one. The Send of a
-// larger one fails with [ErrScattered]. A pipe in the compatible dialect refuses a
-// message with such a tensor.
+// MaxGather is the maximum size in bytes of a tensor that the sender gathers into one buffer because
+// its memory consists of more pieces than an announcement can list: one in the compatible dialect, 4096
+// in the native one. The Send of a larger one fails with [ErrScattered]. A pipe in the compatible
+// dialect rejects a message with such a tensor.
 const MaxGather = 64 << 20
 
-// maxWorkers is as many goroutines as copy at once unless told otherwise: a few
-// cores can read as fast as the memory delivers.
+// maxWorkers is the default limit of concurrent copies: a few cores saturate the memory bandwidth.
 const maxWorkers = 4
 
-// Options configure a factory. The zero value is what most programs want.
+// Options configure a factory. The zero value suits most programs.
 type Options struct {
-	// Workers is the number of cores, at most, that copy at the same time for a
-	// channel, where a further one copies enough to be worth its processor. All
-	// channels of the factory share them but for one: with several at work there
-	// is one core more for each further one, so that none waits for another's
-	// peer. Default: all cores, but not more than four.
+	// Workers is the maximum number of cores that copy concurrently for one channel; fewer copy if a
+	// further core would add little throughput. All channels of the factory share these workers, except
+	// one that each channel has to itself, so that no channel waits for the peer of another. With
+	// several active channels one more core may be used for each further channel. Default: all cores,
+	// at most four.
 	Workers int
 
-	// AllowAnyTracer matters where the security module Yama has ptrace_scope 1,
-	// which many distributions set. There a process may be read only by its
-	// ancestors, and by those that it names. With AllowAnyTracer this process
-	// names all (PR_SET_PTRACER_ANY), as TensorPipe does: every process of the
-	// same user can then read and change its memory, and trace it, as if Yama
-	// were not there. Without it the channel is not viable under that scope.
+	// AllowAnyTracer is for systems where the security module Yama sets ptrace_scope to 1, as many
+	// distributions do. A process can then be read only by its ancestors and by processes that it
+	// names. With AllowAnyTracer this process names all processes (PR_SET_PTRACER_ANY), as TensorPipe
+	// does: every process of the same user can then read and change its memory, and trace it, as if
+	// Yama were disabled. Without it the channel is not viable under that scope.
 	AllowAnyTracer bool
 
-	// Root is a directory below which the files of /proc and /sys about
-	// security modules are looked for. It is for tests that simulate another
-	// machine; empty stands for the real one.
+	// Root is the directory below which the files of /proc and /sys about security modules are read. It
+	// is for tests that simulate another machine; empty stands for the real root.
 	Root string
 }
 
-// Factory makes channels; see [New].
+// Factory creates channels; see [New].
 type Factory struct {
+	// viable determines descriptor at the first call. It returns nil, or why the channel does not work
+	// in this process.
 	viable     func() error
-	descriptor string        // valid once viable has said yes
-	slots      chan struct{} // shared by all channels, see crew
+	descriptor string        // valid after viable has returned nil
+	slots      chan struct{} // shared by all channels, see copyPool
 }
 
 var (
@@ -97,23 +94,25 @@ var (
 	_ channel.Prober  = (*Factory)(nil)
 )
 
-// New returns a factory.
+// New returns a factory with these options. It tests the system only when Viable, or a method that
+// needs the result, is first called.
 func New(o Options) *Factory {
 	workers := cmp.Or(o.Workers, min(runtime.NumCPU(), maxWorkers))
 	f := &Factory{slots: make(chan struct{}, max(workers-1, 0))}
 	f.viable = probe.Once(Name, func() (err error) {
-		f.descriptor, err = describe(o)
+		f.descriptor, err = deviceDescriptor(o)
 		return err
 	})
 	return f
 }
 
-// Viable says why not where processes cannot read each other's memory, as far as
-// one process alone can tell.
+// Viable returns an error that matches [transport.ErrNotSupported] if processes of this system cannot
+// read each other's memory, as far as one process alone can determine, and otherwise nil. The system
+// is tested at the first call only.
 func (f *Factory) Viable() error { return f.viable() }
 
-// DeviceDescriptors names cpu:0, and which processes this one may hope to read:
-// those with the same text. It is what TensorPipe makes of the same facts.
+// DeviceDescriptors returns the descriptor of cpu:0, or nil if the channel is not viable. Processes
+// with equal descriptors can probably read each other; the form is that of TensorPipe.
 func (f *Factory) DeviceDescriptors() map[device.Device]string {
 	if f.Viable() != nil {
 		return nil
@@ -121,11 +120,11 @@ func (f *Factory) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{device.CPU(): f.descriptor}
 }
 
-// CanCommunicate reports whether the two processes run under the same kernel,
-// in the same namespaces, for the same user and with the same rights.
+// CanCommunicate reports whether the descriptors are equal: both processes run under the same kernel,
+// in the same namespaces, as the same user and with the same capabilities.
 func (f *Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections is 2 in the compatible dialect, 1 in the native one.
+// Connections returns 2 for the compatible dialect and 1 for the native one.
 func (f *Factory) Connections(native bool) int {
 	if native {
 		return 1
@@ -133,12 +132,16 @@ func (f *Factory) Connections(native bool) int {
 	return 2
 }
 
-// New makes one end of a channel. It does not wait for the peer.
+// New creates one end of a channel. It does not wait for the peer. The end owns the connections of
+// link; if New fails it has closed them, and the error is a [*channel.Error].
 func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, f.Connections(link.Native))
 	process := 0
 	if err == nil {
-		if process, err = f.admit(link); err != nil {
+		if err = f.Viable(); err == nil {
+			process, err = peerProcess(link)
+		}
+		if err != nil {
 			_ = channel.CloseLink(link)
 		}
 	}
@@ -151,10 +154,51 @@ func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (cha
 	return newEnd(link, process, f.slots), nil
 }
 
-// admit returns the process that is to be read, 0 if it is not known yet.
-func (f *Factory) admit(link channel.Link) (process int, err error) {
-	if err := f.Viable(); err != nil {
-		return 0, err
+// ErrScattered is the error of a Send whose memory consists of too many pieces and is too large to be
+// gathered, see [MaxGather]. In the compatible dialect it closes the channel.
+var ErrScattered = errors.New("too large a tensor in too many pieces: give it as fewer pieces")
+
+// ReadError reports that the memory of another process could not be read. Err is the system's error:
+// EPERM if it is forbidden, ENOSYS if a filter rejects the call, EFAULT if memory is not mapped in
+// either process, ESRCH if the process does not exist. Errors of transfers also match
+// [channel.ErrForbidden] or [channel.ErrCopy], except for ESRCH.
+type ReadError struct {
+	PID int
+	Err error
+}
+
+func (e *ReadError) Error() string {
+	return "read the memory of process " + strconv.Itoa(e.PID) + ": " + e.Err.Error()
+}
+
+// Unwrap returns the system's error.
+func (e *ReadError) Unwrap() error { return e.Err }
+
+// wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and the
+// peer. An invalid frame also matches channel.ErrProtocol. A failed read also matches
+// channel.ErrForbidden or channel.ErrCopy, unless the process does not exist any more.
+func wrapError(peer string, err error) error {
+	var read *ReadError
+	switch {
+	case errors.Is(err, transport.ErrFrame):
+		err = protocolError("%w", err)
+	case errors.As(err, &read) && !noSuchProcess(err):
+		err = fmt.Errorf("%w: %w", read.kind(), err)
 	}
-	return peerProcess(link)
+	return &channel.Error{Channel: Name, Peer: peer, Err: err}
+}
+
+// kind returns channel.ErrForbidden if the system forbids the read, and otherwise channel.ErrCopy: the
+// memory cannot be copied.
+func (e *ReadError) kind() error {
+	if errors.Is(e, fs.ErrPermission) || errors.Is(e, errors.ErrUnsupported) {
+		return channel.ErrForbidden
+	}
+	return channel.ErrCopy
+}
+
+// protocolError returns an error about a violation of the protocol by the peer. It matches
+// channel.ErrProtocol.
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{channel.ErrProtocol}, args...)...)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// transports are those that the channel is tested on.
+// transports lists the transports on which the channel is tested.
 var transports = []struct {
 	name string
 	mk   func() transport.Transport
@@ -34,7 +34,7 @@ func viable(t testing.TB, tr transport.Transport) transport.Transport {
 	return tr
 }
 
-// A process can read itself as it reads another one.
+// A process can read its own memory in the same way as that of another.
 func TestParity(t *testing.T) {
 	kind := delayed.New("late", 1)
 	t.Cleanup(kind.Close)

@@ -15,14 +15,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// open makes one end over conns, and returns what Broken is told. One connection
-// means the native dialect.
+// open creates one end over conns, and returns the errors passed to Broken. One connection means the
+// native dialect.
 func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	return openLink(t, channel.Link{Conns: conns})
 }
 
-// openLink is open with more than connections.
+// openLink creates one end over link.
 func openLink(t *testing.T, link channel.Link) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
@@ -53,7 +53,7 @@ func alone(t *testing.T, native bool) (ch channel.Channel, broken <-chan error, 
 	return ch, broken, far
 }
 
-// pair makes both ends of a channel.
+// pair creates both ends of a channel.
 func pair(t *testing.T, native bool) (from, to channel.Channel, fromBroken, toBroken <-chan error) {
 	t.Helper()
 	near, far := connections(t, native)
@@ -62,7 +62,7 @@ func pair(t *testing.T, native bool) (from, to channel.Channel, fromBroken, toBr
 	return from, to, fromBroken, toBroken
 }
 
-// result returns a done and where its error arrives.
+// result returns a done function and the channel that receives its error.
 func result() (done func(error), err <-chan error) {
 	ch := make(chan error, 1)
 	return func(err error) { ch <- err }, ch
@@ -84,13 +84,13 @@ func write(t *testing.T, c transport.Conn, frame []byte) {
 
 func address(p []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&p[0]))) }
 
-// announcement is what an end of the compatible dialect writes.
+// announcement returns a frame of the compatible dialect.
 func announcement(pid int, address uint64) []byte {
 	text := binary.LittleEndian.AppendUint32([]byte{0xb9, 2, 0x82}, uint32(pid))
 	return binary.LittleEndian.AppendUint64(append(text, 0x83), address)
 }
 
-// head and offer are frames of the native dialect.
+// head and offer return frames of the native dialect: one without pieces, and a description.
 func head(kind byte, pid int, id uint64) []byte {
 	text := binary.LittleEndian.AppendUint32([]byte{kind, 0, 0, 0}, uint32(pid))
 	return binary.LittleEndian.AppendUint64(text, id)

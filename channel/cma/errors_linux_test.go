@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// What a read fails for is told by kind, and the system's reason stays with it. Of a
-// process that is not there more is not said: its connections end, too.
+// Read errors match a class of package channel, and keep the system's error. ESRCH has no class, since
+// the connections to such a process end too.
 func TestKindsOfReadErrors(t *testing.T) {
 	for reason, want := range map[error]error{
 		syscall.EPERM:    channel.ErrForbidden,
@@ -24,7 +24,7 @@ func TestKindsOfReadErrors(t *testing.T) {
 		io.ErrNoProgress: channel.ErrCopy,
 		syscall.ESRCH:    nil,
 	} {
-		err := explain("worker1", fmt.Errorf("tensor 3: %w", &ReadError{PID: 1, Err: reason}))
+		err := wrapError("worker1", fmt.Errorf("tensor 3: %w", &ReadError{PID: 1, Err: reason}))
 		require.ErrorIs(t, err, reason)
 		for _, kind := range []error{channel.ErrForbidden, channel.ErrCopy} {
 			if kind == want {

@@ -19,8 +19,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The frames are those of the capture of TensorPipe: this process and an address,
-// and nothing for an empty tensor.
+// The frames equal those recorded from TensorPipe: this process and an address, and no frame for an
+// empty tensor.
 func TestAnnouncement(t *testing.T) {
 	ch, _, far := alone(t, false)
 	first, second := []byte("first"), []byte("second")
@@ -33,7 +33,7 @@ func TestAnnouncement(t *testing.T) {
 	}
 }
 
-// One process serves a channel, and no address makes more than an error.
+// A peer is one process, and no address causes more than an error.
 func TestHostileAnnouncements(t *testing.T) {
 	own := []byte("12345678")
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestHostileAnnouncements(t *testing.T) {
 	}
 }
 
-// A completion that nothing was announced for, or that has a body.
+// A completion without an announced tensor, or with a body, is rejected.
 func TestHostileCompletions(t *testing.T) {
 	for _, frame := range []transport.Frame{{}, {[]byte("!")}} {
 		ch, broken, far := alone(t, false)
@@ -73,8 +73,8 @@ func TestHostileCompletions(t *testing.T) {
 	}
 }
 
-// Offers that break the protocol end the channel.
-func TestHostileOffers(t *testing.T) {
+// Descriptions that violate the protocol end the channel.
+func TestHostileDescriptions(t *testing.T) {
 	own, me := make([]byte, 100), os.Getpid()
 	valid := func(id uint64) []byte { return offer(me, id, address(own), 1, address(own), 100) }
 	for _, c := range []struct {
@@ -83,11 +83,11 @@ func TestHostileOffers(t *testing.T) {
 		says   string
 	}{
 		{"unknown kind", [][]byte{head(9, 0, 7)}, "a frame of kind 9"},
-		{"twice", [][]byte{valid(8), valid(8)}, "on offer twice"},
+		{"twice", [][]byte{valid(8), valid(8)}, "described twice"},
 		{"two processes", [][]byte{valid(8), offer(1, 9, 1, 1, 1, 1)}, "by process"},
 		{"too long", [][]byte{offer(me, 7, 1, 1, address(own), 101)}, "peer sends 101 bytes where 100"},
 		{"too short", [][]byte{offer(me, 7, 1, 1, address(own), 99)}, "peer sends 99 bytes where 100"},
-		{"copied without an offer", [][]byte{head(3, 0, 70)}, "not on offer"},
+		{"copied without a description", [][]byte{head(3, 0, 70)}, "not described"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			kind := delayed.New("late", 1)
@@ -111,8 +111,8 @@ func TestHostileOffers(t *testing.T) {
 	}
 }
 
-// More on offer than any pipe has.
-func TestTooManyOffers(t *testing.T) {
+// The number of described pieces is bounded.
+func TestTooManyDescriptions(t *testing.T) {
 	ch, broken, far := alone(t, true)
 	text := offer(os.Getpid(), 0, 8, 1)
 	for range 4096 {
@@ -128,17 +128,17 @@ func TestTooManyOffers(t *testing.T) {
 	require.NoError(t, ch.Close(nil))
 }
 
-// An offer that does not hold, or whose memory is not there any more, is not taken
-// for a tensor: the receiver waits until it is told.
-func TestOfferThatDoesNotHold(t *testing.T) {
-	own, word := []byte("12345678"), make([]byte, 8)
-	binary.NativeEndian.PutUint64(word, 5)
+// If the validity word has changed, or is not mapped any more, the copy is discarded and the receiver
+// waits for an Abort.
+func TestRevokedDescription(t *testing.T) {
+	own, validity := []byte("12345678"), make([]byte, 8)
+	binary.NativeEndian.PutUint64(validity, 5)
 	me := os.Getpid()
 	for name, frame := range map[string][]byte{
-		"another word":          offer(me, 7, address(word), 6, address(own), 8),
+		"another word":          offer(me, 7, address(validity), 6, address(own), 8),
 		"word unmapped":         offer(me, 7, 8, 5, address(own), 8),
 		"memory and word gone":  offer(me, 7, 8, 5, 8, 8),
-		"memory gone, and word": offer(me, 7, address(word), 6, 8, 8),
+		"memory gone, and word": offer(me, 7, address(validity), 6, 8, 8),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ch, broken, far := alone(t, true)
@@ -148,7 +148,7 @@ func TestOfferThatDoesNotHold(t *testing.T) {
 			dst := make([]byte, 8)
 			next, nextErr := result()
 			ch.Recv(8, device.Bytes(dst), next)
-			write(t, far[0], offer(me, 8, address(word), 5, address(own), 8))
+			write(t, far[0], offer(me, 8, address(validity), 5, address(own), 8))
 			require.NoError(t, <-nextErr)
 			require.Equal(t, own, dst)
 			require.Equal(t, head(3, 0, 8), readFrame(t, far[0]), "the only one that was copied")
@@ -160,15 +160,15 @@ func TestOfferThatDoesNotHold(t *testing.T) {
 	}
 }
 
-// Memory that is on offer and not there fails that one tensor.
-func TestOfferOfNoMemory(t *testing.T) {
+// A description of memory that is not mapped fails one transfer.
+func TestDescriptionOfUnmappedMemory(t *testing.T) {
 	ch, broken, far := alone(t, true)
-	word := []byte{5, 5, 5, 5, 5, 5, 5, 5}
-	value := binary.NativeEndian.Uint64(word)
+	validity := []byte{5, 5, 5, 5, 5, 5, 5, 5}
+	validValue := binary.NativeEndian.Uint64(validity)
 	for id, size := range []int{8, 1 << 20} {
 		done, err := result()
 		ch.Recv(uint64(id), device.Bytes(make([]byte, size)), done)
-		write(t, far[0], offer(os.Getpid(), uint64(id), address(word), value, 8, uint64(size)))
+		write(t, far[0], offer(os.Getpid(), uint64(id), address(validity), validValue, 8, uint64(size)))
 		var fault *cma.ReadError
 		require.ErrorAs(t, <-err, &fault)
 		require.ErrorIs(t, fault, syscall.EFAULT)
@@ -176,8 +176,8 @@ func TestOfferOfNoMemory(t *testing.T) {
 	require.Empty(t, broken)
 }
 
-// A process that has gone is a lost peer.
-func TestOfferOfNoProcess(t *testing.T) {
+// A process that does not exist any more counts as a lost peer.
+func TestDescriptionOfMissingProcess(t *testing.T) {
 	ch, broken, far := alone(t, true)
 	done, err := result()
 	ch.Recv(7, device.Bytes(make([]byte, 8)), done)
@@ -186,8 +186,7 @@ func TestOfferOfNoProcess(t *testing.T) {
 	require.ErrorIs(t, <-broken, syscall.ESRCH)
 }
 
-// Memory in many pieces is gathered where an announcement has no room for them,
-// as far as that goes.
+// Memory in too many pieces for an announcement is gathered, up to MaxGather.
 func TestPieces(t *testing.T) {
 	data := bytes.Repeat([]byte("tensor"), 2000)
 	pieces := func() (out [][]byte) {
@@ -219,8 +218,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// Memory that cannot be had ends a compatible channel, and in the native dialect
-// fails at its end alone.
+// A tensor whose memory cannot be used ends a compatible channel; in the native dialect it fails at its
+// own end.
 func TestMemoryThatCannotBeUsed(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)

@@ -15,12 +15,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// sourceVar tells a process that it is a source, and how.
+// sourceVar makes a process a source, with its parameters.
 const sourceVar = "CMA_TEST_SOURCE"
 
 func TestMain(m *testing.M) {
@@ -33,11 +33,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// inFlight is the number of tensors that a source has on offer at the same time.
+// inFlight is the number of tensors that a source sends concurrently.
 const inFlight = 8
 
-// source sends the same tensor again and again, to the listener at an address,
-// until nobody wants it any more.
+// source sends the same tensor repeatedly to the listener at an address, until the connection ends.
 func source(how string) error {
 	var addr, pages string
 	var native bool
@@ -74,8 +73,7 @@ func source(how string) error {
 	return ch.Close(nil)
 }
 
-// allocate returns memory that has been written to: from the heap, or made of
-// huge pages.
+// allocate returns memory that has been written to, from the heap or in huge pages.
 func allocate(size int, pages string) ([]byte, error) {
 	memory := make([]byte, size)
 	if pages == "huge" {
@@ -95,14 +93,13 @@ func allocate(size int, pages string) ([]byte, error) {
 	return memory, nil
 }
 
-// fromSource starts a source in a process of its own and returns the end that
-// receives from it.
+// fromSource starts a source in its own process and returns the end that receives from it.
 func fromSource(t testing.TB, native bool, size int, pages string) channel.Channel {
 	t.Helper()
 	l, err := uv.New().Listen(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	cmd := exec.Command(os.Args[0]) // ends when this end closes
+	cmd := exec.Command(os.Args[0]) // exits when this end closes
 	cmd.Env = append(os.Environ(), sourceVar+"="+fmt.Sprint(l.Addr(), " ", native, " ", size, " ", pages), "GORACE=atexit_sleep_ms=0")
 	var said strings.Builder
 	cmd.Stderr = &said

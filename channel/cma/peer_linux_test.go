@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// vouched is a connection of which the kernel says who is at its other end.
+// vouched is a connection whose PeerIdentity is set by the test.
 type vouched struct {
 	transport.Conn
 	pid int
@@ -24,16 +24,15 @@ func (v vouched) PeerIdentity() (transport.Identity, error) {
 	return transport.Identity{PID: v.pid}, nil
 }
 
-// shownBy is what a peer in that process has shown.
+// shownBy returns the offer of a peer in process pid.
 func shownBy(pid int) []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, uint32(pid)), make([]byte, 24)...)
 }
 
-// An end reads the process that was tried when the pipe was opened, and that the
-// kernel names, and no other.
-func TestOffersOfAnotherProcess(t *testing.T) {
-	own, word := []byte("12345678"), make([]byte, 8)
-	binary.NativeEndian.PutUint64(word, 5)
+// An end reads only the process that was probed and that the kernel reports.
+func TestDescriptionsOfAnotherProcess(t *testing.T) {
+	own, validity := []byte("12345678"), make([]byte, 8)
+	binary.NativeEndian.PutUint64(validity, 5)
 	me, other := os.Getpid(), os.Getppid()
 	for name, known := range map[string]struct {
 		offer []byte
@@ -51,7 +50,7 @@ func TestOffersOfAnotherProcess(t *testing.T) {
 			ch.Recv(7, device.Bytes(make([]byte, 8)), done)
 			frame := announcement(me, address(own))
 			if native {
-				frame = offer(me, 7, address(word), 5, address(own), 8)
+				frame = offer(me, 7, address(validity), 5, address(own), 8)
 			}
 			write(t, far[0], frame)
 			require.ErrorIs(t, <-err, channel.ErrProtocol, name)
@@ -60,8 +59,8 @@ func TestOffersOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// Who was tried as another process than the kernel sees gets no channel.
-func TestTriedAsAnotherProcess(t *testing.T) {
+// A peer that was probed as another process than the kernel reports gets no channel.
+func TestProbedAsAnotherProcess(t *testing.T) {
 	near, _ := connections(t, true)
 	_, err := cma.New(cma.Options{}).New(t.Context(), channel.Link{
 		Native: true, Conns: near, Offer: shownBy(1), First: vouched{pid: os.Getpid()},

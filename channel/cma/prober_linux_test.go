@@ -14,19 +14,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// claim is an offer that says of bytes that they lie in a process at an address.
+// claim returns an offer with the given fields.
 func claim(pid uint32, address uint64, nonce []byte) []byte {
 	out := binary.LittleEndian.AppendUint32(nil, pid)
 	out = binary.LittleEndian.AppendUint64(out, address)
 	return append(out, nonce...)
 }
 
-// altered returns a copy of an offer with a nonce of another process.
+// altered returns a copy of an offer with another process and address.
 func altered(offer []byte, pid uint32, address uint64) []byte {
 	return claim(pid, address, append([]byte("unmarked"), offer[nonceAt+nonceHalf:]...))
 }
 
-// Two ends of one process, which have a factory each or one together.
+// Two ends of one process, with one factory each or a shared one.
 func TestProbe(t *testing.T) {
 	one, other := New(Options{}), New(Options{})
 	for _, listens := range []*Factory{one, other} {
@@ -51,23 +51,23 @@ func TestProbeFails(t *testing.T) {
 	require.ErrorIs(t, fault, syscall.ESRCH)
 	other := f.Offer(nil)
 	moved := claim(pid, binary.LittleEndian.Uint64(other[4:]), offer[nonceAt:])
-	require.ErrorContains(t, f.Probe(moved, nil), "does not hold what the peer laid out")
+	require.ErrorContains(t, f.Probe(moved, nil), "does not contain the peer's nonce")
 	runtime.KeepAlive(other)
 	for _, bad := range [][]byte{nil, {1}, offer[:len(offer)-1], append(offer, 0), altered(offer, 0, address), altered(offer, 1<<31, address)} {
 		require.ErrorIs(t, f.Probe(bad, nil), channel.ErrProtocol)
 	}
 }
 
-// A peer that would have this process read itself, or somebody else.
-func TestProbeIsNotFooled(t *testing.T) {
+// A peer cannot make this process read itself or a third process.
+func TestProbeRejectsForgedOffers(t *testing.T) {
 	f := New(Options{})
 	pid := uint32(os.Getpid())
-	shown, another := f.Offer(nil), f.Offer(nil)
+	shown, allow := f.Offer(nil), f.Offer(nil)
 	known := []byte("what is known to lie here")[:nonceSize]
 	for name, offer := range map[string][]byte{
 		"an echo":                      shown,
-		"an echo of what others see":   another,
-		"an answer to somebody else":   f.Offer(another),
+		"an echo of what others see":   allow,
+		"an answer to somebody else":   f.Offer(allow),
 		"known bytes of this process":  claim(pid, segmentOf(known).address, known),
 		"own bytes in another process": claim(1, 8, shown[nonceAt:]),
 		"known bytes of another":       claim(1, 8, known),
@@ -76,5 +76,5 @@ func TestProbeIsNotFooled(t *testing.T) {
 			require.ErrorContains(t, f.Probe(bytes.Clone(offer), shown), "is not the peer")
 		})
 	}
-	runtime.KeepAlive(another)
+	runtime.KeepAlive(allow)
 }

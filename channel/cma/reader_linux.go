@@ -8,28 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 )
 
-// maxPieces is the number of pieces that one system call takes.
+// maxPieces is the maximum number of pieces per system call.
 const maxPieces = 1024
 
-// reader reads the memory of other processes. The zero value is ready; it keeps
-// its scratch memory from one read to the next.
+// reader reads the memory of other processes. The zero value is ready to use. It reuses its slices for
+// later reads, so it must not be used concurrently; it retains no memory of callers.
 type reader struct {
 	pieces [][]byte
 	local  []unix.Iovec
 	remote []unix.RemoteIovec
 }
 
-// read fills dst[off:off+n] with the same bytes of src, which lies in process
-// pid. The error is a [*ReadError].
+// read copies bytes off to off+n of src, a list of memory in process pid, to the same offsets of dst,
+// which is host memory. Both must have these bytes. The error is a [*ReadError]; some bytes may have
+// been copied then. The call cannot be interrupted.
 func (r *reader) read(pid int, dst device.Buffer, src []segment, off, n int) error {
 	r.pieces = dst.AppendSegments(r.pieces[:0])
-	defer r.forget()
+	defer r.dropReferences()
 	for end := off + n; off < end; {
-		r.aim(src, off, end-off)
-		step.Here()
+		r.setVectors(src, off, end-off)
+		failpoint.Here()
 		got, err := unix.ProcessVMReadv(pid, r.local, r.remote, 0)
 		if err == nil && got <= 0 {
 			err = io.ErrNoProgress
@@ -37,18 +38,19 @@ func (r *reader) read(pid int, dst device.Buffer, src []segment, off, n int) err
 		if err != nil {
 			return &ReadError{PID: pid, Err: err}
 		}
-		off += got // less than all where there are too many pieces
+		off += got // fewer than n if there are too many pieces
 	}
 	return nil
 }
 
-// aim prepares the system call for n bytes at off. Where the two lists are of
-// different sizes the system reads the smaller one.
-func (r *reader) aim(src []segment, off, n int) {
+// setVectors prepares a system call: it sets r.local and r.remote to at most n bytes from offset off
+// of r.pieces and of src, at most maxPieces pieces each. If the two lists differ in size the system
+// copies the smaller one.
+func (r *reader) setVectors(src []segment, off, n int) {
 	r.local, r.remote = r.local[:0], r.remote[:0]
 	skip, left := uint64(off), uint64(n)
 	for _, p := range r.pieces {
-		start, size, ok := overlap(uint64(len(p)), &skip, &left)
+		start, size, ok := intersect(uint64(len(p)), &skip, &left)
 		if ok {
 			r.local = append(r.local, unix.Iovec{Base: unsafe.SliceData(p[start:])})
 			r.local[len(r.local)-1].SetLen(int(size))
@@ -59,7 +61,7 @@ func (r *reader) aim(src []segment, off, n int) {
 	}
 	skip, left = uint64(off), uint64(n)
 	for _, s := range src {
-		start, size, ok := overlap(s.size, &skip, &left)
+		start, size, ok := intersect(s.size, &skip, &left)
 		if ok {
 			r.remote = append(r.remote, unix.RemoteIovec{Base: uintptr(s.address + start), Len: int(size)})
 		}
@@ -69,9 +71,10 @@ func (r *reader) aim(src []segment, off, n int) {
 	}
 }
 
-// overlap says which part of a piece belongs to what is left to be read, behind
-// what is left to be skipped.
-func overlap(size uint64, skip, left *uint64) (start, n uint64, ok bool) {
+// intersect returns the offset and the number of the bytes of a piece, which has size bytes, that lie
+// within the *left bytes after the next *skip bytes. It subtracts what the piece covers from *skip and
+// *left. ok is false if the piece has no such bytes.
+func intersect(size uint64, skip, left *uint64) (start, n uint64, ok bool) {
 	if *skip >= size {
 		*skip -= size
 		return 0, 0, false
@@ -82,8 +85,8 @@ func overlap(size uint64, skip, left *uint64) (start, n uint64, ok bool) {
 	return start, n, n > 0
 }
 
-// forget lets go of the caller's memory.
-func (r *reader) forget() {
+// dropReferences clears r.pieces and r.local, so that r does not keep the caller's memory reachable.
+func (r *reader) dropReferences() {
 	clear(r.pieces)
 	clear(r.local[:cap(r.local)])
 }

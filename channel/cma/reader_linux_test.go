@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// cut cuts p into pieces of random sizes up to most.
+// cut divides p into pieces of random sizes up to most.
 func cut(r *rand.Rand, p []byte, most int) [][]byte {
 	var out [][]byte
 	for len(p) > 0 {
@@ -30,7 +30,7 @@ func segmentsOf(pieces [][]byte) (out []segment) {
 	return out
 }
 
-// Any part of a tensor is read into its place, whatever the pieces.
+// Any range of a tensor is read to the right position, whatever the pieces.
 func TestRead(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const size = 10_000
@@ -39,7 +39,7 @@ func TestRead(t *testing.T) {
 		src[i] = byte(random.Uint32())
 	}
 	var r reader
-	for _, most := range [][2]int{{size, size}, {3, size}, {size, 3}, {3, 4}, {1, 1}} { // up to ten calls
+	for _, most := range [][2]int{{size, size}, {3, size}, {size, 3}, {3, 4}, {1, 1}} { // requires up to ten calls
 		for range 20 {
 			dst := make([]byte, size)
 			off := random.IntN(size)
@@ -56,7 +56,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// What cannot be read is an error, also in the middle.
+// A read of unmapped memory fails, also within a range.
 func TestReadFault(t *testing.T) {
 	src, dst := []byte("12345678"), make([]byte, 16)
 	var r reader

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every process of the user may read this one only where that is asked for and
-// needed. Here the system does not let it be allowed, so each try shows.
+// All processes of the user are named as tracers only if that is requested and necessary. The test
+// makes prctl fail, so that each attempt shows.
 func TestAnyTracer(t *testing.T) {
 	for _, c := range []struct {
 		scope string
 		allow bool
-		why   string // not; empty if it is viable
+		why   string // the reason, empty if viable
 	}{
 		{"0", false, ""},
 		{"0", true, ""},
@@ -34,13 +34,12 @@ func TestAnyTracer(t *testing.T) {
 	}
 }
 
-// withoutTracers calls f in a thread that cannot name its tracers. The thread ends
-// with that.
+// withoutTracers calls f in a thread that cannot name tracers. The thread ends afterwards.
 func withoutTracers(f func() error) (of, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked
+		runtime.LockOSThread() // never unlocked, so that the thread ends
 		if err = forbidTracers(); err == nil {
 			of = f()
 		}
@@ -49,7 +48,7 @@ func withoutTracers(f func() error) (of, err error) {
 	return of, err
 }
 
-// forbidTracers has prctl(PR_SET_PTRACER) fail in this thread.
+// forbidTracers makes prctl(PR_SET_PTRACER) fail in this thread.
 func forbidTracers() error {
 	const numberOf, firstOf = 0, 16 // in struct seccomp_data
 	program := []unix.SockFilter{

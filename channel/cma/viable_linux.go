@@ -18,16 +18,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 )
 
-// Files about security modules.
+// Files about security modules, relative to the root.
 const (
 	modulesFile = "sys/kernel/security/lsm"
 	scopeFile   = "proc/sys/kernel/yama/ptrace_scope"
 )
 
-// describe says which processes this one may hope to read, in TensorPipe's form:
-// cma:BOOT_PIDNS_USERNS_UID_GID, and _CAPABILITIES where the kernel compares
-// those too. The error says why it cannot read any.
-func describe(o Options) (string, error) {
+// deviceDescriptor returns the device descriptor in TensorPipe's form: cma:BOOT_PIDNS_USERNS_UID_GID,
+// followed by _CAPABILITIES if the kernel compares these too. The error, which matches
+// transport.ErrNotSupported, is why this process cannot read others or be read by them.
+func deviceDescriptor(o Options) (string, error) {
 	place, err := describePlace()
 	if err != nil {
 		return "", err
@@ -46,7 +46,8 @@ func describe(o Options) (string, error) {
 	return "cma:" + place + "_" + user + rights, readItself()
 }
 
-// describePlace names the kernel and the namespaces.
+// describePlace returns the part BOOT_PIDNS_USERNS of the descriptor, which identifies the running
+// kernel and the namespaces of this process.
 func describePlace() (string, error) {
 	boot, err := sysid.BootID()
 	if err != nil {
@@ -60,8 +61,8 @@ func describePlace() (string, error) {
 	return boot + "_" + pids + "_" + users, err
 }
 
-// describeUser names the user and the group, which must be the same in every
-// respect: else the kernel lets nobody read this process.
+// describeUser returns the part UID_GID of the descriptor. It returns an error if real, effective and
+// saved ids are not equal, because the kernel then permits no process to read this one.
 func describeUser() (string, error) {
 	ruid, euid, suid := unix.Getresuid()
 	rgid, egid, sgid := unix.Getresgid()
@@ -81,8 +82,8 @@ func checkDumpable() error {
 	return nil
 }
 
-// describeRights adds what the security modules of this kernel compare, and
-// refuses where one of them is in the way.
+// describeRights returns the part of the descriptor for what the security modules of this kernel
+// compare, which may be empty. The error is that one of them forbids reading.
 func describeRights(o Options) (string, error) {
 	root := "/" + o.Root
 	modules, err := securityModules(root)
@@ -101,8 +102,8 @@ func describeRights(o Options) (string, error) {
 	return rights, err
 }
 
-// securityModules lists those of the kernel. Where that cannot be read they are
-// taken to be what every kernel has, and Yama if there is its file.
+// securityModules returns the names of the security modules of the kernel, as files below root list
+// them. If there is no list it assumes the module that every kernel has, and Yama if its file exists.
 func securityModules(root string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, modulesFile))
 	if err == nil {
@@ -119,8 +120,8 @@ func securityModules(root string) ([]string, error) {
 	}
 }
 
-// describeCapabilities names the permitted capabilities: a process with fewer
-// cannot read one with more.
+// describeCapabilities returns "_" and the permitted capabilities of this process in hexadecimal. The
+// kernel lets no process with fewer read one with more.
 func describeCapabilities() (string, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -131,7 +132,9 @@ func describeCapabilities() (string, error) {
 	return "_" + strconv.FormatUint(permitted, 16), nil
 }
 
-// passYama obeys the scope that Yama sets for reading other processes.
+// passYama returns nil if Yama's ptrace_scope, read below root, lets other processes of the user read
+// this one, and otherwise an error. If the scope requires it and allowAny is set, it first names all
+// processes as tracers, for the life of this process.
 func passYama(root string, allowAny bool) error {
 	text, err := os.ReadFile(filepath.Join(root, scopeFile))
 	if err != nil {
@@ -151,7 +154,8 @@ func passYama(root string, allowAny bool) error {
 	return nil
 }
 
-// readItself tries the system call, which a filter may forbid.
+// readItself returns an error if process_vm_readv does not work, which a system call filter may
+// forbid. It reads memory of this process.
 func readItself() error {
 	from, to := []byte("12345678"), make([]byte, 8)
 	var r reader
@@ -161,8 +165,8 @@ func readItself() error {
 	return nil
 }
 
-// gone reports whether a read failed because there is no such process any more.
-func gone(err error) bool { return errors.Is(err, syscall.ESRCH) }
+// noSuchProcess reports whether a read failed because the process does not exist any more.
+func noSuchProcess(err error) bool { return errors.Is(err, syscall.ESRCH) }
 
-// unmapped reports whether a read failed because there is no memory there.
-func unmapped(err error) bool { return errors.Is(err, syscall.EFAULT) }
+// noSuchMemory reports whether a read failed because the memory is not mapped.
+func noSuchMemory(err error) bool { return errors.Is(err, syscall.EFAULT) }

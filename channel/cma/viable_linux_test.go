@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// As recorded from TensorPipe:
+// The form as recorded from TensorPipe:
 // cma:4314c807-d1f2-4ebb-9432-c0a43a41d690_4_effffffc_4_effffffd_0_0_1fffeffffff
 func TestDescriptor(t *testing.T) {
 	f := New(Options{Root: machine(t, "capability", "")})
@@ -34,8 +34,8 @@ func TestDescriptor(t *testing.T) {
 	require.Equal(t, strings.TrimSuffix(text, "_"+permitted), without.DeviceDescriptors()[device.CPU()])
 }
 
-// machine makes a directory that stands for the root of another machine, with
-// these security modules and Yama's scope. What is empty is missing.
+// machine creates a directory that serves as the root of another machine with these security modules
+// and Yama's scope. Files for empty arguments are missing.
 func machine(t *testing.T, modules, scope string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -50,12 +50,12 @@ func machine(t *testing.T, modules, scope string) string {
 	return root
 }
 
-// The scopes of Yama, simulated.
+// Yama's scopes, simulated.
 func TestYama(t *testing.T) {
 	for _, c := range []struct {
 		modules, scope string
 		allow          bool
-		why            string // not; empty if it is viable
+		why            string // the reason, empty if viable
 	}{
 		{"capability,yama", "0\n", false, ""},
 		{"capability,landlock,yama,bpf", "1\n", false, "ptrace_scope is 1"},
@@ -64,7 +64,7 @@ func TestYama(t *testing.T) {
 		{"capability,yama", "3\n", true, "ptrace_scope is 3"},
 		{"capability,yama", "", true, "Yama's scope"},
 		{"capability,yama", "what?", true, "ptrace_scope is what?"},
-		{"capability", "1\n", false, ""}, // Yama is built in, and not in use
+		{"capability", "1\n", false, ""}, // Yama is built in but not active
 		{"", "", false, ""},
 		{"", "0\n", false, ""},
 		{"", "1\n", false, "ptrace_scope is 1"},

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// What userfaultfd is told by ioctl, and says, see linux/userfaultfd.h.
+// Constants of the ioctl calls and messages of userfaultfd, see linux/userfaultfd.h.
 const (
 	uffdAPI       = 0xc018aa3f
 	uffdRegister  = 0xc020aa00
@@ -23,14 +23,14 @@ const (
 	uffdAddressAt = 16
 )
 
-// Withheld is memory that never arrives: whoever touches it waits until it is released.
+// Withheld is memory whose pages are missing: an access blocks until Release.
 type Withheld struct {
 	Memory []byte
 	fd     int
 	once   sync.Once
 }
 
-// Withhold makes such memory. It is released with the test at the latest.
+// Withhold allocates such memory. It is released at the end of the test at the latest.
 func Withhold(t *testing.T, size int) *Withheld {
 	t.Helper()
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
@@ -44,18 +44,18 @@ func Withhold(t *testing.T, size int) *Withheld {
 	return w
 }
 
-func (w *Withheld) tell(t *testing.T, what uintptr, words []uint64) {
+func (w *Withheld) tell(t *testing.T, what uintptr, outgoing []uint64) {
 	t.Helper()
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), what, uintptr(unsafe.Pointer(&words[0])))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(w.fd), what, uintptr(unsafe.Pointer(&outgoing[0])))
 	require.Zero(t, errno, "%v", errno)
 }
 
-// Touched waits until somebody waits for the memory, and returns where.
+// Touched blocks until an access to the memory blocks, and returns its offset.
 func (w *Withheld) Touched(t *testing.T) int {
 	t.Helper()
 	var said [uffdSaid]byte
 	polled := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
-	for begin := time.Now(); time.Since(begin) < patience.Limit; {
+	for begin := time.Now(); time.Since(begin) < testwait.Limit; {
 		_, _ = unix.Poll(polled, int(time.Second/time.Millisecond))
 		_, err := unix.Read(w.fd, said[:])
 		if err == nil {
@@ -69,10 +69,10 @@ func (w *Withheld) Touched(t *testing.T) int {
 	return 0
 }
 
-// Release lets everybody go on.
+// Release unblocks all accesses.
 func (w *Withheld) Release() { w.once.Do(func() { _ = unix.Close(w.fd) }) }
 
-// Mapped is memory that stays where it is.
+// Mapped returns memory at a fixed address.
 func Mapped(t *testing.T, size int) []byte {
 	t.Helper()
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)

@@ -24,16 +24,16 @@ func TestSteadyFlowAllocatesNothing(t *testing.T) {
 	factory := func() channel.Factory { return mpt.New(lanes(3, over)) }
 	move := channeltest.NewMover(t, factory, channeltest.Over(mem.New(nil), ""), 8)
 	for range 100 {
-		move() // memory of queues and scratch comes in the beginning
+		move() // the first transfers allocate queues and buffers
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, move))
 }
 
-// depth is the number of tensors that a benchmark has under way.
+// depth is the number of tensors that a benchmark has in progress.
 const depth = 4
 
-// BenchmarkOneWay sends tensors within this process over TCP: in both dialects,
-// and for comparison by writing them to bare sockets, cut in equal parts.
+// BenchmarkOneWay sends tensors within this process over TCP, in both dialects, and for comparison by
+// writing equal parts to plain sockets.
 func BenchmarkOneWay(b *testing.B) {
 	for _, mib := range []int{1, 4, 16, 64} {
 		for _, n := range []int{1, 2, 4} {

@@ -19,44 +19,47 @@ var (
 	_ channel.Ender     = (*compatEnd)(nil)
 )
 
-// compatEnd is this process's end of a channel in the compatible dialect.
-// Transfers queue at the lanes, also before those are open.
+// compatEnd is this process's end of a channel in the compatible dialect. Transfers are queued at the
+// lanes even before these are open.
 type compatEnd struct {
-	factory *Factory
-	control transport.Conn // says nothing once the lanes are open
-	via     transport.Conn
-	peer    string
-	life    *transfer.Life
-	lanes   []*compatLane
-	stripes stripes
-	quiet   chan struct{} // closed when the peer has ended control
-	opened  chan struct{} // closed when all lanes are open
-	left    atomic.Int64  // lanes, and control, that the peer has not ended
+	factory      *Factory
+	control      transport.Conn // carries nothing once the lanes are open
+	pipeConn     transport.Conn
+	peer         string
+	lifecycle    *transfer.Lifecycle
+	lanes        []*compatLane
+	stripes      stripes
+	controlEnded chan struct{} // closed when the peer has ended the control connection
+	opened       chan struct{} // closed when all lanes are open
+	remaining    atomic.Int64  // connections that the peer has not ended: lanes and control
 }
 
+// newCompatEnd returns an end that owns the connections of link, and opens its lanes in the
+// background.
 func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
-	e := &compatEnd{factory: f, control: link.Conns[0], via: first(link), peer: link.Peer}
-	e.quiet, e.opened = make(chan struct{}), make(chan struct{})
-	e.life = transfer.NewLife(e.release, link.Broken)
-	e.stripes.hopeless = e.life.Fail
+	e := &compatEnd{factory: f, control: link.Conns[0], pipeConn: pipeConn(link), peer: link.Peer}
+	e.controlEnded, e.opened = make(chan struct{}), make(chan struct{})
+	e.lifecycle = transfer.NewLifecycle(e.release, link.Broken)
+	e.stripes.onAllFailed = e.lifecycle.Fail
 	e.lanes = make([]*compatLane, f.lanes())
 	for i := range e.lanes {
 		e.lanes[i] = newCompatLane(e, link.Arrived)
 	}
-	e.left.Store(int64(len(e.lanes)) + 1)
+	e.remaining.Store(int64(len(e.lanes)) + 1)
 	if role == channel.RoleListen {
-		e.life.Go(e.attend)
-		e.life.Go(func() { e.run(e.await) })
+		e.lifecycle.Go(e.awaitControlEnd)
+		e.lifecycle.Go(func() { e.openLanes(e.acceptLanes) })
 	} else {
 		hello := make(chan []byte, 1)
-		e.life.Go(func() { e.listen(hello) })
-		e.life.Go(func() { e.run(func() error { return e.dial(hello) }) })
+		e.lifecycle.Go(func() { e.receiveHello(hello) })
+		e.lifecycle.Go(func() { e.openLanes(func() error { return e.dialLanes(hello) }) })
 	}
 	return e
 }
 
-// first is the connection that knows the way to the peer.
-func first(link channel.Link) transport.Conn {
+// pipeConn returns the connection of link from which the address of the peer, and whether it has TLS,
+// are known. The caller does not own it.
+func pipeConn(link channel.Link) transport.Conn {
 	if link.First != nil {
 		return link.First
 	}
@@ -64,55 +67,57 @@ func first(link channel.Link) transport.Conn {
 }
 
 func (e *compatEnd) Send(id uint64, src device.Buffer, done func(error)) {
-	e.begin((*framed.Line).Send, id, src, done)
+	e.begin((*framed.Mover).Send, id, src, done)
 }
 
 func (e *compatEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
-	e.begin((*framed.Line).Recv, id, dst, done)
+	e.begin((*framed.Mover).Recv, id, dst, done)
 }
 
-// begin queues a piece at each lane. A transfer that cannot take place leaves a
-// gap that the wire form has no word for.
-func (e *compatEnd) begin(push func(*framed.Line, transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
+// begin queues a part of the transfer at each lane with push, which is Mover.Send or Mover.Recv. An
+// invalid transfer ends the channel, because the wire form cannot skip it. An empty one completes at
+// once.
+func (e *compatEnd) begin(push func(*framed.Mover, transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
 	if !buf.IsHost() {
-		err := e.explain(device.ErrMemory)
-		e.life.Fail(err)
-		e.life.Later(done, err)
+		err := e.wrapError(device.ErrMemory)
+		e.lifecycle.Fail(err)
+		e.lifecycle.CompleteAsync(done, err)
 		return
 	}
 	if buf.Len() == 0 {
-		e.life.Later(done, e.life.Err())
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 		return
 	}
-	e.spread(done, func(i int, s *stripe) error {
-		from, n := e.part(buf.Len(), i)
+	e.beginStripe(done, func(i int, s *stripe) error {
+		from, n := e.lanePart(buf.Len(), i)
 		return e.queue(push, e.lanes[i], id, buf.Slice(from, n), s)
 	})
 }
 
-// Discard implements [channel.Discarder]: each lane throws away its part.
+// Discard implements [channel.Discarder]: each lane receives and drops its part of the n bytes.
 func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 	if n == 0 {
-		e.life.Later(done, e.life.Err())
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 		return
 	}
-	e.spread(done, func(i int, s *stripe) error {
+	e.beginStripe(done, func(i int, s *stripe) error {
 		l := e.lanes[i]
-		if _, n := e.part(n, i); !l.Discard(id, n, s.piece) {
-			return l.life.Err()
+		if _, n := e.lanePart(n, i); !l.Discard(id, n, s.piece) {
+			return l.lifecycle.Err()
 		}
 		return nil
 	})
 }
 
-// EndRecv implements [channel.Ender].
+// EndRecv implements [channel.Ender]: it ends the receiving of each lane.
 func (e *compatEnd) EndRecv() {
 	for _, l := range e.lanes {
 		l.EndRecv()
 	}
 }
 
-// Fits implements [channel.Fitter]: what a lane carries of a tensor is one frame.
+// Fits implements [channel.Fitter]. It returns an error if the largest lane's part of src does not fit
+// into one frame.
 func (e *compatEnd) Fits(src device.Buffer) error {
 	part := (int64(src.Len()) + int64(len(e.lanes)) - 1) / int64(len(e.lanes)) // the largest
 	for _, g := range e.factory.groups {
@@ -123,8 +128,9 @@ func (e *compatEnd) Fits(src device.Buffer) error {
 	return nil
 }
 
-// spread begins a transfer, of which push gives each lane its piece.
-func (e *compatEnd) spread(done func(error), push func(lane int, s *stripe) error) {
+// beginStripe begins a transfer by calling push for each lane. push must begin the piece of that lane,
+// which calls s.piece once at its end, or return an error. done is called once after the last piece.
+func (e *compatEnd) beginStripe(done func(error), push func(lane int, s *stripe) error) {
 	s := e.stripes.begin(len(e.lanes), done)
 	for i := range e.lanes {
 		if err := push(i, s); err != nil {
@@ -132,26 +138,26 @@ func (e *compatEnd) spread(done func(error), push func(lane int, s *stripe) erro
 		}
 	}
 	if done, err := s.through(nil); done != nil {
-		e.life.Later(done, err)
+		e.lifecycle.CompleteAsync(done, err)
 	}
 }
 
-// part is what lane i carries of size bytes.
-func (e *compatEnd) part(size, i int) (from, n int) {
-	from = bound(size, i, len(e.lanes))
-	return from, bound(size, i+1, len(e.lanes)) - from
+// lanePart returns the offset and length of the part of size bytes that lane i carries.
+func (e *compatEnd) lanePart(size, i int) (from, n int) {
+	from = laneOffset(size, i, len(e.lanes))
+	return from, laneOffset(size, i+1, len(e.lanes)) - from
 }
 
-func (e *compatEnd) queue(push func(*framed.Line, transfer.Transfer) bool, l *compatLane, id uint64, part device.Buffer, s *stripe) error {
-	t, err := transfer.New(l.life.Context(), id, part, s.piece)
+func (e *compatEnd) queue(push func(*framed.Mover, transfer.Transfer) bool, l *compatLane, id uint64, part device.Buffer, s *stripe) error {
+	t, err := transfer.New(l.lifecycle.Context(), id, part, s.piece)
 	if err != nil {
-		err = e.explain(err)
-		e.life.Fail(err)
+		err = e.wrapError(err)
+		e.lifecycle.Fail(err)
 		return err
 	}
-	if !push(l.Line, t) {
-		t.GiveUp()
-		return l.life.Err()
+	if !push(l.Mover, t) {
+		t.CancelWait()
+		return l.lifecycle.Err()
 	}
 	return nil
 }
@@ -159,44 +165,46 @@ func (e *compatEnd) queue(push func(*framed.Line, transfer.Transfer) bool, l *co
 func (e *compatEnd) Abort(id uint64, cause error) {
 	for _, l := range e.lanes {
 		if l.Has(id) {
-			e.life.Fail(cause)
+			e.lifecycle.Fail(cause)
 			return
 		}
 	}
 }
 
-// Close waits for the lanes behind the channel, which sets the last of them going.
+// Close ends the channel with cause, unless it has ended, and waits until its goroutines and those of
+// its lanes have ended. It returns the error of closing the control connection.
 func (e *compatEnd) Close(cause error) error {
-	err := e.life.Close(cause)
+	err := e.lifecycle.Close(cause)
 	for _, l := range e.lanes {
-		_ = l.life.Close(cause)
+		_ = l.lifecycle.Close(cause)
 	}
 	return err
 }
 
-// release ends all connections there are. None is added later.
+// release ends each lane, which closes its connection, and closes the control connection. The
+// lifecycle calls it at its end. A lane whose connection is opened later closes it, see setConn.
 func (e *compatEnd) release() error {
 	var ends sync.WaitGroup
 	for _, l := range e.lanes {
-		ends.Go(func() { l.life.Fail(e.life.Err()) }) // with TLS it may take a moment
+		ends.Go(func() { l.lifecycle.Fail(e.lifecycle.Err()) }) // with TLS this may take some time
 	}
 	ends.Wait()
 	return e.control.Close()
 }
 
-// explain puts a name to an error. A lane on which nothing can be sent any more, since
-// the peer has ended the control connection, is the peer's end and not this one's.
-func (e *compatEnd) explain(err error) error {
-	if errors.Is(err, transport.ErrClosed) && e.hushed() {
+// wrapError returns err with the channel's name and the peer. If err is transport.ErrClosed and the
+// peer has ended the control connection, the peer ended the lane too: io.EOF then replaces err.
+func (e *compatEnd) wrapError(err error) error {
+	if errors.Is(err, transport.ErrClosed) && e.hasControlEnded() {
 		err = io.EOF
 	}
-	return explain(e.peer, err)
+	return wrapError(e.peer, err)
 }
 
-// hushed reports whether the peer has ended the control connection.
-func (e *compatEnd) hushed() bool {
+// hasControlEnded reports whether the peer has ended the control connection.
+func (e *compatEnd) hasControlEnded() bool {
 	select {
-	case <-e.quiet:
+	case <-e.controlEnded:
 		return true
 	default:
 		return false

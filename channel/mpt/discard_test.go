@@ -10,18 +10,18 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// discard has a tensor thrown away.
+// discard discards a tensor at the receiving end.
 func discard(e *end, id uint64, n int) <-chan error {
 	done, err := result()
 	e.Channel.(channel.Discarder).Discard(id, n, done)
 	return err
 }
 
-// What is thrown away goes by on all lanes, and those around it arrive.
+// A discarded tensor is dropped on all lanes, and the tensors before and after it arrive.
 func TestDiscard(t *testing.T) {
 	f := mpt.New(lanes(3, mem.New(nil)))
 	one, other := compatPair(t, f, f, overMem())
@@ -32,15 +32,15 @@ func TestDiscard(t *testing.T) {
 		all := []<-chan error{send(one, id, data), send(one, id+1, data), send(one, id+2, data)}
 		all = append(all, discard(other, id, n), recv(other, id+1, kept), discard(other, id+2, n))
 		for _, done := range all {
-			require.NoError(t, patience.Finish(t, done))
+			require.NoError(t, testwait.Finish(t, done))
 		}
 		require.True(t, bytes.Equal(data, kept), "wrong bytes")
 		id += 3
 	}
-	require.NoError(t, patience.Finish(t, discard(other, id, 0)))
+	require.NoError(t, testwait.Finish(t, discard(other, id, 0)))
 }
 
-// Throwing away takes little memory.
+// Discarding takes little memory.
 func TestDiscardIsBounded(t *testing.T) {
 	const lanesUsed, size = 4, 64 << 20
 	f := mpt.New(lanes(lanesUsed, mem.New(nil)))
@@ -50,26 +50,26 @@ func TestDiscardIsBounded(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	sent := send(one, 1, data)
-	require.NoError(t, patience.Finish(t, discard(other, 1, size)))
-	require.NoError(t, patience.Finish(t, sent))
+	require.NoError(t, testwait.Finish(t, discard(other, 1, size)))
+	require.NoError(t, testwait.Finish(t, sent))
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(size/16))
 }
 
-// A tensor that is thrown away has a length like any other, and an end.
+// A discarded tensor is checked for its length, and fails with the channel.
 func TestDiscardFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newParting(t)
+		p := newClosing(t)
 		p.dial(t)
 		wrong := discard(p.end, 0, 4)
-		p.say(t, 0, "abc")
+		p.writePiece(t, 0, "abc")
 		require.ErrorIs(t, <-wrong, channel.ErrProtocol)
 		require.ErrorIs(t, <-p.broken, channel.ErrProtocol)
 		for _, n := range []int{0, 4} {
 			require.ErrorIs(t, <-discard(p.end, 1, n), channel.ErrProtocol)
 		}
 
-		p = newParting(t)
+		p = newClosing(t)
 		given := discard(p.end, 0, 4)
 		p.Abort(0, errTest)
 		require.ErrorIs(t, <-given, errTest)

@@ -14,25 +14,25 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/loglines"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/loglines"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// errTest is a cause given by tests.
+// errTest is the cause that tests pass.
 var errTest = errors.New("a cause of the test's own")
 
 // end is one end of a channel.
 type end struct {
 	channel.Channel
 	host   *bulk.Mover
-	hosted hosted // what host was given
+	hosted hosted // tensors passed to host
 	broken chan error
 	log    loglines.Lines
 }
 
-// hosted counts the tensors that take the pipe's own way.
+// hosted counts the tensors that use the bulk connection.
 type hosted struct {
 	channel.Channel
 	mu    sync.Mutex
@@ -52,7 +52,7 @@ func (e *end) hostedSends() int {
 	return e.hosted.sends
 }
 
-// openEnd makes an end over conn. In the native dialect host moves what is small.
+// openEnd creates an end over conn. In the native dialect host moves small tensors.
 func openEnd(t testing.TB, f *mpt.Factory, role channel.Role, conn transport.Conn, host *bulk.Mover) *end {
 	t.Helper()
 	e := &end{host: host, broken: make(chan error, 1)}
@@ -93,15 +93,15 @@ func nativePair(t testing.TB, one, other *mpt.Factory, connect channeltest.Conne
 	return openEnd(t, one, channel.RoleConnect, c, m), openEnd(t, other, channel.RoleListen, l, n)
 }
 
-// hosts returns two movers that tell each other what is ready. Tests send before
-// they receive, as pipes do.
+// hosts returns two bulk.Movers that send READY to each other. Tests call Send before Recv, as pipes
+// do.
 func hosts(t testing.TB, connect channeltest.Connect) (one, other *bulk.Mover) {
 	t.Helper()
 	c, l := connect(t)
 	mover := func(conn transport.Conn, peer **bulk.Mover) *bulk.Mover {
 		return bulk.New(bulk.Config{
 			Open:   func(context.Context) (transport.Stream, error) { return conn.(transport.Streamer).Stream() },
-			Ready:  func(lane uint16, id uint64) { (*peer).TakeReady(lane, id) },
+			Ready:  func(lane uint16, id uint64) { (*peer).HandleReady(lane, id) },
 			Broken: func(error) {},
 		})
 	}
@@ -117,12 +117,12 @@ func move(t testing.TB, id uint64, from, to *end, data []byte) {
 	t.Helper()
 	got := make([]byte, len(data))
 	sent, received := send(from, id, data), recv(to, id, got)
-	require.NoError(t, patience.Finish(t, sent))
-	require.NoError(t, patience.Finish(t, received))
+	require.NoError(t, testwait.Finish(t, sent))
+	require.NoError(t, testwait.Finish(t, received))
 	require.True(t, bytes.Equal(data, got), "wrong bytes")
 }
 
-// send and recv begin a transfer and return where its outcome comes.
+// send and recv begin a transfer and return the channel that receives its outcome.
 func send(e *end, id uint64, src []byte) <-chan error {
 	done, err := result()
 	e.Send(id, device.Bytes(src), done)

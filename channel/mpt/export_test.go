@@ -2,26 +2,26 @@ package mpt
 
 import "time"
 
-// NewWithStripe returns a factory whose tensors are cut in slices of stripe bytes
-// or more, so that tests need no large ones. Both ends must agree on it.
+// NewWithStripe returns a factory whose smallest slices have stripe bytes, so that tests can use small
+// tensors. Both ends must use the same value.
 func NewWithStripe(stripe int, groups ...Lanes) *Factory {
 	f := New(groups...)
-	f.stripe, f.late = stripe, 100*time.Millisecond
+	f.stripe, f.lateTimeout = stripe, 100*time.Millisecond
 	return f
 }
 
-// NewHasty returns a factory whose ends hardly wait for lanes behind the end of the
+// NewWithShortTimeout returns a factory whose ends wait only briefly for lanes after the end of the
 // control connection.
-func NewHasty(groups ...Lanes) *Factory {
+func NewWithShortTimeout(groups ...Lanes) *Factory {
 	f := New(groups...)
-	f.late = 100 * time.Millisecond
+	f.lateTimeout = 100 * time.Millisecond
 	return f
 }
 
-// Bound is the offset at which a lane begins.
-var Bound = bound
+// Bound returns the offset at which a lane begins.
+var Bound = laneOffset
 
-// Ports is the number of ports that are open.
+// Ports returns the number of open ports.
 func (f *Factory) Ports() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

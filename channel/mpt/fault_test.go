@@ -15,28 +15,28 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// netLanes are n lanes over net, which wraps the transport mem.
+// netLanes returns n lanes over net, which wraps the transport mem.
 func netLanes(n int, net transport.Transport) mpt.Lanes {
 	l := lanes(n, mem.New(nil))
 	l.Transport = net
 	return l
 }
 
-// dialects are the ways to open a channel.
+// dialects are the functions that open a channel.
 var dialects = []struct {
 	name string
 	open func(testing.TB, *mpt.Factory, *mpt.Factory, channeltest.Connect) (*end, *end)
 }{{"compatible", compatPair}, {"native", nativePair}}
 
-// warm moves tensors until the lanes are at work: those before take the pipe's
-// own way. between lets time pass.
+// warm moves tensors until the lanes are used; earlier tensors use the bulk connection. between is
+// called between attempts.
 func warm(t testing.TB, from, to *end, between func()) (next uint64) {
 	t.Helper()
 	data := numbered(4 << 20)
@@ -50,8 +50,7 @@ func warm(t testing.TB, from, to *end, between func()) (next uint64) {
 	}
 }
 
-// One lane is cut in the middle of a tensor: both ends say so, and all transfers
-// are over.
+// One lane is cut in the middle of a tensor: both ends report it, and all transfers end.
 func TestOneLaneIsCut(t *testing.T) {
 	for _, d := range dialects {
 		t.Run(d.name, func(t *testing.T) {
@@ -69,21 +68,21 @@ func TestOneLaneIsCut(t *testing.T) {
 			sent, received := send(one, id, make([]byte, size)), recv(other, id, make([]byte, size))
 			idle := recv(one, 1<<63|id, make([]byte, size))
 			net.Links()[1].Cut()
-			require.Error(t, patience.Finish(t, one.broken))
-			require.Error(t, patience.Finish(t, other.broken))
-			require.Error(t, patience.Finish(t, idle))
-			_ = patience.Finish(t, sent)
-			_ = patience.Finish(t, received)
+			require.Error(t, testwait.Finish(t, one.broken))
+			require.Error(t, testwait.Finish(t, other.broken))
+			require.Error(t, testwait.Finish(t, idle))
+			_ = testwait.Finish(t, sent)
+			_ = testwait.Finish(t, received)
 			for _, e := range []*end{one, other} {
 				var named *channel.Error
-				require.ErrorAs(t, patience.Finish(t, send(e, 1<<40, make([]byte, size))), &named)
+				require.ErrorAs(t, testwait.Finish(t, send(e, 1<<40, make([]byte, size))), &named)
 				require.Equal(t, "worker1", named.Peer)
 			}
 		})
 	}
 }
 
-// One lane is much slower than the others: in the native dialect it carries less.
+// If one lane is much slower than the others, it carries less in the native dialect.
 func TestOneLaneIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const fast, slow = 1 << 30, 32 << 20
@@ -103,10 +102,10 @@ func TestOneLaneIsSlow(t *testing.T) {
 	})
 }
 
-// swallowing is a transport whose n-th connection is never heard of.
+// swallowing is a transport whose n-th connection is accepted but never delivered.
 type swallowing struct {
 	transport.Transport
-	turns chan bool // whether to swallow the next
+	turns chan bool // whether to drop the next connection
 	held  atomic.Int32
 }
 
@@ -128,7 +127,7 @@ func newSwallowing(which ...bool) *swallowing {
 	return s
 }
 
-// A lane never arrives. In the compatible dialect that is the end, in time.
+// A lane never arrives. In the compatible dialect the channel ends in time.
 func TestLaneThatNeverArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := mpt.New(netLanes(3, newSwallowing(false, true, false)))
@@ -138,7 +137,7 @@ func TestLaneThatNeverArrives(t *testing.T) {
 		require.ErrorIs(t, <-sent, mpt.ErrLate)
 		require.ErrorIs(t, <-one.broken, mpt.ErrLate)
 		require.LessOrEqual(t, time.Since(begun), 10*time.Second)
-		require.Error(t, <-other.broken) // the lane may be on its way, behind the end
+		require.Error(t, <-other.broken) // the lane may still be on its way
 		require.Error(t, <-received)
 		require.LessOrEqual(t, time.Since(begun), 11*time.Second)
 		synctest.Wait()
@@ -146,8 +145,8 @@ func TestLaneThatNeverArrives(t *testing.T) {
 	})
 }
 
-// In the native dialect it harms nobody: tensors go the pipe's own way, all the
-// time and ever after. The logs of both ends say why.
+// In the native dialect the tensors then use the bulk connection permanently, and both ends log the
+// reason.
 func TestNativeWithoutLanes(t *testing.T) {
 	refusing := errors.New("no route")
 	swallowing, framed := newSwallowing(false, true), framesOnly{mem.New(nil)}
@@ -158,8 +157,8 @@ func TestNativeWithoutLanes(t *testing.T) {
 	}{
 		"a lane never arrives": {swallowing, swallowing.Transport, late, dialled},
 		"no lane is accepted":  {mem.New(nil), mem.New(nil), unopened, dialled},
-		"a lane is refused":    {mute{mem.New(nil), refusing}, mem.New(nil), refusing.Error(), dialled},
-		"nobody can listen":    {mem.New(nil), deaf{mem.New(nil), refusing}, "the peer could not listen", refusing.Error()},
+		"a lane is refused":    {notDialling{mem.New(nil), refusing}, mem.New(nil), refusing.Error(), dialled},
+		"nobody can listen":    {mem.New(nil), notListening{mem.New(nil), refusing}, "the peer could not listen", refusing.Error()},
 		"no streams":           {framed, framed, unopened, "unsupported"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,23 +183,23 @@ func TestNativeWithoutLanes(t *testing.T) {
 	}
 }
 
-// mute is a transport that cannot dial.
-type mute struct {
+// notDialling is a transport whose Dial fails.
+type notDialling struct {
 	transport.Transport
 	err error
 }
 
-func (m mute) Dial(context.Context, string) (transport.Conn, error) { return nil, m.err }
+func (m notDialling) Dial(context.Context, string) (transport.Conn, error) { return nil, m.err }
 
-// deaf is a transport that cannot listen.
-type deaf struct {
+// notListening is a transport whose Listen fails.
+type notListening struct {
 	transport.Transport
 	err error
 }
 
-func (d deaf) Listen(context.Context, string) (transport.Listener, error) { return nil, d.err }
+func (d notListening) Listen(context.Context, string) (transport.Listener, error) { return nil, d.err }
 
-// framesOnly is a transport whose connections have no powers.
+// framesOnly is a transport whose connections implement no optional interfaces.
 type framesOnly struct{ transport.Transport }
 
 func (f framesOnly) Dial(ctx context.Context, addr string) (transport.Conn, error) {
@@ -225,12 +224,12 @@ func (l plainListener) Accept(ctx context.Context) (transport.Conn, error) {
 	return plain{c}, nil
 }
 
-// secure is a connection that passes for one with TLS.
+// secure is a connection that reports TLS.
 type secure struct{ transport.Conn }
 
 func (secure) ConnectionState() (tls.ConnectionState, bool) { return tls.ConnectionState{}, true }
 
-// overTLS connects so that both ends think that they speak TLS.
+// overTLS connects two ends whose connections report TLS.
 func overTLS() channeltest.Connect {
 	connect := overMem()
 	return func(t testing.TB) (one, other transport.Conn) {
@@ -239,14 +238,14 @@ func overTLS() channeltest.Connect {
 	}
 }
 
-// A pipe with TLS has no lanes without.
+// A pipe with TLS rejects lanes without it.
 func TestPlainLanesAreRefused(t *testing.T) {
 	f := mpt.New(lanes(2, mem.New(nil)))
 	one, other := compatPair(t, f, f, overTLS())
-	require.Error(t, patience.Finish(t, one.broken))
-	require.Error(t, patience.Finish(t, other.broken))
+	require.Error(t, testwait.Finish(t, one.broken))
+	require.Error(t, testwait.Finish(t, other.broken))
 	one, _ = compatPair(t, f, f, overTLS())
-	require.ErrorIs(t, patience.Finish(t, recv(one, 0, make([]byte, 10))), mpt.ErrPlain)
+	require.ErrorIs(t, testwait.Finish(t, recv(one, 0, make([]byte, 10))), mpt.ErrPlain)
 
 	c, l := overTLS()(t)
 	m, n := hosts(t, overMem())
@@ -257,8 +256,8 @@ func TestPlainLanesAreRefused(t *testing.T) {
 	require.Equal(t, 10, one.hostedSends())
 }
 
-// The channel, and all that knows its factory, go away while the lanes are being
-// opened: one end goes on dialling, and the other listens for what does not come.
+// The channel and all references to its factory are dropped while the lanes are being opened: one end
+// is dialling, and the other one listens for lanes that do not come.
 func TestParityOfContextNotJoined(t *testing.T) {
 	parity.Case(t, "tensorpipe/channel.MptContextIsNotJoined", func(t *testing.T) {
 		for _, d := range dialects {
@@ -279,7 +278,7 @@ func TestParityOfContextNotJoined(t *testing.T) {
 func closeWhileLanesOpen(t *testing.T, f *mpt.Factory, net *swallowing, one, other *end, first channel.Role) {
 	t.Helper()
 	sent, received := send(one, 0, make([]byte, 2<<20)), recv(other, 0, make([]byte, 2<<20))
-	synctest.Wait() // nothing moves any more
+	synctest.Wait() // the channel is closed or has failed
 	require.EqualValues(t, 1, net.held.Load(), "a lane is being dialled")
 	require.Equal(t, 1, f.Ports(), "and waited for")
 	begun := time.Now()
@@ -288,14 +287,14 @@ func closeWhileLanesOpen(t *testing.T, f *mpt.Factory, net *swallowing, one, oth
 	}
 	require.NoError(t, other.Close(errTest))
 	require.NoError(t, one.Close(errTest))
-	<-sent // well where it went the pipe's own way
+	<-sent // without error if the bulk connection carried it
 	<-received
 	require.Zero(t, net.held.Load())
 	require.Zero(t, f.Ports())
 	require.Less(t, time.Since(begun), 10*time.Second, "not what a late lane ends by")
 }
 
-// A transfer that is given up frees the lanes for others, whoever gave it up.
+// Aborting a transfer at either end frees the lanes for others.
 func TestAbortWhileSlicesMove(t *testing.T) {
 	net := simnet.New(mem.New(nil))
 	f := mpt.NewWithStripe(64<<10, netLanes(2, net))
@@ -310,8 +309,8 @@ func TestAbortWhileSlicesMove(t *testing.T) {
 		}
 		by.Abort(id, errTest)
 		to.Abort(id, channel.ErrAborted)
-		_ = patience.Finish(t, sent)
-		_ = patience.Finish(t, received)
+		_ = testwait.Finish(t, sent)
+		_ = testwait.Finish(t, received)
 		id++
 		move(t, id, one, other, numbered(1<<20))
 		id++

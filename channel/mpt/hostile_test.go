@@ -13,14 +13,13 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// listening opens the listening end of a compatible channel of one lane, and
-// returns what it announces.
+// listening opens the listening end of a compatible channel of one lane, and returns its announcement.
 func listening(t *testing.T, over transport.Transport) (e *end, f *mpt.Factory, lane wire.MPTLane) {
 	t.Helper()
 	f = mpt.New(lanes(1, over))
@@ -31,9 +30,8 @@ func listening(t *testing.T, over transport.Transport) (e *end, f *mpt.Factory, 
 	return e, f, hello.(wire.MPTServerHello).Lanes[0]
 }
 
-// What comes to the port and is no lane that is expected is closed, and harms
-// nobody.
-func TestStrangersAreClosed(t *testing.T) {
+// Connections to the port that are no expected lane are closed, without effect on the channel.
+func TestUnexpectedConnectionsAreClosed(t *testing.T) {
 	over := mem.New(nil)
 	e, f, lane := listening(t, over)
 	server := wire.MPTServerHello{Lanes: []wire.MPTLane{lane}}
@@ -47,22 +45,21 @@ func TestStrangersAreClosed(t *testing.T) {
 	} {
 		conn, err := over.Dial(t.Context(), lane.Address)
 		require.NoError(t, err)
-		written := patience.Start(func() error { return conn.WriteFrames(transport.Frame{first}) })
+		written := testwait.Start(func() error { return conn.WriteFrames(transport.Frame{first}) })
 		_, err = conn.NextFrame()
 		require.Error(t, err, name)
-		_ = patience.Finish(t, written)
+		_ = testwait.Finish(t, written)
 		conn.Close()
 	}
 	honest := dialLane(t, over, lane)
 	sent := send(e, 0, []byte("hello"))
 	wantFrame(t, honest, []byte("hello"))
-	require.NoError(t, patience.Finish(t, sent))
+	require.NoError(t, testwait.Finish(t, sent))
 	require.Zero(t, f.Ports())
 }
 
-// An id is good for one lane: of two connections that bring it one is closed,
-// whichever comes second.
-func TestLaneThatComesTwice(t *testing.T) {
+// A number identifies one lane: of two connections with the same number the second is closed.
+func TestLaneConnectedTwice(t *testing.T) {
 	over := mem.New(nil)
 	e, _, lane := listening(t, over)
 	hello := transport.Frame{wire.MPTClientHello{RegistrationID: lane.RegistrationID}.Append(nil)}
@@ -76,25 +73,25 @@ func TestLaneThatComesTwice(t *testing.T) {
 	}
 	for _, conn := range conns {
 		go func() {
-			_ = conn.WriteFrames(hello) // fails where the port has closed
+			_ = conn.WriteFrames(hello) // fails if the port has closed
 			_, err := conn.NextFrame()
 			spoken <- err == nil
 		}()
 	}
 	sent := send(e, 0, []byte("hello"))
-	require.NoError(t, patience.Finish(t, sent))
-	one, other := patience.Finish(t, spoken), patience.Finish(t, spoken)
+	require.NoError(t, testwait.Finish(t, sent))
+	one, other := testwait.Finish(t, spoken), testwait.Finish(t, spoken)
 	require.NotEqual(t, one, other)
 }
 
-// Connections that say nothing are closed in time, and there are not many. Then
-// their places are free again.
-func TestSilentStrangers(t *testing.T) {
+// Connections that send nothing are limited in number, and closed after a timeout, which permits
+// further ones.
+func TestConnectionsWithoutHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := mem.New(nil)
 		e, _, lane := listening(t, over)
 		begun := time.Now()
-		const most = 64 + 1 // and one for the lane that is expected
+		const most = 64 + 1 // plus one for the expected lane
 		ended := make(chan time.Duration, 2*most)
 		for range 2 * most {
 			conn, err := over.Dial(t.Context(), lane.Address)
@@ -120,7 +117,7 @@ func TestSilentStrangers(t *testing.T) {
 	})
 }
 
-// What a listening end may say to who dials.
+// A dialling end rejects invalid announcements.
 func TestHostileServerHello(t *testing.T) {
 	one := wire.MPTLane{Address: "nowhere", RegistrationID: 1}
 	for name, c := range map[string]struct {
@@ -137,18 +134,18 @@ func TestHostileServerHello(t *testing.T) {
 		control, far := overMem()(t)
 		e := openEnd(t, mpt.New(lanes(2, mem.New(nil))), channel.RoleConnect, control, nil)
 		received := recv(e, 0, make([]byte, 10))
-		written := patience.Start(func() error { return far.WriteFrames(transport.Frame{c.hello}) })
-		err := patience.Finish(t, e.broken)
+		written := testwait.Start(func() error { return far.WriteFrames(transport.Frame{c.hello}) })
+		err := testwait.Finish(t, e.broken)
 		require.Error(t, err)
 		if c.want != nil {
 			require.ErrorIs(t, err, c.want, name)
 		}
-		require.Equal(t, err, patience.Finish(t, received), name)
-		_ = patience.Finish(t, written)
+		require.Equal(t, err, testwait.Finish(t, received), name)
+		_ = testwait.Finish(t, written)
 	}
 }
 
-// word is a word of the native dialect, written without help of the package.
+// word returns a control frame of the native dialect, encoded without the package.
 func word(kind byte, numbers ...any) []byte {
 	p := []byte{kind}
 	for _, n := range numbers {
@@ -157,9 +154,9 @@ func word(kind byte, numbers ...any) []byte {
 	return p
 }
 
-// Words of the native dialect that no honest end says. This end has sent one
-// tensor with the id 5.
-func TestHostileWords(t *testing.T) {
+// Invalid control frames of the native dialect are rejected. This end has sent one tensor with the id
+// 5.
+func TestHostileControlFrames(t *testing.T) {
 	const size = 2 << 20
 	lane, id := uint16(0), uint64(5)
 	lanesOf := func(n int) []byte {
@@ -198,16 +195,16 @@ func TestHostileWords(t *testing.T) {
 			sent := send(e, id, make([]byte, size))
 			for _, w := range c.words {
 				if far.WriteFrames(transport.Frame{w}) != nil {
-					break // it has hung up already
+					break // the end has closed the connection
 				}
 			}
-			require.ErrorIs(t, patience.Finish(t, e.broken), channel.ErrProtocol)
-			require.ErrorIs(t, patience.Finish(t, sent), channel.ErrProtocol)
+			require.ErrorIs(t, testwait.Finish(t, e.broken), channel.ErrProtocol)
+			require.ErrorIs(t, testwait.Finish(t, sent), channel.ErrProtocol)
 		})
 	}
 }
 
-// frames turns frames into a stream, to have them read.
+// frames presents frames as a stream, so that they can be read.
 type frames struct{ transport.Conn }
 
 func (f frames) Read(p []byte) (int, error) {
@@ -218,8 +215,7 @@ func (f frames) Read(p []byte) (int, error) {
 	return 0, f.ReadBody(make([]byte, n))
 }
 
-// openedClient is a listening end whose lanes a test has opened by itself, and
-// which has sent the tensor 5.
+// openedClient is a listening end whose lanes the test has opened, and which has sent the tensor 5.
 func openedClient(t *testing.T, size int) (e *end, far transport.Conn, sent <-chan error) {
 	t.Helper()
 	over := mem.New(nil)
@@ -237,7 +233,7 @@ func openedClient(t *testing.T, size int) (e *end, far transport.Conn, sent <-ch
 	}
 	recv(e, 9, make([]byte, size))
 	require.NoError(t, far.WriteFrames(transport.Frame{word(3, uint16(2))}, transport.Frame{word(4, uint64(9), byte(1))}))
-	for at := uint64(0); at < uint64(size); at += 512 << 10 { // it knows of its lanes
+	for at := uint64(0); at < uint64(size); at += 512 << 10 { // its lanes are open
 		w := readFrame(t, far)
 		require.Equal(t, word(6, uint64(9), at, uint64(512<<10)), w[:25])
 	}
@@ -246,7 +242,7 @@ func openedClient(t *testing.T, size int) (e *end, far transport.Conn, sent <-ch
 	return e, far, sent
 }
 
-// Orders that no honest receiver gives.
+// Invalid orders are rejected.
 func TestHostileOrders(t *testing.T) {
 	const size, min = 2 << 20, 512 << 10
 	for name, order := range map[string][]any{
@@ -261,14 +257,14 @@ func TestHostileOrders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, far, sent := openedClient(t, size)
 			require.NoError(t, far.WriteFrames(transport.Frame{word(6, order...)}))
-			require.ErrorIs(t, patience.Finish(t, e.broken), channel.ErrProtocol)
-			require.ErrorIs(t, patience.Finish(t, sent), channel.ErrProtocol)
+			require.ErrorIs(t, testwait.Finish(t, e.broken), channel.ErrProtocol)
+			require.ErrorIs(t, testwait.Finish(t, sent), channel.ErrProtocol)
 		})
 	}
 }
 
-// slowWords is a transport whose accepted connections come back from a write only
-// when they are released, long after the peer has read it, with that error.
+// slowWords is a transport whose accepted connections return from a write only when they are released,
+// long after the peer has read the frame, with the given error.
 type slowWords struct {
 	transport.Transport
 	released chan error
@@ -303,8 +299,8 @@ func (c slowConn) WriteFrames(frames ...transport.Frame) error {
 
 func (c slowConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
 
-// beforeTold is a listening end that has been told of its lane, and of the tensors 9
-// and 10 on it, before it is done with confirming it. It waits for 9.
+// beforeTold is a listening end that has received frames about its open lane, and about the tensors 9
+// and 10 on it, before it has finished confirming the lane. It receives 9.
 func beforeTold(t *testing.T, size int, released chan error) (e *end, far transport.Conn, received <-chan error) {
 	t.Helper()
 	over := mem.New(nil)
@@ -323,16 +319,16 @@ func beforeTold(t *testing.T, size int, released chan error) (e *end, far transp
 	return e, far, received
 }
 
-// A client may use its lanes as soon as it has heard of the last one, however long
-// the server takes to notice that it has said so.
-func TestOfferBeforeTheServerIsDone(t *testing.T) {
+// A client may use its lanes once it has received the last confirmation, however long the server's
+// write takes to return.
+func TestOfferBeforeLanesAreConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, slice = 1 << 20, 512 << 10
 		released := make(chan error, 1)
 		e, far, _ := beforeTold(t, size, released)
 		synctest.Wait()
 		require.Empty(t, e.broken)
-		recv(e, 10, make([]byte, size)) // which has been offered, too
+		recv(e, 10, make([]byte, size)) // which has been offered too
 		released <- nil
 		for _, at := range []uint64{0, slice} {
 			require.Equal(t, word(6, uint64(9), at, uint64(slice), uint16(0)), readFrame(t, far))
@@ -342,8 +338,8 @@ func TestOfferBeforeTheServerIsDone(t *testing.T) {
 	})
 }
 
-// A client that offers on lanes which do not come about after all has lied.
-func TestOfferOnLanesThatNeverCome(t *testing.T) {
+// A client that offers tensors on lanes which failed breaks the protocol.
+func TestOfferOnLanesThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan error, 1)
 		e, _, received := beforeTold(t, 1<<20, released)
@@ -353,19 +349,19 @@ func TestOfferOnLanesThatNeverCome(t *testing.T) {
 	})
 }
 
-// An order of a tensor that was given up is for nobody.
-func TestOrderOfATensorThatWasGivenUp(t *testing.T) {
+// An order for an aborted tensor is ignored.
+func TestOrderOfAnAbortedTensor(t *testing.T) {
 	const size = 2 << 20
 	e, far, sent := openedClient(t, size)
 	e.Abort(5, errTest)
-	require.ErrorIs(t, patience.Finish(t, sent), errTest)
+	require.ErrorIs(t, testwait.Finish(t, sent), errTest)
 	wantFrame(t, far, word(5, uint64(5)))
 	require.NoError(t, far.WriteFrames(transport.Frame{word(6, uint64(5), uint64(0), uint64(size), uint16(0))}))
 	again := send(e, 6, make([]byte, size))
 	wantFrame(t, far, word(4, uint64(6), byte(1)))
 	require.Empty(t, e.broken)
 	require.NoError(t, e.Close(errTest))
-	require.ErrorIs(t, patience.Finish(t, again), errTest)
+	require.ErrorIs(t, testwait.Finish(t, again), errTest)
 }
 
 func FuzzHear(f *testing.F) {
@@ -381,7 +377,7 @@ func FuzzHear(f *testing.F) {
 		sent := send(e, 5, make([]byte, 1<<20))
 		_ = far.WriteFrames(transport.Frame{text})
 		require.NoError(t, far.Close())
-		require.Error(t, patience.Finish(t, e.broken))
-		require.Error(t, patience.Finish(t, sent))
+		require.Error(t, testwait.Finish(t, e.broken))
+		require.Error(t, testwait.Finish(t, sent))
 	})
 }

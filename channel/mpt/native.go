@@ -14,41 +14,41 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// nativeEnd is this process's end of a channel in the native dialect. A large
-// transfer is a job, which moves in slices; each slice is a transfer of the
-// [bulk.Mover] of its lane. What is smaller goes to host at once.
+// nativeEnd is this process's end of a channel in the native dialect. A large transfer is a
+// transferOp, which moves in slices; each slice is a transfer of the [bulk.Mover] of its lane. Smaller
+// transfers are passed to host, which moves them over the pipe's bulk connection.
 type nativeEnd struct {
-	factory  *Factory
-	role     channel.Role
-	control  transport.Conn
-	via      transport.Conn
-	host     channel.Channel
-	peer     string
-	arrived  func(bytes int) // Link.Arrived
-	checksum bool
-	log      *slog.Logger
-	life     *transfer.Life
-	broken   func(error) // Link.Broken, once
+	factory   *Factory
+	role      channel.Role
+	control   transport.Conn
+	pipeConn  transport.Conn
+	host      channel.Channel
+	peer      string
+	arrived   func(bytes int) // Link.Arrived
+	checksum  bool
+	log       *slog.Logger
+	lifecycle *transfer.Lifecycle
+	broken    func(error) // Link.Broken, once
 
-	// The lanes are opened until opens ends.
-	opens       context.Context
+	// openCtx ends when lanes are not to be opened any more.
+	openCtx     context.Context
 	stopOpening context.CancelCauseFunc
 
-	mu      sync.Mutex
-	ended   bool  // nothing moves any more
-	parted  error // nothing begins any more because the peer is gone, see part
-	sends   side
-	recvs   side
-	small   map[uint64]struct{} // Sends on host that are no jobs
-	offers  map[uint64]way      // of the peer, without a Recv that can use them
-	due     fifo.Queue[*job]
-	words   fifo.Queue[word]
-	work    sync.Cond // words has grown, or opening has, or the end has come
-	opening opening
-	conns   []transport.Conn // of lanes, also of those that are not open yet
-	lanes   []*lane          // nil until they are open
-	idle    *time.Timer      // of the client, once it has had lanes
-	moved   bool             // something has, on lanes, since idle went off
+	mu          sync.Mutex
+	ended       bool  // the channel is closed or has failed
+	peerGone    error // set when the peer has closed or failed; nothing may begin, see peerLost
+	sends       direction
+	recvs       direction
+	small       map[uint64]struct{} // ids of small Sends passed to host
+	offers      map[uint64]route    // the peer's offers without a ready Recv
+	unrequested fifo.Queue[*transferOp]
+	outgoing    fifo.Queue[controlFrame]
+	work        sync.Cond // outgoing or opening has changed, or ended is set
+	opening     opening
+	conns       []transport.Conn // connections of lanes, including those being opened
+	lanes       []*lane          // nil while they are not open
+	idle        *time.Timer      // the client's; nil before it has had lanes
+	active      bool             // lanes have been used since idle expired
 }
 
 func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
@@ -56,30 +56,30 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 		factory:  f,
 		role:     role,
 		control:  link.Conns[0],
-		via:      first(link),
+		pipeConn: pipeConn(link),
 		host:     link.Host,
 		peer:     link.Peer,
 		arrived:  link.Arrived,
 		checksum: link.Checksum,
 		log:      link.Logger,
 		small:    make(map[uint64]struct{}),
-		offers:   make(map[uint64]way),
+		offers:   make(map[uint64]route),
 	}
-	e.sends = newSide(role, channel.Channel.Send)
-	e.recvs = newSide(1-role, channel.Channel.Recv)
+	e.sends = newDirection(role, channel.Channel.Send)
+	e.recvs = newDirection(1-role, channel.Channel.Recv)
 	e.work.L = &e.mu
 	var once sync.Once
 	e.broken = func(err error) { once.Do(func() { link.Broken(err) }) }
-	e.life = transfer.NewLife(e.release, e.broken)
-	e.opens, e.stopOpening = context.WithCancelCause(e.life.Context())
-	for _, work := range []func() error{e.speak, e.listen} {
-		e.life.Go(func() { e.lost(work()) })
+	e.lifecycle = transfer.NewLifecycle(e.release, e.broken)
+	e.openCtx, e.stopOpening = context.WithCancelCause(e.lifecycle.Context())
+	for _, work := range []func() error{e.writeControl, e.readControl} {
+		e.lifecycle.Go(func() { e.connectionLost(work()) })
 	}
 	return e
 }
 
-// isSmall reports whether a transfer is not worth being cut. Both ends decide it
-// alike, by the length alone.
+// isSmall reports whether a transfer of buf is too small for lanes. Both ends decide by the length
+// alone, and so alike.
 func (e *nativeEnd) isSmall(buf device.Buffer) bool { return buf.Len() < 2*e.factory.stripe }
 
 func (e *nativeEnd) Send(id uint64, src device.Buffer, done func(error)) {
@@ -87,7 +87,7 @@ func (e *nativeEnd) Send(id uint64, src device.Buffer, done func(error)) {
 		e.sendSmall(id, src, done)
 		return
 	}
-	e.begin(&e.sends, id, src, done, e.offer)
+	e.begin(&e.sends, id, src, done, e.sendOffer)
 }
 
 func (e *nativeEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
@@ -98,12 +98,13 @@ func (e *nativeEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
 	e.begin(&e.recvs, id, dst, done, e.match)
 }
 
-// sendSmall leaves a transfer to the pipe's own means, but for its end.
+// sendSmall passes a Send to host, and keeps its id in small until it is done. After the end of the
+// channel it completes the Send with the error instead.
 func (e *nativeEnd) sendSmall(id uint64, src device.Buffer, done func(error)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if over := e.over(); over != nil {
-		e.life.Later(done, over)
+	if cause := e.endCause(); cause != nil {
+		e.lifecycle.CompleteAsync(done, cause)
 		return
 	}
 	e.small[id] = struct{}{}
@@ -118,8 +119,8 @@ func (e *nativeEnd) sendSmall(id uint64, src device.Buffer, done func(error)) {
 func (e *nativeEnd) recvSmall(id uint64, dst device.Buffer, done func(error)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if over := e.over(); over != nil {
-		e.life.Later(done, over)
+	if cause := e.endCause(); cause != nil {
+		e.lifecycle.CompleteAsync(done, cause)
 		return
 	}
 	e.host.Recv(id, dst, done)
@@ -130,40 +131,42 @@ func (e *nativeEnd) Abort(id uint64, cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.offers, id)
-	e.host.Abort(id, cause) // a small one
-	for _, s := range []*side{&e.sends, &e.recvs} {
-		if j := s.jobs[id]; j != nil {
-			e.giveUp(s, j, cause)
+	e.host.Abort(id, cause) // if it is small
+	for _, s := range []*direction{&e.sends, &e.recvs} {
+		if op := s.ops[id]; op != nil {
+			e.cancel(s, op, cause)
 		}
 	}
 }
 
-func (e *nativeEnd) Close(cause error) error { return e.life.Close(cause) }
+func (e *nativeEnd) Close(cause error) error { return e.lifecycle.Close(cause) }
 
-// refuse says why a job cannot begin. The caller holds mu.
-func (e *nativeEnd) refuse(s *side, j *job, fault error) error {
-	over := e.over()
+// checkBegin returns why op cannot begin in direction s, or nil. fault is the error of transfer.New
+// for op. The caller holds mu.
+func (e *nativeEnd) checkBegin(s *direction, op *transferOp, fault error) error {
+	cause := e.endCause()
 	switch {
-	case over != nil:
-		return over
-	case !j.Buf.IsHost():
-		return e.explain(device.ErrMemory)
+	case cause != nil:
+		return cause
+	case !op.Buf.IsHost():
+		return e.wrapError(device.ErrMemory)
 	case fault != nil:
-		return e.explain(fault)
-	case s.jobs[j.ID] != nil:
-		return e.explain(errBusy)
+		return e.wrapError(fault)
+	case s.ops[op.ID] != nil:
+		return e.wrapError(errBusy)
 	}
 	return nil
 }
 
-// release lets go of everything at the end. Slices under way are ended by their
-// movers, and with the last of them their job.
+// release closes the lanes, host and the control connection, and completes the transfers without
+// slices in progress; the others complete with their last slice, which ends as its lane or host is
+// closed. The lifecycle calls it at its end, without mu.
 func (e *nativeEnd) release() error {
-	cause := e.life.Err()
-	for _, j := range e.end(cause) {
-		j.Done(cause)
+	cause := e.lifecycle.Err()
+	for _, op := range e.end(cause) {
+		op.Done(cause)
 	}
-	closeAll(e.conns) // of which lanes that are at work let go when they notice
+	closeAll(e.conns) // unblocks the movers of the lanes
 	_ = e.host.Close(cause)
 	for _, l := range e.lanes {
 		l.close(cause)
@@ -171,22 +174,23 @@ func (e *nativeEnd) release() error {
 	return e.control.Close()
 }
 
-// end lets nothing begin any more, and takes out the jobs that nothing moves.
-func (e *nativeEnd) end(cause error) (idle []*job) {
+// end prevents further transfers and cancels all others because of cause. It returns those without
+// slices in progress, which the caller must complete; the others complete with their last slice.
+func (e *nativeEnd) end(cause error) (idle []*transferOp) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ended = true
-	for _, s := range []*side{&e.sends, &e.recvs} {
-		for _, j := range s.jobs {
-			j.GiveUp()
-			j.cause = cause
-			if len(j.slices) == 0 {
-				idle = append(idle, j)
+	for _, s := range []*direction{&e.sends, &e.recvs} {
+		for _, op := range s.ops {
+			op.CancelWait()
+			op.cause = cause
+			if len(op.slices) == 0 {
+				idle = append(idle, op)
 			}
 		}
-		s.jobs = nil
+		s.ops = nil
 	}
-	e.due.Clear()
+	e.unrequested.Clear()
 	if e.idle != nil {
 		e.idle.Stop()
 	}
@@ -194,4 +198,4 @@ func (e *nativeEnd) end(cause error) (idle []*job) {
 	return idle
 }
 
-func (e *nativeEnd) explain(err error) error { return explain(e.peer, err) }
+func (e *nativeEnd) wrapError(err error) error { return wrapError(e.peer, err) }

@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -86,8 +86,8 @@ func unhex(t *testing.T, s string) []byte {
 	return p
 }
 
-// The dialling end against frames recorded from TensorPipe: two lanes, tensors of
-// 8 and 9 bytes and a smaller one, one back.
+// The frames of the dialling end equal those recorded from TensorPipe: two lanes, tensors of 8 and 9
+// bytes and a smaller one, one in the other direction.
 func TestWireFormOfTheDiallingEnd(t *testing.T) {
 	over := mem.New(nil)
 	control, far := overMem()(t)
@@ -121,17 +121,17 @@ func TestWireFormOfTheDiallingEnd(t *testing.T) {
 		conns = append(conns, conn)
 	}
 	for _, err := range sent {
-		require.NoError(t, patience.Finish(t, err))
+		require.NoError(t, testwait.Finish(t, err))
 	}
 	got := make([]byte, 9)
 	received := recv(ch, 0, got)
 	require.NoError(t, conns[1].WriteFrames(transport.Frame{[]byte("efghi")}))
 	require.NoError(t, conns[0].WriteFrames(transport.Frame{[]byte("ab"), []byte("cd")}))
-	require.NoError(t, patience.Finish(t, received))
+	require.NoError(t, testwait.Finish(t, received))
 	require.Equal(t, "abcdefghi", string(got))
 }
 
-// The listening end says one thing, and takes lanes in any order.
+// The listening end sends one message, and accepts lanes in any order.
 func TestWireFormOfTheListeningEnd(t *testing.T) {
 	over := mem.New(nil)
 	f := mpt.New(lanes(1, over), lanes(2, over))
@@ -153,19 +153,19 @@ func TestWireFormOfTheListeningEnd(t *testing.T) {
 	for i, want := range []string{"AB", "CDE", "FGH"} {
 		wantFrame(t, conns[i], []byte(want))
 	}
-	require.NoError(t, patience.Finish(t, sent))
+	require.NoError(t, testwait.Finish(t, sent))
 	move := recv(ch, 0, make([]byte, 1))
 	for i, p := range [][]byte{nil, nil, {'x'}} {
 		require.NoError(t, conns[i].WriteFrames(transport.Frame{p}))
 	}
-	require.NoError(t, patience.Finish(t, move))
+	require.NoError(t, testwait.Finish(t, move))
 	require.Zero(t, f.Ports(), "all lanes have come")
 }
 
 // dialLane opens a lane as a C++ peer does.
 func dialLane(t *testing.T, over transport.Transport, lane wire.MPTLane) transport.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	conn, err := over.Dial(ctx, lane.Address)
 	require.NoError(t, err)

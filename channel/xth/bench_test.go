@@ -17,7 +17,7 @@ func factory() channel.Factory { return xth.New() }
 func TestSteadyFlowAllocatesNothing(t *testing.T) {
 	move := channeltest.NewMover(t, factory, channeltest.Over(mem.New(nil), ""), 8)
 	for range 100 {
-		move() // memory of queues and scratch comes in the beginning
+		move() // the first transfers allocate queues and buffers
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, move))
 }

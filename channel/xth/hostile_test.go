@@ -19,7 +19,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// open makes one end over conns, and returns what Broken is told.
+// open creates one end over conns, and returns the errors passed to Broken.
 func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
@@ -34,7 +34,7 @@ func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) 
 	return ch, broken
 }
 
-// alone makes one end whose peer is the test.
+// alone creates one end whose peer is the test.
 func alone(t *testing.T) (ch channel.Channel, broken <-chan error, announcements, completions transport.Conn) {
 	t.Helper()
 	near, far := connections(t)
@@ -71,8 +71,8 @@ func announcement(address uint64) []byte {
 	return binary.LittleEndian.AppendUint64([]byte{0xb9, 1, 0x83}, address)
 }
 
-// The frames are those of the capture of TensorPipe: eleven bytes with an
-// address, and nothing for an empty tensor.
+// The frames equal those recorded from TensorPipe: eleven bytes with an address, and none for an empty
+// tensor.
 func TestAnnouncement(t *testing.T) {
 	ch, _, announcements, _ := alone(t)
 	ch.Send(0, device.Bytes(nil), func(error) {})
@@ -85,7 +85,7 @@ func TestAnnouncement(t *testing.T) {
 	require.NotEqual(t, first, second)
 }
 
-// A peer that names memory of this process which is not on offer gets nothing.
+// A peer that announces memory of this process which is not described gets nothing.
 func TestAddressesAreNotFollowed(t *testing.T) {
 	secret := bytes.Repeat([]byte("secret"), 100)
 	for name, address := range map[string]uint64{
@@ -108,9 +108,9 @@ func TestAddressesAreNotFollowed(t *testing.T) {
 	}
 }
 
-// What is on offer on one connection cannot be had over another, nor over the
-// same one in the wrong direction.
-func TestOffersAreForOneConnection(t *testing.T) {
+// A description of one connection cannot be claimed over another, or over the same one in the other
+// direction.
+func TestDescriptionsAreForOneConnection(t *testing.T) {
 	sender, _, announcements, _ := alone(t)
 	sent, sendErr := result()
 	sender.Send(0, device.Bytes([]byte("secret")), sent)
@@ -131,8 +131,8 @@ func TestOffersAreForOneConnection(t *testing.T) {
 	require.Equal(t, make([]byte, 6), dst)
 }
 
-// A peer says that it has copied what it has not: the memory is still on
-// offer, so done must not say that all is well.
+// A peer sends a completion of a tensor that it has not copied: the memory is still described, so done
+// must not report success.
 func TestForgedCompletion(t *testing.T) {
 	ch, broken, announcements, completions := alone(t)
 	done, err := result()
@@ -143,7 +143,7 @@ func TestForgedCompletion(t *testing.T) {
 	require.ErrorContains(t, <-broken, "not copied")
 }
 
-// A completion is an empty frame, also for a tensor that was copied.
+// A completion with a body is rejected, even for a copied tensor.
 func TestCompletionWithABody(t *testing.T) {
 	near, far := connections(t)
 	from, broken := open(t, near)
@@ -155,7 +155,7 @@ func TestCompletionWithABody(t *testing.T) {
 	require.ErrorContains(t, <-broken, "a completion of 1 bytes")
 }
 
-// talkative is a connection that adds to frames.
+// talkative is a connection that appends to frames.
 type talkative struct{ transport.Conn }
 
 func (c *talkative) WriteFrames(...transport.Frame) error {
@@ -212,7 +212,7 @@ func TestUnequalLengths(t *testing.T) {
 	require.Equal(t, make([]byte, 7), dst)
 }
 
-// One tensor that cannot be had does not disturb the others.
+// A tensor whose memory cannot be used does not affect the others.
 func TestMemoryThatCannotBeUsed(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -256,7 +256,7 @@ func TestMemoryThatCannotBeUsed(t *testing.T) {
 	require.Empty(t, toBroken)
 }
 
-// The same memory on its way many times, over several channels.
+// The same memory is sent concurrently many times, over several channels.
 func TestSameMemoryManyTimes(t *testing.T) {
 	src := bytes.Repeat([]byte("parameters"), 1000)
 	type arrival struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
+// openNative creates one end over conns, and returns the errors passed to Broken.
 func openNative(t *testing.T, conns ...transport.Conn) *nativeEnd {
 	t.Helper()
 	ch, err := New().New(t.Context(), channel.Link{Native: true, Conns: conns, Peer: "peer", Broken: func(error) {}}, channel.RoleConnect)
@@ -20,8 +21,8 @@ func openNative(t *testing.T, conns ...transport.Conn) *nativeEnd {
 	return ch.(*nativeEnd)
 }
 
-// Nothing stays behind of tensors that were copied, or given up by either end
-// at whatever time, in the ends and in the process-wide table.
+// Neither the ends nor the global table retain anything of tensors that were copied, or aborted by
+// either end at any time.
 func TestNativeKeepsNothing(t *testing.T) {
 	near, far := connect(t, connections)
 	from, to := openNative(t, near...), openNative(t, far...)
@@ -30,20 +31,20 @@ func TestNativeKeepsNothing(t *testing.T) {
 	done := make(chan error, 8)
 	wait := func(err error) { done <- err }
 	for id := uint64(0); id < 100; id += 4 {
-		from.Send(id, buf(), wait) // is copied
+		from.Send(id, buf(), wait) // copied
 		to.Recv(id, buf(), wait)
-		from.Send(id+1, buf(), wait) // has no taker
+		from.Send(id+1, buf(), wait) // has no Recv
 		from.Abort(id+1, io.EOF)
-		to.Abort(id+2, io.EOF) // before anything is known of it
+		to.Abort(id+2, io.EOF) // before it is announced
 		from.Send(id+2, buf(), wait)
 		from.Abort(id+2, io.EOF)
-		to.Recv(id+3, buf(), wait) // never comes
+		to.Recv(id+3, buf(), wait) // has no Send
 		to.Abort(id+3, io.EOF)
 		for range 5 {
 			<-done
 		}
 	}
-	from.Send(100, buf(), wait) // all words before this were heard
+	from.Send(100, buf(), wait) // all earlier announcements have been handled
 	to.Recv(100, buf(), wait)
 	require.NoError(t, <-done)
 	require.NoError(t, <-done)
@@ -51,45 +52,44 @@ func TestNativeKeepsNothing(t *testing.T) {
 		e.mu.Lock()
 		require.Empty(t, e.sends)
 		require.Empty(t, e.recvs)
-		require.Empty(t, e.offers)
-		require.Zero(t, e.words.Len()+e.pairs.Len())
+		require.Empty(t, e.descriptions)
+		require.Zero(t, e.outgoing.Len()+e.copyQueue.Len())
 		e.mu.Unlock()
 	}
-	require.Empty(t, from.here.offers)
+	require.Empty(t, from.here.descriptions)
 	require.NoError(t, from.Close(nil))
 	require.NoError(t, to.Close(nil))
 	require.Zero(t, openRoutes(near[0]))
 }
 
-// Whoever wants a copy to end waits for a chunk, not for a tensor, and only a
-// receiver that gave up itself, or lost its peer, is through with it.
+// A copy stops within a chunk. Only a receiver that aborted, or lost its peer, is then over.
 func TestNativeCopyingEndsWithinAChunk(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		enough func(e *nativeEnd, r *receiving)
-		want   error // nil: it waits
+		enough func(e *nativeEnd, r *recvOp)
+		want   error // nil if it is not over
 	}{
-		{"receiver aborts", func(e *nativeEnd, r *receiving) { e.Abort(7, io.ErrNoProgress) }, io.ErrNoProgress},
-		{"sender withdraws", func(_ *nativeEnd, r *receiving) { r.offer.stop = true }, nil},
-		{"receiver closes", func(e *nativeEnd, _ *receiving) { e.life.Fail(io.ErrNoProgress) }, io.ErrNoProgress},
+		{"receiver aborts", func(e *nativeEnd, r *recvOp) { e.Abort(7, io.ErrNoProgress) }, io.ErrNoProgress},
+		{"sender withdraws", func(_ *nativeEnd, r *recvOp) { r.description.stop = true }, nil},
+		{"receiver closes", func(e *nativeEnd, _ *recvOp) { e.lifecycle.Fail(io.ErrNoProgress) }, io.ErrNoProgress},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			near, _ := connect(t, connections)
 			e := openNative(t, near...)
-			src, dst := bytes.Repeat([]byte{1}, 3*chunk), make([]byte, 3*chunk)
+			src, dst := bytes.Repeat([]byte{1}, 3*chunkSize), make([]byte, 3*chunkSize)
 			result := make(chan error, 1)
 			e.Recv(7, device.Bytes(dst), func(err error) { result <- err })
 			e.mu.Lock()
 			r := e.recvs[7]
-			r.offer, r.copying = newOffer(), true
-			r.offer.renew(device.Bytes(src))
-			o := r.offer
+			r.description, r.copying = newDescription(), true
+			r.description.reset(device.Bytes(src))
+			o := r.description
 			e.mu.Unlock()
 
 			c.enough(e, r)
-			require.False(t, e.take(r))
-			require.Equal(t, src[:chunk], dst[:chunk], "a chunk was under way")
-			require.Equal(t, make([]byte, 2*chunk), dst[chunk:])
+			require.False(t, e.copyTensor(r))
+			require.Equal(t, src[:chunkSize], dst[:chunkSize], "a chunk was under way")
+			require.Equal(t, make([]byte, 2*chunkSize), dst[chunkSize:])
 			require.False(t, o.copied())
 			if c.want == nil {
 				require.Empty(t, result)

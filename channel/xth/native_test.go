@@ -18,13 +18,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// openNative makes one end over conns, and returns what Broken is told.
+// openNative creates one end over conns, and returns the errors passed to Broken.
 func openNative(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 2)
 	ch, err := xth.New().New(t.Context(), channel.Link{
 		Native: true,
-		Host:   bulk.New(bulk.Config{}).Lane(1), // is never used
+		Host:   bulk.New(bulk.Config{}).Lane(1), // never used
 		Conns:  conns,
 		Peer:   "worker1",
 		Broken: func(err error) { broken <- err },
@@ -35,7 +35,7 @@ func openNative(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan e
 	return ch, broken
 }
 
-// nativeAlone makes one end whose peer is the test.
+// nativeAlone creates one end whose peer is the test.
 func nativeAlone(t *testing.T) (ch channel.Channel, broken <-chan error, announcements, completions transport.Conn) {
 	t.Helper()
 	near, far := connections(t)
@@ -52,8 +52,8 @@ func frame(numbers ...uint64) transport.Frame {
 	return transport.Frame{p}
 }
 
-// An announcement is an id and an address; what is withdrawn is announced
-// without one, and what is empty not at all.
+// An announcement is an id and an address; a revocation has the address 0, and nothing is sent for
+// empty tensors.
 func TestNativeAnnouncements(t *testing.T) {
 	ch, _, announcements, _ := nativeAlone(t)
 	ch.Send(1, device.Bytes(nil), func(error) {})
@@ -68,8 +68,7 @@ func TestNativeAnnouncements(t *testing.T) {
 	require.Equal(t, []byte(frame(1<<40, 0)[0]), readFrame(t, announcements))
 }
 
-// What is in a frame is looked up, not followed, and nobody is told what he must
-// not believe.
+// Addresses in frames are looked up, not dereferenced, and false completions are rejected.
 func TestNativeHostileFrames(t *testing.T) {
 	secret := bytes.Repeat([]byte("secret"), 100)
 	own := uint64(uintptr(unsafe.Pointer(&secret[0])))
@@ -78,9 +77,9 @@ func TestNativeHostileFrames(t *testing.T) {
 		announcements, completions transport.Frame
 		says                       string
 	}{
-		{"unmapped address", frame(7, 0x1000), nil, "nothing is on offer"},
-		{"highest address", frame(7, 1<<64-1), nil, "nothing is on offer"},
-		{"address of memory", frame(7, own), nil, "nothing is on offer"},
+		{"unmapped address", frame(7, 0x1000), nil, "nothing is described"},
+		{"highest address", frame(7, 1<<64-1), nil, "nothing is described"},
+		{"address of memory", frame(7, own), nil, "nothing is described"},
 		{"short announcement", frame(7), nil, "announcement: a frame of 8 bytes"},
 		{"completion of what is on offer", nil, frame(8), "not copied"},
 		{"long completion", nil, frame(8, 8), "completion: a frame of 16 bytes"},
@@ -107,8 +106,8 @@ func TestNativeHostileFrames(t *testing.T) {
 	}
 }
 
-// Words about transfers that are over come late now and then, and mean nothing.
-func TestNativeLateWords(t *testing.T) {
+// Late frames about completed transfers are ignored.
+func TestNativeLateFrames(t *testing.T) {
 	ch, broken, announcements, completions := nativeAlone(t)
 	require.NoError(t, completions.WriteFrames(frame(1), frame(2)))
 	require.NoError(t, announcements.WriteFrames(frame(3, 0)))
@@ -121,8 +120,8 @@ func TestNativeLateWords(t *testing.T) {
 	require.ErrorContains(t, <-broken, "not copied")
 }
 
-// What is on offer on one connection cannot be had over another, nor twice.
-func TestNativeOffersAreForOneConnection(t *testing.T) {
+// A description of one connection cannot be claimed over another, or twice.
+func TestNativeDescriptionsAreForOneConnection(t *testing.T) {
 	sender, _, announcements, _ := nativeAlone(t)
 	sender.Send(1, device.Bytes([]byte("secret")), func(error) {})
 	offer := transport.Frame{readFrame(t, announcements)}
@@ -153,8 +152,8 @@ func TestNativeUnequalLengths(t *testing.T) {
 	require.ErrorIs(t, <-fromBroken, io.EOF)
 }
 
-// Memory that cannot be had fails at its end. The other end waits until it is
-// told, and no other tensor is disturbed.
+// A tensor whose memory cannot be used fails at its own end. The other end waits for an Abort, and no
+// other tensor is affected.
 func TestNativeMemoryThatCannotBeUsed(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -202,9 +201,8 @@ func TestNativeMemoryThatCannotBeUsed(t *testing.T) {
 	require.Empty(t, toBroken)
 }
 
-// A receiver whose offer was withdrawn waits for its own Abort, and takes no
-// offer for another.
-func TestNativeWithdrawnOffer(t *testing.T) {
+// A receiver whose description was revoked waits for an Abort, and does not use another description.
+func TestNativeRevokedDescription(t *testing.T) {
 	near, far := connections(t)
 	from, _ := openNative(t, near)
 	to, _ := openNative(t, far)

@@ -1,22 +1,20 @@
-// Package xth is the channel between two ends within one process: the receiver
-// copies a tensor straight from the sender's memory into its own, once.
+// Package xth is the channel between two ends within one process: the receiver copies a tensor once,
+// directly from the sender's memory into its own.
 //
-// On the wire, over the first of two connections, the sender announces each
-// tensor by an address; over the second, in the other direction, an empty frame
-// says that it has been copied, and that is when the sender's done is called.
-// Empty tensors leave no trace. These are the frames of TensorPipe's channel
-// "xth". In the native dialect announcements and completions begin with the id
-// of the transfer, so that tensors may be copied in any order, and what was
-// withdrawn is announced as well.
+// On the first of two connections the sender announces each tensor by an address. On the second one the
+// receiver replies with an empty frame after it has copied the tensor; the sender then calls done.
+// Nothing is sent for empty tensors. These are the frames of TensorPipe's channel "xth". In the native
+// dialect announcements and completions begin with the id of the transfer, so that tensors may be
+// copied in any order, and revocations are announced too.
 //
-// No address that came over a connection is ever followed. A sender puts each
-// tensor on offer within this process, under the address that it announces and
-// for the other end of that very connection; a peer that announces anything
-// else, from another process perhaps, has broken the protocol. See offers.go.
+// An address that was received over a connection is never dereferenced. A sender describes each tensor
+// in a table of this process, under the announced address and the endpoints of that connection. A peer
+// that announces any other address, for example from another process, breaks the protocol. See
+// routes.go.
 //
-// Aborting a transfer does not disturb the others: memory on offer is
-// withdrawn, a copy under way stops within a chunk, and in the compatible dialect
-// the other end gets an error that matches [channel.ErrAborted].
+// Aborting a transfer does not affect the others: the description is revoked, a running copy stops
+// within a chunk, and in the compatible dialect the other end gets an error that matches
+// [channel.ErrAborted].
 package xth
 
 import (
@@ -31,12 +29,14 @@ import (
 // Name is the channel's name in TensorPipe's handshake.
 const Name = "xth"
 
-// connections: tensors are announced on the first, completions come back on
-// the second.
+// connections is the number of connections: tensors are announced on the first, and completions return
+// on the second.
 const connections = 2
 
-// Factory makes channels; see [New].
+// Factory creates channels; see [New].
 type Factory struct {
+	// viable returns nil, or why the channel does not work in this process; determined at the first
+	// call.
 	viable func() error
 }
 
@@ -50,11 +50,12 @@ func New() Factory {
 	})}
 }
 
-// Viable says why not where the system does not tell processes apart as
-// TensorPipe does: on anything but Linux.
+// Viable returns nil, or an error that matches errors.ErrUnsupported if the system does not identify
+// processes as TensorPipe requires, which is so on all systems but Linux.
 func (f Factory) Viable() error { return f.viable() }
 
-// DeviceDescriptors names cpu:0, and this process in its machine.
+// DeviceDescriptors returns the descriptor of cpu:0, which identifies the machine and this process, or
+// nil if the channel is not viable.
 func (f Factory) DeviceDescriptors() map[device.Device]string {
 	process, err := sysid.Process()
 	if err != nil {
@@ -63,14 +64,15 @@ func (f Factory) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{device.CPU(): process}
 }
 
-// CanCommunicate reports whether both ends are the same process. A peer may
-// pretend that; it will find nothing on offer.
+// CanCommunicate reports whether the descriptors are equal, so that both ends are in the same process.
+// A peer elsewhere that copies a descriptor finds no descriptions of tensors.
 func (f Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections is 2.
+// Connections returns 2.
 func (f Factory) Connections(bool) int { return connections }
 
-// New makes one end of a channel. It does not wait for the peer.
+// New creates one end of a channel. It does not wait for the peer. The end owns the connections of
+// link; if New fails it has closed them, and the error is a [*channel.Error].
 func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, connections)
 	if err == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// transports are those that the channel is tested on.
+// transports lists the transports on which the channel is tested.
 var transports = []struct {
 	name string
 	mk   func() transport.Transport

@@ -11,7 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// benchmark is the command that measures paths between two processes.
+// benchmark is the command bench, which measures paths between two processes. The fields are its flags.
 type benchmark struct {
 	transports, channels string
 	lanes                int
@@ -37,43 +37,43 @@ func benchEntry() entry {
 		usage:   "[flags]",
 		summary: "measure round trips and bandwidth between two processes",
 		help: `Starts a second process and measures, for each size: round trips, each of which
-carries a tensor there and back into memory of the caller, one behind the other,
+carries a tensor there and back into memory of the caller, one after the other,
 and then cold, after 2 ms of idleness; then the bandwidth one way, with -depth
 messages in flight. CPU is the processor time of both processes, for a warm round
 trip, and one way for a message or for 10^9 bytes. Each message has memory of its
-own at both ends, and every byte is checked while no clock runs.
+own at both ends, and every byte is checked while no time is measured.
 
--transport and -channel are lists, of which every combination is measured; one
-that does not work here is a line that says why. In both lists auto stands for
-what a pipe uses if nothing is said, and "via" is the way that the tensors really
-took: a channel, or inline for those within their messages, or bulk, the pipe's own
-way, for those that mpt_uv has no lanes for; where round trips went one way and the
-messages one way another, both, in this order, with a stroke in between. The channel
-xth works within one process only: for it both ends are in one.
+-transport and -channel are lists, of which every combination is measured; for one
+that does not work here the reason is printed. In both lists auto is the default of
+a pipe. The column "via" shows how the tensors travelled: by a channel; inline, within
+their messages; or bulk, on the pipe's own connection, for tensors too small for the
+lanes of mpt_uv. If round trips and the messages one way differ, both are shown, with a
+slash between them. The channel xth works within one process only: both ends are then in
+one process.
 
-From 64 KiB on the rate one way is held against what the machine can do, measured
-in the same run: a copy in memory on one core, and, where the tensors go over TCP,
-plain connections, for mpt_uv as many as there are lanes. Printed is the part of it
-that the pipe has, and in brackets its GB/s; the CPU behind it is a multiple of the copy's.
+From 64 KiB on the rate one way is compared with two others of the same run: a copy in
+memory on one core and, for tensors over TCP, plain connections, as many as mpt_uv has
+lanes. The table shows the fraction that the pipe reaches and, in brackets, the other's
+GB/s; the CPU column next to it is a multiple of the CPU time of the copy.
 
 -buffers is the memory of the messages: default, what an application gets (the heap
 of Go, malloc in C++); huge, huge pages at both ends in both libraries; or pool, a
 tensor.Pool, for C++ again malloc.
 
-With -compress the tensors are compressed on their way, and a column more says
-what part of their bytes travels. What that gains is a matter of what they hold,
--data: pattern, which is what the other figures are of; zeros; weights, float32 of
-a normal distribution; or random bytes. GB/s and CPU count the tensors' own bytes.
+With -compress the tensors are compressed on the wire, and one more column shows the
+fraction of their bytes that is sent. It depends on their content, -data: pattern, which
+is the default; zeros; weights, float32 of a normal distribution; or random bytes. GB/s
+and CPU count the bytes of the tensors before compression.
 
 With -peer libtensorpipe the C++ library is measured in the same way, in turn, in
 -pairs pairs of runs, on the same transport and channel, or on those that
 -peer-transport and -peer-channel name: its best path need not be the best one here.
 The figures are then medians, and the ratio is the median of those of the pairs.
-What only one of the two has is printed without a ratio. It needs g++ and the library (Debian:
-libtensorpipe-dev).
+A path that only one of the two has is printed without a ratio. This needs g++ and the
+library (Debian: libtensorpipe-dev).
 
-With -json each run is one line, and each ratio of two one more. -svg draws the
-round trips and the rate one way over the sizes, a line for each path and library.`,
+With -json each run and each ratio of two runs is one line. -svg draws the round trips
+and the rate one way over the sizes, a line for each path and library.`,
 		make: func() command {
 			return &benchmark{sizes: sizeList{0, 8, 64 << 10, 1 << 20, 16 << 20}, named: namedFlag{false}}
 		},
@@ -82,7 +82,7 @@ round trips and the rate one way over the sizes, a line for each path and librar
 
 const auto = "auto"
 
-// defaultPairs is how many pairs of runs it takes for a median to mean something.
+// defaultPairs is the default of -pairs.
 const defaultPairs = 5
 
 func (b *benchmark) flags(fs *flag.FlagSet) {
@@ -96,13 +96,13 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.Var(&b.sizes, "size", "`list` of sizes of the tensor, 0 for messages without one")
 	fs.StringVar(&b.buffers, "buffers", bench.BuffersDefault, "`memory` of the messages: "+strings.Join(bench.AllBuffers(), ", "))
 	fs.IntVar(&b.depth, "depth", 8, "`number` of messages in flight one way")
-	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: what gives steady figures, by size)")
-	fs.Var(&b.named, "named", "name the device on which tensors shall arrive; -named=both measures with and without")
-	fs.BoolVar(&b.spin, "spin", true, "let who waits for a message look for it for a while before going to sleep")
+	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: by size, for steady figures)")
+	fs.Var(&b.named, "named", "name the target device of tensors; -named=both measures with and without")
+	fs.BoolVar(&b.spin, "spin", true, "spin for a while before blocking for a message")
 	tracerFlag(fs, &b.anyTracer)
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
-	fs.StringVar(&b.peerTransport, "peer-transport", "", "`transport` that the peer uses (default: what -transport says)")
-	fs.StringVar(&b.peerChannel, "peer-channel", "", "`channel` that the peer uses (default: what -channel says)")
+	fs.StringVar(&b.peerTransport, "peer-transport", "", "`transport` that the peer uses (default: that of -transport)")
+	fs.StringVar(&b.peerChannel, "peer-channel", "", "`channel` that the peer uses (default: that of -channel)")
 	fs.IntVar(&b.pairs, "pairs", defaultPairs, "`number` of pairs of runs, with -peer")
 	fs.BoolVar(&b.json, "json", false, "print JSON, an object in each line")
 	fs.StringVar(&b.svg, "svg", "", "draw the figures into `file`")
@@ -137,7 +137,8 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	return drawing.finish()
 }
 
-// reports are where results go.
+// reports returns the outputs for the results: a table or JSON on the standard output of s, and the
+// chart if d is not nil.
 func (b *benchmark) reports(s streams, d *benchDrawing) []benchReport {
 	first := benchReport(&benchTable{out: s.out})
 	if b.json {
@@ -149,7 +150,8 @@ func (b *benchmark) reports(s streams, d *benchDrawing) []benchReport {
 	return []benchReport{first, d}
 }
 
-// drawing is the chart to draw, nil if none is wanted.
+// drawing returns the chart to draw, nil without -svg. It opens the file of -svg; the caller must call
+// finish or discard.
 func (b *benchmark) drawing() (*benchDrawing, error) {
 	if b.svg == "" {
 		return nil, nil
@@ -157,7 +159,9 @@ func (b *benchmark) drawing() (*benchDrawing, error) {
 	return newBenchDrawing(b.svg)
 }
 
-// partner is the library to compare with, nil for none.
+// partner checks the flags about the peer and returns the library to compare with, built and ready, or
+// nil without -peer. Without -peer it sets pairs to 1. The error is a *usageError if the peer can
+// measure none of the specs.
 func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	var peer bench.Libtensorpipe
 	switch {
@@ -171,7 +175,7 @@ func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	case b.peer != peer.Name():
 		return nil, usageErrorf("-peer %q: want %s", b.peer, peer.Name())
 	case b.transports == auto && b.peerTransport == "" || b.channels == auto && b.peerChannel == "":
-		return nil, usageErrorf("-peer %s: say with -transport and -channel which path to compare, as in -transport uv -channel basic, or with -peer-transport and -peer-channel which one it takes", b.peer)
+		return nil, usageErrorf("-peer %s: name the path to compare with -transport and -channel, as in -transport uv -channel basic, or the peer's with -peer-transport and -peer-channel", b.peer)
 	case b.pairs < 1 || b.pairs > maxCount:
 		return nil, usageErrorf("-pairs %d: want 1 to %d", b.pairs, maxCount)
 	}
@@ -186,10 +190,114 @@ func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	return nil, usageErrorf("-peer %s: %w", b.peer, withoutPrefix(none))
 }
 
-// withoutPrefix takes out of an error what the name of the command says.
+// withoutPrefix returns an error that matches bench.ErrSpec as a new error without the prefix of that
+// error, which repeats the name of the command. Other errors are returned unchanged.
 func withoutPrefix(err error) error {
 	if !errors.Is(err, bench.ErrSpec) {
 		return err
 	}
 	return errors.New(strings.ReplaceAll(err.Error(), bench.ErrSpec.Error()+": ", ""))
+}
+
+// benchChild is the hidden command that runs the second process of a bench.
+type benchChild struct{}
+
+const benchChildName = "bench-child"
+
+func benchChildEntry() entry {
+	return entry{
+		name:    benchChildName,
+		summary: "the second process of a bench",
+		help:    "Answers what tpipe bench sends, which starts it.",
+		hidden:  true,
+		make:    func() command { return benchChild{} },
+	}
+}
+
+func (benchChild) flags(*flag.FlagSet) {}
+
+func (benchChild) run(ctx context.Context, s streams) error {
+	return bench.RunChild(ctx, s.in, s.out, benchCatalog)
+}
+
+// benchReport receives the results of a bench as they are measured. Its methods are called by one
+// goroutine.
+type benchReport interface {
+	// measured is called with the results for a spec.
+	measured(spec bench.Spec, runs *bench.Comparison) error
+
+	// absent is called once for a path that does not exist here.
+	absent(spec bench.Spec, why error) error
+}
+
+// benchRun measures specs one after the other and passes the results to its reports.
+type benchRun struct {
+	self       bench.Subject
+	peer       *bench.Libtensorpipe // nil: none
+	pairs      int
+	yardsticks []bench.Yardstick
+	show       []benchReport
+
+	missing string // name of the last path that was found not to exist
+}
+
+func (r *benchRun) all(ctx context.Context, specs []bench.Spec) error {
+	for _, spec := range specs {
+		if pathName(spec) == r.missing {
+			continue
+		}
+		if err := r.one(ctx, spec); err != nil {
+			return interrupted(ctx, withoutPrefix(err))
+		}
+	}
+	return nil
+}
+
+func (r *benchRun) one(ctx context.Context, spec bench.Spec) error {
+	runs, err := r.compare(ctx, spec)
+	if errors.Is(err, bench.ErrPath) {
+		r.missing = pathName(spec)
+		return r.report(func(to benchReport) error { return to.absent(spec, err) })
+	}
+	if err != nil {
+		return err
+	}
+	return r.report(func(to benchReport) error { return to.measured(spec, runs) })
+}
+
+// compare measures this library, and the peer if there is one and it has the path. If the peer does not
+// have it, WhyB of the result is the reason; without a peer WhyB is nil. The error is that of
+// bench.Compare.
+func (r *benchRun) compare(ctx context.Context, spec bench.Spec) (*bench.Comparison, error) {
+	if r.peer == nil {
+		return bench.Compare(ctx, r.self, nil, spec, r.pairs, r.yardsticks...)
+	}
+	if why := r.peer.Check(spec); why != nil {
+		runs, err := bench.Compare(ctx, r.self, nil, spec, r.pairs, r.yardsticks...)
+		if err == nil {
+			runs.WhyB = withoutPrefix(why)
+		}
+		return runs, err
+	}
+	return bench.Compare(ctx, r.self, *r.peer, spec, r.pairs, r.yardsticks...)
+}
+
+func (r *benchRun) report(to func(benchReport) error) error {
+	for _, show := range r.show {
+		if err := to(show); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pathName returns the transports and channels that the user selected with a spec, in the form
+// "transport/channel".
+func pathName(s bench.Spec) string { return orAuto(s.Transports) + "/" + orAuto(s.Channels) }
+
+func orAuto(list []string) string {
+	if len(list) == 0 {
+		return auto
+	}
+	return strings.Join(list, ",")
 }

@@ -9,14 +9,14 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-
 	"github.com/tensorpipe-go/tensorpipe/bench"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -70,10 +70,10 @@ func TestBenchTable(t *testing.T) {
 	require.NotContains(t, stdout, "ratio", "there is nothing to compare with")
 }
 
-// What compression gains shows in a column more, and in JSON.
+// With compression the table has one more column, and JSON one more field.
 func TestBenchCompress(t *testing.T) {
 	for codec, shares := range map[string]map[string]string{
-		"s2":   {"zeros": " 0.0", "weights": " 100 %", "random": " 100 %"}, // it gains nothing on floats
+		"s2":   {"zeros": " 0.0", "weights": " 100 %", "random": " 100 %"}, // s2 does not compress floats
 		"zstd": {"zeros": " 0.0", "weights": " 9", "random": " 100 %"},
 	} {
 		args := fmt.Sprintf("bench -size 100KiB,1MiB -count %d -compress %s -data ", race.Pick(3, 1), codec)
@@ -99,7 +99,7 @@ func TestBenchCompressJSON(t *testing.T) {
 			var r bench.Result
 			require.NoError(t, json.Unmarshal([]byte(line), &r))
 			if r.Subject != (bench.Go{}).Name() {
-				continue // a yardstick, which compresses nothing
+				continue // a yardstick, without compression
 			}
 			ours++
 			require.Equal(t, args, r.Compression.String()+" -data "+r.Data)
@@ -109,7 +109,7 @@ func TestBenchCompressJSON(t *testing.T) {
 	}
 }
 
-// Every combination of the lists has a table.
+// Every combination of the two lists gets a table.
 func TestBenchCombinations(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("channel xth is for Linux")
@@ -120,7 +120,7 @@ func TestBenchCombinations(t *testing.T) {
 	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, default buffers, both ends in one process, congestion")
 }
 
-// Over shared memory, by the channels that a pipe has there.
+// Shared memory with its channels.
 func TestBenchSharedMemory(t *testing.T) {
 	for _, err := range []error{shm.New().Viable(), cma.New(cma.Options{}).Viable()} {
 		if err != nil {
@@ -148,7 +148,7 @@ func TestBenchSharedMemory(t *testing.T) {
 	}, routes)
 }
 
-// With and without the target device named; without a tensor that is the same.
+// -named=both measures with and without a named target. Messages without a tensor are measured once.
 func TestBenchNamedBoth(t *testing.T) {
 	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -named=both -size 0,8 -count 3")...)
 	require.Zero(t, code, stderr)
@@ -192,7 +192,7 @@ func TestBenchPeer(t *testing.T) {
 	}
 }
 
-// What only one library has is printed without a ratio, with the other's reason.
+// A path that only one library has is printed without a ratio, with the reason of the other.
 func TestBenchPeerLacksThePath(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -201,18 +201,18 @@ func TestBenchPeerLacksThePath(t *testing.T) {
 	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
 	require.Zero(t, code, stderr)
 	require.Equal(t, 1, strings.Count(stdout, "ratio"))
-	require.Contains(t, stdout, "without libtensorpipe: libtensorpipe is measured on one transport and one channel\n")
+	require.Contains(t, stdout, "without libtensorpipe: libtensorpipe needs exactly one transport and one channel\n")
 	require.Contains(t, stdout, "uv/auto: transport uv, channel ")
 
 	stdout, stderr, code = tpipe(t, strings.Fields(args+" -json")...)
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.JSONEq(t, `{"subject":"libtensorpipe","transport":"uv","channel":"auto","size_bytes":8,
-		"not_measured":"libtensorpipe is measured on one transport and one channel"}`, lines[len(lines)-1])
+		"not_measured":"libtensorpipe needs exactly one transport and one channel"}`, lines[len(lines)-1])
 	require.Equal(t, 1, strings.Count(stdout, `"tensorpipe-go/libtensorpipe"`))
 }
 
-// The peer takes its own path, and that is said.
+// The heading names the path of the peer if it differs.
 func TestBenchPeerTakesAnotherPath(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -241,7 +241,7 @@ func TestBenchPeerTakesAnotherPath(t *testing.T) {
 	require.Equal(t, "uv basic", both.Transport+" "+both.Channel)
 }
 
-// With a path of the peer's own, ours may be whatever a pipe takes.
+// With -peer-transport and -peer-channel this library may use its default path.
 func TestBenchPeerBesideAuto(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -253,8 +253,8 @@ func TestBenchPeerBesideAuto(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stdout, "ratio"))
 }
 
-// All that the catalog has and this machine can do runs, by the way that is meant for
-// the size; what it cannot do is a line that says so.
+// Every path of the catalog that works on this machine is measured, by the route for the
+// size. For every other path the reason is printed.
 func TestBenchCatalog(t *testing.T) {
 	all := catalog(torchLanes)
 	sizes := []int{8, 100 << 10}
@@ -295,19 +295,19 @@ func TestBenchCatalog(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// wantRoute is the way of a tensor of that size, in the native dialect.
+// wantRoute returns the route of a tensor of that size in the native dialect.
 func wantRoute(transport, channel string, size int) string {
 	inline := map[string]int{uvName: 64 << 10, shm.Name: 2 << 20}[transport]
 	switch {
 	case size <= inline:
 		return bench.Inline
-	case channel == mpt.UVName: // for which that is too small
+	case channel == mpt.UVName: // the tensor is too small for lanes
 		return bench.Bulk
 	}
 	return channel
 }
 
-// Tensors from 1 MiB on travel by lanes, as many as are asked for.
+// Tensors from 1 MiB on use lanes, as many as -lanes.
 func TestBenchLanes(t *testing.T) {
 	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -transport uv -channel mpt_uv -lanes 3 -size 1MiB -depth 2 -count 3")...)
 	require.Zero(t, code, stderr)
@@ -320,7 +320,7 @@ func TestBenchLanes(t *testing.T) {
 	require.Positive(t, r.GBps)
 }
 
-// The options of a measurement reach both transports.
+// The options of a measurement are passed to both transports.
 func TestBenchCatalogTakesOptions(t *testing.T) {
 	p := benchCatalog(bench.Tuning{Lanes: 3, TCP: []uv.Option{uv.WithSpin(0)}, Shm: []shm.Option{shm.WithSpin(0)}})
 	require.Equal(t, transportNames(catalog(3)), transportNames(p))
@@ -344,17 +344,17 @@ func TestBenchBadCommandLines(t *testing.T) {
 		"-buffers stack":                   `buffers "stack": want default, huge, pool`,
 		"-dialect latin":                   `-dialect "latin": want auto, compatible or native`,
 		"-compress gzip":                   `compression "gzip" is not known: none, s2 or zstd`,
-		"-compress s2 -dialect compatible": "compression s2: the compatible dialect has none",
+		"-compress s2 -dialect compatible": "compression s2: the compatible dialect does not support it",
 		"-data stars":                      `data "stars": want pattern, zeros, weights, random`,
-		"-peer libtensorpipe -transport uv -channel basic -compress s2": "libtensorpipe compresses nothing",
+		"-peer libtensorpipe -transport uv -channel basic -compress s2": "libtensorpipe has no compression",
 		"-peer gloo":                         `-peer "gloo": want libtensorpipe`,
-		"-peer libtensorpipe":                "say with -transport and -channel which path to compare",
-		"-peer libtensorpipe -channel basic": "say with -transport and -channel which path to compare",
+		"-peer libtensorpipe":                "name the path to compare with -transport and -channel",
+		"-peer libtensorpipe -channel basic": "name the path to compare with -transport and -channel",
 		"-peer libtensorpipe -transport uv -channel basic -pairs 0":            "-pairs 0: want 1 to 10000000",
-		"-peer libtensorpipe -transport uv -channel xth":                       "-peer libtensorpipe: libtensorpipe is measured between two processes",
+		"-peer libtensorpipe -transport uv -channel xth":                       "-peer libtensorpipe: libtensorpipe needs two processes",
 		"-peer libtensorpipe -transport uv -channel basic -peer-channel xth":   `-peer libtensorpipe: libtensorpipe has no channel "xth" here, only basic, mpt_uv, cma`,
 		"-peer libtensorpipe -transport uv -channel basic -peer-transport mem": `-peer libtensorpipe: libtensorpipe has no transport "mem" here, only uv, shm`,
-		"-peer libtensorpipe -channel basic -peer-channel basic":               "say with -transport and -channel which path to compare",
+		"-peer libtensorpipe -channel basic -peer-channel basic":               "name the path to compare with -transport and -channel",
 		"-peer-channel basic": "-peer-transport and -peer-channel are for runs with -peer",
 		"-peer-transport shm": "-peer-transport and -peer-channel are for runs with -peer",
 		"-pairs 3":            "-pairs is for runs with -peer",
@@ -368,18 +368,18 @@ func TestBenchBadCommandLines(t *testing.T) {
 	}
 }
 
-// childOf finds the second process of p.
+// childOf waits for the second process of p and returns its process id.
 func childOf(t *testing.T, p *process) int {
 	t.Helper()
 	found := 0
 	require.Eventually(t, func() bool {
 		found = benchChildOf(p.cmd.Process.Pid)
 		return found != 0
-	}, hang, pollInterval)
+	}, processTimeout, pollInterval)
 	return found
 }
 
-// A bench whose second process is killed says so, and prints no figure.
+// A bench whose second process is killed prints the reason and no figure.
 func TestBenchChildIsKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("children are looked for in /proc")
@@ -394,7 +394,7 @@ func TestBenchChildIsKilled(t *testing.T) {
 	require.Equal(t, "tpipe bench: process bench server: signal: killed\n", stderr)
 }
 
-// However a bench ends, its second process ends too.
+// The second process of a bench exits when the bench is interrupted or killed.
 func TestBenchChildEnds(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("children are looked for in /proc")
@@ -410,7 +410,48 @@ func TestBenchChildEnds(t *testing.T) {
 				require.Equal(t, exitInterrupted, code)
 				require.Equal(t, "tpipe bench: interrupted\n", stderr)
 			}
-			require.Eventually(t, func() bool { return !isRunning(child) }, hang, pollInterval)
+			require.Eventually(t, func() bool { return !isRunning(child) }, processTimeout, pollInterval)
 		})
 	}
+}
+
+// pollInterval is the time between two searches for a process, whose start and exit send no event.
+const pollInterval = 5 * time.Millisecond
+
+// benchChildOf returns the second process of the bench with process id pid, 0 if there is
+// none. A Go program may have other short-lived children.
+func benchChildOf(pid int) int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		var id int
+		if _, err := fmt.Sscan(e.Name(), &id); err != nil {
+			continue
+		}
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+		if _, parent := processState(id); parent == pid && strings.Contains(string(line), benchChildName) {
+			return id
+		}
+	}
+	return 0
+}
+
+// isRunning reports whether a process exists and is not a zombie.
+func isRunning(pid int) bool {
+	state, _ := processState(pid)
+	return state != "" && state != "Z"
+}
+
+// processState returns the state and the parent of a process from /proc. The state is empty if
+// the process does not exist.
+func processState(pid int) (state string, parent int) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0
+	}
+	_, behindName, _ := strings.Cut(string(text), ") ")
+	_, _ = fmt.Sscan(behindName, &state, &parent)
+	return state, parent
 }

@@ -3,44 +3,45 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 )
 
-// streams are where a command reads and writes.
+// streams are the standard streams of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// command is one run of a sub-command: its flags are the fields of the type
-// that implements it.
+// command is one run of a sub-command. Its flags are fields of the type that implements it.
 type command interface {
 	// flags declares the flags, with their defaults.
 	flags(fs *flag.FlagSet)
-	// run does the work. ctx ends when the user wants it to stop.
+	// run executes the command. ctx is cancelled when a signal arrives.
 	run(ctx context.Context, s streams) error
 }
 
-// taker is a command whose command line has more than flags.
-type taker interface {
-	// take gets what is no flag, nothing if there is none.
-	take(operands []string) error
+// operandCommand is a command that takes arguments in addition to its flags.
+type operandCommand interface {
+	// setOperands is called with the arguments that are no flags, which may be none.
+	setOperands(operands []string) error
 }
 
 // entry describes a sub-command.
 type entry struct {
 	name    string
-	usage   string // what follows the name on the command line
+	usage   string // arguments and flags after the name
 	summary string // one line, for the list
 	help    string // some lines, for its own page
 	hidden  bool   // for processes that tpipe starts itself
 	make    func() command
 }
 
-// table lists the sub-commands.
+// table returns the sub-commands, hidden ones included, in the order of the overview.
 func table() []entry {
 	return []entry{demoEntry(), probeEntry(), sendEntry(), recvEntry(), echoEntry(), pingEntry(), benchEntry(), workerEntry(), callEntry(), receiverEntry(), benchChildEntry()}
 }
@@ -54,7 +55,8 @@ func lookup(name string) (entry, bool) {
 	return entry{}, false
 }
 
-// run executes a command line and returns the exit code.
+// run executes the command line args, without the name of the program, prints any error, and returns
+// the exit code.
 func run(ctx context.Context, args []string, s streams) int {
 	if len(args) == 0 {
 		overview(s.err)
@@ -72,7 +74,9 @@ func run(ctx context.Context, args []string, s streams) int {
 	return report(s, name, e.execute(ctx, args, s))
 }
 
-// execute reads the flags of a command and runs it.
+// execute parses the flags of a command and runs it, or prints its help page. The error is a
+// *usageError for an invalid command line, that of the command, or the first error of writing to its
+// standard output.
 func (e entry) execute(ctx context.Context, args []string, s streams) error {
 	c := e.make()
 	operands, err := parse(e.flagSet(c), args)
@@ -82,8 +86,8 @@ func (e entry) execute(ctx context.Context, args []string, s streams) error {
 	} else if err != nil {
 		return usageErrorf("%w (tpipe help %s explains)", err, e.name)
 	}
-	if t, ok := c.(taker); ok {
-		if err := t.take(operands); err != nil {
+	if t, ok := c.(operandCommand); ok {
+		if err := t.setOperands(operands); err != nil {
 			return err
 		}
 	} else if len(operands) > 0 {
@@ -94,8 +98,8 @@ func (e entry) execute(ctx context.Context, args []string, s streams) error {
 	return cmp.Or(c.run(ctx, s), out.err)
 }
 
-// parse sets flags, which may stand before, behind and among the operands; what
-// is behind -- is no flag.
+// parse sets the flags and returns the operands. Flags may be before, between and after operands; after
+// -- everything is an operand. The error is that of package flag.
 func parse(fs *flag.FlagSet, args []string) (operands []string, err error) {
 	for {
 		if err := fs.Parse(args); err != nil {
@@ -112,8 +116,8 @@ func parse(fs *flag.FlagSet, args []string) (operands []string, err error) {
 	}
 }
 
-// checkedWriter remembers the first error, so that commands may print without
-// looking and still fail when nobody got their result.
+// checkedWriter records the first write error, so that a command may ignore the errors of
+// single prints and still fails if its output was lost.
 type checkedWriter struct {
 	w   io.Writer
 	err error
@@ -125,7 +129,8 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// flagSet prints nothing itself: errors are reported in one place.
+// flagSet returns the flags of c, which set fields of c. Parsing them prints nothing, since run reports
+// the errors.
 func (e entry) flagSet(c command) *flag.FlagSet {
 	fs := flag.NewFlagSet(e.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -133,7 +138,8 @@ func (e entry) flagSet(c command) *flag.FlagSet {
 	return fs
 }
 
-// report prints an error, in one line, and returns the exit code for it.
+// report prints err, the error of the command with that name, in one line on standard error, and
+// returns the exit code for it. A nil err prints nothing.
 func report(s streams, name string, err error) int {
 	if err == nil {
 		return exitDone
@@ -143,3 +149,73 @@ func report(s streams, name string, err error) int {
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// help prints the list of commands to w, or the help page of the command that args name. The error is a
+// *usageError.
+func help(w io.Writer, args []string) error {
+	if len(args) == 0 {
+		overview(w)
+		return nil
+	}
+	e, known := lookup(args[0])
+	if !known || len(args) > 1 {
+		return usageErrorf("no page for %q (tpipe help lists the commands)", strings.Join(args, " "))
+	}
+	e.describe(w)
+	return nil
+}
+
+func overview(w io.Writer) {
+	fmt.Fprintln(w, "tpipe moves tensors between processes.")
+	fmt.Fprintln(w, "\nusage: tpipe COMMAND [flags]")
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, e := range table() {
+		if !e.hidden {
+			fmt.Fprintf(t, "  %s\t%s\n", e.name, e.summary)
+		}
+	}
+	fmt.Fprintf(t, "  help\tthis list, or with the name of a command its flags\n")
+	t.Flush()
+	fmt.Fprintln(w, "\nExit codes: 0 done, 1 failed, 2 bad command line, 130 ended by a signal before it was done.")
+}
+
+// describe prints the help page of the command to w.
+func (e entry) describe(w io.Writer) {
+	fmt.Fprintf(w, "usage: tpipe %s %s\n\n%s\n\nflags:\n", e.name, e.usage, e.help)
+	fs := e.flagSet(e.make())
+	fs.SetOutput(w)
+	fs.PrintDefaults()
+}
+
+// Exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as a shell reports a program that SIGINT ended
+)
+
+// usageError is an error in the command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+
+func (e *usageError) Unwrap() error { return e.err }
+
+func usageErrorf(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// errInterrupted is returned when a signal arrives before the command is done.
+var errInterrupted = errors.New("interrupted")
+
+func exitCode(err error) int {
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	if errors.Is(err, errInterrupted) {
+		return exitInterrupted
+	}
+	return exitFailed
+}

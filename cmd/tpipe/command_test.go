@@ -29,7 +29,7 @@ func TestBadCommandLines(t *testing.T) {
 		"ping -to uv://127.0.0.1:1 -count x":     `invalid value "x" for flag -count`,
 		"ping -to uv://127.0.0.1:1 -size 12kB":   "want a number of bytes such as 4096, 64KiB",
 		"ping -to uv://127.0.0.1:1 -size 9TiB":   "want a number of bytes such as 4096, 64KiB",
-		"ping -to uv://127.0.0.1:1 -size 2GiB":   "-size 2 GiB: 1 part of that size would exceed the -limit of 1 GiB for a message; if that is meant, raise -limit here and at the echo",
+		"ping -to uv://127.0.0.1:1 -size 2GiB":   "-size 2 GiB: 1 part of that size would exceed the -limit of 1 GiB for a message; raise -limit here and at the echo",
 		"ping -to uv://127.0.0.1:1 -tensors -1":  `invalid value "-1" for flag -tensors: want 0 to 65536`,
 		"ping -to uv://127.0.0.1:1 -payloads x":  `invalid value "x" for flag -payloads`,
 		"ping -to uv://127.0.0.1:1 -timeout 0s":  "-timeout 0s: want more than 0",
@@ -69,11 +69,11 @@ func TestBadCommandLines(t *testing.T) {
 		"probe now":                              `"now" is not a flag`,
 		"call -to w aten::add 1 alpha=2 alpha=3": "argument alpha is given twice",
 		"probe -dialect latin":                   `-dialect "latin": want auto, compatible or native`,
-		"probe -dialect native":                  "-dialect is about the pipe to a peer: name one with -to",
+		"probe -dialect native":                  "-dialect applies to the pipe to a peer: name one with -to",
 		"probe -lanes 0":                         "-lanes 0: want 1 to 128",
-		"probe -tls":                             "-tls and its like are about the pipe to a peer: name one with -to",
-		"probe -tls-ca /nothing -transport uv":   "-tls and its like are about the pipe to a peer: name one with -to",
-		"probe -tls-name here -json":             "-tls and its like are about the pipe to a peer: name one with -to",
+		"probe -tls":                             "the flags for TLS apply to the pipe to a peer: name one with -to",
+		"probe -tls-ca /nothing -transport uv":   "the flags for TLS apply to the pipe to a peer: name one with -to",
+		"probe -tls-name here -json":             "the flags for TLS apply to the pipe to a peer: name one with -to",
 		"probe -to uv://h:1 -dialect latin":      `-dialect "latin": want auto, compatible or native`,
 		"worker -world 2 -rank 0 -replace":       "-replace: workers of a static group cannot be replaced",
 		"ping -to ibv://here":                    `-to: bad url: no transport "ibv" is registered`,
@@ -121,19 +121,18 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// What a peer says about its own address is not the fault of who typed the
-// command line.
+// A bad address that the peer sent is not a usage error.
 func TestOnlyTheUserIsBlamed(t *testing.T) {
 	bad := &uv.AddrError{Addr: "x:y", Reason: "no"}
-	err := blame("to", &pipe.Error{Op: "dial", Err: bad})
+	err := flagError("to", &pipe.Error{Op: "dial", Err: bad})
 	require.EqualError(t, err, `-to: uv: bad address "x:y": no`)
 	require.Equal(t, exitUsage, exitCode(err))
 	for _, err := range []error{
 		&pipe.Error{Op: "dial", Err: fmt.Errorf("%w: %w", pipe.ErrHandshake, bad)},
 		&pipe.Error{Op: "dial", Err: pipe.ErrPeerLost},
 	} {
-		require.Equal(t, err, blame("to", err))
-		require.Equal(t, exitFailed, exitCode(blame("to", err)))
+		require.Equal(t, err, flagError("to", err))
+		require.Equal(t, exitFailed, exitCode(flagError("to", err)))
 	}
 }
 
@@ -189,7 +188,7 @@ func TestProbe(t *testing.T) {
 	require.Equal(t, ipv6Loopback() == nil, works["IPv6 loopback"])
 }
 
-// A result that cannot be printed is no result.
+// A command fails if its result cannot be printed.
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -209,7 +208,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 func TestTransparentHugePages(t *testing.T) {
-	for text, want := range map[string]string{"[always] madvise never\n": "always", "always [madvise] never\n": "madvise (big tensors ask for them)"} {
+	for text, want := range map[string]string{"[always] madvise never\n": "always", "always [madvise] never\n": "madvise (large tensors request them)"} {
 		got, err := hugePagesFrom(text)
 		require.NoError(t, err)
 		require.Equal(t, want, got)

@@ -10,14 +10,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 const largeName = "large.safetensors"
 
-// sendLarge starts to send a file that takes a while, and returns when the
-// receiver is writing it. The sender stands still until goOn, so that nothing is over
-// before the test has done what it wants to.
+// sendLarge starts to send a large file and returns when the receiver is writing it. The
+// sender is stopped until resume, so that the transfer cannot end before the test has acted.
 func sendLarge(t *testing.T, recv *process, address string, flags ...string) *process {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), largeName)
@@ -25,11 +24,11 @@ func sendLarge(t *testing.T, recv *process, address string, flags ...string) *pr
 	send := start(t, append([]string{"send", "-to", address, path}, flags...)...)
 	recv.lineWith("1 file of 2.0 GiB from tpipe send")
 	recv.awaitPart(largeName)
-	patience.Stop(t, send.cmd.Process)
+	testwait.StopProcess(t, send.cmd.Process)
 	return send
 }
 
-// out is the directory of a recv.
+// out returns the output directory of a recv.
 func (p *process) out() string {
 	for i, arg := range p.cmd.Args {
 		if arg == "-out" {
@@ -39,8 +38,7 @@ func (p *process) out() string {
 	return ""
 }
 
-// A sender that dies, or is interrupted, leaves nothing at the receiver, which
-// goes on.
+// A sender that dies or is interrupted leaves no files at the receiver, which continues.
 func TestSenderCut(t *testing.T) {
 	for what, c := range map[string]struct {
 		signal os.Signal
@@ -57,7 +55,7 @@ func TestSenderCut(t *testing.T) {
 				recv, address := startRecv(t, t.TempDir(), "-dialect", dialect)
 				send := sendLarge(t, recv, address, "-dialect", dialect)
 				send.signal(c.signal)
-				send.goOn()
+				send.resume()
 				_, stderr, code := send.wait()
 				require.Equal(t, c.code, code, stderr)
 				require.Equal(t, c.says, stderr)
@@ -73,8 +71,8 @@ func TestSenderCut(t *testing.T) {
 	}
 }
 
-// A receiver that is interrupted in the middle tells its senders, and leaves no
-// parts of files.
+// A receiver that is interrupted during a transfer sends the reason to its senders and leaves
+// no part files.
 func TestReceiverCut(t *testing.T) {
 	for _, flags := range []string{"", "-once"} {
 		for _, dialect := range []string{"native", "compatible"} {
@@ -82,14 +80,14 @@ func TestReceiverCut(t *testing.T) {
 				recv, address := startRecv(t, t.TempDir(), append(strings.Fields(flags), "-dialect", dialect)...)
 				send := sendLarge(t, recv, address, "-dialect", dialect)
 				recv.signal(os.Interrupt)
-				send.goOn()
+				send.resume()
 				_, stderr, code := recv.wait()
 				require.Equal(t, exitInterrupted, code, stderr)
 				require.Contains(t, stderr, "interrupted")
 				require.Empty(t, safetensorsIn(t, recv.out()))
 				_, stderr, code = send.wait()
 				require.Equal(t, exitFailed, code)
-				require.Contains(t, stderr, "the receiver says: interrupt")
+				require.Contains(t, stderr, "the receiver reports: interrupt")
 				require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 			})
 		}
@@ -106,13 +104,12 @@ func TestReceiverInterruptedIdle(t *testing.T) {
 	require.Equal(t, "tpipe recv: interrupted\n", stderr)
 }
 
-// A receiver that is killed leaves a part, under a name of its own; the next
-// transfer replaces it.
+// A receiver that is killed leaves a part file, which the next transfer replaces.
 func TestReceiverKilled(t *testing.T) {
 	recv, address := startRecv(t, t.TempDir())
 	send := sendLarge(t, recv, address)
 	recv.kill()
-	send.goOn()
+	send.resume()
 	_, stderr, code := send.wait()
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "lost the peer")
@@ -130,7 +127,7 @@ func TestReceiverKilled(t *testing.T) {
 	require.Len(t, safetensorsIn(t, recv.out()), 1)
 }
 
-// limitedShell is tpipe in a shell that lets it write no large files.
+// limitedShell returns tpipe in a shell with a limit on the size of files.
 func limitedShell(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	shell, err := exec.LookPath("sh")

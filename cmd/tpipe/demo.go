@@ -3,16 +3,21 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
+	"io"
 	"os"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// demo is the command that shows what the library does, without any set-up.
+// demo is the command demo, which transfers tensors between two processes of this program.
 type demo struct {
 	copies  int
 	verbose bool
@@ -65,7 +70,8 @@ func (d *demo) run(ctx context.Context, s streams) error {
 	return nil
 }
 
-// transfer sends the weights and waits for what the receiver says about them.
+// transfer opens a pipe to the receiver, sends all copies of the weights and waits for the receiver's
+// report. It sets plan and time of r. It fails if the receiver found a fault or did not get everything.
 func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s streams) error {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "demo"})
 	if err != nil {
@@ -82,13 +88,13 @@ func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s stream
 	}
 	start := time.Now()
 	sendErr := d.send(ctx, p, w)
-	// A receiver that found a fault says so before it closes the pipe.
-	v, err := receiveVerdict(ctx, p)
+	// A receiver that found a fault reports it before it closes the pipe.
+	v, err := readReport(ctx, p)
 	if err != nil {
 		return cmp.Or(sendErr, err)
 	}
 	r.took = time.Since(start)
-	return v.accepts(w, d.copies)
+	return v.verifySent(w, d.copies)
 }
 
 func (d *demo) send(ctx context.Context, p *pipe.Pipe, w *weights) error {
@@ -102,4 +108,48 @@ func (d *demo) send(ctx context.Context, p *pipe.Pipe, w *weights) error {
 		}
 	}
 	return nil
+}
+
+// demoReport is the result of a demo, in its JSON form.
+type demoReport struct {
+	Sender     int          `json:"sender_pid"`
+	Receiver   int          `json:"receiver_pid"`
+	URL        string       `json:"url"`
+	Plan       *pipe.Plan   `json:"plan"`
+	Tensors    []tensorNote `json:"tensors"`
+	FileSHA256 string       `json:"file_sha256"` // the same at both ends
+	Copies     int          `json:"copies"`
+	Bytes      int          `json:"bytes"` // of all copies
+	Seconds    float64      `json:"seconds"`
+	GBps       float64      `json:"gb_per_s"` // 10^9 bytes per second, checking included
+
+	took time.Duration
+}
+
+func (r *demoReport) printJSON(w io.Writer) error {
+	r.Seconds = r.took.Seconds()
+	r.GBps = gigabytesPerSecond(r.Bytes, r.took)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// printHead prints the two processes and the path of the pipe between them, before the weights are
+// sent.
+func (r *demoReport) printHead(w io.Writer, verbose bool) {
+	fmt.Fprintf(w, "process %d sends to process %d at %s\n", r.Sender, r.Receiver, r.URL)
+	printPlan(w, r.Plan, verbose)
+}
+
+func (r *demoReport) print(w io.Writer, weights *weights) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "tensor\ttype\tshape\tbytes\tsha256")
+	for _, n := range r.Tensors {
+		shape := strings.ReplaceAll(fmt.Sprint(n.Shape), " ", ", ")
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%.16s\n", n.Name, n.DType, shape, weights.tensors[n.Name].ByteSize(), n.SHA256)
+	}
+	t.Flush()
+	fmt.Fprintf(w, "\n%s of %s, %s: sent and checked in %s, %s\n", plural(r.Copies, "copy"), plural(len(r.Tensors), "tensor"),
+		byteSize(r.Bytes), duration(r.took), rate(r.Bytes, r.took))
+	fmt.Fprintf(w, "The receiver found every checksum right and wrote the same file again (sha256 %.16s).\n", r.FileSHA256)
 }

@@ -38,19 +38,19 @@ func TestDemoJSON(t *testing.T) {
 	require.Equal(t, 100*38440, r.Bytes)
 	require.Equal(t, "native", r.Plan.Dialect)
 	require.Positive(t, r.Seconds)
-	requireGone(t, r.URL)
+	requireClosed(t, r.URL)
 }
 
-// requireGone waits until nobody listens at url any more. A connection that is
-// still accepted, or about to be, breaks when its listener goes.
-func requireGone(t *testing.T, url string) {
+// requireClosed waits until no listener accepts connections at url. A connection that was
+// accepted before breaks when its listener closes.
+func requireClosed(t *testing.T, url string) {
 	t.Helper()
 	for begun := time.Now(); ; {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "uv://"))
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return
 		}
-		require.Less(t, time.Since(begun), hang, "somebody still listens")
+		require.Less(t, time.Since(begun), processTimeout, "somebody still listens")
 		if err != nil {
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 			continue
@@ -63,8 +63,8 @@ func requireGone(t *testing.T, url string) {
 
 var headline = regexp.MustCompile(`^process (\d+) sends to process (\d+) at (uv://\S+)$`)
 
-// endlessDemo is a demo that has to be ended, with its receiver's process id
-// and URL.
+// endlessDemo starts a demo without an end, and returns it with the process id and the
+// URL of its receiver.
 func endlessDemo(t *testing.T) (p *process, receiver int, url string) {
 	t.Helper()
 	p = start(t, "demo", "-copies", "10000000")
@@ -75,7 +75,7 @@ func endlessDemo(t *testing.T) (p *process, receiver int, url string) {
 	return p, receiver, found[3]
 }
 
-// The receiver ends with the sender, however that ends.
+// The receiver exits when the sender is interrupted or killed.
 func TestDemoLeavesNoReceiver(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestDemoLeavesNoReceiver(t *testing.T) {
 				require.Equal(t, exitInterrupted, code)
 				require.Equal(t, "tpipe demo: interrupted\n", stderr)
 			}
-			requireGone(t, url)
+			requireClosed(t, url)
 		})
 	}
 }
@@ -103,9 +103,9 @@ func TestDemoLosesReceiver(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// A comparison that cannot fail proves nothing.
-func TestVerdictFindsFaults(t *testing.T) {
-	arrive := func(damage func(m *pipe.Message)) verdict {
+// The receiver finds every kind of wrong data.
+func TestReceiverFindsFaults(t *testing.T) {
+	arrive := func(damage func(m *pipe.Message)) receiverReport {
 		w, err := loadWeights(weightsFile)
 		require.NoError(t, err)
 		m, err := w.message(true)
@@ -117,11 +117,11 @@ func TestVerdictFindsFaults(t *testing.T) {
 			d.Tensors = append(d.Tensors, pipe.TensorDescriptor{Length: one.Buffer.Len(), Metadata: one.Metadata})
 			memory.Tensors = append(memory.Tensors, one.Buffer)
 		}
-		var v verdict
-		v.judge(d, memory)
+		var v receiverReport
+		v.check(d, memory)
 		return v
 	}
-	require.Equal(t, verdict{Copies: 1, Tensors: 4}, arrive(func(*pipe.Message) {}))
+	require.Equal(t, receiverReport{Copies: 1, Tensors: 4}, arrive(func(*pipe.Message) {}))
 	for what, c := range map[string]struct {
 		damage func(m *pipe.Message)
 		want   string
@@ -143,23 +143,23 @@ func TestVerdictFindsFaults(t *testing.T) {
 	}
 }
 
-// rename changes the note of the first tensor.
+// rename changes the metadata of the first tensor.
 func rename(from, to string) func(*pipe.Message) {
 	return func(m *pipe.Message) {
 		m.Tensors[0].Metadata = []byte(strings.Replace(string(m.Tensors[0].Metadata), from, to, 1))
 	}
 }
 
-func TestVerdictIsHeard(t *testing.T) {
+func TestReportIsVerified(t *testing.T) {
 	w, err := loadWeights(weightsFile)
 	require.NoError(t, err)
-	require.NoError(t, (&verdict{Copies: 3, Tensors: 4}).accepts(w, 3))
-	for want, v := range map[string]verdict{
-		"the receiver says: copy 2: bad":         {Copies: 2, Tensors: 4, Fault: "copy 2: bad"},
+	require.NoError(t, (&receiverReport{Copies: 3, Tensors: 4}).verifySent(w, 3))
+	for want, v := range map[string]receiverReport{
+		"the receiver reports: copy 2: bad":      {Copies: 2, Tensors: 4, Fault: "copy 2: bad"},
 		"the receiver got 2 copies of 4 tensors": {Copies: 2, Tensors: 4},
 		"the receiver got 3 copies of 1 tensors": {Copies: 3, Tensors: 1},
 	} {
-		require.ErrorContains(t, v.accepts(w, 3), want)
+		require.ErrorContains(t, v.verifySent(w, 3), want)
 	}
 }
 

@@ -15,14 +15,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 )
 
-// barrier says what is in the way of direct copies on this machine, by the kernel alone:
-// tests that ask the channel about it do nothing where the channel is wrong.
+// barrier returns why the kernel does not permit direct copies here, nil if it does. It does not
+// ask the channel, so that an error of the channel cannot skip a test.
 func barrier() error {
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if text := strings.TrimSpace(string(scope)); err == nil && text != "0" {
 		return fmt.Errorf("Yama keeps processes apart: ptrace_scope is %s", text)
 	}
-	memory := []byte("read    ") // on the heap, where it stays
+	memory := []byte("read    ") // on the heap, so that it does not move
 	to := []unix.Iovec{{Base: &memory[4], Len: 4}}
 	from := []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&memory[0])), Len: 4}}
 	if _, err := unix.ProcessVMReadv(os.Getpid(), to, from, 0); err != nil {
@@ -34,7 +34,7 @@ func barrier() error {
 	return nil
 }
 
-// Where processes can read each other, a probe says so.
+// A probe shows that cma works if processes may read each other's memory.
 func TestProbeOfDirectCopies(t *testing.T) {
 	if err := barrier(); err != nil {
 		t.Skip("direct copies do not work here: ", err)

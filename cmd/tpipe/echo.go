@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// echo is the command that sends messages back.
+// echo is the command echo, which sends every message back.
 type echo struct {
 	path   pathFlags
 	tls    tlsFlags
@@ -27,27 +27,27 @@ func echoEntry() entry {
 	return entry{
 		name:    "echo",
 		usage:   "[-listen URL] [flags]",
-		summary: "send every message back as it came",
-		help: `Sends every message back as it came: metadata, payloads and tensors. A tensor
-for which the sender named cpu:0 goes back with that name, one that left the
-choice open goes back open. Any number of pipes may be open.
+		summary: "send every message back unchanged",
+		help: `Sends every message back unchanged: metadata, payloads and tensors. A tensor for
+which the sender named the target cpu:0 is sent back to that target; a tensor without a
+target is sent back without one. Any number of pipes may be open.
 
-Half of the -memory is for messages with tensors and payloads: further ones wait,
-and when one has waited for 10 s the pipe that holds most is closed. The other
-half is for all else that peers send and do not take in; when it is used up the
-pipes that hold most of that are closed at once.
+Half of -memory is for messages with tensors and payloads. Further messages wait; after
+a wait of 10 s the pipe that holds most is closed. The other half is for everything else
+that peers send and for messages that they do not read; when it is used up, the pipes
+that hold most of it are closed at once.
 
-The first line printed is "listening on" and the URL to dial; a port of 0 in
--listen has become a real one there. Peers that fail are reported on stderr.
-With shm in -transport it takes shared memory too: peers of this machine that
-dial another URL are moved there.
-A first SIGINT or SIGTERM closes all pipes in an orderly way, a second one ends
-the program.`,
+The first line printed is "listening on" and the URL to dial, in which a port of 0 of
+-listen is replaced by the real one. Failed peers are reported on stderr. With shm in
+-transport it also listens on shared memory: the handshake of a peer of this machine
+that dials another URL switches to it.
+The first SIGINT or SIGTERM closes all pipes in an orderly way, the second one ends the
+program.`,
 		make: func() command { return &echo{limit: defaultLimit, memory: min(4<<30, math.MaxInt)} },
 	}
 }
 
-// defaultLimit is the size of messages that nobody thought about.
+// defaultLimit is the default of -limit.
 const defaultLimit byteSize = 1 << 30
 
 func (e *echo) flags(fs *flag.FlagSet) {
@@ -71,7 +71,7 @@ func (e *echo) run(ctx context.Context, s streams) error {
 		return usageErrorf("-memory %s: want at least twice the -limit of %s", e.memory, e.limit)
 	}
 	opts.Name = "tpipe echo"
-	opts.Limits.UnadmittedBytes = int(e.memory / 2) // no peer is ever admitted
+	opts.Limits.UnadmittedBytes = int(e.memory / 2) // an echo admits no peer
 	opts.Limits.PipeBytesInFlight = int(e.memory / 8)
 	opts.Logger = slog.New(slog.NewTextHandler(s.err, nil))
 	c, err := pipe.New(opts)
@@ -81,15 +81,16 @@ func (e *echo) run(ctx context.Context, s streams) error {
 	defer c.Close()
 	l, urls, err := listen(ctx, c, opts, strings.Split(e.listen, ","))
 	if err != nil {
-		return blame("listen", err)
+		return flagError("listen", err)
 	}
 	if _, err := fmt.Fprintln(s.out, "listening on", strings.Join(urls, " ")); err != nil {
-		return err // nobody would find it
+		return err // without the URL no peer could dial it
 	}
 	return e.serve(ctx, c, l, opts.Logger)
 }
 
-// serve echoes on all pipes that come until ctx ends, then closes them.
+// serve accepts pipes and echoes their messages until ctx ends or accepting fails; then it closes the
+// pipes and returns when all are closed. It returns nil if ctx has ended.
 func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log *slog.Logger) error {
 	pool := tensor.NewPool(tensor.PoolOptions{IdleLimit: int(e.memory / 8)})
 	memory := newEchoMemory(int(e.memory / 2))
@@ -97,7 +98,7 @@ func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log
 	for {
 		p, err := l.Accept(ctx)
 		if err != nil {
-			err = errors.Join(whyAcceptFailed(ctx, err), c.Close())
+			err = errors.Join(acceptError(ctx, err), c.Close())
 			serving.Wait()
 			return err
 		}
@@ -105,7 +106,7 @@ func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log
 			log.Info("pipe opened", "peer", p.Peer(), "address", p.RemoteAddr(), "tls", id)
 		}
 		serving.Go(func() {
-			r := returner{pipe: p, pool: pool, limit: int(e.limit), memory: memory}
+			r := echoPipe{pipe: p, pool: pool, limit: int(e.limit), memory: memory}
 			if err := r.run(); err != nil {
 				log.Warn("pipe failed", "peer", p.Peer(), "address", p.RemoteAddr(), "error", err)
 			}
@@ -113,10 +114,155 @@ func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log
 	}
 }
 
-// whyAcceptFailed is nil where the user wanted the end.
-func whyAcceptFailed(ctx context.Context, err error) error {
+// acceptError returns err, the error of Accept, or nil if ctx has ended, because the user has ended the
+// command then.
+func acceptError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// maxPendingEchoes bounds the number of messages that one pipe is sending back. Their bytes are
+// bounded by the pipe.
+const maxPendingEchoes = 64
+
+// echoPipe sends the messages of one pipe back, on one goroutine. It reads further messages while
+// earlier ones are being sent.
+type echoPipe struct {
+	pipe  *pipe.Pipe
+	pool  tensor.Allocator
+	limit int // bytes of one message
+	sent  []pendingEcho
+
+	memory *echoMemory // for the messages of all pipes
+}
+
+// pendingEcho is a message that is being sent back, with the operation that uses its memory.
+type pendingEcho struct {
+	op   *pipe.WriteOp
+	copy *pooledMessage
+}
+
+// run echoes the messages of the pipe until one end closes it, and releases all memory. It returns nil
+// after an orderly end; after any other error it aborts the pipe.
+func (r *echoPipe) run() error {
+	for {
+		err := r.next()
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrClosed) {
+			err = nil
+		}
+		r.finish(err)
+		return err
+	}
+}
+
+// next reads one message and starts to send it back. It waits until memory for the message is
+// available. A message that its sender aborts is dropped without an error.
+func (r *echoPipe) next() error {
+	ctx := context.Background() // closing the pipe's Context ends the calls below
+	in, err := r.pipe.Next(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.check(in.Descriptor()); err != nil {
+		return err
+	}
+	if err := r.reclaim(maxPendingEchoes - 1); err != nil {
+		return err
+	}
+	size := in.Descriptor().Bytes()
+	if err := r.reserve(size); err != nil {
+		return err
+	}
+	p, err := newPooledMessage(r.pool, in.Descriptor())
+	if err != nil {
+		r.memory.release(r.pipe, size)
+		return err
+	}
+	if err := in.Read(ctx, p.memory); err != nil {
+		r.release(p)
+		if errors.Is(err, pipe.ErrAborted) {
+			return nil
+		}
+		return err
+	}
+	op := r.pipe.WriteAsync(ctx, p.message)
+	r.sent = append(r.sent, pendingEcho{op, p})
+	return op.Err()
+}
+
+// check returns an error if a message is larger than the limit. It is called before memory is
+// allocated.
+func (r *echoPipe) check(d *pipe.Descriptor) error {
+	if n := d.Bytes(); n > r.limit {
+		return fmt.Errorf("message of %s, the -limit is %s", byteSize(n), byteSize(r.limit))
+	}
+	return nil
+}
+
+// reserve acquires n bytes of the memory that all pipes share, for a message. It first waits for
+// pending echoes of this pipe to release their memory. The error is that of a write, or that of the
+// pipe if it ends.
+func (r *echoPipe) reserve(n int) error {
+	for len(r.sent) > 0 {
+		if r.memory.tryAcquire(r.pipe, n) {
+			return nil
+		}
+		if err := r.reclaim(len(r.sent) - 1); err != nil {
+			return err
+		}
+	}
+	return r.memory.acquire(r.pipe, n)
+}
+
+// release returns the memory of p to the pool and its bytes to the memory that all pipes share. No
+// operation may use p any more.
+func (r *echoPipe) release(p *pooledMessage) {
+	p.release()
+	r.memory.release(r.pipe, p.size)
+}
+
+// reclaim releases the memory of echoes that have been sent, oldest first, and blocks while more than
+// keep echoes are pending. The error is that of a write.
+func (r *echoPipe) reclaim(keep int) error {
+	for len(r.sent) > 0 {
+		first := r.sent[0]
+		if len(r.sent) <= keep && !isDone(first.op) {
+			break
+		}
+		if err := first.op.Wait(context.Background()); err != nil {
+			return err
+		}
+		r.release(first.copy)
+		r.sent = r.sent[1:]
+	}
+	return nil
+}
+
+func isDone(op *pipe.WriteOp) bool {
+	select {
+	case <-op.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// finish closes the pipe, or aborts it if cause is not nil. It returns when the pipe and all writes
+// have ended, after releasing the memory of the pending echoes.
+func (r *echoPipe) finish(cause error) {
+	if cause == nil {
+		r.pipe.Close()
+	} else {
+		r.pipe.Abort(cause)
+	}
+	<-r.pipe.Done()
+	for _, s := range r.sent {
+		<-s.op.Done()
+		r.release(s.copy)
+	}
 }

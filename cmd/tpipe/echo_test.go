@@ -47,13 +47,13 @@ func TestPingChecksEcho(t *testing.T) {
 	}
 }
 
-// The paths not taken are printed on request, and where there is none at all.
+// Rejected candidates are printed with -v and if no channel was found.
 func TestPingPrintsThePath(t *testing.T) {
 	_, url := startEcho(t)
 	for flags, want := range map[string]string{
 		"":               `cpu:0 to cpu:0 +` + directly(),
 		"-v":             "not channel xth",
-		"-channel xth":   "tensors +no common channel\n(  not transport uv .*\n)?  not channel xth", // where shm went before uv
+		"-channel xth":   "tensors +no common channel\n(  not transport uv .*\n)?  not channel xth", // shm was chosen before uv
 		"-channel basic": `cpu:0 to cpu:0 +basic`,
 	} {
 		line := append([]string{"ping", "-to", url, "-count", "1", "-tensors", "0"}, strings.Fields(flags)...)
@@ -80,7 +80,7 @@ func requireIPv6(t *testing.T) {
 	}
 }
 
-// withinMachine is the transport that two processes of this machine choose.
+// withinMachine returns the transport that two processes of this machine choose.
 func withinMachine() string {
 	if shm.New().Viable() == nil {
 		return shm.Name
@@ -88,7 +88,7 @@ func withinMachine() string {
 	return uvName
 }
 
-// directly is the channel that two processes of this machine choose.
+// directly returns the channel that two processes of this machine choose.
 func directly() string {
 	if cma.New(cma.Options{}).Viable() == nil {
 		return cma.Name
@@ -119,7 +119,7 @@ func TestPingJSON(t *testing.T) {
 	require.Contains(t, stdout, `"seed"`)
 }
 
-// The same seed sends the same messages.
+// Equal seeds send equal messages.
 func TestPingSeed(t *testing.T) {
 	_, url := startEcho(t)
 	sums := map[string]int{}
@@ -150,8 +150,7 @@ func TestEchoServesManyPipes(t *testing.T) {
 	require.Empty(t, echo.stop())
 }
 
-// Many messages are on their way at once: all are written before the first
-// echo is read.
+// Many messages are in flight: all are written before the first echo is read.
 func TestEchoReadsAhead(t *testing.T) {
 	_, url := startEcho(t)
 	ctx := t.Context()
@@ -190,7 +189,7 @@ func dial(t *testing.T, url string) *pipe.Pipe {
 	return p
 }
 
-// What is wrong with one peer concerns no other.
+// A faulty peer does not affect the others.
 func TestEchoReportsBadPeers(t *testing.T) {
 	echo, url := startEcho(t, "-limit", "100KiB")
 	garbage, err := net.Dial("tcp", strings.TrimPrefix(url, "uv://"))
@@ -222,9 +221,9 @@ func TestEchoPortInUse(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// endless is a ping that others have to end. Its first line is out when the
-// pipe is open.
-func endless(t *testing.T, url string) *process {
+// endlessPing starts a ping without an end. It prints its first line when the pipe
+// is open.
+func endlessPing(t *testing.T, url string) *process {
 	p := start(t, "ping", "-to", url, "-count", "10000000", "-size", "100KiB")
 	p.lineWith("cpu:0 to cpu:0")
 	return p
@@ -232,8 +231,8 @@ func endless(t *testing.T, url string) *process {
 
 func TestEchoKilled(t *testing.T) {
 	echo, url := startEcho(t)
-	sibling := start(t, "echo") // alive all the time: it must not hold sockets of the one that dies
-	ping := endless(t, url)
+	sibling := start(t, "echo") // stays alive: it must not inherit sockets of the one that dies
+	ping := endlessPing(t, url)
 	echo.kill()
 	stdout, stderr, code := ping.wait()
 	require.Equal(t, exitFailed, code)
@@ -247,7 +246,7 @@ func TestEchoKilled(t *testing.T) {
 func TestEchoStoppedInTheMiddle(t *testing.T) {
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
 		echo, url := startEcho(t)
-		ping := endless(t, url)
+		ping := endlessPing(t, url)
 		echo.signal(s)
 		_, stderr, code := echo.wait()
 		require.Zero(t, code, stderr)
@@ -260,7 +259,7 @@ func TestEchoStoppedInTheMiddle(t *testing.T) {
 func TestPingInterrupted(t *testing.T) {
 	echo, url := startEcho(t)
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-		ping := endless(t, url)
+		ping := endlessPing(t, url)
 		ping.signal(s)
 		stdout, stderr, code := ping.wait()
 		require.Equal(t, exitInterrupted, code)
@@ -274,7 +273,7 @@ func TestPingInterrupted(t *testing.T) {
 	require.Zero(t, code)
 }
 
-// A peer that is no echo must not make a ping hang or lie.
+// A ping to a peer that is not an echo fails.
 func TestPingAgainstOthers(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -284,7 +283,7 @@ func TestPingAgainstOthers(t *testing.T) {
 	require.Contains(t, stderr, "handshake timed out")
 
 	t.Run("silence", func(t *testing.T) {
-		url := liar(t, func(*pipe.Message) *pipe.Message { return nil })
+		url := falseEcho(t, func(*pipe.Message) *pipe.Message { return nil })
 		_, stderr, code := tpipe(t, "ping", "-to", url, "-timeout", "5s")
 		require.Equal(t, exitFailed, code)
 		require.Contains(t, stderr, "no answer within 5s")
@@ -295,15 +294,15 @@ func TestPingAgainstOthers(t *testing.T) {
 	}{
 		"a byte":        {func(m *pipe.Message) *pipe.Message { m.Payloads[0].Data[1] ^= 1; return m }, "payload 0: byte 1 of 2 came back as"},
 		"a tensor byte": {func(m *pipe.Message) *pipe.Message { buffer(m)[0] ^= 1; return m }, "tensor 0: byte 0 of 2 came back as"},
-		"metadata":      {func(m *pipe.Message) *pipe.Message { m.Metadata = append(m.Metadata, 'x'); return m }, "is no echo: metadata"},
-		"part metadata": {func(m *pipe.Message) *pipe.Message { m.Tensors[0].Metadata = []byte("no"); return m }, "is no echo: tensor 0: metadata"},
+		"metadata":      {func(m *pipe.Message) *pipe.Message { m.Metadata = append(m.Metadata, 'x'); return m }, "is not an echo: metadata"},
+		"part metadata": {func(m *pipe.Message) *pipe.Message { m.Tensors[0].Metadata = []byte("no"); return m }, "is not an echo: tensor 0: metadata"},
 		"fewer tensors": {func(m *pipe.Message) *pipe.Message { m.Tensors = nil; return m }, "1 payloads and 0 tensors came back"},
 		"length":        {func(m *pipe.Message) *pipe.Message { m.Payloads[0].Data = nil; return m }, "payload 0: 0 bytes came back, sent were 2"},
 		"target": {func(m *pipe.Message) *pipe.Message { m.Tensors[0].TargetDevice = device.Device{}; return m },
 			"it came back from cpu:0 for any, sent was from cpu:0 for cpu:0"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			url := liar(t, c.reply)
+			url := falseEcho(t, c.reply)
 			stdout, stderr, code := tpipe(t, "ping", "-to", url, "-check", "-named", "-count", "1",
 				"-payloads", "1", "-tensors", "1", "-size", "2", "-seed", seedOfOneEach)
 			require.Equal(t, exitFailed, code, stdout)
@@ -313,8 +312,8 @@ func TestPingAgainstOthers(t *testing.T) {
 	}
 }
 
-// seedOfOneEach makes a first message of one payload and one tensor of 2 bytes
-// each under the flags above.
+// seedOfOneEach is a seed with which the flags above generate a first message of one payload
+// and one tensor of 2 bytes each.
 const seedOfOneEach = "4"
 
 func buffer(m *pipe.Message) []byte {
@@ -322,8 +321,8 @@ func buffer(m *pipe.Message) []byte {
 	return data
 }
 
-// liar answers the first message of one pipe with what reply makes of it.
-func liar(t *testing.T, reply func(*pipe.Message) *pipe.Message) (url string) {
+// falseEcho answers the first message of one pipe with the message that reply returns.
+func falseEcho(t *testing.T, reply func(*pipe.Message) *pipe.Message) (url string) {
 	t.Helper()
 	c, err := tensorpipe.NewContext(pipe.Options{})
 	require.NoError(t, err)
@@ -350,7 +349,7 @@ func lie(t *testing.T, l *pipe.Listener, reply func(*pipe.Message) *pipe.Message
 	if err != nil {
 		return err
 	}
-	copied, err := newParcel(tensor.Heap{}, in.Descriptor())
+	copied, err := newPooledMessage(tensor.Heap{}, in.Descriptor())
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func requireSharedMemory(t *testing.T) {
 	}
 }
 
-// A ping that dials TCP is moved to shared memory where both ends have it.
+// A ping that dials TCP uses shared memory if both ends support it.
 func TestPingMovesToSharedMemory(t *testing.T) {
 	requireSharedMemory(t)
 	echo, url := startEcho(t, "-transport", "uv,shm", "-channel", "basic,cma")
@@ -33,7 +33,7 @@ func TestPingMovesToSharedMemory(t *testing.T) {
 	require.Empty(t, echo.stop())
 }
 
-// Shared memory alone is a path too, and its URL may have a name of one's own.
+// Both ends may use shared memory only, with a name chosen by the user.
 func TestEchoListensOnSharedMemory(t *testing.T) {
 	requireSharedMemory(t)
 	echo, url := startEcho(t, "-transport", "shm", "-listen", "shm://")

@@ -2,7 +2,7 @@
 // machines. tpipe help lists its commands.
 //
 // Results go to stdout, everything else to stderr; an error is one line. The
-// exit code is 0 when the command did what it was asked to do, 1 when it
+// exit code is 0 when the command succeeded, 1 when it
 // failed, 2 when the command line cannot be understood, and 130 when a signal
 // ended it before it was done.
 package main

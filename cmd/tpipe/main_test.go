@@ -4,12 +4,12 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
-// asProgram is the environment variable that makes this test program be tpipe.
-// So what runs as a process is built like the tests, with the race detector
-// or the tag "invariants".
+// asProgram is the environment variable with which the test binary runs as tpipe. The
+// processes of the tests are thus built like the tests, with the race detector or the tag
+// "invariants".
 const asProgram = "TPIPE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {

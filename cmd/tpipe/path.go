@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -9,14 +11,17 @@ import (
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// pathFlags choose what a pipe may use. Every command that opens pipes has
-// them.
+// pathFlags are the flags that select the transports, channels and dialect that a pipe may use.
 type pathFlags struct {
-	offer   offerFlags
+	offer   selectionFlags
 	dialect string
 }
 
@@ -25,14 +30,15 @@ func (f *pathFlags) flags(fs *flag.FlagSet) {
 	fs.StringVar(&f.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
 }
 
-// options are pipe options with the chosen transports and channels. With TLS,
-// which only TCP has, other transports are left out.
+// options returns pipe options with the selected transports, channels and dialect. TCP connections use
+// the options tls; if there are any, only TCP remains, because no other transport supports TLS. The
+// error is a *usageError, or that of an entry which the user named and which does not work.
 func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 	dialect, err := f.chosenDialect()
 	if err != nil {
 		return pipe.Options{}, err
 	}
-	p, err := f.offer.working(tls...)
+	p, err := f.offer.viableProfile(tls...)
 	if err != nil {
 		return pipe.Options{}, err
 	}
@@ -45,7 +51,7 @@ func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 	return pipe.Options{Dialect: dialect, Transports: p.Transports, Channels: p.Channels}, nil
 }
 
-// chosenDialect is the dialect as pipe.Options have it.
+// chosenDialect returns the value of -dialect. The error is a *usageError for an unknown one.
 func (f *pathFlags) chosenDialect() (string, error) {
 	switch f.dialect {
 	case pipe.DialectCompatible, pipe.DialectNative, pipe.DialectAuto:
@@ -55,13 +61,13 @@ func (f *pathFlags) chosenDialect() (string, error) {
 	}
 }
 
-// verboseFlag declares the flag of commands that print a plan.
+// verboseFlag declares the flag -v, of commands that print a plan, and stores its value in verbose.
 func verboseFlag(fs *flag.FlagSet, verbose *bool) {
-	fs.BoolVar(verbose, "v", false, "print also which transports and channels the pipe does not take, and why")
+	fs.BoolVar(verbose, "v", false, "print also the rejected transports and channels with the reasons")
 }
 
-// printPlan prints the path of a pipe, indented. The paths not taken are
-// printed to those who ask, and to everyone where none was found.
+// printPlan prints the path of a pipe to w, indented. It includes the rejected candidates if verbose is
+// set or the plan has no channel.
 func printPlan(w io.Writer, plan *pipe.Plan, verbose bool) {
 	shown := *plan
 	if !verbose && len(shown.Channels) > 0 {
@@ -72,15 +78,233 @@ func printPlan(w io.Writer, plan *pipe.Plan, verbose bool) {
 	}
 }
 
-// blame says that a flag is to be corrected, where err is about the form of its
-// URL. Once a handshake has begun, bad addresses are those that the peer gave.
-func blame(flagName string, err error) error {
+// flagError returns a usage error that names the flag if err is about the syntax of the URL given with
+// it, and otherwise err. After a handshake has started, a bad address came from the peer and not from
+// the flag.
+func flagError(flagName string, err error) error {
 	_, address := errors.AsType[*uv.AddrError](err)
 	if errors.Is(err, pipe.ErrHandshake) || !address && !errors.Is(err, pipe.ErrURL) {
 		return err
 	}
 	if call, ok := errors.AsType[*pipe.Error](err); ok {
-		err = call.Err // without the call, which the flag says better
+		err = call.Err // the name of the flag replaces that of the call
 	}
 	return usageErrorf("-%s: %w", flagName, err)
+}
+
+// selectionFlags are the flags that select transports and channels of the catalog.
+type selectionFlags struct {
+	transports, channels nameList
+	lanes                int
+	copies               cma.Options // flags set AllowAnyTracer only
+}
+
+// flags declares the flags. Their default values are the names of the entries of defaults.
+func (f *selectionFlags) flags(fs *flag.FlagSet, defaults tensorpipe.Profile) {
+	all := catalog(torchLanes)
+	f.transports.names, f.channels.names = transportNames(defaults), channelNames(defaults)
+	fs.Var(&f.transports, "transport", "`list` of transports, separated by commas, out of "+strings.Join(transportNames(all), ","))
+	fs.Var(&f.channels, "channel", "`list` of channels, separated by commas, out of "+strings.Join(channelNames(all), ","))
+	fs.IntVar(&f.lanes, "lanes", torchLanes, "`number` of connections of the channel mpt_uv; a C++ peer must have as many")
+	tracerFlag(fs, &f.copies.AllowAnyTracer)
+}
+
+// profile returns the selected transports and channels, including those that do not work on this
+// machine. TCP connections use the options with. The error is a *usageError.
+func (f *selectionFlags) profile(with ...uv.Option) (tensorpipe.Profile, error) {
+	if f.lanes < 1 || f.lanes > maxLanes {
+		return tensorpipe.Profile{}, usageErrorf("-lanes %d: want 1 to %d", f.lanes, maxLanes)
+	}
+	p := catalog(f.lanes, with...)
+	p.Channels = put(p.Channels, channelName, directCopies(f.copies))
+	var transports, channels error
+	p.Transports, transports = choose("transport", f.transports, p.Transports, transportName)
+	p.Channels, channels = choose("channel", f.channels, p.Channels, channelName)
+	return p, cmp.Or(transports, channels)
+}
+
+// viableProfile is profile for commands that open pipes. It also fails if an entry that the user named
+// does not work on this machine; entries that are selected by default may fail, and the plan of the
+// pipe shows them.
+func (f *selectionFlags) viableProfile(with ...uv.Option) (tensorpipe.Profile, error) {
+	p, err := f.profile(with...)
+	if err != nil {
+		return p, err
+	}
+	transport := func(e pipe.TransportEntry) error { return e.Transport.Viable() }
+	channel := func(e pipe.ChannelEntry) error { return e.Factory.Viable() }
+	return p, cmp.Or(
+		checkViable("transport", f.transports, p.Transports, transportName, transport),
+		checkViable("channel", f.channels, p.Channels, channelName, channel),
+	)
+}
+
+// nameList is the value of a flag that lists names of the catalog, separated by commas.
+type nameList struct {
+	names []string
+	given bool // set by the user
+}
+
+// String implements flag.Value.
+func (l *nameList) String() string { return strings.Join(l.names, ",") }
+
+// Set implements flag.Value. It does not check the names; choose does.
+func (l *nameList) Set(text string) error {
+	*l = nameList{strings.Split(text, ","), true}
+	return nil
+}
+
+// choose returns the entries of all that list names; it changes all. The error is a *usageError for a
+// name that all does not have. what is the name of the flag.
+func choose[E any](what string, list nameList, all []E, name func(E) string) ([]E, error) {
+	if err := checkNames(what, list.names, names(all, name)); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(e E) bool { return !slices.Contains(list.names, name(e)) }), nil
+}
+
+// checkViable returns an error for the first chosen entry that does not work on this machine, or nil if
+// the user has not set the flag what.
+func checkViable[E any](what string, list nameList, chosen []E, name func(E) string, viable func(E) error) error {
+	if !list.given {
+		return nil
+	}
+	for _, e := range chosen {
+		if err := viable(e); err != nil {
+			return fmt.Errorf("-%s: %s does not work on this machine: %w", what, name(e), err)
+		}
+	}
+	return nil
+}
+
+// splitNames returns the names of a list that are separated by commas. The error is a *usageError,
+// about the flag what, for a name that is not known.
+func splitNames(what, list string, known []string) ([]string, error) {
+	names := strings.Split(list, ",")
+	return names, checkNames(what, names, known)
+}
+
+func checkNames(what string, names, known []string) error {
+	for _, n := range names {
+		if !slices.Contains(known, n) {
+			return usageErrorf("-%s: there is no %s %q, only %s", what, what, n, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// uvName is the name of the transport over TCP, the only one with TLS.
+const uvName = "uv"
+
+// torchLanes is the number of lanes of mpt_uv in PyTorch. Both ends of a pipe must use the
+// same number with a C++ peer.
+const torchLanes = 16
+
+// maxLanes bounds -lanes. Each lane is a connection.
+const maxLanes = 128
+
+// catalog returns new entries for all transports and channels that flags can name: the default profile
+// and those that are off by default. lanes is the number of lanes of mpt_uv. TCP connections, lanes
+// included, use the options with.
+func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
+	p := tensorpipe.DefaultProfile()
+	p.Transports = put(p.Transports, transportName,
+		pipe.TransportEntry{Name: uvName, Priority: 0, Transport: uv.New(with...)},
+	)
+	p.Channels = put(p.Channels, channelName,
+		pipe.ChannelEntry{
+			Name: mpt.UVName, Priority: 1100, MinBytes: mpt.NativeBytes,
+			Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)}),
+		},
+		directCopies(cma.Options{}),
+	)
+	return p
+}
+
+// directCopies returns the entry of the channel cma, which reads the memory of the other process.
+func directCopies(o cma.Options) pipe.ChannelEntry {
+	return pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(o)}
+}
+
+// tracerFlag declares the flag -allow-any-tracer, of commands that may use cma, and stores its value in
+// allow.
+func tracerFlag(fs *flag.FlagSet, allow *bool) {
+	fs.BoolVar(allow, "allow-any-tracer", false, "for the channel cma where Yama's ptrace_scope is 1: let every process of the same user read, change and trace this one, as if Yama were not there")
+}
+
+// benchCatalog returns the catalog for a measurement with the options t. It is a bench.Catalog.
+func benchCatalog(t bench.Tuning) tensorpipe.Profile {
+	p := catalog(t.Lanes, t.TCP...)
+	p.Channels = put(p.Channels, channelName, directCopies(cma.Options{AllowAnyTracer: t.AllowAnyTracer}))
+	at := slices.IndexFunc(p.Transports, func(e pipe.TransportEntry) bool { return e.Name == shm.Name })
+	p.Transports[at].Transport = shm.New(t.Shm...)
+	return p
+}
+
+// put adds entries to the list to and returns it. An entry replaces the one with the same name.
+func put[E any](to []E, name func(E) string, entries ...E) []E {
+	for _, e := range entries {
+		at := slices.IndexFunc(to, func(other E) bool { return name(other) == name(e) })
+		if at < 0 {
+			to = append(to, e)
+		} else {
+			to[at] = e
+		}
+	}
+	return to
+}
+
+func transportNames(p tensorpipe.Profile) []string { return names(p.Transports, transportName) }
+
+func channelNames(p tensorpipe.Profile) []string { return names(p.Channels, channelName) }
+
+func transportName(e pipe.TransportEntry) string { return e.Name }
+
+func channelName(e pipe.ChannelEntry) string { return e.Name }
+
+func names[E any](entries []E, name func(E) string) []string {
+	out := make([]string, len(entries))
+	for i, e := range entries {
+		out[i] = name(e)
+	}
+	return out
+}
+
+// sharedScheme begins the URLs of shared memory.
+const sharedScheme = shm.Name + "://"
+
+// listen creates a listener of c on urls and returns it with the URLs to dial, best first. If the
+// options o of c include shared memory, it listens there too, under a name that the system picks and
+// that is not among the returned URLs: a handshake of a peer on this machine switches to it. The caller
+// closes c.
+func listen(ctx context.Context, c *pipe.Context, o pipe.Options, urls []string) (*pipe.Listener, []string, error) {
+	shared := func(url string) bool { return strings.HasPrefix(url, sharedScheme) }
+	if !sharesMemory(o) || slices.ContainsFunc(urls, shared) {
+		l, err := c.Listen(ctx, urls...)
+		if err != nil {
+			return nil, nil, err
+		}
+		return l, l.URLs(), nil
+	}
+	l, err := c.Listen(ctx, append(urls, sharedScheme)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return l, slices.DeleteFunc(l.URLs(), shared), nil
+}
+
+// sharesMemory reports whether pipes with the options o can use shared memory on this machine.
+func sharesMemory(o pipe.Options) bool {
+	return slices.ContainsFunc(o.Transports, func(e pipe.TransportEntry) bool {
+		return e.Name == shm.Name && e.Transport.Viable() == nil
+	})
+}
+
+// showFlags are the flags that select the output of the commands send and recv.
+type showFlags struct{ quiet, json, verbose bool }
+
+func (f *showFlags) flags(fs *flag.FlagSet) {
+	fs.BoolVar(&f.quiet, "quiet", false, "print errors only")
+	fs.BoolVar(&f.json, "json", false, "print the result as JSON, and nothing else to stdout")
+	fs.BoolVar(&f.verbose, "v", false, "print also which path the files take, and why no other")
 }

@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// ping is the command that measures round trips to an echo.
+// ping is the command ping, which measures round trips to an echo. The fields are its flags.
 type ping struct {
 	path     pathFlags
 	tls      tlsFlags
@@ -31,18 +34,18 @@ func pingEntry() entry {
 	return entry{
 		name:    "ping",
 		usage:   "-to URL [flags]",
-		summary: "measure round trips to an echo, or check what it sends back",
+		summary: "measure round trips to an echo, or check its answers",
 		help: `Sends messages to an echo (tpipe echo, or the one of a C++ program), one after
-the other, and prints the path that the pipe takes and how long the messages
-took to come back whole. The rate counts each byte once, though it travels there
-and back. Before the first trip that counts there are a few that do not.
+the other, and prints the path of the pipe and the times of the round trips. The rate
+counts each byte once, though it travels there and back. A few warm-up trips are not
+counted.
 
 With -check each message has a random shape: up to -payloads payloads and
--tensors tensors (4 of each unless said otherwise) of up to -size bytes, empty
-ones among them, with random metadata. Every byte that comes back is compared;
-the first difference ends the command with exit code 1.
+-tensors tensors (4 of each by default) of up to -size bytes, some of them empty, with
+random metadata. Every byte of the echo is compared; the first difference ends the
+command with exit code 1.
 
-SIGINT prints what was measured so far.`,
+SIGINT ends the command and prints the results so far.`,
 		make: func() command { return &ping{size: 64 << 10, payloads: unset, tensors: unset, limit: defaultLimit} },
 	}
 }
@@ -69,23 +72,24 @@ func (p *ping) run(ctx context.Context, s streams) error {
 	defer c.Close()
 	conn, err := c.Dial(ctx, p.to)
 	if err != nil {
-		return interrupted(ctx, blame("to", err))
+		return interrupted(ctx, flagError("to", err))
 	}
 	return p.measure(ctx, conn, s)
 }
 
-// measure makes the round trips and prints the result, also of a part of them.
+// measure makes the round trips over conn and prints the result, even if it fails after some of them.
+// It closes conn, or aborts it after an error.
 func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	r := newPingReport(p, conn)
 	if !p.json {
 		r.printHead(s.out, p.verbose)
 	}
-	err := p.trips(ctx, conn, r, newProgress(s.err, p.count))
+	err := p.roundTrips(ctx, conn, r, newProgress(s.err, p.count))
 	if err != nil {
 		conn.Abort(err)
 		err = interrupted(ctx, err)
 	} else {
-		conn.Close() // an echo that stays open changes nothing about the result
+		conn.Close() // the result does not depend on how the echo closes
 	}
 	r.finish(err)
 	if p.json {
@@ -95,18 +99,19 @@ func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	return err
 }
 
-// trips makes the round trips and counts them in r.
-func (p *ping) trips(ctx context.Context, conn *pipe.Pipe, r *pingReport, show *progress) error {
+// roundTrips makes the warm-up trips and then count round trips over conn, adds the latter to r, and
+// updates show. It returns at the first error.
+func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, show *progress) error {
 	defer show.clear()
-	t := newTripper(ctx, conn, p.timeout, p.check)
+	t := newPinger(ctx, conn, p.timeout, p.check)
 	defer t.stop()
-	load := newLoad(p)
+	load := newGenerator(p)
 	x, err := load.next()
 	if err != nil {
 		return err
 	}
-	for i := -p.warmUp(); i < p.count; i++ {
-		took, err := t.trip(x)
+	for i := -p.warmUpTrips(); i < p.count; i++ {
+		took, err := t.roundTrip(x)
 		if err != nil {
 			return fmt.Errorf("round trip %d of %d: %w", max(i, 0)+1, p.count, err)
 		}
@@ -114,24 +119,25 @@ func (p *ping) trips(ctx context.Context, conn *pipe.Pipe, r *pingReport, show *
 			r.add(x, took)
 			show.at(i + 1)
 		}
-		if x, err = p.following(load, x); err != nil {
+		if x, err = p.nextExchange(load, x); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// warmUp is the number of round trips that do not count, in which both ends
-// touch their memory for the first time.
-func (p *ping) warmUp() int {
+// warmUpTrips returns the number of round trips that are not counted, in which both ends touch
+// their memory for the first time.
+func (p *ping) warmUpTrips() int {
 	if p.check {
 		return 0
 	}
 	return min(p.count/10, 10)
 }
 
-// following is the message after x, which is x itself where all are alike.
-func (p *ping) following(l *load, x *exchange) (*exchange, error) {
+// nextExchange returns the message to send after x: x itself if all messages are equal, otherwise a new
+// one, after releasing x.
+func (p *ping) nextExchange(l *load, x *exchange) (*exchange, error) {
 	if !p.check {
 		return x, nil
 	}
@@ -139,10 +145,88 @@ func (p *ping) following(l *load, x *exchange) (*exchange, error) {
 	return l.next()
 }
 
-// interrupted replaces what a signal did to a call by the signal.
+// interrupted returns errInterrupted instead of err if err is not nil and a signal has cancelled ctx,
+// and otherwise err.
 func interrupted(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return errInterrupted
 	}
 	return err
+}
+
+// unset is the value of flags whose default depends on -check.
+const unset = -1
+
+// setParts returns a function for flag.FlagSet.Func that parses a number of payloads or tensors and
+// stores it in n.
+func setParts(n *int) func(string) error {
+	return func(text string) error {
+		got, err := strconv.Atoi(text)
+		if err != nil || got < 0 || got > maxParts {
+			return fmt.Errorf("want 0 to %d", maxParts)
+		}
+		*n = got
+		return nil
+	}
+}
+
+func (p *ping) flags(fs *flag.FlagSet) {
+	fs.StringVar(&p.to, "to", "", "`url` of the echo")
+	fs.IntVar(&p.count, "count", 1000, "`number` of round trips")
+	fs.Var(&p.size, "size", "`size` of each payload and tensor, as in 4096, 64KiB, 16MiB, 1GiB")
+	fs.Func("payloads", "`number` of payloads in a message (default 0, or up to 4 with -check)", setParts(&p.payloads))
+	fs.Func("tensors", "`number` of tensors in a message (default 1, or up to 4 with -check)", setParts(&p.tensors))
+	fs.BoolVar(&p.named, "named", false, "name the target device of tensors, which saves a round trip")
+	fs.BoolVar(&p.check, "check", false, "send random messages and compare their echoes")
+	fs.Uint64Var(&p.seed, "seed", 0, "`seed` of the random messages; 0 draws one, which -check prints")
+	fs.Var(&p.limit, "limit", "largest message to send, a `size`")
+	fs.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest `time` to wait for the connection, and for each message")
+	verboseFlag(fs, &p.verbose)
+	fs.BoolVar(&p.json, "json", false, "print the result as JSON")
+	p.tls.dialFlags(fs)
+	p.path.flags(fs)
+}
+
+// complete sets the flags that the user has not set and whose defaults depend on other flags.
+func (p *ping) complete() {
+	for _, n := range []struct {
+		flag         *int
+		plain, check int
+	}{{&p.payloads, 0, 4}, {&p.tensors, 1, 4}} {
+		switch {
+		case *n.flag != unset:
+		case p.check:
+			*n.flag = n.check
+		default:
+			*n.flag = n.plain
+		}
+	}
+	if p.seed == 0 {
+		p.seed = drawSeed()
+	}
+}
+
+// drawSeed returns a random seed below 2^53, which JSON readers that use float64 do not round.
+func drawSeed() uint64 { return 1 + rand.Uint64N(1<<53-1) }
+
+// Bounds of flags, which keep the memory of a ping itself small.
+const (
+	maxCount = 10_000_000
+	maxParts = 65536
+)
+
+func (p *ping) validate() error {
+	switch {
+	case p.to == "":
+		return usageErrorf("-to is missing: give a url such as uv://127.0.0.1:7000")
+	case p.count < 1 || p.count > maxCount:
+		return usageErrorf("-count %d: want 1 to %d", p.count, maxCount)
+	case p.timeout <= 0:
+		return usageErrorf("-timeout %s: want more than 0", p.timeout)
+	}
+	if parts := p.payloads + p.tensors; parts > 0 && p.size > p.limit/byteSize(parts) {
+		return usageErrorf("-size %s: %s of that size would exceed the -limit of %s for a message; raise -limit here and at the echo",
+			p.size, plural(parts, "part"), p.limit)
+	}
+	return nil
 }

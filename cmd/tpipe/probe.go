@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
@@ -19,9 +20,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// probe is the command that says what works on this machine.
+// probe is the command probe, which lists what works on this machine, or prints the path to a peer.
 type probe struct {
-	offer   offerFlags
+	offer   selectionFlags
 	tls     tlsFlags
 	to      string
 	dialect string
@@ -32,32 +33,32 @@ func probeEntry() entry {
 	return entry{
 		name:    "probe",
 		usage:   "[flags]",
-		summary: "say what works on this machine, and why the rest does not",
+		summary: "list what works on this machine, with the reasons for the rest",
 		help: `Lists the transports, channels and dialects that pipes can use on this machine,
-with the reason where one does not work, and facts about the machine that decide
-which paths two processes have in common.
+with the reason if one does not work, and facts about the machine on which the common
+paths of two processes depend.
 
-With -to it opens a pipe to a peer that listens, an echo for example, and prints the
-path of that: the dialect, the transport, the channel for each pair of devices and
-size of tensors, and what was not chosen, and why. -dialect and the flags for TLS are
-about that pipe alone.`,
+With -to it opens a pipe to a peer that listens, an echo for example, and prints its
+path: the dialect, the transport, the channel for each pair of devices and size of
+tensors, and the rejected candidates with the reasons. -dialect and the flags for TLS
+apply to that pipe only.`,
 		make: func() command { return &probe{} },
 	}
 }
 
 func (p *probe) flags(fs *flag.FlagSet) {
 	p.offer.flags(fs, catalog(torchLanes))
-	fs.StringVar(&p.to, "to", "", "`url` of a peer whose path is asked for")
-	fs.StringVar(&p.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak with it: compatible, native, or auto")
+	fs.StringVar(&p.to, "to", "", "`url` of a peer: print the path to it")
+	fs.StringVar(&p.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak with the peer: compatible, native, or auto")
 	p.tls.dialFlags(fs)
 	fs.BoolVar(&p.json, "json", false, "print JSON")
 }
 
-// finding is one line of a probe: something that works or does not.
+// finding is one line of a probe: whether something works on this machine.
 type finding struct {
 	Name   string `json:"name"`
 	Works  bool   `json:"works"`
-	Detail string `json:"detail"` // why not, or what was found
+	Detail string `json:"detail"` // the reason if it does not work, otherwise a property
 }
 
 // findings is the result of a probe.
@@ -85,8 +86,8 @@ func (p *probe) run(ctx context.Context, s streams) error {
 	return enc.Encode(f)
 }
 
-// listed is what to look at where no peer is asked for. Flags about the pipe to one are
-// refused, because they would change nothing.
+// listed returns the transports and channels to list without a peer. The error is a *usageError if a
+// flag is set that applies only to a pipe to a peer.
 func (p *probe) listed() (tensorpipe.Profile, error) {
 	dialect, err := (&pathFlags{dialect: p.dialect}).chosenDialect()
 	if err != nil {
@@ -97,9 +98,9 @@ func (p *probe) listed() (tensorpipe.Profile, error) {
 	case err != nil:
 		return offered, err
 	case dialect != pipe.DialectAuto:
-		return offered, usageErrorf("-dialect is about the pipe to a peer: name one with -to")
+		return offered, usageErrorf("-dialect applies to the pipe to a peer: name one with -to")
 	case p.tls != (tlsFlags{}):
-		return offered, usageErrorf("-tls and its like are about the pipe to a peer: name one with -to")
+		return offered, usageErrorf("the flags for TLS apply to the pipe to a peer: name one with -to")
 	}
 	return offered, nil
 }
@@ -107,10 +108,10 @@ func (p *probe) listed() (tensorpipe.Profile, error) {
 func look(profile tensorpipe.Profile) findings {
 	var f findings
 	for _, e := range profile.Transports {
-		f.Transports = append(f.Transports, judge(e.Name, e.Transport.Viable(), "priority %d", e.Priority))
+		f.Transports = append(f.Transports, newFinding(e.Name, e.Transport.Viable(), "priority %d", e.Priority))
 	}
 	for _, e := range profile.Channels {
-		f.Channels = append(f.Channels, judge(e.Name, e.Factory.Viable(), "priority %d", e.Priority))
+		f.Channels = append(f.Channels, newFinding(e.Name, e.Factory.Viable(), "priority %d", e.Priority))
 	}
 	f.Dialects = []finding{
 		{pipe.DialectCompatible, true, "the protocol of TensorPipe's C++ library"},
@@ -120,8 +121,9 @@ func look(profile tensorpipe.Profile) findings {
 	return f
 }
 
-// judge is a finding about something that works unless there is an error.
-func judge(name string, err error, format string, args ...any) finding {
+// newFinding returns a finding that something works, with a detail in that format, or, if err is not
+// nil, that it does not work because of err.
+func newFinding(name string, err error, format string, args ...any) finding {
 	if err != nil {
 		return finding{name, false, err.Error()}
 	}
@@ -135,11 +137,11 @@ func machine() []finding {
 	pages, pagesErr := hugePages()
 	return []finding{
 		{"system", true, fmt.Sprintf("%s/%s, %s, %s", runtime.GOOS, runtime.GOARCH, plural(runtime.NumCPU(), "processor"), runtime.Version())},
-		judge("address for peers", addressErr, "%s", strings.TrimSuffix(address, ":0")),
-		judge("IPv6 loopback", ipv6Loopback(), "[::1] can be listened on"),
-		judge("huge pages", pagesErr, "%s", pages),
-		judge("boot id", bootErr, "%s", boot),
-		judge("pid namespace", pidErr, "%s", pid),
+		newFinding("address for peers", addressErr, "%s", strings.TrimSuffix(address, ":0")),
+		newFinding("IPv6 loopback", ipv6Loopback(), "[::1] can be listened on"),
+		newFinding("huge pages", pagesErr, "%s", pages),
+		newFinding("boot id", bootErr, "%s", boot),
+		newFinding("pid namespace", pidErr, "%s", pid),
 	}
 }
 
@@ -159,18 +161,19 @@ func hugePages() (string, error) {
 	return hugePagesFrom(string(text))
 }
 
-// hugePagesFrom reads the kernel's file, which lists all settings and has the
-// one in force in brackets.
+// hugePagesFrom returns a description of the active setting in text, the kernel's file
+// transparent_hugepage/enabled, which lists all settings with the active one in brackets. It returns an
+// error if huge pages are off.
 func hugePagesFrom(text string) (string, error) {
 	_, rest, _ := strings.Cut(text, "[")
 	setting, _, found := strings.Cut(rest, "]")
 	switch {
 	case !found || setting == "never":
-		return "", errors.New("the kernel gives none (transparent_hugepage/enabled)")
+		return "", errors.New("disabled in the kernel (transparent_hugepage/enabled)")
 	case setting == "always":
 		return "always", nil
 	default:
-		return setting + " (big tensors ask for them)", nil
+		return setting + " (large tensors request them)", nil
 	}
 }
 
@@ -192,4 +195,39 @@ func yesNo(works bool) string {
 		return "yes"
 	}
 	return "no"
+}
+
+// probeTimeout bounds the handshake of a probe.
+const probeTimeout = 30 * time.Second
+
+// ask opens a pipe to the peer of -to, prints its path with the rejected candidates, and closes it.
+func (p *probe) ask(ctx context.Context, s streams) error {
+	tls, err := p.tls.dial()
+	if err != nil {
+		return err
+	}
+	path := pathFlags{offer: p.offer, dialect: p.dialect}
+	opts, err := path.options(tls...)
+	if err != nil {
+		return err
+	}
+	opts.Name = "tpipe probe"
+	opts.HandshakeTimeout = probeTimeout
+	c, err := pipe.New(opts)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	conn, err := c.Dial(ctx, p.to)
+	if err != nil {
+		return interrupted(ctx, flagError("to", err))
+	}
+	defer conn.Close() // the plan does not depend on how the peer closes
+	if p.json {
+		enc := json.NewEncoder(s.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(conn.Plan())
+	}
+	printPlan(s.out, conn.Plan(), true)
+	return nil
 }

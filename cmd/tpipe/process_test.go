@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
-// hang is how long a process may take before a test gives up on it.
-const hang = 2 * time.Minute
+// processTimeout bounds the run of a process.
+const processTimeout = 2 * time.Minute
 
 // process is a running tpipe.
 type process struct {
@@ -29,7 +31,7 @@ type process struct {
 	ended  bool
 }
 
-// shared is what a process has printed so far.
+// shared holds the output of a process so far.
 type shared struct {
 	mu   sync.Mutex
 	data bytes.Buffer
@@ -47,30 +49,31 @@ func (s *shared) String() string {
 	return s.data.String()
 }
 
-// await waits until text has been printed.
+// await blocks until text has been printed.
 func (s *shared) await(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, hang, time.Millisecond, text)
+	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, processTimeout, time.Millisecond, text)
 }
 
-// program is tpipe with a command line.
+// program returns a tpipe command.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(path, args...)
-	// With the race detector a program would pause for a second before it exits.
+	// With the race detector a program would sleep for a second before it exits.
 	cmd.Env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
-// start runs tpipe as a process. It is killed with the test.
+// start starts tpipe as a process, which is killed at the end of the test.
 func start(t *testing.T, args ...string) *process {
+	short.Skip(t, "starts processes")
 	t.Helper()
 	return startCommand(t, program(t, args...))
 }
 
-// startCommand runs what becomes a tpipe.
+// startCommand starts a command that executes tpipe.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd}
@@ -79,7 +82,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	require.NoError(t, err)
 	p.lines = bufio.NewReader(stdout)
 	require.NoError(t, p.cmd.Start())
-	p.late = time.AfterFunc(hang, func() { _ = p.cmd.Process.Kill() })
+	p.late = time.AfterFunc(processTimeout, func() { _ = p.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
@@ -98,7 +101,7 @@ func startEcho(t *testing.T, args ...string) (*process, string) {
 	return p, url
 }
 
-// line is the next line of stdout.
+// line returns the next line of stdout.
 func (p *process) line() string {
 	p.t.Helper()
 	text, err := p.lines.ReadString('\n')
@@ -118,8 +121,8 @@ func (p *process) lineWith(text string) string {
 
 func (p *process) signal(s os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(s)) }
 
-// goOn continues a process that was stopped, unless it has been killed.
-func (p *process) goOn() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
+// resume continues a process that was stopped, unless it has been killed.
+func (p *process) resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // wait returns the rest of stdout, stderr and the exit code, -1 after a signal.
 func (p *process) wait() (stdout, stderr string, code int) {
@@ -146,7 +149,7 @@ func (p *process) kill() {
 	p.ended = true
 }
 
-// stop ends a process as an administrator does, and expects it to end well.
+// stop terminates a process with SIGTERM and requires exit code 0.
 func (p *process) stop() (stderr string) {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)

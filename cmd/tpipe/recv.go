@@ -5,16 +5,18 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/ferry"
+	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/filetransfer"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// recv is the command that receives files from sends.
+// recv is the command recv, which receives the files of tpipe send. The fields are its flags.
 type recv struct {
 	path      pathFlags
 	tls       tlsFlags
@@ -37,12 +39,11 @@ func recvEntry() entry {
 		help: `Receives what tpipe send sends, from several senders at once, until a signal ends
 it; with -once from the first sender only.
 
-A file stands under its name only when it is complete, its CRC32C is right and
-it is on disk; until then it is called .NAME.tpipe-part, and is removed when the
-transfer fails. A receiver that was killed may leave such a file; the next
-transfer of that name replaces it. Nothing can be written outside of DIR,
-whatever a sender says. A file that exists is not replaced without -overwrite;
-the sender hears so before it sends anything.
+A file gets its final name only when it is complete, its CRC32C is right and it is on
+disk. Until then it is a part file, .NAME.tpipe-part, which is removed if the transfer
+fails. A receiver that was killed may leave a part file; the next transfer of that name
+replaces it. No sender can write outside of DIR. An existing file is not replaced
+without -overwrite: the offer is rejected before anything is sent.
 
 At most -max-senders transfers run at a time; a further sender fails, and may try
 again. A transfer in which nothing arrives from the sender for -stall-timeout
@@ -53,16 +54,16 @@ does, so raise -stall-timeout for slow senders of large tensors. A sender takes
 no slot before it has offered its files, for which it has 10s, or -stall-timeout
 if that is less.
 
-The first line printed is "listening on" and the URL to dial, with -json on
-stderr; a port of 0 in -listen has become a real one there. With shm in
--transport senders of this machine are moved to shared memory. Without -tls-cert
-anybody who reaches that address can fill the disk, up to -max-bytes for each
-transfer, and others can read along. Peers whose offer was
-not accepted take at most 64 MiB together; those that hold most are disconnected.
+The first line printed is "listening on" and the URL to dial, with -json on stderr; a
+port of 0 in -listen is replaced by the real one. With shm in -transport senders of this
+machine use shared memory. Without -tls-cert every process that reaches the address can
+fill the disk, up to -max-bytes for each transfer, and the network can be read. Peers
+without an accepted offer hold at most 64 MiB together; those that hold most are
+disconnected.
 
-Exit codes: 0 after a signal that cut no transfer short, or with -once when all
-files are in place; 1 if they are not; 130 after a signal that cut a transfer
-short, or that came before the one sender of -once.`,
+Exit codes: 0 after a signal that cut no transfer short, or with -once when all files
+have their final names; 1 if they do not; 130 after a signal that cut a transfer short,
+or that came before the one sender of -once.`,
 		make: func() command { return &recv{maxBytes: min(1<<40, math.MaxInt), limit: min(8<<30, math.MaxInt)} },
 	}
 }
@@ -70,11 +71,11 @@ short, or that came before the one sender of -once.`,
 func (c *recv) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.listen, "listen", "127.0.0.1:0", "`address` to listen on, HOST:PORT or uv://HOST:PORT")
 	fs.StringVar(&c.out, "out", "", "`directory` to receive into; it must exist")
-	fs.BoolVar(&c.once, "once", false, "end when the first sender has finished, or failed; others are refused")
-	fs.BoolVar(&c.overwrite, "overwrite", false, "replace files that exist")
+	fs.BoolVar(&c.once, "once", false, "exit after the first sender has finished or failed; others are rejected")
+	fs.BoolVar(&c.overwrite, "overwrite", false, "replace existing files")
 	fs.Var(&c.maxBytes, "max-bytes", "most bytes of one transfer, a `size`")
-	fs.Var(&c.limit, "limit", "largest tensor to take, a `size`; each sender may make the receiver use that much memory, or 128 MiB if that is more")
-	fs.IntVar(&c.senders, "max-senders", 16, "most `transfers` at a time, 1 or more; further senders are refused")
+	fs.Var(&c.limit, "limit", "largest tensor to receive, a `size`; each sender may use that much memory of the receiver, or 128 MiB if that is more")
+	fs.IntVar(&c.senders, "max-senders", 16, "most `transfers` at a time, 1 or more; further senders are rejected")
 	fs.DurationVar(&c.stall, "stall-timeout", 30*time.Second, "longest `time` to wait for a sender from which nothing arrives, 1s or more")
 	c.show.flags(fs)
 	c.tls.listenFlags(fs)
@@ -87,7 +88,7 @@ func (c *recv) run(ctx context.Context, s streams) error {
 		return err
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(s.err, nil))
-	store, err := ferry.OpenStore(c.out, ferry.StoreOptions{
+	store, err := filetransfer.OpenStore(c.out, filetransfer.StoreOptions{
 		Overwrite: c.overwrite, MaxBytes: int(c.maxBytes), MaxTensor: int(c.limit), Senders: c.senders, StallTimeout: c.stall,
 	})
 	if err != nil {
@@ -101,20 +102,21 @@ func (c *recv) run(ctx context.Context, s streams) error {
 	defer pipes.Close()
 	l, urls, err := listen(ctx, pipes, opts, []string{withScheme(c.listen)})
 	if err != nil {
-		return blame("listen", err)
+		return flagError("listen", err)
 	}
 	where := s.out
 	if c.show.json {
 		where = s.err
 	}
 	if _, err := fmt.Fprintln(where, "listening on", strings.Join(urls, " ")); err != nil {
-		return err // nobody would find it
+		return err // without the URL no peer could dial it
 	}
-	h := &harbour{recv: c, store: store, out: s.out, screen: newScreen(s, c.show.quiet, c.show.json)}
+	h := &receiveServer{recv: c, store: store, out: s.out, screen: newScreen(s, c.show.quiet, c.show.json)}
 	return errors.Join(h.serve(ctx, l), pipes.Close())
 }
 
-// options checks the flags.
+// options checks the flags and returns the options of the pipe.Context, without a Logger. The error is
+// a *usageError or that of a file or transport that a flag names.
 func (c *recv) options() (pipe.Options, error) {
 	tls, err := c.tls.listen()
 	if err != nil {
@@ -131,10 +133,97 @@ func (c *recv) options() (pipe.Options, error) {
 		return opts, usageErrorf("-max-bytes and -limit: want more than 0")
 	case c.senders < 1:
 		return opts, usageErrorf("-max-senders %d: want 1 or more", c.senders)
-	case c.stall < time.Second: // a packet that was lost is sent again after up to a second
+	case c.stall < time.Second: // TCP may take a second to retransmit a lost packet
 		return opts, usageErrorf("-stall-timeout %s: want 1s or more", c.stall)
 	}
 	opts.Name = "tpipe recv"
-	opts.Limits = ferry.Limits(int(c.limit))
+	opts.Limits = filetransfer.Limits(int(c.limit))
 	return opts, nil
+}
+
+// receiveServer accepts the pipes of senders, receives their files and prints the results.
+type receiveServer struct {
+	*recv
+	store  *filetransfer.Store
+	out    io.Writer
+	screen *screen
+
+	serving sync.WaitGroup
+	mu      sync.Mutex
+	cut     bool // a transfer was cut short by a signal
+}
+
+// errBusy rejects further senders of a recv -once.
+var errBusy = errors.New("it was started with -once and serves another sender")
+
+// serve receives from all senders until ctx ends or, with -once, from the first sender only, and
+// returns when all transfers have ended. The error is that of result.
+func (h *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	var result error // of -once
+	for senders := 0; ; senders++ {
+		p, err := l.Accept(accepting)
+		if err != nil {
+			h.serving.Wait()
+			return h.result(ctx, senders, errors.Join(result, acceptError(accepting, err)))
+		}
+		h.serving.Go(func() {
+			switch {
+			case !h.once:
+				h.receiveFrom(ctx, p)
+			case senders == 0:
+				result = h.receive(ctx, p)
+				stop()
+			default:
+				filetransfer.Reject(p, errBusy)
+			}
+		})
+	}
+}
+
+// result returns the error of the command after senders senders were accepted: errInterrupted if a
+// signal cut a transfer short or came before the one sender of -once, otherwise err. All transfers must
+// have ended.
+func (h *receiveServer) result(ctx context.Context, senders int, err error) error {
+	if ctx.Err() != nil && (h.cut || h.once && senders == 0) {
+		return errInterrupted
+	}
+	return err
+}
+
+// receiveFrom receives from one of several senders and prints the error, if there is one, to stderr.
+func (h *receiveServer) receiveFrom(ctx context.Context, p *pipe.Pipe) {
+	if err := h.receive(ctx, p); err != nil {
+		h.screen.warn("tpipe recv: " + oneLine(err))
+	}
+}
+
+// receive receives all files of one sender, prints the result, and returns the error with the name of
+// the sender. It closes p. If a signal cut the transfer short the error matches errInterrupted.
+func (h *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
+	t := newTransfer(p, "from", h.screen, h.show.verbose)
+	err := h.store.Receive(ctx, p, t)
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) { // not a failure before the signal
+		h.mu.Lock()
+		h.cut = true
+		h.mu.Unlock()
+		err = errInterrupted
+	}
+	t.finish(err)
+	if err != nil {
+		err = fmt.Errorf("from %s: %w", t.peerName(), err)
+	}
+	return errors.Join(err, h.print(t, err))
+}
+
+// print prints the result of a transfer that has ended, with the error failed or nil. Failed transfers
+// are printed as JSON only. It may be called concurrently.
+func (h *receiveServer) print(t *transfer, failed error) error {
+	if failed != nil && !h.show.json {
+		return nil
+	}
+	h.mu.Lock() // JSON objects must not interleave
+	defer h.mu.Unlock()
+	return t.print(h.out, h.show.json)
 }

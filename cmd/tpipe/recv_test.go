@@ -18,7 +18,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
 )
 
-// startRecv runs a recv into dir and returns where it listens, as HOST:PORT.
+// startRecv starts a recv into dir and returns its address as HOST:PORT.
 func startRecv(t *testing.T, dir string, args ...string) (*process, string) {
 	t.Helper()
 	p := start(t, append([]string{"recv", "-out", dir}, args...)...)
@@ -27,7 +27,7 @@ func startRecv(t *testing.T, dir string, args ...string) (*process, string) {
 	return p, address
 }
 
-// weightsFolder makes a folder of safetensors files, and one that is none.
+// weightsFolder creates a folder of safetensors files and one other file.
 func weightsFolder(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "weights")
@@ -38,7 +38,7 @@ func weightsFolder(t *testing.T) string {
 	return folder
 }
 
-// sparseFile makes a file of tensors that take no room on the disk.
+// sparseFile creates a file of tensors without disk blocks.
 func sparseFile(t *testing.T, path string, tensors, size int) {
 	t.Helper()
 	header := map[string]any{}
@@ -53,8 +53,8 @@ func sparseFile(t *testing.T, path string, tensors, size int) {
 	require.NoError(t, os.Truncate(path, int64(len(data)+tensors*size)))
 }
 
-// safetensorsIn is the safetensors files below a directory, and fails the test
-// if it finds parts of files.
+// safetensorsIn returns the safetensors files below a directory. It fails the test if there are
+// part files.
 func safetensorsIn(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	found := map[string][]byte{}
@@ -88,7 +88,7 @@ func TestSendFolder(t *testing.T) {
 		require.Zero(t, code, stderr)
 		require.Empty(t, stderr, "no bar where there is no terminal")
 		requireSame(t, want, safetensorsIn(t, filepath.Join(out, "weights")))
-		require.Contains(t, stdout, "left out: no *.safetensors")
+		require.Contains(t, stdout, "skipped: not *.safetensors")
 		require.Contains(t, stdout, " to uv://"+address)
 		require.Contains(t, stdout, "weights/sparse.safetensors: 3 tensors, 9.0 MiB, crc32c ")
 		require.Contains(t, stdout, "files, ")
@@ -154,8 +154,8 @@ func TestSendJSON(t *testing.T) {
 	require.Empty(t, rest, "quiet")
 }
 
-// A recv with -json says on stderr where it listens, and prints an object for
-// each sender, also for one that fails.
+// A recv with -json prints its address on stderr, and one object for each sender, failed ones
+// included.
 func TestRecvJSON(t *testing.T) {
 	cmd := program(t, "recv", "-json", "-out", t.TempDir())
 	stdout, err := cmd.StdoutPipe()
@@ -163,7 +163,7 @@ func TestRecvJSON(t *testing.T) {
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	late := time.AfterFunc(hang, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(processTimeout, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	line := make([]byte, 200)
 	n, err := stderr.Read(line)
@@ -189,7 +189,7 @@ func TestRecvJSON(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// Files that exist are not touched before anybody allowed it.
+// Existing files are not changed without -overwrite.
 func TestExistingFile(t *testing.T) {
 	out := t.TempDir()
 	old := filepath.Join(out, "testdata", "digits_split_mlp_init.safetensors")
@@ -198,7 +198,7 @@ func TestExistingFile(t *testing.T) {
 	recv, address := startRecv(t, out)
 	stdout, stderr, code := tpipe(t, "send", "-to", address, "testdata")
 	require.Equal(t, exitFailed, code)
-	require.Equal(t, "tpipe send: the receiver says: testdata/digits_split_mlp_init.safetensors: "+
+	require.Equal(t, "tpipe send: the receiver reports: testdata/digits_split_mlp_init.safetensors: "+
 		"exists already; start the receiver with -overwrite to replace it\n", stderr)
 	require.Empty(t, stdout)
 	require.Contains(t, recv.stop(), "tpipe recv: from tpipe send (127.0.0.1:")
@@ -216,7 +216,7 @@ func TestRecvOnce(t *testing.T) {
 	recv, address := startRecv(t, out, "-once", "-max-bytes", "1KiB")
 	_, stderr, code := tpipe(t, "send", "-to", address, "testdata")
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, stderr, "more than the -max-bytes of 1024")
+	require.Contains(t, stderr, "exceed the -max-bytes of 1024")
 	_, stderr, code = recv.wait()
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "tpipe recv: from tpipe send (127.0.0.1:")
@@ -229,7 +229,7 @@ func TestRecvOnce(t *testing.T) {
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "it was started with -once and serves another sender")
 	send.signal(os.Interrupt)
-	send.goOn()
+	send.resume()
 	_, _, code = recv.wait()
 	require.Equal(t, exitFailed, code)
 }
@@ -240,12 +240,11 @@ func TestUnwritableDirectory(t *testing.T) {
 	}
 	_, stderr, code := tpipe(t, "recv", "-out", "/proc/self")
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, stderr, "-out: nothing can be written to /proc/self: ")
+	require.Contains(t, stderr, "-out: /proc/self is not writable: ")
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// A limit on the size of files, as a full disk, fails the transfer and nothing
-// else.
+// A write error, here of a limit on the size of files, fails one transfer and nothing else.
 func TestFileSizeLimit(t *testing.T) {
 	out := t.TempDir()
 	recv := startCommand(t, limitedShell(t, "recv", "-out", out))
@@ -258,5 +257,5 @@ func TestFileSizeLimit(t *testing.T) {
 	_, stderr, code = tpipe(t, "send", "-to", address, "testdata")
 	require.Zero(t, code, stderr)
 	require.Contains(t, recv.stop(), "file too large")
-	safetensorsIn(t, out) // no parts
+	safetensorsIn(t, out) // checks that there are no part files
 }

@@ -3,18 +3,18 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"time"
 )
 
-// screen is where transfers show how far they have come: lines on stdout, and
-// below them, on a terminal, a bar for all transfers under way. It may be used
-// by several goroutines.
+// screen shows the progress of transfers: lines on stdout and, on a terminal, a progress bar for all
+// active transfers together below them. Its methods may be called concurrently.
 type screen struct {
-	out   io.Writer // nil: no lines
-	err   io.Writer
-	errIs bool // a terminal, for the bar
+	out io.Writer // nil: no lines
+	err io.Writer
+	bar bool // err is a terminal that shows the progress bar
 
 	mu           sync.Mutex
 	total, moved int // bytes of the transfers under way
@@ -23,25 +23,27 @@ type screen struct {
 }
 
 func newScreen(s streams, quiet, json bool) *screen {
-	sc := &screen{out: s.out, err: s.err, errIs: isTerminal(s.err) && !quiet}
+	sc := &screen{out: s.out, err: s.err, bar: isTerminal(s.err) && !quiet}
 	if quiet || json {
 		sc.out = nil
 	}
 	return sc
 }
 
-// print prints to stdout, unless that is for others.
+// print prints text to stdout, or nothing if stdout is reserved for JSON or the user asked for errors
+// only.
 func (s *screen) print(text string) {
 	if s.out != nil {
-		s.above(s.out, text)
+		s.printAbove(s.out, text)
 	}
 }
 
 // warn prints a line to stderr.
-func (s *screen) warn(text string) { s.above(s.err, text+"\n") }
+func (s *screen) warn(text string) { s.printAbove(s.err, text+"\n") }
 
-// above prints where the bar is, which will be drawn again below.
-func (s *screen) above(w io.Writer, text string) {
+// printAbove removes the progress bar and prints text to w in its place. The next call of advance draws
+// the bar again.
+func (s *screen) printAbove(w io.Writer, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clear()
@@ -49,14 +51,14 @@ func (s *screen) above(w io.Writer, text string) {
 }
 
 func (s *screen) clear() {
-	if s.errIs && !s.drawn.IsZero() {
+	if s.bar && !s.drawn.IsZero() {
 		fmt.Fprint(s.err, "\r\x1b[K")
 		s.drawn = time.Time{}
 	}
 }
 
-// expect adds a transfer of so many bytes.
-func (s *screen) expect(bytes int) {
+// addTotal adds the bytes of a transfer that starts to the total of the bar.
+func (s *screen) addTotal(bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.total == 0 {
@@ -65,19 +67,20 @@ func (s *screen) expect(bytes int) {
 	s.total += bytes
 }
 
-// advance moves the bar.
+// advance adds bytes that a transfer has moved, and draws the bar if the last drawing is old enough.
 func (s *screen) advance(bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moved += bytes
-	if s.errIs && time.Since(s.drawn) >= refresh {
+	if s.bar && time.Since(s.drawn) >= refresh {
 		s.drawn = time.Now()
 		fmt.Fprint(s.err, "\r\x1b[K"+bar(s.moved, s.total, time.Since(s.since)))
 	}
 }
 
-// forget takes a transfer out that has ended, of which so much had moved.
-func (s *screen) forget(total, moved int) {
+// remove subtracts a transfer that has ended from the bar: total is its addTotal, moved the sum of its
+// advances. It removes the bar until the next advance.
+func (s *screen) remove(total, moved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total -= total
@@ -85,10 +88,10 @@ func (s *screen) forget(total, moved int) {
 	s.clear()
 }
 
-// barWidth leaves room for the figures on 80 columns.
+// barWidth leaves space for the figures on 80 columns.
 const barWidth = 24
 
-// bar says how far a transfer has come.
+// bar returns the progress bar as text, where so many bytes of total were moved in the time took.
 func bar(moved, total int, took time.Duration) string {
 	done := float64(moved) / float64(max(total, 1))
 	full := int(done * barWidth)
@@ -99,4 +102,51 @@ func bar(moved, total int, took time.Duration) string {
 		text += fmt.Sprintf("  %s left", left)
 	}
 	return text
+}
+
+// progress shows on a terminal how many steps of a command are done. On other outputs it shows nothing.
+type progress struct {
+	w     io.Writer // nil: not a terminal
+	total int
+	shown time.Time
+}
+
+// refresh is the shortest time between two updates of a progress display.
+const refresh = 100 * time.Millisecond
+
+func newProgress(w io.Writer, total int) *progress {
+	if !isTerminal(w) {
+		w = nil
+	}
+	return &progress{w: w, total: total, shown: time.Now()}
+}
+
+// isTerminal reports whether w is a terminal. The null device, which is a character device too, is not
+// a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
+}
+
+func (p *progress) at(n int) {
+	if p.w == nil || time.Since(p.shown) < refresh {
+		return
+	}
+	p.shown = time.Now()
+	fmt.Fprintf(p.w, "\r%d of %d", n, p.total)
+}
+
+// clear removes the line from the terminal.
+func (p *progress) clear() {
+	if p.w != nil {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
 }

@@ -26,17 +26,17 @@ func TestBar(t *testing.T) {
 	require.Less(t, len(bar(999_999_999_999, 1<<40, 100*time.Hour)), 80)
 }
 
-// The bar stays below the lines, and goes when all transfers have ended.
+// The bar stays below the lines and is removed when all transfers have ended.
 func TestScreen(t *testing.T) {
 	var terminal bytes.Buffer
-	s := &screen{out: &terminal, err: &terminal, errIs: true}
+	s := &screen{out: &terminal, err: &terminal, bar: true}
 	s.print("head\n")
-	s.expect(100)
+	s.addTotal(100)
 	s.advance(50)
 	s.print("a file\n")
 	s.warn("oh")
 	s.advance(25)
-	s.forget(100, 75)
+	s.remove(100, 75)
 	s.print("end\n")
 	const wipe = "\r\x1b[K"
 	parts := strings.Split(terminal.String(), wipe)
@@ -50,10 +50,10 @@ func TestScreen(t *testing.T) {
 
 	terminal.Reset()
 	plain := &screen{out: &terminal, err: &terminal}
-	plain.expect(100)
+	plain.addTotal(100)
 	plain.advance(50)
 	plain.print("a file\n")
-	plain.forget(100, 50)
+	plain.remove(100, 50)
 	require.Equal(t, "a file\n", terminal.String())
 }
 
@@ -67,7 +67,7 @@ func TestQuiet(t *testing.T) {
 	require.Empty(t, stdout+stderr)
 }
 
-// Flags may stand anywhere among the operands.
+// Flags may stand before, between and after operands.
 func TestParse(t *testing.T) {
 	for line, want := range map[string]struct{ x, operands string }{
 		"":              {"", ""},

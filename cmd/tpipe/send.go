@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/ferry"
+	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/filetransfer"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// send is the command that sends files to a recv.
+// send is the command send, which sends files to tpipe recv. The fields are its flags and operands.
 type send struct {
 	path    pathFlags
 	tls     tlsFlags
@@ -28,41 +28,39 @@ func sendEntry() entry {
 		name:    "send",
 		usage:   "-to HOST:PORT [flags] PATH...",
 		summary: "send safetensors files to a recv on another machine",
-		help: `Sends files and folders of safetensors to a tpipe recv. A file arrives under its
-own name, what is in a folder arrives in a folder of that name; "." and "DIR/."
-send what is in a folder without the name. In folders only *.safetensors are
-sent, at any depth.
+		help: `Sends files and folders of safetensors files to tpipe recv. A file arrives under its own
+name, the files of a folder in a folder of the same name; "." and "DIR/." send the files
+of a folder without its name. In folders only *.safetensors are sent, at any depth.
 
-All files are read up to their tensors before anything is sent, and the receiver
-sees all names and sizes before it agrees. Files arrive byte for byte as they
-are, several tensors at a time. CRC32C guards what was read from the file here
-until it is written to the disk there, and is printed for each file.
+The headers of all files are read before anything is sent, and the receiver accepts or
+rejects the list of all names and sizes. Files arrive byte for byte, several tensors at a
+time. A CRC32C protects the bytes from the file here to the disk there and is printed for
+each file.
 
-With -compress the tensors that gain by it travel compressed, to a receiver that
-knows how; it takes CPU time at both ends, and is for networks that are slower
-than that: s2 for data that repeats itself, zstd also for weights.
+With -compress the tensors that become smaller are sent compressed, if the receiver can
+decompress. This takes CPU time at both ends and is for slow networks: s2 for repetitive
+data, zstd also for weights.
 
-A receiver gives up a sender from which nothing has arrived for some time, 30s
-by default: see -stall-timeout in tpipe help recv.
+A receiver drops a sender from which nothing has arrived for some time, 30s by default:
+see -stall-timeout in tpipe help recv.
 
-The exit code is 0 when the receiver has said that every file is in place:
-complete, checked and on disk. After a failure or SIGINT, files that had been
-placed stay, and none is there in part.`,
+The exit code is 0 if the receiver has confirmed every file: complete, checked and on
+disk. After a failure or SIGINT complete files stay, and no part files are left.`,
 		make: func() command { return &send{} },
 	}
 }
 
 func (c *send) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.to, "to", "", "`address` of the receiver, HOST:PORT or uv://HOST:PORT")
-	fs.BoolVar(&c.follow, "follow", false, "send files that symbolic links in folders lead to; without it such links are an error")
-	fs.TextVar(&c.codec, "compress", pipe.CompressionNone, "`codec` to compress tensors with on their way: s2 or zstd")
+	fs.BoolVar(&c.follow, "follow", false, "follow symbolic links to files in folders; without it such links are an error")
+	fs.TextVar(&c.codec, "compress", pipe.CompressionNone, "`codec` to compress tensors with: s2 or zstd")
 	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "longest `time` to wait for the connection")
 	c.show.flags(fs)
 	c.tls.dialFlags(fs)
 	c.path.flags(fs)
 }
 
-func (c *send) take(operands []string) error {
+func (c *send) setOperands(operands []string) error {
 	c.paths = operands
 	switch {
 	case c.to == "":
@@ -86,14 +84,14 @@ func (c *send) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	cargo, err := ferry.Gather(c.paths, c.follow)
+	cargo, err := filetransfer.Gather(c.paths, c.follow)
 	if err != nil {
 		return err
 	}
 	cargo.Compression = c.codec
 	opts.Name = "tpipe send"
 	opts.HandshakeTimeout = c.timeout
-	opts.Limits = ferry.Limits(cargo.Largest())
+	opts.Limits = filetransfer.Limits(cargo.Largest())
 	pipes, err := pipe.New(opts)
 	if err != nil {
 		return err
@@ -101,21 +99,22 @@ func (c *send) run(ctx context.Context, s streams) error {
 	defer pipes.Close()
 	p, err := pipes.Dial(ctx, withScheme(c.to))
 	if err != nil {
-		return interrupted(ctx, blame("to", err))
+		return interrupted(ctx, flagError("to", err))
 	}
 	return c.transfer(ctx, p, cargo, s)
 }
 
-// transfer sends the files and prints the result, also of a part of them.
-func (c *send) transfer(ctx context.Context, p *pipe.Pipe, cargo *ferry.Cargo, s streams) error {
+// transfer sends the files of cargo over p and prints the result, even if it fails after some of them.
+// It closes p unless it fails.
+func (c *send) transfer(ctx context.Context, p *pipe.Pipe, cargo *filetransfer.Cargo, s streams) error {
 	show := newScreen(s, c.show.quiet, c.show.json)
 	t := newTransfer(p, "to", show, c.show.verbose)
 	if cargo.Skipped > 0 {
-		show.print(plural(cargo.Skipped, "file") + " left out: no *" + ferry.Suffix + "\n")
+		show.print(plural(cargo.Skipped, "file") + " skipped: not *" + filetransfer.Suffix + "\n")
 	}
-	err := ferry.Send(ctx, p, cargo, t)
+	err := filetransfer.Send(ctx, p, cargo, t)
 	if err == nil {
-		p.Close() // a receiver that stays open changes nothing about the result
+		p.Close() // the result does not depend on how the receiver closes
 	}
 	err = interrupted(ctx, err)
 	if c.codec != pipe.CompressionNone {
@@ -125,7 +124,7 @@ func (c *send) transfer(ctx context.Context, p *pipe.Pipe, cargo *ferry.Cargo, s
 	return errors.Join(err, t.print(s.out, c.show.json))
 }
 
-// withScheme is an address as a URL.
+// withScheme returns an address as a URL; without a scheme it becomes a URL of uv.
 func withScheme(address string) string {
 	if strings.Contains(address, "://") {
 		return address

@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// Senders that are stopped in the middle of their transfers lose their slots and their
-// names to others. When they go on they fail with that reason.
+// Senders that are stopped during their transfers lose their slots and their file names. When
+// they continue they fail with that reason.
 func TestStoppedSenders(t *testing.T) {
 	for _, dialect := range []string{"native", "compatible"} {
 		for _, transport := range []string{"uv", "uv,shm"} {
@@ -35,12 +35,12 @@ func testStoppedSenders(t *testing.T, path ...string) {
 		sparseFile(t, file, 128, 16<<20)
 		send := start(t, append([]string{"send", "-to", address, file}, path...)...)
 		recv.awaitPart(name)
-		patience.Stop(t, send.cmd.Process)
+		testwait.StopProcess(t, send.cmd.Process)
 		senders = append(senders, send)
 	}
 	require.Eventually(t, func() bool {
 		return len(linesWith(recv.stderr.String(), "stalled: nothing arrived from it for 5s")) == len(names)
-	}, hang, time.Millisecond)
+	}, processTimeout, time.Millisecond)
 	require.Empty(t, safetensorsIn(t, recv.out()), "nothing is left of them")
 
 	for _, name := range names {
@@ -50,7 +50,7 @@ func testStoppedSenders(t *testing.T, path ...string) {
 		require.Zero(t, code, stderr)
 	}
 	for _, send := range senders {
-		send.goOn()
+		send.resume()
 		_, stderr, code := send.wait()
 		require.Equal(t, exitFailed, code)
 		require.Regexp(t, `^tpipe send: .*the sender .* stalled: nothing arrived from it for 5s.*\n$`, stderr)
@@ -59,12 +59,12 @@ func testStoppedSenders(t *testing.T, path ...string) {
 	require.Len(t, safetensorsIn(t, recv.out()), len(names))
 }
 
-// awaitPart waits until a recv is writing a file of that name.
+// awaitPart blocks until a recv is writing a file of that name.
 func (p *process) awaitPart(name string) {
 	p.t.Helper()
 	part := filepath.Join(p.out(), "."+name+".tpipe-part")
 	require.Eventually(p.t, func() bool {
 		info, err := os.Stat(part)
 		return err == nil && info.Sys().(*syscall.Stat_t).Blocks > 0
-	}, hang, time.Millisecond)
+	}, processTimeout, time.Millisecond)
 }

@@ -48,8 +48,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// member makes a certificate for an end that is called name, and can be dialled
-// as 127.0.0.1 if that is a host.
+// member issues a certificate for name, valid for 127.0.0.1 if host is set.
 func (a *authority) member(t *testing.T, name string, host bool) (cert, key string) {
 	t.Helper()
 	template := &x509.Certificate{
@@ -62,8 +61,7 @@ func (a *authority) member(t *testing.T, name string, host bool) (cert, key stri
 	return a.issue(t, name, template)
 }
 
-// issue writes a certificate and its key to files. The authority's own is signed
-// with the key that it certifies.
+// issue writes a certificate and its key to files. The certificate of the authority is self-signed.
 func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (cert, key string) {
 	t.Helper()
 	own := a.key
@@ -91,7 +89,7 @@ func TestSendOverTLS(t *testing.T) {
 	cert, key := ours.member(t, "store", true)
 	remoteCert, remoteKey := ours.member(t, "remote", false)
 	client, clientKey := ours.member(t, "trainer", false)
-	stranger, strangerKey := theirs.member(t, "stranger", false)
+	unknown, unknownKey := theirs.member(t, "stranger", false)
 
 	own := "-tls-cert " + cert + " -tls-key " + key
 	remote := "-tls-cert " + remoteCert + " -tls-key " + remoteKey
@@ -100,8 +98,8 @@ func TestSendOverTLS(t *testing.T) {
 	me := " -tls-cert " + client + " -tls-key " + clientKey
 	for what, c := range map[string]struct {
 		recv, send string
-		want       string // what send prints: on stdout, or after ! on stderr
-		log        string // what recv prints, likewise
+		want       string // output of send: on stdout, or after ! on stderr
+		log        string // output of recv, likewise
 	}{
 		"server":                  {own, trust, "TLS 1.3 with CN=store (store.example, 127.0.0.1)", "TLS 1.3, the peer showed no certificate"},
 		"mutual":                  {mutual, trust + me, "TLS 1.3 with CN=store (store.example, 127.0.0.1)", "TLS 1.3 with CN=trainer (trainer.example)"},
@@ -113,7 +111,7 @@ func TestSendOverTLS(t *testing.T) {
 		"wrong authority":  {own, "-tls-ca " + theirs.file, "! certificate signed by unknown authority", "! bad certificate"},
 		"system authority": {own, "-tls", "! certificate signed by unknown authority", "! bad certificate"},
 		"no certificate":   {mutual, trust, "! certificate required", "! didn't provide a certificate"},
-		"of strangers":     {mutual, trust + " -tls-cert " + stranger + " -tls-key " + strangerKey, "! unknown certificate authority", "! certificate signed by unknown authority"},
+		"of unknown":       {mutual, trust + " -tls-cert " + unknown + " -tls-key " + unknownKey, "! unknown certificate authority", "! certificate signed by unknown authority"},
 		"plain sender":     {own, "", "! " + mismatch, "! " + mismatch},
 		"plain receiver":   {"", trust, "! " + mismatch, "! " + mismatch},
 	} {

@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 )
 
-// yama is the root of a machine on which it keeps processes apart.
+// yama returns the root directory of a machine on which Yama restricts tracing.
 func yama(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -27,24 +27,24 @@ func yama(t *testing.T) string {
 	return root
 }
 
-// On such a machine direct copies are refused unless they are asked for by a flag.
+// With Yama direct copies are rejected without -allow-any-tracer.
 func TestAllowAnyTracer(t *testing.T) {
 	if err := cma.New(cma.Options{}).Viable(); err != nil {
 		t.Skip("direct copies do not work here: ", err)
 	}
 	for _, c := range []struct {
 		flags []string
-		why   string // not; empty if they are made
+		why   string // reason for rejection; empty if direct copies work
 	}{
 		{nil, "-channel: cma does not work on this machine"},
 		{[]string{"-allow-any-tracer=false"}, "ptrace_scope is 1"},
 		{[]string{"-allow-any-tracer"}, ""},
 	} {
-		f := offerFlags{copies: cma.Options{Root: yama(t)}}
+		f := selectionFlags{copies: cma.Options{Root: yama(t)}}
 		fs := flag.NewFlagSet("test", flag.ContinueOnError)
 		f.flags(fs, tensorpipe.DefaultProfile())
 		require.NoError(t, fs.Parse(append(c.flags, "-channel", "cma,basic")))
-		_, err := f.working()
+		_, err := f.viableProfile()
 		if c.why == "" {
 			require.NoError(t, err)
 		} else {
@@ -53,7 +53,7 @@ func TestAllowAnyTracer(t *testing.T) {
 	}
 }
 
-// A bench asks for them in what it sends to its processes.
+// A bench passes -allow-any-tracer to its processes.
 func TestBenchAllowsAnyTracer(t *testing.T) {
 	for _, want := range []bool{false, true} {
 		var b benchmark
@@ -66,7 +66,7 @@ func TestBenchAllowsAnyTracer(t *testing.T) {
 	}
 }
 
-// The help says what comes of it.
+// The help explains the consequence of -allow-any-tracer.
 func TestAllowAnyTracerIsExplained(t *testing.T) {
 	for _, command := range []string{"ping", "echo", "bench"} {
 		stdout, stderr, code := tpipe(t, command, "-h")

@@ -8,18 +8,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/ferry"
+	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/filetransfer"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// transfer is what is known about the files that go through one pipe, in the
-// form in which it is printed as JSON.
+// transfer is the state and the result of the files sent through one pipe. It is a
+// filetransfer.Watcher, and its exported fields are the JSON form of the result.
 type transfer struct {
 	Peer    string       `json:"peer"`
 	Address string       `json:"address"`
 	TLS     *identity    `json:"tls"` // null: plain TCP
 	Plan    *pipe.Plan   `json:"plan"`
-	Files   int          `json:"files"` // that are in place, as are the next two
+	Files   int          `json:"files"` // complete ones; so are Tensors and Bytes
 	Tensors int          `json:"tensors"`
 	Bytes   int          `json:"bytes"`
 	Seconds float64      `json:"seconds"` // from the offer to the last file
@@ -27,7 +27,7 @@ type transfer struct {
 	InPlace []placedFile `json:"placed"`
 	Error   string       `json:"error,omitempty"`
 
-	Compression *compression `json:"compression,omitempty"` // where it was asked for
+	Compression *compression `json:"compression,omitempty"` // with -compress
 
 	screen  *screen
 	verbose bool
@@ -35,11 +35,11 @@ type transfer struct {
 
 	mu           sync.Mutex
 	started      time.Time
-	total, moved int // as the screen knows them
+	total, moved int // bytes added to the screen
 	took         time.Duration
 }
 
-// placedFile is one file that is in place at the receiver.
+// placedFile is one file that has its final name at the receiver.
 type placedFile struct {
 	Name    string `json:"name"`
 	Bytes   int    `json:"bytes"`
@@ -54,30 +54,32 @@ func newTransfer(p *pipe.Pipe, verb string, s *screen, verbose bool) *transfer {
 	}
 }
 
-// Accepted implements ferry.Watcher.
+// Accepted implements filetransfer.Watcher. It prints a headline, and adds the transfer to the progress
+// bar.
 func (t *transfer) Accepted(files, bytes int) {
-	head := fmt.Sprintf("%s of %s %s %s, %s dialect, %s\n", plural(files, "file"), byteSize(bytes), t.verb, t.who(), t.Plan.Dialect, t.TLS)
+	head := fmt.Sprintf("%s of %s %s %s, %s dialect, %s\n", plural(files, "file"), byteSize(bytes), t.verb, t.peerName(), t.Plan.Dialect, t.TLS)
 	if t.verbose {
 		var plan strings.Builder
 		printPlan(&plan, t.Plan, true)
 		head += plan.String()
 	}
 	t.screen.print(head)
-	t.screen.expect(bytes)
+	t.screen.addTotal(bytes)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.started, t.total = time.Now(), bytes
 }
 
-// who is the peer, as far as it may be printed.
-func (t *transfer) who() string {
+// peerName returns the name and address of the peer, quoted where needed so that they are safe to
+// print.
+func (t *transfer) peerName() string {
 	if t.Peer == t.Address {
 		return t.Address
 	}
-	return fmt.Sprintf("%s (%s)", ferry.Printable(t.Peer), t.Address)
+	return fmt.Sprintf("%s (%s)", filetransfer.Printable(t.Peer), t.Address)
 }
 
-// Moved implements ferry.Watcher.
+// Moved implements filetransfer.Watcher. It advances the progress bar.
 func (t *transfer) Moved(bytes int) {
 	t.screen.advance(bytes)
 	t.mu.Lock()
@@ -85,8 +87,8 @@ func (t *transfer) Moved(bytes int) {
 	t.moved += bytes
 }
 
-// Placed implements ferry.Watcher.
-func (t *transfer) Placed(f ferry.File) {
+// Placed implements filetransfer.Watcher. It prints the file and adds it to the result.
+func (t *transfer) Placed(f filetransfer.File) {
 	crc := fmt.Sprintf("%08x", f.CRC32C)
 	t.screen.print(fmt.Sprintf("  %s: %s, %s, crc32c %s\n", f.Name, plural(f.Tensors, "tensor"), byteSize(f.Bytes), crc))
 	t.mu.Lock()
@@ -98,14 +100,14 @@ func (t *transfer) Placed(f ferry.File) {
 	t.took = time.Since(t.started)
 }
 
-// compression is what became of the tensors that were to be compressed.
+// compression is the effect of -compress on one transfer.
 type compression struct {
-	Tensors      uint64 `json:"tensors"` // that travelled compressed
-	Bytes        uint64 `json:"bytes"`   // of those
+	Tensors      uint64 `json:"tensors"` // sent compressed
+	Bytes        uint64 `json:"bytes"`   // of Tensors, before compression
 	WireBytes    uint64 `json:"wire_bytes"`
-	PlainTensors uint64 `json:"plain_tensors"` // that travelled as they are
+	PlainTensors uint64 `json:"plain_tensors"` // sent uncompressed
 	PlainBytes   uint64 `json:"plain_bytes"`
-	Refused      string `json:"refused,omitempty"` // why nothing could be compressed
+	Refused      string `json:"refused,omitempty"` // the reason if nothing could be compressed
 }
 
 func (t *transfer) compressed(s pipe.CompressionStats) {
@@ -116,13 +118,14 @@ func (c *compression) String() string {
 	if c.Refused != "" {
 		return "not compressed: " + c.Refused
 	}
-	return fmt.Sprintf("compressed: %s of %s travelled as %s, %s as they are", plural(int(c.Tensors), "tensor"),
+	return fmt.Sprintf("compressed: %s of %s sent as %s, %s uncompressed", plural(int(c.Tensors), "tensor"),
 		byteSize(c.Bytes), byteSize(c.WireBytes), plural(int(c.PlainTensors), "other"))
 }
 
-// finish does the sums. The transfer has ended.
+// finish computes the figures of the result, records err if it is not nil, and removes the transfer
+// from the progress bar. It must be called once, after the transfer has ended.
 func (t *transfer) finish(err error) {
-	t.screen.forget(t.total, t.moved)
+	t.screen.remove(t.total, t.moved)
 	if err != nil {
 		t.Error = err.Error()
 	}
@@ -130,7 +133,8 @@ func (t *transfer) finish(err error) {
 	t.GBps = gigabytesPerSecond(t.Bytes, t.took)
 }
 
-// print prints the result: as JSON to w, or, if there is any, to the screen.
+// print prints the result: as JSON to w, or as text to the screen if any file is complete. finish must
+// have been called.
 func (t *transfer) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		enc := json.NewEncoder(w)
@@ -143,7 +147,7 @@ func (t *transfer) print(w io.Writer, asJSON bool) error {
 	if t.Compression != nil {
 		t.screen.print(t.Compression.String() + "\n")
 	}
-	t.screen.print(fmt.Sprintf("%s, %s, %s in place after %s, %s\n", plural(t.Files, "file"), plural(t.Tensors, "tensor"),
+	t.screen.print(fmt.Sprintf("%s, %s, %s complete after %s, %s\n", plural(t.Files, "file"), plural(t.Tensors, "tensor"),
 		byteSize(t.Bytes), duration(t.took), rate(t.Bytes, t.took)))
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// byteSize is a number of bytes on the command line, as in 64KiB.
+// byteSize is a flag.Value for a number of bytes, such as 64KiB. The suffixes are B, KiB, MiB and GiB.
 type byteSize int
 
-// units are the suffixes of a byteSize, the largest first.
+// units are the suffixes of a byteSize, largest first.
 var units = []struct {
 	name string
 	size int
@@ -20,7 +20,7 @@ var units = []struct {
 
 var errSize = errors.New("want a number of bytes such as 4096, 64KiB, 16MiB or 1GiB")
 
-// Set implements flag.Value.
+// Set implements flag.Value. It fails for anything but a number from 0 on with an optional suffix.
 func (b *byteSize) Set(text string) error {
 	digits, unit := text, 1
 	for _, u := range units {
@@ -40,8 +40,8 @@ func (b *byteSize) Set(text string) error {
 	return nil
 }
 
-// String prints a size exactly, in the largest unit that divides it, or with
-// one decimal if it is no round number.
+// String returns the size in the largest unit that it reaches: exactly if the unit divides it,
+// otherwise rounded to one decimal.
 func (b byteSize) String() string {
 	for _, u := range units {
 		switch n := int(b); {
@@ -54,7 +54,7 @@ func (b byteSize) String() string {
 	return "0 B"
 }
 
-// duration prints d with three digits.
+// duration returns d as text, in us, ms or s, with three significant digits.
 func duration(d time.Duration) string {
 	switch us := float64(d) / 1e3; {
 	case us < 1e3:
@@ -66,7 +66,8 @@ func duration(d time.Duration) string {
 	}
 }
 
-// gigabytesPerSecond is a rate in 10^9 bytes, 0 if no time passed.
+// gigabytesPerSecond returns the rate of bytes in the time d, in 10^9 bytes per second; 0 if d is not
+// positive.
 func gigabytesPerSecond(bytes int, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -74,7 +75,8 @@ func gigabytesPerSecond(bytes int, d time.Duration) float64 {
 	return float64(bytes) / float64(d.Nanoseconds())
 }
 
-// rate prints bytes per second, in powers of ten as networks are measured.
+// rate returns the rate of bytes in the time d as text, with a decimal prefix as in "1.5 GB/s"; "-" if
+// it is 0 or d is not positive.
 func rate(bytes int, d time.Duration) string {
 	switch gb := gigabytesPerSecond(bytes, d); {
 	case gb == 0:
@@ -88,7 +90,7 @@ func rate(bytes int, d time.Duration) string {
 	}
 }
 
-// plural prints a number and a noun.
+// plural returns a number and a noun as text, such as "1 copy" or "2 copies".
 func plural(n int, noun string) string {
 	switch stem, y := strings.CutSuffix(noun, "y"); {
 	case n == 1:

@@ -1,15 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// worker is the command that serves the built-in operators to a group.
+// worker is the command worker, which serves the built-in operators to a group until a signal ends it.
 type worker struct {
 	groupFlags
 	rank, world int
@@ -25,10 +32,10 @@ func workerEntry() entry {
 		help: `Joins a group of workers and serves the built-in tensor operators, by their
 ATen names, until a signal ends it. Call them with tpipe call.
 
-Without -world the group is dynamic: workers join and leave at any time. One that was
-killed has not left: started again under its name with -replace it has its place again.
-With -world N the group has N workers with the ranks 0 to N-1, and the command waits
-until all of them are there. One worker serves the store of a tcp:// URL: the one with
+Without -world the group is dynamic: workers join and leave at any time. A worker that
+was killed has not left; started again under its name with -replace it takes its rank
+again. With -world N the group has N workers with the ranks 0 to N-1, and the command
+waits until all of them have joined. One worker serves the store of a tcp:// URL: the one with
 -store, or the one of rank 0 where -world is given. env:// takes rank, world size and the
 store's address from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun
 sets them.
@@ -43,7 +50,7 @@ func (w *worker) flags(fs *flag.FlagSet) {
 	fs.IntVar(&w.rank, "rank", -1, "rank of this `worker`; -1 is the lowest that is free, in a dynamic group")
 	fs.IntVar(&w.world, "world", 0, "`number` of workers of a static group; 0 is a dynamic one")
 	fs.BoolVar(&w.serve, "store", false, "serve the store of a tcp:// -rendezvous")
-	fs.BoolVar(&w.replace, "replace", false, "in a dynamic group, take the place of a worker of the same -name that has died")
+	fs.BoolVar(&w.replace, "replace", false, "in a dynamic group, replace a worker of the same -name that has died")
 }
 
 func (w *worker) run(ctx context.Context, s streams) error {
@@ -69,9 +76,60 @@ func (w *worker) run(ctx context.Context, s streams) error {
 	return a.Close()
 }
 
-// join joins within the time that the user grants.
+// join joins the group with the configuration c within the time of -wait. The caller must close the
+// agent. The error is that of agent.Join.
 func (f *groupFlags) join(ctx context.Context, c agent.Config) (*agent.Agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.wait)
 	defer cancel()
 	return agent.Join(ctx, c)
+}
+
+// groupFlags are the flags that select the group to join and the worker's name in it.
+type groupFlags struct {
+	rendezvous string
+	group      string
+	name       string
+	listen     string
+	token      string
+	insecure   bool
+	wait       time.Duration
+}
+
+func (f *groupFlags) flags(fs *flag.FlagSet, name string) {
+	fs.StringVar(&f.rendezvous, "rendezvous", "tcp://127.0.0.1:29500", "`url` of the store by which workers find each other: tcp://host:port, file://path or env://")
+	fs.StringVar(&f.group, "group", "default", "`name` of the group; several groups can share one store")
+	fs.StringVar(&f.name, "name", name, "`name` by which others call this worker")
+	fs.StringVar(&f.listen, "listen", "", "`url` to listen on; several are separated by commas (default a free port of the loopback interface, and shared memory)")
+	fs.StringVar(&f.token, "token-file", "", "`file` whose content all workers of the group must know")
+	fs.BoolVar(&f.insecure, "insecure", false, "listen, or serve the store, beyond this machine without a token: every process that reaches the address can call")
+	fs.DurationVar(&f.wait, "wait", time.Minute, "longest `time` to wait for the store and the other workers")
+}
+
+// config returns the agent configuration that the flags select, for a worker of that rank and world
+// size. serves selects whether this process serves the store of a tcp:// URL; with env:// the
+// environment decides. The error is a *usageError or about the token file.
+func (f *groupFlags) config(s streams, rank, world int, serves bool) (agent.Config, error) {
+	c := agent.Config{
+		Name: f.name, Rank: rank, WorldSize: world, Group: f.group,
+		Rendezvous: f.rendezvous, StoreOptions: store.Options{Join: !serves},
+		Insecure: f.insecure,
+		Logger:   slog.New(slog.NewTextHandler(s.err, nil)),
+	}
+	if _, err := url.Parse(f.rendezvous); err != nil || f.wait <= 0 {
+		return c, usageErrorf("%w", cmp.Or(err, fmt.Errorf("-wait %v: want more than 0", f.wait)))
+	}
+	if f.listen != "" {
+		c.Listen = strings.Split(f.listen, ",")
+	}
+	if f.token == "" {
+		return c, nil
+	}
+	token, err := os.ReadFile(f.token)
+	if err != nil {
+		return c, flagError("token-file", err)
+	}
+	if c.Token = []byte(strings.TrimSpace(string(token))); len(c.Token) == 0 {
+		return c, usageErrorf("-token-file %s: it is empty", f.token)
+	}
+	return c, nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -39,14 +39,14 @@ func TestCallsReachWorkers(t *testing.T) {
 		"-to worker0 aten::add [1,2] [1,2,3]": "The size of tensor a (2) must match the size of tensor b (3)",
 		"-to worker0 aten::fly [1]":           "Cannot find matching operator for schema",
 		"-to worker0 fly 1":                   "not served: function fly is not registered on WorkerInfo(id=0, name=worker0)",
-		"-to nobody aten::neg [1]":            "could not find destination name nobody",
+		"-to nobody aten::neg [1]":            "has no worker named nobody",
 	} {
 		stdout, stderr, code := tpipe(t, append([]string{"call", "-rendezvous", url}, strings.Fields(line)...)...)
 		require.Equal(t, exitFailed, code, line)
 		require.Empty(t, stdout)
 		require.Contains(t, stderr, want, line)
 	}
-	for _, p := range []*process{second, first} { // the first one has the store
+	for _, p := range []*process{second, first} { // the first one serves the store
 		p.signal(syscall.SIGTERM)
 		_, stderr, code := p.wait()
 		require.Zero(t, code, stderr)
@@ -66,8 +66,8 @@ func TestCallOfKilledWorkerFails(t *testing.T) {
 	require.Contains(t, stderr, "unreachable")
 }
 
-// A worker that was killed has its place again when it is started with -replace, and not
-// without. Who loses its place while it lives says so.
+// A worker that was killed gets its rank back if it is started again with -replace, and not
+// without. A live worker that is replaced reports it.
 func TestKilledWorkerStartsAgain(t *testing.T) {
 	line := []string{"worker", "-rendezvous", "file://" + filepath.Join(t.TempDir(), "store")}
 	start(t, line...).lineWith("worker0")
@@ -93,7 +93,7 @@ func TestKilledWorkerStartsAgain(t *testing.T) {
 	third.stop()
 }
 
-// A call that is killed while its function runs leaves the workers as they were.
+// A tpipe call that is killed while its function runs does not affect the workers.
 func TestKilledCall(t *testing.T) {
 	url := "file://" + filepath.Join(t.TempDir(), "store")
 	callers := make(chan agent.WorkerInfo, 1)
@@ -114,12 +114,12 @@ func TestKilledCall(t *testing.T) {
 	}
 	first, second := join("first"), join("second")
 	meet := func() {
-		met := patience.Start(func() error { return second.Barrier(t.Context()) })
+		met := testwait.Start(func() error { return second.Barrier(t.Context()) })
 		require.NoError(t, first.Barrier(t.Context()))
-		require.NoError(t, patience.Finish(t, met))
+		require.NoError(t, testwait.Finish(t, met))
 	}
 	call := start(t, "call", "-rendezvous", url, "-to", "first", "test.stuck")
-	caller := patience.Finish(t, callers)
+	caller := testwait.Finish(t, callers)
 	meet()
 	call.signal(syscall.SIGKILL)
 	call.wait()
@@ -127,7 +127,7 @@ func TestKilledCall(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := second.Worker(t.Context(), caller.To())
 		return errors.Is(err, agent.ErrNoWorker)
-	}, hang, pollInterval)
+	}, processTimeout, pollInterval)
 }
 
 func TestWorkersOfOneSize(t *testing.T) {
@@ -139,7 +139,7 @@ func TestWorkersOfOneSize(t *testing.T) {
 	require.Equal(t, "ready as WorkerInfo(id=1, name=other)", second.line())
 	_, stderr, code := tpipe(t, "call", "-rendezvous", url, "-to", "other", "aten::neg", "[1]")
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, stderr, "mixes statically and dynamically initialized members")
+	require.Contains(t, stderr, "static and dynamic members are mixed")
 	for _, p := range []*process{second, first} {
 		p.signal(syscall.SIGTERM)
 		_, stderr, code := p.wait()
@@ -147,24 +147,24 @@ func TestWorkersOfOneSize(t *testing.T) {
 	}
 }
 
-// What has a name is named, and texts in double quotes never are.
+// NAME=VALUE is a named argument, a string in double quotes never is.
 func TestArgumentsOfACall(t *testing.T) {
 	c := &caller{to: "worker0"}
-	require.NoError(t, c.take([]string{"example.find", `"color=red"`, "7", `where="a=b"`, "x=1=2", `"true"`, `"\u00e4\n"`, `say "hi"`, "none"}))
+	require.NoError(t, c.setOperands([]string{"example.find", `"color=red"`, "7", `where="a=b"`, "x=1=2", `"true"`, `"\u00e4\n"`, `say "hi"`, "none"}))
 	require.Equal(t, "example.find", c.what)
 	require.Equal(t, []any{"color=red", int64(7), "true", "ä\n", `say "hi"`, nil}, c.args)
 	require.Equal(t, map[string]any{"where": "a=b", "x": "1=2"}, c.named)
 	for text, want := range map[string]string{
 		"alpha=2 alpha=3":       "argument alpha is given twice",
 		"alpha=none alpha=none": "argument alpha is given twice",
-		"http://host/?a=b":      `"http://host/?a" is no name of an argument: a text with = in it stands in double quotes`,
-		"=3":                    `"" is no name of an argument`,
-		`"color=red`:            `"color=red is no text in double quotes: `,
-		`"a"b`:                  `"a"b is no text in double quotes: `,
-		`name="a`:               `"a is no text in double quotes: `,
-		"alpha=[1,":             "is no tensor",
+		"http://host/?a=b":      `"http://host/?a" is not an argument name: put a string that contains = in double quotes`,
+		"=3":                    `"" is not an argument name`,
+		`"color=red`:            `"color=red is not a string in double quotes: `,
+		`"a"b`:                  `"a"b is not a string in double quotes: `,
+		`name="a`:               `"a is not a string in double quotes: `,
+		"alpha=[1,":             "is not a tensor",
 	} {
-		err := (&caller{to: "worker0"}).take(append([]string{"example.find"}, strings.Fields(text)...))
+		err := (&caller{to: "worker0"}).setOperands(append([]string{"example.find"}, strings.Fields(text)...))
 		require.ErrorContains(t, err, want, text)
 		require.Equal(t, exitUsage, exitCode(err), text)
 	}
@@ -181,9 +181,9 @@ func TestValuesOnTheCommandLine(t *testing.T) {
 		require.Equal(t, want, format(v), text)
 	}
 	for text, want := range map[string]string{
-		"[1,": "is no tensor", "[1,[2]]": "not of one length", "[[1],[2,3]]": "not of one length", `["a"]`: "is no number",
-		"u8:[256]": "256 is no u8", "i64:[1.5]": "1.5 is no i64", "f32:[1e99]": "1e99 is no f32", "x32:[1]": "x32", "ints:[a]": "no list of integers",
-		"c64:[1]": "no tensors of c64 on the command line",
+		"[1,": "is not a tensor", "[1,[2]]": "differ in length", "[[1],[2,3]]": "differ in length", `["a"]`: "is not a number",
+		"u8:[256]": "256 is not a value of u8", "i64:[1.5]": "1.5 is not a value of i64", "f32:[1e99]": "1e99 is not a value of f32", "x32:[1]": "x32", "ints:[a]": "not a list of integers",
+		"c64:[1]": "tensors of c64 are not supported on the command line",
 	} {
 		_, err := parseValue(text)
 		require.ErrorContains(t, err, want, text)

@@ -1,26 +1,24 @@
-// Package delayed is a device kind for tests of everything that must respect
-// streams, on machines without any device. It lives in ordinary memory but
-// behaves like an accelerator on a bad day: copies and kernels run when their
-// stream comes to them, on a goroutine of their own, and a test decides when
-// that is with [Stream.Hold]. Whoever reads a buffer without waiting for its
-// stream finds old bytes, and the race detector tells who it was.
+// Package delayed is a device kind for tests of code that must respect streams, on machines without a
+// device. It uses ordinary memory but behaves like a slow accelerator: each stream runs copies and
+// kernels later, on its own goroutine, and a test determines when with [Stream.Hold]. Code that reads a
+// buffer without waiting for its stream finds old bytes, and the race detector reports it.
 //
-// Memory cannot be addressed from the host. Misuse that a real driver might
-// let pass is an error: memory or a stream of another kind or device, copies of
-// unequal length, calls after Close.
+// Memory cannot be addressed from the host. Misuse that a real driver might not detect is an error:
+// memory or a stream of another kind or device, copies of unequal length, calls after Close.
 //
 //	k := delayed.New("npu", 2)
 //	defer k.Close()
 //	s, _ := k.NewStream(k.Devices()[0])
 //	b, _ := k.Alloc(s.Device(), 3, s)
 //	release := s.(*delayed.Stream).Hold()
-//	_ = k.Write(b, []byte("abc")) // enqueued behind the hold
+//	_ = k.Write(b, []byte("abc")) // runs after release
 //	release()
 //	_ = s.Synchronize(ctx)
 package delayed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -32,26 +30,25 @@ import (
 type Kind struct {
 	name  string
 	delay func()
-	ctx   context.Context // ends with Close
+	ctx   context.Context // ended by Close
 	stop  context.CancelFunc
 
-	mu       sync.Mutex // guards what follows and the queues of all streams
+	mu       sync.Mutex // guards the fields below and the queues of all streams
 	closed   bool
 	defaults []*Stream // by device index
 	workers  sync.WaitGroup
 }
 
-// Option changes a Kind.
+// Option configures a Kind.
 type Option func(*Kind)
 
-// WithDelay makes each stream call wait before each copy and kernel, on the
-// stream's goroutine. wait may yield or block for a while, but not for ever:
-// Close waits for it.
+// WithDelay makes each stream call wait before each copy and kernel, on the goroutine of the stream.
+// wait may block for a while, but must return, because Close waits for it.
 func WithDelay(wait func()) Option {
 	return func(k *Kind) { k.delay = wait }
 }
 
-// New returns a kind of that name with devices 0 to n-1.
+// New returns a kind with that name and the devices 0 to n-1. The caller must close it.
 func New(name string, n int, opts ...Option) *Kind {
 	k := &Kind{name: name, delay: func() {}}
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -64,13 +61,13 @@ func New(name string, n int, opts ...Option) *Kind {
 	return k
 }
 
-// Name is the name given to New.
+// Name returns the name passed to New.
 func (k *Kind) Name() string { return k.name }
 
-// Viable is always nil.
+// Viable returns nil.
 func (k *Kind) Viable() error { return nil }
 
-// Devices lists the devices in the order of their indexes.
+// Devices returns the devices in the order of their indexes.
 func (k *Kind) Devices() []device.Device {
 	out := make([]device.Device, len(k.defaults))
 	for i, s := range k.defaults {
@@ -79,8 +76,8 @@ func (k *Kind) Devices() []device.Device {
 	return out
 }
 
-// NewStream makes a stream on d. It costs nothing while it has no work and
-// lives as long as the kind.
+// NewStream creates a stream on d. It uses no resources while it has no work, and exists as long as
+// the kind. The error matches device.ErrDevice or [ErrClosed].
 func (k *Kind) NewStream(d device.Device) (device.Stream, error) {
 	if _, err := k.defaultStream(d); err != nil {
 		return nil, err
@@ -88,10 +85,9 @@ func (k *Kind) NewStream(d device.Device) (device.Stream, error) {
 	return &Stream{kind: k, device: d}, nil
 }
 
-// Close drops the work that has not begun, releases what is held, and returns
-// when no stream runs any more. Events that were recorded complete with
-// [ErrClosed]. It must not be called from a kernel. Closing again waits for the
-// same.
+// Close drops the work that has not begun, ends all holds, and returns when no stream is running.
+// Events whose work was dropped complete with [ErrClosed]. It must not be called from a kernel. A
+// further Close waits for the same.
 func (k *Kind) Close() {
 	k.mu.Lock()
 	k.closed = true
@@ -100,7 +96,8 @@ func (k *Kind) Close() {
 	k.workers.Wait()
 }
 
-// defaultStream returns the stream for buffers that name none.
+// defaultStream returns the stream for buffers on d that have none. The error matches device.ErrDevice
+// or ErrClosed.
 func (k *Kind) defaultStream(d device.Device) (*Stream, error) {
 	if d.Kind != k.name || d.Index < 0 || d.Index >= len(k.defaults) {
 		return nil, fmt.Errorf("delayed: kind %s has no %v: %w", k.name, d, device.ErrDevice)
@@ -108,10 +105,14 @@ func (k *Kind) defaultStream(d device.Device) (*Stream, error) {
 	return k.defaults[d.Index], k.open()
 }
 
-// open is nil until Close.
+// open returns nil before Close, and afterwards an error that matches ErrClosed.
 func (k *Kind) open() error {
 	if k.ctx.Err() != nil {
 		return fmt.Errorf("delayed: kind %s: %w", k.name, ErrClosed)
 	}
 	return nil
 }
+
+// ErrClosed matches errors about the use of a kind that was closed, which ends its memory and streams.
+// Close a kind after everything that uses it.
+var ErrClosed = errors.New("device kind is closed")

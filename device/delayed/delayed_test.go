@@ -12,7 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -37,7 +37,7 @@ func alloc(t *testing.T, k *delayed.Kind, n int, s device.Stream) device.Buffer 
 	return b
 }
 
-// read returns the bytes of b once its stream has come to them.
+// read returns the bytes of b after waiting for its stream.
 func read(t *testing.T, k *delayed.Kind, b device.Buffer) string {
 	t.Helper()
 	p := make([]byte, b.Len())
@@ -67,7 +67,7 @@ func TestMemoryIsNotHostMemory(t *testing.T) {
 	require.NotContains(t, read(t, k, b), "\x00", "new memory is not clean")
 }
 
-// Nothing behind a hold happens before the release, everything after it.
+// Work enqueued after a hold runs only after the release.
 func TestHold(t *testing.T) {
 	k := newKind(t, 1)
 	s := newStream(t, k, 0)
@@ -133,9 +133,8 @@ func TestKernelSeesItsSlice(t *testing.T) {
 	require.Equal(t, "abCDEf", read(t, k, b))
 }
 
-// A copy is ordered between the work that either stream had before and the
-// work it gets later, also when one of the streams is on another kind and when
-// the host side is cut into segments.
+// A copy is ordered between the earlier and the later work of either stream, also if one of the streams
+// is of another kind, and if the host memory has several segments.
 func TestCopyObeysBothStreams(t *testing.T) {
 	k, other := newKind(t, 2), delayed.New("gpu", 1)
 	t.Cleanup(other.Close)
@@ -173,7 +172,7 @@ func TestCopyObeysBothStreams(t *testing.T) {
 	}
 }
 
-// fill enqueues writing text on b's stream, wherever b lies.
+// fill enqueues writing text on b's stream, wherever b is.
 func fill(t *testing.T, k *delayed.Kind, b device.Buffer, text string) {
 	t.Helper()
 	if !b.IsHost() {
@@ -204,8 +203,8 @@ func TestCopyWithoutStreamsIsImmediate(t *testing.T) {
 	require.Equal(t, "ab", string(p))
 }
 
-// Memory that is valid at once meets host memory on a stream of another kind:
-// the default stream carries the copy.
+// A copy between memory that is valid at once and host memory on a stream of another kind runs on the
+// default stream.
 func TestCopyWithForeignStreamOnly(t *testing.T) {
 	k, other := newKind(t, 1), delayed.New("gpu", 1)
 	t.Cleanup(other.Close)
@@ -221,7 +220,7 @@ func TestCopyWithForeignStreamOnly(t *testing.T) {
 	require.Equal(t, "ab", contents(t, k, back))
 }
 
-// The first failure spoils a stream and those that wait for it.
+// After the first failure a stream, and those that wait for it, fail.
 func TestFailureSpreads(t *testing.T) {
 	k := newKind(t, 1)
 	s, waiting, apart := newStream(t, k, 0), newStream(t, k, 0), newStream(t, k, 0)
@@ -240,7 +239,7 @@ func TestFailureSpreads(t *testing.T) {
 	require.NoError(t, apart.Synchronize(t.Context()))
 }
 
-// In a bubble the delay is virtual: copies are late and yet in order.
+// In a synctest bubble the delay is virtual: copies are late but in order.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKind(t, 1, delayed.WithDelay(func() { time.Sleep(time.Hour) }))
@@ -317,8 +316,8 @@ func TestClosedKind(t *testing.T) {
 	s.Hold()()
 }
 
-// Close while streams are held, wait for each other and run a kernel: what has
-// not begun never happens, and every event completes.
+// Close while streams are held, wait for each other and run a kernel: work that has not begun never
+// runs, and every event completes.
 func TestCloseDropsPendingWork(t *testing.T) {
 	k := delayed.New("npu", 1)
 	held, waiting, running := newStream(t, k, 0), newStream(t, k, 0), newStream(t, k, 0)

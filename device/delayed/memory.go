@@ -7,21 +7,22 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// fresh is what new memory holds, so that nobody relies on zeros.
-const fresh = 0xa5
+// initialByte fills new memory, so that code which relies on zeros fails.
+const initialByte = 0xa5
 
-// Memory is device memory of one [Kind]. Only kernels see its bytes.
+// Memory is device memory of one [Kind]. Only copies and kernels of that kind can access its bytes.
 type Memory struct {
 	kind   *Kind
 	device device.Device
 	data   []byte
 }
 
-// Len is the size in bytes.
+// Len returns the size of the memory in bytes.
 func (m *Memory) Len() int { return len(m.data) }
 
-// Alloc returns memory on d that is valid on stream, or on the device's default
-// stream.
+// Alloc returns a buffer of size bytes on d that is valid on stream, or on the device's default stream
+// if stream is nil. The error matches device.ErrDevice, device.ErrStream, device.ErrSize or
+// [ErrClosed].
 func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Buffer, error) {
 	s, err := k.defaultStream(d)
 	if err != nil {
@@ -36,20 +37,20 @@ func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Bu
 	if err := k.matches(d, stream); err != nil {
 		return device.Buffer{}, err
 	}
-	m := &Memory{kind: k, device: d, data: bytes.Repeat([]byte{fresh}, size)}
+	m := &Memory{kind: k, device: d, data: bytes.Repeat([]byte{initialByte}, size)}
 	return device.On(d, m, stream), nil
 }
 
-// Write enqueues a copy of p into dst; p must stay untouched until it has
-// happened.
+// Write enqueues a copy of p to dst on the stream of dst; p must not be changed until the copy has
+// run. The errors are those of Copy.
 func (k *Kind) Write(dst device.Buffer, p []byte) error { return k.Copy(dst, device.Bytes(p)) }
 
-// Read enqueues a copy of src into p, which holds the bytes once src's stream
-// has come to it.
+// Read enqueues a copy of src to p, which must not be used until the copy has run on the stream of
+// src. The errors are those of Copy.
 func (k *Kind) Read(p []byte, src device.Buffer) error { return k.Copy(device.Bytes(p), src) }
 
-// Copy enqueues a copy as [device.Kind] says. The streams may be of other
-// kinds, and a side on the host may be valid on any of them.
+// Copy enqueues a copy of src to dst as specified by [device.Kind]. The streams may be of other kinds,
+// and host memory may be valid on any of them. The error also matches [ErrClosed] after Close.
 func (k *Kind) Copy(dst, src device.Buffer) error {
 	move, err := k.prepare(dst, src)
 	if err != nil {
@@ -58,10 +59,11 @@ func (k *Kind) Copy(dst, src device.Buffer) error {
 	if dst.Stream() == nil && src.Stream() == nil {
 		return move()
 	}
-	return enqueueBetween(k.carrier(dst, src), []device.Stream{dst.Stream(), src.Stream()}, move)
+	return enqueueBetween(k.copyStream(dst, src), []device.Stream{dst.Stream(), src.Stream()}, move)
 }
 
-// prepare checks everything that can be wrong with a copy and returns the copy.
+// prepare validates a copy and returns a function that makes it, on the goroutine that calls it. The
+// errors are those of Copy.
 func (k *Kind) prepare(dst, src device.Buffer) (func() error, error) {
 	if err := k.open(); err != nil {
 		return nil, err
@@ -83,9 +85,9 @@ func (k *Kind) prepare(dst, src device.Buffer) (func() error, error) {
 	return func() error { return device.CopyHost(to, from) }, nil
 }
 
-// carrier picks the stream of this kind that runs a copy: the target's, as far
-// as possible.
-func (k *Kind) carrier(dst, src device.Buffer) *Stream {
+// copyStream returns the stream of this kind that runs a copy, which prepare has validated: that of
+// dst if it is of this kind, else that of src, else the default stream of the device.
+func (k *Kind) copyStream(dst, src device.Buffer) *Stream {
 	for _, b := range []device.Buffer{dst, src} {
 		if s, ok := b.Stream().(*Stream); ok && s.kind == k {
 			return s
@@ -97,11 +99,11 @@ func (k *Kind) carrier(dst, src device.Buffer) *Stream {
 	return k.defaults[dst.Device().Index]
 }
 
-// enqueueBetween runs f on the stream on, between the work that the other
-// streams hold and the work they get later.
+// enqueueBetween enqueues f on the stream on, to run after the present work of the streams others and
+// before their later work. Elements of others may be nil.
 func enqueueBetween(on *Stream, others []device.Stream, f func() error) error {
 	for _, s := range others {
-		if err := follow(on, s); err != nil {
+		if err := waitFor(on, s); err != nil {
 			return err
 		}
 	}
@@ -109,16 +111,16 @@ func enqueueBetween(on *Stream, others []device.Stream, f func() error) error {
 		return err
 	}
 	for _, s := range others {
-		if err := follow(s, on); err != nil {
+		if err := waitFor(s, on); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// follow makes the later work of s wait for the present work of first. Either
-// may be nil, and they may be the same.
-func follow(s, first device.Stream) error {
+// waitFor makes the later work of s wait for the present work of first. It does not block. It does
+// nothing if either is nil or they are equal.
+func waitFor(s, first device.Stream) error {
 	if s == nil || first == nil || s == first {
 		return nil
 	}
@@ -129,7 +131,8 @@ func follow(s, first device.Stream) error {
 	return s.Wait(ev)
 }
 
-// view returns the bytes of b, wherever they lie, as host memory.
+// view returns the bytes of b as host memory without copying: b itself if it is host memory. The
+// errors are those of memory.
 func (k *Kind) view(b device.Buffer) (device.Buffer, error) {
 	own, err := k.memory(b)
 	if err != nil || own == nil {
@@ -138,8 +141,8 @@ func (k *Kind) view(b device.Buffer) (device.Buffer, error) {
 	return device.Bytes(own), nil
 }
 
-// memory returns the bytes of a buffer of this kind, nil for host memory, and an
-// error for anything else or a stream that does not fit.
+// memory returns the bytes of b, a buffer of this kind, or nil if b is host memory. The error matches
+// device.ErrMemory for other memory, and device.ErrStream for a stream of another device.
 func (k *Kind) memory(b device.Buffer) ([]byte, error) {
 	if b.IsHost() {
 		return nil, nil
@@ -152,7 +155,8 @@ func (k *Kind) memory(b device.Buffer) ([]byte, error) {
 	return m.data[off : off+b.Len() : off+b.Len()], k.matches(b.Device(), b.Stream())
 }
 
-// matches checks that memory on d can be valid on s.
+// matches returns nil if memory on d can be valid on s, a stream of the same device or nil; otherwise
+// an error that matches device.ErrStream.
 func (k *Kind) matches(d device.Device, s device.Stream) error {
 	if s == nil {
 		return nil

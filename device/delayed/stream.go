@@ -8,12 +8,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Stream runs its work in order on a goroutine that lives while there is work.
-// It implements [device.Stream].
+// Stream runs its work in order, on a goroutine that exists while there is work. It implements
+// [device.Stream].
 //
-// The first work that fails spoils the stream, as on real devices: what follows
-// is skipped, and events report that error. So does waiting for an event that
-// failed.
+// After the first work that fails, as on real devices, later work is skipped and events complete with
+// the error of that work. Waiting for an event that failed counts as a failure too.
 type Stream struct {
 	kind   *Kind
 	device device.Device
@@ -22,13 +21,14 @@ type Stream struct {
 	tasks []func()
 	busy  bool // a goroutine runs the tasks
 
-	err error // what spoiled the stream; touched by its tasks only
+	err error // of the first failed work; accessed by tasks only
 }
 
-// Device is the device given to NewStream.
+// Device returns the device passed to NewStream.
 func (s *Stream) Device() device.Device { return s.device }
 
-// Record returns an event behind all work enqueued so far.
+// Record returns an event that completes after all work enqueued so far. The error matches
+// [ErrClosed].
 func (s *Stream) Record() (device.Event, error) {
 	ev := &event{done: make(chan struct{})}
 	if err := s.enqueue(func() { ev.complete(s.err) }); err != nil {
@@ -37,13 +37,14 @@ func (s *Stream) Record() (device.Event, error) {
 	return ev, nil
 }
 
-// Wait holds later work back until ev has completed.
+// Wait delays work enqueued later until ev has completed; if ev fails the stream fails too. It does
+// not block. The error matches [ErrClosed].
 func (s *Stream) Wait(ev device.Event) error {
 	return s.enqueue(func() { s.work(func() error { return ev.Synchronize(s.kind.ctx) }) })
 }
 
-// Synchronize waits for all work enqueued so far and returns its error, or
-// ctx's.
+// Synchronize blocks until all work enqueued so far has completed, and returns its error, or that of
+// ctx if ctx ends first.
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ev, err := s.Record()
 	if err != nil {
@@ -52,23 +53,23 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return ev.Synchronize(ctx)
 }
 
-// Hold stops the stream at this point until release is called: work enqueued
-// later waits, work enqueued before runs. Releasing again does nothing.
+// Hold stops the stream at this position until release is called: work enqueued earlier runs, and
+// later work waits. Calling release again does nothing. Closing the kind ends the hold too.
 func (s *Stream) Hold() (release func()) {
-	gate := make(chan struct{})
-	// An error means that the kind is closed, when nothing runs anyway.
+	released := make(chan struct{})
+	// An error means that the kind is closed, and no work runs.
 	_ = s.enqueue(func() {
 		select {
-		case <-gate:
+		case <-released:
 		case <-s.kind.ctx.Done():
 		}
 	})
-	return sync.OnceFunc(func() { close(gate) })
+	return sync.OnceFunc(func() { close(released) })
 }
 
-// Launch enqueues a kernel, which gets the memory of the buffers given to it
-// and may use it until it returns. All of them must lie on the stream's device;
-// which streams they are valid on is the caller's business.
+// Launch enqueues a kernel, which gets the memory of the buffers on, in this order, and may use it
+// until it returns. All buffers must be of this kind and on the device of s; the caller must order
+// access to those that are valid on other streams. The error matches device.ErrMemory or [ErrClosed].
 func (s *Stream) Launch(kernel func(mem ...[]byte) error, on ...device.Buffer) error {
 	mem := make([][]byte, len(on))
 	for i, b := range on {
@@ -84,7 +85,7 @@ func (s *Stream) Launch(kernel func(mem ...[]byte) error, on ...device.Buffer) e
 	return s.launch(func() error { return kernel(mem...) })
 }
 
-// launch enqueues work that takes its time.
+// launch enqueues f as work that is delayed as WithDelay determines. The error matches ErrClosed.
 func (s *Stream) launch(f func() error) error {
 	return s.enqueue(func() {
 		s.work(func() error {
@@ -94,8 +95,8 @@ func (s *Stream) launch(f func() error) error {
 	})
 }
 
-// work runs f unless the stream is spoiled; it is called by tasks. What Close
-// interrupts fails with [ErrClosed], whatever f makes of that.
+// work runs f and stores its error, unless the stream has failed. Only tasks of s call it. Work that
+// Close interrupts fails with ErrClosed, whatever error f returns.
 func (s *Stream) work(f func() error) {
 	if s.err == nil {
 		s.err = s.kind.open()
@@ -128,7 +129,8 @@ func (s *Stream) run() {
 	}
 }
 
-// next takes the oldest task, or ends the goroutine's turn and returns nil.
+// next removes the oldest task and returns it. If there is none it returns nil, and the goroutine that
+// called it must end: the next enqueue starts another.
 func (s *Stream) next() func() {
 	s.kind.mu.Lock()
 	defer s.kind.mu.Unlock()
@@ -144,7 +146,7 @@ func (s *Stream) next() func() {
 // event implements [device.Event].
 type event struct {
 	done chan struct{}
-	err  error // set before done is closed
+	err  error // valid after done is closed
 }
 
 func (e *event) complete(err error) {

@@ -1,5 +1,5 @@
-// Command calls is two workers, one of which calls a function of the other. Start
-// both, in two terminals:
+// Command calls runs one of two workers, of which rank 0 calls a function of rank 1. Start both, in two
+// terminals:
 //
 //	go run ./examples/calls -rank 1
 //	go run ./examples/calls -rank 0
@@ -17,7 +17,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Scaling is the argument of scale.
+// Scaling is the argument of the function scale.
 type Scaling struct {
 	X      *tensor.Tensor
 	Factor float32
@@ -27,8 +27,8 @@ type Scaling struct {
 var scale = agent.NewFunc[Scaling, *tensor.Tensor]("example.scale")
 
 func main() {
-	rank := flag.Int("rank", 0, "0 calls, 1 is called")
-	rendezvous := flag.String("rendezvous", "tcp://127.0.0.1:29500", "where the two find each other")
+	rank := flag.Int("rank", 0, "rank of this worker: 0 calls, 1 is called")
+	rendezvous := flag.String("rendezvous", "tcp://127.0.0.1:29500", "URL of the store where the workers meet")
 	flag.Parse()
 	if err := work(context.Background(), *rank, *rendezvous, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "calls:", err)
@@ -36,7 +36,8 @@ func main() {
 	}
 }
 
-// work is what a worker does.
+// work joins the group as the worker of that rank, has rank 0 call scale on worker1 and print the
+// result to out, and leaves when no worker has calls under way.
 func work(ctx context.Context, rank int, rendezvous string, out io.Writer) error {
 	a, err := agent.Join(ctx, agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: 2,
@@ -55,10 +56,11 @@ func work(ctx context.Context, rank int, rendezvous string, out io.Writer) error
 		last, _ := tensor.At[float32](y, 1, 1)
 		fmt.Fprintln(out, y, "ends with", last)
 	}
-	return a.Shutdown(ctx) // waits until nobody calls any more
+	return a.Shutdown(ctx) // waits until no worker has calls under way
 }
 
-// doScale runs on the worker that is called.
+// doScale returns a new tensor with the elements of s.X times s.Factor. It is the function scale, as
+// the called worker runs it.
 func doScale(_ context.Context, s Scaling) (*tensor.Tensor, error) {
 	x, err := tensor.Data[float32](s.X)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/freeport"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
-// asCommand has the test program be the command.
+// asCommand is the environment variable that makes the test program run as the command.
 const asCommand = "EXAMPLE_CALLS"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestCalls(t *testing.T) {
 	require.Equal(t, wanted, out.String())
 }
 
-// The two commands of the README, each a process, in either order.
+// The two commands of the README, each in a process, in either order.
 func TestCallsByHand(t *testing.T) {
 	for _, order := range []string{"10", "01"} {
 		t.Run(order, func(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// ask opens a pipe for each name, all at the same time, and prints what comes
-// back in the order of the names.
-func ask(ctx context.Context, c *pipe.Context, url string, out io.Writer, names ...string) error {
+// requestAll requests each name from the server at url on its own pipe, concurrently, and prints the
+// replies to out in the order of the names. It returns the errors joined.
+func requestAll(ctx context.Context, c *pipe.Context, url string, out io.Writer, names ...string) error {
 	type result struct {
 		text string
 		err  error
@@ -36,7 +36,8 @@ func ask(ctx context.Context, c *pipe.Context, url string, out io.Writer, names 
 	return errors.Join(errs...)
 }
 
-// request asks for one tensor and describes the answer.
+// request opens a pipe to the server at url, requests the tensor of that name, and returns a
+// description of the reply.
 func request(ctx context.Context, c *pipe.Context, url, name string) (string, error) {
 	p, err := c.Dial(ctx, url)
 	if err != nil {
@@ -65,16 +66,17 @@ func request(ctx context.Context, c *pipe.Context, url, name string) (string, er
 	return text, nil
 }
 
-// big is more than any answer of this server has.
-const big = 1 << 20
+// maxTensor bounds the size of a tensor that the client accepts.
+const maxTensor = 1 << 20
 
-// allocate makes memory for a message from an allocator of the application. It
-// looks at the sizes first: the peer wrote them.
+// allocate returns memory from an allocator of the application for a message that d describes. It
+// checks the sizes first, because they come from the peer, and fails if the message cannot be a reply
+// of the server.
 func allocate(d *pipe.Descriptor) (pipe.Allocation, error) {
 	var a pipe.Allocation
 	for _, t := range d.Tensors {
-		if t.Length > big || len(d.Payloads) > 0 {
-			return a, errors.New("that is no answer of the server")
+		if t.Length > maxTensor || len(d.Payloads) > 0 {
+			return a, errors.New("not a reply of the server")
 		}
 		s, err := tensor.Heap{}.Alloc(t.Length)
 		if err != nil {

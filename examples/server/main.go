@@ -1,7 +1,6 @@
-// Command server keeps named tensors and hands them out to whoever asks, as a
-// parameter server does: one pipe per client, many clients at once. A request
-// is a message with a name, the answer a message with the tensor, and its shape
-// as metadata.
+// Command server sends named tensors to its clients, as a parameter server does: one pipe per client, many
+// clients concurrently. A request is a message with a name; the reply is a message with the tensor, with its
+// shape as metadata.
 package main
 
 import (
@@ -25,8 +24,8 @@ func main() {
 	}
 }
 
-// run starts a server and asks it for some tensors, each from a client of its
-// own.
+// run starts a server, requests some tensors from it, each with a separate client, prints the replies
+// to out, and stops the server.
 func run(ctx context.Context, out io.Writer) error {
 	weight, err := tensor.FromSlice([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
 	if err != nil {
@@ -34,7 +33,7 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	c, err := tensorpipe.NewContext(pipe.Options{
 		Name: "server",
-		// A pipe that would have to take another path fails when it is opened.
+		// Opening a pipe fails if it would have to use another transport.
 		Policy: pipe.Policy{Transports: pipe.Rule{Require: []string{"uv"}}},
 	})
 	if err != nil {
@@ -48,17 +47,17 @@ func run(ctx context.Context, out io.Writer) error {
 	s := store{"weight": weight, "bias": tensor.Scalar(float32(0.5))}
 	var serving sync.WaitGroup
 	serving.Go(func() { s.serve(ctx, l) })
-	err = ask(ctx, c, l.URLs()[0], out, "weight", "bias", "colour")
+	err = requestAll(ctx, c, l.URLs()[0], out, "weight", "bias", "colour")
 	err = errors.Join(err, l.Close())
 	serving.Wait()
 	return err
 }
 
-// store is the tensors that a server hands out. They do not change.
+// store is the tensors of the server, by name. It must not be modified while the server runs.
 type store map[string]*tensor.Tensor
 
-// serve answers the clients that come, until the listener is closed and the
-// last of them has gone.
+// serve serves clients until the listener is closed or ctx ends, and returns after the last client has
+// disconnected.
 func (s store) serve(ctx context.Context, l *pipe.Listener) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -68,7 +67,7 @@ func (s store) serve(ctx context.Context, l *pipe.Listener) {
 			return
 		}
 		clients.Go(func() {
-			err := s.answer(ctx, p)
+			err := s.serveClient(ctx, p)
 			if !errors.Is(err, pipe.ErrPeerClosed) {
 				fmt.Fprintln(os.Stderr, "server:", err)
 			}
@@ -77,15 +76,16 @@ func (s store) serve(ctx context.Context, l *pipe.Listener) {
 	}
 }
 
-// answer serves one client until the pipe ends.
-func (s store) answer(ctx context.Context, p *pipe.Pipe) error {
+// serveClient replies to the requests of one client until the pipe ends, and returns the error with
+// which it ended.
+func (s store) serveClient(ctx context.Context, p *pipe.Pipe) error {
 	for {
 		in, err := p.Next(ctx)
 		if err != nil {
 			return err
 		}
 		name := in.Descriptor().Metadata
-		if err := in.Discard(ctx); err != nil { // nothing but the name is of interest
+		if err := in.Discard(ctx); err != nil { // only the name is needed
 			return err
 		}
 		m, err := s.reply(string(name))
@@ -98,7 +98,8 @@ func (s store) answer(ctx context.Context, p *pipe.Pipe) error {
 	}
 }
 
-// reply is a message without a tensor if there is none of that name.
+// reply returns the reply to a request for the tensor of that name: a message that refers to its
+// memory, or a message without a tensor if the server does not have it.
 func (s store) reply(name string) (*pipe.Message, error) {
 	t, found := s[name]
 	if !found {

@@ -1,4 +1,4 @@
-// Package budget shares a number of bytes, or of anything, among many.
+// Package budget shares a number of bytes, or of anything else, among many goroutines.
 package budget
 
 import (
@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Budget is a number of bytes that many share: who wants some waits in line
-// until it is free. A demand larger than the whole is served when nothing else
-// is out, so that nobody waits for ever.
+// Budget is a number of bytes. Goroutines acquire some, in the order of their requests, and wait
+// until they are free. A request for more than the whole is granted when nothing else is in use, so
+// that no request waits indefinitely. All methods may be called concurrently.
 type Budget struct {
 	size int
 
@@ -18,19 +18,20 @@ type Budget struct {
 	waiters list.List // of *claim
 }
 
-// claim is one waiter in line.
+// claim is one waiting request for n bytes. granted is closed when they are acquired.
 type claim struct {
 	n       int
 	granted chan struct{}
 }
 
-// New makes a Budget of size.
+// New returns a Budget of size bytes, all free.
 func New(size int) *Budget { return &Budget{size: size} }
 
-// Size is the whole.
+// Size returns the size of the budget in bytes, acquired ones included.
 func (b *Budget) Size() int { return b.size }
 
-// TryAcquire takes n if it is free and nobody waits.
+// TryAcquire acquires n bytes if they are free and no goroutine waits, and reports whether it did.
+// It does not block. The caller returns the bytes with Release.
 func (b *Budget) TryAcquire(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +42,9 @@ func (b *Budget) TryAcquire(n int) bool {
 	return true
 }
 
-// Acquire takes n, waiting until it is free, ctx ends or stop is closed. It
-// reports false if it took nothing.
+// Acquire acquires n bytes, which the caller returns with Release. It blocks until they are free,
+// ctx ends or stop is closed, and reports whether it has acquired them. It may report true although
+// ctx or stop has ended.
 func (b *Budget) Acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
 	if b.TryAcquire(n) {
 		return true
@@ -61,8 +63,9 @@ func (b *Budget) Acquire(ctx context.Context, stop <-chan struct{}, n int) bool 
 	return b.withdraw(el, c)
 }
 
-// withdraw leaves the line, unless the claim was granted in the meantime; then
-// it stands, since the caller finds out about its end soon enough.
+// withdraw removes the request c, whose element is el, and reports false. If c was granted in the
+// meantime it reports true, and the caller keeps the bytes: it finds out soon enough that it was
+// cancelled.
 func (b *Budget) withdraw(el *list.Element, c *claim) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,6 +79,7 @@ func (b *Budget) withdraw(el *list.Element, c *claim) bool {
 	return false
 }
 
+// Release returns n bytes that were acquired, and grants waiting requests.
 func (b *Budget) Release(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,7 +87,7 @@ func (b *Budget) Release(n int) {
 	b.grant()
 }
 
-// InUse is the number of bytes taken.
+// InUse returns the number of acquired bytes.
 func (b *Budget) InUse() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +96,7 @@ func (b *Budget) InUse() int {
 
 func (b *Budget) fits(n int) bool { return b.out == 0 || n <= b.size-b.out }
 
-// grant serves the line from its front as far as the free bytes go.
+// grant grants waiting requests in order as far as bytes are free. The caller holds mu.
 func (b *Budget) grant() {
 	for el := b.waiters.Front(); el != nil; el = b.waiters.Front() {
 		c := el.Value.(*claim)

@@ -26,7 +26,7 @@ func TestBudgetServesInOrder(t *testing.T) {
 			synctest.Wait()
 		}
 		wait(5)
-		wait(2) // would fit, but stands behind the 5
+		wait(2) // would fit, but the 5 are first in order
 		require.Empty(t, order)
 		require.False(t, b.TryAcquire(1))
 		b.Release(3)
@@ -78,8 +78,8 @@ func TestBudgetWaitersLeave(t *testing.T) {
 	})
 }
 
-// Whatever the demands, what is out never exceeds the budget unless one demand
-// alone does, and nobody is left waiting.
+// The acquired bytes never exceed the budget, except for a single request that does, and no request
+// waits indefinitely.
 func TestBudgetProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 100).Draw(rt, "size")

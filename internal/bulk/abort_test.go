@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -24,9 +24,9 @@ const (
 	trailerSize = 8
 )
 
-// A sender gives up when the peer has read k bytes of the chunk and reads no
-// more. Its memory is free at once, what it does to it later does not leave,
-// and the next transfer comes behind a chunk that is complete and void.
+// The sender aborts after the peer has read k bytes of the chunk and stopped reading. Its memory is
+// released at once, later changes to the memory are not sent, and the next transfer follows a chunk
+// that is complete and marked as discarded.
 func TestSenderAbortsAtEveryByte(t *testing.T) {
 	data := numbered(40)
 	whole := chunk(3, 7, data, 0, false)
@@ -39,13 +39,13 @@ func TestSenderAbortsAtEveryByte(t *testing.T) {
 			done, outcome := result()
 			ch.Send(7, device.Host(src[:10], src[10:11], src[11:]), done)
 			next := send(ch, 8, []byte("next"))
-			e.TakeReady(3, 7)
+			e.HandleReady(3, 7)
 			head := peer.read(k)
 
 			ch.Abort(7, errTest)
-			require.Equal(t, errTest, patience.Finish(t, outcome))
-			clear(src) // the race detector sees who still reads it
-			e.TakeReady(3, 8)
+			require.Equal(t, errTest, testwait.Finish(t, outcome))
+			clear(src) // the race detector reports a read that is still running
+			e.HandleReady(3, 8)
 			if k > 0 {
 				head = append(head, peer.read(len(whole)-k)...)
 				want := bytes.Clone(whole[:k])
@@ -56,14 +56,14 @@ func TestSenderAbortsAtEveryByte(t *testing.T) {
 				require.Equal(t, want, head)
 			}
 			require.Equal(t, chunk(3, 8, []byte("next"), 0, false), peer.read(headerSize+4+trailerSize))
-			require.NoError(t, patience.Finish(t, next))
+			require.NoError(t, testwait.Finish(t, next))
 			require.Empty(t, outcome)
 		})
 	}
 }
 
-// Several chunks leave in one turn. The one that is interrupted is void, those
-// before it are not, and those behind it never begin.
+// Several chunks leave in one turn. The interrupted one is discarded, the earlier ones are valid, and
+// the later ones are not sent.
 func TestSenderAbortsBetweenChunks(t *testing.T) {
 	const mib = 1 << 20
 	const size = headerSize + mib + trailerSize
@@ -80,12 +80,12 @@ func TestSenderAbortsBetweenChunks(t *testing.T) {
 			ch := e.Lane(3)
 			src := bytes.Clone(data)
 			outcome, next := send(ch, 7, src), send(ch, 8, []byte("next"))
-			e.TakeReady(3, 7)
+			e.HandleReady(3, 7)
 			wantBytes(t, whole[:k], peer.read(k))
 			ch.Abort(7, errTest)
-			require.Equal(t, errTest, patience.Finish(t, outcome))
+			require.Equal(t, errTest, testwait.Finish(t, outcome))
 			clear(src)
-			e.TakeReady(3, 8)
+			e.HandleReady(3, 8)
 			end := min((k+size-1)/size*size, len(whole)) // of the chunk that k is in
 			want := voided[k:end]
 			if end-k < trailerSize {
@@ -93,12 +93,12 @@ func TestSenderAbortsBetweenChunks(t *testing.T) {
 			}
 			wantBytes(t, want, peer.read(end-k))
 			require.Equal(t, chunk(3, 8, []byte("next"), 0, false), peer.read(headerSize+4+trailerSize))
-			require.NoError(t, patience.Finish(t, next))
+			require.NoError(t, testwait.Finish(t, next))
 		})
 	}
 }
 
-// On a stream that cannot be interrupted: what was copied leaves.
+// On a stream that cannot be interrupted, copied bytes are sent completely.
 func TestCopyingSenderAbortsAtEveryByte(t *testing.T) {
 	data := numbered(40)
 	whole := chunk(3, 7, data, 0, true)
@@ -109,20 +109,20 @@ func TestCopyingSenderAbortsAtEveryByte(t *testing.T) {
 		src := bytes.Clone(data)
 		outcome := send(ch, 7, src)
 		next := send(ch, 8, []byte("next"))
-		e.TakeReady(3, 7)
+		e.HandleReady(3, 7)
 		head := peer.read(k)
 		ch.Abort(7, errTest)
-		require.Equal(t, errTest, patience.Finish(t, outcome))
+		require.Equal(t, errTest, testwait.Finish(t, outcome))
 		clear(src)
-		e.TakeReady(3, 8)
+		e.HandleReady(3, 8)
 		require.Equal(t, whole, append(head, peer.read(len(whole)-k)...))
 		require.Equal(t, chunk(3, 8, []byte("next"), 0, true), peer.read(headerSize+4+trailerSize))
-		require.NoError(t, patience.Finish(t, next))
+		require.NoError(t, testwait.Finish(t, next))
 	}
 }
 
-// A receiver gives up when k bytes of two chunks have come and no more do. Its
-// memory is free at once, and what comes later goes elsewhere.
+// A receiver aborts after k bytes of two chunks have arrived. Its memory is released at once, and bytes
+// that arrive later are dropped.
 func TestReceiverAbortsAtEveryByte(t *testing.T) {
 	data := numbered(60)
 	for _, status := range []uint32{0, 1} {
@@ -137,11 +137,11 @@ func TestReceiverAbortsAtEveryByte(t *testing.T) {
 			next := recv(ch, 8, other)
 			peer.write(sent[:k])
 			ch.Abort(7, errTest)
-			require.Equal(t, errTest, patience.Finish(t, outcome))
+			require.Equal(t, errTest, testwait.Finish(t, outcome))
 			clear(dst)
 			peer.write(sent[k:])
 			peer.write(chunk(3, 8, []byte("other"), 0, true))
-			require.NoError(t, patience.Finish(t, next))
+			require.NoError(t, testwait.Finish(t, next))
 			require.Equal(t, "other", string(other))
 			require.Equal(t, make([]byte, 60), dst)
 			require.Empty(t, outcome)
@@ -150,8 +150,8 @@ func TestReceiverAbortsAtEveryByte(t *testing.T) {
 	}
 }
 
-// A peer that reads nothing holds up an abort as little as it does others.
-func TestAbortWithAStuckPeer(t *testing.T) {
+// A peer that does not read delays neither aborts nor other transfers.
+func TestAbortWhilePeerDoesNotRead(t *testing.T) {
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
 		one, other := connect(t)
 		e := newEnd(t, one, bulk.Config{})
@@ -159,16 +159,16 @@ func TestAbortWithAStuckPeer(t *testing.T) {
 		const size = 32 << 20
 		src := numbered(size)
 		outcome := send(ch, 1, src)
-		e.TakeReady(0, 1)
+		e.HandleReady(0, 1)
 		_, err := io.ReadFull(other, make([]byte, 1))
 		require.NoError(t, err)
 		ch.Abort(1, errTest)
-		require.Equal(t, errTest, patience.Finish(t, outcome))
+		require.Equal(t, errTest, testwait.Finish(t, outcome))
 		clear(src)
 
 		next := send(ch, 2, []byte("next"))
-		e.TakeReady(0, 2)
-		got := patience.Start(func() []byte {
+		e.HandleReady(0, 2)
+		got := testwait.Start(func() []byte {
 			want, tail := chunk(0, 2, []byte("next"), 0, false), []byte(nil)
 			p := make([]byte, 64<<10)
 			for !bytes.HasSuffix(tail, want) {
@@ -180,14 +180,13 @@ func TestAbortWithAStuckPeer(t *testing.T) {
 			}
 			return tail
 		})
-		require.NotNil(t, patience.Finish(t, got))
-		require.NoError(t, patience.Finish(t, next))
+		require.NotNil(t, testwait.Finish(t, got))
+		require.NoError(t, testwait.Finish(t, next))
 	})
 }
 
-// Transfers both ways with aborts at either end, at both, or at none, at any
-// moment. The others arrive, no wrong byte is taken for a tensor, and memory
-// that was given back is left alone.
+// Transfers in both directions are aborted at any time at either end, at both, or at none. The others
+// complete, no wrong byte becomes part of a tensor, and released memory is not accessed.
 func TestAbortAnyTime(t *testing.T) {
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
 		one, other := connect(t)
@@ -210,37 +209,36 @@ func TestAbortAnyTime(t *testing.T) {
 	})
 }
 
-// tensor begins a transfer of n bytes and gives it up after a while: at the
-// sender if who has bit 0, at the receiver if it has bit 1. The peer of the one
-// that gives up does so too, as a pipe would have it.
-func tensor(t *testing.T, from, to channel.Channel, id uint64, n, who, wait int) (check func()) {
+// tensor begins a transfer of n bytes and aborts it after a while: at the sender if bit 0 of aborting
+// is set, at the receiver if bit 1 is set. The other end aborts it too, as a pipe would.
+func tensor(t *testing.T, from, to channel.Channel, id uint64, n, aborting, wait int) (check func()) {
 	src, dst := numbered(n), make([]byte, n)
 	sent, received := send(from, id, src), recv(to, id, dst)
 	for range wait {
 		runtime.Gosched()
 	}
-	if who&1 != 0 {
+	if aborting&1 != 0 {
 		from.Abort(id, errTest)
 	}
-	if who&2 != 0 {
+	if aborting&2 != 0 {
 		to.Abort(id, errTest)
 	}
 	return func() {
 		t.Helper()
-		sendErr := patience.Finish(t, sent)
+		sendErr := testwait.Finish(t, sent)
 		clear(src)
-		if who != 0 {
+		if aborting != 0 {
 			from.Abort(id, errTest)
 			to.Abort(id, errTest)
 		} else {
 			require.NoError(t, sendErr)
 		}
-		err := patience.Finish(t, received)
+		err := testwait.Finish(t, received)
 		if err == nil {
 			wantBytes(t, numbered(n), dst)
 		}
 		clear(dst)
-		if who == 0 {
+		if aborting == 0 {
 			require.NoError(t, err)
 		}
 	}

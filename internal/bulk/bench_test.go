@@ -19,7 +19,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// depth is the number of tensors that a benchmark has under way.
+// depth is the number of tensors that a benchmark has in progress.
 const depth = 4
 
 // warmUp is the number of tensors before the clock starts. When the last of them
@@ -80,7 +80,7 @@ func bulkSender(b *testing.B, data, control *net.TCPConn, checksum bool) func([]
 			if _, err := io.ReadFull(control, id[:]); err != nil {
 				return
 			}
-			m.TakeReady(0, binary.LittleEndian.Uint64(id[:]))
+			m.HandleReady(0, binary.LittleEndian.Uint64(id[:]))
 		}
 	}()
 	free := make(chan error, depth)
@@ -103,7 +103,7 @@ type socket struct{ *net.TCPConn }
 
 func (s socket) WriteBuffers(p *net.Buffers) (int64, error) { return p.WriteTo(s.TCPConn) }
 
-// peerVar tells a child process what to receive: how, the size, an address.
+// peerVar passes to a child process how to receive, the size, and an address.
 const peerVar = "BULK_PEER"
 
 // startPeer starts the receiving process and returns its connections.

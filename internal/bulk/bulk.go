@@ -1,9 +1,9 @@
-// Package bulk moves host memory between the two ends of a pipe over one raw
-// stream of bytes that nothing else shares, so that large tensors cost what the
-// socket costs, and small messages do not wait behind them.
+// Package bulk moves host memory between the two ends of a pipe over one raw byte stream that carries
+// nothing else. Large tensors then cost no more than the socket does, and small messages do not queue
+// after them.
 //
-// A [Mover] is one end. A transfer has an id on a lane; each [Mover.Lane] is a
-// channel, and the lanes take turns on the stream:
+// A [Mover] is one end. Each [Mover.Lane] is a channel, and a transfer has an id on its lane. The
+// transfers of all lanes take turns on the stream:
 //
 //	receiver                                  sender
 //	Recv(id, dst)                             Send(id, src)
@@ -13,15 +13,13 @@
 //	<-- chunk: id, length, bytes, valid ----
 //	done                                      done
 //
-// Nothing is sent before its memory waits, so the receiver reads each byte to
-// where it belongs and holds none back. Each chunk ends with a word on whether
-// it counts: a sender that is told to give up within a chunk lets go of its
-// memory, fills the chunk with zeros, and calls it void. A receiver that gives
-// up throws the rest away. Either happens at once, also while the other end is
-// stuck, by a deadline that interrupts the system call.
+// The sender sends nothing before the receiver has supplied memory. The receiver therefore reads each
+// byte directly to its destination and buffers none. The trailer of a chunk states whether its bytes
+// are valid. A sender that is aborted within a chunk releases its memory, pads the chunk with zeros,
+// and marks it as discarded. A receiver that is aborted reads and drops the remaining bytes. Both
+// happen at once, even while the other end is blocked: an expired deadline interrupts the system call.
 //
-// The stream is opened when the first transfer is ready for it; a Mover that is
-// idle has no goroutine.
+// The stream is opened when the first transfer is ready for it. An idle Mover has no goroutine.
 package bulk
 
 import (
@@ -37,78 +35,73 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Config is what a Mover needs from its pipe. All functions may be called from
-// any goroutine.
+// Config holds what a Mover needs from its pipe. The Mover may call the functions on any goroutine.
 type Config struct {
-	// Open returns the stream, of which the Mover becomes the owner. It is
-	// called at most once, on a goroutine of its own: at the first Recv, or when
-	// the first Send may move. It may block until ctx ends, which it does when
-	// the Mover is closed.
+	// Open returns the stream, which the Mover then owns. It is called at most once, on a goroutine of
+	// its own: at the first Recv, or when the first Send may move. It may block until ctx ends; closing
+	// the Mover ends ctx.
 	//
-	// Reading from the stream must go on after a deadline as if nothing had
-	// been. A [transport.Gatherer] is written to from the memory of transfers;
-	// for any other stream the bytes are copied first.
+	// A read that a deadline has interrupted must not damage the stream: later reads continue where it
+	// stopped. If the stream is a [transport.Gatherer] the Mover writes directly from the memory of
+	// transfers; otherwise it copies the bytes first.
 	Open func(ctx context.Context) (transport.Stream, error)
 
-	// Ready tells the peer that memory waits for a transfer; the peer's
-	// Mover.TakeReady is to be told. It does not block and calls nothing of
-	// the Mover. It may be called from within Recv, and so takes no lock that
-	// a caller of Recv holds.
+	// Ready sends the peer a READY for a transfer whose memory is available; the peer's pipe then calls
+	// Mover.HandleReady. It must not block or call the Mover. It may be called from within Recv, so it
+	// must not take a lock that callers of Recv hold.
 	Ready func(lane uint16, id uint64)
 
-	// Broken is told once why nothing can be moved any more, unless that is
-	// due to Close: the stream could not be opened, or broke (io.EOF where the
-	// peer ended it between two chunks), or the peer broke the protocol. The
-	// error is a [*channel.Error]. Transfers under way get it too. It does not
-	// block.
+	// Broken is called once, with the reason, when the Mover can move nothing more for a reason other
+	// than Close: the stream could not be opened or failed (io.EOF if the peer ended it between two
+	// chunks), or the peer broke the protocol. The error is a [*channel.Error]; transfers in progress
+	// fail with it too. Broken must not block.
 	Broken func(error)
 
-	// Arrived is called with the number of bytes received since the last call. It does
-	// not block. It may be nil.
+	// Arrived, if not nil, is called with the number of bytes received since the last call. It must not
+	// block.
 	Arrived func(bytes int)
 
-	// Checksum adds a CRC32C to each chunk that this end sends. Whether the
-	// peer adds one is the peer's choice.
+	// Checksum adds a CRC32C to each chunk that this end sends. The peer decides on its own whether to
+	// add one.
 	Checksum bool
 
 	// Peer names the other end, for errors.
 	Peer string
 }
 
-// Mover is one end of a bulk connection. All methods may be called
-// concurrently.
+// Mover is one end of a bulk connection. All methods may be called concurrently.
 type Mover struct {
-	cfg  Config
-	life *transfer.Life
+	cfg       Config
+	lifecycle *transfer.Lifecycle
 
-	mu      sync.Mutex
-	opened  bool // Config.Open was called, or is about to be
-	ended   bool // nothing begins any more
-	stream  transport.Stream
-	lanes   map[uint16]*lane
-	out, in side
-	turns   fifo.Queue[*job] // of out: those that may move
-	endings []ending         // to be told by finishAll
-	ending  bool             // it runs
-	work    sync.Cond        // turns has grown, or the end has come
-	settled sync.Cond        // a done has returned
+	mu          sync.Mutex
+	opened      bool // Config.Open was called, or will be shortly
+	ended       bool // no transfer may begin
+	stream      transport.Stream
+	lanes       map[uint16]*lane
+	out, in     direction
+	runnable    fifo.Queue[*transferOp] // sends whose bytes may be written, in turn
+	completions []completion            // calls of done for runCompletions
+	completing  bool                    // runCompletions is running
+	wake        sync.Cond               // runnable has grown, or ended is set
+	completed   sync.Cond               // a done function has returned
 }
 
-// New returns a Mover. It starts nothing; the caller must close it.
+// New returns a Mover. It starts no goroutine and opens nothing yet; the caller must close it.
 func New(cfg Config) *Mover {
 	if cfg.Arrived == nil {
 		cfg.Arrived = func(int) {}
 	}
 	m := &Mover{cfg: cfg}
-	m.work.L, m.settled.L = &m.mu, &m.mu
-	m.life = transfer.NewLife(m.release, cfg.Broken)
+	m.wake.L, m.completed.L = &m.mu, &m.mu
+	m.lifecycle = transfer.NewLifecycle(m.release, cfg.Broken)
 	return m
 }
 
-// Lane returns the channel of that number, in the contract of the native dialect.
-// It serves host memory. A transfer that fails at one end leaves the other end's
-// waiting for an Abort. Closing the channel ends its transfers, for good, and
-// leaves other lanes alone.
+// Lane returns the channel with number n, the same one in each call. It keeps the contract of the
+// native dialect and serves host memory. If a transfer fails at one end, the transfer of the other end
+// waits until it is aborted. Closing the channel ends its transfers permanently; other lanes are not
+// affected.
 func (m *Mover) Lane(n uint16) channel.Channel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,60 +116,63 @@ func (m *Mover) Lane(n uint16) channel.Channel {
 	return l
 }
 
-// TakeReady takes in that the peer's memory waits for a transfer. One that is
-// not under way was aborted, and is ignored: a peer learns of a transfer after
-// Send was called. TakeReady does not block.
-func (m *Mover) TakeReady(lane uint16, id uint64) {
+// HandleReady records that the peer has memory for the Send with that id on that lane, which may then
+// move. If there is no such Send it was aborted, and the call is ignored: the peer cannot know of a
+// transfer before Send was called. HandleReady does not block.
+func (m *Mover) HandleReady(lane uint16, id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	j := m.out.jobs[label{lane, id}]
-	if j == nil || j.ready {
+	op := m.out.ops[transferKey{lane, id}]
+	if op == nil || op.peerReady {
 		return
 	}
-	j.ready = true
-	if j.ordered {
-		m.queue(j)
+	op.peerReady = true
+	if op.memoryReady {
+		m.queue(op)
 	}
 }
 
-// Close ends all transfers with cause, nil standing for
-// [channel.ErrClosed], and closes the stream. It returns when every done has
-// been called and nothing runs any more; the caller must not hold a lock that
-// done takes. Closing again waits for the same and does nothing else.
-func (m *Mover) Close(cause error) error { return m.life.Close(cause) }
+// Close ends all transfers with cause, or [channel.ErrClosed] if cause is nil, and closes the stream,
+// whose error it returns. It returns after every done function has been called and all goroutines have
+// ended; the caller must not hold a lock that done takes. A further Close waits for the same and has
+// no other effect.
+func (m *Mover) Close(cause error) error { return m.lifecycle.Close(cause) }
 
-// queue lets j take its turns on the stream. The caller holds mu.
-func (m *Mover) queue(j *job) {
-	m.turns.Push(j)
-	m.work.Signal()
+// queue appends op, a Send whose memory is ready at both ends, to those that take turns on the stream.
+// The caller holds mu.
+func (m *Mover) queue(op *transferOp) {
+	m.runnable.Push(op)
+	m.wake.Signal()
 	m.open()
 }
 
-// open has the stream opened if that has not been done. The caller holds mu.
+// open starts a goroutine that opens the stream, unless one was started or the Mover has ended. The
+// caller holds mu.
 func (m *Mover) open() {
 	if !m.opened && !m.ended {
 		m.opened = true
-		m.life.Go(m.serve)
+		m.lifecycle.Go(m.serve)
 	}
 }
 
-// serve opens the stream and works on it until the end.
+// serve opens the stream, starts the writer, and reads until the stream fails. Then it ends the Mover.
 func (m *Mover) serve() {
-	stream, err := m.cfg.Open(m.life.Context())
+	stream, err := m.cfg.Open(m.lifecycle.Context())
 	if err != nil {
 		m.fail(err)
 		return
 	}
-	if !m.adopt(stream) {
+	if !m.setStream(stream) {
 		_ = stream.Close()
 		return
 	}
-	m.life.Go(func() { m.fail(newWriter(m, stream).run()) })
+	m.lifecycle.Go(func() { m.fail(newWriter(m, stream).run()) })
 	m.fail(newReader(m, stream).run())
 }
 
-// adopt makes stream that of m, unless the end came while it was opened.
-func (m *Mover) adopt(stream transport.Stream) bool {
+// setStream gives stream to the Mover. It returns false if the Mover has ended meanwhile; the caller
+// must then close stream.
+func (m *Mover) setStream(stream transport.Stream) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.ended {
@@ -185,29 +181,39 @@ func (m *Mover) adopt(stream transport.Stream) bool {
 	return !m.ended
 }
 
-// fail ends everything because of err. What is wrong with a chunk is the
-// peer's doing, unless its bytes were changed on their way.
+// fail ends the Mover with err as a [*channel.Error]. A malformed chunk also matches
+// channel.ErrProtocol, unless the checksum shows that its bytes were changed on the way.
 func (m *Mover) fail(err error) {
 	if _, ok := errors.AsType[*native.Error](err); ok && !errors.Is(err, ErrChecksum) {
 		err = fmt.Errorf("%w: %w", channel.ErrProtocol, err)
 	}
-	m.life.Fail(m.explain(err))
+	m.lifecycle.Fail(m.wrapError(err))
 }
 
-// release lets go of everything at the end. What the reader or the writer is at
-// they finish themselves, for they may still touch its memory.
+// release closes the stream and completes all transfers except those whose memory the reader or the
+// writer is using; these goroutines complete them when they have stopped. The lifecycle calls it at
+// its end, without mu.
 func (m *Mover) release() (err error) {
 	m.mu.Lock()
 	m.ended = true
-	left := m.giveUpAll(nil, m.life.Err())
+	ops := m.cancelAll(nil, m.lifecycle.Err())
 	stream := m.stream
-	m.work.Broadcast()
+	m.wake.Broadcast()
 	m.mu.Unlock()
 	if stream != nil {
 		err = stream.Close()
 	}
-	for _, j := range left {
-		m.finish(j, m.life.Err())
+	for _, op := range ops {
+		m.complete(op, m.lifecycle.Err())
 	}
 	return err
 }
+
+// ErrChecksum matches the error of a Mover that received other bytes than the peer sent. Memory or a
+// connection on the way is faulty; nothing received over this connection can be trusted. It is the same
+// value as native.ErrChecksum.
+var ErrChecksum = native.ErrChecksum
+
+// ErrBusy matches the error of a Send or Recv whose id is in use in that direction of the lane. The
+// caller assigned an id twice.
+var ErrBusy = errors.New("a transfer with this id is under way")

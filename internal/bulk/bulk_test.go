@@ -13,12 +13,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Transfers of all sizes and on two lanes, both ways at once, in one order at
-// one end and another at the other, in pieces of other sizes.
+// Transfers of all sizes, on two lanes and in both directions at once. Each end begins them in another
+// order and with other pieces of memory.
 func TestAnyOrder(t *testing.T) {
 	sizes := []int{1, 7, 4096, 65_512, 65_513, 1 << 20, 1<<20 + 1, 3<<20 + 5}
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
@@ -59,7 +59,7 @@ func exchange(t *testing.T, from, to channel.Channel, sizes []int) (check func()
 	return func() {
 		t.Helper()
 		for _, err := range outcomes {
-			require.NoError(t, patience.Finish(t, err))
+			require.NoError(t, testwait.Finish(t, err))
 		}
 		for i, n := range sizes {
 			wantBytes(t, numbered(n), dsts[i])
@@ -67,8 +67,7 @@ func exchange(t *testing.T, from, to channel.Channel, sizes []int) (check func()
 	}
 }
 
-// Transfers take turns: a short one is through before a long one that began
-// earlier.
+// Transfers take turns: a short one completes before a long one that began earlier.
 func TestTurns(t *testing.T) {
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
 		one, other := connect(t)
@@ -76,21 +75,20 @@ func TestTurns(t *testing.T) {
 		ch := e.Lane(5)
 		long, short := make([]byte, 4<<20), make([]byte, 10)
 		done := [...]<-chan error{send(ch, 1, long), send(ch, 2, short)}
-		e.TakeReady(5, 1)
+		e.HandleReady(5, 1)
 		peer.read(1) // the first chunk is on its way
-		e.TakeReady(5, 2)
+		e.HandleReady(5, 2)
 		go io.Copy(io.Discard, peer)
-		require.NoError(t, patience.Finish(t, done[1]))
-		require.NoError(t, patience.Finish(t, done[0]))
+		require.NoError(t, testwait.Finish(t, done[1]))
+		require.NoError(t, testwait.Finish(t, done[0]))
 	})
 }
 
-// The stream is opened when a transfer needs it, once, and until then nothing
-// runs.
+// The stream is opened once, when a transfer needs it, and no goroutine runs before that.
 func TestOpensWhenNeeded(t *testing.T) {
 	for name, need := range map[string]func(e *end){
 		"Recv": func(e *end) { recv(e.Lane(0), 1, make([]byte, 1)) },
-		"Send": func(e *end) { send(e.Lane(0), 1, make([]byte, 1)); e.TakeReady(0, 1) },
+		"Send": func(e *end) { send(e.Lane(0), 1, make([]byte, 1)); e.HandleReady(0, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			one, other := tcp(t)
@@ -103,14 +101,14 @@ func TestOpensWhenNeeded(t *testing.T) {
 			before := runtime.NumGoroutine()
 			idle := e.Lane(1)
 			send(idle, 1, make([]byte, 1)) // not asked for
-			e.TakeReady(1, 2)
+			e.HandleReady(1, 2)
 			require.Same(t, idle, e.Lane(1))
 			require.NoError(t, idle.Close(nil))
 			require.Empty(t, opened)
 			require.LessOrEqual(t, runtime.NumGoroutine(), before)
 
 			need(e)
-			require.True(t, patience.Finish(t, opened))
+			require.True(t, testwait.Finish(t, opened))
 			recv(e.Lane(2), 2, make([]byte, 1))
 			require.NoError(t, e.Close(nil))
 			require.Empty(t, opened)
@@ -123,13 +121,13 @@ func TestCannotOpen(t *testing.T) {
 	e := newEnd(t, one, bulk.Config{Open: func(context.Context) (transport.Stream, error) { return nil, errTest }})
 	ch := e.Lane(0)
 	outcome := recv(ch, 1, make([]byte, 1))
-	require.ErrorIs(t, patience.Finish(t, outcome), errTest)
+	require.ErrorIs(t, testwait.Finish(t, outcome), errTest)
 	require.ErrorIs(t, e.wantBroken(t), errTest)
-	require.ErrorIs(t, patience.Finish(t, send(ch, 1, make([]byte, 1))), errTest)
-	require.ErrorIs(t, patience.Finish(t, recv(ch, 2, nil)), errTest)
+	require.ErrorIs(t, testwait.Finish(t, send(ch, 1, make([]byte, 1))), errTest)
+	require.ErrorIs(t, testwait.Finish(t, recv(ch, 2, nil)), errTest)
 }
 
-// Close interrupts Open, and closes a stream that comes nevertheless.
+// Close interrupts Open, and closes a stream that Open returns nevertheless.
 func TestCloseWhileOpening(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		one, other := tcp(t)
@@ -154,7 +152,7 @@ func TestCloseWhileOpening(t *testing.T) {
 	}
 }
 
-// Closing a lane ends its transfers, in whatever state, and no others.
+// Closing a lane ends its transfers in any state, and no others.
 func TestCloseLane(t *testing.T) {
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
 		one, other := connect(t)
@@ -167,26 +165,26 @@ func TestCloseLane(t *testing.T) {
 			recv(closing, 2, make([]byte, 10)),
 		}
 		stays := []<-chan error{recv(staying, 1, make([]byte, 10)), send(staying, 1, make([]byte, 10))}
-		e.TakeReady(0, 1)
+		e.HandleReady(0, 1)
 		peer.read(1) // and so writes it
 		peer.write(chunk(0, 1, make([]byte, 10), 0, false)[:20])
 
 		require.NoError(t, closing.Close(errTest))
 		for _, outcome := range append(ends, send(closing, 3, nil), recv(closing, 3, make([]byte, 1))) {
-			require.Equal(t, errTest, patience.Finish(t, outcome))
+			require.Equal(t, errTest, testwait.Finish(t, outcome))
 		}
 		require.NoError(t, closing.Close(nil))
 		closing.Abort(1, nil)
 
-		e.TakeReady(1, 1)
-		drained := patience.Start(func() error { _, err := io.Copy(io.Discard, peer); return err })
+		e.HandleReady(1, 1)
+		drained := testwait.Start(func() error { _, err := io.Copy(io.Discard, peer); return err })
 		peer.write(chunk(0, 1, make([]byte, 10), 0, false)[20:])
 		peer.write(chunk(1, 1, make([]byte, 10), 0, false))
 		for _, outcome := range stays {
-			require.NoError(t, patience.Finish(t, outcome))
+			require.NoError(t, testwait.Finish(t, outcome))
 		}
 		require.NoError(t, e.Close(nil))
-		_ = patience.Finish(t, drained)
+		_ = testwait.Finish(t, drained)
 		require.Empty(t, e.broken)
 	})
 }
@@ -203,7 +201,7 @@ func TestMisuse(t *testing.T) {
 	require.NoError(t, stream.(*delayed.Stream).Launch(func(...[]byte) error { return io.ErrNoProgress }))
 	ch := e.Lane(0)
 	first := send(ch, 1, make([]byte, 1))
-	require.ErrorIs(t, patience.Finish(t, send(ch, 1, make([]byte, 1))), bulk.ErrBusy)
+	require.ErrorIs(t, testwait.Finish(t, send(ch, 1, make([]byte, 1))), bulk.ErrBusy)
 	for want, buf := range map[error]device.Buffer{
 		device.ErrMemory: away,
 		io.ErrNoProgress: device.Bytes(make([]byte, 10)).WithStream(stream),
@@ -211,15 +209,15 @@ func TestMisuse(t *testing.T) {
 		for _, begin := range []func(uint64, device.Buffer, func(error)){ch.Send, ch.Recv} {
 			done, outcome := result()
 			begin(2, buf, done)
-			require.ErrorIs(t, patience.Finish(t, outcome), want)
+			require.ErrorIs(t, testwait.Finish(t, outcome), want)
 		}
 	}
 	ch.Abort(1, nil)
-	require.Equal(t, channel.ErrClosed, patience.Finish(t, first))
+	require.Equal(t, channel.ErrClosed, testwait.Finish(t, first))
 	require.Empty(t, e.broken)
 }
 
-// A transfer whose stream is busy does not stop the others.
+// A transfer whose stream is busy does not delay the others.
 func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -245,13 +243,12 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	exchange(t, from, to, []int{100})()
 	require.Empty(t, recvErr, "the sender's stream is busy")
 	releaseSrc()
-	require.NoError(t, patience.Finish(t, sendErr))
-	require.NoError(t, patience.Finish(t, recvErr))
+	require.NoError(t, testwait.Finish(t, sendErr))
+	require.NoError(t, testwait.Finish(t, recvErr))
 }
 
-// Aborting does not wait for a stream, and what was waited for is not asked
-// for later.
-func TestAbortWhileHeld(t *testing.T) {
+// Abort does not wait for a stream, and no READY is sent for the transfer afterwards.
+func TestAbortWhileStreamIsBusy(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
 	s, err := kind.NewStream(kind.Devices()[0])
@@ -264,7 +261,7 @@ func TestAbortWhileHeld(t *testing.T) {
 		done, outcome := result()
 		begin(1, device.Bytes(make([]byte, 10)).WithStream(s), done)
 		ch.Abort(1, errTest)
-		require.Equal(t, errTest, patience.Finish(t, outcome))
+		require.Equal(t, errTest, testwait.Finish(t, outcome))
 	}
 	release()
 	require.NoError(t, e.Close(nil))

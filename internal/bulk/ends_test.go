@@ -15,20 +15,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// errTest is a cause given by tests.
+// errTest is the cause that tests pass.
 var errTest = errors.New("a cause of the test's own")
 
-// plain is a stream whose writes can neither be gathered nor go on after a
-// deadline.
+// plain is a stream that cannot gather writes, and whose writes cannot continue after a deadline.
 type plain struct{ net.Conn }
 
 func (p plain) CloseWrite() error { return p.Close() }
 
-// gathering is a stream that has the power of a socket.
+// gathering is a stream that gathers writes, as a socket does.
 type gathering struct{ plain }
 
 func (g gathering) WriteBuffers(p *net.Buffers) (int64, error) { return p.WriteTo(g.Conn) }
@@ -68,13 +67,13 @@ func onEachKind(t *testing.T, f func(t *testing.T, connect func(testing.TB) (one
 	}
 }
 
-// end is a Mover and what it told.
+// end is a Mover and the errors passed to Broken.
 type end struct {
 	*bulk.Mover
 	broken chan error
 }
 
-// newEnd returns a Mover on stream. Whatever it does not set, cfg does.
+// newEnd returns a Mover on stream, with the functions of cfg where these are set.
 func newEnd(t *testing.T, stream transport.Stream, cfg bulk.Config) *end {
 	t.Helper()
 	e := &end{broken: make(chan error, 2)}
@@ -91,26 +90,25 @@ func newEnd(t *testing.T, stream transport.Stream, cfg bulk.Config) *end {
 	return e
 }
 
-// pair returns two ends that tell each other what is ready. Tests send before
-// they receive, as pipes do.
+// pair returns two ends that send READY to each other. Tests call Send before Recv, as pipes do.
 func pair(t *testing.T, one, other transport.Stream, checksum bool) (a, b *end) {
 	t.Helper()
-	a = newEnd(t, one, bulk.Config{Checksum: checksum, Ready: func(l uint16, id uint64) { b.TakeReady(l, id) }})
-	b = newEnd(t, other, bulk.Config{Checksum: checksum, Ready: func(l uint16, id uint64) { a.TakeReady(l, id) }})
+	a = newEnd(t, one, bulk.Config{Checksum: checksum, Ready: func(l uint16, id uint64) { b.HandleReady(l, id) }})
+	b = newEnd(t, other, bulk.Config{Checksum: checksum, Ready: func(l uint16, id uint64) { a.HandleReady(l, id) }})
 	return a, b
 }
 
-// wantBroken waits for what Broken is told.
+// wantBroken waits for the error passed to Broken.
 func (e *end) wantBroken(t *testing.T) error {
 	t.Helper()
-	err := patience.Finish(t, e.broken)
+	err := testwait.Finish(t, e.broken)
 	var named *channel.Error
 	require.ErrorAs(t, err, &named)
 	require.Equal(t, "worker1", named.Peer)
 	return err
 }
 
-// send and recv begin a transfer and return where its outcome comes.
+// send and recv begin a transfer and return the channel that receives its outcome.
 func send(ch channel.Channel, id uint64, src []byte) <-chan error {
 	done, err := result()
 	ch.Send(id, device.Bytes(src), done)
@@ -141,7 +139,7 @@ func numbered(n int) []byte {
 	return p
 }
 
-// chunk is the wire form of a chunk, written without help of the package.
+// chunk returns the wire form of a chunk, encoded without the package.
 func chunk(lane uint16, id uint64, data []byte, status uint32, summed bool) []byte {
 	p := binary.LittleEndian.AppendUint64(nil, id)
 	p = binary.LittleEndian.AppendUint32(p, uint32(len(data)))
@@ -160,7 +158,7 @@ func chunk(lane uint16, id uint64, data []byte, status uint32, summed bool) []by
 	return binary.LittleEndian.AppendUint32(p, sum)
 }
 
-// raw is the other end of a stream, in the hands of a test.
+// raw is the other end of a stream, controlled by the test.
 type raw struct {
 	t *testing.T
 	transport.Stream
@@ -168,17 +166,17 @@ type raw struct {
 
 func (r raw) write(p []byte) {
 	r.t.Helper()
-	require.NoError(r.t, patience.Finish(r.t, patience.Start(func() error { _, err := r.Write(p); return err })))
+	require.NoError(r.t, testwait.Finish(r.t, testwait.Start(func() error { _, err := r.Write(p); return err })))
 }
 
 func (r raw) read(n int) []byte {
 	r.t.Helper()
 	p := make([]byte, n)
-	require.NoError(r.t, patience.Finish(r.t, patience.Start(func() error { _, err := io.ReadFull(r, p); return err })))
+	require.NoError(r.t, testwait.Finish(r.t, testwait.Start(func() error { _, err := io.ReadFull(r, p); return err })))
 	return p
 }
 
-// wantBytes compares without printing megabytes.
+// wantBytes compares got with want without printing large values.
 func wantBytes(t *testing.T, want, got []byte) {
 	t.Helper()
 	require.True(t, bytes.Equal(want, got), "wrong bytes")

@@ -10,12 +10,11 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// The connection is cut when k bytes of three chunks have come. What came whole
-// has arrived, everything else fails, and a cut within a chunk is told from an
-// end between two.
+// The connection is cut after k bytes of three chunks have arrived. Complete chunks are received,
+// everything else fails, and a cut within a chunk gives another error than an end between two.
 func TestCutWhileReceiving(t *testing.T) {
 	sent := append(chunk(0, 1, []byte("hello"), 0, true), chunk(0, 2, []byte("wor"), 0, true)...)
 	ends := map[int]bool{0: true, 29: true, 56: true, 82: true}
@@ -35,7 +34,7 @@ func TestCutWhileReceiving(t *testing.T) {
 		}
 		require.ErrorIs(t, e.wantBroken(t), want, "cut at %d", k)
 		for i, end := range []int{29, 82, 83} {
-			err := patience.Finish(t, outcomes[i])
+			err := testwait.Finish(t, outcomes[i])
 			if k < end {
 				require.ErrorIs(t, err, want)
 				continue
@@ -43,12 +42,12 @@ func TestCutWhileReceiving(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []string{"hello", "world"}[i], string(dst[i]))
 		}
-		require.ErrorIs(t, patience.Finish(t, recv(ch, 4, make([]byte, 1))), want)
+		require.ErrorIs(t, testwait.Finish(t, recv(ch, 4, make([]byte, 1))), want)
 		require.NoError(t, e.Close(nil))
 	}
 }
 
-// The peer is gone when it has read k bytes.
+// The peer closes the connection after it has read k bytes.
 func TestCutWhileSending(t *testing.T) {
 	whole := len(chunk(0, 1, []byte("hello"), 0, false))
 	for _, gathers := range []bool{false, true} {
@@ -60,26 +59,26 @@ func TestCutWhileSending(t *testing.T) {
 			}
 			ch := e.Lane(0)
 			outcomes := []<-chan error{send(ch, 1, []byte("hello")), send(ch, 2, []byte("world"))}
-			e.TakeReady(0, 1)
-			e.TakeReady(0, 2)
+			e.HandleReady(0, 1)
+			e.HandleReady(0, 2)
 			peer.read(k)
 			require.NoError(t, far.Close())
 			require.Error(t, e.wantBroken(t))
 			for i, outcome := range outcomes {
-				err := patience.Finish(t, outcome)
+				err := testwait.Finish(t, outcome)
 				require.True(t, err != nil || k >= (i+1)*whole, "sent %d of %d", k, (i+1)*whole)
 			}
 		}
 	}
 }
 
-// mortal is a connection that dies when budget bytes have passed.
-type mortal struct {
+// failingConn is a connection that fails after budget bytes.
+type failingConn struct {
 	net.Conn
 	budget *atomic.Int64
 }
 
-func (m mortal) Write(p []byte) (int, error) {
+func (m failingConn) Write(p []byte) (int, error) {
 	for i := range p {
 		if m.budget.Add(-1) < 0 {
 			m.Close()
@@ -91,8 +90,8 @@ func (m mortal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Two ends, transfers both ways in two lanes, and a connection that dies at the
-// k-th byte: every transfer is over at both ends, and what arrived is right.
+// Two ends, transfers in both directions on two lanes, and a connection that fails at the k-th byte:
+// every transfer completes at both ends, and all received tensors are correct.
 func TestCutAtEveryByte(t *testing.T) {
 	for _, gathers := range []bool{false, true} {
 		for k := int64(0); ; k++ {
@@ -103,12 +102,12 @@ func TestCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// cutAt reports whether the connection died.
+// cutAt reports whether the connection failed.
 func cutAt(t *testing.T, gathers bool, k int64) bool {
 	var budget atomic.Int64
 	budget.Store(k)
 	near, far := net.Pipe()
-	one, other := plain{mortal{near, &budget}}, plain{mortal{far, &budget}}
+	one, other := plain{failingConn{near, &budget}}, plain{failingConn{far, &budget}}
 	a, b := pair(t, one, other, true)
 	if gathers {
 		a, b = pair(t, gathering{one}, gathering{other}, true)
@@ -127,7 +126,7 @@ func cutAt(t *testing.T, gathers bool, k int64) bool {
 		}
 	}
 	for i, outcome := range outcomes {
-		if err := patience.Finish(t, outcome); err == nil && dsts[i] != nil {
+		if err := testwait.Finish(t, outcome); err == nil && dsts[i] != nil {
 			wantBytes(t, numbered(9), dsts[i])
 		}
 	}

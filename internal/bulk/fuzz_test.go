@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// FuzzReader receives arbitrary bytes for two transfers. What it makes of them
-// is compared with a decoder that has all bytes before it.
+// FuzzReader receives arbitrary bytes for two transfers, and compares the outcome with that of a
+// decoder that has all bytes at once.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(chunk(0, 1, numbered(10), 0, true))
@@ -30,12 +30,12 @@ func FuzzReader(f *testing.F) {
 		ch := e.Lane(0)
 		dst := map[uint64][]byte{1: make([]byte, 10), 2: make([]byte, 20)}
 		outcomes := map[uint64]<-chan error{1: recv(ch, 1, dst[1]), 2: recv(ch, 2, dst[2])}
-		written := patience.Start(func() error { _, err := far.Write(data); far.Close(); return err })
+		written := testwait.Start(func() error { _, err := far.Write(data); far.Close(); return err })
 		require.Error(t, e.wantBroken(t))
 		require.NoError(t, e.Close(nil))
-		_ = patience.Finish(t, written)
+		_ = testwait.Finish(t, written)
 		for id, want := range decode(data, map[uint64]int{1: 10, 2: 20}) {
-			err := patience.Finish(t, outcomes[id])
+			err := testwait.Finish(t, outcomes[id])
 			require.Equal(t, want != nil, err == nil)
 			if want != nil {
 				require.Equal(t, want, dst[id])
@@ -44,7 +44,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// decode returns what transfers of these sizes receive; nil is a failure.
+// decode returns the bytes that transfers of these sizes receive; nil means that the transfer fails.
 func decode(data []byte, sizes map[uint64]int) map[uint64][]byte {
 	parts, over := map[uint64][]byte{}, map[uint64][]byte{}
 	for id := range sizes {

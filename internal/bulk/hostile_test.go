@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 // broken returns p with the byte at i replaced; i counts from the end where it is
@@ -25,8 +25,8 @@ func broken(p []byte, i int, b byte) []byte {
 	return p
 }
 
-// What a peer must not send ends the connection, and every transfer, with an
-// error that says so.
+// Bytes that violate the protocol end the connection and every transfer, with an error that names the
+// violation.
 func TestHostileBytes(t *testing.T) {
 	good := chunk(0, 1, numbered(10), 0, true)
 	unsummed := chunk(0, 1, numbered(10), 0, false)
@@ -44,7 +44,7 @@ func TestHostileBytes(t *testing.T) {
 		{"unknown status", broken(good, -8, 2), channel.ErrProtocol, "status"},
 		{"one byte too many", chunk(0, 1, numbered(11), 0, false), channel.ErrProtocol, "sends 11 bytes where 10"},
 		{"too many in the second chunk", append(chunk(0, 1, numbered(9), 0, false), chunk(0, 1, numbered(2), 0, false)...), channel.ErrProtocol, "sends 11 bytes where 10"},
-		{"not asked for", chunk(0, 2, numbered(10), 0, false), channel.ErrProtocol, "nobody asked for"},
+		{"not asked for", chunk(0, 2, numbered(10), 0, false), channel.ErrProtocol, "before its READY"},
 		{"other bytes", broken(good, 20, 0), bulk.ErrChecksum, "CHUNK"},
 		{"other checksum", broken(good, -1, good[len(good)-1]+1), bulk.ErrChecksum, "CHUNK"},
 		{"checksum without the flag", broken(unsummed, -1, 1), channel.ErrProtocol, "crc"},
@@ -67,78 +67,77 @@ func TestHostileBytes(t *testing.T) {
 			require.ErrorIs(t, got, c.want)
 			require.ErrorContains(t, got, c.says)
 			for _, outcome := range []<-chan error{waiting, held, sending} {
-				require.ErrorIs(t, patience.Finish(t, outcome), c.want)
+				require.ErrorIs(t, testwait.Finish(t, outcome), c.want)
 			}
 		})
 	}
 }
 
-// A transfer that the peer gave up fails alone.
-func TestVoidChunk(t *testing.T) {
+// Only the transfer that the peer aborted fails.
+func TestDiscardedChunk(t *testing.T) {
 	near, far := net.Pipe()
 	e, peer := newEnd(t, plain{near}, bulk.Config{}), raw{t, plain{far}}
 	ch := e.Lane(0)
 	outcome, other := recv(ch, 1, make([]byte, 20)), recv(ch, 2, make([]byte, 5))
 	peer.write(chunk(0, 1, numbered(10), 0, false))
 	voided := chunk(0, 1, numbered(10), 1, true)
-	peer.write(broken(voided, 20, 0)) // the sum of bytes that have no meaning has none
-	err := patience.Finish(t, outcome)
+	peer.write(broken(voided, 20, 0)) // the checksum of a discarded chunk is ignored
+	err := testwait.Finish(t, outcome)
 	require.ErrorIs(t, err, channel.ErrAborted)
 	require.Equal(t, "channel bulk to worker1: peer gave up the transfer", err.Error())
 	peer.write(chunk(0, 2, []byte("hello"), 0, false))
-	require.NoError(t, patience.Finish(t, other))
+	require.NoError(t, testwait.Finish(t, other))
 	require.Empty(t, e.broken)
 }
 
-// Chunks and READYs for what is over, or never was, are thrown away, and leave
-// no trace in memory.
+// Chunks and READYs of unknown or completed transfers are dropped, and take no memory.
 func TestUnknownTransfers(t *testing.T) {
 	near, far := tcp(t)
 	e, peer := newEnd(t, near, bulk.Config{}), raw{t, far}
 	ch := e.Lane(7)
 	over := recv(ch, 1, make([]byte, 5))
 	peer.write(chunk(7, 1, []byte("hello"), 0, false))
-	require.NoError(t, patience.Finish(t, over))
+	require.NoError(t, testwait.Finish(t, over))
 	last := recv(ch, 2, make([]byte, 5))
 	stray := chunk(7, 1, make([]byte, 1<<20), 0, true)
-	stray[len(stray)-1]++ // nor does anybody add up what is thrown away
+	stray[len(stray)-1]++ // no checksum is computed of dropped bytes
 
 	before := allocated()
 	for range 64 {
 		peer.write(stray)
 	}
 	for i := range uint64(10_000) {
-		e.TakeReady(uint16(i), i)
-		e.TakeReady(7, math.MaxUint64-i)
+		e.HandleReady(uint16(i), i)
+		e.HandleReady(7, math.MaxUint64-i)
 	}
 	peer.write(chunk(7, 2, []byte("hello"), 0, false))
-	require.NoError(t, patience.Finish(t, last))
+	require.NoError(t, testwait.Finish(t, last))
 	require.Less(t, allocated()-before, uint64(1<<20))
 	require.Empty(t, e.broken)
 }
 
-// allocated counts all bytes that this process ever allocated.
+// allocated returns the number of bytes that this process has allocated in all.
 func allocated() uint64 {
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)
 	return s.TotalAlloc
 }
 
-// A READY that is repeated does not make a transfer take two turns.
+// A repeated READY does not give a transfer two turns.
 func TestRepeatedReady(t *testing.T) {
 	near, far := net.Pipe()
 	e, peer := newEnd(t, plain{near}, bulk.Config{}), raw{t, plain{far}}
 	ch := e.Lane(0)
 	first, second := send(ch, 1, []byte("hello")), send(ch, 2, []byte("world"))
 	for range 3 {
-		e.TakeReady(0, 1)
+		e.HandleReady(0, 1)
 	}
 	require.Equal(t, chunk(0, 1, []byte("hello"), 0, false), peer.read(29))
-	require.NoError(t, patience.Finish(t, first))
-	e.TakeReady(0, 1)
-	e.TakeReady(0, 2)
+	require.NoError(t, testwait.Finish(t, first))
+	e.HandleReady(0, 1)
+	e.HandleReady(0, 2)
 	require.Equal(t, chunk(0, 2, []byte("world"), 0, false), peer.read(29))
-	require.NoError(t, patience.Finish(t, second))
+	require.NoError(t, testwait.Finish(t, second))
 	require.NoError(t, e.Close(nil))
 	_, err := far.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)

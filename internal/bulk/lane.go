@@ -8,12 +8,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 )
 
-// lane is a channel. Its fields are guarded by Mover.mu.
+// lane is one channel of a Mover. Its fields are guarded by Mover.mu.
 type lane struct {
 	m       *Mover
 	number  uint16
-	running int   // calls of done to come, or under way
-	closed  error // the cause
+	running int   // transfers whose done function has not returned
+	closed  error // the cause of Close, nil before
 }
 
 func (l *lane) Send(id uint64, src device.Buffer, done func(error)) {
@@ -26,42 +26,44 @@ func (l *lane) Recv(id uint64, dst device.Buffer, done func(error)) {
 	}
 }
 
-// begin makes a job, and reports whether its memory can be used already. If not
-// it will be proceeded with when it can.
-func (l *lane) begin(s *side, id uint64, buf device.Buffer, done func(error)) (ordered bool) {
-	t, fault := transfer.New(l.m.life.Context(), id, buf, done)
-	j := &job{Transfer: t, lane: l}
+// begin adds a transfer to direction s, and reports whether it has begun and its memory is ready; for
+// a Recv the caller must then send READY. If the memory is not ready, a goroutine waits for it and
+// does the same. A transfer that is invalid or empty completes on another goroutine.
+func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error)) (memoryReady bool) {
+	t, fault := transfer.New(l.m.lifecycle.Context(), id, buf, done)
+	op := &transferOp{Transfer: t, lane: l}
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	l.running++
-	if err := l.refuse(s, j, fault); err != nil || buf.Len() == 0 {
-		j.GiveUp()
-		l.m.later(j, err)
+	if err := l.checkBegin(s, op, fault); err != nil || buf.Len() == 0 {
+		op.CancelWait()
+		l.m.completeAsync(op, err)
 		return false
 	}
-	s.add(j)
-	j.ordered = j.Ready()
-	if !j.ordered {
-		l.m.life.Go(func() { l.m.order(s, j) })
+	s.add(op)
+	op.memoryReady = op.Ready()
+	if !op.memoryReady {
+		l.m.lifecycle.Go(func() { l.m.waitReady(s, op) })
 	} else if s == &l.m.in {
 		l.m.open()
 	}
-	return j.ordered
+	return op.memoryReady
 }
 
-// refuse says why j cannot take place.
-func (l *lane) refuse(s *side, j *job, fault error) error {
+// checkBegin returns why op cannot begin in direction s, or nil. fault is the error of transfer.New
+// for op. The caller holds Mover.mu.
+func (l *lane) checkBegin(s *direction, op *transferOp, fault error) error {
 	switch {
 	case l.closed != nil:
 		return l.closed
 	case l.m.ended:
-		return l.m.life.Err()
-	case !j.Buf.IsHost():
-		return l.m.explain(device.ErrMemory)
+		return l.m.lifecycle.Err()
+	case !op.Buf.IsHost():
+		return l.m.wrapError(device.ErrMemory)
 	case fault != nil:
-		return l.m.explain(fault)
-	case s.jobs[j.label()] != nil:
-		return l.m.explain(ErrBusy)
+		return l.m.wrapError(fault)
+	case s.ops[op.key()] != nil:
+		return l.m.wrapError(ErrBusy)
 	}
 	return nil
 }
@@ -70,29 +72,30 @@ func (l *lane) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	for _, s := range []*side{&l.m.out, &l.m.in} {
-		if j := s.jobs[label{l.number, id}]; j != nil && l.m.giveUp(s, j, cause) {
-			l.m.later(j, cause)
+	for _, s := range []*direction{&l.m.out, &l.m.in} {
+		if op := s.ops[transferKey{l.number, id}]; op != nil && l.m.cancel(s, op, cause) {
+			l.m.completeAsync(op, cause)
 		}
 	}
 }
 
 func (l *lane) Close(cause error) error {
-	for _, j := range l.end(cmp.Or(cause, channel.ErrClosed)) {
-		l.m.finish(j, cmp.Or(cause, channel.ErrClosed))
+	for _, op := range l.end(cmp.Or(cause, channel.ErrClosed)) {
+		l.m.complete(op, cmp.Or(cause, channel.ErrClosed))
 	}
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	for l.running > 0 {
-		l.m.settled.Wait()
+		l.m.completed.Wait()
 	}
 	return nil
 }
 
-// end lets nothing begin any more and returns the jobs that are to be finished.
-func (l *lane) end(cause error) []*job {
+// end prevents further transfers, cancels all others because of cause, and returns those that the
+// caller must complete; the reader or the writer is using the memory of the others and completes them.
+func (l *lane) end(cause error) []*transferOp {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	l.closed = cmp.Or(l.closed, cause)
-	return l.m.giveUpAll(l, cause)
+	return l.m.cancelAll(l, cause)
 }

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) {

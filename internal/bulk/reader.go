@@ -8,32 +8,33 @@ import (
 	"net"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// readAhead is the size of the read buffer. A trailer and the next header come
-// with one system call, and at most as many bytes of a chunk are copied; the
-// others go past it to where they belong.
+// readAhead is the size of the read buffer. One system call reads a trailer and the next header, and at
+// most this many bytes of a chunk, which are then copied; all others are read directly to their
+// destination.
 const readAhead = 512
 
-// reader is what belongs to the goroutine that reads chunks.
+// reader is the state of the goroutine that reads chunks.
 type reader struct {
 	m        *Mover
 	src      *bufio.Reader
 	segments [][]byte
-	sum      uint32 // of the chunk so far
+	sum      uint32 // CRC32C of the chunk up to here
 }
 
 func newReader(m *Mover, stream transport.Stream) *reader {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.in.deadline = stream.SetReadDeadline
+	m.in.setDeadline = stream.SetReadDeadline
 	return &reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}
 }
 
-// run reads chunk after chunk until that fails.
+// run reads chunks until that fails, and returns the error: io.EOF if the peer ended the stream
+// between two chunks.
 func (r *reader) run() error {
 	for {
 		if err := r.chunk(); err != nil {
@@ -42,88 +43,94 @@ func (r *reader) run() error {
 	}
 }
 
+// chunk reads one chunk into the memory of its transfer, and completes the transfer after its last
+// byte. If there is no such transfer the bytes are dropped; if the peer discarded the chunk its
+// transfer fails. The error ends the Mover.
 func (r *reader) chunk() error {
 	h, err := r.header()
 	if err != nil {
 		return err
 	}
-	j, err := r.m.claim(h)
+	op, err := r.m.claim(h)
 	if err != nil {
 		return err
 	}
 	filled := 0
-	if j != nil {
-		if filled, err = r.fill(j, h); err != nil {
-			return early(err)
+	if op != nil {
+		if filled, err = r.readBody(op, h); err != nil {
+			return unexpectedEOF(err)
 		}
 	}
 	if _, err := io.CopyN(io.Discard, r.src, int64(h.Length-filled)); err != nil {
-		return early(err)
+		return unexpectedEOF(err)
 	}
 	t, err := r.trailer()
 	if err != nil || filled < h.Length {
 		return err
 	}
-	if t.Void {
-		r.m.voided(j)
+	if t.Discarded {
+		r.m.peerAborted(op)
 		return nil
 	}
 	if err := t.Check(h, r.sum); err != nil {
 		return err
 	}
-	r.m.arrived(j, h.Length)
+	r.m.received(op, h.Length)
 	return nil
 }
 
-// header reads the next header. Its error is io.EOF only where there was none.
+// header reads and decodes the next chunk header, and starts the checksum with it. It returns io.EOF
+// only if the stream ends before the header.
 func (r *reader) header() (native.ChunkHeader, error) {
 	p, err := r.src.Peek(native.ChunkHeaderSize)
 	if len(p) > 0 && err != nil {
-		return native.ChunkHeader{}, early(err)
+		return native.ChunkHeader{}, unexpectedEOF(err)
 	}
 	if err != nil {
 		return native.ChunkHeader{}, err
 	}
-	step.Here()
+	failpoint.Here()
 	r.sum = native.Sum(0, p)
 	h, err := native.DecodeChunkHeader(p)
-	_, _ = r.src.Discard(native.ChunkHeaderSize) // they were there
+	_, _ = r.src.Discard(native.ChunkHeaderSize) // buffered by Peek
 	return h, err
 }
 
 func (r *reader) trailer() (native.ChunkTrailer, error) {
 	p, err := r.src.Peek(native.ChunkTrailerSize)
 	if err != nil {
-		return native.ChunkTrailer{}, early(err)
+		return native.ChunkTrailer{}, unexpectedEOF(err)
 	}
-	step.Here()
+	failpoint.Here()
 	t, err := native.DecodeChunkTrailer(p)
 	_, _ = r.src.Discard(native.ChunkTrailerSize)
 	return t, err
 }
 
-// early is the error of an end within a chunk.
-func early(err error) error {
+// unexpectedEOF returns err, or io.ErrUnexpectedEOF instead of io.EOF, which would mean an end between
+// two chunks.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// fill reads the bytes of a chunk into the memory of j, which the reader holds.
-// Fewer than all were read if j was given up.
-func (r *reader) fill(j *job, h native.ChunkHeader) (n int, err error) {
-	r.segments = j.next(h.Length).AppendSegments(r.segments[:0])
+// readBody reads the bytes of chunk h into the memory of op, which must be the active transfer, and
+// returns how many it has read. If op was cancelled meanwhile it completes op, and may return fewer
+// than all without an error; the caller must drop the rest.
+func (r *reader) readBody(op *transferOp, h native.ChunkHeader) (n int, err error) {
+	r.segments = op.next(h.Length).AppendSegments(r.segments[:0])
 	for _, p := range r.segments {
-		k, fault := r.full(p, h.CRC)
+		k, fault := r.readFull(p, h.CRC)
 		n += k
 		if err = fault; err != nil {
 			break
 		}
 	}
 	clear(r.segments)
-	if cause := r.m.letGo(&r.m.in); cause != nil {
-		r.m.finish(j, cause)
+	if cause := r.m.releaseActive(&r.m.in); cause != nil {
+		r.m.complete(op, cause)
 		if interrupted(err) {
 			err = nil
 		}
@@ -131,11 +138,12 @@ func (r *reader) fill(j *job, h native.ChunkHeader) (n int, err error) {
 	return n, err
 }
 
-// full reads all of p, and sums up while the bytes are in the cache.
-func (r *reader) full(p []byte, sum bool) (n int, err error) {
+// readFull reads until p is full or a read fails, and returns the number of bytes read. If sum is set
+// it updates r.sum while the bytes are in the cache.
+func (r *reader) readFull(p []byte, sum bool) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
-		step.Here()
+		failpoint.Here()
 		k, err = r.src.Read(p[n:])
 		if sum {
 			r.sum = native.Sum(r.sum, p[n:n+k])
@@ -149,47 +157,49 @@ func (r *reader) full(p []byte, sum bool) (n int, err error) {
 	return n, err
 }
 
-// interrupted reports whether err is due to a deadline.
+// interrupted reports whether err means that a deadline has interrupted the system call.
 func interrupted(err error) bool {
 	late, ok := errors.AsType[net.Error](err)
 	return ok && late.Timeout()
 }
 
-// claim makes the job for which the chunk is the held one; nil if the chunk is
-// for none, because it was given up.
-func (m *Mover) claim(h native.ChunkHeader) (*job, error) {
+// claim makes the transfer of chunk h the active one and returns it: the reader may use its memory
+// until releaseActive. It returns nil if there is no such transfer, because it was cancelled. The
+// error matches channel.ErrProtocol: the chunk came before READY or is too long.
+func (m *Mover) claim(h native.ChunkHeader) (*transferOp, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	j := m.in.jobs[labelOf(h)]
-	if j == nil {
+	op := m.in.ops[transferKey{h.Lane, h.ID}]
+	if op == nil {
 		return nil, nil
 	}
-	if !j.ordered {
-		return nil, fmt.Errorf("%w: bytes of transfer %d of lane %d, which nobody asked for", channel.ErrProtocol, h.ID, h.Lane)
+	if !op.memoryReady {
+		return nil, fmt.Errorf("%w: bytes of transfer %d of lane %d before its READY", channel.ErrProtocol, h.ID, h.Lane)
 	}
-	if got := j.moved + h.Length; got > j.Buf.Len() {
-		return nil, &channel.LengthError{Want: int64(j.Buf.Len()), Got: int64(got)}
+	if got := op.moved + h.Length; got > op.Buf.Len() {
+		return nil, &channel.LengthError{Want: int64(op.Buf.Len()), Got: int64(got)}
 	}
-	m.in.held = j
-	return j, nil
+	m.in.active = op
+	return op, nil
 }
 
-// arrived notes that n more bytes of j have.
-func (m *Mover) arrived(j *job, n int) {
+// received records that the next n bytes of op have been received, and completes op if these were its
+// last. It does nothing if op was cancelled.
+func (m *Mover) received(op *transferOp, n int) {
 	m.mu.Lock()
-	all := m.moved(&m.in, j, n)
+	all := m.advance(&m.in, op, n)
 	m.mu.Unlock()
 	if all {
-		m.finish(j, nil)
+		m.complete(op, nil)
 	}
 }
 
-// voided ends j, which the peer gave up.
-func (m *Mover) voided(j *job) {
+// peerAborted completes op with an error that matches channel.ErrAborted, unless op was cancelled.
+func (m *Mover) peerAborted(op *transferOp) {
 	m.mu.Lock()
-	alive := m.in.remove(j)
+	alive := m.in.remove(op)
 	m.mu.Unlock()
 	if alive {
-		m.finish(j, m.explain(channel.ErrAborted))
+		m.complete(op, m.wrapError(channel.ErrAborted))
 	}
 }

@@ -1,21 +1,22 @@
 package compress
 
 import (
+	"encoding/binary"
 	"sync"
 
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 )
 
-// Coders are the encoders and decoders that many share, of a bounded number.
-// All methods may be called concurrently.
+// Coders is a bounded set of encoders and decoders that messages share. All methods may be called
+// concurrently.
 type Coders struct {
-	free  chan *coder // nil stands for one that has not been made yet
+	free  chan *coder // nil stands for a coder that has not been created yet
 	slabs sync.Pool
 }
 
-// New returns Coders for n calls at a time; further ones wait for the block
-// that another is at. They take some MiB each, from their first use on.
+// New returns Coders for n concurrent calls, n at least 1; further calls wait for one to finish a
+// block. Each coder takes some MiB from its first use on.
 func New(n int) *Coders {
 	c := &Coders{free: make(chan *coder, n)}
 	for range n {
@@ -25,8 +26,9 @@ func New(n int) *Coders {
 	return c
 }
 
-// use runs f with a coder that nobody else has.
-func (c *Coders) use(f func(*coder) error) error {
+// withCoder calls f with a coder that no other call uses, and returns its error. It blocks while all
+// coders are in use. f must not retain the coder or its buffers.
+func (c *Coders) withCoder(f func(*coder) error) error {
 	k := <-c.free
 	if k == nil {
 		k = &coder{coded: make([]byte, 0, s2.MaxEncodedLen(BlockSize)+s2Tail)}
@@ -35,15 +37,16 @@ func (c *Coders) use(f func(*coder) error) error {
 	return f(k)
 }
 
-// coder encodes or decodes one block at a time.
+// coder encodes or decodes one block at a time. It is not safe for concurrent use.
 type coder struct {
-	coded   []byte          // what has been encoded, or moved aside to be decoded
-	plain   [BlockSize]byte // a block of memory that lies in pieces
-	encoder *zstd.Encoder   // made when first needed, like decoder
+	coded   []byte          // an encoded block: the output of encode, or a copy of input for decode
+	plain   [BlockSize]byte // a block, if its memory is not contiguous
+	encoder *zstd.Encoder   // created on first use, like decoder
 	decoder *zstd.Decoder
 }
 
-// encode compresses src. The result is valid until the next call.
+// encode compresses src, at most BlockSize bytes, with codec, which must not be None. The result,
+// which may be longer than src, is in memory of k and valid until its next use.
 func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 	if codec == S2 {
 		return encodeS2(k.coded[:cap(k.coded)], src), nil
@@ -58,8 +61,8 @@ func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 	return k.encoder.EncodeAll(src, k.coded[:0]), nil
 }
 
-// newZstd returns an encoder that is fast, and yet looks at what repeats nothing:
-// weights do not, but their exponents are much alike.
+// newZstd returns a fast encoder that entropy-codes literals even if nothing repeats: weights do not
+// repeat, but their exponents are similar.
 func newZstd() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil,
 		zstd.WithEncoderConcurrency(1),
@@ -68,11 +71,12 @@ func newZstd() (*zstd.Encoder, error) {
 		zstd.WithSingleSegment(true),
 		zstd.WithWindowSize(BlockSize),
 		zstd.WithLowerEncoderMem(true),
-		zstd.WithEncoderCRC(false), // the frames of the dialect have one, where it is wanted
+		zstd.WithEncoderCRC(false), // the frames of the dialect have one if requested
 	)
 }
 
-// decode decompresses src into dst, which it fills. The two do not overlap.
+// decode decompresses src, one block, into dst, which it must fill exactly. The two must not overlap.
+// The error matches ErrCorrupt.
 func (k *coder) decode(codec Codec, dst, src []byte) error {
 	n := len(dst)
 	dst = dst[:n:n]
@@ -105,4 +109,30 @@ func (k *coder) decodeZstd(dst, src []byte) ([]byte, error) {
 		k.decoder = d
 	}
 	return k.decoder.DecodeAll(src, dst)
+}
+
+// The decoder of S2 copies repeated data eight bytes at a time, but byte by byte if fewer than ten
+// bytes of the block follow. A block that repeats itself to its end, such as zeros, is one such copy.
+// Therefore the end of a block is encoded as a literal, which any decoder accepts.
+const (
+	s2Tail     = 16
+	s2TailFrom = 4 << 10 // minimum size of a block whose end is a literal
+	s2Literal  = (s2Tail - 1) << 2
+)
+
+// encodeS2 compresses src as one block of S2 and returns it. The result is in dst, which must have a
+// capacity of s2Tail bytes more than s2.MaxEncodedLen(len(src)).
+func encodeS2(dst, src []byte) []byte {
+	head, tail := src, src[len(src):]
+	if len(src) >= s2TailFrom {
+		head, tail = src[:len(src)-s2Tail], src[len(src)-s2Tail:]
+	}
+	var before, after [binary.MaxVarintLen32]byte
+	was, is := binary.PutUvarint(before[:], uint64(len(head))), binary.PutUvarint(after[:], uint64(len(src)))
+	if was != is || len(tail) == 0 {
+		return s2.Encode(dst, src)
+	}
+	out := s2.Encode(dst, head)
+	copy(out, after[:is]) // a block begins with its decoded length
+	return append(append(out, s2Literal), tail...)
 }

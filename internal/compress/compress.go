@@ -1,21 +1,19 @@
-// Package compress is the compressed form in which the parts of a message may
-// travel in the native dialect. docs/wire.md describes it:
+// Package compress implements the compressed form in which the parts of a message may be sent in the
+// native dialect. docs/wire.md specifies it:
 //
 //	length of block 0, of block 1, ...   4 bytes each, little-endian
 //	block 0, block 1, ...
 //
-// A block stands for [BlockSize] bytes of the part, the last one for what is
-// left. One whose length is that of the bytes it stands for is those bytes;
-// a shorter one was compressed, each on its own. The form is always shorter
-// than the part.
+// A block represents [BlockSize] bytes of the part, the last one the remaining bytes. A block that has
+// the length of the bytes that it represents is a copy of these bytes; a shorter one is compressed,
+// independently of the others. The compressed form is always shorter than the part.
 //
-// Since no block is longer than what it stands for, the form can be received
-// into the end of the memory that the part is going to, and decoded there from
-// the front: what is written never reaches what has not been read. So a receiver
-// needs no memory of the size of a part beside the one that it was given.
+// Since no block is longer than the bytes that it represents, the compressed form can be received into
+// the end of the part's destination memory, and decompressed there from the front without overwriting
+// input that has not been read. A receiver therefore needs no additional memory of the size of a part.
 //
-// [Coders] are the encoders and decoders of a context; a [Packing] holds what
-// has been compressed of one message.
+// [Coders] are the encoders and decoders of a context; a [Compressor] holds the compressed bytes of one
+// message.
 package compress
 
 import (
@@ -23,18 +21,18 @@ import (
 	"fmt"
 )
 
-// BlockSize is the number of bytes that a block stands for. It fits the cache
-// of a core, and is how much is done between two looks at whether to give up.
+// BlockSize is the number of bytes that a block represents. It fits into the cache of a core, and is
+// the amount of work between two checks for cancellation.
 const BlockSize = 256 << 10
 
 // entrySize is the size in bytes of the length of a block.
 const entrySize = 4
 
-// Codec says how blocks were compressed. The values are those on the wire.
+// Codec is the format in which blocks are compressed. The values are those on the wire.
 type Codec byte
 
 const (
-	// None: the part travels as it is.
+	// None: the part is sent uncompressed.
 	None Codec = iota
 	// S2 is the block format of S2, an extension of Snappy.
 	S2
@@ -60,13 +58,12 @@ func (c Codec) String() string {
 	}
 }
 
-// ErrCorrupt matches errors about bytes that are no compressed form of what they
-// are said to be.
+// ErrCorrupt matches errors about bytes that are not a valid compressed form of the part.
 var ErrCorrupt = errors.New("compressed bytes are corrupt")
 
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// blocks is the number of blocks of a part of n bytes.
+// blocks returns the number of blocks that represent a part of n bytes.
 func blocks(n int) int { return n/BlockSize + min(1, n%BlockSize) }

@@ -11,11 +11,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// What is packed is unpacked, next to the form and upon it, however the memory
-// of either end is cut.
+// Decompression, separately and in place, restores what was compressed, for any pieces of memory at
+// both ends.
 func TestRoundTrip(t *testing.T) {
 	c := New(2)
 	for name, content := range contents {
@@ -23,11 +23,11 @@ func TestRoundTrip(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", codec), func(t *testing.T) {
 				for _, n := range sizes {
 					data := content(n)
-					form := pack(t, c, codec, [][]byte{data})
-					require.True(t, bytes.Equal(form, pack(t, c, codec, cuts(data)["three pieces"])))
-					if form != nil {
-						require.Less(t, len(form), n)
-						requireUnpacked(t, c, codec, data, form)
+					compressed := compressParts(t, c, codec, [][]byte{data})
+					require.True(t, bytes.Equal(compressed, compressParts(t, c, codec, cuts(data)["three pieces"])))
+					if compressed != nil {
+						require.Less(t, len(compressed), n)
+						requireUnpacked(t, c, codec, data, compressed)
 					}
 				}
 			})
@@ -35,16 +35,16 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-func requireUnpacked(t *testing.T, c *Coders, codec Codec, data, form []byte) {
+func requireUnpacked(t *testing.T, c *Coders, codec Codec, data, compressed []byte) {
 	t.Helper()
-	memory := make([]byte, len(data)+1) // the last byte is somebody else's
+	memory := make([]byte, len(data)+1) // the last byte does not belong to the part
 	for cut, dst := range cuts(memory[:len(data):len(data)]) {
 		clear(memory)
-		require.NoError(t, c.Unpack(codec, dst, bytes.Clone(form), always), cut)
+		require.NoError(t, c.Decompress(codec, dst, bytes.Clone(compressed), always), cut)
 		requireSame(t, data, memory, cut)
 		clear(memory)
-		copy(memory[len(data)-len(form):], form)
-		require.NoError(t, c.UnpackInPlace(codec, dst, len(form), always), cut)
+		copy(memory[len(data)-len(compressed):], compressed)
+		require.NoError(t, c.DecompressInPlace(codec, dst, len(compressed), always), cut)
 		requireSame(t, data, memory, cut)
 	}
 }
@@ -55,35 +55,35 @@ func requireSame(t *testing.T, data, memory []byte, cut string) {
 	require.Zero(t, memory[len(data)], "nothing is written behind the part")
 }
 
-// What is known of the data shows in its form.
+// The size of the compressed form corresponds to the kind of data.
 func TestGain(t *testing.T) {
 	c := New(1)
 	const n = 4 * BlockSize
 	for _, codec := range bothCodecs {
-		require.Nil(t, pack(t, c, codec, [][]byte{random(n)}), "nothing can be gained")
-		require.Nil(t, pack(t, c, codec, [][]byte{{1, 2, 3}}))
-		require.Less(t, len(pack(t, c, codec, [][]byte{make([]byte, n)})), n/100)
-		half := len(pack(t, c, codec, [][]byte{contents["every other block"](n)}))
+		require.Nil(t, compressParts(t, c, codec, [][]byte{random(n)}), "nothing can be gained")
+		require.Nil(t, compressParts(t, c, codec, [][]byte{{1, 2, 3}}))
+		require.Less(t, len(compressParts(t, c, codec, [][]byte{make([]byte, n)})), n/100)
+		half := len(compressParts(t, c, codec, [][]byte{contents["every other block"](n)}))
 		require.Greater(t, half, n/2)
 		require.Less(t, half, n/2+n/100)
 	}
 	for _, content := range []func(int) []byte{weights, normals} {
-		require.NotNil(t, pack(t, c, Zstd, [][]byte{content(30_000)}), "weights gain")
-		require.Nil(t, pack(t, c, S2, [][]byte{content(30_000)}), "but not by repeating themselves")
+		require.NotNil(t, compressParts(t, c, Zstd, [][]byte{content(30_000)}), "weights gain")
+		require.Nil(t, compressParts(t, c, S2, [][]byte{content(30_000)}), "but not by repeating themselves")
 	}
 }
 
-// Blocks that gain nothing are sent from where they lie, and take no memory.
+// Incompressible blocks are not copied, and take no memory.
 func TestIncompressibleBlocksStayWhereTheyAre(t *testing.T) {
 	c := New(1)
 	data := random(4 * BlockSize)
 	clear(data[:BlockSize])
-	p := c.NewPacking()
+	p := c.NewCompressor()
 	defer p.Release()
-	form, err := p.Add(S2, [][]byte{data}, always)
+	compressed, err := p.Add(S2, [][]byte{data}, always)
 	require.NoError(t, err)
-	require.Len(t, form, 5, "lengths, a block of zeros, three others")
-	require.Same(t, &data[BlockSize], &form[2][0])
+	require.Len(t, compressed, 5, "lengths, a block of zeros, three others")
+	require.Same(t, &data[BlockSize], &compressed[2][0])
 	require.Equal(t, slabSize, p.Bytes())
 
 	for range 100 {
@@ -96,28 +96,28 @@ func TestIncompressibleBlocksStayWhereTheyAre(t *testing.T) {
 // Many small parts share slabs.
 func TestSmallPartsShareMemory(t *testing.T) {
 	c := New(1)
-	p := c.NewPacking()
+	p := c.NewCompressor()
 	defer p.Release()
 	part := contents["text"](4096)
 	total := 0
 	var forms [][]byte
 	for range 2000 {
-		form, err := p.Add(S2, [][]byte{part}, always)
+		compressed, err := p.Add(S2, [][]byte{part}, always)
 		require.NoError(t, err)
-		require.NotNil(t, form)
-		forms = append(forms, bytes.Join(form, nil))
+		require.NotNil(t, compressed)
+		forms = append(forms, bytes.Join(compressed, nil))
 		total += len(forms[0])
 	}
 	require.LessOrEqual(t, p.Bytes(), total+slabSize)
-	for _, form := range forms {
-		requireUnpacked(t, c, S2, part, form)
+	for _, compressed := range forms {
+		requireUnpacked(t, c, S2, part, compressed)
 	}
 }
 
 var errEnough = errors.New("enough")
 
-// enoughAfter gives up at the n-th look.
-func enoughAfter(n int) func() error {
+// cancelAfter returns an error at the n-th check.
+func cancelAfter(n int) func() error {
 	return func() error {
 		if n--; n < 0 {
 			return errEnough
@@ -126,28 +126,28 @@ func enoughAfter(n int) func() error {
 	}
 }
 
-func TestGivingUpBetweenBlocks(t *testing.T) {
+func TestCheckBetweenBlocks(t *testing.T) {
 	c := New(1)
 	data := contents["text"](4 * BlockSize)
 	for _, codec := range bothCodecs {
-		form := pack(t, c, codec, [][]byte{data})
+		compressed := compressParts(t, c, codec, [][]byte{data})
 		for k := range 4 {
-			p := c.NewPacking()
-			_, err := p.Add(codec, [][]byte{data}, enoughAfter(k))
+			p := c.NewCompressor()
+			_, err := p.Add(codec, [][]byte{data}, cancelAfter(k))
 			require.ErrorIs(t, err, errEnough)
 			require.Zero(t, p.Bytes())
 			p.Release()
-			require.ErrorIs(t, c.Unpack(codec, [][]byte{make([]byte, len(data))}, form, enoughAfter(k)), errEnough)
+			require.ErrorIs(t, c.Decompress(codec, [][]byte{make([]byte, len(data))}, compressed, cancelAfter(k)), errEnough)
 		}
-		requireUnpacked(t, c, codec, data, form)
+		requireUnpacked(t, c, codec, data, compressed)
 	}
 }
 
-// More callers than coders wait for each other and all come through.
+// More callers than coders wait for each other, and all complete.
 func TestFewCodersServeMany(t *testing.T) {
 	c := New(2)
 	data := weights(3 * BlockSize)
-	done := patience.Start(func() error {
+	done := testwait.Start(func() error {
 		errs := make(chan error)
 		for i := range 8 {
 			go func() { errs <- there(c, bothCodecs[i%2], data) }()
@@ -158,19 +158,19 @@ func TestFewCodersServeMany(t *testing.T) {
 		}
 		return all
 	})
-	require.NoError(t, patience.Finish(t, done))
+	require.NoError(t, testwait.Finish(t, done))
 	require.Len(t, c.free, 2)
 }
 
 func there(c *Coders, codec Codec, data []byte) error {
-	p := c.NewPacking()
+	p := c.NewCompressor()
 	defer p.Release()
-	form, err := p.Add(codec, [][]byte{data}, always)
-	if err != nil || form == nil {
+	compressed, err := p.Add(codec, [][]byte{data}, always)
+	if err != nil || compressed == nil {
 		return err
 	}
 	dst := make([]byte, len(data))
-	if err := c.Unpack(codec, [][]byte{dst}, bytes.Join(form, nil), always); err != nil {
+	if err := c.Decompress(codec, [][]byte{dst}, bytes.Join(compressed, nil), always); err != nil {
 		return err
 	}
 	if !bytes.Equal(data, dst) {
@@ -179,7 +179,7 @@ func there(c *Coders, codec Codec, data []byte) error {
 	return nil
 }
 
-// hostile are forms that a part of 1000 bytes, or of two blocks, does not have.
+// hostile are invalid compressed forms of a part of 1000 bytes, or of two blocks.
 func hostile(t testing.TB) map[string][]byte {
 	coded := s2.Encode(nil, make([]byte, 1000))
 	long := append(binary.AppendUvarint(nil, 1<<30), coded[2:]...)
@@ -192,38 +192,38 @@ func hostile(t testing.TB) map[string][]byte {
 	return map[string][]byte{
 		"nothing":               {},
 		"half a length":         {1, 0},
-		"no block":              formOf([]uint32{0}),
-		"an empty block":        formOf([]uint32{0}, coded),
-		"a length beyond":       formOf([]uint32{1 << 31}, coded),
-		"a block too long":      formOf([]uint32{1001}, make([]byte, 900)),
-		"bytes left over":       formOf([]uint32{n(coded)}, coded, []byte{0}),
-		"bytes missing":         formOf([]uint32{n(coded)}, coded[1:]),
-		"a longer s2 block":     formOf([]uint32{n(long)}, long),
-		"a shorter s2 block":    formOf([]uint32{n(short)}, short),
-		"garbage":               formOf([]uint32{900}, random(900)),
-		"a bomb":                formOf([]uint32{n(bomb)}, bomb),
-		"two frames, too long":  formOf([]uint32{n(two)}, two),
-		"no shorter than plain": formOf([]uint32{996}, random(996)),
+		"no block":              encodeForm([]uint32{0}),
+		"an empty block":        encodeForm([]uint32{0}, coded),
+		"a length beyond":       encodeForm([]uint32{1 << 31}, coded),
+		"a block too long":      encodeForm([]uint32{1001}, make([]byte, 900)),
+		"bytes left over":       encodeForm([]uint32{n(coded)}, coded, []byte{0}),
+		"bytes missing":         encodeForm([]uint32{n(coded)}, coded[1:]),
+		"a longer s2 block":     encodeForm([]uint32{n(long)}, long),
+		"a shorter s2 block":    encodeForm([]uint32{n(short)}, short),
+		"garbage":               encodeForm([]uint32{900}, random(900)),
+		"a bomb":                encodeForm([]uint32{n(bomb)}, bomb),
+		"two frames, too long":  encodeForm([]uint32{n(two)}, two),
+		"no shorter than plain": encodeForm([]uint32{996}, random(996)),
 	}
 }
 
 func TestHostileForms(t *testing.T) {
 	c := New(1)
-	for name, form := range hostile(t) {
+	for name, compressed := range hostile(t) {
 		for _, codec := range bothCodecs {
 			for _, n := range []int{1000, 2 * BlockSize} {
 				memory := make([]byte, n+1)
-				require.ErrorIs(t, c.Unpack(codec, [][]byte{memory[:n]}, form, always), ErrCorrupt, name)
+				require.ErrorIs(t, c.Decompress(codec, [][]byte{memory[:n]}, compressed, always), ErrCorrupt, name)
 				require.Zero(t, memory[n], name)
-				copy(memory[n-len(form):], form)
-				require.ErrorIs(t, c.UnpackInPlace(codec, [][]byte{memory[:n]}, len(form), always), ErrCorrupt, name)
+				copy(memory[n-len(compressed):], compressed)
+				require.ErrorIs(t, c.DecompressInPlace(codec, [][]byte{memory[:n]}, len(compressed), always), ErrCorrupt, name)
 				require.Zero(t, memory[n], name)
 			}
 		}
 	}
-	require.ErrorIs(t, c.UnpackInPlace(S2, [][]byte{make([]byte, 10)}, 11, always), ErrCorrupt)
+	require.ErrorIs(t, c.DecompressInPlace(S2, [][]byte{make([]byte, 10)}, 11, always), ErrCorrupt)
 	data := contents["text"](1000)
-	requireUnpacked(t, c, Zstd, data, pack(t, c, Zstd, [][]byte{data}))
+	requireUnpacked(t, c, Zstd, data, compressParts(t, c, Zstd, [][]byte{data}))
 }
 
 func TestNamesOfCodecs(t *testing.T) {

@@ -8,47 +8,46 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzUnpack decodes anything: without a panic, without memory beyond what a
-// block takes, and with the same outcome next to the form and upon it.
-func FuzzUnpack(f *testing.F) {
+// FuzzDecompress decompresses arbitrary bytes: without panic, with memory for one block only, and with
+// the same outcome separately and in place.
+func FuzzDecompress(f *testing.F) {
 	c := New(1)
 	for _, codec := range bothCodecs {
 		for _, content := range contents {
-			if form := pack(f, c, codec, [][]byte{content(1000)}); form != nil {
-				f.Add(byte(codec), 1000, form)
+			if compressed := compressParts(f, c, codec, [][]byte{content(1000)}); compressed != nil {
+				f.Add(byte(codec), 1000, compressed)
 			}
 		}
-		for _, form := range hostile(f) {
-			f.Add(byte(codec), 1000, form)
+		for _, compressed := range hostile(f) {
+			f.Add(byte(codec), 1000, compressed)
 		}
-		f.Add(byte(codec), BlockSize+9, pack(f, c, codec, [][]byte{contents["half"](BlockSize + 9)}))
+		f.Add(byte(codec), BlockSize+9, compressParts(f, c, codec, [][]byte{contents["half"](BlockSize + 9)}))
 	}
-	f.Fuzz(func(t *testing.T, codec byte, n int, form []byte) {
+	f.Fuzz(func(t *testing.T, codec byte, n int, compressed []byte) {
 		if n < 0 || n > 2*BlockSize || codec == 0 || !Codec(codec).Known() {
 			return
 		}
-		apart, upon := make([]byte, n+1), make([]byte, n+1)
+		separate, upon := make([]byte, n+1), make([]byte, n+1)
 		var err error
-		bounded(t, 4*BlockSize+4*len(form), func() { err = c.Unpack(Codec(codec), [][]byte{apart[:n]}, form, always) })
-		require.Zero(t, apart[n])
-		if len(form) > n {
+		bounded(t, 4*BlockSize+4*len(compressed), func() { err = c.Decompress(Codec(codec), [][]byte{separate[:n]}, compressed, always) })
+		require.Zero(t, separate[n])
+		if len(compressed) > n {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
-		copy(upon[n-len(form):], form)
-		again := c.UnpackInPlace(Codec(codec), [][]byte{upon[:n/2], upon[n/2 : n]}, len(form), always)
+		copy(upon[n-len(compressed):], compressed)
+		again := c.DecompressInPlace(Codec(codec), [][]byte{upon[:n/2], upon[n/2 : n]}, len(compressed), always)
 		require.Equal(t, err == nil, again == nil)
 		require.Zero(t, upon[n])
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
-		require.True(t, bytes.Equal(apart, upon))
+		require.True(t, bytes.Equal(separate, upon))
 	})
 }
 
-// bounded runs f and fails if it allocates more than n bytes, and what a decoder
-// takes when it is made.
+// bounded calls f and fails if it allocates more than n bytes plus the size of a decoder.
 func bounded(t *testing.T, n int, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats

@@ -14,10 +14,10 @@ import (
 
 var bothCodecs = []Codec{S2, Zstd}
 
-// sizes are those of parts, around the sizes of blocks and slabs.
+// sizes are sizes of parts, around those of blocks and slabs.
 var sizes = []int{1, 3, 40, 100, 4096, 65_537, BlockSize - 1, BlockSize, BlockSize + 1, 3*BlockSize + 12_345}
 
-// contents are kinds of data, of any size.
+// contents are kinds of data.
 var contents = map[string]func(n int) []byte{
 	"zeros": func(n int) []byte { return make([]byte, n) },
 	"text": func(n int) []byte {
@@ -39,7 +39,7 @@ var contents = map[string]func(n int) []byte{
 	"normals": normals,
 }
 
-// normals are float32 from a normal distribution, as weights are at first.
+// normals returns float32 values of a normal distribution, like initial weights.
 func normals(n int) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	p := make([]byte, 0, n+4)
@@ -55,7 +55,7 @@ func random(n int) []byte {
 	return p
 }
 
-// weights are those of a trained network, again and again where more are asked for.
+// weights returns weights of a trained network, repeated as needed.
 func weights(n int) []byte {
 	file, err := os.ReadFile("../../tensor/safetensors/testdata/digits_split_mlp_final.safetensors")
 	if err != nil {
@@ -66,7 +66,7 @@ func weights(n int) []byte {
 
 func always() error { return nil }
 
-// cuts lays p out in pieces of other sizes.
+// cuts divides p into pieces of various sizes.
 func cuts(p []byte) map[string][][]byte {
 	third := len(p) / 3
 	next := third + min(third, 7)
@@ -77,23 +77,23 @@ func cuts(p []byte) map[string][][]byte {
 }
 
 // pack returns the form of data in one piece, nil if it gains nothing.
-func pack(t testing.TB, c *Coders, codec Codec, segments [][]byte) []byte {
+func compressParts(t testing.TB, c *Coders, codec Codec, segments [][]byte) []byte {
 	t.Helper()
-	p := c.NewPacking()
+	p := c.NewCompressor()
 	defer p.Release()
-	form, err := p.Add(codec, segments, always)
+	compressed, err := p.Add(codec, segments, always)
 	require.NoError(t, err)
-	if form == nil {
+	if compressed == nil {
 		return nil
 	}
-	return bytes.Join(form, nil)
+	return bytes.Join(compressed, nil)
 }
 
-// formOf writes down blocks with the lengths that table says.
-func formOf(table []uint32, blocks ...[]byte) []byte {
-	var form []byte
+// encodeForm encodes blocks with the lengths in table.
+func encodeForm(table []uint32, blocks ...[]byte) []byte {
+	var compressed []byte
 	for _, n := range table {
-		form = binary.LittleEndian.AppendUint32(form, n)
+		compressed = binary.LittleEndian.AppendUint32(compressed, n)
 	}
-	return append(form, bytes.Join(blocks, nil)...)
+	return append(compressed, bytes.Join(blocks, nil)...)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever repeats itself to the end of a block, the last bytes are a literal: see
-// s2Tail. A plain decoder reads the block as any other.
+// Even if a block repeats itself to its end, the last bytes are a literal, see s2Tail. A plain decoder
+// decodes the block.
 func TestEndOfS2BlockIsLiteral(t *testing.T) {
 	for _, n := range []int{s2TailFrom, 1<<14 - 1, 1 << 14, 1<<14 + s2Tail - 1, 1<<14 + s2Tail, BlockSize - 1, BlockSize} {
 		for _, name := range []string{"zeros", "text", "random", "other half"} {
@@ -20,7 +20,7 @@ func TestEndOfS2BlockIsLiteral(t *testing.T) {
 			back, err := s2.Decode(nil, coded)
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(src, back), "%s, %d bytes", name, n)
-			if n < 1<<14 || n >= 1<<14+s2Tail { // else the lengths of both are written differently
+			if n < 1<<14 || n >= 1<<14+s2Tail { // otherwise the encoded lengths of both differ in size
 				tail := append([]byte{s2Literal}, src[n-s2Tail:]...)
 				require.True(t, bytes.HasSuffix(coded, tail), "%s, %d bytes", name, n)
 			}
@@ -28,7 +28,7 @@ func TestEndOfS2BlockIsLiteral(t *testing.T) {
 	}
 }
 
-// What is short is not worth that.
+// A short block has no such literal.
 func TestShortS2BlockIsPlain(t *testing.T) {
 	for _, n := range []int{1, 100, s2TailFrom - 1} {
 		src := make([]byte, n)

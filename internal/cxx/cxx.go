@@ -1,13 +1,13 @@
-// Package cxx compiles C++ programs that stand for the other end of a pipe: the
-// peers that tests talk to and that benchmarks are compared with. A [Program]
-// carries its sources inside the Go program, so that it can be built wherever
-// the machine has the compiler and the library.
+// Package cxx compiles C++ programs that use libtensorpipe: the peers of tests and the programs
+// that benchmarks compare with. The sources of a [Program] are embedded in the Go program, so that
+// it can be built on any machine with the compiler and the library.
 package cxx
 
 import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,30 +18,30 @@ import (
 	"strings"
 )
 
-// flags are what the compiler gets besides the files.
+// flags are the compiler's options.
 var flags = []string{"-std=c++17", "-O2", "-Wall", "-Wextra", "-pthread"}
 
-// Program is a C++ program on libtensorpipe: all .cc files of one folder.
+// Program is a C++ program: all .cc files of one folder.
 type Program struct {
 	Name    string
 	Sources fs.FS
 	Folder  string // within Sources
 }
 
-// Build compiles the program unless that was done before, and returns its path.
-// It is kept in the user's cache under a hash of its sources. Where the machine
-// lacks the compiler or the library the error is a [*MissingError].
+// Build returns the path of the compiled program. It compiles it unless the user's cache has it under
+// the hash of its sources. The error is a [*MissingError] if the machine lacks the compiler or the
+// library, and a [*CompileError] if the sources do not compile.
 func (p Program) Build() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no place to keep %s: %w", p.Name, err)
+		return "", fmt.Errorf("no cache directory for %s: %w", p.Name, err)
 	}
 	dir := filepath.Join(cache, "tensorpipe-interop")
 	program := filepath.Join(dir, p.Name+"-"+p.fingerprint())
 	if _, err := os.Stat(program); err == nil {
 		return program, nil
 	}
-	if err := machineReady(); err != nil {
+	if err := checkToolchain(); err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -50,7 +50,8 @@ func (p Program) Build() (string, error) {
 	return program, p.compile(dir, program)
 }
 
-// fingerprint names a build: the same name means the same program.
+// fingerprint returns a hash of the architecture, the compiler's options and the sources, in
+// hexadecimal.
 func (p Program) fingerprint() string {
 	hash := sha256.New()
 	fmt.Fprintln(hash, runtime.GOARCH, flags)
@@ -65,8 +66,8 @@ func (p Program) fingerprint() string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// machineReady tells what is missing apart from sources that do not compile.
-func machineReady() error {
+// checkToolchain returns a [*MissingError] if the compiler or the library's header is missing.
+func checkToolchain() error {
 	if _, err := exec.LookPath("g++"); err != nil {
 		return &MissingError{"g++ is not installed"}
 	}
@@ -78,8 +79,9 @@ func machineReady() error {
 	return nil
 }
 
-// compile builds in a directory of its own and moves the result into place:
-// other processes may be doing the same.
+// compile compiles the program in a temporary directory below dir and renames the result to the path
+// program, since other processes may build the same program at the same time. The error is a
+// [*CompileError] if the compiler fails.
 func (p Program) compile(dir, program string) error {
 	work, err := os.MkdirTemp(dir, "build-")
 	if err != nil {
@@ -103,3 +105,27 @@ func (p Program) compile(dir, program string) error {
 	}
 	return os.Rename(out, program)
 }
+
+// MissingError reports that the machine lacks the compiler or the library for a C++ program. It
+// matches [errors.ErrUnsupported].
+type MissingError struct{ What string }
+
+func (e *MissingError) Error() string { return "cannot build the C++ peer: " + e.What }
+
+// Is makes the error match [errors.ErrUnsupported].
+func (e *MissingError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// CompileError reports that the compiler failed, and holds its output: the sources have errors, or the
+// library has another version.
+type CompileError struct {
+	Program string
+	Output  string
+	Err     error
+}
+
+func (e *CompileError) Error() string {
+	return "the C++ program " + e.Program + " does not compile: " + e.Err.Error() + "\n" + e.Output
+}
+
+// Unwrap returns the error of the compiler's process.
+func (e *CompileError) Unwrap() error { return e.Err }

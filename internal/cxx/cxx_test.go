@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -31,19 +31,19 @@ func TestMachineWithoutCompiler(t *testing.T) {
 
 func TestFailedBuildLeavesNothing(t *testing.T) {
 	tools, cache := t.TempDir(), t.TempDir()
-	broken := "#!/bin/sh\necho main.cc:1: what is this >&2\nexit 1\n"
+	broken := "#!/bin/sh\necho main.cc:1: syntax error >&2\nexit 1\n"
 	require.NoError(t, os.WriteFile(filepath.Join(tools, "g++"), []byte(broken), 0o700))
 	t.Setenv("PATH", tools)
 	err := program("oops").compile(cache, filepath.Join(cache, "small"))
-	var refused *CompileError
-	require.ErrorAs(t, err, &refused)
-	require.ErrorContains(t, err, "main.cc:1: what is this")
+	var failed *CompileError
+	require.ErrorAs(t, err, &failed)
+	require.ErrorContains(t, err, "main.cc:1: syntax error")
 	left, err := os.ReadDir(cache)
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
 
-// A build is found again by its sources, whatever their size or order.
+// The fingerprint depends on the contents of the sources.
 func TestFingerprint(t *testing.T) {
 	require.Equal(t, program("a").fingerprint(), program("a").fingerprint())
 	require.NotEqual(t, program("a").fingerprint(), program("b").fingerprint())

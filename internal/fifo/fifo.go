@@ -1,31 +1,30 @@
-// Package fifo is a queue in memory that it uses again, so that a steady flow
-// through it allocates nothing.
+// Package fifo implements a queue that reuses its memory, so that a steady flow through it
+// allocates nothing.
 package fifo
 
-// slack is the number of places at the front that may lie empty before the
-// elements move up.
+// slack is the number of elements at the front that may be empty before the others are moved up.
 const slack = 64
 
-// Queue holds elements in the order in which they came. The zero value is
-// empty. It is not safe for concurrent use.
+// Queue holds elements in the order in which they were added. The zero value is empty. It is not
+// safe for concurrent use.
 type Queue[E any] struct {
 	items []E
 	head  int // index of the front
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (q *Queue[E]) Len() int { return len(q.items) - q.head }
 
-// At returns the element i places behind the front, valid until the queue
-// changes. There must be one.
+// At returns a pointer to the element i positions after the front, which must exist. The pointer is
+// valid until the queue changes.
 func (q *Queue[E]) At(i int) *E { return &q.items[q.head+i] }
 
-// Front returns the oldest element. There must be one.
+// Front returns the oldest element, which stays in the queue. The queue must not be empty.
 func (q *Queue[E]) Front() E { return q.items[q.head] }
 
-// Push adds e behind the others.
+// Push adds e as the newest element.
 func (q *Queue[E]) Push(e E) {
-	// Moving up only when more than half is empty makes each element move
+	// Elements are moved up only when more than half is empty, so that each moves
 	// less than once on average.
 	if q.head > slack && 2*q.head > len(q.items) {
 		n := copy(q.items, q.items[q.head:])
@@ -35,7 +34,7 @@ func (q *Queue[E]) Push(e E) {
 	q.items = append(q.items, e)
 }
 
-// Pop takes the oldest element out. There must be one.
+// Pop removes the oldest element and returns it. The queue must not be empty.
 func (q *Queue[E]) Pop() E {
 	var none E
 	e := q.items[q.head]
@@ -47,8 +46,8 @@ func (q *Queue[E]) Pop() E {
 	return e
 }
 
-// Remove takes out the oldest element that match accepts, and reports whether
-// there was one. The others keep their order.
+// Remove removes the oldest element for which match returns true, and reports whether there was
+// one. The others keep their order.
 func (q *Queue[E]) Remove(match func(E) bool) bool {
 	for i := q.head; i < len(q.items); i++ {
 		if match(q.items[i]) {
@@ -62,7 +61,7 @@ func (q *Queue[E]) Remove(match func(E) bool) bool {
 	return false
 }
 
-// Clear takes everything out, in order.
+// Clear removes all elements and returns them in order. The caller owns the slice.
 func (q *Queue[E]) Clear() []E {
 	rest := q.items[q.head:]
 	q.items, q.head = nil, 0

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -57,7 +57,7 @@ func TestSteadyFlowAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// What was taken out is not kept alive.
+// Removed elements are not referenced any more.
 func TestNothingIsKept(t *testing.T) {
 	var q fifo.Queue[*int]
 	for range 3 {

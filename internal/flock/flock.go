@@ -1,3 +1,3 @@
-// Package flock locks files against other processes. A lock belongs to the open
-// file, and ends with it: also where its process is killed.
+// Package flock locks files against other processes. A lock belongs to the open file and ends with
+// it, also when the process is killed.
 package flock

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Try fails: this system has no such locks.
+// Try returns false and errors.ErrUnsupported: this system has no such locks.
 func Try(*os.File, bool) (bool, error) { return false, errors.ErrUnsupported }
 
-// Unlock fails: this system has no such locks.
+// Unlock returns errors.ErrUnsupported: this system has no such locks.
 func Unlock(*os.File) error { return errors.ErrUnsupported }

@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// Try locks f, for this open file alone or together with others that share it
-// too. It returns false where somebody else has a lock that is in the way.
+// Try locks the open file f without blocking, exclusively if alone is set and otherwise together
+// with other open files that share the lock. It reports false and no error if another lock
+// conflicts. The lock ends with Unlock, or when f is closed.
 func Try(f *os.File, alone bool) (bool, error) {
 	how := syscall.LOCK_SH
 	if alone {
@@ -22,10 +23,11 @@ func Try(f *os.File, alone bool) (bool, error) {
 	return err == nil, err
 }
 
-// Unlock ends a lock.
+// Unlock releases the lock of Try. Without a lock it does nothing.
 func Unlock(f *os.File) error { return flock(f, syscall.LOCK_UN) }
 
-// flock keeps f open during the call.
+// flock calls flock(2) for f with the operation how, and keeps f open during the call. The error is
+// an *os.SyscallError, or means that f is closed.
 func flock(f *os.File, how int) error {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package frame is the framing that the byte streams share: the length of a
-// frame as eight little-endian bytes, then that many bytes of body. A frame
-// without a body is the bare length.
+// Package frame implements the framing of byte streams that transports share: the length of a frame
+// as eight little-endian bytes, then that many bytes of body. An empty frame is the length alone.
 package frame
 
 import (
@@ -14,11 +13,10 @@ import (
 // HeaderSize is the number of bytes before each body.
 const HeaderSize = 8
 
-// ErrBad matches errors about frames that break the framing. Package transport
-// re-exports it.
+// ErrBad matches errors about frames that violate the framing. Package transport re-exports it.
 var ErrBad = errors.New("bad frame")
 
-// Size is the number of bytes in parts.
+// Size returns the number of bytes in parts.
 func Size(parts [][]byte) int64 {
 	var n int64
 	for _, p := range parts {
@@ -27,29 +25,29 @@ func Size(parts [][]byte) int64 {
 	return n
 }
 
-// AppendHeader appends the header of a frame with a body of size bytes.
+// AppendHeader appends to dst the header of a frame with a body of size bytes, and returns the
+// extended slice.
 func AppendHeader(dst []byte, size int64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(size))
 }
 
-// Reader takes frames from a stream. It has the contract of a transport's
-// Conn: one goroutine reads, nothing is allocated for a body, and an end
-// within a frame stays one however often it is asked for.
+// Reader reads frames from a stream. One goroutine uses it, and calls Next and Body in turn until
+// each body is read. It allocates nothing for a body. An end of the stream within a frame is
+// returned by every later call.
 type Reader struct {
 	src    io.Reader
 	header [HeaderSize]byte
-	have   int   // bytes of header that came
+	have   int   // bytes of header that were read
 	left   int64 // bytes of the body not yet read
 }
 
-// NewReader returns a Reader of what src yields. Errors of src come back
-// unchanged.
+// NewReader returns a Reader of src. It reads no bytes ahead. Errors of src other than io.EOF are
+// returned unchanged.
 func NewReader(src io.Reader) *Reader { return &Reader{src: src} }
 
-// Next waits for the next frame and returns the length of its body. It returns
-// io.EOF where src ends between two frames, io.ErrUnexpectedEOF where it ends
-// within a header, and an error that matches ErrBad where the last body was
-// not read in full or the length is one that no body can have.
+// Next blocks until the next frame begins and returns the length of its body. It returns io.EOF if
+// src ends between two frames, io.ErrUnexpectedEOF if it ends within a header, and an error that
+// matches ErrBad if the last body was not read completely or the length is invalid.
 func (r *Reader) Next() (int64, error) {
 	if r.left > 0 {
 		return 0, fmt.Errorf("%w: next frame asked for with %d bytes of the last one unread", ErrBad, r.left)
@@ -70,9 +68,9 @@ func (r *Reader) Next() (int64, error) {
 	return r.left, nil
 }
 
-// Body fills dst in order with the next bytes of the body. It returns
-// io.ErrUnexpectedEOF where src ends before that, and an error that matches
-// ErrBad, without reading, where the body has fewer bytes left.
+// Body fills dst in order with the next bytes of the current frame's body. If the body has fewer
+// bytes left it reads nothing and returns an error that matches ErrBad. If src ends before dst is
+// full it returns io.ErrUnexpectedEOF.
 func (r *Reader) Body(dst ...[]byte) error {
 	if want := Size(dst); want > r.left {
 		return fmt.Errorf("%w: %d bytes asked for with %d left of the frame", ErrBad, want, r.left)

@@ -1,102 +1,106 @@
-// Package framed moves transfers as frames of one connection, in order: the k-th
-// frame is the k-th transfer. That is how TensorPipe's channels carry host
-// memory, each over one connection or several.
+// Package framed moves transfers as frames of one connection, in order: the k-th frame is the k-th
+// transfer. TensorPipe's channels send host memory this way, each over one connection or several.
 package framed
 
 import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/step"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// A batch of small transfers shares a write; a larger one has it for itself, so
-// that the sender learns soon that its memory is free.
+// Small transfers are written in batches. A large one is written on its own, so that its sender soon
+// learns that the memory can be reused.
 const (
 	batchFrames = 64
 	batchBytes  = 64 << 10
 )
 
-// voidBytes is the memory through which a frame goes that is thrown away: little, for
-// a channel may have many lines.
-const voidBytes = 32 << 10
+// discardBufferSize is the size of the buffer through which a dropped frame passes. It is small because
+// a channel may have many Movers.
+const discardBufferSize = 32 << 10
 
-// arrivalStep bounds the bytes that arrive before they are reported.
-const arrivalStep = 1 << 20
+// reportInterval is the greatest number of bytes that are received between two calls of arrived.
+const reportInterval = 1 << 20
 
-// Line is one connection. Transfers may be given to it before the connection
-// is: they wait. All of them are over when the life is, and either Run or Drain
-// must be called for that.
-type Line struct {
-	life         *transfer.Life
-	explain      func(error) error
+// Mover moves transfers over one connection, in order. Transfers can be queued before Run is called
+// with the connection. The owner must call Run, or Drain after the end of the Lifecycle, so that all
+// transfers complete.
+type Mover struct {
+	lifecycle    *transfer.Lifecycle
+	wrapError    func(error) error
 	arrived      func(bytes int)
 	conn         transport.Conn
 	sends, recvs *transfer.Queue
 
-	// Scratch of the writer and of the reader.
+	// Reused buffers of the writer and of the reader.
 	frames   []transport.Frame
 	segments [][]byte
 }
 
-// New returns a line within life, which ends when something is wrong with the
-// connection; explain turns that into the error for the pipe. arrived is called as
-// [Fill] does.
-func New(life *transfer.Life, explain func(error) error, arrived func(bytes int)) *Line {
-	return &Line{life: life, explain: explain, arrived: arrived, sends: transfer.NewQueue(), recvs: transfer.NewQueue()}
+// New returns a Mover. Its goroutines are those of lifecycle. If the connection fails it ends
+// lifecycle with the error, wrapped by wrapError. arrived is called as by [Fill].
+func New(lifecycle *transfer.Lifecycle, wrapError func(error) error, arrived func(bytes int)) *Mover {
+	return &Mover{lifecycle: lifecycle, wrapError: wrapError, arrived: arrived, sends: transfer.NewQueue(), recvs: transfer.NewQueue()}
 }
 
-// Send queues a transfer. It returns false once the life is over.
-func (l *Line) Send(t transfer.Transfer) bool { return l.sends.Push(t) }
+// Send queues t to be sent. It returns false if the Mover has stopped after the end of the Lifecycle;
+// the caller must then complete t.
+func (l *Mover) Send(t transfer.Transfer) bool { return l.sends.Push(t) }
 
-// Recv is Send in the other direction.
-func (l *Line) Recv(t transfer.Transfer) bool { return l.recvs.Push(t) }
+// Recv queues t to be received. It returns false if the Mover has stopped after the end of the
+// Lifecycle; the caller must then complete t.
+func (l *Mover) Recv(t transfer.Transfer) bool { return l.recvs.Push(t) }
 
-// Discard is Recv of n bytes that are thrown away.
-func (l *Line) Discard(id uint64, n int, done func(error)) bool {
-	return l.recvs.Push(transfer.Transfer{ID: id, Void: n, Done: done})
+// Discard queues a transfer of n bytes, which may be 0, to be received and dropped. done is called as
+// for a Recv. Discard returns false if the Mover has stopped after the end of the Lifecycle; the
+// caller must then call done.
+func (l *Mover) Discard(id uint64, n int, done func(error)) bool {
+	return l.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done})
 }
 
-// EndRecv says that no further transfer will be received: a frame for which none waits
-// ends the life like the end of the connection.
-func (l *Line) EndRecv() { l.recvs.End() }
+// EndRecv announces that no further transfer will be received. A frame for which no transfer is queued
+// then ends the Lifecycle with io.EOF, as the end of the connection does.
+func (l *Mover) EndRecv() { l.recvs.End() }
 
-// Has reports whether a transfer with that id is waiting or under way.
-func (l *Line) Has(id uint64) bool { return l.sends.Has(id) || l.recvs.Has(id) }
+// Has reports whether a Send or a Recv with that id is queued or in progress.
+func (l *Mover) Has(id uint64) bool { return l.sends.Has(id) || l.recvs.Has(id) }
 
-// Run moves what is queued over conn, on goroutines of the life, whose end must
-// close conn. The reader is always at the connection, so a peer that goes away
-// is noticed while nothing is being transferred.
-func (l *Line) Run(conn transport.Conn) {
+// Run moves the queued transfers over conn on goroutines of the Lifecycle, and does not block. It may
+// be called once. The release function of the Lifecycle must close conn. The reader always reads from
+// conn, so that it detects the end of the peer even while nothing is being transferred.
+func (l *Mover) Run(conn transport.Conn) {
 	l.conn = conn
-	l.life.Go(func() { l.serve(l.write, l.sends) })
-	l.life.Go(func() { l.serve(l.read, l.recvs) })
+	l.lifecycle.Go(func() { l.serve(l.write, l.sends) })
+	l.lifecycle.Go(func() { l.serve(l.read, l.recvs) })
 }
 
-// Drain finishes what is queued on a line that will not run, when the life is
-// over.
-func (l *Line) Drain() {
-	l.life.Drain(l.sends)
-	l.life.Drain(l.recvs)
+// Drain completes the queued transfers of a Mover for which Run was not called. The Lifecycle must
+// have ended.
+func (l *Mover) Drain() {
+	l.lifecycle.Drain(l.sends)
+	l.lifecycle.Drain(l.recvs)
 }
 
-// serve works on q until the life ends, then finishes what is left.
-func (l *Line) serve(work func() error, q *transfer.Queue) {
-	l.life.Fail(l.explain(work()))
-	l.life.Drain(q)
+// serve calls work, which moves the transfers of q until it fails. It ends the Lifecycle with the
+// error, and completes the transfers that are left.
+func (l *Mover) serve(work func() error, q *transfer.Queue) {
+	l.lifecycle.Fail(l.wrapError(work()))
+	l.lifecycle.Drain(q)
 }
 
-// write sends what is queued, in order.
-func (l *Line) write() error {
+// write sends the queued transfers in order until that fails, or the Lifecycle ends, and returns the
+// error.
+func (l *Mover) write() error {
 	for {
 		if err := l.gather(); err != nil {
 			return err
 		}
-		step.Here()
+		failpoint.Here()
 		err := l.conn.WriteFrames(l.frames...)
 		for i := range l.frames {
-			clear(l.frames[i]) // the memory is not ours any more
+			clear(l.frames[i]) // drop references to the caller's memory
 		}
 		if err != nil {
 			return err
@@ -107,10 +111,11 @@ func (l *Line) write() error {
 	}
 }
 
-// gather waits for a transfer to send and makes frames of it and of small ones
-// right behind it.
-func (l *Line) gather() error {
-	first, err := l.sends.Wait(l.life.Context())
+// gather waits for a transfer to send. It makes frames, in l.frames, of it and of small ones that are
+// queued directly after it and ready. They stay in the queue. The error is that of the stream, or the
+// end of the Lifecycle.
+func (l *Mover) gather() error {
+	first, err := l.sends.Wait(l.lifecycle.Context())
 	if err == nil {
 		err = first.WaitReady()
 	}
@@ -127,8 +132,9 @@ func (l *Line) gather() error {
 	return err
 }
 
-// add makes a frame of b, in the memory of a frame written before.
-func (l *Line) add(b device.Buffer) {
+// add appends a frame with the memory of b to l.frames, without copying it, reusing the slice of an
+// earlier frame.
+func (l *Mover) add(b device.Buffer) {
 	n := len(l.frames)
 	if n == cap(l.frames) {
 		l.frames = append(l.frames, nil)
@@ -137,9 +143,9 @@ func (l *Line) add(b device.Buffer) {
 	l.frames[n] = b.AppendSegments(l.frames[n][:0])
 }
 
-// read waits for frames at all times, and puts each into the memory whose turn
-// it is.
-func (l *Line) read() error {
+// read receives frames, each into the memory of the next transfer in the queue, until that fails, and
+// returns the error.
+func (l *Mover) read() error {
 	for {
 		n, err := l.conn.NextFrame()
 		if err != nil {
@@ -148,23 +154,25 @@ func (l *Line) read() error {
 		if err := l.fill(n); err != nil {
 			return err
 		}
-		step.Here()
+		failpoint.Here()
 		l.recvs.Pop().Done(nil)
 	}
 }
 
-// fill reads a frame of n bytes into the front of the queue, which it waits for.
-func (l *Line) fill(n int64) error {
-	step.Here()
-	t, err := l.recvs.Wait(l.life.Context())
+// fill waits for the transfer at the front of the queue, and receives the n bytes of a frame into its
+// memory, or drops them. The transfer stays in the queue. The error is a [*channel.LengthError] if it
+// has another size.
+func (l *Mover) fill(n int64) error {
+	failpoint.Here()
+	t, err := l.recvs.Wait(l.lifecycle.Context())
 	if err != nil {
 		return err
 	}
-	if want := int64(t.Buf.Len() + t.Void); n != want {
+	if want := int64(t.Buf.Len() + t.Discarded); n != want {
 		return &channel.LengthError{Want: want, Got: n}
 	}
-	if t.Void > 0 {
-		return l.skip(t.Void)
+	if t.Discarded > 0 {
+		return l.skip(t.Discarded)
 	}
 	if err := t.WaitReady(); err != nil {
 		return err
@@ -174,12 +182,13 @@ func (l *Line) fill(n int64) error {
 	return Fill(l.conn, l.arrived, l.segments)
 }
 
-// Fill reads the next bytes of a frame into segments, which it changes. Unless it is
-// nil, arrived is called with the number of bytes after each MiB, and at the end.
+// Fill reads the next bytes of the present frame of conn into segments, until all are full, and
+// changes the elements of segments. The frame must have as many bytes. arrived, if not nil, is called
+// with the number of bytes received since its last call, at most reportInterval.
 func Fill(conn transport.Conn, arrived func(bytes int), segments [][]byte) error {
 	for i, rest := range segments {
 		for len(rest) > 0 {
-			segments[i] = rest[:min(len(rest), arrivalStep)]
+			segments[i] = rest[:min(len(rest), reportInterval)]
 			if err := conn.ReadBody(segments[i : i+1]...); err != nil {
 				return err
 			}
@@ -192,9 +201,9 @@ func Fill(conn transport.Conn, arrived func(bytes int), segments [][]byte) error
 	return nil
 }
 
-// skip throws away the n bytes of a frame.
-func (l *Line) skip(n int) error {
-	piece := make([]byte, min(n, voidBytes))
+// skip reads and drops the next n bytes of the present frame, which must have as many.
+func (l *Mover) skip(n int) error {
+	piece := make([]byte, min(n, discardBufferSize))
 	for n > 0 {
 		piece = piece[:min(n, len(piece))]
 		if err := l.conn.ReadBody(piece); err != nil {

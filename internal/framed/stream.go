@@ -7,22 +7,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// streamConn is a stream with the framing of package frame.
+// streamConn implements transport.Conn on a stream of a session, with the framing of package frame.
 type streamConn struct {
 	stream   transport.Stream
 	frames   *frame.Reader
-	buf      []byte // of the writing goroutine
+	buf      []byte // used by the writing goroutine
 	closed   atomic.Bool
 	finished atomic.Bool // closed, or CloseWrite was called
 }
 
-// Over returns the connection of a channel that has the stream s of a session to
-// itself, and closes it.
-func Over(s transport.Stream) transport.Conn {
+// OverStream returns a connection over the stream s of a session, which it owns: nothing else may use
+// s, and closing the connection closes s.
+func OverStream(s transport.Stream) transport.Conn {
 	return &streamConn{stream: s, frames: frame.NewReader(s)}
 }
 
-// WriteFrames joins the frames: channels in a session only say small things.
+// WriteFrames implements [transport.Conn]. It copies the frames into one write, since channels send
+// only short frames over a session. The error is transport.ErrClosed after Close or CloseWrite.
 func (c *streamConn) WriteFrames(frames ...transport.Frame) error {
 	if c.finished.Load() {
 		return transport.ErrClosed
@@ -35,18 +36,19 @@ func (c *streamConn) WriteFrames(frames ...transport.Frame) error {
 		}
 	}
 	_, err := c.stream.Write(c.buf)
-	return c.explain(err)
+	return c.wrapError(err)
 }
 
 func (c *streamConn) NextFrame() (int64, error) {
 	n, err := c.frames.Next()
-	return n, c.explain(err)
+	return n, c.wrapError(err)
 }
 
-func (c *streamConn) ReadBody(dst ...[]byte) error { return c.explain(c.frames.Body(dst...)) }
+func (c *streamConn) ReadBody(dst ...[]byte) error { return c.wrapError(c.frames.Body(dst...)) }
 
-// explain hides how the end that this process caused looks to the session.
-func (c *streamConn) explain(err error) error {
+// wrapError returns err, or transport.ErrClosed instead of another error if this end has closed the
+// connection.
+func (c *streamConn) wrapError(err error) error {
 	if err != nil && c.closed.Load() {
 		return transport.ErrClosed
 	}

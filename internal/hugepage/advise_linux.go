@@ -2,8 +2,8 @@ package hugepage
 
 import "syscall"
 
-// Advise asks for huge pages where p, which begins at a page, has none yet. Kernels
-// without them refuse; the memory works all the same.
+// Advise asks the kernel to use huge pages for p, which must begin at a page, where p has no pages
+// yet. It returns nothing: kernels without huge pages refuse, and the memory works all the same.
 func Advise(p []byte) {
 	if len(p) > 0 {
 		_ = syscall.Madvise(p, syscall.MADV_HUGEPAGE)

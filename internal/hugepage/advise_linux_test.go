@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 )
 
-// flags are those of the mapping that has an address.
+// flags returns the flags of the mapping that contains an address.
 func flags(t *testing.T, at uintptr) string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/smaps")
@@ -31,7 +31,7 @@ func flags(t *testing.T, at uintptr) string {
 	return ""
 }
 
-// Big memory is in a mapping that may have huge pages.
+// Large memory is in a mapping that may have huge pages.
 func TestMakeAdvises(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		t.Skip("a kernel without huge pages: ", err)

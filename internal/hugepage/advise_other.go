@@ -2,5 +2,5 @@
 
 package hugepage
 
-// Advise does nothing: the system chooses.
+// Advise does nothing: this system chooses the size of pages itself.
 func Advise([]byte) {}

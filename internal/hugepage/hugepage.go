@@ -1,20 +1,20 @@
-// Package hugepage has the system use huge pages for big memory. Filling fresh small
-// pages costs several times what copying into them costs, and another process reads
-// huge ones at twice the rate (process_vm_readv).
+// Package hugepage makes the system use huge pages for large memory. Filling new small pages costs
+// several times as much as copying into existing ones, and another process reads huge pages at
+// twice the rate (process_vm_readv).
 package hugepage
 
 import "unsafe"
 
-// Size is the size and alignment of a huge page on amd64, and on arm64 with small
-// pages of 4 KiB.
+// Size is the size and alignment of a huge page on amd64, and on arm64 with base pages of 4 KiB.
 const Size = 2 << 20
 
-// aligned is the size from which on memory begins at a huge page. What is left free
-// before and behind it, a huge page in all, is an eighth of it at most.
+// aligned is the size from which memory begins at a huge page. The unused bytes before and after
+// it, one huge page in all, are at most an eighth.
 const aligned = 8 * Size
 
-// Make makes a slice of the Go heap, of n bytes. Where those are enough to have a huge
-// page in them for sure, the system is asked to use such.
+// Make allocates a slice of n bytes, all zero, in the Go heap. If it is at least two huge pages
+// long, and so certainly contains one, the system is asked to use huge pages for it. From 16 MiB on
+// it begins at a huge page.
 func Make(n int) []byte {
 	p := make([]byte, n+slack(n))[:n]
 	if n >= aligned {
@@ -27,7 +27,8 @@ func Make(n int) []byte {
 	return p
 }
 
-// slack is what is made beyond n bytes.
+// slack returns the number of bytes that Make allocates beyond n, so that it can begin the slice at
+// a huge page.
 func slack(n int) int {
 	if n >= aligned {
 		return Size
@@ -35,12 +36,13 @@ func slack(n int) int {
 	return 0
 }
 
-// toPage is how many bytes lie between the start of p and that of a huge page.
+// toPage returns the number of bytes between the start of p and the next address at which a huge
+// page can begin. It may exceed len(p).
 func toPage(p []byte) int {
 	return int(-uintptr(unsafe.Pointer(unsafe.SliceData(p))) & (Size - 1))
 }
 
-// Within is the part of p that can be made of huge pages, empty if there is none.
+// Within returns the part of p that can consist of huge pages, nil or empty if there is none.
 func Within(p []byte) []byte {
 	before := toPage(p)
 	if before >= len(p) {

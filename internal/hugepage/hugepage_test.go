@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -47,8 +47,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Memory has the size that was asked for, and from some size on all of it is in huge
-// pages, but for what is less than one.
+// Memory has the requested size and, from some size on, consists of huge pages except for less than
+// one.
 func TestMakeAligns(t *testing.T) {
 	const size = hugepage.Size
 	for _, n := range []int{0, 1, size, 3 * size, 8*size - 1, 8 * size, 8*size + 1, 31*size + 4097} {

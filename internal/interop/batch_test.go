@@ -5,14 +5,20 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 )
 
-// batch is the messages of one exchange, which both ends can make. Nobody
-// changes them, so that exchanges may share them.
+// large is more bytes than any connection or ring buffers. It is smaller under the race
+// detector, which checks every byte.
+var large = race.Pick(64<<20, 16<<20)
+
+// batch is the messages of one exchange, which both ends can generate. They are not modified, so
+// that several exchanges may use a batch.
 type batch struct {
 	shape    Shape
 	messages []Message
-	reports  func() []Report // what a sink says about them
+	reports  func() []Report // what a sink prints about them
 }
 
 func newBatch(s Shape, count int) *batch {
@@ -29,10 +35,10 @@ func newBatch(s Shape, count int) *batch {
 	return b
 }
 
-// flags makes tppeer send, or expect, the messages.
+// flags returns the flags with which tppeer sends, or expects, the messages.
 func (b *batch) flags() []string { return b.shape.flags(len(b.messages)) }
 
-// flags says to tppeer what s says to Generate.
+// flags returns the flags with which tppeer generates count messages of the shape.
 func (s Shape) flags(count int) []string {
 	names := map[Targets]string{TargetsMixed: "mixed", TargetsAll: "all", TargetsNone: "none"}
 	args := []string{"--count", strconv.Itoa(count), "--seed", fmt.Sprint(s.Seed), "--targets", names[s.Targets]}

@@ -1,13 +1,12 @@
-// Package interop lets tests exchange messages with the C++ TensorPipe library
-// that this project must understand. The sources in the directory peer make a
-// program, tppeer, that plays the other end of a pipe; [Build] compiles it with
-// the machine's compiler and [Start] runs it as a process of its own.
+// Package interop lets tests exchange messages with the C++ TensorPipe library. The sources in the
+// directory peer are a program, tppeer, which is the other end of a pipe; [Build] compiles it with
+// the machine's compiler and [Start] runs it as a subprocess.
 //
 //	peer := interop.Start(t, "echo", "--listen", "uv://127.0.0.1:0")
 //	p, err := c.Dial(ctx, peer.URL())
 //
-// [Generate] makes the same messages as tppeer does, so that a test knows what
-// must arrive without sending it first.
+// [Generate] generates the same messages as tppeer, so that a test knows what must arrive without
+// sending it first.
 package interop
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/cxx"
 )
 
-// RequireVar is the environment variable that turns a missing compiler or
-// library from a reason to skip into a failure.
+// RequireVar is an environment variable. If it is "1", tests fail where the compiler or the library
+// is missing; else they are skipped.
 const RequireVar = "TENSORPIPE_REQUIRE_INTEROP"
 
 //go:embed peer/*.h peer/*.cc
@@ -29,9 +28,9 @@ var sources embed.FS
 
 var build = sync.OnceValues(cxx.Program{Name: "tppeer", Sources: sources, Folder: "peer"}.Build)
 
-// Build compiles tppeer and returns the path of the program. It is kept in the
-// user's cache under a hash of its sources. Where the compiler or the library
-// is missing the test is skipped, or fails if RequireVar is set to 1.
+// Build returns the path of the program tppeer, which it compiles unless the cache of the user has it.
+// Where the compiler or the library is missing it skips the test, or fails it if RequireVar is set. It
+// fails the test if the program does not compile.
 func Build(t testing.TB) string {
 	t.Helper()
 	program, err := build()

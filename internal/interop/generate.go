@@ -6,22 +6,22 @@ import (
 	"strconv"
 )
 
-// Shape says what messages to generate. The zero Shape is that of tppeer
-// without flags: everything is left to chance.
+// Shape describes the messages to generate. The zero Shape is that of tppeer without flags, except
+// for the seed: all sizes and numbers are random.
 type Shape struct {
-	Seed uint64 // tppeer's default is 1
+	Seed uint64 // tppeer uses 1 if it has no flag
 
-	// Numbers that are fixed, or nil where chance decides.
+	// Numbers of parts in each message, or nil for random ones.
 	Payloads, Tensors *int
 
-	// Bytes of every part, or nil where chance decides. Of several sizes each
-	// message has the next one, in turn.
+	// Sizes of the parts in bytes, or nil for random ones. All parts of a message have the
+	// same size; successive messages have the successive sizes, cyclically.
 	Sizes []int
 
 	Targets Targets
 }
 
-// Targets says which tensors name cpu:0 as the device to arrive on.
+// Targets selects the tensors that name cpu:0 as their target device.
 type Targets int
 
 // The values of tppeer's flag --targets.
@@ -42,11 +42,11 @@ type Message struct {
 type Part struct {
 	Metadata []byte
 	Data     []byte
-	Targeted bool // of a tensor: it names cpu:0
+	Targeted bool // a tensor that names cpu:0 as its target
 }
 
-// Generate makes message number index of the sequence that tppeer sends when
-// its flags say the same as shape.
+// Generate returns the message with that index, counted from 0, in the sequence that tppeer sends with
+// flags that match shape. The bytes depend on shape and index only.
 func Generate(shape Shape, index int) Message {
 	r := random(shape.Seed*1000003 + uint64(index))
 	var size *int
@@ -57,33 +57,33 @@ func Generate(shape Shape, index int) Message {
 	m.Payloads = r.parts(shape.Payloads, size)
 	m.Tensors = r.parts(shape.Tensors, size)
 	for i := range m.Tensors {
-		heads := r.next()&1 == 1
-		m.Tensors[i].Targeted = shape.Targets == TargetsAll || shape.Targets == TargetsMixed && heads
+		odd := r.next()&1 == 1
+		m.Tensors[i].Targeted = shape.Targets == TargetsAll || shape.Targets == TargetsMixed && odd
 	}
 	return m
 }
 
-// Report is what a sink prints about a message.
+// Report is what tppeer prints about a message that it has received as a sink, as JSON.
 type Report struct {
 	Metadata Digest       `json:"metadata"`
 	Payloads []PartReport `json:"payloads"`
 	Tensors  []PartReport `json:"tensors"`
 }
 
-// PartReport is what a sink prints about a payload or a tensor.
+// PartReport is the part of a Report about one payload or tensor.
 type PartReport struct {
 	Digest
 	Metadata Digest `json:"metadata"`
 	Targeted bool   `json:"targeted"`
 }
 
-// Digest stands for bytes: their number and their FNV-1a hash of 64 bits.
+// Digest is the length and the 64-bit FNV-1a hash of some bytes.
 type Digest struct {
 	Length int    `json:"length"`
 	FNV1a  string `json:"fnv1a"` // 16 hexadecimal digits
 }
 
-// DigestOf digests p.
+// DigestOf returns the digest of p.
 func DigestOf(p []byte) Digest {
 	h := fnv.New64a()
 	h.Write(p)
@@ -92,7 +92,7 @@ func DigestOf(p []byte) Digest {
 	return Digest{Length: len(p), FNV1a: zeros[len(sum):] + sum}
 }
 
-// Report is what a sink prints about m.
+// Report returns the Report that tppeer prints when it receives m.
 func (m Message) Report() Report {
 	return Report{Metadata: DigestOf(m.Metadata), Payloads: reports(m.Payloads), Tensors: reports(m.Tensors)}
 }
@@ -105,7 +105,7 @@ func reports(parts []Part) []PartReport {
 	return out
 }
 
-// random is the state of the generator in peer/random.cc, SplitMix64.
+// random is the state of a SplitMix64 generator, as in peer/random.cc.
 type random uint64
 
 func (r *random) next() uint64 {
@@ -125,8 +125,8 @@ func (r *random) parts(count, size *int) []Part {
 	return parts
 }
 
-// or is the fixed number if there is one. The drawn one is drawn either way,
-// so that fixing one number leaves the others as they were.
+// or returns *fixed, or drawn if fixed is nil. Callers draw a number in either case, so that fixing
+// one number does not change the others.
 func or(fixed *int, drawn int) int {
 	if fixed != nil {
 		return *fixed

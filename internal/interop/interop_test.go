@@ -10,16 +10,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
-func TestMain(m *testing.M) { leakcheck.Main(m) }
+func TestMain(m *testing.M) {
+	short.SkipPackage("compiles and starts C++ peers")
+	leakcheck.Main(m)
+}
 
-// totals is the last line of a sender.
+// totals is the last line that a sender prints.
 type totals struct{ Messages, Payloads, Tensors, Bytes int }
 
-// The peer must be right before it can judge others: here both ends are C++.
+// Both ends are C++: the peer itself must be right before other tests can rely on it.
 func TestPeersAgree(t *testing.T) {
 	for name, flags := range map[string]string{
 		"random":              "--count 50 --seed 1",
@@ -66,7 +70,7 @@ func TestEchoServesManyPipes(t *testing.T) {
 	require.NoError(t, echo.Stop())
 }
 
-// Either end may listen, whatever it does with the pipe then.
+// Each role can listen or dial.
 func TestCheckListens(t *testing.T) {
 	check := Start(t, "check", "--listen", "uv://127.0.0.1:0", "--count", "10")
 	echo := Start(t, "echo", "--to", check.URL())
@@ -74,8 +78,8 @@ func TestCheckListens(t *testing.T) {
 	require.NoError(t, echo.Wait())
 }
 
-// What a sink reports about a source's messages is what Go makes of the same
-// seed: checksums, lengths, targets and generator agree across languages.
+// A sink reports what Generate returns for the seed of the source: digests, lengths, targets and
+// the generator are the same in both languages.
 func TestGenerateMatchesPeer(t *testing.T) {
 	one, three := 1, 3
 	for name, c := range map[string]struct {
@@ -105,18 +109,18 @@ func TestGenerateMatchesPeer(t *testing.T) {
 	}
 }
 
-// A source of other messages is an echo gone wrong.
+// A source of other messages is an echo that corrupts messages.
 func TestCheckFindsDifference(t *testing.T) {
-	for what, flags := range map[string]string{
+	for difference, flags := range map[string]string{
 		"metadata of message": "--seed 2",
 		"length of tensor 0":  "--tensors 1 --payloads 0 --size 5",
 		"target of tensor 0":  "--tensors 1 --payloads 0 --size 4 --targets none",
 		"number of payload":   "--tensors 1 --payloads 1 --size 4",
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(difference, func(t *testing.T) {
 			source := Start(t, append([]string{"source", "--listen", "uv://127.0.0.1:0"}, strings.Fields(flags)...)...)
 			check := Start(t, "check", "--to", source.URL(), "--tensors", "1", "--payloads", "0", "--size", "4", "--targets", "all")
-			require.ErrorContains(t, check.Wait(), "message 0 came back different: "+what)
+			require.ErrorContains(t, check.Wait(), "message 0 came back different: "+difference)
 		})
 	}
 }
@@ -131,7 +135,7 @@ func TestStallNeverReads(t *testing.T) {
 	require.ErrorContains(t, source.Wait(), "exit status 1")
 }
 
-func TestEndings(t *testing.T) {
+func TestExitStatus(t *testing.T) {
 	start := func(t *testing.T) *Peer { return Start(t, "echo", "--listen", "uv://127.0.0.1:0") }
 	t.Run("stdin", func(t *testing.T) { require.NoError(t, start(t).Stop()) })
 	t.Run("SIGTERM", func(t *testing.T) {
@@ -149,7 +153,7 @@ func TestEndings(t *testing.T) {
 		p := Start(t, "check", "--listen", "uv://127.0.0.1:0")
 		require.ErrorContains(t, p.Stop(), "exit status 3")
 	})
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no listener", func(t *testing.T) {
 		require.ErrorContains(t, Start(t, "check", "--to", "uv://127.0.0.1:1").Wait(), "ECONNREFUSED")
 	})
 }
@@ -173,9 +177,8 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// A comparison that cannot fail proves nothing: each kind of damage shows in
-// the report.
-func TestReportTellsMessagesApart(t *testing.T) {
+// Each difference between two messages shows in their reports.
+func TestReportDistinguishesMessages(t *testing.T) {
 	make := func() Message {
 		m := Generate(Shape{Seed: 3, Payloads: ptr(1), Tensors: ptr(1), Sizes: []int{9}}, 0)
 		m.Tensors[0].Metadata = []byte("m")
@@ -212,7 +215,7 @@ func TestLines(t *testing.T) {
 	l.close()
 	var got []string
 	for {
-		line, err := l.next(patience)
+		line, err := l.next(maxWait)
 		if err != nil {
 			require.ErrorIs(t, err, io.EOF)
 			break
@@ -220,10 +223,10 @@ func TestLines(t *testing.T) {
 		got = append(got, line)
 	}
 	require.True(t, slices.Equal([]string{"one", "two", ""}, got), got)
-	require.Equal(t, "rest", l.rest())
+	require.Equal(t, "rest", l.remaining())
 }
 
-func TestLinesSilent(t *testing.T) {
+func TestLinesTimeout(t *testing.T) {
 	_, err := newLines().next(0)
-	require.ErrorIs(t, err, errSilent)
+	require.ErrorIs(t, err, errNoLine)
 }

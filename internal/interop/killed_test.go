@@ -12,26 +12,26 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// killed is what a pipe makes of a peer that dies as by kill -9.
+// killed tests how a pipe reports a peer that is killed with SIGKILL.
 func (r route) killed(t *testing.T) {
 	t.Run("while it receives a tensor", r.killedReceiver)
 	t.Run("while it sends a tensor", r.killedSender)
-	t.Run("while a tensor leaves", r.killedWhileWriting)
-	t.Run("while a tensor comes", r.killedWhileReading)
+	t.Run("while a tensor is sent", r.killedWhileWriting)
+	t.Run("while a tensor is received", r.killedWhileReading)
 	t.Run("idle", r.killedIdle)
 }
 
-// big is a tensor that the buffers of one socket do not hold.
+// big is one tensor that exceeds the buffers of a socket.
 var big = sync.OnceValue(func() *batch {
 	return newBatch(Shape{Seed: 20, Sizes: []int{large}, Payloads: ptr(0), Tensors: ptr(1), Targets: TargetsAll}, 1)
 })
 
-// told is how long it may take until all calls have ended with their errors. It is far
-// more than it takes on a busy machine, and less than the kernel's keepalive, so that it
-// is the end of the process that is heard of.
-const told = 15 * time.Second
+// maxErrorDelay bounds the time until all calls have returned their errors. It is far more than
+// they take on a busy machine and less than the kernel's keepalive, so that only the end of the
+// process can be the cause.
+const maxErrorDelay = 15 * time.Second
 
-// kill ends a peer as kill -9 does. The test is to end soon after that.
+// kill kills a peer with SIGKILL and fails the test if it does not end within maxErrorDelay.
 func kill(t *testing.T, peer *Peer) {
 	t.Helper()
 	peer.Kill()
@@ -39,7 +39,7 @@ func kill(t *testing.T, peer *Peer) {
 	t.Cleanup(func() {
 		took := time.Since(dead)
 		t.Logf("all calls had ended %v after the kill", took)
-		require.Less(t, took, told)
+		require.Less(t, took, maxErrorDelay)
 	})
 }
 
@@ -53,22 +53,22 @@ func (r route) killedReceiver(t *testing.T) {
 	kill(t, peer)
 	_, err := p.Next(testContext(t))
 	sent, again := op.Wait(testContext(t)), p.Write(testContext(t), &pipe.Message{})
-	if r.lanes > 0 { // their sockets may hold the tensor, and the others look closed
-		requireGone(t, err)
-		requireGone(t, again)
+	if r.lanes > 0 { // their sockets may buffer the tensor, and the pipe may look closed
+		requirePeerEnd(t, err)
+		requirePeerEnd(t, again)
 		if sent != nil {
-			requireGone(t, sent)
+			requirePeerEnd(t, sent)
 		}
 		return
 	}
 	for _, err := range []error{err, sent, again} {
 		require.ErrorIs(t, err, pipe.ErrPeerLost)
-		requireNamed(t, err)
+		requirePeerNamed(t, err)
 	}
 }
 
-// killedSender kills a peer that sends a tensor, of which the sockets of many lanes
-// may hold all: what is read is right or an error, and the pipe is lost.
+// killedSender kills a peer that sends a tensor. The sockets of many lanes may hold all of it: Read
+// returns correct data or an error, and the pipe is lost.
 func (r route) killedSender(t *testing.T) {
 	l := r.listen(t)
 	peer := r.startTo(t, l, "source", big().flags()...)
@@ -79,37 +79,37 @@ func (r route) killedSender(t *testing.T) {
 	a := pipe.NewAllocation(in.Descriptor())
 	if err := in.Read(testContext(t), a); r.lanes == 0 || err != nil {
 		require.ErrorIs(t, err, pipe.ErrPeerLost)
-		requireNamed(t, err)
+		requirePeerNamed(t, err)
 	} else {
 		requireBig(t, a)
 	}
 	_, err = p.Next(testContext(t))
-	requireGone(t, err)
+	requirePeerEnd(t, err)
 }
 
-// requireBig checks that a is what big has.
+// requireBig checks that a has the data of big.
 func requireBig(t *testing.T, a pipe.Allocation) {
 	t.Helper()
 	got, _ := a.Tensors[0].Contiguous()
 	require.True(t, bytes.Equal(big().messages[0].Tensors[0].Data, got))
 }
 
-// killedWhileWriting kills a peer that has just begun to receive. The message
-// may be through all the same, the pipe is lost.
+// killedWhileWriting kills a peer that has begun to receive. The write may succeed, but the pipe is
+// lost.
 func (r route) killedWhileWriting(t *testing.T) {
 	peer := r.start(t, "sink")
 	p := r.dial(t, peer)
 	op := p.WriteAsync(testContext(t), big().messages[0].pipe())
 	kill(t, peer)
 	if err := op.Wait(testContext(t)); err != nil {
-		requireGone(t, err)
+		requirePeerEnd(t, err)
 	}
 	_, err := p.Next(testContext(t))
-	requireGone(t, err)
+	requirePeerEnd(t, err)
 }
 
-// killedWhileReading kills a peer when reading from it has just begun. What is
-// read is right or an error.
+// killedWhileReading kills a peer from which a read has begun. Read returns correct data or an
+// error.
 func (r route) killedWhileReading(t *testing.T) {
 	l := r.listen(t)
 	peer := r.startTo(t, l, "source", big().flags()...)
@@ -123,14 +123,13 @@ func (r route) killedWhileReading(t *testing.T) {
 	if err := <-read; err == nil {
 		requireBig(t, a)
 	} else {
-		requireGone(t, err)
+		requirePeerEnd(t, err)
 	}
 	_, err = p.Next(testContext(t))
-	requireGone(t, err)
+	requirePeerEnd(t, err)
 }
 
-// killedIdle is about a pipe on which nothing is going on: libtensorpipe itself
-// would not notice.
+// killedIdle kills the peer of an idle pipe, which libtensorpipe itself would not notice.
 func (r route) killedIdle(t *testing.T) {
 	peer := r.start(t, "echo")
 	p := r.dial(t, peer)
@@ -141,19 +140,19 @@ func (r route) killedIdle(t *testing.T) {
 	}()
 	kill(t, peer)
 	for _, err := range []error{<-next, p.Write(testContext(t), &pipe.Message{})} {
-		requireGone(t, err)
+		requirePeerEnd(t, err)
 	}
 }
 
-// requireGone looks at an error about a peer that died. Whether that looks like
-// a close is up to what the peer had not read yet.
-func requireGone(t *testing.T, err error) {
+// requirePeerEnd checks the error about a peer that was killed. It looks like a close if the peer
+// had read all that it was sent.
+func requirePeerEnd(t *testing.T, err error) {
 	t.Helper()
 	require.True(t, errors.Is(err, pipe.ErrPeerLost) || errors.Is(err, pipe.ErrPeerClosed), "%v", err)
-	requireNamed(t, err)
+	requirePeerNamed(t, err)
 }
 
-func requireNamed(t *testing.T, err error) {
+func requirePeerNamed(t *testing.T, err error) {
 	t.Helper()
 	var e *pipe.Error
 	require.ErrorAs(t, err, &e)

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// errSilent is returned where a line was waited for too long.
-var errSilent = errors.New("it printed nothing for too long")
+// errNoLine is the error of lines.next after its timeout.
+var errNoLine = errors.New("timeout: it printed no line")
 
-// lines takes what a process prints and gives it out by the line. It keeps
-// everything, so that the process never waits for its reader.
+// lines buffers the output of a process and returns it line by line. The buffer is unbounded, so that
+// the process never blocks on it. All methods may be called concurrently.
 type lines struct {
 	mu      sync.Mutex
 	text    []byte
 	closed  bool
-	changed chan struct{} // closed and replaced when something came
+	changed chan struct{} // closed and replaced by each Write and by close
 }
 
 func newLines() *lines { return &lines{changed: make(chan struct{})} }
 
-// Write never fails.
+// Write appends p to the output. It implements io.Writer and never fails.
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,11 +44,11 @@ func (l *lines) wake() {
 	l.changed = make(chan struct{})
 }
 
-// next waits for a whole line and takes it, without its end. It returns io.EOF
-// when no more will come.
-func (l *lines) next(patience time.Duration) (string, error) {
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
+// next removes the oldest line and returns it without its newline. It blocks until there is a whole
+// line, and returns io.EOF at the end of the output, and errNoLine after the timeout.
+func (l *lines) next(timeout time.Duration) (string, error) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
 	for {
 		line, changed, err := l.take()
 		if changed == nil {
@@ -56,14 +56,14 @@ func (l *lines) next(patience time.Duration) (string, error) {
 		}
 		select {
 		case <-changed:
-		case <-timeout.C:
-			return "", errSilent
+		case <-timer.C:
+			return "", errNoLine
 		}
 	}
 }
 
-// take returns a line or io.EOF, or else a channel that is closed when it is
-// worth looking again.
+// take removes the oldest whole line and returns it, or io.EOF at the end of the output. If there is
+// neither yet it returns a channel that is closed at the next change; otherwise changed is nil.
 func (l *lines) take() (line string, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +78,9 @@ func (l *lines) take() (line string, changed <-chan struct{}, err error) {
 	return "", l.changed, nil
 }
 
-// rest is all that was not taken.
-func (l *lines) rest() string {
+// remaining returns the output that next has not returned, without space at its ends. It removes
+// nothing.
+func (l *lines) remaining() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.TrimSpace(string(l.text))

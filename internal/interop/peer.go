@@ -12,28 +12,27 @@ import (
 	"time"
 )
 
-// patience bounds every wait for the peer, so that a peer that hangs fails one
-// test with its own words instead of the whole run with a stack dump.
-const patience = time.Minute
+// maxWait bounds every wait for the peer, so that a peer that hangs fails one test with its own
+// output, not the whole run with a stack dump.
+const maxWait = time.Minute
 
-// Peer is a running tppeer. It has a process group of its own and inherits no
-// descriptors but the three standard streams.
+// Peer is a running tppeer, a C++ process for one test. It has its own process group and inherits only
+// the three standard streams. Only the goroutine of the test may call methods that fail the test.
 type Peer struct {
 	t      testing.TB
 	args   []string
 	cmd    *exec.Cmd
-	stdin  io.Closer // tppeer ends when it closes, also if this process dies
+	stdin  io.Closer // tppeer exits when it is closed, also if this process dies
 	stdout *lines
 	stderr *lines
 	exited chan struct{}
-	err    error // of the exit, valid once exited is closed
+	err    error // of cmd.Wait, set before exited is closed
 	url    string
 }
 
-// Start runs tppeer with args (see peer/flags.cc), building it first if needed.
-// With --listen among them it returns once the peer listens. The process is
-// killed at the end of the test, and what it said on stderr is logged if the
-// test failed.
+// Start runs tppeer with args (see peer/flags.cc), and builds it first if needed. If --listen is among
+// args it returns once the peer listens. It fails or skips the test if that is not possible. At the
+// end of the test the process is killed, and its standard error is logged if the test failed.
 func Start(t testing.TB, args ...string) *Peer {
 	t.Helper()
 	p := &Peer{t: t, args: args, stdout: newLines(), stderr: newLines(), exited: make(chan struct{})}
@@ -65,7 +64,7 @@ func listens(args []string) bool {
 	return false
 }
 
-// reap waits for the process and for the copying of what it printed.
+// reap waits until the process has exited and its output is copied, and closes p.exited.
 func (p *Peer) reap() {
 	p.err = p.cmd.Wait()
 	p.stdout.close()
@@ -80,7 +79,7 @@ func (p *Peer) end() {
 	}
 }
 
-// String is the command, how it ended and what it said on stderr.
+// String returns the command, how it exited and its standard error.
 func (p *Peer) String() string {
 	state := "running"
 	select {
@@ -88,22 +87,24 @@ func (p *Peer) String() string {
 		state = fmt.Sprint(p.cmd.ProcessState)
 	default:
 	}
-	return fmt.Sprintf("tppeer %s (%s)\n%s", strings.Join(p.args, " "), state, p.stderr.rest())
+	return fmt.Sprintf("tppeer %s (%s)\n%s", strings.Join(p.args, " "), state, p.stderr.remaining())
 }
 
-// URL is the address to dial, of a peer that listens; if it listens on several
-// URLs, they are separated by spaces.
+// URL returns the addresses at which the peer listens, separated by spaces; empty if it does not
+// listen.
 func (p *Peer) URL() string { return p.url }
 
-// Pid is the id of the process.
+// Pid returns the id of the process.
 func (p *Peer) Pid() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal to the process and its group.
+// Signal sends the signal s to the process group of the peer. It does nothing if the process has
+// exited.
 func (p *Peer) Signal(s syscall.Signal) {
-	_ = syscall.Kill(-p.cmd.Process.Pid, s) // gone already: nothing to do
+	_ = syscall.Kill(-p.cmd.Process.Pid, s) // fails if it has exited
 }
 
-// Kill ends the process as kill -9 does and waits until it is gone.
+// Kill kills the process group of the peer with SIGKILL and waits until the process has exited. It
+// does nothing if it has exited.
 func (p *Peer) Kill() {
 	select {
 	case <-p.exited:
@@ -115,33 +116,32 @@ func (p *Peer) Kill() {
 	<-p.exited
 }
 
-// Stop closes the peer's stdin, upon which it closes its pipes and ends, and
-// returns how it ended.
+// Stop closes the peer's standard input, which makes it close its pipes and exit, and returns the
+// result of Wait.
 func (p *Peer) Stop() error {
 	_ = p.stdin.Close()
 	return p.Wait()
 }
 
-// Wait waits for the process to end by itself and returns an error that holds
-// its stderr if it did not end with exit code 0. A process that does not end
-// fails the test.
+// Wait waits until the process has exited, and returns an error with its standard error unless the
+// exit status is 0. It fails the test if the process does not exit within a minute.
 func (p *Peer) Wait() error {
 	p.t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(maxWait)
 	defer timeout.Stop()
 	select {
 	case <-p.exited:
 	case <-timeout.C:
-		p.t.Fatalf("did not end: %v", p)
+		p.t.Fatalf("did not exit: %v", p)
 	}
 	if p.err != nil {
-		return fmt.Errorf("%w: %s", p.err, p.stderr.rest())
+		return fmt.Errorf("%w: %s", p.err, p.stderr.remaining())
 	}
 	return nil
 }
 
-// Next decodes the next JSON line that the peer printed into v. It fails the
-// test if there is none.
+// Next decodes the next line that the peer prints, which must be JSON, into v. It fails the test if
+// there is no line within a minute, or it cannot be decoded.
 func (p *Peer) Next(v any) {
 	p.t.Helper()
 	text := p.line()
@@ -152,7 +152,7 @@ func (p *Peer) Next(v any) {
 
 func (p *Peer) line() string {
 	p.t.Helper()
-	text, err := p.stdout.next(patience)
+	text, err := p.stdout.next(maxWait)
 	if err != nil {
 		if errors.Is(err, io.EOF) {
 			<-p.exited

@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestParity exchanges messages between a pipe of ours and libtensorpipe.
+// TestParity exchanges messages between a Go pipe and libtensorpipe.
 func TestParity(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_client", func(t *testing.T) {
 		t.Run("echo", func(t *testing.T) { eachShape(t, plain.clientAgainstEcho) })
@@ -31,7 +31,7 @@ func TestParity(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.go_go_upgrade", upgrade)
 }
 
-// shapes are the messages that every exchange is tried with.
+// shapes are the messages of each exchange.
 var shapes = map[string]struct {
 	shape Shape
 	count int
@@ -87,7 +87,7 @@ func (r route) clientAgainstSink(t *testing.T, b *batch) {
 	require.NoError(t, peer.Stop())
 }
 
-// clientBothWays queues everything before it reads anything.
+// clientBothWays queues all messages before it reads the first.
 func (r route) clientBothWays(t *testing.T, b *batch) {
 	peer := r.start(t, "echo")
 	p := r.dial(t, peer)
@@ -111,7 +111,7 @@ func (r route) serverEchoesAllAtOnce(t *testing.T, b *batch) {
 	r.echoTo(t, b, "--both")
 }
 
-// echoTo lets a checking C++ client talk to an echo of ours.
+// echoTo serves a C++ client that checks the echo of its messages.
 func (r route) echoTo(t *testing.T, b *batch, more ...string) {
 	l := r.listen(t)
 	peer := r.startTo(t, l, "check", append(b.flags(), more...)...)
@@ -124,8 +124,7 @@ func (r route) echoTo(t *testing.T, b *batch, more ...string) {
 	r.requireCarried(t, p, b, sent, received)
 }
 
-// echoAll sends everything back until the peer closes, and waits for that to
-// have left.
+// echoAll echoes messages until the peer closes, and waits for the writes.
 func (r route) echoAll(t *testing.T, p *pipe.Pipe) {
 	ctx := testContext(t)
 	var ops []*pipe.WriteOp
@@ -141,16 +140,15 @@ func (r route) echoAll(t *testing.T, p *pipe.Pipe) {
 	}
 	for i, op := range ops {
 		if err := op.Wait(ctx); err != nil {
-			require.Equal(t, len(ops)-1, i, "only the last message may be without an answer: %v", err)
+			require.Equal(t, len(ops)-1, i, "only the last write may fail: %v", err)
 			r.requireClosed(t, err)
 		}
 	}
 }
 
-// requireClosed looks at an error after which the peer has closed the pipe in
-// the callback of its last read. With cma the peer tells only behind that
-// callback that it is done with the sender's memory, and then not any more: the
-// write that it read stays unanswered, which looks like a peer that was lost.
+// requireClosed checks the error after the peer has closed the pipe in the callback of its last
+// read. With cma the peer acknowledges a copy only after that callback, and so never acknowledges
+// the last one: the write fails as if the peer were lost.
 func (r route) requireClosed(t *testing.T, err error) {
 	t.Helper()
 	if r.channel == "cma" && errors.Is(err, pipe.ErrPeerLost) {
@@ -177,7 +175,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// pipe turns a generated message into one to write.
+// pipe returns a generated message as one to write.
 func (m Message) pipe() *pipe.Message {
 	out := &pipe.Message{Metadata: m.Metadata}
 	for _, p := range m.Payloads {
@@ -193,7 +191,7 @@ func (m Message) pipe() *pipe.Message {
 	return out
 }
 
-// requireMessage receives a message and compares all of it.
+// requireMessage receives a message and compares all its parts.
 func requireMessage(t *testing.T, want Message, p *pipe.Pipe) {
 	t.Helper()
 	in, err := p.Next(testContext(t))

@@ -17,9 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// route is the path that a pipe to libtensorpipe shall take. Both ends have
-// uv and basic besides, so that a pipe that cannot take the path opens
-// nevertheless, and its plan says so.
+// route is the path that a pipe to libtensorpipe should take. Both ends also have uv and basic, so
+// that a pipe that cannot take the path still opens, and its plan shows why.
 type route struct {
 	transport, channel string
 	lanes              int // of the channel mpt_uv
@@ -27,23 +26,23 @@ type route struct {
 
 var plain = route{transport: "uv", channel: "basic"}
 
-// flags says to tppeer what options says to a context of ours.
+// flags returns the flags with which tppeer has the same transports and channels as options.
 func (r route) flags() []string {
-	out := []string{"--transport", oneOrTwo("uv", r.transport), "--channel", oneOrTwo("basic", r.channel)}
+	out := []string{"--transport", withFallback("uv", r.transport), "--channel", withFallback("basic", r.channel)}
 	if r.lanes > 0 {
 		out = append(out, "--lanes", strconv.Itoa(r.lanes))
 	}
 	return out
 }
 
-func oneOrTwo(fallback, name string) string {
+func withFallback(fallback, name string) string {
 	if name == fallback {
 		return name
 	}
 	return fallback + "," + name
 }
 
-// options has PyTorch's priorities, as tppeer does.
+// options returns the options of the Go context, with PyTorch's priorities.
 func (r route) options() pipe.Options {
 	o := pipe.Options{
 		Name:       "go",
@@ -63,8 +62,7 @@ func (r route) options() pipe.Options {
 	return o
 }
 
-// requireViable skips the test where this machine cannot take the route, for the
-// reason that the transport or the channel gives.
+// requireViable skips the test where the transport or the channel is not viable on this machine.
 func (r route) requireViable(t *testing.T) {
 	t.Helper()
 	o := r.options()
@@ -90,7 +88,7 @@ func (r route) context(t *testing.T) *pipe.Context {
 	return c
 }
 
-// urls are those to listen on.
+// urls returns the URLs to listen on.
 func (r route) urls() []string {
 	if r.transport == "uv" {
 		return []string{"uv://127.0.0.1:0"}
@@ -98,8 +96,8 @@ func (r route) urls() []string {
 	return []string{"uv://127.0.0.1:0", r.transport + "://"}
 }
 
-// urlOf picks the URL of a transport. Dialling begins with that of TCP: the pipe
-// is to find a better transport by itself.
+// urlOf returns the URL of a transport. Clients dial that of TCP, and the handshake must choose a
+// better transport.
 func urlOf(t *testing.T, transport string, urls []string) string {
 	t.Helper()
 	at := slices.IndexFunc(urls, func(u string) bool { return strings.HasPrefix(u, transport+"://") })
@@ -124,7 +122,7 @@ func (r route) dial(t *testing.T, peer *Peer) *pipe.Pipe {
 	t.Helper()
 	p, err := r.context(t).Dial(testContext(t), urlOf(t, "uv", strings.Fields(peer.URL())))
 	require.NoError(t, err)
-	r.requireTaken(t, p)
+	r.requireRoute(t, p)
 	return p
 }
 
@@ -139,13 +137,12 @@ func (r route) accept(t *testing.T, l *pipe.Listener) *pipe.Pipe {
 	t.Helper()
 	p, err := l.Accept(testContext(t))
 	require.NoError(t, err)
-	r.requireTaken(t, p)
+	r.requireRoute(t, p)
 	return p
 }
 
-// requireTaken looks at the plan of a pipe. A pipe on another path proves
-// nothing, even if all that it carries arrives.
-func (r route) requireTaken(t *testing.T, p *pipe.Pipe) {
+// requireRoute checks the plan of a pipe: on another path an exchange would prove nothing.
+func (r route) requireRoute(t *testing.T, p *pipe.Pipe) {
 	t.Helper()
 	r.requirePlan(t, p.Plan())
 }
@@ -159,12 +156,12 @@ func (r route) requirePlan(t *testing.T, plan *pipe.Plan) {
 	require.Equal(t, r.channel, name, plan)
 }
 
-// sent and received are the directions of requireCarried.
+// sent and received select the directions for requireCarried.
 func sent(s pipe.ChannelStats) pipe.Traffic     { return s.Sent }
 func received(s pipe.ChannelStats) pipe.Traffic { return s.Received }
 
-// requireCarried looks at what the channels of a pipe have moved: the route's
-// all tensors, others none. Empty tensors take no channel.
+// requireCarried checks the traffic of all channels: the route's channel has moved all tensors,
+// other channels none. Empty tensors use no channel.
 func (r route) requireCarried(t *testing.T, p *pipe.Pipe, b *batch, directions ...func(pipe.ChannelStats) pipe.Traffic) {
 	t.Helper()
 	var all pipe.Traffic

@@ -9,48 +9,47 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestParityOfSameHost takes the paths between two processes of one machine, and
-// mpt, which is for any two, with libtensorpipe at the other end.
+// TestParityOfSameHost exchanges messages with libtensorpipe over the transports and channels
+// between two processes of one machine, and over mpt.
 func TestParityOfSameHost(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_mpt", func(t *testing.T) {
 		for _, lanes := range []int{2, 3, 16} {
-			t.Run(fmt.Sprint(lanes, " lanes"), route{"uv", "mpt_uv", lanes}.prove)
+			t.Run(fmt.Sprint(lanes, " lanes"), route{"uv", "mpt_uv", lanes}.exchangeAll)
 		}
 	})
-	parity.Case(t, "interop/libtensorpipe.uv_cma", route{transport: "uv", channel: "cma"}.prove)
+	parity.Case(t, "interop/libtensorpipe.uv_cma", route{transport: "uv", channel: "cma"}.exchangeAll)
 	parity.Case(t, "interop/libtensorpipe.shm_basic", func(t *testing.T) {
 		shared := route{transport: "shm", channel: "basic"}
-		shared.prove(t)
+		shared.exchangeAll(t)
 		t.Run("client, no upgrade", shared.clientDialsShared)
 		t.Run("server, no upgrade", shared.peerDialsShared)
 		t.Run("large descriptions", shared.largeDescriptions)
 	})
-	parity.Case(t, "interop/libtensorpipe.shm_cma", route{transport: "shm", channel: "cma"}.prove)
+	parity.Case(t, "interop/libtensorpipe.shm_cma", route{transport: "shm", channel: "cma"}.exchangeAll)
 }
 
-// What a pipe to libtensorpipe takes over shared memory where direct copies are refused.
+// This is the path of a pipe to libtensorpipe over shared memory where direct copies are denied.
 func TestLanesBesideSharedMemory(t *testing.T) {
-	route{"shm", "mpt_uv", 3}.prove(t)
+	route{"shm", "mpt_uv", 3}.exchangeAll(t)
 }
 
-// everySize has each size that some path treats in a way of its own: nothing,
-// fewer bytes than lanes, odd ones, a page, more than a ring holds.
-var everySize = sync.OnceValue(func() *batch {
+// fixedSizes has each size that some path treats differently: none, fewer bytes than lanes, odd
+// sizes, a page, more than a ring holds.
+var fixedSizes = sync.OnceValue(func() *batch {
 	sizes := []int{0, 1, 13, 4096, 1 << 20, large}
 	return newBatch(Shape{Seed: 21, Sizes: sizes, Payloads: ptr(1), Tensors: ptr(2)}, len(sizes))
 })
 
-// anySize is messages that chance made.
-var anySize = sync.OnceValue(func() *batch { return newBatch(Shape{Seed: 22}, race.Pick(40, 15)) })
+// randomSizes has messages with random numbers and sizes of parts.
+var randomSizes = sync.OnceValue(func() *batch { return newBatch(Shape{Seed: 22}, race.Pick(40, 15)) })
 
-// prove takes the route in both roles and both directions, with messages that
-// know no chance and such that do.
-func (r route) prove(t *testing.T) {
+// exchangeAll exchanges messages over the route in both roles and in both directions.
+func (r route) exchangeAll(t *testing.T) {
 	r.requireViable(t)
 	for name, exchange := range map[string]func(t *testing.T, b *batch){
 		"client, echo":      r.clientAgainstEcho,
@@ -60,19 +59,20 @@ func (r route) prove(t *testing.T) {
 		"server, source":    r.serverAgainstSource,
 		"server, both ways": r.serverEchoesAllAtOnce,
 	} {
-		t.Run(name+", every size", func(t *testing.T) { exchange(t, everySize()) })
-		t.Run(name+", random", func(t *testing.T) { exchange(t, anySize()) })
+		t.Run(name+", every size", func(t *testing.T) { exchange(t, fixedSizes()) })
+		t.Run(name+", random", func(t *testing.T) { exchange(t, randomSizes()) })
 	}
 	t.Run("peer killed", r.killed)
 }
 
-// clientDialsShared begins on shared memory, so that nothing is upgraded.
+// clientDialsShared dials the URL of shared memory, so that the handshake does not change the
+// transport.
 func (r route) clientDialsShared(t *testing.T) {
 	peer := r.start(t, "echo")
 	p, err := r.context(t).Dial(testContext(t), urlOf(t, "shm", strings.Fields(peer.URL())))
 	require.NoError(t, err)
-	r.requireTaken(t, p)
-	echoes(t, p)
+	r.requireRoute(t, p)
+	exchangeWithEcho(t, p)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Stop())
 }
@@ -85,9 +85,9 @@ func (r route) peerDialsShared(t *testing.T) {
 	require.NoError(t, peer.Wait())
 }
 
-// largeDescriptions sends messages of which a peer in C++ has to take the
-// description out of its ring in one piece. One that does not fit is refused here,
-// where it would end that process; those that do, and what moves in pieces, arrive.
+// largeDescriptions sends messages with large descriptors, which the C++ peer must read from its
+// ring in one piece. A descriptor that does not fit would end that process, and so Write rejects
+// it. Smaller ones, and payloads of any size, arrive.
 func (r route) largeDescriptions(t *testing.T) {
 	r.requireViable(t)
 	peer := r.start(t, "echo")
@@ -104,7 +104,7 @@ func (r route) largeDescriptions(t *testing.T) {
 		requireMessage(t, sent, p)
 		require.NoError(t, op.Wait(testContext(t)))
 	}
-	echoes(t, p)
+	exchangeWithEcho(t, p)
 	require.NoError(t, p.Close())
 	require.NoError(t, peer.Stop())
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// tpipeProgram builds the command that users have.
+// tpipeProgram builds the command tpipe and returns its path.
 func tpipeProgram(t testing.TB) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "tpipe")
@@ -25,7 +25,7 @@ func tpipeProgram(t testing.TB) string {
 	return program
 }
 
-// What a C++ echo sends back is what tpipe ping sent.
+// A C++ echo returns the messages of tpipe ping.
 func TestPingChecksPeer(t *testing.T) {
 	program := tpipeProgram(t)
 	echo := Start(t, "echo", "--listen", "uv://127.0.0.1:0", "--name", "cpp")
@@ -61,7 +61,7 @@ func TestPingChecksPeer(t *testing.T) {
 	require.NoError(t, echo.Stop())
 }
 
-// tpipe echo sends back to a C++ peer what that sent.
+// tpipe echo returns the messages of a C++ peer.
 func TestPeerChecksEcho(t *testing.T) {
 	echo := startEcho(t, tpipeProgram(t))
 	for name, flags := range map[string]string{
@@ -86,7 +86,7 @@ func TestPeerChecksEcho(t *testing.T) {
 	echo.stop(t)
 }
 
-// tpipeRoutes are those that the command line can name.
+// tpipeRoutes are the routes that the command line can select.
 var tpipeRoutes = map[string]route{
 	"shm":            {transport: "shm", channel: "basic"},
 	"shm, cma":       {transport: "shm", channel: "cma"},
@@ -95,7 +95,7 @@ var tpipeRoutes = map[string]route{
 	"mpt_uv, 5":      {transport: "uv", channel: "mpt_uv", lanes: 5},
 }
 
-// forTpipe turns flags for tppeer into those that say the same to tpipe.
+// forTpipe returns the flags of tpipe for those of tppeer.
 func forTpipe(flags []string) []string {
 	var out []string
 	for _, f := range flags {
@@ -104,7 +104,7 @@ func forTpipe(flags []string) []string {
 	return out
 }
 
-func TestPingTakesRoute(t *testing.T) {
+func TestPingUsesRoute(t *testing.T) {
 	program := tpipeProgram(t)
 	for name, r := range tpipeRoutes {
 		t.Run(name, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestPingTakesRoute(t *testing.T) {
 	}
 }
 
-// The two ends have nothing but the route, so that it is this one or none.
-func TestEchoTakesRoute(t *testing.T) {
+// Both ends have only the transport and the channel of the route.
+func TestEchoUsesRoute(t *testing.T) {
 	program := tpipeProgram(t)
 	for name, r := range tpipeRoutes {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestEchoTakesRoute(t *testing.T) {
 			require.NoError(t, check.Wait())
 			for line := range strings.Lines(echo.end(t)) {
 				require.Contains(t, line, pipe.ErrPeerLost.Error())
-				require.Equal(t, "cma", r.channel, "as requireClosed tells: %s", line)
+				require.Equal(t, "cma", r.channel, "see requireClosed: %s", line)
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func startEcho(t testing.TB, program string, flags ...string) *goEcho {
 	stdout, err := e.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, e.cmd.Start())
-	late := time.AfterFunc(patience, func() { _ = e.cmd.Process.Kill() })
+	late := time.AfterFunc(maxWait, func() { _ = e.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		late.Stop()
 		if e.cmd.ProcessState == nil {
@@ -174,30 +174,29 @@ func startEcho(t testing.TB, program string, flags ...string) *goEcho {
 	return e
 }
 
-// stop ends the echo and expects that it had nothing to complain about.
+// stop ends the echo and requires that it printed no error.
 func (e *goEcho) stop(t *testing.T) {
 	t.Helper()
 	require.Empty(t, e.end(t))
 }
 
-// end ends the echo and returns what it had to complain about.
+// end ends the echo and returns its standard error.
 func (e *goEcho) end(t *testing.T) string {
 	t.Helper()
 	require.NoError(t, e.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, e.cmd.Wait())
-	return e.stderr.rest()
+	return e.stderr.remaining()
 }
 
-// BenchmarkPing measures round trips of tpipe ping against tpipe echo and
-// against the C++ echo in turn, so that both see the same machine, and reports
-// the medians of all pairs:
+// BenchmarkPing measures round trips of tpipe ping to tpipe echo and to the C++ echo alternately,
+// so that both run under the same conditions, and reports the medians of all pairs:
 //
 //	go test -run '^$' -bench Ping -benchtime 5x ./internal/interop
 func BenchmarkPing(b *testing.B) {
 	program := tpipeProgram(b)
 	ours, cpp := startEcho(b, program), Start(b, "echo", "--listen", "uv://127.0.0.1:0")
 	for _, c := range []struct{ name, flags string }{
-		{"message_of_nothing", "-tensors 0 -count 5000"},
+		{"empty_message", "-tensors 0 -count 5000"},
 		{"tensor_8B", "-named -size 8 -count 5000"},
 		{"tensor_8B_device_open", "-size 8 -count 3000"},
 		{"tensor_64KiB", "-named -size 64KiB -count 3000"},
@@ -215,13 +214,12 @@ func BenchmarkPing(b *testing.B) {
 			b.ReportMetric(median(go2go), "us/go")
 			b.ReportMetric(median(go2cpp), "us/cpp")
 			b.ReportMetric(median(ratio), "cpp/go")
-			b.ReportMetric(0, "ns/op") // the time of the whole pair says nothing
+			b.ReportMetric(0, "ns/op") // the time of a pair is not a result
 		})
 	}
 }
 
-// pingMedian runs a ping and returns the median of its round trips in
-// microseconds.
+// pingMedian runs a ping and returns the median of its round trips in microseconds.
 func pingMedian(b *testing.B, program, url, flags string) float64 {
 	b.Helper()
 	args := append([]string{"ping", "-json", "-to", url}, strings.Fields(flags)...)

@@ -12,8 +12,8 @@ func Check(ok bool, format string, args ...any) {
 	}
 }
 
-// Scribble overwrites p in builds with the tag "invariants", so that a reader
-// of memory that was given back sees garbage.
+// Scribble overwrites p in builds with the tag "invariants", so that a use of released memory sees
+// garbage.
 func Scribble(p []byte) {
 	if !Enabled {
 		return

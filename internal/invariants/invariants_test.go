@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -14,7 +14,7 @@ func TestCheckHolds(t *testing.T) {
 	require.NotPanics(t, func() { Check(true, "never seen") })
 }
 
-// A build without the tag must run on as if the checks were not there.
+// A build without the tag goes on as if the checks were not there.
 func TestCheckBroken(t *testing.T) {
 	broken := func() { Check(false, "block %d released twice", 7) }
 	if !Enabled {
@@ -34,7 +34,7 @@ func TestScribble(t *testing.T) {
 	require.Equal(t, []byte{0xcc, 0xcc, 3}, p)
 }
 
-// The checks sit on hot paths: one that holds must not cost an allocation.
+// Checks are on hot paths: one that holds must not allocate.
 func TestCheckAllocatesNothing(t *testing.T) {
 	p := make([]byte, 64)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -13,30 +13,30 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// node is a package as go list describes it.
+// node is a package, as go list prints it.
 type node struct {
 	ImportPath                         string
 	Imports, TestImports, XTestImports []string
 	Deps                               []string
 }
 
-// The tree differs by platform: each must keep the rules.
+// The imports are checked for each platform, since they differ.
 func TestImportsPointDownwards(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin"} {
 		t.Run(goos, func(t *testing.T) {
 			for _, n := range list(t, goos) {
-				require.Empty(t, faults(n))
+				require.Empty(t, importViolations(n))
 			}
 		})
 	}
 }
 
-// list asks the go command for the packages of the module and all they need.
+// list returns the packages of the module, as built for goos.
 func list(t *testing.T, goos string) []node {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", "./...")
@@ -60,73 +60,74 @@ func list(t *testing.T, goos string) []node {
 	return nodes
 }
 
-// faults lists what is wrong with the imports of one package.
-func faults(n node) []string {
+// importViolations returns the violations of the import rules by one package.
+func importViolations(n node) []string {
 	name, _ := local(n.ImportPath)
-	level, known := floor(name)
+	layer, known := layerOf(name)
 	if !known {
-		return []string{fmt.Sprintf("%s has no place in the house: add it to the table in internal/lint/house_test.go", name)}
+		return []string{fmt.Sprintf("%s is in no layer: add it to the table in internal/lint/layers_test.go", name)}
 	}
 	var out []string
 	for _, imp := range n.Imports {
-		out = append(out, judge(name, level, imp)...)
-		out = append(out, foreign(name, imp)...)
+		out = append(out, checkImport(name, layer, imp)...)
+		out = append(out, checkModule(name, imp)...)
 	}
-	// Suites on floor 1 prove themselves on implementations, so tests may see
-	// up to that floor; nobody's tests see what is built on top of him.
+	// Conformance suites of layer 1 are tested with implementations, so tests may import
+	// packages up to the layer of those, or up to their own.
 	for _, imp := range slices.Concat(n.TestImports, n.XTestImports) {
-		out = append(out, above(name+" (test)", max(level, implementations), imp)...)
+		out = append(out, checkDirection(name+" (test)", max(layer, implementationLayer), imp)...)
 	}
-	return append(out, weight(n, name)...)
+	return append(out, checkDependencies(n, name)...)
 }
 
-// judge holds one import of product code against the rules.
-func judge(name string, level int, imp string) []string {
-	if strings.HasPrefix(imp, "golang.org/x/sys") && level > implementations {
-		return []string{fmt.Sprintf("%s imports %s: system calls belong on floor %d or below", name, imp, implementations)}
+// checkImport returns the rules that one import of product code violates.
+func checkImport(name string, layer int, imp string) []string {
+	if strings.HasPrefix(imp, "golang.org/x/sys") && layer > implementationLayer {
+		return []string{fmt.Sprintf("%s imports %s: system calls belong in layer %d or below", name, imp, implementationLayer)}
 	}
-	out := above(name, level, imp)
+	out := checkDirection(name, layer, imp)
 	target, _ := local(imp)
-	if f, ok := floor(target); ok && f == implementations {
+	if f, ok := layerOf(target); ok && f == implementationLayer {
 		switch {
 		case name == "pipe":
-			out = append(out, fmt.Sprintf("pipe imports the implementation %s: it knows only the seams", target))
-		case level == implementations:
-			out = append(out, fmt.Sprintf("%s imports %s: implementations do not know each other", name, target))
+			out = append(out, fmt.Sprintf("pipe imports the implementation %s: it may import only the contracts", target))
+		case layer == implementationLayer:
+			out = append(out, fmt.Sprintf("%s imports %s: implementations must not import each other", name, target))
 		}
 	}
 	return out
 }
 
-// above reports an import that points upwards.
-func above(name string, level int, imp string) []string {
+// checkDirection reports an import of a package in a higher layer.
+func checkDirection(name string, layer int, imp string) []string {
 	target, ok := local(imp)
 	if !ok {
 		return nil
 	}
-	if f, ok := floor(target); ok && f > level {
-		return []string{fmt.Sprintf("%s imports %s, which is on floor %d: imports point only downwards", name, target, f)}
+	if f, ok := layerOf(target); ok && f > layer {
+		return []string{fmt.Sprintf("%s imports %s, which is in layer %d: a package imports only lower layers and its own", name, target, f)}
 	}
 	return nil
 }
 
-// weight reports heavy dependencies, near or far, of a lean package.
-func weight(n node, name string) []string {
-	if !slices.Contains(lean, name) {
+// checkDependencies reports the direct and indirect dependencies of a light package on heavy
+// modules.
+func checkDependencies(n node, name string) []string {
+	if !slices.Contains(lightPackages, name) {
 		return nil
 	}
 	var out []string
 	for _, dep := range n.Deps {
-		for _, h := range heavy {
+		for _, h := range heavyModules {
 			if dep == h || strings.HasPrefix(dep, h+"/") {
-				out = append(out, fmt.Sprintf("%s depends on %s: only those who ask for it may carry it", name, dep))
+				out = append(out, fmt.Sprintf("%s depends on %s: only packages that users choose may", name, dep))
 			}
 		}
 	}
 	return out
 }
 
-func TestFaults(t *testing.T) {
+func TestImportViolations(t *testing.T) {
 	in := func(names ...string) []string {
 		for i, n := range names {
 			names[i] = module + "/" + n
@@ -136,26 +137,26 @@ func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		node node
-		want string // part of the only fault, "" for none
+		want string // part of the only violation, "" for none
 	}{
 		{"downwards", node{ImportPath: module + "/uv", Imports: append(in("transport", "internal/wire"), "net", "golang.org/x/sys/unix")}, ""},
-		{"sideways on the ground floor", node{ImportPath: module + "/tensor", Imports: in("device")}, ""},
-		{"root wires implementations", node{ImportPath: module, Imports: in("uv", "pipe", "channel/basic")}, ""},
-		{"suite tested on an implementation", node{ImportPath: module + "/transport/transporttest", XTestImports: in("transport/mem")}, ""},
-		{"interop drives everything", node{ImportPath: module + "/internal/interop", TestImports: append(in("pipe"), module)}, ""},
-		{"upwards", node{ImportPath: module + "/device", Imports: in("transport")}, "device imports transport, which is on floor 1"},
-		{"upwards to the root", node{ImportPath: module + "/uv", Imports: []string{module}}, "uv imports ., which is on floor 3"},
+		{"within the lowest layer", node{ImportPath: module + "/tensor", Imports: in("device")}, ""},
+		{"root imports implementations", node{ImportPath: module, Imports: in("uv", "pipe", "channel/basic")}, ""},
+		{"suite tested with an implementation", node{ImportPath: module + "/transport/transporttest", XTestImports: in("transport/mem")}, ""},
+		{"interop imports everything", node{ImportPath: module + "/internal/interop", TestImports: append(in("pipe"), module)}, ""},
+		{"upwards", node{ImportPath: module + "/device", Imports: in("transport")}, "device imports transport, which is in layer 1"},
+		{"upwards to the root", node{ImportPath: module + "/uv", Imports: []string{module}}, "uv imports ., which is in layer 3"},
 		{"test upwards", node{ImportPath: module + "/uv", TestImports: in("pipe")}, "uv (test) imports pipe"},
-		{"pipe and implementation", node{ImportPath: module + "/pipe", Imports: in("uv")}, "knows only the seams"},
+		{"pipe and implementation", node{ImportPath: module + "/pipe", Imports: in("uv")}, "only the contracts"},
 		{"pipe's tests and implementation", node{ImportPath: module + "/pipe", XTestImports: in("uv")}, ""},
-		{"implementation and implementation", node{ImportPath: module + "/channel/mpt", Imports: in("uv")}, "do not know each other"},
-		{"system calls high up", node{ImportPath: module + "/pipe", Imports: []string{"golang.org/x/sys/unix"}}, "system calls belong"},
+		{"implementation and implementation", node{ImportPath: module + "/channel/mpt", Imports: in("uv")}, "must not import each other"},
+		{"system calls in a high layer", node{ImportPath: module + "/pipe", Imports: []string{"golang.org/x/sys/unix"}}, "system calls belong"},
 		{"heavy", node{ImportPath: module + "/pipe", Deps: []string{"gonum.org/v1/gonum/blas"}}, "pipe depends on gonum.org/v1/gonum/blas"},
-		{"heavy where wanted", node{ImportPath: module + "/cudaipc", Deps: []string{"github.com/ebitengine/purego"}}, ""},
-		{"unknown", node{ImportPath: module + "/attic"}, "attic has no place in the house"},
+		{"heavy where allowed", node{ImportPath: module + "/cudaipc", Deps: []string{"github.com/ebitengine/purego"}}, ""},
+		{"unknown", node{ImportPath: module + "/attic"}, "attic is in no layer"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			got := faults(c.node)
+			got := importViolations(c.node)
 			if c.want == "" {
 				require.Empty(t, got)
 				return
@@ -166,12 +167,12 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestFloor(t *testing.T) {
-	for name, want := range map[string]int{".": 3, "internal/nop": 0, "internal/simnet": 1, "internal/interop": 7, "cmd/tpipe": 7, "agent/store": 4} {
-		got, ok := floor(name)
+func TestLayerOf(t *testing.T) {
+	for name, want := range map[string]int{".": 3, "internal/nop": 0, "internal/testutil/simnet": 1, "internal/interop": 7, "cmd/tpipe": 7, "agent/store": 4} {
+		got, ok := layerOf(name)
 		require.True(t, ok, name)
 		require.Equal(t, want, got, name)
 	}
-	_, ok := floor("internal/nop/deep")
+	_, ok := layerOf("internal/nop/deep")
 	require.False(t, ok)
 }

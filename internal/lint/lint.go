@@ -1,5 +1,4 @@
-// Package lint holds the house rules that a machine can check, as tests: which
-// package may import which, and what from outside; what a line of product code
-// must not say; and that tests neither sleep nor leave anything behind. It has no
-// code but its tests.
+// Package lint checks rules of this repository in tests: which packages and modules a package may
+// import, what product code must not contain, that names are terms and not metaphors, and that
+// tests neither sleep nor leak. It has no code but its tests.
 package lint

@@ -13,29 +13,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// longest is the number of lines that a function may have.
-const longest = 80
+// maxFuncLines is the maximum number of lines of a function.
+const maxFuncLines = 80
 
-// maySleep lists the files that may call time.Sleep, with the reason.
-var maySleep = map[string]string{
-	"internal/leakcheck/usage.go": "waits for the garbage collector and the kernel, which send no signal",
+// mayCallSleep lists the files that may call time.Sleep, with the reason.
+var mayCallSleep = map[string]string{
+	"internal/testutil/leakcheck/usage.go": "waits for the garbage collector and the kernel, which signal no completion",
 
-	"channel/mpt/fault_test.go":          simulated,
-	"channel/mpt/native_parting_test.go": simulated,
-	"channel/mpt/rest_test.go":           simulated,
-	"channel/mpt/stuck_test.go":          simulated,
+	"channel/mpt/fault_test.go":        inVirtualTime,
+	"channel/mpt/native_close_test.go": inVirtualTime,
+	"channel/mpt/native_idle_test.go":  inVirtualTime,
+	"channel/mpt/slow_close_test.go":   inVirtualTime,
 
-	"cmd/tpipe/internal/ferry/stall_test.go": simulated,
+	"cmd/tpipe/internal/filetransfer/stall_test.go": inVirtualTime,
 
-	"device/delayed/delayed_test.go":     simulated,
-	"internal/patience/patience_test.go": simulated,
-	"internal/simnet/slow_test.go":       simulated,
-	"pipe/close_test.go":                 simulated,
-	"pipe/progress_test.go":              simulated,
-	"tensor/pool_test.go":                simulated,
+	"device/delayed/delayed_test.go":              inVirtualTime,
+	"internal/testutil/testwait/testwait_test.go": inVirtualTime,
+	"internal/testutil/simnet/slow_test.go":       inVirtualTime,
+	"pipe/close_test.go":                          inVirtualTime,
+	"pipe/progress_test.go":                       inVirtualTime,
+	"tensor/pool_test.go":                         inVirtualTime,
 }
 
-const simulated = "sleeps in a bubble of testing/synctest, where time is simulated"
+const inVirtualTime = "sleeps in a bubble of testing/synctest, where time is virtual"
 
 func TestStyle(t *testing.T) {
 	files := 0
@@ -43,22 +43,22 @@ func TestStyle(t *testing.T) {
 		if isTest(path) {
 			continue
 		}
-		require.Empty(t, breaches(t, path, read(t, path)))
+		require.Empty(t, styleViolations(t, path, read(t, path)))
 		files++
 	}
 	require.NotZero(t, files)
 }
 
-func TestSleepersExist(t *testing.T) {
-	for path := range maySleep {
+func TestSleepTableIsCurrent(t *testing.T) {
+	for path := range mayCallSleep {
 		src, err := os.ReadFile(filepath.Join("../..", path))
-		require.NoError(t, err, "%s may sleep but is gone: take it off the list", path)
-		require.Contains(t, string(src), "time.Sleep(", "%s may sleep but does not: take it off the list", path)
+		require.NoError(t, err, "%s does not exist: remove it from the table", path)
+		require.Contains(t, string(src), "time.Sleep(", "%s does not call time.Sleep: remove it from the table", path)
 	}
 }
 
-// sources lists the Go files of the repository, nested modules included, by
-// their paths from its root.
+// sources returns the Go files of the repository, those of nested modules included, by their paths
+// relative to its root.
 func sources(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -89,8 +89,8 @@ func read(t *testing.T, path string) []byte {
 	return src
 }
 
-// breaches lists what a file of product code says that the house does not allow.
-func breaches(t *testing.T, path string, src []byte) []string {
+// styleViolations returns the violations of the style rules in a file of product code.
+func styleViolations(t *testing.T, path string, src []byte) []string {
 	t.Helper()
 	fset, file := parse(t, path, src)
 	var out []string
@@ -117,17 +117,17 @@ func breaches(t *testing.T, path string, src []byte) []string {
 
 type reporter func(pos token.Pos, format string, args ...any)
 
-// checkTimer refuses timers that nobody can stop: what waits must be woken when
-// its caller gives up.
+// checkTimer rejects timers that cannot be stopped: a blocked call must wake when its caller
+// cancels it.
 func checkTimer(sel *ast.SelectorExpr, report reporter) {
 	if name := sel.Sel.Name; isTime(sel) && (name == "After" || name == "Tick") {
 		report(sel.Pos(), "time.%s cannot be stopped: use a timer or a context", name)
 	}
 }
 
-// checkSleep refuses sleeping: what waits must wait for an event.
+// checkSleep rejects time.Sleep: code must wait for an event.
 func checkSleep(sel *ast.SelectorExpr, path string, report reporter) {
-	if isTime(sel) && sel.Sel.Name == "Sleep" && maySleep[path] == "" {
+	if isTime(sel) && sel.Sel.Name == "Sleep" && mayCallSleep[path] == "" {
 		report(sel.Pos(), "time.Sleep waits for no event: use a channel, or give a reason in internal/lint/style_test.go")
 	}
 }
@@ -137,47 +137,46 @@ func isTime(sel *ast.SelectorExpr) bool {
 	return ok && pkg.Name == "time"
 }
 
-// checkFunc refuses functions that run by being imported, and those that do
-// not fit on a screen.
+// checkFunc rejects init functions and functions of more than maxFuncLines.
 func checkFunc(fset *token.FileSet, f *ast.FuncDecl, report reporter) {
 	if f.Recv == nil && f.Name.Name == "init" {
-		report(f.Pos(), "init runs behind the reader's back: let the caller ask for it")
+		report(f.Pos(), "init runs implicitly: export a function for the caller to call")
 	}
-	if lines := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; lines > longest {
-		report(f.Pos(), "%s has %d lines (at most %d): split it", f.Name.Name, lines, longest)
+	if lines := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; lines > maxFuncLines {
+		report(f.Pos(), "%s has %d lines (at most %d): split it", f.Name.Name, lines, maxFuncLines)
 	}
 }
 
 func checkComment(c *ast.Comment, report reporter) {
 	for _, word := range []string{"TODO", "FIXME", "XXX"} {
 		if strings.Contains(c.Text, word) {
-			report(c.Pos(), "%s: do it, or write it down as a known gap in the documentation", word)
+			report(c.Pos(), "%s: do it, or document it as a known gap", word)
 		}
 	}
 }
 
-func TestBreaches(t *testing.T) {
+func TestStyleViolations(t *testing.T) {
 	body := func(lines int) string {
 		return "package p\n\nfunc f() {\n" + strings.Repeat("\tg()\n", lines-2) + "}\n"
 	}
 	for _, c := range []struct {
 		what, path, src string
-		want            string // part of the only breach, "" for none
+		want            string // part of the only violation, "" for none
 	}{
 		{"clean", "a.go", "package p\n\nfunc f() { time.NewTimer(1).Stop() }\n", ""},
 		{"After", "a.go", "package p\n\nfunc f() { <-time.After(1) }\n", "a.go:3:14: time.After cannot be stopped"},
 		{"Tick", "a.go", "package p\n\nfunc f() { <-time.Tick(1) }\n", "time.Tick cannot be stopped"},
 		{"After of another package", "a.go", "package p\n\nfunc f() { now.After(then) }\n", ""},
 		{"Sleep", "a.go", "package p\n\nfunc f() { time.Sleep(1) }\n", "time.Sleep waits for no event"},
-		{"Sleep with a reason", "internal/leakcheck/usage.go", "package p\n\nfunc f() { time.Sleep(1) }\n", ""},
+		{"Sleep with a reason", "internal/testutil/leakcheck/usage.go", "package p\n\nfunc f() { time.Sleep(1) }\n", ""},
 		{"init", "a.go", "package p\n\nfunc init() {}\n", "init runs"},
 		{"method init", "a.go", "package p\n\nfunc (t) init() {}\n", ""},
-		{"longest function", "a.go", body(longest), ""},
-		{"too long a function", "a.go", body(longest + 1), "f has 81 lines"},
+		{"longest function", "a.go", body(maxFuncLines), ""},
+		{"too long a function", "a.go", body(maxFuncLines + 1), "f has 81 lines"},
 		{"unfinished", "a.go", "package p\n\n// TODO: more\n", "do it"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			got := breaches(t, c.path, []byte(c.src))
+			got := styleViolations(t, c.path, []byte(c.src))
 			if c.want == "" {
 				require.Empty(t, got)
 				return

@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mayLeak lists the folders whose tests do without leakcheck, with the reason.
+// mayLeak lists the folders whose tests do not call leakcheck.Main, with the reason.
 var mayLeak = map[string]string{
-	"internal/leakcheck":                     "calls its own Main",
+	"internal/testutil/leakcheck":            "calls its own Main",
 	"tensor/safetensors/internal/crosscheck": "a module of its own that compares two parsers of bytes in memory",
 }
 
-// Tests leave nothing behind, and do not sleep.
+// All test packages check for leaks, and no test calls time.Sleep.
 func TestTests(t *testing.T) {
 	folders := map[string][]*ast.File{}
 	for _, name := range sources(t) {
@@ -25,15 +25,15 @@ func TestTests(t *testing.T) {
 			continue
 		}
 		fset, file := parse(t, name, read(t, name))
-		require.Empty(t, naps(fset, name, file))
+		require.Empty(t, sleeps(fset, name, file))
 		folders[path.Dir(name)] = append(folders[path.Dir(name)], file)
 	}
 	require.NotEmpty(t, folders)
 	for folder, files := range folders {
-		require.Empty(t, unchecked(folder, files))
+		require.Empty(t, missingLeakCheck(folder, files))
 	}
 	for folder := range mayLeak {
-		require.Contains(t, folders, folder, "%s may leak but has no tests: take it off the list", folder)
+		require.Contains(t, folders, folder, "%s has no tests: remove it from the table", folder)
 	}
 }
 
@@ -45,8 +45,8 @@ func parse(t *testing.T, name string, src []byte) (*token.FileSet, *ast.File) {
 	return fset, file
 }
 
-// naps lists where a file sleeps without leave.
-func naps(fset *token.FileSet, name string, file *ast.File) []string {
+// sleeps returns the calls of time.Sleep in a file that is not in mayCallSleep.
+func sleeps(fset *token.FileSet, name string, file *ast.File) []string {
 	var out []string
 	ast.Inspect(file, func(n ast.Node) bool {
 		if sel, ok := n.(*ast.SelectorExpr); ok {
@@ -59,8 +59,8 @@ func naps(fset *token.FileSet, name string, file *ast.File) []string {
 	return out
 }
 
-// unchecked reports a folder whose tests may leave something behind unnoticed.
-func unchecked(folder string, files []*ast.File) []string {
+// missingLeakCheck reports a folder of whose tests no TestMain calls leakcheck.Main.
+func missingLeakCheck(folder string, files []*ast.File) []string {
 	for _, file := range files {
 		for _, decl := range file.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "TestMain" && checksLeaks(f) {
@@ -74,7 +74,7 @@ func unchecked(folder string, files []*ast.File) []string {
 	return []string{folder + ": no TestMain calls leakcheck.Main: add one, or give a reason in internal/lint/tests_test.go"}
 }
 
-// checksLeaks reports whether a function calls leakcheck.Main somewhere.
+// checksLeaks reports whether a function contains a call of leakcheck.Main.
 func checksLeaks(f *ast.FuncDecl) bool {
 	found := false
 	ast.Inspect(f, func(n ast.Node) bool {
@@ -90,11 +90,11 @@ func checksLeaks(f *ast.FuncDecl) bool {
 	return found
 }
 
-func TestUnchecked(t *testing.T) {
+func TestMissingLeakCheck(t *testing.T) {
 	for _, c := range []struct {
 		what, folder string
 		files        []string
-		fault        bool
+		violation    bool
 	}{
 		{"calls it", "uv", []string{"func TestA() {}", "func TestMain(m *testing.M) { leakcheck.Main(m) }"}, false},
 		{"calls it at the end", "uv", []string{"func TestMain(m *testing.M) { if child() { os.Exit(play()) }; leakcheck.Main(m) }"}, false},
@@ -104,7 +104,7 @@ func TestUnchecked(t *testing.T) {
 		{"called elsewhere", "uv", []string{"func TestMain(m *testing.M) { m.Run() }", "func helper() { leakcheck.Main(nil) }"}, true},
 		{"only named", "uv", []string{"func TestMain(m *testing.M) { _ = leakcheck.Main }"}, true},
 		{"method TestMain", "uv", []string{"func (x) TestMain(m *testing.M) { leakcheck.Main(m) }"}, true},
-		{"with a reason", "internal/leakcheck", []string{"func TestMain(m *testing.M) { Main(m) }"}, false},
+		{"with a reason", "internal/testutil/leakcheck", []string{"func TestMain(m *testing.M) { Main(m) }"}, false},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			var files []*ast.File
@@ -112,16 +112,16 @@ func TestUnchecked(t *testing.T) {
 				_, file := parse(t, "a_test.go", []byte("package p\n\n"+src))
 				files = append(files, file)
 			}
-			require.Equal(t, c.fault, len(unchecked(c.folder, files)) == 1)
+			require.Equal(t, c.violation, len(missingLeakCheck(c.folder, files)) == 1)
 		})
 	}
 }
 
-func TestNaps(t *testing.T) {
+func TestSleeps(t *testing.T) {
 	const src = "package p\n\nfunc TestA() {\n\ttime.Sleep(1)\n\tclock.Sleep(1)\n\t<-time.After(1)\n}\n"
 	fset, file := parse(t, "uv/a_test.go", []byte(src))
-	got := naps(fset, "uv/a_test.go", file)
+	got := sleeps(fset, "uv/a_test.go", file)
 	require.Len(t, got, 1)
 	require.Contains(t, got[0], "uv/a_test.go:4:2: time.Sleep waits for no event")
-	require.Empty(t, naps(fset, "tensor/pool_test.go", file), "it has a reason")
+	require.Empty(t, sleeps(fset, "tensor/pool_test.go", file), "it has a reason")
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// peerVariable tells a process to be the other end of a benchmark: the kind of
-// stream, and the address to dial.
+// peerVariable is the environment variable with the kind of benchmark of which a child process is
+// the other end.
 const peerVariable = "TENSORPIPE_MUX_PEER"
 
 // play is the other end of the stream.
@@ -75,7 +75,7 @@ var kinds = map[string]func(c *net.TCPConn, dialled bool) (s net.Conn, done func
 
 const block = 64
 
-// serve answers small blocks, and takes large ones without a word.
+// serve answers small blocks, and reads large ones without an answer.
 func serve(s net.Conn) {
 	p := make([]byte, 1<<20)
 	for {
@@ -148,7 +148,7 @@ func BenchmarkOneWay(b *testing.B) {
 }
 
 // BenchmarkIdle reports the memory of one end of a session with two streams on
-// which a word was exchanged.
+// which one message was exchanged.
 func BenchmarkIdle(b *testing.B) {
 	for b.Loop() {
 		const ends = 2 * 100
@@ -158,8 +158,8 @@ func BenchmarkIdle(b *testing.B) {
 			client, server := sessions(b, transport.SessionConfig{Streams: 64})
 			for range 2 {
 				o, a := streams(b, client, server)
-				exchangeWord(b, o, a)
-				exchangeWord(b, a, o)
+				exchangeMessage(b, o, a)
+				exchangeMessage(b, a, o)
 			}
 			keep = append(keep, client, server)
 		}
@@ -170,7 +170,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-func exchangeWord(b testing.TB, from, to transport.Stream) {
+func exchangeMessage(b testing.TB, from, to transport.Stream) {
 	_, err := from.Write(make([]byte, block))
 	require.NoError(b, err)
 	_, err = io.ReadFull(to, make([]byte, block))

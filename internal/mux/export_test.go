@@ -2,7 +2,7 @@ package mux
 
 import "github.com/tensorpipe-go/tensorpipe/transport"
 
-// Windows is the number of windows that a session keeps.
+// Windows returns the number of receive windows of a session.
 func Windows(s transport.Session) int {
 	ws := s.(*session).windows
 	ws.mu.Lock()
@@ -10,17 +10,17 @@ func Windows(s transport.Session) int {
 	return len(ws.streams)
 }
 
-// Allowances is how many streams of s there are to send on.
-func Allowances(s transport.Session) int {
-	l := s.(*session).link.sending
+// SendWindows returns the number of send windows of a session.
+func SendWindows(s transport.Session) int {
+	l := s.(*session).link.sendWindows
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.streams)
 }
 
-// HoldWriting keeps everybody from writing to a stream until release.
+// HoldWriting blocks writes to a stream until release is called.
 func HoldWriting(st transport.Stream) (release func()) {
 	turn := st.(*stream).writing
-	turn.Take()
-	return turn.Give
+	turn.Lock()
+	return turn.Unlock
 }

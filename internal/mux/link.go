@@ -12,164 +12,161 @@ import (
 )
 
 const (
-	// readAhead takes some small messages with one read. Bodies that are longer
-	// bypass it.
+	// readAhead is the size of the read buffer: several small messages arrive with one read. Longer
+	// bodies bypass it.
 	readAhead = 4 << 10
 
-	// linger is how long a connection that cannot be written to is read on: what
-	// the peer sent before it went is worth having.
-	linger = time.Second
+	// readAfterWriteError is how long a connection is read on after a write has failed, to receive
+	// what the peer has sent.
+	readAfterWriteError = time.Second
 
-	// patience is how long closing a session waits for a message to leave whole,
-	// and closing a stream for its end to leave.
-	patience = 250 * time.Millisecond
+	// closeTimeout bounds how long Close of a session waits for a message to be written completely,
+	// and Close of a stream for its end to be sent.
+	closeTimeout = 250 * time.Millisecond
 
-	// lastWords is how long closing a session waits for all that was written to
-	// leave. A machine that is busy may need that long to run those who write.
-	lastWords = time.Second
+	// drainTimeout bounds how long Close of a session waits for queued bytes to be written. A busy
+	// machine may need that long to run the writers.
+	drainTimeout = time.Second
 )
 
-// watcher learns from the link what passes by.
-type watcher interface {
-	arrived(stream uint32) // the peer opened a stream, yamux will see it next
-	refused(stream uint32) // a reset leaves
-	end(err error)         // nothing will arrive any more
+// linkObserver is notified by the link of messages that pass and of the end of the connection. Its
+// methods may be called concurrently and must not block.
+type linkObserver interface {
+	streamArrived(stream uint32) // the peer has opened a stream; yamux will see the message next
+	streamReset(stream uint32)   // a reset is being sent
+	end(err error)               // no more messages will arrive
 }
 
-// link is the connection as yamux sees it: one that never fails and never ends
-// of its own.
+// link is the connection that yamux reads from and writes to. It handles some messages itself, and
+// hides the connection's errors and end from yamux: Read then blocks until Close.
 type link struct {
 	transport.Stream
-	watcher watcher
-	windows *windows
-	sending *sending
-	judge   judge
-	out     *outgoing
+	observer    linkObserver
+	windows     *windows
+	sendWindows *sendWindows
+	validator   validator
+	out         *writeQueue
 
-	// Of the reading goroutine.
-	src    *bufio.Reader
-	header header
-	served int    // bytes of the header that yamux has
-	left   uint32 // bytes of the body that it has not
+	src           *bufio.Reader
+	header        header
+	headerRead    int    // bytes of the header that yamux has read
+	bodyRemaining uint32 // bytes of the body that it has not
 
-	released chan struct{} // closed by Close
-	release  func()
-	parted   chan struct{} // closed when yamux's farewell has left, or cannot
-	part     func()
+	released       chan struct{} // closed by Close
+	release        func()
+	goAwaySent     chan struct{} // closed when yamux's GoAway was sent, or cannot be
+	markGoAwaySent func()
 }
 
-func newLink(conn transport.Stream, cfg transport.SessionConfig, w watcher, ws *windows) *link {
+func newLink(conn transport.Stream, cfg transport.SessionConfig, w linkObserver, ws *windows) *link {
 	l := &link{
-		Stream:   conn,
-		watcher:  w,
-		windows:  ws,
-		sending:  newSending(),
-		judge:    judge{client: cfg.Client},
-		out:      newOutgoing(conn, cfg.Quota),
-		src:      bufio.NewReaderSize(conn, readAhead),
-		served:   headerSize,
-		released: make(chan struct{}),
+		Stream:      conn,
+		observer:    w,
+		windows:     ws,
+		sendWindows: newSendWindows(),
+		validator:   validator{client: cfg.Client},
+		out:         newWriteQueue(conn, cfg.Quota),
+		src:         bufio.NewReaderSize(conn, readAhead),
+		headerRead:  headerSize,
+		released:    make(chan struct{}),
 	}
-	l.parted = make(chan struct{})
-	l.part = sync.OnceFunc(func() { close(l.parted) })
+	l.goAwaySent = make(chan struct{})
+	l.markGoAwaySent = sync.OnceFunc(func() { close(l.goAwaySent) })
 	l.release = sync.OnceFunc(func() { close(l.released) })
 	return l
 }
 
-// Read gives yamux the next bytes of a message that was found good. When yamux
-// asks for the next message it has dealt with the one before.
+// Read returns the next bytes for yamux: of a header that was checked, or of its body. It blocks at
+// the end of the connection until Close. A call for the next message shows that yamux has processed
+// the one before. Only yamux's reading goroutine calls it.
 func (l *link) Read(p []byte) (int, error) {
-	if l.served == headerSize && l.left == 0 {
-		if err := l.next(); err != nil {
-			return l.hold(err)
+	if l.headerRead == headerSize && l.bodyRemaining == 0 {
+		if err := l.nextMessage(); err != nil {
+			return l.endAndBlock(err)
 		}
-		if !l.windows.charge(l.header.stream(), l.left) {
+		if !l.windows.charge(l.header.stream(), l.bodyRemaining) {
 			<-l.released // the owner of the quota closes the session
 			return 0, transport.ErrClosed
 		}
 	}
-	if l.served < headerSize {
-		n := copy(p, l.header[l.served:])
-		l.served += n
+	if l.headerRead < headerSize {
+		n := copy(p, l.header[l.headerRead:])
+		l.headerRead += n
 		return n, nil
 	}
-	n, err := l.src.Read(p[:min(len(p), int(l.left))])
-	l.left -= uint32(n)
+	n, err := l.src.Read(p[:min(len(p), int(l.bodyRemaining))])
+	l.bodyRemaining -= uint32(n)
 	if n > 0 || err == nil {
 		return n, nil
 	}
-	return l.hold(whole(err))
+	return l.endAndBlock(unexpectedEOF(err))
 }
 
-// whole is the error where a connection ends within a message.
-func whole(err error) error {
+// unexpectedEOF returns err or, instead of io.EOF, io.ErrUnexpectedEOF: the connection has ended
+// within a message.
+func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// next reads the header of the next message that is for yamux, and judges all
-// that come by.
-func (l *link) next() error {
+// nextMessage reads and checks headers until one is for yamux, which it stores in l.header; it
+// handles the others. The error is that of the connection, or a [ProtocolError].
+func (l *link) nextMessage() error {
 	h := &l.header
 	for {
 		if _, err := io.ReadFull(l.src, h[:]); err != nil {
 			return err
 		}
-		if err := l.judge.admit(h); err != nil {
+		if err := l.validator.check(h); err != nil {
 			return err
 		}
-		if !l.isOurs(h) {
+		if !l.handleMessage(h) {
 			break
 		}
 	}
 	if h.opens() {
-		l.windows.enter(h.stream())
-		l.sending.enter(h.stream())
-		l.watcher.arrived(h.stream())
+		l.windows.open(h.stream())
+		l.sendWindows.open(h.stream())
+		l.observer.streamArrived(h.stream())
 	}
-	l.heed(h)
-	if err := l.account(h); err != nil {
+	if h.isCredit() {
+		l.sendWindows.grant(h.stream(), h.length())
+		h.setLength(0) // yamux must not see the credit
+	}
+	if h.resets() {
+		l.sendWindows.markReset(h.stream())
+	}
+	if err := l.checkWindow(h); err != nil {
 		return err
 	}
-	l.served, l.left = 0, h.body()
+	l.headerRead, l.bodyRemaining = 0, h.body()
 	return nil
 }
 
-// isOurs sees to messages that are not for yamux: answers, for it has no question out,
-// credit, for it sends nothing on streams, and questions, which measure how long an
-// answer takes, unless that has to wait.
-func (l *link) isOurs(h *header) bool {
+// handleMessage handles h if yamux does not need to see it, and reports whether it did. It handles
+// ping replies, since yamux sends no pings; credit, since yamux sends no data; and ping requests,
+// unless the reply would have to wait.
+func (l *link) handleMessage(h *header) bool {
 	switch {
-	case h.isQuestion():
-		answer := answerMessage(h.length())
-		return l.out.putNow(&answer, nil)
-	case h.isAnswer():
-		l.windows.answered(h.length())
+	case h.isPingRequest():
+		answer := pingReply(h.length())
+		return l.out.tryEnqueue(&answer, nil)
+	case h.isPingReply():
+		l.windows.pingReplied(h.length())
 	case h.isCredit() && h.flags() == 0:
-		l.sending.grant(h.stream(), h.length())
+		l.sendWindows.grant(h.stream(), h.length())
 	default:
 		return false
 	}
 	return true
 }
 
-// heed takes from a message for yamux what it says about sending.
-func (l *link) heed(h *header) {
-	if h.isCredit() {
-		l.sending.grant(h.stream(), h.length())
-		h.setLength(0)
-	}
-	if h.resets() {
-		l.sending.end(h.stream())
-	}
-}
-
-// account holds a message against the window of its stream, before yamux takes
-// memory for it. What is for nobody does not reach yamux, whose windows have no
-// bounds.
-func (l *link) account(h *header) error {
+// checkWindow counts the body of the message h against the window of its stream, before yamux
+// allocates memory for it. It discards the body if the stream is no longer read, since the windows
+// of yamux are unlimited. The error is a [ProtocolError] or that of the connection.
+func (l *link) checkWindow(h *header) error {
 	n := h.body()
 	if n > 0 {
 		wanted, err := l.windows.arrive(h.stream(), n)
@@ -179,91 +176,133 @@ func (l *link) account(h *header) error {
 		if !wanted {
 			h.setLength(0)
 			if _, err := l.src.Discard(int(n)); err != nil {
-				return whole(err)
+				return unexpectedEOF(err)
 			}
 		}
 	}
 	if h.ends() {
-		l.windows.finish(h.stream())
+		l.windows.stopGranting(h.stream())
 	}
 	return nil
 }
 
-// hold ends the session and keeps yamux waiting, which would empty the streams.
-// Only where this process closed the connection there is nothing to wait for.
-func (l *link) hold(err error) (int, error) {
+// endAndBlock ends the session with err, the error of reading the connection, and blocks until
+// Close, since yamux would discard its streams' contents if it learned of the end. It does not
+// block if this process has closed the connection. It returns 0 and ErrClosed, for Read to return.
+func (l *link) endAndBlock(err error) (int, error) {
 	if errors.Is(err, transport.ErrClosed) {
-		l.watcher.end(transport.ErrClosed)
+		l.observer.end(transport.ErrClosed)
 		return 0, transport.ErrClosed
 	}
 	if failure := l.out.failure.Load(); failure != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = *failure
 	}
-	l.watcher.end(err)
+	l.observer.end(err)
 	<-l.released
 	return 0, transport.ErrClosed
 }
 
-// Write writes one message of yamux. The credit that it grants, and its
-// questions for the round trip, are dropped: see windows. A new stream has its
-// windows before it leaves, as the peer may answer before Open has returned.
+// Write sends one message of yamux, a header and its body, without keeping its memory, and blocks
+// while the queue has no space; after a GoAway, until the queue is written. It always succeeds. It
+// removes credit that the message grants and drops yamux's own pings, see windows. It creates the
+// windows of a new stream before the message is sent, since the peer may answer before Open has
+// returned.
 func (l *link) Write(message []byte) (int, error) {
 	h := *(*header)(message)
 	switch {
-	case h.isFarewell():
-		defer l.part()
-		defer l.out.flushed()
+	case h.isGoAway():
+		defer l.markGoAwaySent()
+		defer l.out.flush()
 	case h.resets():
-		l.windows.leave(h.stream())
-		l.sending.leave(h.stream())
-		l.watcher.refused(h.stream())
+		l.windows.remove(h.stream())
+		l.sendWindows.remove(h.stream())
+		l.observer.streamReset(h.stream())
 	case h.opens():
-		l.windows.enter(h.stream())
-		l.sending.enter(h.stream())
+		l.windows.open(h.stream())
+		l.sendWindows.open(h.stream())
 		fallthrough
 	case h.accepts():
-		defer l.sending.introduce(h.stream())
+		defer l.sendWindows.announce(h.stream())
 	}
 	if h.isCredit() {
 		h.setLength(0)
 	}
-	if !h.isQuestion() && !(h.isCredit() && h.flags() == 0) {
-		l.out.put(&h, message[headerSize:], nil)
+	if !h.isPingRequest() && !(h.isCredit() && h.flags() == 0) {
+		l.out.enqueue(&h, message[headerSize:], nil)
 	}
 	return len(message), nil
 }
 
-// tell writes what the windows have to say. It waits for room first, and so learns of
-// what came up meanwhile.
-func (l *link) tell() {
+// sendCredit sends the credit and the ping that the windows require, until none is left. It waits
+// for space in the queue before it asks for each, and so gets the latest state. It runs on a
+// goroutine of the session.
+func (l *link) sendCredit() {
 	for {
-		l.out.awaitRoom()
-		h, ok := l.windows.next()
+		l.out.awaitSpace()
+		h, ok := l.windows.nextMessage()
 		if !ok {
 			return
 		}
-		l.out.put(&h, nil, nil)
+		l.out.enqueue(&h, nil, nil)
 	}
 }
 
-// SetWriteDeadline does nothing: yamux sets deadlines to end sessions whose
+// SetWriteDeadline does nothing and returns nil: yamux would set deadlines to end sessions whose
 // peer is slow.
 func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
-// finish ends writing behind a whole message, if the connection takes it
-// within moments. It comes before Close.
-func (l *link) finish() {
-	l.Stream.SetWriteDeadline(time.Now().Add(patience))
-	if l.out.end() {
+// closeWriting waits until the queued messages are written, for at most closeTimeout, and closes
+// the writing half of the connection if they were written completely. It is called before Close.
+func (l *link) closeWriting() {
+	l.Stream.SetWriteDeadline(time.Now().Add(closeTimeout))
+	if l.out.close() {
 		l.CloseWrite()
 	}
 }
 
-// Close lets go of yamux. Yamux has no reason to call it while the session
-// lives, as all that could make it give up is judged before.
+// Close closes the connection and unblocks the Read of yamux. Yamux calls it, and only when the
+// session is closed: the link checks everything that could make yamux close before.
 func (l *link) Close() error {
-	l.watcher.end(errGaveUp)
+	l.observer.end(errYamuxClosed)
 	err := l.Stream.Close()
 	l.release()
 	return err
+}
+
+// validator checks the peer's messages, in their order, against the protocol, except for the
+// windows. Only yamux's reading goroutine uses it.
+type validator struct {
+	client bool   // this end is the client
+	newest uint32 // the last stream that the peer opened
+}
+
+// check returns a [ProtocolError] if h is a message that no peer may send at this point, and
+// otherwise nil. It records the id of a new stream.
+func (j *validator) check(h *header) error {
+	switch {
+	case h.version() != 0:
+		return violation("version %d", h.version())
+	case h.kind() > goAway:
+		return violation("message of kind %d", h.kind())
+	case h.body() > maxBody:
+		return violation("%d bytes in one message, %d are allowed", h.body(), maxBody)
+	case h.kind() == goAway && h.length() != 0:
+		return violation("it ends the session with code %d", h.length())
+	case h.opens():
+		return j.checkNewStream(h.stream())
+	}
+	return nil
+}
+
+// checkNewStream returns a [ProtocolError] unless number is a valid id of a new stream of the peer:
+// greater than those before, and even if the peer is the server. It records the id.
+func (j *validator) checkNewStream(number uint32) error {
+	if even := number%2 == 0; even != j.client {
+		return violation("new stream with number %d of this end", number)
+	}
+	if number <= j.newest {
+		return violation("new stream with number %d after %d", number, j.newest)
+	}
+	j.newest = number
+	return nil
 }

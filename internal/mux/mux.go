@@ -1,49 +1,48 @@
-// Package mux turns one connection into a session of streams. The words on the
-// wire are those of yamux, and go-yamux does the work; this package keeps the
-// promises of [transport.Session] and of [net.Conn] that go-yamux does not.
+// Package mux implements a session of streams over one connection. The wire format is that of
+// yamux, and go-yamux does most of the work. This package adds what [transport.Session] and
+// [net.Conn] require beyond go-yamux.
 //
 // A session is a stack of three:
 //
-//	stream   takes turns, keeps deadlines, knows why a call failed
-//	yamux    opens and ends streams, takes in what they get, has a goroutine that reads
-//	link     looks at every message on its way between yamux and the connection,
-//	         and keeps the windows
+//	stream   serializes calls, implements deadlines, and determines why a call failed
+//	yamux    opens and ends streams, stores what they receive, and reads from the link in a goroutine
+//	link     checks each message between yamux and the connection, and implements the windows
 //
-// What is written to a stream does not go through yamux, but from the stream to the
-// link, where its writer sends it himself if nobody else is writing (outgoing).
+// Bytes that are written to a stream bypass yamux: the stream passes them to the link, which writes
+// them on the caller's goroutine if no other one is writing (writeQueue).
 //
-// The link is what makes an end harmless. Were yamux told that the connection
-// has ended, it would throw away what nobody has read yet. So the link judges
-// each message before yamux sees it; where the connection ends, or the peer
-// breaks the rules, it ends the session and leaves yamux waiting, its streams
-// full, until Close. The unread part of a message that was cut off is lost.
+// The link keeps errors away from yamux. If yamux learned that the connection has ended, it would
+// discard what was not read yet. So the link checks each message before yamux sees it. If the
+// connection ends, or the peer violates the protocol, the link ends the session and blocks yamux,
+// which keeps the contents of its streams, until Close. The unread part of an incomplete message is
+// lost.
 //
 // # Windows
 //
-// A window bounds what the peer may have on its way to a stream or unread at it.
-// It begins with the 256 KiB that the protocol fixes. The bytes that were read
-// are granted again once they are half of it; where that took no more than four
-// round trips, the window was what the writer waited for, and doubles, up to
-// SessionConfig.Window and as far as SessionConfig.Budget has room. It never
-// shrinks: what was granted cannot be taken back. The round trip is measured by
-// a ping, at most once in a second, and only while some window wants to grow. A
-// peer that lies about it gets what the budget allows, as others do.
+// A window bounds the bytes that the peer has sent and the reader of the stream has not read. It
+// begins with the 256 KiB that the protocol prescribes. When half of it has been read, the link
+// grants that many bytes again. If that took no more than four round trips the window was what the
+// writer waited for, and doubles, up to SessionConfig.Window and as far as SessionConfig.Budget
+// permits. It never shrinks, because credit cannot be taken back. The round trip is measured by a
+// ping, at most once a second, and only while some window could grow. A peer that delays or hurries
+// its replies gets no more than the budget permits.
 //
-// What this end may send is counted here too (sending): yamux sends nothing on streams
-// but their beginning and their end.
+// The credit for what this end may send is counted here too (sendWindows): yamux sends nothing on
+// streams but their beginning and end.
 //
-// The windows of yamux for receiving are open to the full, because its own way of granting is
-// of no use: where a deadline comes in between it counts bytes as granted and
-// never says so to the peer, and each step of growth forgets those that were
-// read before. So the link strips the credit off what yamux writes, writes what
-// the streams' readers have earned, and ends the session of a peer that sends
-// more before yamux takes memory for it.
+// The receive windows of yamux are unlimited, because its own way of granting has errors: if a
+// deadline interrupts it, it counts bytes as granted without sending the credit, and when a window
+// grows it forgets bytes that were read before. So the link removes the credit from the messages
+// that yamux writes, sends credit for what was read, and ends the session of a peer that exceeds a
+// window before yamux allocates memory for the message.
 package mux
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"syscall"
 	"time"
 
 	"github.com/libp2p/go-yamux/v4"
@@ -52,33 +51,33 @@ import (
 )
 
 const (
-	// minWindow is what every stream may send before it hears from its reader;
-	// the protocol fixes it.
+	// minWindow is the window with which every stream begins; the protocol prescribes it.
 	minWindow = 256 << 10
 
 	// defaultWindow keeps 1 Gbit/s busy over 30 ms.
 	defaultWindow = 4 << 20
 
-	// messageSize is how much of a stream goes into one message at most, header
-	// included: longer ones would let others wait.
+	// messageSize bounds the part of a stream that one message carries, header included. Longer
+	// messages would delay other streams.
 	messageSize = 64 << 10
 
-	// maxBody bounds what a peer may put into one message, because yamux takes
-	// memory for all of it when it sees the header.
+	// maxBody bounds the body of a message of the peer, because yamux allocates memory for all of
+	// it when it sees the header.
 	maxBody = minWindow
 
-	// spare is how many streams may be opened, beyond the limit that holds for
-	// the peer, before Open waits for the peer to take some of them.
-	spare = 16
+	// spareBacklog is the number of streams beyond the peer's limit that may be open before Open
+	// waits for the peer to accept some.
+	spareBacklog = 16
 
-	// never is longer than any session lives: yamux ends sessions whose peer is
-	// slow, and cannot be told not to.
-	never = 100 * 365 * 24 * time.Hour
+	// noTimeout is longer than any session lives: yamux ends sessions whose peer is slow, and has
+	// no option to disable that.
+	noTimeout = 100 * 365 * 24 * time.Hour
 )
 
-// New makes a session of conn, which belongs to it from then on. A window below
-// 256 KiB counts as 256 KiB. The session must be closed even when it has ended:
-// until then it keeps what its streams have not read yet.
+// New returns a session over conn, which it owns; after an error the caller keeps conn. A window
+// below 256 KiB counts as 256 KiB. The session must be closed even after it has ended: until then
+// it keeps what its streams have not read. The error matches ErrConfig if a limit of cfg is
+// invalid.
 func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session, error) {
 	if cfg.Streams < 0 || cfg.Window < 0 || cfg.Streams > math.MaxInt32 || cfg.Window > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: %d streams with windows of %d bytes", ErrConfig, cfg.Streams, cfg.Window)
@@ -95,26 +94,74 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 	return s, nil
 }
 
-// largest is what one window may grow to.
-func largest(cfg transport.SessionConfig) uint32 {
+// windowLimit returns the size in bytes to which one window of a session with this configuration
+// may grow.
+func windowLimit(cfg transport.SessionConfig) uint32 {
 	if cfg.Window == 0 {
 		return defaultWindow
 	}
 	return uint32(max(cfg.Window, minWindow))
 }
 
-// settings has windows without bounds, which leaves them to the link. The link
-// reads ahead, so that yamux need not.
+// settings returns a configuration of yamux in which windows are unlimited, since the link
+// implements them, and in which yamux does not read ahead, since the link does.
 func settings(cfg transport.SessionConfig) *yamux.Config {
 	return &yamux.Config{
-		AcceptBacklog:           cfg.Streams + spare,
+		AcceptBacklog:           cfg.Streams + spareBacklog,
 		PingBacklog:             1,
-		MeasureRTTInterval:      never,
-		ConnectionWriteTimeout:  never,
+		MeasureRTTInterval:      noTimeout,
+		ConnectionWriteTimeout:  noTimeout,
 		MaxIncomingStreams:      uint32(cfg.Streams),
 		InitialStreamWindowSize: math.MaxUint32,
 		MaxStreamWindowSize:     math.MaxUint32,
 		MaxMessageSize:          messageSize,
 		LogOutput:               io.Discard,
 	}
+}
+
+// ErrConfig matches the error of New for limits that are invalid.
+var ErrConfig = errors.New("mux: bad configuration")
+
+// errYamuxClosed ends a session that yamux has closed for a reason that this package does not know.
+var errYamuxClosed = errors.New("mux: yamux closed the session")
+
+// errReset is the error of writes to a stream that the peer has reset; see ResetError.
+var errReset = errors.New("mux: the peer has reset the stream")
+
+// EndError is the error of calls on a stream whose session has ended. It matches the session's Err,
+// also if that is io.EOF, but never equals io.EOF: a stream that its writer has not finished must
+// not look like one that is complete.
+type EndError struct {
+	Err error // the session's Err
+}
+
+func (e *EndError) Error() string { return "the session has ended: " + e.Err.Error() }
+
+// Unwrap returns the session's Err.
+func (e *EndError) Unwrap() error { return e.Err }
+
+// ResetError is the error of calls on a stream that the peer has reset, or refused. It matches
+// syscall.ECONNRESET, as on TCP. The session goes on.
+type ResetError struct {
+	Stream uint32 // its number in the session
+}
+
+func (e *ResetError) Error() string { return fmt.Sprintf("stream %d was reset by the peer", e.Stream) }
+
+// Unwrap returns syscall.ECONNRESET.
+func (e *ResetError) Unwrap() error { return syscall.ECONNRESET }
+
+// ProtocolError is the error of a session whose peer violated the protocol. It matches
+// [transport.ErrFrame]. Retrying does not help.
+type ProtocolError struct {
+	Reason string
+}
+
+func (e *ProtocolError) Error() string { return "mux: the peer broke the protocol: " + e.Reason }
+
+// Unwrap returns [transport.ErrFrame].
+func (e *ProtocolError) Unwrap() error { return transport.ErrFrame }
+
+func violation(format string, args ...any) error {
+	return &ProtocolError{Reason: fmt.Sprintf(format, args...)}
 }

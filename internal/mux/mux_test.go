@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// tcp returns the two ends of a connection, closed with the test.
+// tcp returns the two ends of a connection, which are closed when the test ends.
 func tcp(t testing.TB) (dialled, accepted *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,7 +35,7 @@ func tcp(t testing.TB) (dialled, accepted *net.TCPConn) {
 	return d.(*net.TCPConn), a.(*net.TCPConn)
 }
 
-// sessions returns the two ends of a session, closed with the test.
+// sessions returns the two ends of a session, which are closed when the test ends.
 func sessions(t testing.TB, cfg transport.SessionConfig) (client, server transport.Session) {
 	t.Helper()
 	d, a := tcp(t)

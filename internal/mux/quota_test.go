@@ -11,16 +11,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// tally is a quota of size bytes, without eviction.
-type tally struct {
+// testQuota is a quota of size bytes, without eviction.
+type testQuota struct {
 	mu      sync.Mutex
 	size    int
 	used    int
 	revoked bool
-	freed   chan struct{} // made by a charge that waits, closed when something has changed
+	freed   chan struct{} // non-nil if a charge waits; closed when something has changed
 }
 
-func (q *tally) Charge(n int) bool {
+func (q *testQuota) Charge(n int) bool {
 	for {
 		q.mu.Lock()
 		if q.revoked || q.used+n <= q.size {
@@ -39,30 +39,30 @@ func (q *tally) Charge(n int) bool {
 	}
 }
 
-func (q *tally) Add(n int) { q.Release(-n) }
+func (q *testQuota) Add(n int) { q.Release(-n) }
 
-func (q *tally) Release(n int) {
+func (q *testQuota) Release(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.used -= n
 	q.change()
 }
 
-func (q *tally) revoke() {
+func (q *testQuota) revoke() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.revoked = true
 	q.change()
 }
 
-func (q *tally) change() {
+func (q *testQuota) change() {
 	if q.freed != nil {
 		close(q.freed)
 		q.freed = nil
 	}
 }
 
-func (q *tally) charged() int {
+func (q *testQuota) charged() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.used
@@ -72,14 +72,14 @@ func (q *tally) charged() int {
 // messages. A session that waits for its quota does not read its connection.
 func TestQuotaStopsReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &tally{size: 100_000}
+		q := &testQuota{size: 100_000}
 		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
 		defer s.Close()
-		w.say(dataOf(0, 1, string(make([]byte, 60_000))))
+		w.write(dataFrame(0, 1, string(make([]byte, 60_000))))
 		synctest.Wait()
 		require.Equal(t, 1<<16+64, q.charged(), "yamux rounds up")
 		for range 1000 {
-			w.say(dataOf(0, 1, "x"))
+			w.write(dataFrame(0, 1, "x"))
 		}
 		synctest.Wait()
 		require.LessOrEqual(t, q.charged(), q.size)
@@ -94,23 +94,23 @@ func TestQuotaStopsReading(t *testing.T) {
 }
 
 // Bytes of streams that have ended are not charged.
-func TestQuotaOfStreamsThatEnd(t *testing.T) {
+func TestQuotaOfEndedStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &tally{size: 1 << 20}
+		q := &testQuota{size: 1 << 20}
 		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
-		w.say(dataOf(0, 1, "unread"))
+		w.write(dataFrame(0, 1, "unread"))
 		synctest.Wait()
 		require.Equal(t, 8+64, q.charged())
 		go io.Copy(io.Discard, w.conn)
 		require.NoError(t, w.read.Close())
 		synctest.Wait()
 		require.Zero(t, q.charged())
-		w.say(dataOf(0, 1, "for nobody"))
+		w.write(dataFrame(0, 1, "for nobody"))
 		synctest.Wait()
 		require.Zero(t, q.charged())
 
-		w.say(message(kindCredit, flagSyn, 3, 0, ""))
-		w.say(dataOf(0, 3, "unread too"))
+		w.write(message(kindCredit, flagSyn, 3, 0, ""))
+		w.write(dataFrame(0, 3, "unread too"))
 		synctest.Wait()
 		require.Equal(t, 16+64, q.charged())
 		require.NoError(t, s.Close())
@@ -118,10 +118,10 @@ func TestQuotaOfStreamsThatEnd(t *testing.T) {
 	})
 }
 
-// What this end writes counts until the connection takes it.
+// Bytes that this end writes are charged until the connection accepts them.
 func TestQuotaOfUnwrittenBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &tally{size: 1 << 20}
+		q := &testQuota{size: 1 << 20}
 		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
 		defer s.Close()
 		synctest.Wait()
@@ -135,13 +135,13 @@ func TestQuotaOfUnwrittenBytes(t *testing.T) {
 	})
 }
 
-// A session whose quota is revoked waits to be closed and reads nothing more.
+// A session whose quota is revoked reads nothing more and waits to be closed.
 func TestQuotaRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &tally{size: 100}
+		q := &testQuota{size: 100}
 		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
-		w.say(dataOf(0, 1, "first"))
-		w.say(dataOf(0, 1, "second"))
+		w.write(dataFrame(0, 1, "first"))
+		w.write(dataFrame(0, 1, "second"))
 		synctest.Wait()
 		q.revoke()
 		synctest.Wait()

@@ -22,7 +22,7 @@ const (
 	kindData = iota
 	kindCredit
 	kindPing
-	kindFarewell
+	kindGoAway
 
 	flagSyn = 1
 	flagAck = 2
@@ -30,7 +30,7 @@ const (
 	flagRst = 8
 )
 
-// message is what a peer writes that is free to break the rules.
+// message returns a message with any fields, valid or not.
 func message(kind byte, flags uint16, stream, length uint32, body string) []byte {
 	p := []byte{0, kind}
 	p = binary.BigEndian.AppendUint16(p, flags)
@@ -39,13 +39,12 @@ func message(kind byte, flags uint16, stream, length uint32, body string) []byte
 	return append(p, body...)
 }
 
-func dataOf(flags uint16, stream uint32, body string) []byte {
+func dataFrame(flags uint16, stream uint32, body string) []byte {
 	return message(kindData, flags, stream, uint32(len(body)), body)
 }
 
-// hostile returns a session of the accepting end, and the connection of its
-// peer.
-func hostile(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (transport.Session, transport.Stream) {
+// rawSession returns a session of the accepting end, and the connection of its peer.
+func rawSession(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (transport.Session, transport.Stream) {
 	t.Helper()
 	tr := mem.New(nil, opts...)
 	l, err := tr.Listen(t.Context(), "")
@@ -63,10 +62,10 @@ func hostile(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (tra
 	return s, peer
 }
 
-// pass lets the time of a bubble pass.
+// pass waits in the virtual time of a bubble.
 func pass(d time.Duration) { <-time.NewTimer(d).C }
 
-func ended(t testing.TB, s transport.Session) error {
+func waitEnd(t testing.TB, s transport.Session) error {
 	t.Helper()
 	select {
 	case <-s.Done():
@@ -76,11 +75,12 @@ func ended(t testing.TB, s transport.Session) error {
 	return s.Err()
 }
 
-// What is wrong with a peer, and that it costs nothing that came before.
+// A faulty peer or connection ends the session with the right error, and what arrived before can
+// still be read.
 func TestEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		last []byte // of the peer, then it ends the connection
+		last []byte // written by the peer, before it closes the connection
 		want error
 		says string
 	}{
@@ -89,10 +89,10 @@ func TestEnds(t *testing.T) {
 		{"behind a header", message(kindData, 0, 1, 5, ""), io.ErrUnexpectedEOF, ""},
 		{"within a body", message(kindData, 0, 1, 5, "1234"), io.ErrUnexpectedEOF, ""},
 		{"within a body for nobody", message(kindData, 0, 77, 5, "1234"), io.ErrUnexpectedEOF, ""},
-		{"farewell", message(kindFarewell, 0, 0, 0, ""), io.EOF, ""},
-		{"farewell for a reason", message(kindFarewell, 0, 0, 1, ""), transport.ErrFrame, "code 1"},
+		{"GoAway", message(kindGoAway, 0, 0, 0, ""), io.EOF, ""},
+		{"GoAway with a reason", message(kindGoAway, 0, 0, 1, ""), transport.ErrFrame, "code 1"},
 		{"answer nobody asked for", message(kindPing, flagAck, 0, 9, ""), io.EOF, ""},
-		{"data for nobody", dataOf(0, 77, "hello"), io.EOF, ""},
+		{"data for nobody", dataFrame(0, 77, "hello"), io.EOF, ""},
 		{"another version", []byte("\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), transport.ErrFrame, "version 1"},
 		{"unknown kind", message(4, 0, 0, 0, ""), transport.ErrFrame, "kind 4"},
 		{"huge message", message(kindData, 0, 1, 1<<31, ""), transport.ErrFrame, "2147483648 bytes in one message"},
@@ -101,13 +101,13 @@ func TestEnds(t *testing.T) {
 		{"stream opened twice", message(kindCredit, flagSyn, 1, 0, ""), transport.ErrFrame, "number 1 after 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, peer := hostile(t, transport.SessionConfig{Streams: 3})
-			early := dataOf(flagSyn, 1, "came before")
+			s, peer := rawSession(t, transport.SessionConfig{Streams: 3})
+			early := dataFrame(flagSyn, 1, "came before")
 			_, err := peer.Write(append(early, tc.last...))
 			require.NoError(t, err)
 			require.NoError(t, peer.CloseWrite())
 
-			require.ErrorIs(t, ended(t, s), tc.want)
+			require.ErrorIs(t, waitEnd(t, s), tc.want)
 			require.ErrorContains(t, s.Err(), tc.says)
 			st, err := s.Accept(t.Context())
 			require.NoError(t, err)
@@ -130,8 +130,8 @@ func TestEnds(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
-	s, peer := hostile(t, transport.SessionConfig{Streams: 1})
-	_, err := peer.Write(append(dataOf(flagSyn, 1, "x"), message(kindCredit, flagRst, 1, 0, "")...))
+	s, peer := rawSession(t, transport.SessionConfig{Streams: 1})
+	_, err := peer.Write(append(dataFrame(flagSyn, 1, "x"), message(kindCredit, flagRst, 1, 0, "")...))
 	require.NoError(t, err)
 	st, err := s.Accept(t.Context())
 	require.NoError(t, err)
@@ -147,10 +147,10 @@ func TestReset(t *testing.T) {
 	require.NoError(t, s.Err())
 }
 
-// A peer that takes no more streams may still use those that there are.
-func TestFarewell(t *testing.T) {
-	s, peer := hostile(t, transport.SessionConfig{Streams: 1})
-	_, err := peer.Write(append(message(kindFarewell, 0, 0, 0, ""), dataOf(flagSyn, 1, "x")...))
+// A peer that has sent GoAway can still use the open streams.
+func TestGoAway(t *testing.T) {
+	s, peer := rawSession(t, transport.SessionConfig{Streams: 1})
+	_, err := peer.Write(append(message(kindGoAway, 0, 0, 0, ""), dataFrame(flagSyn, 1, "x")...))
 	require.NoError(t, err)
 	st, err := s.Accept(t.Context())
 	require.NoError(t, err)
@@ -168,7 +168,7 @@ func TestConnectionReset(t *testing.T) {
 	defer s.Close()
 	require.NoError(t, d.SetLinger(0))
 	require.NoError(t, d.Close())
-	require.ErrorIs(t, ended(t, s), syscall.ECONNRESET)
+	require.ErrorIs(t, waitEnd(t, s), syscall.ECONNRESET)
 }
 
 func TestConfig(t *testing.T) {
@@ -179,10 +179,10 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A peer that stands still for a day has not gone, whatever was written to it.
-func TestPatience(t *testing.T) {
+// A stalled peer does not end the session, even after a day, whatever was written to it.
+func TestStalledPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
+		s, peer := rawSession(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
 		st, err := s.Open()
 		require.NoError(t, err)
 		written := make(chan error, 1)
@@ -201,25 +201,24 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// The last word on a connection that takes what is written is the farewell,
-// and closing waits for nothing beside it.
-func TestCloseSaysFarewell(t *testing.T) {
+// On a connection that accepts writes the last message is GoAway, and Close waits for nothing else.
+func TestCloseSendsGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := hostile(t, transport.SessionConfig{})
+		s, peer := rawSession(t, transport.SessionConfig{})
 		began := time.Now()
 		require.NoError(t, s.Close())
 		require.Zero(t, time.Since(began))
 		said, err := io.ReadAll(peer)
 		require.NoError(t, err)
-		require.Equal(t, message(kindFarewell, 0, 0, 0, ""), said)
+		require.Equal(t, message(kindGoAway, 0, 0, 0, ""), said)
 	})
 }
 
-// A connection that takes nothing any more is no reason to wait for long.
-func TestCloseWhileTheConnectionStandsStill(t *testing.T) {
+// Close does not wait long for a stalled connection.
+func TestCloseWithStalledConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
-		_, err := peer.Write(dataOf(flagSyn, 1, "x"))
+		s, peer := rawSession(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
+		_, err := peer.Write(dataFrame(flagSyn, 1, "x"))
 		require.NoError(t, err)
 		read, err := s.Accept(t.Context())
 		require.NoError(t, err)
@@ -255,20 +254,20 @@ func TestCloseWhileTheConnectionStandsStill(t *testing.T) {
 	})
 }
 
-// half is a connection that can be read and not be written to.
-type half struct {
+// readOnlyConn is a connection that can be read and not written.
+type readOnlyConn struct {
 	transport.Stream
 	err error
 }
 
-func (h half) Write([]byte) (int, error) { return 0, h.err }
+func (h readOnlyConn) Write([]byte) (int, error) { return 0, h.err }
 
-// What cannot be written to is read on for a while.
+// After a failed write the connection is read on for a while.
 func TestWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, peer := hostile(t, transport.SessionConfig{})
+		_, peer := rawSession(t, transport.SessionConfig{})
 		broken := fmt.Errorf("broken")
-		s, err := mux.New(half{peer, broken}, transport.SessionConfig{Client: true})
+		s, err := mux.New(readOnlyConn{peer, broken}, transport.SessionConfig{Client: true})
 		require.NoError(t, err)
 		defer s.Close()
 		_, err = s.Open()
@@ -280,17 +279,16 @@ func TestWriteFails(t *testing.T) {
 	})
 }
 
-// A deadline that passes while the leave to send more waits for room in the
-// queue must not lose that leave.
-func TestLeaveToSendIsNotLost(t *testing.T) {
+// Credit is not lost if a deadline passes while it waits for space in the queue.
+func TestCreditIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window = 256 << 10
-		s, peer := hostile(t, transport.SessionConfig{Streams: 1, Window: window}, mem.WithBuffer(2*window))
+		s, peer := rawSession(t, transport.SessionConfig{Streams: 1, Window: window}, mem.WithBuffer(2*window))
 		_, err := peer.Write(message(kindCredit, flagSyn, 1, 0, ""))
 		require.NoError(t, err)
 		st, err := s.Accept(t.Context())
 		require.NoError(t, err)
-		_, err = peer.Write(dataOf(0, 1, string(make([]byte, window))))
+		_, err = peer.Write(dataFrame(0, 1, string(make([]byte, window))))
 		require.NoError(t, err)
 		synctest.Wait()
 		require.NoError(t, st.SetReadDeadline(time.Unix(1, 0)))
@@ -306,28 +304,28 @@ func TestLeaveToSendIsNotLost(t *testing.T) {
 	})
 }
 
-// No bytes do more than end the session, and none come out that did not go in.
+// No input does more than end the session, and no byte is returned that was not sent.
 func FuzzPeer(f *testing.F) {
-	f.Add(dataOf(flagSyn, 1, "hello"), false)
-	f.Add(append(message(kindCredit, flagSyn, 2, 1<<20, ""), dataOf(flagFin, 2, "x")...), true)
-	f.Add(append(dataOf(flagSyn|flagRst, 1, "a"), message(kindPing, flagSyn, 0, 7, "")...), false)
-	f.Add(append(message(kindCredit, flagSyn|flagFin, 1, 0, ""), dataOf(0, 1, "after the end")...), false)
+	f.Add(dataFrame(flagSyn, 1, "hello"), false)
+	f.Add(append(message(kindCredit, flagSyn, 2, 1<<20, ""), dataFrame(flagFin, 2, "x")...), true)
+	f.Add(append(dataFrame(flagSyn|flagRst, 1, "a"), message(kindPing, flagSyn, 0, 7, "")...), false)
+	f.Add(append(message(kindCredit, flagSyn|flagFin, 1, 0, ""), dataFrame(0, 1, "after the end")...), false)
 	f.Fuzz(func(t *testing.T, p []byte, client bool) {
-		s, peer := hostile(t, transport.SessionConfig{Streams: 3, Client: client}, mem.WithBuffer(len(p)+4096))
+		s, peer := rawSession(t, transport.SessionConfig{Streams: 3, Client: client}, mem.WithBuffer(len(p)+4096))
 		mine, err := s.Open()
 		require.NoError(t, err)
 		_, err = peer.Write(p)
 		require.NoError(t, err)
 		require.NoError(t, peer.CloseWrite())
-		require.Error(t, ended(t, s))
+		require.Error(t, waitEnd(t, s))
 		n, _ := io.Copy(io.Discard, mine)
 		for {
 			st, err := s.Accept(context.Background())
 			if err != nil {
 				break
 			}
-			more, _ := io.Copy(io.Discard, st)
-			n += more
+			changed, _ := io.Copy(io.Discard, st)
+			n += changed
 		}
 		require.LessOrEqual(t, n, int64(len(p)))
 		require.NoError(t, s.Close())

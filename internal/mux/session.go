@@ -10,63 +10,63 @@ import (
 
 	"github.com/libp2p/go-yamux/v4"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/turn"
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// session implements transport.Session.
+// session implements transport.Session over one connection. Its methods may be called concurrently.
 type session struct {
 	link    *link
 	inner   *yamux.Session
 	windows *windows
 	done    chan struct{}
-	life    context.Context // ends with done
+	life    context.Context // ends when done is closed
 	expire  context.CancelFunc
 
-	closing atomic.Bool   // Close was called
-	gone    chan struct{} // closed when it has done its work
+	closing   atomic.Bool   // Close was called
+	closeDone chan struct{} // closed when Close has finished
 
-	opening  turn.Turn // streams are opened one after the other
+	opening  chanmutex.Mutex // serializes Open
 	accepted chan *stream
 	serve    func()        // starts serveAccept
-	drained  chan struct{} // closed when Accept has nothing more to give
+	drained  chan struct{} // closed when Accept will return no more streams
 
 	running sync.WaitGroup // goroutines of this package
 
 	mu      sync.Mutex
 	err     error // why done is closed
-	closed  bool  // by this process, here or below
+	closed  bool  // by this process, or by the connection for it
 	streams map[*stream]struct{}
-	waiting map[uint32]struct{} // arrived, and neither accepted nor refused
+	waiting map[uint32]struct{} // streams of the peer that were neither accepted nor reset
 }
 
 func newSession(conn transport.Stream, cfg transport.SessionConfig) *session {
 	s := &session{
-		done:     make(chan struct{}),
-		gone:     make(chan struct{}),
-		opening:  turn.New(),
-		accepted: make(chan *stream),
-		drained:  make(chan struct{}),
-		streams:  make(map[*stream]struct{}),
-		waiting:  make(map[uint32]struct{}),
+		done:      make(chan struct{}),
+		closeDone: make(chan struct{}),
+		opening:   chanmutex.New(),
+		accepted:  make(chan *stream),
+		drained:   make(chan struct{}),
+		streams:   make(map[*stream]struct{}),
+		waiting:   make(map[uint32]struct{}),
 	}
 	s.life, s.expire = context.WithCancel(context.Background())
-	s.windows = newWindows(largest(cfg), cfg, func() { s.background(s.link.tell) })
+	s.windows = newWindows(windowLimit(cfg), cfg, func() { s.background(s.link.sendCredit) })
 	s.link = newLink(conn, cfg, s, s.windows)
 	s.serve = sync.OnceFunc(func() { s.background(s.serveAccept) })
 	return s
 }
 
-// Open waits for nothing but room in the queue of a connection that stands
-// still, and for the peer to accept some of very many streams.
+// Open implements transport.Session. It blocks only while the connection is stalled and the queue
+// is full, or while the peer has many streams to accept, and at most until the session ends.
 func (s *session) Open() (transport.Stream, error) {
-	s.opening.Take()
-	defer s.opening.Give()
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	inner, err := s.inner.OpenStream(s.life)
 	if err != nil {
 		return nil, s.cause(err)
 	}
-	return s.adopt(inner), nil
+	return s.addStream(inner), nil
 }
 
 func (s *session) Done() <-chan struct{} { return s.done }
@@ -79,16 +79,16 @@ func (s *session) Err() error {
 
 func (s *session) Close() error {
 	if s.closing.Swap(true) {
-		<-s.gone
+		<-s.closeDone
 		return nil
 	}
-	defer close(s.gone)
+	defer close(s.closeDone)
 	if s.Err() != nil {
 		s.end(transport.ErrClosed)
 	} else {
-		s.part()
+		s.goAway()
 	}
-	s.link.finish()
+	s.link.closeWriting()
 	s.inner.Close()
 	s.link.out.writers.Wait()
 	s.running.Wait()
@@ -96,47 +96,44 @@ func (s *session) Close() error {
 	return nil
 }
 
-// part ends the session and lets what was written leave: yamux has a queue, and
-// forgets it when it is closed. Its farewell goes behind all that is in it. It
-// waits for room in the queue, and so in the background, where nothing begins
-// any more behind the end.
-func (s *session) part() {
-	s.background(s.sayFarewell)
+// goAway ends the session with ErrClosed and waits until all written bytes are sent, for at most
+// drainTimeout. Yamux discards its queue when it is closed, so its GoAway is sent first, after
+// everything in the queue. That may wait for space, and so is done in a goroutine; no goroutine of
+// the session starts after it.
+func (s *session) goAway() {
+	s.background(s.sendGoAway)
 	s.end(transport.ErrClosed)
-	t := time.NewTimer(lastWords)
+	t := time.NewTimer(drainTimeout)
 	defer t.Stop()
 	select {
-	case <-s.link.parted:
+	case <-s.link.goAwaySent:
 	case <-t.C:
 	}
 }
 
-// sayFarewell has the ends of the streams leave before yamux's farewell: those who
-// asked for them may have stopped waiting, and peers take a stream that has not ended
-// before its session for one that was cut off.
-func (s *session) sayFarewell() {
-	for _, st := range s.finished() {
+// sendGoAway sends the ends of finished streams and then yamux's GoAway. The calls that requested
+// these ends may have stopped waiting, and the peer treats a stream that has not ended before its
+// session as cut off.
+func (s *session) sendGoAway() {
+	var finished []*stream
+	s.mu.Lock()
+	for st := range s.streams {
+		if st.isFinished() {
+			finished = append(finished, st)
+		}
+	}
+	s.mu.Unlock()
+	for _, st := range finished {
 		st.sendEnd()
 	}
 	s.inner.GoAway()
 }
 
-// finished lists the streams that nobody writes to any more.
-func (s *session) finished() (all []*stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for st := range s.streams {
-		if st.isFinished() {
-			all = append(all, st)
-		}
-	}
-	return all
-}
-
-// end is the end of the session for all who use it. Unless it is this process
-// that closed it, yamux lives on with what the streams hold.
+// end ends the session with the reason err, if it has not ended: it closes done and wakes all
+// calls. Unless this process has closed the session, yamux keeps the contents of the streams, which
+// can still be read. After end(ErrClosed) no goroutine of the session starts any more.
 func (s *session) end(err error) {
-	s.windows.finishAll()
+	s.windows.stopAll()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = s.closed || err == transport.ErrClosed
@@ -148,13 +145,14 @@ func (s *session) end(err error) {
 			st.wake()
 		}
 	}
-	s.settle()
+	s.closeDrained()
 }
 
-// cause is why a call of yamux failed.
+// cause returns the error that a caller gets for err, the error of a call of yamux: the reason of
+// the session's end if it has ended, or io.EOF if the peer has sent a GoAway, and otherwise err.
 func (s *session) cause(err error) error {
-	if ended := s.Err(); ended != nil {
-		return ended
+	if waitEnd := s.Err(); waitEnd != nil {
+		return waitEnd
 	}
 	if errors.Is(err, yamux.ErrRemoteGoAway) {
 		return io.EOF
@@ -162,8 +160,9 @@ func (s *session) cause(err error) error {
 	return err
 }
 
-// adopt makes a stream one of the session.
-func (s *session) adopt(inner *yamux.Stream) *stream {
+// addStream returns a stream around inner and adds it to the session. If the session has ended its
+// calls do not block.
+func (s *session) addStream(inner *yamux.Stream) *stream {
 	st := newStream(s, inner)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,16 +173,16 @@ func (s *session) adopt(inner *yamux.Stream) *stream {
 	return st
 }
 
-func (s *session) forget(st *stream) {
-	s.windows.leave(st.StreamID())
-	s.link.sending.leave(st.StreamID())
+func (s *session) removeStream(st *stream) {
+	s.windows.remove(st.StreamID())
+	s.link.sendWindows.remove(st.StreamID())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, st)
 }
 
-// background runs f in a goroutine that Close waits for, unless Close came
-// before.
+// background runs f in a goroutine that Close waits for. If this process has closed the session, or
+// its connection, it does not run f.
 func (s *session) background(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,19 +191,86 @@ func (s *session) background(f func()) {
 	}
 }
 
-// promptly runs f and waits for it, but not for long: f goes on by itself where
-// the connection stands still.
-func (s *session) promptly(f func()) {
+// runBriefly runs f in a goroutine and waits for it for at most closeTimeout, or until the session
+// ends; f then goes on. If this process has closed the session f is not run.
+func (s *session) runBriefly(f func()) {
 	done := make(chan struct{})
 	s.background(func() {
 		defer close(done)
 		f()
 	})
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(closeTimeout)
 	defer limit.Stop()
 	select {
 	case <-done:
 	case <-s.done:
 	case <-limit.C:
+	}
+}
+
+// Accept implements transport.Session. After the session has ended it first returns the streams
+// that arrived before, unless this process has closed the session.
+func (s *session) Accept(ctx context.Context) (transport.Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.serve()
+	select {
+	case st := <-s.accepted:
+		return st, nil
+	case <-s.drained:
+		return nil, s.Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// serveAccept is the goroutine that passes streams of yamux to Accept, because yamux's AcceptStream
+// has no context. It holds at most one, so that yamux goes on counting those that wait. It returns
+// when the session is closed or no stream remains.
+func (s *session) serveAccept() {
+	for {
+		inner, err := s.inner.AcceptStream()
+		if err != nil {
+			return
+		}
+		st := s.addStream(inner)
+		select {
+		case s.accepted <- st:
+			s.removeWaiting(inner.StreamID())
+		case <-s.drained:
+			return
+		}
+	}
+}
+
+// streamArrived implements linkObserver: it counts a stream of the peer as waiting for Accept until
+// Accept returns it or it is reset.
+func (s *session) streamArrived(stream uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting[stream] = struct{}{}
+}
+
+func (s *session) streamReset(stream uint32) { s.removeWaiting(stream) }
+
+func (s *session) removeWaiting(stream uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, stream)
+	s.closeDrained()
+}
+
+// closeDrained closes drained, so that Accept fails, if the session was closed here, or if it has
+// ended and no stream remains for Accept. It does nothing if that was done before. The caller holds
+// mu.
+func (s *session) closeDrained() {
+	select {
+	case <-s.drained:
+		return
+	default:
+	}
+	if s.closed || s.err != nil && len(s.waiting) == 0 {
+		close(s.drained)
 	}
 }

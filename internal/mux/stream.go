@@ -9,50 +9,51 @@ import (
 
 	"github.com/libp2p/go-yamux/v4"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/turn"
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 var _ transport.TryWriter = (*stream)(nil)
 
-// stream implements transport.Stream. Reading and writing each take turns:
-// yamux overdraws the window under two writers, and wakes one of two readers.
+// stream implements transport.Stream and transport.TryWriter on a stream of yamux. Calls that read
+// are serialized, since yamux wakes only one of two readers, and so are calls that write, since the
+// bytes of one Write must stay together.
 type stream struct {
 	*yamux.Stream
 	session *session
 
-	window    *window
-	allowance *allowance
-	giveUp    *deadline // of writing
+	window        *window
+	sendWindow    *sendWindow
+	writeDeadline *deadline
 
-	reading turn.Turn
-	writing turn.Turn
+	reading chanmutex.Mutex
+	writing chanmutex.Mutex
 
-	mu       sync.Mutex
-	closed   bool // Close was called
-	finished bool // CloseWrite or Close was called
-	ended    bool // the session has
+	mu           sync.Mutex
+	closed       bool // Close was called
+	finished     bool // CloseWrite or Close was called
+	sessionEnded bool
 }
 
 func newStream(s *session, inner *yamux.Stream) *stream {
 	return &stream{
-		Stream:    inner,
-		session:   s,
-		window:    s.windows.enter(inner.StreamID()),
-		allowance: s.link.sending.enter(inner.StreamID()),
-		giveUp:    newDeadline(),
-		reading:   turn.New(),
-		writing:   turn.New(),
+		Stream:        inner,
+		session:       s,
+		window:        s.windows.open(inner.StreamID()),
+		sendWindow:    s.link.sendWindows.open(inner.StreamID()),
+		writeDeadline: &deadline{expired: make(chan struct{})},
+		reading:       chanmutex.New(),
+		writing:       chanmutex.New(),
 	}
 }
 
-// past is a deadline that wakes a call and keeps later ones from waiting. A
-// read that need not wait goes through.
+// past is a deadline that wakes a call and keeps later ones from blocking. A read that need not
+// block succeeds.
 var past = time.Unix(1, 0)
 
 func (s *stream) Read(p []byte) (int, error) {
-	s.reading.Take()
-	defer s.reading.Give()
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	if s.isClosed() {
 		return 0, transport.ErrClosed
 	}
@@ -61,7 +62,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 	n, err := s.Stream.Read(p)
 	if n == 0 && s.hasEnded() {
-		n, err = s.Stream.Read(p) // what came just before the end of the session goes first
+		n, err = s.Stream.Read(p) // bytes that arrived just before the end of the session
 	}
 	if n == 0 {
 		return 0, s.cause(err)
@@ -71,15 +72,15 @@ func (s *stream) Read(p []byte) (int, error) {
 }
 
 func (s *stream) Write(p []byte) (n int, err error) {
-	s.writing.Take()
-	defer s.writing.Give()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if s.isFinished() {
 		return 0, transport.ErrClosed
 	}
-	over := s.giveUp.wait()
+	expired := s.writeDeadline.wait()
 	for err == nil && n < len(p) {
 		var k int
-		k, err = s.writeOne(p[n:], over)
+		k, err = s.writeMessage(p[n:], expired)
 		n += k
 	}
 	if err != nil && s.isFinished() {
@@ -88,12 +89,13 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, s.cause(err)
 }
 
-// TryWrite implements [transport.TryWriter].
+// TryWrite implements [transport.TryWriter]. It returns 0 and nil while another goroutine is
+// writing.
 func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
-	if !s.writing.TryTake() {
+	if !s.writing.TryLock() {
 		return 0, nil
 	}
-	defer s.writing.Give()
+	defer s.writing.Unlock()
 	if s.isFinished() {
 		return 0, transport.ErrClosed
 	}
@@ -111,13 +113,13 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 
 func (s *stream) tryPiece(p []byte) (n int, err error) {
 	for n < len(p) {
-		k, err := s.allowance.take(min(len(p)-n, messageSize-headerSize))
+		k, err := s.sendWindow.claim(min(len(p)-n, messageSize-headerSize))
 		if k == 0 {
 			return n, err
 		}
 		h := dataMessage(s.StreamID(), uint32(k))
-		if !s.session.link.out.putNow(&h, p[n:n+k]) {
-			s.allowance.giveBack(k)
+		if !s.session.link.out.tryEnqueue(&h, p[n:n+k]) {
+			s.sendWindow.refund(k)
 			return n, nil
 		}
 		n += k
@@ -125,39 +127,44 @@ func (s *stream) tryPiece(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// writeOne sends as much of p as one message takes, once the peer has allowed it and
-// there is room for it.
-func (s *stream) writeOne(p []byte, over <-chan struct{}) (int, error) {
-	n, err := s.claim(p, over)
+// writeMessage sends as much of p as one message carries and returns how much that is. It blocks
+// until the peer has granted credit and the queue has space, or returns os.ErrDeadlineExceeded when
+// expired is closed, or errReset. The caller holds writing.
+func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
+	n, err := s.claimWindow(p, expired)
 	if err != nil {
 		return 0, err
 	}
 	h := dataMessage(s.StreamID(), uint32(n))
-	if !s.session.link.out.put(&h, p[:n], over) {
-		s.allowance.giveBack(n)
+	if !s.session.link.out.enqueue(&h, p[:n], expired) {
+		s.sendWindow.refund(n)
 		return 0, os.ErrDeadlineExceeded
 	}
 	return n, nil
 }
 
-// claim waits until the peer allows some of p.
-func (s *stream) claim(p []byte, over <-chan struct{}) (int, error) {
+// claimWindow blocks until the peer has granted credit for some of p, claims it, and returns how
+// many bytes that are, at most those of one message. The error is os.ErrDeadlineExceeded when
+// expired is closed, or errReset.
+func (s *stream) claimWindow(p []byte, expired <-chan struct{}) (int, error) {
 	for {
-		if isClosed(over) {
+		if isClosed(expired) {
 			return 0, os.ErrDeadlineExceeded
 		}
-		n, err := s.allowance.take(min(len(p), messageSize-headerSize))
+		n, err := s.sendWindow.claim(min(len(p), messageSize-headerSize))
 		if n > 0 || err != nil {
 			return n, err
 		}
 		select {
-		case <-s.allowance.more:
-		case <-over:
+		case <-s.sendWindow.changed:
+		case <-expired:
 		}
 	}
 }
 
-// cause turns an error of yamux into one that says what happened.
+// cause returns the error that a call reports for err, an error of yamux or of a write: ErrClosed
+// after Close, a *ResetError, an *EndError if the session has ended, and otherwise
+// os.ErrDeadlineExceeded. nil and io.EOF are returned unchanged.
 func (s *stream) cause(err error) error {
 	switch {
 	case err == nil || err == io.EOF:
@@ -167,36 +174,36 @@ func (s *stream) cause(err error) error {
 	case err == errReset, errors.Is(err, yamux.ErrStreamReset) && !s.Session().IsClosed():
 		return &ResetError{Stream: s.StreamID()}
 	}
-	if ended := s.session.Err(); ended != nil {
-		return &EndError{Err: ended}
+	if sessionEnded := s.session.Err(); sessionEnded != nil {
+		return &EndError{Err: sessionEnded}
 	}
 	return os.ErrDeadlineExceeded
 }
 
-// CloseWrite wakes a writer, and lets the end leave when the queue has room for
-// it: mostly before it returns.
+// CloseWrite implements transport.Stream. It makes a blocked write fail, and sends the end of the
+// stream once the queue has space, for which it waits at most closeTimeout; then a goroutine does.
 func (s *stream) CloseWrite() error {
 	if s.finish(false) {
-		s.session.promptly(s.sendEnd)
+		s.session.runBriefly(s.sendEnd)
 	}
 	return nil
 }
 
-// Close has the peer read what was written and then the end; what it writes
-// from now on fails, as nobody would read it.
+// Close implements net.Conn. It makes blocked calls fail. The peer reads the written bytes and then
+// the end of the stream; writes of the peer fail from now on, because they would not be read.
 func (s *stream) Close() error {
 	if s.finish(true) {
-		s.session.promptly(func() {
+		s.session.runBriefly(func() {
 			s.sendEnd()
 			s.Reset()
-			s.session.forget(s)
+			s.session.removeStream(s)
 		})
 	}
 	return nil
 }
 
-// finish ends writing, and reading too if all is set. It is false where that
-// was done before.
+// finish makes writes fail, and reads too if all is set, blocked ones included. It reports false,
+// and does nothing, if the same was done before.
 func (s *stream) finish(all bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +211,7 @@ func (s *stream) finish(all bool) bool {
 		return false
 	}
 	s.finished = true
-	s.giveUp.set(past)
+	s.writeDeadline.set(past)
 	if all {
 		s.closed = true
 		s.Stream.SetReadDeadline(past)
@@ -213,17 +220,18 @@ func (s *stream) finish(all bool) bool {
 }
 
 func (s *stream) sendEnd() {
-	s.writing.Take()
-	defer s.writing.Give()
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	s.Stream.CloseWrite()
 }
 
-// wake ends the waiting of calls because the session has ended.
+// wake makes blocked calls return, and later ones not block, because the session has ended. It sets
+// both deadlines to the past, after which they cannot be changed.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = true
-	s.giveUp.set(past)
+	s.sessionEnded = true
+	s.writeDeadline.set(past)
 	s.Stream.SetReadDeadline(past)
 }
 
@@ -238,7 +246,7 @@ func (s *stream) SetReadDeadline(t time.Time) error {
 	if s.closed {
 		return transport.ErrClosed
 	}
-	if s.ended {
+	if s.sessionEnded {
 		return nil
 	}
 	return s.Stream.SetReadDeadline(t)
@@ -250,10 +258,10 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	if s.finished {
 		return transport.ErrClosed
 	}
-	if s.ended {
+	if s.sessionEnded {
 		return nil
 	}
-	s.giveUp.set(t)
+	s.writeDeadline.set(t)
 	return nil
 }
 
@@ -266,11 +274,68 @@ func (s *stream) isClosed() bool {
 func (s *stream) hasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ended
+	return s.sessionEnded
 }
 
 func (s *stream) isFinished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.finished
+}
+
+// deadline is a write deadline that can be changed at any time, as net.Conn requires, also while a
+// write waits for it.
+type deadline struct {
+	mu      sync.Mutex
+	timer   *time.Timer
+	expired chan struct{} // closed when the deadline has passed
+}
+
+// set changes the deadline to t, or to none if t is zero. A write in progress observes the change,
+// unless its deadline had passed before.
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if isClosed(d.expired) {
+		d.expired = make(chan struct{})
+	}
+	if t.IsZero() {
+		return
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		close(d.expired)
+		return
+	}
+	var own *time.Timer
+	own = time.AfterFunc(left, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.timer == own { // a timer that was stopped too late has no effect
+			close(d.expired)
+			d.timer = nil
+		}
+	})
+	d.timer = own
+}
+
+// wait returns a channel that is closed when the deadline has passed. A later call of set applies
+// to the same channel, unless it was closed already: then set makes a new one.
+func (d *deadline) wait() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.expired
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -14,34 +14,34 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// tried writes by TryWrite what that takes of p.
-func tried(t *testing.T, s transport.Stream, p ...[]byte) int {
+// mustTryWrite writes p by TryWrite and returns how many bytes that wrote.
+func mustTryWrite(t *testing.T, s transport.Stream, p ...[]byte) int {
 	t.Helper()
 	n, err := s.(transport.TryWriter).TryWrite(p...)
 	require.NoError(t, err)
 	return n
 }
 
-// Of what is tried to be written the window, and the room for what waits, are the
-// measure; what Write writes next comes behind it.
+// TryWrite is bounded by the window and by the space in the queue. Bytes of a later Write follow
+// its bytes.
 func TestTryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
 		o, a := streams(t, c, s)
 		data := make([]byte, 1<<20)
 		for i := range data {
 			data[i] = byte(i / 7)
 		}
-		n := tried(t, o, data[:10], data[10:30], data[30:])
+		n := mustTryWrite(t, o, data[:10], data[10:30], data[30:])
 		for tries := 0; tries < 10; tries++ {
 			synctest.Wait()
-			n += tried(t, o, data[n:])
+			n += mustTryWrite(t, o, data[n:])
 		}
 		require.Equal(t, 256<<10, n, "the window that everybody has")
 		rest := make(chan error, 1)
 		go func() { _, err := o.Write(data[n:]); rest <- err }()
 		synctest.Wait()
-		require.Zero(t, tried(t, o, []byte("not in between")))
+		require.Zero(t, mustTryWrite(t, o, []byte("not in between")))
 		got := make([]byte, len(data))
 		_, err := io.ReadFull(a, got)
 		require.NoError(t, err)
@@ -52,7 +52,7 @@ func TestTryWrite(t *testing.T) {
 
 func TestTryWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 2})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 2})
 		o, a := streams(t, c, s)
 		require.NoError(t, a.Close())
 		synctest.Wait()
@@ -68,16 +68,16 @@ func TestTryWriteFails(t *testing.T) {
 		require.NoError(t, s.Close())
 		<-c.Done()
 		_, err = o.(transport.TryWriter).TryWrite([]byte("nobody is there"))
-		var ended *mux.EndError
-		require.ErrorAs(t, err, &ended)
+		var waitEnd *mux.EndError
+		require.ErrorAs(t, err, &waitEnd)
 	})
 }
 
-// A writer whose peer grants nothing any more heeds deadlines, set before and meanwhile,
-// and goes on when there is none.
+// A writer without credit observes deadlines that were set before or during the write, and later
+// writes succeed without one.
 func TestWriteDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
 		o, a := streams(t, c, s)
 		data := make([]byte, 300<<10)
 		begun := time.Now()

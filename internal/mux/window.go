@@ -2,6 +2,7 @@ package mux
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -10,63 +11,62 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// growTrips is how many round trips may have passed since the last grant of a
-// stream whose window grows: one that takes longer does not wait for its peer.
+// growTrips bounds the round trips since the last grant of a stream whose window grows. A reader
+// that took longer was not waiting for its peer.
 const growTrips = 4
 
-// window is what the peer may have on its way to a stream, or unread at it.
-// Every byte of it is still to be sent, or unread, or read and not yet granted
-// again; so a reader that goes on always comes to the point where it grants.
+// window is the receive window of a stream. Of its size bytes, the peer may still send some (open),
+// some are unread, and some were read and not granted again (read). So a reader that goes on always
+// reaches the point at which it grants. windows.mu guards it.
 type window struct {
-	stream  uint32
-	size    uint32
-	open    uint32    // what the peer may still send
-	read    uint32    // since the last grant
-	granted time.Time // the last time
-	due     uint32    // granted, and not yet said to the peer
-	over    bool      // nothing is granted any more
+	stream       uint32
+	size         uint32
+	open         uint32    // the peer may still send
+	read         uint32    // since the last grant
+	grantedAt    time.Time // time of the last grant
+	unsentCredit uint32    // granted, and not yet sent to the peer
+	stopped      bool      // no window grants any more
 
-	segments fifo.Queue[uint32] // bytes of each that yamux holds, in a session with a quota
-	begun    uint32             // bytes of the first that were read
+	segments fifo.Queue[uint32] // sizes of the bodies that yamux holds, in a session with a quota
+	begun    uint32             // bytes read of the first of them
 }
 
-// reserved is the part of the size that was taken from the budget.
-func (w *window) reserved() int { return int(w.size - minWindow) }
-
-// windows are those of all streams of a session, from the moment on when the
-// peer may use them until its bytes are for nobody.
+// windows holds the receive windows of a session, each from the time when the peer may use it until
+// the stream is no longer read. Its methods may be called concurrently.
 type windows struct {
-	most   uint32           // that one may grow to
-	budget transport.Budget // nil: without bounds
-	quota  transport.Quota  // nil: none
-	tell   func()           // makes somebody call next until it is false
+	maxWindow uint32           // limit of each
+	budget    transport.Budget // nil: unlimited
+	quota     transport.Quota  // nil: none
+	onCredit  func()           // makes a goroutine call nextMessage until it returns false
 
-	mu      sync.Mutex
-	streams map[uint32]*window
-	news    []*window // those of which something is due, and some that have ended since
-	telling bool
-	trip    roundTrip
-	over    bool // nothing is granted any more, to anybody
+	mu            sync.Mutex
+	streams       map[uint32]*window
+	pending       []*window // windows with unsent credit, and some that were removed since
+	sendingCredit bool
+	trip          roundTrip
+	stopped       bool // no window grants any more
 }
 
-func newWindows(most uint32, cfg transport.SessionConfig, tell func()) *windows {
-	return &windows{most: most, budget: cfg.Budget, quota: cfg.Quota, tell: tell, streams: make(map[uint32]*window)}
+func newWindows(maxWindow uint32, cfg transport.SessionConfig, onCredit func()) *windows {
+	return &windows{maxWindow: maxWindow, budget: cfg.Budget, quota: cfg.Quota, onCredit: onCredit, streams: make(map[uint32]*window)}
 }
 
-// enter returns the window of a stream, which may be a new one.
-func (ws *windows) enter(stream uint32) *window {
+// open returns the window of a stream. It creates it, with the 256 KiB of the protocol, if it does
+// not exist.
+func (ws *windows) open(stream uint32) *window {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.streams[stream]
 	if w == nil {
-		w = &window{stream: stream, size: minWindow, open: minWindow, granted: time.Now()}
+		w = &window{stream: stream, size: minWindow, open: minWindow, grantedAt: time.Now()}
 		ws.streams[stream] = w
 	}
 	return w
 }
 
-// arrive takes n bytes off what the peer may send. It is false for streams that
-// nobody reads.
+// arrive counts n bytes that the peer has sent on a stream. wanted is false if the stream is no
+// longer read; the caller then discards the bytes. The error is a [ProtocolError] if the window
+// does not allow as many.
 func (ws *windows) arrive(stream, n uint32) (wanted bool, err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -81,98 +81,105 @@ func (ws *windows) arrive(stream, n uint32) (wanted bool, err error) {
 	return true, nil
 }
 
-// finish ends granting to a peer that writes no more. What is unread stays
-// reserved.
-func (ws *windows) finish(stream uint32) {
+// stopGranting ends granting on a stream whose peer has finished writing. The bytes that the window
+// has acquired from the budget stay charged until remove, since bytes may be unread.
+func (ws *windows) stopGranting(stream uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.streams[stream]; w != nil {
-		w.over = true
+		w.stopped = true
 	}
 }
 
-// finishAll does so for all streams: the peer has gone.
-func (ws *windows) finishAll() {
+// stopAll ends granting for all streams, because the session has ended.
+func (ws *windows) stopAll() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.over = true
+	ws.stopped = true
 }
 
-// consume grants what was read, once it is half of the window.
+// consume records that n bytes of w were read. Once the bytes read are half of the window it grants
+// them to the peer again, and calls onCredit if no goroutine is sending credit.
 func (ws *windows) consume(w *window, n uint32) {
 	if ws.grant(w, n) {
-		ws.tell()
+		ws.onCredit()
 	}
 }
 
-// grant is true where there is something to be told, and nobody does so yet.
+// grant does the work of consume under mu, and reports whether the caller must call onCredit: there
+// is something to send, and no goroutine is sending.
 func (ws *windows) grant(w *window, n uint32) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.discharge(w, n)
 	w.read += n
-	if w.over || ws.over || w.read < w.size/2 {
+	if w.stopped || ws.stopped || w.read < w.size/2 {
 		return false
 	}
 	now := time.Now()
-	more := w.read + ws.grow(w, now)
-	if w.due == 0 {
-		ws.news = append(ws.news, w)
+	changed := w.read + ws.grow(w, now)
+	if w.unsentCredit == 0 {
+		ws.pending = append(ws.pending, w)
 	}
-	w.open += more
-	w.due += more
-	w.read, w.granted = 0, now
-	first := !ws.telling
-	ws.telling = true
+	w.open += changed
+	w.unsentCredit += changed
+	w.read, w.grantedAt = 0, now
+	first := !ws.sendingCredit
+	ws.sendingCredit = true
 	return first
 }
 
-// grow doubles a window whose reader has been waiting for the peer, and returns
-// by how much it did.
+// grow doubles the window, up to maxWindow, if its reader has been waiting for the peer and the
+// budget permits that. It returns by how many bytes the window has grown, possibly 0. The caller
+// holds mu.
 func (ws *windows) grow(w *window, now time.Time) uint32 {
-	more := min(w.size, ws.most-w.size)
-	if more == 0 {
+	changed := min(w.size, ws.maxWindow-w.size)
+	if changed == 0 {
 		return 0
 	}
-	trip, known := ws.trip.latest(now)
-	if !known || now.Sub(w.granted) > growTrips*trip {
+	trip, announced := ws.trip.latest(now)
+	if !announced || now.Sub(w.grantedAt) > growTrips*trip {
 		return 0
 	}
-	if ws.budget != nil && !ws.budget.Acquire(int(more)) {
+	if ws.budget != nil && !ws.budget.Acquire(int(changed)) {
 		return 0
 	}
-	w.size += more
-	return more
+	w.size += changed
+	return changed
 }
 
-// next is what the peer is to be told; false ends the telling.
-func (ws *windows) next() (message header, ok bool) {
+// nextMessage returns the next message to send to the peer, a ping request or credit, and true. It
+// returns false if there is none; the caller then stops sending, and the next grant starts another
+// goroutine.
+func (ws *windows) nextMessage() (message header, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if number, ok := ws.trip.ask(time.Now()); ok {
-		return questionMessage(number), true
+	if number, ok := ws.trip.startPing(time.Now()); ok {
+		return pingRequest(number), true
 	}
-	for len(ws.news) > 0 {
-		w := ws.news[0]
-		ws.news = slices.Delete(ws.news, 0, 1)
-		if due := w.due; due > 0 {
-			w.due = 0
-			return creditMessage(w.stream, due), true
+	for len(ws.pending) > 0 {
+		w := ws.pending[0]
+		ws.pending = slices.Delete(ws.pending, 0, 1)
+		if unsentCredit := w.unsentCredit; unsentCredit > 0 {
+			w.unsentCredit = 0
+			return creditMessage(w.stream, unsentCredit), true
 		}
 	}
-	ws.telling = false
+	ws.sendingCredit = false
 	return header{}, false
 }
 
-// answered takes the answer to a question, or one that nobody asked for.
-func (ws *windows) answered(number uint32) {
+// pingReplied ends the measurement of a round trip, if number is that of the ping request which was
+// sent last. Other replies are ignored: the peer may send any.
+func (ws *windows) pingReplied(number uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.trip.answered(number, time.Now())
+	ws.trip.pingReplied(number, time.Now())
 }
 
-// leave ends the window of a stream that nobody reads any more.
-func (ws *windows) leave(stream uint32) {
+// remove ends the window of a stream that is no longer read, and releases its bytes of the budget
+// and the quota. It does nothing if there is no such window.
+func (ws *windows) remove(stream uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.streams[stream]; w != nil {
@@ -181,7 +188,8 @@ func (ws *windows) leave(stream uint32) {
 	}
 }
 
-// close ends all windows, when nothing arrives any more.
+// close ends all windows and releases their bytes of the budget and the quota. No bytes may arrive
+// after that.
 func (ws *windows) close() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -192,9 +200,55 @@ func (ws *windows) close() {
 }
 
 func (ws *windows) end(w *window) {
-	w.over, w.due = true, 0
+	w.stopped, w.unsentCredit = true, 0
 	ws.discharge(w, math.MaxUint32)
-	if n := w.reserved(); n > 0 && ws.budget != nil {
+	if n := int(w.size - minWindow); n > 0 && ws.budget != nil { // acquired by grow
 		ws.budget.Release(n)
+	}
+}
+
+// segmentOverhead is the memory in bytes that yamux takes for the body of a message in addition to
+// the body: its entry in a list that grows by doubling, and the rounding of small allocations.
+const segmentOverhead = 64
+
+// segmentSize returns the memory in bytes that yamux takes for a body of n bytes, which must be
+// positive: a power of two and the overhead.
+func segmentSize(n uint32) int { return 1<<bits.Len32(n-1) + segmentOverhead }
+
+// charge charges the quota with the memory for a body of n bytes before yamux allocates it, and
+// blocks until the quota has that. discharge releases it. It reports false if the session must be
+// closed, because its peer holds too much. For a stream that is no longer read nothing stays
+// charged.
+func (ws *windows) charge(stream, n uint32) bool {
+	if ws.quota == nil || n == 0 {
+		return true
+	}
+	if !ws.quota.Charge(segmentSize(n)) {
+		return false
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.streams[stream]; w != nil {
+		w.segments.Push(n)
+	} else {
+		ws.quota.Release(segmentSize(n))
+	}
+	return true
+}
+
+// discharge releases the charge of the bodies that end within the next n bytes of w that were read,
+// or will never be read: yamux keeps a body until its last byte is read. The caller holds mu.
+func (ws *windows) discharge(w *window, n uint32) {
+	for w.segments.Len() > 0 {
+		size := w.segments.Front()
+		left := size - w.begun
+		if n < left {
+			w.begun += n
+			return
+		}
+		n -= left
+		w.begun = 0
+		w.segments.Pop()
+		ws.quota.Release(segmentSize(size))
 	}
 }

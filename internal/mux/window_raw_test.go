@@ -20,41 +20,41 @@ const (
 	trip  = 30 * time.Millisecond
 )
 
-// writer is a peer that writes a stream, and may answer what it is asked.
+// writer is a peer that writes a stream, and may reply to pings.
 type writer struct {
 	t    *testing.T
 	conn transport.Stream
 	read transport.Stream // the other end of the stream
-	open int              // what it may send
+	open int              // bytes that it may send
 }
 
-// newWriter opens stream 1 of a session. It is for bubbles.
+// newWriter opens stream 1 of a session. The caller runs in a bubble.
 func newWriter(t *testing.T, cfg transport.SessionConfig) (transport.Session, *writer) {
-	s, peer := hostile(t, cfg, mem.WithBuffer(16<<20))
+	s, peer := rawSession(t, cfg, mem.WithBuffer(16<<20))
 	w := &writer{t: t, conn: peer, open: first}
-	w.say(message(kindCredit, flagSyn, 1, 0, ""))
+	w.write(message(kindCredit, flagSyn, 1, 0, ""))
 	var err error
 	w.read, err = s.Accept(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, message(kindCredit, flagAck, 1, 0, ""), w.hear(), "the window is not for yamux to open")
+	require.Equal(t, message(kindCredit, flagAck, 1, 0, ""), w.readHeader(), "the window is not for yamux to open")
 	return s, w
 }
 
-func (w *writer) say(p []byte) {
+func (w *writer) write(p []byte) {
 	_, err := w.conn.Write(p)
 	require.NoError(w.t, err)
 }
 
-// hear returns the next header that arrives.
-func (w *writer) hear() []byte {
+// readHeader reads the next header.
+func (w *writer) readHeader() []byte {
 	p := make([]byte, 12)
 	_, err := io.ReadFull(w.conn, p)
 	require.NoError(w.t, err)
 	return p
 }
 
-// silence checks that nothing arrives any more.
-func (w *writer) silence() {
+// expectNothing checks that no more messages arrive.
+func (w *writer) expectNothing() {
 	w.t.Helper()
 	require.NoError(w.t, w.conn.SetReadDeadline(time.Now().Add(time.Nanosecond)))
 	n, err := w.conn.Read(make([]byte, 1))
@@ -66,190 +66,190 @@ func (w *writer) silence() {
 // send writes bytes of the stream.
 func (w *writer) send(n int) {
 	for sent := 0; sent < n; sent += first {
-		w.say(dataOf(0, 1, string(make([]byte, min(first, n-sent)))))
+		w.write(dataFrame(0, 1, string(make([]byte, min(first, n-sent)))))
 	}
 	w.open -= n
 }
 
-// drain has n bytes read at the other end.
+// drain reads n bytes at the other end.
 func (w *writer) drain(n int) {
 	_, err := io.CopyN(io.Discard, w.read, int64(n))
 	require.NoError(w.t, err)
 }
 
-// granted hears what was granted.
-func (w *writer) granted() int {
+// readCredit reads a message with credit and returns the credit.
+func (w *writer) readCredit() int {
 	w.t.Helper()
-	h := w.hear()
+	h := w.readHeader()
 	require.Equal(w.t, message(kindCredit, 0, 1, binary.BigEndian.Uint32(h[8:]), ""), h)
 	n := int(binary.BigEndian.Uint32(h[8:]))
 	w.open += n
 	return n
 }
 
-// asked hears a question and returns its number.
-func (w *writer) asked() uint32 {
+// pinged reads a ping request and returns its number.
+func (w *writer) pinged() uint32 {
 	w.t.Helper()
-	h := w.hear()
+	h := w.readHeader()
 	number := binary.BigEndian.Uint32(h[8:])
 	require.Equal(w.t, message(kindPing, flagSyn, 0, number, ""), h)
 	return number
 }
 
-// answers a question after a round trip.
+// answer sends the ping reply after a round trip.
 func (w *writer) answer(number uint32) {
 	pass(trip)
-	w.say(message(kindPing, flagAck, 0, number, ""))
+	w.write(message(kindPing, flagAck, 0, number, ""))
 	synctest.Wait()
 }
 
-// step moves half of an empty window, so that the reader grants.
-func (w *writer) step() {
+// moveHalfWindow writes and reads half of an empty window, so that the reader grants it.
+func (w *writer) moveHalfWindow() {
 	w.t.Helper()
 	n := w.open / 2
 	w.send(n)
 	w.drain(n)
-	w.granted()
+	w.readCredit()
 }
 
-// startle is a step that makes the reader ask, and returns the question.
-func (w *writer) startle() (number uint32) {
+// moveUntilPing is moveHalfWindow with which the reader sends a ping request. It returns its
+// number.
+func (w *writer) moveUntilPing() (number uint32) {
 	w.t.Helper()
 	n := w.open / 2
 	w.send(n)
 	w.drain(n)
-	number = w.asked()
-	w.granted()
+	number = w.pinged()
+	w.readCredit()
 	return number
 }
 
-// measured is a writer whose round trip is known.
-func measured(t *testing.T, cfg transport.SessionConfig) (transport.Session, *writer) {
+// newMeasuredWriter returns a writer whose round trip was measured.
+func newMeasuredWriter(t *testing.T, cfg transport.SessionConfig) (transport.Session, *writer) {
 	s, w := newWriter(t, cfg)
-	w.answer(w.startle())
+	w.answer(w.moveUntilPing())
 	require.Equal(t, first, w.open)
 	return s, w
 }
 
-// A window doubles while half of it is read within four round trips, up to the
-// largest; nothing is asked where nothing can grow.
+// A window doubles while half of it is read within four round trips, up to the largest. No ping is
+// sent if no window can grow.
 func TestWindowGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &purse{size: 1 << 30}
-		s, w := measured(t, transport.SessionConfig{Streams: 1, Window: 3 * first, Budget: p})
+		p := &recordingBudget{size: 1 << 30}
+		s, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Window: 3 * first, Budget: p})
 		for _, size := range []int{2 * first, 3 * first, 3 * first} {
-			w.step()
+			w.moveHalfWindow()
 			require.Equal(t, size, w.open)
-			require.Equal(t, size-first, p.lent())
+			require.Equal(t, size-first, p.inUse())
 		}
 		pass(time.Hour)
 		w.send(3 * first)
 		w.drain(3 * first)
 		for w.open < 3*first {
-			w.granted()
+			w.readCredit()
 		}
-		w.silence()
+		w.expectNothing()
 		require.NoError(t, s.Close())
-		p.requireWhole(t)
+		p.requireReleased(t)
 	})
 }
 
-// A reader that takes longer is not waiting for its writer.
+// The window of a slower reader does not grow, since the reader does not wait for its writer.
 func TestWindowOfSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &purse{size: 1 << 30}
-		_, w := measured(t, transport.SessionConfig{Streams: 1, Budget: p})
+		p := &recordingBudget{size: 1 << 30}
+		_, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
 		for range 5 {
 			pass(4*trip + time.Millisecond)
-			w.step()
+			w.moveHalfWindow()
 			require.Equal(t, first, w.open)
 		}
 		pass(4 * trip)
-		w.step()
+		w.moveHalfWindow()
 		require.Equal(t, 2*first, w.open)
-		require.Equal(t, first, p.lent())
+		require.Equal(t, first, p.inUse())
 	})
 }
 
-// One question is under way at a time, and only where its answer is of use.
+// At most one ping is in progress, and only if its reply is of use.
 func TestRoundTripIsMeasuredWhenNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &purse{} // refuses, so that there is always something to grow
+		p := &recordingBudget{} // refuses everything, so that windows always want to grow
 		_, w := newWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
-		w.silence()
-		number := w.startle()
+		w.expectNothing()
+		number := w.moveUntilPing()
 		for range 3 {
 			pass(time.Minute)
-			w.say(message(kindPing, flagAck, 0, number+1, "")) // not the answer
-			w.step()
+			w.write(message(kindPing, flagAck, 0, number+1, "")) // not the answer
+			w.moveHalfWindow()
 		}
-		require.Zero(t, p.refused, "nothing is known, nothing grows")
+		require.Zero(t, p.refusals, "nothing is known, nothing grows")
 		w.answer(number)
 		w.answer(number) // once more
-		w.step()
-		w.silence()
-		require.Equal(t, 1, p.refused)
+		w.moveHalfWindow()
+		w.expectNothing()
+		require.Equal(t, 1, p.refusals)
 		pass(time.Second)
-		require.NotEqual(t, number, w.startle())
-		require.Equal(t, 2, p.refused, "what is known is good until there is better")
+		require.NotEqual(t, number, w.moveUntilPing())
+		require.Equal(t, 2, p.refusals, "what is known is good until there is better")
 	})
 }
 
-// What is left to read behind the end of a session takes nothing more.
-func TestNothingIsTakenBehindTheEndOfTheSession(t *testing.T) {
+// Reads after the end of a session acquire nothing from the budget.
+func TestNoBudgetAfterEndOfSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &purse{size: 1 << 30}
-		s, w := measured(t, transport.SessionConfig{Streams: 1, Budget: p})
+		p := &recordingBudget{size: 1 << 30}
+		s, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
 		w.send(first)
 		require.NoError(t, w.conn.CloseWrite())
-		require.Equal(t, io.EOF, ended(t, s))
+		require.Equal(t, io.EOF, waitEnd(t, s))
 		w.drain(first)
-		w.silence()
-		require.Zero(t, p.most)
+		w.expectNothing()
+		require.Zero(t, p.maxWindow)
 	})
 }
 
-// A window that the budget refuses stays what it is, and its stream works.
+// A window for which the budget has nothing keeps its size, and its stream works.
 func TestWindowWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &purse{size: first - 1}
-		_, w := measured(t, transport.SessionConfig{Streams: 1, Budget: p})
+		p := &recordingBudget{size: first - 1}
+		_, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
 		for range 10 {
-			w.step()
+			w.moveHalfWindow()
 			require.Equal(t, first, w.open)
 		}
-		require.Equal(t, 10, p.refused)
-		require.Zero(t, p.most)
+		require.Equal(t, 10, p.refusals)
+		require.Zero(t, p.maxWindow)
 	})
 }
 
-// What is more than a window allows ends the session with the header that
-// announces it, before there is memory for its body; whether the stream was
-// accepted or not, and however far the window has grown.
+// A message that exceeds a window ends the session when its header arrives, before memory for its
+// body is allocated, whether the stream was accepted or not, and however far the window has grown.
 func TestWindowOverrun(t *testing.T) {
 	overrun := func(t *testing.T, s transport.Session, w *writer) {
 		w.send(w.open)
 		synctest.Wait()
 		require.NoError(t, s.Err(), "so much is allowed")
-		w.say(message(kindData, 0, 1, 1, ""))
-		require.ErrorIs(t, ended(t, s), transport.ErrFrame)
+		w.write(message(kindData, 0, 1, 1, ""))
+		require.ErrorIs(t, waitEnd(t, s), transport.ErrFrame)
 		require.ErrorContains(t, s.Err(), "more bytes on stream 1 than its window allows")
 		require.NoError(t, s.Close())
 	}
 	t.Run("not accepted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, peer := hostile(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(first+1000))
+			s, peer := rawSession(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(first+1000))
 			w := &writer{t: t, conn: peer, open: first}
-			w.say(message(kindCredit, flagSyn, 1, 0, ""))
+			w.write(message(kindCredit, flagSyn, 1, 0, ""))
 			overrun(t, s, w)
 		})
 	})
 	t.Run("refused", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, peer := hostile(t, transport.SessionConfig{}, mem.WithBuffer(first+1000))
+			s, peer := rawSession(t, transport.SessionConfig{}, mem.WithBuffer(first+1000))
 			w := &writer{t: t, conn: peer}
-			w.say(message(kindCredit, flagSyn, 1, 0, ""))
-			require.Equal(t, message(kindCredit, flagRst, 1, 0, ""), w.hear())
+			w.write(message(kindCredit, flagSyn, 1, 0, ""))
+			require.Equal(t, message(kindCredit, flagRst, 1, 0, ""), w.readHeader())
 			w.send(2 * first)
 			synctest.Wait()
 			require.NoError(t, s.Err(), "it is thrown away as it comes")
@@ -259,30 +259,30 @@ func TestWindowOverrun(t *testing.T) {
 	for grown := range 5 {
 		t.Run("grown", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &purse{size: 1 << 30}
-				s, w := measured(t, transport.SessionConfig{Streams: 1, Budget: p})
+				p := &recordingBudget{size: 1 << 30}
+				s, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
 				for range grown {
-					w.step()
+					w.moveHalfWindow()
 				}
 				require.Equal(t, first<<grown, w.open)
 				overrun(t, s, w)
-				p.requireWhole(t)
+				p.requireReleased(t)
 			})
 		})
 	}
 }
 
-// What comes for a stream that was closed here is thrown away, whatever its
-// size; the peer may not know yet.
-func TestBytesForNobody(t *testing.T) {
+// Bytes for a stream that was closed here are discarded, in any number: the peer may not have
+// received the reset yet.
+func TestBytesForClosedStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := newWriter(t, transport.SessionConfig{Streams: 2})
 		w.send(1000)
 		require.NoError(t, w.read.Close())
-		require.Equal(t, message(kindCredit, flagFin, 1, 0, ""), w.hear())
-		require.Equal(t, message(kindCredit, flagRst, 1, 0, ""), w.hear())
+		require.Equal(t, message(kindCredit, flagFin, 1, 0, ""), w.readHeader())
+		require.Equal(t, message(kindCredit, flagRst, 1, 0, ""), w.readHeader())
 		w.send(2 * first)
-		w.say(dataOf(flagSyn, 3, "x"))
+		w.write(dataFrame(flagSyn, 3, "x"))
 		st, err := s.Accept(t.Context())
 		require.NoError(t, err)
 		_, err = io.ReadFull(st, make([]byte, 1))
@@ -290,16 +290,16 @@ func TestBytesForNobody(t *testing.T) {
 	})
 }
 
-// A peer that has written all is granted nothing more.
-func TestNothingIsGrantedBehindTheEnd(t *testing.T) {
+// A peer that has finished writing gets no more credit.
+func TestNoCreditAfterEndOfStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, w := newWriter(t, transport.SessionConfig{Streams: 1})
 		w.send(first)
-		w.say(message(kindData, flagFin, 1, 0, ""))
+		w.write(message(kindData, flagFin, 1, 0, ""))
 		synctest.Wait()
 		n, err := io.Copy(io.Discard, w.read)
 		require.NoError(t, err)
 		require.EqualValues(t, first, n)
-		w.silence()
+		w.expectNothing()
 	})
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
-	"github.com/tensorpipe-go/tensorpipe/internal/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// far returns the two ends of a session over a link with rules.
-func far(t *testing.T, client, server transport.SessionConfig, rules ...simnet.Rule) (c, s transport.Session, link *simnet.Link) {
+// sessionsOver returns the two ends of a session over a simulated link with rules.
+func sessionsOver(t *testing.T, client, server transport.SessionConfig, rules ...simnet.Rule) (c, s transport.Session, link *simnet.Link) {
 	t.Helper()
 	network := simnet.New(mem.New(nil, mem.WithBuffer(64<<20)), rules...)
 	l, err := network.Listen(t.Context(), "")
@@ -38,8 +38,8 @@ func far(t *testing.T, client, server transport.SessionConfig, rules ...simnet.R
 	return c, s, network.Links()[0]
 }
 
-// feed writes n bytes to a stream, and its end.
-func feed(to transport.Stream, n int) <-chan error {
+// startWriter writes n bytes to a stream, and its end.
+func startWriter(to transport.Stream, n int) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		p := make([]byte, 1<<20)
@@ -67,21 +67,21 @@ func consume(from transport.Stream, n int64) <-chan error {
 	return done
 }
 
-// Over a long way a stream moves what its largest window allows, after a few
-// round trips, and not only what the protocol starts it with.
-func TestThroughputOverALongWay(t *testing.T) {
+// Over a link with a long delay a stream has the throughput of its largest window after a few round
+// trips.
+func TestThroughputOverLongLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay, size, window = 30 * time.Millisecond, 64 << 20, 4 << 20
-		p := &purse{size: window}
-		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
+		p := &recordingBudget{size: window}
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
 		o, a := streams(t, c, s)
 		began := time.Now()
-		written := feed(o, size)
+		written := startWriter(o, size)
 		n, err := io.Copy(io.Discard, a)
 		require.NoError(t, err)
 		require.EqualValues(t, size, n)
 		require.NoError(t, <-written)
-		require.Equal(t, window-first, p.most)
+		require.Equal(t, window-first, p.maxWindow)
 
 		trips := int(time.Since(began) / (2 * delay)) // of virtual time
 		const full, ramp = size / window, 8
@@ -90,85 +90,85 @@ func TestThroughputOverALongWay(t *testing.T) {
 	})
 }
 
-// A reader that is slow has its writer wait, at the window that it began with.
-func TestSlowReaderOverALongWay(t *testing.T) {
+// The writer of a slow reader waits, and the window keeps its first size.
+func TestSlowReaderOverLongLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Millisecond
-		p := &purse{size: 1 << 30}
-		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
+		p := &recordingBudget{size: 1 << 30}
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
 		o, a := streams(t, c, s)
 		pass(10 * delay)
-		written := feed(o, 4<<20)
+		written := startWriter(o, 4<<20)
 		for range 64 {
 			pass(5 * delay)
 			_, err := io.ReadFull(a, make([]byte, 64<<10))
 			require.NoError(t, err)
 		}
 		require.NoError(t, <-written)
-		require.Zero(t, p.most)
+		require.Zero(t, p.maxWindow)
 	})
 }
 
-// scene is a session that reads a stream, whose window has grown.
-type scene struct {
+// grownStream is a session with a stream whose window has grown.
+type grownStream struct {
 	session transport.Session
 	read    transport.Stream
-	peer    transport.Stream // that writes it
+	peer    transport.Stream // the writer of the stream
 	link    *simnet.Link
 }
 
-// ends are how a stream, or all of a session, comes to its end.
-var ends = map[string]func(t *testing.T, s scene){
-	"closed": func(t *testing.T, s scene) {
+// ends are the ways in which a stream or its session ends.
+var ends = map[string]func(t *testing.T, s grownStream){
+	"closed": func(t *testing.T, s grownStream) {
 		require.NoError(t, s.read.Close())
 		require.NoError(t, s.read.Close())
 	},
-	"closed behind the end of the peer": func(t *testing.T, s scene) {
+	"closed behind the end of the peer": func(t *testing.T, s grownStream) {
 		require.NoError(t, s.peer.CloseWrite())
 		synctest.Wait()
 		require.NoError(t, s.read.CloseWrite())
 		require.NoError(t, s.read.Close())
 	},
-	"reset by the peer": func(t *testing.T, s scene) {
+	"reset by the peer": func(t *testing.T, s grownStream) {
 		require.NoError(t, s.peer.Close())
 		synctest.Wait()
 		require.NoError(t, s.read.Close())
 	},
-	"session closed": func(t *testing.T, s scene) {
+	"session closed": func(t *testing.T, s grownStream) {
 		require.NoError(t, s.session.Close())
 		require.NoError(t, s.read.Close())
 	},
-	"session closed behind the stream": func(t *testing.T, s scene) {
+	"session closed behind the stream": func(t *testing.T, s grownStream) {
 		require.NoError(t, s.read.Close())
 		require.NoError(t, s.session.Close())
 	},
-	"connection cut": func(t *testing.T, s scene) {
+	"connection cut": func(t *testing.T, s grownStream) {
 		s.link.Cut()
 		<-s.session.Done()
 		require.NoError(t, s.session.Close())
 	},
 }
 
-// All that was taken from the budget goes back to it, once.
-func TestBudgetIsGivenBack(t *testing.T) {
+// All that was acquired from the budget is released exactly once.
+func TestBudgetIsReleased(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &purse{size: 1 << 30}
-				c, s, link := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p})
+				p := &recordingBudget{size: 1 << 30}
+				c, s, link := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p})
 				o, a := streams(t, c, s)
 				written := make(chan error, 1)
 				go func() { _, err := o.Write(make([]byte, 20<<20)); written <- err }()
 				_, err := io.CopyN(io.Discard, a, 7<<20)
 				require.NoError(t, err)
 				synctest.Wait()
-				require.NotZero(t, p.lent())
-				end(t, scene{session: s, read: a, peer: o, link: link})
+				require.NotZero(t, p.inUse())
+				end(t, grownStream{session: s, read: a, peer: o, link: link})
 				synctest.Wait()
-				p.requireWhole(t)
+				p.requireReleased(t)
 				require.Zero(t, mux.Windows(s))
 				if name != "session closed" && name != "connection cut" { // with which all goes
-					require.Zero(t, mux.Allowances(s))
+					require.Zero(t, mux.SendWindows(s))
 				}
 				c.Close()
 				require.Error(t, <-written)
@@ -177,58 +177,57 @@ func TestBudgetIsGivenBack(t *testing.T) {
 	}
 }
 
-// Streams that compete for a budget share it as they come, and those that get
-// nothing come through, too.
+// Streams share a budget as they come, and those that get nothing complete too.
 func TestStreamsCompete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, size = 30, 3 << 20
-		p := &purse{size: 3 << 20}
+		p := &recordingBudget{size: 3 << 20}
 		cfg := transport.SessionConfig{Streams: many, Budget: p}
-		c, s, _ := far(t, cfg, cfg, simnet.Delay(time.Millisecond))
+		c, s, _ := sessionsOver(t, cfg, cfg, simnet.Delay(time.Millisecond))
 		var written, read []<-chan error
 		for range many {
 			o, a := streams(t, c, s)
-			written = append(written, feed(o, size), feed(a, size))
+			written = append(written, startWriter(o, size), startWriter(a, size))
 			read = append(read, consume(a, size), consume(o, size))
 		}
 		for i := range read {
 			require.NoError(t, <-read[i])
 			require.NoError(t, <-written[i])
 		}
-		require.LessOrEqual(t, p.most, p.size)
-		require.Greater(t, p.most, p.size-first)
-		require.NotZero(t, p.refused)
+		require.LessOrEqual(t, p.maxWindow, p.size)
+		require.Greater(t, p.maxWindow, p.size-first)
+		require.NotZero(t, p.refusals)
 		require.NoError(t, c.Close())
 		require.NoError(t, s.Close())
-		p.requireWhole(t)
+		p.requireReleased(t)
 	})
 }
 
-// However a stream is read, its writer comes to the end. In a bubble all time
-// stands still where it does not, and the test fails.
-func TestNobodyStarves(t *testing.T) {
+// The writer completes however the stream is read. Otherwise time in the bubble would stop, and the
+// test fail.
+func TestWriterCompletes(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
-			p := &purse{size: r.IntN(8 << 20)}
+			p := &recordingBudget{size: r.IntN(8 << 20)}
 			cfg := transport.SessionConfig{Streams: 1, Window: r.IntN(8 << 20), Budget: p}
-			c, s, _ := far(t, transport.SessionConfig{}, cfg, simnet.Delay(time.Duration(r.IntN(3))*time.Millisecond))
+			c, s, _ := sessionsOver(t, transport.SessionConfig{}, cfg, simnet.Delay(time.Duration(r.IntN(3))*time.Millisecond))
 			o, a := streams(t, c, s)
 			size := 1<<20 + r.IntN(8<<20)
-			written := feed(o, size)
-			require.Equal(t, size, readSomehow(t, a, r))
+			written := startWriter(o, size)
+			require.Equal(t, size, readAtRandom(t, a, r))
 			require.NoError(t, <-written)
 			require.NoError(t, a.Close())
 			synctest.Wait()
-			require.LessOrEqual(t, p.most, p.size)
-			p.requireWhole(t)
+			require.LessOrEqual(t, p.maxWindow, p.size)
+			p.requireReleased(t)
 		})
 	}
 }
 
-// readSomehow reads a stream to its end: a few bytes or many at a time, at
-// once or after a while, with deadlines that have passed and such that will.
-func readSomehow(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
+// readAtRandom reads a stream to its end: few or many bytes at a time, at once or after a while,
+// with deadlines that have passed or will pass.
+func readAtRandom(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
 	buf := make([]byte, 1<<20)
 	for {
 		switch r.IntN(4) {
@@ -252,13 +251,13 @@ func readSomehow(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
 	}
 }
 
-// Windows are for streams that are in use.
-func TestWindowsComeAndGo(t *testing.T) {
+// Windows exist only for streams that are in use.
+func TestWindowsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := far(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
 		for range 100 {
 			o, a := streams(t, c, s)
-			exchangeWord(t, o, a)
+			exchangeMessage(t, o, a)
 			require.NoError(t, a.Close())
 			require.NoError(t, o.Close())
 			synctest.Wait()

@@ -17,14 +17,14 @@ func small() *Message {
 	}
 }
 
-// roundTrip encodes m into buf and decodes it into into, as two ends would.
+// roundTrip encodes m into buf and decodes the frame into the Message into.
 func roundTrip(m, into *Message, buf []byte, crc bool) error {
 	frame := m.Append(buf[:0], crc)
 	h, err := DecodeMessageHeader(frame, Limits{})
 	if err != nil {
 		return err
 	}
-	body, err := h.Body(frame[HeaderSize : HeaderSize+h.Rest()])
+	body, err := h.Body(frame[HeaderSize : HeaderSize+h.Remaining()])
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 				if m.Check(Limits{}) != nil || roundTrip(m, &into, buf, crc) != nil {
 					t.Fail()
 				}
-				into.Forget()
+				into.Reset()
 			}), "%s, checksum %v", name, crc)
 		}
 	}
@@ -49,8 +49,8 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 func TestControlsDoNotAllocate(t *testing.T) {
 	buf := make([]byte, 0, 1024)
 	allocs := map[ControlKind]float64{
-		Goodbye: 1, Abort: 1, // the text
-		Targets: 2, // the devices and a kind that is long and unknown
+		Goodbye: 1, Abort: 1, // for the text
+		Targets: 2, // for the slice of devices and for a kind that is not cached
 	}
 	for name, c := range controls {
 		if allocs[c.Kind] > 0 {

@@ -3,26 +3,25 @@ package native
 import "encoding/binary"
 
 const (
-	// ChunkHeaderSize and ChunkTrailerSize are the bytes around those of a
-	// chunk.
+	// ChunkHeaderSize and ChunkTrailerSize are the sizes in bytes of what precedes and follows the
+	// bytes of a chunk.
 	ChunkHeaderSize  = 16
 	ChunkTrailerSize = 8
 
-	// MaxChunk bounds the bytes of one chunk, without header and trailer. It
-	// bounds how long other transfers wait for their turn, and what must be
-	// filled up when a transfer is given up.
+	// MaxChunk is the maximum number of bytes of a chunk, without header and trailer. It bounds how
+	// long other transfers wait for their turn, and how much padding an aborted transfer requires.
 	MaxChunk = 1 << 20
 )
 
 const chunkFrame = "CHUNK" // in errors
 
-// Transfer is the id of a transfer: the part at a place (the index of a payload
-// or of a tensor) of a message. Numbers of messages count from 0 for each
-// direction; those from 1<<48 on begin anew.
-func Transfer(number uint64, place uint16) uint64 { return number<<16 | uint64(place) }
+// TransferID returns the id of the transfer of one part of a message. part is the index of the payload
+// or of the tensor, which use different lanes. message is the number of the message; each direction
+// counts from 0. The caller sets bit 63 of the id if the server has sent the message.
+func TransferID(message uint64, part uint16) uint64 { return message<<16 | uint64(part) }
 
-// ChunkHeader stands before the bytes of a chunk. The chunks of one transfer
-// come in order and fill its memory from the start.
+// ChunkHeader precedes the bytes of a chunk. The chunks of a transfer arrive in order and fill its
+// memory from the start.
 type ChunkHeader struct {
 	ID     uint64 // of the transfer, unique within its lane
 	Length int    // bytes that follow, from 1 to MaxChunk
@@ -30,7 +29,7 @@ type ChunkHeader struct {
 	CRC    bool   // the trailer has a checksum
 }
 
-// Append appends the ChunkHeaderSize bytes of h to dst.
+// Append appends the encoding of h, ChunkHeaderSize bytes, to dst.
 func (h ChunkHeader) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, h.ID)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Length))
@@ -38,8 +37,8 @@ func (h ChunkHeader) Append(dst []byte) []byte {
 	return append(dst, crcFlag(h.CRC), 0)
 }
 
-// DecodeChunkHeader decodes a ChunkHeader from the first ChunkHeaderSize bytes
-// of p.
+// DecodeChunkHeader decodes a ChunkHeader from the first ChunkHeaderSize bytes of p, which must have
+// as many. The error is an [*Error].
 func DecodeChunkHeader(p []byte) (ChunkHeader, error) {
 	length, flags := binary.LittleEndian.Uint32(p[8:]), p[14]
 	switch {
@@ -58,41 +57,42 @@ func DecodeChunkHeader(p []byte) (ChunkHeader, error) {
 	}, nil
 }
 
-// ChunkTrailer stands behind the bytes of a chunk and says whether they count.
+// ChunkTrailer follows the bytes of a chunk and states whether they are valid.
 type ChunkTrailer struct {
-	// Void: the sender gave the transfer up while the chunk was under way, and
-	// filled it up with whatever it liked.
-	Void bool
+	// Discarded is set if the sender aborted the transfer while it was sending the chunk, and padded
+	// the chunk with arbitrary bytes.
+	Discarded bool
 
-	// Sum is that of header and bytes if ChunkHeader.CRC is set, else 0. It is
-	// 0 in a void chunk too: nobody needs to know what its bytes were.
+	// Sum is the checksum of header and bytes if ChunkHeader.CRC is set, else 0. It is 0 in a discarded
+	// chunk too, whose bytes have no meaning.
 	Sum uint32
 }
 
-// Append appends the ChunkTrailerSize bytes of t to dst.
+// Append appends the encoding of t, ChunkTrailerSize bytes, to dst.
 func (t ChunkTrailer) Append(dst []byte) []byte {
 	status := uint32(0)
-	if t.Void {
+	if t.Discarded {
 		status = 1
 	}
 	dst = binary.LittleEndian.AppendUint32(dst, status)
 	return binary.LittleEndian.AppendUint32(dst, t.Sum)
 }
 
-// DecodeChunkTrailer decodes a ChunkTrailer from the first ChunkTrailerSize
-// bytes of p. Compare its checksum with Check.
+// DecodeChunkTrailer decodes a ChunkTrailer from the first ChunkTrailerSize bytes of p, which must
+// have as many. It does not verify the checksum, see [ChunkTrailer.Check]. The error is an [*Error].
 func DecodeChunkTrailer(p []byte) (ChunkTrailer, error) {
 	status := binary.LittleEndian.Uint32(p)
 	if status > 1 {
 		return ChunkTrailer{}, fault(chunkFrame, "status", "%d, want 0 or 1", status)
 	}
-	return ChunkTrailer{Void: status == 1, Sum: binary.LittleEndian.Uint32(p[4:])}, nil
+	return ChunkTrailer{Discarded: status == 1, Sum: binary.LittleEndian.Uint32(p[4:])}, nil
 }
 
-// Check compares the checksum with sum, that of the header and bytes that came,
-// which is not looked at where there is none.
+// Check verifies the trailer of the chunk with header h. sum is the checksum that the caller has
+// computed from the encoded header and the bytes; it is ignored if the chunk has none or was
+// discarded. The error is an [*Error], which matches ErrChecksum if the checksums differ.
 func (t ChunkTrailer) Check(h ChunkHeader, sum uint32) error {
-	if h.CRC && !t.Void {
+	if h.CRC && !t.Discarded {
 		return compareSums(chunkFrame, t.Sum, sum)
 	}
 	if t.Sum != 0 {

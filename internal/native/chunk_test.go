@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chunk is a whole chunk, as a sender would write it.
+// chunk returns a whole chunk, as a sender would write it.
 func chunk(h ChunkHeader, text string, void bool) []byte {
 	h.Length = len(text)
 	p := append(h.Append(nil), text...)
-	t := ChunkTrailer{Void: void}
+	t := ChunkTrailer{Discarded: void}
 	if h.CRC && !void {
 		t.Sum = Sum(0, p)
 	}
@@ -22,7 +22,7 @@ func TestChunk(t *testing.T) {
 	for name, h := range map[string]ChunkHeader{
 		"small":    {ID: 1, Length: 1},
 		"large":    {ID: 1<<64 - 1, Length: MaxChunk, Lane: 1<<16 - 1, CRC: true},
-		"checksum": {ID: Transfer(7, 3), Length: 300, Lane: 2, CRC: true},
+		"checksum": {ID: TransferID(7, 3), Length: 300, Lane: 2, CRC: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := h.Append([]byte("before"))
@@ -32,7 +32,7 @@ func TestChunk(t *testing.T) {
 			require.Equal(t, h, got)
 		})
 	}
-	for _, trailer := range []ChunkTrailer{{}, {Void: true}, {Sum: 1<<32 - 1}, {true, 7}} {
+	for _, trailer := range []ChunkTrailer{{}, {Discarded: true}, {Sum: 1<<32 - 1}, {true, 7}} {
 		p := trailer.Append([]byte("before"))
 		require.Len(t, p, len("before")+ChunkTrailerSize)
 		got, err := DecodeChunkTrailer(p[len("before"):])
@@ -42,8 +42,8 @@ func TestChunk(t *testing.T) {
 }
 
 func TestTransfer(t *testing.T) {
-	require.Equal(t, uint64(0x0000_0000_0007_0003), Transfer(7, 3))
-	require.Equal(t, uint64(0xffff_ffff_ffff_ffff), Transfer(1<<48-1, 1<<16-1))
+	require.Equal(t, uint64(0x0000_0000_0007_0003), TransferID(7, 3))
+	require.Equal(t, uint64(0xffff_ffff_ffff_ffff), TransferID(1<<48-1, 1<<16-1))
 }
 
 func TestChunkChecksum(t *testing.T) {
@@ -52,8 +52,8 @@ func TestChunkChecksum(t *testing.T) {
 	require.NoError(t, ChunkTrailer{Sum: sum}.Check(h, sum))
 	require.ErrorIs(t, ChunkTrailer{Sum: sum}.Check(h, sum+1), ErrChecksum)
 	require.ErrorIs(t, ChunkTrailer{}.Check(h, sum), ErrChecksum)
-	require.NoError(t, ChunkTrailer{Void: true}.Check(h, sum))
-	require.ErrorContains(t, ChunkTrailer{Void: true, Sum: sum}.Check(h, sum), "where there is none")
+	require.NoError(t, ChunkTrailer{Discarded: true}.Check(h, sum))
+	require.ErrorContains(t, ChunkTrailer{Discarded: true, Sum: sum}.Check(h, sum), "where there is none")
 
 	h.CRC = false
 	require.NoError(t, ChunkTrailer{}.Check(h, 0))
@@ -63,7 +63,7 @@ func TestChunkChecksum(t *testing.T) {
 	require.NotErrorIs(t, err, ErrChecksum)
 }
 
-// The polynomial is Castagnoli's: RFC 3720 gives this sum.
+// The polynomial is Castagnoli's; the expected sum is from RFC 3720.
 func TestSum(t *testing.T) {
 	require.Equal(t, uint32(0x8a9136aa), Sum(0, make([]byte, 32)))
 	require.Equal(t, Sum(0, []byte("hello")), Sum(Sum(0, []byte("he")), []byte("llo")))
@@ -95,7 +95,7 @@ func TestMalformedChunks(t *testing.T) {
 	requireFault(t, err, "CHUNK", "status")
 }
 
-// requireFault checks that err names the field to blame.
+// requireFault requires that err is an Error about the given field.
 func requireFault(t *testing.T, err error, frame, field string) {
 	t.Helper()
 	var e *Error

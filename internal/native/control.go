@@ -3,6 +3,7 @@ package native
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -13,23 +14,22 @@ import (
 type ControlKind byte
 
 const (
-	// WantRead asks to be told when a message has been read.
+	// WantRead requests a HaveRead when a message has been read.
 	WantRead ControlKind = 0x01
-	// HaveRead says that a message and all before it have been read or
-	// discarded.
+	// HaveRead reports that a message and all earlier ones have been read or discarded.
 	HaveRead ControlKind = 0x02
-	// Goodbye says why its sender closes the pipe. Nothing follows.
+	// Goodbye is the close frame: the last frame of its sender, with the reason for closing.
 	Goodbye ControlKind = 0x03
-	// Targets gives the devices for the open targets of a message.
+	// Targets names the devices for the open targets of a message.
 	Targets ControlKind = 0x04
-	// Abort says that the sender gives up a message, and why.
+	// Abort reports that the sender aborts a message, with the reason.
 	Abort ControlKind = 0x05
-	// Cancel says that the receiver gives up a message.
+	// Cancel reports that the receiver aborts a message.
 	Cancel ControlKind = 0x06
-	// Ready says that memory waits for a transfer of the bulk connection.
+	// Ready reports that the receiver has memory for a transfer of the bulk connection.
 	Ready ControlKind = 0x07
-	// Bulk says that the bulk connection is going to be the next stream of the
-	// session, not a connection of its own.
+	// Bulk announces that the next stream of the session serves as the bulk connection, instead of a
+	// connection of its own.
 	Bulk ControlKind = 0x08
 )
 
@@ -47,18 +47,18 @@ func (k ControlKind) String() string {
 	return fmt.Sprintf("kind %#02x", byte(k))
 }
 
-// MaxText bounds a Text in bytes.
+// MaxText is the maximum length of a Text in bytes.
 const MaxText = 1024
 
-// maxUnknown bounds in bytes what may be skipped because a later version sent
-// it.
+// maxUnknown is the maximum size in bytes of a frame of an unknown kind, which a later version may send
+// and this one skips.
 const maxUnknown = 4096
 
-// Control is a frame of the control stream. Both ends send any kind at any
-// time. Fields that its kind does not have are not sent, and zero when decoded.
+// Control is a frame of the control stream. Both ends may send any kind at any time. Fields that the
+// kind does not have are not sent, and are zero when decoded.
 type Control struct {
 	Kind    ControlKind
-	Number  uint64          // of the message; with Ready the id of the transfer, see [Transfer]
+	Number  uint64          // of the message; with Ready the id of the transfer, see [TransferID]
 	Lane    uint16          // with Ready
 	Text    string          // with Goodbye and Abort: the reason
 	Devices []device.Device // with Targets: at least one
@@ -72,9 +72,9 @@ const (
 	targetFixed  = 5
 )
 
-// Append appends the whole frame, with a checksum if crc is set. A long Text is
-// cut, and what is not UTF-8 in it replaced. Devices must have kinds of 1 to 255
-// bytes and no negative index.
+// Append appends the whole frame to dst, with a checksum if crc is set. A Text that is too long is
+// truncated, and bytes in it that are not UTF-8 are replaced. The caller must ensure that Devices have
+// kinds of 1 to 255 bytes and indexes from 0 to MaxInt32.
 func (c Control) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = Header{Kind: byte(c.Kind), CRC: crc}.Append(dst)
@@ -119,8 +119,8 @@ func appendDevices(dst []byte, devices []device.Device) []byte {
 	return dst
 }
 
-// cleanText makes a text fit to be sent. Long ones are cut between two
-// characters.
+// cleanText returns s with invalid UTF-8 replaced, truncated to MaxText bytes at the boundary of a
+// character.
 func cleanText(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= MaxText {
@@ -131,4 +131,130 @@ func cleanText(s string) string {
 		n--
 	}
 	return s[:n]
+}
+
+// DecodeControl decodes a Control of that kind from body, the whole body of its frame. For an unknown
+// kind it returns a Control with only the kind set, which the caller must skip. The result does not
+// alias body. The error is an [*Error].
+func DecodeControl(kind ControlKind, body []byte, limits Limits) (Control, error) {
+	limits = limits.WithDefaults()
+	c := Control{Kind: kind}
+	if err := kind.checkSize(uint64(len(body)), limits); err != nil {
+		return Control{}, err
+	}
+	if kind.hasNumber() {
+		c.Number = binary.LittleEndian.Uint64(body)
+		body = body[numberSize:]
+	}
+	var err error
+	switch kind {
+	case Goodbye, Abort:
+		c.Text, err = decodeText(kind, body)
+	case Targets:
+		c.Devices, err = decodeDevices(body, limits)
+	case Ready:
+		c.Lane, err = decodeLane(body)
+	}
+	if err != nil {
+		return Control{}, err
+	}
+	return c, nil
+}
+
+// sizes returns the minimum and maximum size in bytes of a body of kind k. limits must have no zero
+// fields.
+func (k ControlKind) sizes(limits Limits) (minimum, maximum uint64) {
+	switch k {
+	case WantRead, HaveRead, Cancel:
+		return numberSize, numberSize
+	case Goodbye:
+		return 0, MaxText
+	case Targets:
+		return targetsFixed, limits.targets()
+	case Abort:
+		return numberSize, numberSize + MaxText
+	case Ready:
+		return readySize, readySize
+	case Bulk:
+		return 0, 0
+	default:
+		return 0, maxUnknown
+	}
+}
+
+// checkSize returns an [*Error] if a body of kind k cannot have that size, and otherwise nil. limits
+// must have no zero fields.
+func (k ControlKind) checkSize(size uint64, limits Limits) error {
+	switch minimum, maximum := k.sizes(limits); {
+	case k == Targets && size > maximum:
+		return exceeded(k.String(), "length", size, maximum)
+	case size < minimum || size > maximum:
+		return fault(k.String(), "length", "%d, want %d..%d", size, minimum, maximum)
+	default:
+		return nil
+	}
+}
+
+func decodeText(kind ControlKind, p []byte) (string, error) {
+	if !utf8.Valid(p) {
+		return "", fault(kind.String(), "text", "not UTF-8")
+	}
+	return string(p), nil
+}
+
+func decodeLane(p []byte) (uint16, error) {
+	for _, b := range p[2:] {
+		if b != 0 {
+			return 0, fault(Ready.String(), "reserved", "% x, want 0", p[2:])
+		}
+	}
+	return binary.LittleEndian.Uint16(p), nil
+}
+
+// decodeDevices decodes p, the body of a TARGETS after the number: the count of devices and the
+// devices. It allocates for no more devices than p can contain. The error is an [*Error].
+func decodeDevices(p []byte, limits Limits) ([]device.Device, error) {
+	count := binary.LittleEndian.Uint32(p)
+	p = p[4:]
+	switch {
+	case count == 0:
+		return nil, fault(Targets.String(), "count", "0")
+	case count > uint32(limits.Tensors):
+		return nil, exceeded(Targets.String(), "count", uint64(count), uint64(limits.Tensors))
+	case int(count) > len(p)/(targetFixed+1):
+		return nil, fault(Targets.String(), "count", "%d devices in %d bytes", count, len(p))
+	}
+	devices := make([]device.Device, count)
+	var kinds kindCache
+	for i := range devices {
+		n, err := decodeDevice(&devices[i], p, &kinds, limits.Kind)
+		if err != nil {
+			return nil, err
+		}
+		p = p[n:]
+	}
+	if len(p) > 0 {
+		return nil, fault(Targets.String(), "length", "%d bytes after the last device", len(p))
+	}
+	return devices, nil
+}
+
+// decodeDevice decodes a device from the start of p into d, and returns the number of bytes that it
+// occupies. limit is the maximum length of a kind. The error is an [*Error].
+func decodeDevice(d *device.Device, p []byte, kinds *kindCache, limit int) (int, error) {
+	if len(p) == 0 || len(p) < targetFixed+int(p[0]) {
+		return 0, fault(Targets.String(), "length", "truncated within a device")
+	}
+	n := int(p[0])
+	index := binary.LittleEndian.Uint32(p[1+n:])
+	switch {
+	case n == 0:
+		return 0, fault(Targets.String(), "device kind", "empty")
+	case n > limit:
+		return 0, fault(Targets.String(), "device kind", "%w: %d bytes, at most %d", ErrLimit, n, limit)
+	case index > math.MaxInt32:
+		return 0, fault(Targets.String(), "device index", "%d, want 0..%d", index, math.MaxInt32)
+	}
+	*d = device.Device{Kind: kinds.intern(p[1 : 1+n]), Index: int(index)}
+	return targetFixed + n, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// controls has one of each kind, and what is special.
+// controls has a frame of each kind, and frames with unusual values.
 var controls = map[string]Control{
 	"want read":     {Kind: WantRead, Number: 7},
 	"have read":     {Kind: HaveRead, Number: math.MaxUint64},
@@ -21,7 +21,7 @@ var controls = map[string]Control{
 	"abort":         {Kind: Abort, Number: 8, Text: "the caller gave up"},
 	"plain abort":   {Kind: Abort, Number: 9},
 	"cancel":        {Kind: Cancel, Number: 10},
-	"ready":         {Kind: Ready, Number: Transfer(11, 2), Lane: 513},
+	"ready":         {Kind: Ready, Number: TransferID(11, 2), Lane: 513},
 	"bulk":          {Kind: Bulk},
 }
 
@@ -31,7 +31,7 @@ func decodedControl(t testing.TB, frame []byte, limits Limits) (Control, error) 
 	if err != nil {
 		return Control{}, err
 	}
-	require.Len(t, frame, HeaderSize+h.Rest())
+	require.Len(t, frame, HeaderSize+h.Remaining())
 	body, err := h.Body(frame[HeaderSize:])
 	if err != nil {
 		return Control{}, err
@@ -60,7 +60,7 @@ func TestControlNames(t *testing.T) {
 	require.Len(t, controlNames, int(Bulk))
 }
 
-func TestTextsAreMadeFit(t *testing.T) {
+func TestTextIsTruncatedToValidUTF8(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"longest", strings.Repeat("x", MaxText), strings.Repeat("x", MaxText)},
 		{"too long", strings.Repeat("x", MaxText+1), strings.Repeat("x", MaxText)},
@@ -78,7 +78,7 @@ func TestTextsAreMadeFit(t *testing.T) {
 	}
 }
 
-// Later versions may say more.
+// Later versions may send further kinds.
 func TestUnknownControlsAreSkipped(t *testing.T) {
 	for _, size := range []int{0, 1, maxUnknown} {
 		frame := append(Header{Length: uint32(size), Kind: 0x42}.Append(nil), make([]byte, size)...)

@@ -11,18 +11,18 @@ import (
 
 const wirePage = "../../docs/wire.md"
 
-// shown are the frames that the page must show, at least: one of each kind.
+// shown lists the frames that docs/wire.md must show at least, one of each kind.
 var shown = []string{
 	"handshake-brochure", "handshake-answer", "handshake-brochure-probe", "handshake-answer-probe", "message-inline", "message-large", "message-deadline", "message-compressed", "message-inline-checksum",
 	"control-want-read", "control-have-read", "control-goodbye", "control-targets", "control-abort", "control-cancel",
 	"control-ready", "control-bulk", "chunk", "chunk-checksum", "chunk-void",
 }
 
-// dumpBlock is a block of the page: its first line names the frame.
+// dumpBlock matches a dump in docs/wire.md, whose first line names the frame.
 var dumpBlock = regexp.MustCompile("(?s)```dump ([a-z-]+)\n(.*?)```")
 
-// The page shows what the formatter prints.
-func TestDumpsOfThePage(t *testing.T) {
+// The dumps in docs/wire.md equal the output of Dump.
+func TestDumpsInDocumentation(t *testing.T) {
 	text, err := os.ReadFile(wirePage)
 	require.NoError(t, err)
 	all := goldens()

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Stream says where bytes were seen, and so how to read them.
+// Stream identifies the stream from which bytes were captured, and thereby their format.
 type Stream int
 
 const (
@@ -26,10 +26,10 @@ const (
 	dumpText = 32 // bytes of a text shown as text
 )
 
-// generous are the limits of those who only look.
-var generous = Limits{Descriptor: 1 << 30, Inline: 1 << 30, Kind: maxKind}
+// dumpLimits are the limits for dumps: nothing is allocated from these sizes.
+var dumpLimits = Limits{Descriptor: 1 << 30, Inline: 1 << 30, Kind: maxKind}
 
-// Dump writes p for people, one field per line: offset, bytes, name, meaning.
+// Dump writes p in readable form, one field per line: offset, bytes, name, meaning.
 //
 //	0000  08 00 00 00              length                8
 //	0004  06                       kind                  CANCEL
@@ -37,8 +37,8 @@ var generous = Limits{Descriptor: 1 << 30, Inline: 1 << 30, Kind: maxKind}
 //	0006  00 00                    reserved              0
 //	0008  0a 00 00 00 00 00 00 00  message               10
 //
-// p starts at a frame or a chunk. What a reader would refuse is followed by his
-// reason. The error is w's.
+// p starts at a frame or a chunk of stream s. If a decoder would reject a frame, a line with its error
+// follows. The error of Dump is that of w only.
 func Dump(w io.Writer, s Stream, p []byte) error {
 	d := dumper{p: p, end: len(p)}
 	for d.off < len(p) {
@@ -55,18 +55,18 @@ func Dump(w io.Writer, s Stream, p []byte) error {
 	return err
 }
 
-// dumper walks over p and prints each field that it passes. Fields that are
-// not there any more are not printed.
+// dumper prints the fields of p in order to out. Fields that are missing at the end are not printed.
 type dumper struct {
 	p    []byte
-	off  int  // all before has been printed
-	end  int  // of the body, or of p
+	off  int  // of the next field
+	end  int  // of the body, or of p if no body has begun
 	kind byte // of the frame
 	out  bytes.Buffer
 }
 
-// frame prints a frame: its header, the body as one who knows it does, the
-// checksum, and what a decoder says to all that.
+// frame prints the next frame: the header, in which kind names the kind, the body by calling body, and
+// the checksum. If the frame is truncated it prints that; otherwise it prints the error of check, if
+// there is one.
 func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []byte) error) {
 	start := d.off
 	length := d.number(4, "length", decimal)
@@ -90,7 +90,8 @@ func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []b
 	}
 }
 
-// number prints a number of n bytes, if it is there.
+// number prints and returns a number of n bytes, at most 8, with its meaning. If fewer bytes are left
+// it prints these and returns 0.
 func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 {
 	if n > d.end-d.off {
 		d.bytes(uint64(d.end-d.off), name)
@@ -103,7 +104,7 @@ func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 
 	return v
 }
 
-// bytes prints n bytes, or as many as are there.
+// bytes prints the next n bytes as a field, or as many as are left.
 func (d *dumper) bytes(n uint64, name string) {
 	if n = min(n, uint64(d.end-d.off)); n == 0 {
 		return
@@ -116,7 +117,8 @@ func (d *dumper) bytes(n uint64, name string) {
 	d.line(len(text), name, fmt.Sprintf("%q", text))
 }
 
-// line prints n bytes with their meaning in the first row, and moves on.
+// line prints the next n bytes in rows, with name and meaning in the first row, and advances d.off by
+// n.
 func (d *dumper) line(n int, name, meaning string) {
 	p := d.p[d.off:][:n]
 	for at := 0; at < n; at += dumpRow {
@@ -131,13 +133,14 @@ func (d *dumper) line(n int, name, meaning string) {
 	d.off += n
 }
 
-// note prints something that is not among the bytes.
+// note prints text as a remark, on a line of its own.
 func (d *dumper) note(text string) { fmt.Fprintf(&d.out, "      !! %s\n", text) }
 
 func decimal(v uint64) string     { return fmt.Sprint(v) }
 func hexadecimal(v uint64) string { return fmt.Sprintf("%08x", v) }
 
-// flagNames returns what bits mean, the lowest first.
+// flagNames returns a function that lists the names of the bits that are set in a number; names are
+// those of the bits from the lowest on.
 func flagNames(names ...string) func(uint64) string {
 	return func(v uint64) string {
 		var set []string

@@ -14,7 +14,7 @@ func dump(t testing.TB, s Stream, p []byte) string {
 	return "\n" + out.String()
 }
 
-func TestDumpOfWhatIsWrong(t *testing.T) {
+func TestDumpOfMalformedFrames(t *testing.T) {
 	message := messages()["inline"].Append(nil, true)
 	bent := append([]byte(nil), message...)
 	bent[HeaderSize] ^= 1
@@ -54,7 +54,7 @@ func TestDumpOfWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestDumpOfWhatIsRight(t *testing.T) {
+func TestDumpOfValidFrames(t *testing.T) {
 	for name, m := range messages() {
 		require.NotContains(t, dump(t, MessageStream, m.Append(nil, true)), "\n      !! ", name)
 	}
@@ -91,7 +91,7 @@ func TestDumpReturnsTheWritersError(t *testing.T) {
 	require.ErrorIs(t, Dump(failingWriter{}, BulkStream, []byte{1}), errDisk)
 }
 
-// Whatever comes is shown, and no more of it than there is.
+// Dump prints any bytes, and no more bytes than there are.
 func FuzzDump(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(int(MessageStream), m.Append(nil, true))

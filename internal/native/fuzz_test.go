@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bounded runs decode and fails if it allocates more than factor bytes for each
-// of size, and a little.
+// bounded calls decode and fails if it allocates more than factor bytes per byte of size, plus a
+// constant.
 func bounded(t *testing.T, size, factor int, decode func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -75,7 +75,7 @@ func FuzzHeader(f *testing.F) {
 				continue
 			}
 			require.Equal(t, p[:HeaderSize], h.Append(nil))
-			if rest := p[HeaderSize:]; len(rest) >= h.Rest() {
+			if rest := p[HeaderSize:]; len(rest) >= h.Remaining() {
 				_, err = h.Body(rest)
 				sum := AppendChecksum(p[:HeaderSize+h.Length:HeaderSize+h.Length], 0)
 				require.Equal(t, !h.CRC || string(sum) == string(p[:len(sum)]), err == nil)
@@ -103,7 +103,7 @@ func FuzzChunk(f *testing.F) {
 		}
 		trailer, err := DecodeChunkTrailer(rest[h.Length:])
 		if err == nil && trailer.Check(h, Sum(0, p[:ChunkHeaderSize+h.Length])) == nil {
-			require.Equal(t, chunk(h, string(rest[:h.Length]), trailer.Void), p[:ChunkHeaderSize+h.Length+ChunkTrailerSize])
+			require.Equal(t, chunk(h, string(rest[:h.Length]), trailer.Discarded), p[:ChunkHeaderSize+h.Length+ChunkTrailerSize])
 		}
 	})
 }

@@ -18,19 +18,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// update writes frames that are missing in testdata, and the dumps in
-// docs/wire.md. Frames that are there never change: ends of that version are
-// out in the world.
+// update makes the test write missing frames to testdata and update the dumps in docs/wire.md. Existing
+// frames never change, because ends of that version are in use.
 var update = flag.Bool("update", false, "write missing frames of testdata and the dumps of docs/wire.md")
 
 // golden is a frame of testdata.
 type golden struct {
 	encode func() []byte
-	decode func(t *testing.T, p []byte) // compares with what was encoded
+	decode func(t *testing.T, p []byte) // decodes p and compares it with the encoded value
 	dump   func(w *strings.Builder, p []byte) error
 }
 
-// goldens lists the frames of version 1 by the names of their files.
+// goldens lists the frames of version 1 by file name.
 func goldens() map[string]golden {
 	out := map[string]golden{
 		"message-inline-checksum": goldenMessage(messages()["inline"], true),
@@ -38,10 +37,10 @@ func goldens() map[string]golden {
 		"control-ready-checksum":  goldenControl(controls["ready"], true),
 		"control-bulk-checksum":   goldenControl(controls["bulk"], true),
 
-		"chunk":               goldenChunk(ChunkHeader{ID: Transfer(7, 1)}, false),
-		"chunk-checksum":      goldenChunk(ChunkHeader{ID: Transfer(7, 1), Lane: 2, CRC: true}, false),
-		"chunk-void":          goldenChunk(ChunkHeader{ID: Transfer(1<<40, 65535), Lane: 65535}, true),
-		"chunk-void-checksum": goldenChunk(ChunkHeader{ID: Transfer(7, 1), CRC: true}, true),
+		"chunk":               goldenChunk(ChunkHeader{ID: TransferID(7, 1)}, false),
+		"chunk-checksum":      goldenChunk(ChunkHeader{ID: TransferID(7, 1), Lane: 2, CRC: true}, false),
+		"chunk-void":          goldenChunk(ChunkHeader{ID: TransferID(1<<40, 65535), Lane: 65535}, true),
+		"chunk-void-checksum": goldenChunk(ChunkHeader{ID: TransferID(7, 1), CRC: true}, true),
 
 		"handshake-brochure":            goldenBrochure(),
 		"handshake-brochure-compatible": goldenBrochureOf(wire.Marker{Features: wire.FeatureControl}, wire.Probing{}),
@@ -97,22 +96,21 @@ func goldenChunk(h ChunkHeader, void bool) golden {
 			require.Equal(t, text, string(front[ChunkHeaderSize:]))
 			trailer, err := DecodeChunkTrailer(p[len(front):])
 			require.NoError(t, err)
-			require.Equal(t, void, trailer.Void)
+			require.Equal(t, void, trailer.Discarded)
 			require.NoError(t, trailer.Check(h, Sum(0, front)))
 		},
 		dump: func(w *strings.Builder, p []byte) error { return Dump(w, BulkStream, p) },
 	}
 }
 
-// anyCPU is what the channel basic says of host memory.
+// anyCPU is the device descriptor of the channel basic.
 func anyCPU() map[device.Device]string { return map[device.Device]string{device.CPU(): "any"} }
 
 func goldenBrochure() golden {
 	return goldenBrochureOf(wire.Marker{MaxVersion: wire.VersionNative, Features: wire.FeatureControl}, wire.Probing{})
 }
 
-// shownByCMA is what the channel cma shows: process 42 holds these bytes at that
-// address.
+// shownByCMA is an offer of the channel cma: process 42 has these bytes at that address.
 var shownByCMA = map[string][]byte{"cma": []byte("\x2a\x00\x00\x00" + "\x00\x00\x01\x00\xc0\x00\x00\x00" + "16 random bytes!")}
 
 func goldenBrochureProbe() golden {
@@ -207,7 +205,7 @@ func dumpNop(w *strings.Builder, p []byte) error { return nop.Dump(w, p) }
 
 const goldenDir = "testdata/v1"
 
-// The bytes of version 1 stay what they are.
+// The encoding of version 1 does not change.
 func TestGoldenFrames(t *testing.T) {
 	for name, g := range goldens() {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +230,7 @@ func goldenFiles(t *testing.T) (names []string) {
 	return names
 }
 
-// readGolden reads a frame, in hexadecimal with spaces and lines as one likes.
+// readGolden reads a frame in hexadecimal, ignoring spaces and line breaks.
 func readGolden(t *testing.T, name string) []byte {
 	text, err := os.ReadFile(filepath.Join(goldenDir, name+".hex"))
 	require.NoError(t, err)
@@ -241,7 +239,7 @@ func readGolden(t *testing.T, name string) []byte {
 	return p
 }
 
-// addGolden writes a frame that is not there yet.
+// addGolden writes a frame to testdata that does not exist yet.
 func addGolden(t *testing.T, name string, p []byte) {
 	path := filepath.Join(goldenDir, name+".hex")
 	if _, err := os.Stat(path); err == nil {

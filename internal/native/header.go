@@ -15,43 +15,44 @@ func crcFlag(on bool) byte {
 	return 0
 }
 
-// Header stands before the body of a frame.
+// Header precedes the body of a frame.
 type Header struct {
 	Length uint32 // of the body
 	Kind   byte   // KindMessage, or a ControlKind
 	CRC    bool   // a checksum follows the body
 
-	sum uint32 // of the header as it came, where there is a checksum
+	sum uint32 // checksum of the encoded header, if CRC is set
 }
 
-// Append appends the HeaderSize bytes of h to dst.
+// Append appends the encoding of h, HeaderSize bytes, to dst.
 func (h Header) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, h.Length)
 	return append(dst, h.Kind, crcFlag(h.CRC), 0, 0)
 }
 
-// Rest is the number of bytes of the frame behind its header.
-func (h Header) Rest() int {
+// Remaining returns the number of bytes of the frame after the header: those of the body and of the
+// checksum, if there is one.
+func (h Header) Remaining() int {
 	if h.CRC {
 		return int(h.Length) + SumSize
 	}
 	return int(h.Length)
 }
 
-// Body takes the body out of rest, the Rest bytes that followed a header that
-// was decoded, and compares the checksum if there is one. The error matches
-// ErrChecksum.
+// Body returns the body of the frame with the decoded header h. rest are the h.Remaining() bytes after
+// the header; the body aliases them. If there is a checksum Body verifies it. The error is an [*Error]
+// that matches ErrChecksum.
 func (h Header) Body(rest []byte) ([]byte, error) {
 	body := rest[:h.Length]
 	if !h.CRC {
 		return body, nil
 	}
-	came := binary.LittleEndian.Uint32(rest[h.Length:])
-	return body, compareSums("frame", came, Sum(h.sum, body))
+	received := binary.LittleEndian.Uint32(rest[h.Length:])
+	return body, compareSums("frame", received, Sum(h.sum, body))
 }
 
-// DecodeMessageHeader decodes the first HeaderSize bytes of a frame of the
-// message stream, and refuses a body larger than limits.
+// DecodeMessageHeader decodes p, the first HeaderSize bytes of a frame of the message stream. It
+// rejects a body larger than limits allow. The error is an [*Error].
 func DecodeMessageHeader(p []byte, limits Limits) (Header, error) {
 	h, err := decodeHeader(messageFrame, p)
 	if err != nil {
@@ -60,14 +61,15 @@ func DecodeMessageHeader(p []byte, limits Limits) (Header, error) {
 	if h.Kind != KindMessage {
 		return Header{}, fault(messageFrame, "kind", "%#02x, want %#02x", h.Kind, KindMessage)
 	}
-	if most := limits.WithDefaults().message(); uint64(h.Length) > most {
-		return Header{}, exceeded(messageFrame, "length", uint64(h.Length), most)
+	if maximum := limits.WithDefaults().message(); uint64(h.Length) > maximum {
+		return Header{}, exceeded(messageFrame, "length", uint64(h.Length), maximum)
 	}
 	return h, nil
 }
 
-// DecodeControlHeader decodes the first HeaderSize bytes of a frame of the
-// control stream, and refuses a body whose size its kind does not have.
+// DecodeControlHeader decodes p, the first HeaderSize bytes of a frame of the control stream. It
+// rejects a body size that is invalid for the kind; an unknown kind is no error. The error is an
+// [*Error].
 func DecodeControlHeader(p []byte, limits Limits) (Header, error) {
 	h, err := decodeHeader(controlFrame, p)
 	if err != nil {
@@ -76,7 +78,8 @@ func DecodeControlHeader(p []byte, limits Limits) (Header, error) {
 	return h, ControlKind(h.Kind).checkSize(uint64(h.Length), limits.WithDefaults())
 }
 
-// decodeHeader decodes what all frames have in common.
+// decodeHeader decodes the header of a frame of either stream from the first HeaderSize bytes of p.
+// The error is an [*Error]; frame names the frame in it.
 func decodeHeader(frame string, p []byte) (Header, error) {
 	h := Header{Length: binary.LittleEndian.Uint32(p), Kind: p[4], CRC: p[5]&flagCRC != 0}
 	if p[5]&^flagCRC != 0 {

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
 	"time"
@@ -16,10 +17,10 @@ const messageFrame = "MESSAGE" // in errors
 
 // Sizes in bytes of the fixed parts of a MESSAGE.
 const (
-	messageFixed = 24
-	payloadEntry = 16
-	tensorEntry  = 32
-	formEntry    = 8 // the length of a compressed form
+	messageFixed    = 24
+	payloadEntry    = 16
+	tensorEntry     = 32
+	compressedEntry = 8 // the length of a compressed form
 )
 
 // Flags of payloads and tensors.
@@ -28,14 +29,13 @@ const (
 	flagNamed  = 1 << 1 // of tensors only: the target is named
 )
 
-// Message is a MESSAGE: the description of a message, and the bytes of its
-// inline parts.
+// Message is a MESSAGE: the description of a message, and the bytes of its inline parts.
 //
-// One Message can be decoded into again and again, and allocates nothing once
-// it has grown. What has been decoded points into the frame; [Message.Forget]
-// lets go of that.
+// Decoding into the same Message repeatedly allocates nothing once its slices have grown. Metadata and
+// Data of a decoded Message point into the frame, whose memory must not be reused before
+// [Message.Reset].
 type Message struct {
-	Deadline time.Duration // time left until it, 0 if there is none
+	Timeout  time.Duration // time left until the deadline, 0 if there is none
 	Metadata []byte
 	Payloads []Payload
 	Tensors  []Tensor
@@ -43,63 +43,64 @@ type Message struct {
 	kinds kindCache
 }
 
-// Payload is a payload of a message.
+// Payload is a payload of a message: its description and, if it is inline, its bytes.
 type Payload struct {
-	Length   uint64 // in bytes, at most MaxInt64
-	Inline   bool   // the bytes are in the frame, as they always are if there are none
-	Codec    compress.Codec
-	Form     uint64 // bytes of the compressed form, which travels instead; 0 without a Codec
-	Metadata []byte
-	Data     []byte // what travels, if Inline
+	Length           uint64 // in bytes, at most MaxInt64
+	Inline           bool   // the bytes are in the frame; always set if Length is 0
+	Codec            compress.Codec
+	CompressedLength uint64 // bytes of the compressed form, which is sent instead; 0 without a Codec
+	Metadata         []byte
+	Data             []byte // the inline bytes, compressed if there is a Codec
 }
 
-// Carried is the number of bytes that travel.
-func (p *Payload) Carried() uint64 { return carried(p.Length, p.Codec, p.Form) }
+// WireLength returns the number of bytes that are sent: CompressedLength if there is a Codec, or else
+// Length.
+func (p *Payload) WireLength() uint64 { return wireLength(p.Length, p.Codec, p.CompressedLength) }
 
-// Tensor is a tensor of a message.
+// Tensor is a tensor of a message: its description and, if it is inline, its bytes.
 type Tensor struct {
-	Length   uint64 // in bytes, at most MaxInt64
-	Inline   bool   // the bytes are in the frame, as they always are if there are none
-	Codec    compress.Codec
-	Form     uint64 // bytes of the compressed form, which travels instead; 0 without a Codec
-	Metadata []byte
-	Data     []byte        // what travels, if Inline
-	Source   device.Device // where the sender has it
-	Target   device.Device // where it is to go; if zero the receiver chooses
+	Length           uint64 // in bytes, at most MaxInt64
+	Inline           bool   // the bytes are in the frame; always set if Length is 0
+	Codec            compress.Codec
+	CompressedLength uint64 // bytes of the compressed form, which is sent instead; 0 without a Codec
+	Metadata         []byte
+	Data             []byte        // the inline bytes, compressed if there is a Codec
+	Source           device.Device // the sender's device
+	Target           device.Device // the receiver's device; if zero the receiver chooses it
 }
 
-// Carried is the number of bytes that travel.
-func (t *Tensor) Carried() uint64 { return carried(t.Length, t.Codec, t.Form) }
+// WireLength returns the number of bytes that are sent: CompressedLength if there is a Codec, or else
+// Length.
+func (t *Tensor) WireLength() uint64 { return wireLength(t.Length, t.Codec, t.CompressedLength) }
 
-func carried(length uint64, codec compress.Codec, form uint64) uint64 {
+func wireLength(length uint64, codec compress.Codec, compressedLength uint64) uint64 {
 	if codec != compress.None {
-		return form
+		return compressedLength
 	}
 	return length
 }
 
-// keptParts is for how many parts a Message keeps memory over Forget.
-const keptParts = 64
+// maxRetainedParts bounds the number of parts for which Reset retains memory.
+const maxRetainedParts = 64
 
-// Forget empties m and lets go of the frame that it was decoded from, or of the
-// memory that it was going to describe. Memory for parts is kept if it is
-// little.
-func (m *Message) Forget() {
-	m.Deadline, m.Metadata = 0, nil
-	m.Payloads = forget(m.Payloads)
-	m.Tensors = forget(m.Tensors)
+// Reset empties m and drops its references to the frame and to the memory of parts. It retains small
+// slices for the next message.
+func (m *Message) Reset() {
+	m.Timeout, m.Metadata = 0, nil
+	m.Payloads = reset(m.Payloads)
+	m.Tensors = reset(m.Tensors)
 }
 
-func forget[T any](parts []T) []T {
-	if cap(parts) > keptParts {
+func reset[T any](parts []T) []T {
+	if cap(parts) > maxRetainedParts {
 		return nil
 	}
 	clear(parts[:cap(parts)])
 	return parts[:0]
 }
 
-// Check returns an error if a peer with these limits would refuse m, or if it
-// cannot be written down at all.
+// Check returns an [*Error] if a peer with these limits would reject m, or if m cannot be encoded, and
+// otherwise nil.
 func (m *Message) Check(limits Limits) error {
 	limits = limits.WithDefaults()
 	if n := len(m.Payloads); n > limits.Payloads {
@@ -123,8 +124,8 @@ func (m *Message) Check(limits Limits) error {
 	return nil
 }
 
-// check returns an error if the devices of the i-th tensor cannot be written
-// down.
+// check returns an [*Error] if the devices of t, the i-th tensor, cannot be encoded, or have a name
+// longer than kind bytes.
 func (t *Tensor) check(i, kind int) error {
 	if t.Source.Kind == "" {
 		return faultAt("tensor", i, "source kind", "empty")
@@ -143,7 +144,49 @@ func (t *Tensor) check(i, kind int) error {
 	return nil
 }
 
-// faultAt is the error about a field of the i-th of several parts.
+// faultAt returns the error about a field of the i-th payload or tensor.
 func faultAt(part string, i int, field, format string, args ...any) error {
 	return fault(messageFrame, part+" "+strconv.Itoa(i)+" "+field, format, args...)
+}
+
+// DescriptorSize returns the size of the descriptor of a MESSAGE, the bytes before the inline bytes,
+// given a prefix of the body. It returns 0 if the prefix does not contain the whole descriptor, or if
+// a part is not inline or is compressed. It does not validate the prefix.
+func DescriptorSize(prefix []byte) int {
+	if len(prefix) < messageFixed {
+		return 0
+	}
+	uint32At := func(at int) uint64 { return uint64(binary.LittleEndian.Uint32(prefix[at:])) }
+	payloads, tensors := uint32At(12), uint32At(16)
+	entries := messageFixed + payloads*payloadEntry + tensors*tensorEntry
+	if uint64(len(prefix)) < entries {
+		return 0
+	}
+	size := entries + uint32At(8)
+	at := prefix[messageFixed:]
+	for range payloads {
+		if at[12]&flagInline == 0 || compress.Codec(at[13]) != compress.None {
+			return 0
+		}
+		size += uint64(binary.LittleEndian.Uint32(at[8:]))
+		at = at[payloadEntry:]
+	}
+	for range tensors {
+		if at[12]&flagInline == 0 || compress.Codec(at[15]) != compress.None {
+			return 0
+		}
+		size += uint64(binary.LittleEndian.Uint32(at[8:])) + uint64(at[13]) + uint64(at[14])
+		at = at[tensorEntry:]
+	}
+	if size > uint64(len(prefix)) {
+		return 0
+	}
+	return int(size)
+}
+
+// DecodeDescriptor decodes head, the descriptor of a MESSAGE: the part of the body before the inline
+// bytes. length is the size of the whole body. Metadata of m aliases head; Data is not set, see
+// [Message.SetData]. The error is an [*Error]; m is unchanged then.
+func (m *Message) DecodeDescriptor(head []byte, length uint32, limits Limits) error {
+	return m.decode(&scanner{body: head, length: uint64(length), limits: limits.WithDefaults()})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
@@ -16,13 +17,13 @@ import (
 
 func cuda(i int) device.Device { return device.Device{Kind: "cuda", Index: i} }
 
-// messages are those that have something of their own.
+// messages lists messages that differ in one aspect each.
 func messages() map[string]*Message {
 	large := uint64(3 << 30)
 	return map[string]*Message{
 		"empty":         {},
 		"metadata only": {Metadata: []byte("sixteen bytes md")},
-		"deadline":      {Deadline: 1500 * time.Millisecond},
+		"deadline":      {Timeout: 1500 * time.Millisecond},
 		"inline": {
 			Metadata: []byte("meta"),
 			Payloads: []Payload{{Length: 8, Inline: true, Metadata: []byte("p"), Data: []byte("payload!")}},
@@ -44,10 +45,10 @@ func messages() map[string]*Message {
 		"compressed": {
 			Metadata: []byte("meta"),
 			Payloads: []Payload{
-				{Length: 1000, Inline: true, Codec: compress.S2, Form: 20, Data: []byte("\x10\x00\x00\x00\xe8\a\x18tensor \x11\a\x19\x00\xd5\x02")},
+				{Length: 1000, Inline: true, Codec: compress.S2, CompressedLength: 20, Data: []byte("\x10\x00\x00\x00\xe8\a\x18tensor \x11\a\x19\x00\xd5\x02")},
 				{Length: 2, Inline: true, Data: []byte("p1")},
 			},
-			Tensors: []Tensor{{Length: large, Codec: compress.Zstd, Form: 1 << 30, Source: device.CPU(), Target: device.CPU()}},
+			Tensors: []Tensor{{Length: large, Codec: compress.Zstd, CompressedLength: 1 << 30, Source: device.CPU(), Target: device.CPU()}},
 		},
 		"empty parts": {
 			Payloads: []Payload{{Inline: true}, {Inline: true, Metadata: []byte("of nothing")}},
@@ -62,7 +63,7 @@ func decoded(t testing.TB, frame []byte, limits Limits) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	require.Len(t, frame, HeaderSize+h.Rest())
+	require.Len(t, frame, HeaderSize+h.Remaining())
 	body, err := h.Body(frame[HeaderSize:])
 	if err != nil {
 		return nil, err
@@ -71,12 +72,12 @@ func decoded(t testing.TB, frame []byte, limits Limits) (*Message, error) {
 	return m, m.Decode(body, limits)
 }
 
-// requireMessage compares what travels.
+// requireMessage compares the fields that are sent.
 func requireMessage(t testing.TB, want, got *Message) {
 	t.Helper()
 	plain := func(m *Message) Message {
-		c := Message{Deadline: m.Deadline, Metadata: m.Metadata}
-		c.Payloads = append(c.Payloads, m.Payloads...) // nil where there are none
+		c := Message{Timeout: m.Timeout, Metadata: m.Metadata}
+		c.Payloads = append(c.Payloads, m.Payloads...) // nil if there are none
 		c.Tensors = append(c.Tensors, m.Tensors...)
 		return c
 	}
@@ -103,8 +104,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// The caller may append the inline bytes himself.
-// What a body announces counts as far as there is room for it.
+// Counts are limited by the size of the body.
 func TestCountParts(t *testing.T) {
 	body := messages()["large"].Append(nil, false)[HeaderSize:]
 	payloads, tensors := CountParts(body)
@@ -116,9 +116,10 @@ func TestCountParts(t *testing.T) {
 	require.Equal(t, [2]int{}, [2]int{payloads, tensors})
 }
 
-func TestAppendHead(t *testing.T) {
+// The caller may append the inline bytes.
+func TestAppendDescriptor(t *testing.T) {
 	m := messages()["inline"]
-	frame := append(m.AppendHead([]byte("before"), true), "payload!tensor!!"...)
+	frame := append(m.AppendDescriptor([]byte("before"), true), "payload!tensor!!"...)
 	frame = AppendChecksum(frame, len("before"))
 	require.Equal(t, m.Append([]byte("before"), true), frame)
 }
@@ -131,16 +132,16 @@ func TestEmptyPartsAreInline(t *testing.T) {
 	require.True(t, got.Tensors[0].Inline)
 }
 
-func TestPassedDeadlineIsNotNone(t *testing.T) {
+func TestExpiredTimeoutIsEncoded(t *testing.T) {
 	for deadline, want := range map[time.Duration]time.Duration{0: 0, 1: 1, -time.Hour: 1, math.MaxInt64: math.MaxInt64} {
-		got, err := decoded(t, (&Message{Deadline: deadline}).Append(nil, false), Limits{})
+		got, err := decoded(t, (&Message{Timeout: deadline}).Append(nil, false), Limits{})
 		require.NoError(t, err)
-		require.Equal(t, want, got.Deadline)
+		require.Equal(t, want, got.Timeout)
 	}
 }
 
-// A Message is decoded into again and again, with more and with fewer parts.
-func TestReuse(t *testing.T) {
+// One Message is decoded into repeatedly, with increasing and decreasing numbers of parts.
+func TestMessageIsReused(t *testing.T) {
 	var m Message
 	for range 3 {
 		for name, want := range messages() {
@@ -160,12 +161,12 @@ func TestFailedDecodeChangesNothing(t *testing.T) {
 	requireMessage(t, want, &m)
 }
 
-func TestForget(t *testing.T) {
+func TestReset(t *testing.T) {
 	var m Message
 	require.NoError(t, m.Decode(messages()["devices"].Append(nil, false)[HeaderSize:], Limits{}))
 	require.NoError(t, m.Decode(messages()["inline"].Append(nil, false)[HeaderSize:], Limits{}))
-	m.Forget()
-	require.Zero(t, m.Deadline)
+	m.Reset()
+	require.Zero(t, m.Timeout)
 	require.Nil(t, m.Metadata)
 	require.Empty(t, m.Payloads)
 	require.Empty(t, m.Tensors)
@@ -173,15 +174,15 @@ func TestForget(t *testing.T) {
 	require.GreaterOrEqual(t, cap(m.Tensors), 3, "a little memory is kept")
 	require.Equal(t, make([]Tensor, cap(m.Tensors)), m.Tensors[:cap(m.Tensors)], "also of what came before")
 
-	m.Payloads = make([]Payload, keptParts+1)
-	m.Tensors = make([]Tensor, keptParts+1)
-	m.Forget()
+	m.Payloads = make([]Payload, maxRetainedParts+1)
+	m.Tensors = make([]Tensor, maxRetainedParts+1)
+	m.Reset()
 	require.Nil(t, m.Payloads)
 	require.Nil(t, m.Tensors)
 }
 
-// Pieces of a frame cannot be appended to over one another.
-func TestPiecesAreClipped(t *testing.T) {
+// An append to a part does not overwrite the next part of the frame.
+func TestPartsHaveNoSpareCapacity(t *testing.T) {
 	got, err := decoded(t, messages()["inline"].Append(nil, false), Limits{})
 	require.NoError(t, err)
 	for _, p := range [][]byte{got.Metadata, got.Payloads[0].Metadata, got.Payloads[0].Data, got.Tensors[0].Metadata, got.Tensors[0].Data} {
@@ -201,8 +202,8 @@ func TestKindsAreInterned(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { c.intern(known) }))
 }
 
-// malformed lists what is wrong with a body, by the field to blame. Entries of
-// the message: one payload at 24, one tensor at 40, the kinds at 72.
+// malformed lists invalid bodies by the field that is wrong. The entries of the message: one payload at
+// 24, one tensor at 40, the kinds at 72.
 var malformed = []struct {
 	name, field string
 	change      func(p []byte) []byte
@@ -253,31 +254,31 @@ var malformed = []struct {
 	{"empty tensor elsewhere", "tensor 0 flags", func(p []byte) []byte { return put(40, 0)(put(52, flagNamed)(p)) }},
 }
 
-// The form in testdata is one that others can decode.
-func TestFormOfTheGoldenMessage(t *testing.T) {
+// The compressed form in testdata can be decompressed.
+func TestCompressedLengthOfTheGoldenMessage(t *testing.T) {
 	part := make([]byte, 1000)
-	form := messages()["compressed"].Payloads[0]
-	require.NoError(t, compress.New(1).Unpack(form.Codec, [][]byte{part}, form.Data, func() error { return nil }))
+	compressedLength := messages()["compressed"].Payloads[0]
+	require.NoError(t, compress.New(1).Decompress(compressedLength.Codec, [][]byte{part}, compressedLength.Data, func() error { return nil }))
 	require.Equal(t, strings.Repeat("tensor ", 143)[:1000], string(part))
 }
 
-// The lengths of the two forms of the compressed message are at 24+2*16+32.
-func TestMalformedForms(t *testing.T) {
-	const forms = 88
+// The lengths of the two compressed parts of the message are at 24+2*16+32.
+func TestMalformedCompressedLengths(t *testing.T) {
+	const compressedLengths = 88
 	good := messages()["compressed"].Append(nil, false)[HeaderSize:]
 	for _, c := range []struct {
 		name, field string
 		change      func(p []byte) []byte
 	}{
-		{"another length", "length", put(forms, 19)},
-		{"nothing", "payload 0 compressed length", put(forms, 0)},
-		{"as long as the part", "payload 0 compressed length", func(p []byte) []byte { return put(forms, 0xe8)(put(forms+1, 3)(p)) }},
-		{"beyond all memory", "payload 0 compressed length", put(forms+7, 0xff)},
-		{"longer than the frame", "payload 0 length", func(p []byte) []byte { return put(24, 0xff)(put(forms, 0xe8)(p)) }},
-		{"longer than the tensor", "tensor 0 compressed length", put(forms+11, 0xc0)},
+		{"another length", "length", put(compressedLengths, 19)},
+		{"nothing", "payload 0 compressed length", put(compressedLengths, 0)},
+		{"as long as the part", "payload 0 compressed length", func(p []byte) []byte { return put(compressedLengths, 0xe8)(put(compressedLengths+1, 3)(p)) }},
+		{"beyond all memory", "payload 0 compressed length", put(compressedLengths+7, 0xff)},
+		{"longer than the frame", "payload 0 length", func(p []byte) []byte { return put(24, 0xff)(put(compressedLengths, 0xe8)(p)) }},
+		{"longer than the tensor", "tensor 0 compressed length", put(compressedLengths+11, 0xc0)},
 		{"of one part less", "payload 0 length", put(37, 0)},
 		{"of one part more", "payload 1 compressed length", put(53, 1)},
-		{"missing", "tensor 0 compressed length", func(p []byte) []byte { return p[:forms+15] }},
+		{"missing", "tensor 0 compressed length", func(p []byte) []byte { return p[:compressedLengths+15] }},
 		{"of an empty part", "payload 0 compressed length", func(p []byte) []byte { return put(24, 0)(put(25, 0)(p)) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -288,7 +289,7 @@ func TestMalformedForms(t *testing.T) {
 	}
 }
 
-// put returns a change of one byte.
+// put returns a function that replaces one byte.
 func put(at int, b byte) func([]byte) []byte {
 	return func(p []byte) []byte {
 		p[at] = b
@@ -307,7 +308,7 @@ func TestMalformedMessages(t *testing.T) {
 	}
 }
 
-// Two lengths whose sum is small again.
+// The sum of two lengths overflows to a small number.
 func TestLengthsDoNotWrapAround(t *testing.T) {
 	m := Message{Payloads: []Payload{{Length: 1, Inline: true, Data: []byte("x")}, {Length: 1, Inline: true, Data: []byte("y")}}}
 	body := m.Append(nil, false)[HeaderSize:]
@@ -360,7 +361,7 @@ func TestChecksum(t *testing.T) {
 	frame := messages()["inline"].Append(nil, true)
 	for at := range frame {
 		if at == 5 || at < 4 {
-			continue // the length, and the flag for the checksum
+			continue // changes the length, or the flag for the checksum
 		}
 		bent := bytes.Clone(frame)
 		bent[at] ^= 0x10
@@ -372,7 +373,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// What exceeds limits says so at both ends.
+// Both the sender's check and the receiver report exceeded limits.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		field  string
@@ -400,14 +401,14 @@ func TestLimits(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	require.Equal(t, Limits{4 << 20, MostInline, MaxParts, MaxParts, 64}, Limits{}.WithDefaults())
-	most := Limits{math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt}
-	require.Equal(t, Limits{math.MaxInt, math.MaxInt, MaxParts, MaxParts, 255}, most.WithDefaults())
+	require.Equal(t, Limits{4 << 20, MaxInline, MaxParts, MaxParts, 64}, Limits{}.WithDefaults())
+	maximum := Limits{math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt, math.MaxInt}
+	require.Equal(t, Limits{math.MaxInt, math.MaxInt, MaxParts, MaxParts, 255}, maximum.WithDefaults())
 	few := Limits{1, 2, 3, 4, 5}
 	require.Equal(t, few, few.WithDefaults())
 }
 
-// What cannot be written down is refused before it is.
+// Check rejects devices that cannot be encoded.
 func TestCheckDevices(t *testing.T) {
 	for field, c := range map[string]Tensor{
 		"tensor 1 source kind":  {},
@@ -421,4 +422,51 @@ func TestCheckDevices(t *testing.T) {
 	largest := math.MaxInt32
 	m := Message{Tensors: []Tensor{{Source: device.CPU(), Target: cuda(largest + 1)}}}
 	requireFault(t, m.Check(Limits{}), "MESSAGE", "tensor 0 device index")
+}
+
+// Whatever shows of a plain message, its head is found or not, and never wrongly;
+// the head and the inline bytes make what the whole body does.
+func TestDescriptorSize(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bytes := rapid.SliceOfN(rapid.Byte(), 0, 40)
+		m := &Message{Metadata: bytes.Draw(t, "metadata")}
+		for range rapid.IntRange(0, 5).Draw(t, "payloads") {
+			p := bytes.Draw(t, "payload")
+			m.Payloads = append(m.Payloads, Payload{Length: uint64(len(p)), Inline: true, Data: p, Metadata: bytes.Draw(t, "of payload")})
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "tensors") {
+			p := bytes.Draw(t, "tensor")
+			m.Tensors = append(m.Tensors, Tensor{Length: uint64(len(p)), Inline: true, Data: p, Source: device.CPU(), Metadata: bytes.Draw(t, "of tensor")})
+		}
+		body := m.Append(nil, false)[HeaderSize:]
+		descriptor, inline := m.sizes()
+		shown := rapid.IntRange(0, len(body)).Draw(t, "shown")
+		n := DescriptorSize(body[:shown])
+		if shown < int(descriptor) {
+			require.Zero(t, n)
+			return
+		}
+		require.EqualValues(t, descriptor, n)
+
+		var whole, head Message
+		require.NoError(t, whole.Decode(body, Limits{}))
+		require.NoError(t, head.DecodeDescriptor(body[:n], uint32(len(body)), Limits{}))
+		if inline > 0 {
+			head.SetData(body[n:])
+		}
+		require.Equal(t, whole.Payloads, head.Payloads)
+		require.Equal(t, whole.Tensors, head.Tensors)
+		require.Error(t, new(Message).DecodeDescriptor(body[:n], uint32(len(body))+1, Limits{}), "a body of another length")
+	})
+}
+
+// DescriptorSize returns the right size or 0 for any prefix of a message; decoding the descriptor and
+// the inline bytes separately gives the same message as decoding the whole body.
+func TestDescriptorSizeOfUncompressedInlineMessages(t *testing.T) {
+	plain := Message{Payloads: []Payload{{Length: 3, Inline: true, Data: []byte("abc")}}}
+	require.NotZero(t, DescriptorSize(plain.Append(nil, false)[HeaderSize:]))
+	large := Message{Payloads: []Payload{{Length: 3}}}
+	require.Zero(t, DescriptorSize(large.Append(nil, false)[HeaderSize:]))
+	packed := Message{Payloads: []Payload{{Length: 30, Inline: true, Codec: 1, CompressedLength: 3, Data: []byte("abc")}}}
+	require.Zero(t, DescriptorSize(packed.Append(nil, false)[HeaderSize:]))
 }

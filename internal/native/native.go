@@ -1,23 +1,133 @@
-// Package native is what two ends of ours say to each other in their own
-// dialect, version 1 of the marker: the frames of the message stream and of the
-// control stream, and the chunks of the bulk connection. All numbers are
-// little-endian. docs/wire.md is the reference for those who write a peer; its
-// dumps are printed by [Dump].
+// Package native encodes and decodes the native dialect of a pipe, version 1 of the marker: the frames
+// of the message stream and of the control stream, and the chunks of the bulk connection. All numbers
+// are little-endian. docs/wire.md specifies them; [Dump] prints the examples there.
 //
-// A frame is a [Header], a body and, if the header says so, a checksum of both.
-// Whoever reads one
+// A frame is a [Header], a body and, if the header has the flag, a checksum of both. To receive one, a
+// reader
 //
 //   - reads HeaderSize bytes and decodes them with [DecodeMessageHeader] or
-//     [DecodeControlHeader], which refuse a body larger than the limits,
-//   - reads Header.Rest bytes, and takes the body out of them with Header.Body,
-//     which compares the checksum,
+//     [DecodeControlHeader], which reject a body larger than the limits,
+//   - reads Header.Remaining bytes, and passes them to Header.Body, which verifies
+//     the checksum and returns the body,
 //   - decodes the body with [Message.Decode] or [DecodeControl].
 //
-// The bulk connection carries raw bytes in chunks: a [ChunkHeader], its bytes,
-// and a [ChunkTrailer] that says whether they count.
+// The bulk connection carries raw bytes in chunks: a [ChunkHeader], the bytes, and a [ChunkTrailer]
+// that states whether the bytes are valid.
 //
-// Decoding trusts nothing: counts and lengths are compared with the bytes that
-// came and with [Limits] before anything is allocated, and reserved bits and
-// bytes must be zero, so that later versions can give them a meaning. Encoding
-// appends to a caller's buffer. Neither allocates on the path of messages.
+// Decoding does not trust the peer: it compares counts and lengths with the received bytes and with
+// [Limits] before it allocates, and reserved bits and bytes must be zero, so that later versions can
+// use them. Encoding appends to a buffer of the caller. Neither allocates on the path of messages.
 package native
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// MaxParts bounds the payloads of a message, and its tensors: the id of a transfer has 16 bits for the
+// index of the part.
+const MaxParts = 1 << 16
+
+// MaxInline is the greatest number of bytes of parts that a message carries inline.
+const MaxInline = 2 << 20
+
+// maxKind is the maximum length of a device kind: the wire has one byte for it.
+const maxKind = 1<<8 - 1
+
+// Limits bound the memory that a peer can make this process use. 0 stands for the default of a field.
+type Limits struct {
+	// Descriptor is the maximum size in bytes of the body of a MESSAGE without its inline bytes, by
+	// default 4 MiB. In addition to the body, into which it points, a decoded Message takes at most 5
+	// times as much memory.
+	Descriptor int
+
+	// Inline is the maximum total size in bytes of the inline parts of a message, by default MaxInline.
+	Inline int
+
+	// Payloads and Tensors are the maximum counts per message, by default and at most MaxParts.
+	Payloads int
+	Tensors  int
+
+	// Kind is the maximum length in bytes of a device kind, by default 64 and at most 255.
+	Kind int
+}
+
+// WithDefaults returns l with each 0 replaced by the default.
+func (l Limits) WithDefaults() Limits {
+	return Limits{
+		Descriptor: cmp.Or(l.Descriptor, 4<<20),
+		Inline:     cmp.Or(l.Inline, MaxInline),
+		Payloads:   min(cmp.Or(l.Payloads, MaxParts), MaxParts),
+		Tensors:    min(cmp.Or(l.Tensors, MaxParts), MaxParts),
+		Kind:       min(cmp.Or(l.Kind, 64), maxKind),
+	}
+}
+
+// message returns the size in bytes of the largest body of a MESSAGE. l must have no zero fields.
+func (l Limits) message() uint64 { return uint64(l.Descriptor) + uint64(l.Inline) }
+
+// targets returns the size in bytes of the largest body of TARGETS. l must have no zero fields.
+func (l Limits) targets() uint64 {
+	return targetsFixed + uint64(l.Tensors)*uint64(targetFixed+l.Kind)
+}
+
+// ErrChecksum matches errors about frames and chunks whose bytes were changed on the way. The
+// connection cannot be used any more, because the start of the next frame is unreliable too.
+var ErrChecksum = errors.New("checksum does not match")
+
+// ErrLimit matches errors about frames that are well-formed but exceed [Limits], and about messages too
+// large to send. If the peer is trusted, raise the limit.
+var ErrLimit = errors.New("larger than the limit")
+
+// Error reports which field of which frame could not be decoded or encoded. If it matches neither
+// [ErrLimit] nor [ErrChecksum] the peer broke the protocol. In all cases the connection cannot be used
+// any more.
+type Error struct {
+	Frame string // the kind of frame, as in "MESSAGE"
+	Field string // the field, as in docs/wire.md
+	Err   error  // the cause
+}
+
+func (e *Error) Error() string {
+	return "native: " + e.Frame + ", " + e.Field + ": " + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+func fault(frame, field, format string, args ...any) error {
+	return &Error{Frame: frame, Field: field, Err: fmt.Errorf(format, args...)}
+}
+
+// exceeded returns an [*Error] about a number above its limit. It matches ErrLimit.
+func exceeded(frame, field string, got, limit uint64) error {
+	return fault(frame, field, "%w: %d, at most %d", ErrLimit, got, limit)
+}
+
+// SumSize is the size of a frame's checksum in bytes.
+const SumSize = 4
+
+// castagnoli is the polynomial for which processors have an instruction.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Sum returns the CRC32C of the bytes that have the checksum sum, followed by p. The checksum of no
+// bytes is 0, so that a caller can sum several pieces of memory one after the other.
+func Sum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
+
+// AppendChecksum appends to dst the checksum of the frame dst[start:], its header and body, and
+// returns the result. The header must have been encoded with CRC set.
+func AppendChecksum(dst []byte, start int) []byte {
+	return binary.LittleEndian.AppendUint32(dst, Sum(0, dst[start:]))
+}
+
+// compareSums returns an [*Error] that matches ErrChecksum unless the received sum equals the computed
+// one. frame names the frame in it.
+func compareSums(frame string, received, counted uint32) error {
+	if received != counted {
+		return fault(frame, "crc", "%w: received %08x, computed %08x", ErrChecksum, received, counted)
+	}
+	return nil
+}

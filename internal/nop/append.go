@@ -20,8 +20,8 @@ func AppendUint(dst []byte, v uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, prefixU64), v)
 }
 
-// AppendInt appends a signed integer of any width in its shortest form.
-// Signed and unsigned values from 0 to 127 look the same; larger ones do not.
+// AppendInt appends a signed integer of any width in its shortest form. Signed and unsigned values have
+// the same encoding from 0 to 127 only.
 func AppendInt(dst []byte, v int64) []byte {
 	switch {
 	case v >= -64 && v <= maxPositive:
@@ -36,7 +36,7 @@ func AppendInt(dst []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, prefixI64), uint64(v))
 }
 
-// AppendBool appends a truth value.
+// AppendBool appends a boolean.
 func AppendBool(dst []byte, v bool) []byte {
 	if v {
 		return append(dst, 1)
@@ -49,14 +49,12 @@ func AppendString(dst []byte, s string) []byte {
 	return append(appendHeader(dst, prefixString, len(s)), s...)
 }
 
-// AppendBytes appends p as a string, which is what libnop makes of a string
-// with arbitrary contents.
+// AppendBytes appends p as a string. libnop encodes strings with arbitrary contents in this way.
 func AppendBytes(dst, p []byte) []byte {
 	return append(appendHeader(dst, prefixString, len(p)), p...)
 }
 
-// AppendUint64s appends an array of 64-bit integers, whose elements keep their
-// full width.
+// AppendUint64s appends an array of integers, each in 8 bytes.
 func AppendUint64s(dst []byte, v []uint64) []byte {
 	dst = appendHeader(dst, prefixIntegers, 8*len(v))
 	for _, x := range v {
@@ -65,29 +63,28 @@ func AppendUint64s(dst []byte, v []uint64) []byte {
 	return dst
 }
 
-// AppendArrayHeader starts an array; n elements that are not integers follow.
+// AppendArrayHeader appends the header of an array; n elements follow, which must not be integers.
 func AppendArrayHeader(dst []byte, n int) []byte { return appendHeader(dst, prefixArray, n) }
 
-// AppendPairHeader starts a pair; two values follow.
+// AppendPairHeader appends the header of a pair; two values follow.
 func AppendPairHeader(dst []byte) []byte { return appendHeader(dst, prefixArray, 2) }
 
-// AppendMapHeader starts a map; n keys follow, each with its value behind it.
+// AppendMapHeader appends the header of a map; n pairs of key and value follow.
 func AppendMapHeader(dst []byte, n int) []byte { return appendHeader(dst, prefixMap, n) }
 
-// AppendStructHeader starts a structure; its members follow in order.
+// AppendStructHeader appends the header of a structure; its members follow in order.
 func AppendStructHeader(dst []byte, members int) []byte {
 	return appendHeader(dst, prefixStruct, members)
 }
 
-// AppendVariantHeader starts a variant that holds its index-th alternative,
-// counted from 0; the value follows. The empty variant has index -1 and an
-// empty value.
+// AppendVariantHeader appends the header of a variant with its index-th alternative, counted from 0;
+// the value follows. The empty variant has index -1 and an empty value.
 func AppendVariantHeader(dst []byte, index int32) []byte {
 	return AppendInt(append(dst, prefixVariant), int64(index))
 }
 
-// AppendEmpty appends an empty optional, or the value of an empty variant. A
-// full optional is just its value.
+// AppendEmpty appends an empty optional, or the value of an empty variant. A full optional is encoded
+// as its value.
 func AppendEmpty(dst []byte) []byte { return append(dst, prefixEmpty) }
 
 func appendHeader(dst []byte, prefix byte, n int) []byte {

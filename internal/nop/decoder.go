@@ -3,33 +3,31 @@ package nop
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
-// Decoder reads values from a slice, one piece per call, in the order in which
-// they were appended.
+// Decoder reads values from a slice, one element per call, in the order in which they were appended.
 //
-// The first failure sticks: from then on every method returns zero values and
-// reads nothing, so a caller may read a whole message and ask [Decoder.Err]
-// once. Loops over a count end by themselves, because a failed count is 0.
+// It keeps its first error: from then on every method returns zero values and reads nothing, so a
+// caller may read a whole message and check [Decoder.Err] once. Loops over a count end, because a
+// failed count is 0.
 //
-// Nothing is copied or allocated unless a method says so, and no count is
-// believed that the bytes left cannot hold. The zero Decoder reads from an
-// empty slice.
+// Nothing is copied or allocated unless a method's comment says so, and counts that exceed the
+// remaining bytes fail. The zero Decoder reads from an empty slice.
 type Decoder struct {
 	buf []byte
 	off int
 	err error
 }
 
-// NewDecoder returns a Decoder that reads p. The Decoder keeps p, not a copy.
+// NewDecoder returns a Decoder that reads p. It retains p, and results of Bytes alias p.
 func NewDecoder(p []byte) Decoder { return Decoder{buf: p} }
 
-// Err returns the failure that stuck, nil if there was none. It is an [*Error]
-// unless [Decoder.Fail] gave another.
+// Err returns the first error, or nil. It is an [*Error] unless [Decoder.Fail] was called with another.
 func (d *Decoder) Err() error { return d.err }
 
-// Fail makes err stick, unless another failure did before, and leaves nothing
-// to read. Use it for a value that is well-formed but not acceptable.
+// Fail sets err as the error of d, unless d has one, and drops the remaining bytes. It is for values
+// that are well-formed but invalid. err must not be nil.
 func (d *Decoder) Fail(err error) {
 	if d.err == nil {
 		d.err = err
@@ -37,33 +35,32 @@ func (d *Decoder) Fail(err error) {
 	}
 }
 
-// Failf makes an [*Error] at the current offset stick, unless another failure
-// did before.
+// Failf calls Fail with an [*Error] with that text at the current offset.
 func (d *Decoder) Failf(format string, args ...any) { d.failAt(d.off, format, args...) }
 
 func (d *Decoder) failAt(off int, format string, args ...any) {
 	d.Fail(&Error{Offset: off, What: fmt.Sprintf(format, args...)})
 }
 
-// Finish returns the failure that stuck, or one that says that bytes are left.
+// Finish ends the decoding: it returns the first error, or an [*Error] if bytes remain.
 func (d *Decoder) Finish() error {
-	if n := d.left(); n > 0 {
+	if n := d.remaining(); n > 0 {
 		d.Failf("%d bytes too many", n)
 	}
 	return d.err
 }
 
-// Offset is the number of bytes read so far.
+// Offset returns the number of bytes read so far.
 func (d *Decoder) Offset() int { return d.off }
 
-// left is the number of bytes that may still be read.
-func (d *Decoder) left() int { return len(d.buf) - d.off }
+// remaining returns the number of bytes left to read.
+func (d *Decoder) remaining() int { return len(d.buf) - d.off }
 
-// take returns the next n bytes, nil if fewer are left. The result cannot grow
-// into the bytes behind it.
-func (d *Decoder) take(n int) []byte {
-	if n > d.left() {
-		d.Failf("want %d bytes, %d left", n, d.left())
+// next reads the next n bytes and returns them; they alias the input, and an append to them does not
+// overwrite later bytes. If fewer remain it fails d and returns nil.
+func (d *Decoder) next(n int) []byte {
+	if n > d.remaining() {
+		d.Failf("want %d bytes, %d left", n, d.remaining())
 		return nil
 	}
 	p := d.buf[d.off : d.off+n : d.off+n]
@@ -71,9 +68,9 @@ func (d *Decoder) take(n int) []byte {
 	return p
 }
 
-// prefix returns the next byte, ok false if there is none.
+// prefix reads the next byte. If there is none it fails d, and ok is false.
 func (d *Decoder) prefix() (b byte, ok bool) {
-	if d.left() == 0 {
+	if d.remaining() == 0 {
 		d.Failf("want a value, nothing left")
 		return 0, false
 	}
@@ -82,7 +79,8 @@ func (d *Decoder) prefix() (b byte, ok bool) {
 	return b, true
 }
 
-// expect reads the prefix byte want.
+// expect reads a prefix byte and reports whether it is want. If not it fails d, with kind as the name
+// of the expected value.
 func (d *Decoder) expect(want byte, kind string) bool {
 	got, ok := d.prefix()
 	if ok && got != want {
@@ -92,9 +90,10 @@ func (d *Decoder) expect(want byte, kind string) bool {
 	return ok
 }
 
-// fixed reads a little-endian number of 1, 2, 4 or 8 bytes.
+// fixed reads a little-endian number of width bytes: 1, 2, 4 or 8. If fewer remain it fails d and
+// returns 0.
 func (d *Decoder) fixed(width int) uint64 {
-	p := d.take(width)
+	p := d.next(width)
 	switch len(p) {
 	case 1:
 		return uint64(p[0])
@@ -106,4 +105,160 @@ func (d *Decoder) fixed(width int) uint64 {
 		return binary.LittleEndian.Uint64(p)
 	}
 	return 0
+}
+
+// Bytes reads a string and returns it as a slice of the input, not copied. It returns nil after an
+// error.
+func (d *Decoder) Bytes() []byte {
+	if !d.expect(prefixString, "a string") {
+		return nil
+	}
+	return d.next(d.count(1))
+}
+
+// Array reads the header of an array of elements other than integers, and returns their number, which
+// the caller must then read. minSize is the minimum encoded size of an element, at least 1. A count
+// that the remaining bytes cannot contain fails d, so that a caller may allocate that many elements.
+func (d *Decoder) Array(minSize int) int {
+	if !d.expect(prefixArray, "an array") {
+		return 0
+	}
+	return d.count(minSize)
+}
+
+// Map reads the header of a map and returns the number of its entries, which the caller must then
+// read. minSize is the minimum encoded size of a key with its value; a count that the remaining bytes
+// cannot contain fails d. The encoding permits duplicate keys and any order.
+func (d *Decoder) Map(minSize int) int {
+	if !d.expect(prefixMap, "a map") {
+		return 0
+	}
+	return d.count(minSize)
+}
+
+// Struct reads the header of a structure, and fails d unless it has that many members. The caller must
+// then read the members.
+func (d *Decoder) Struct(members int) {
+	d.exactly(prefixStruct, "a structure", members)
+}
+
+// Pair reads the header of a pair; the caller must then read its two values.
+func (d *Decoder) Pair() { d.exactly(prefixArray, "a pair", 2) }
+
+// Variant reads the header of a variant and returns the index of the alternative that follows; -1 is
+// the empty variant, whose value is an empty optional. It returns 0 after an error.
+func (d *Decoder) Variant() int32 {
+	if !d.expect(prefixVariant, "a variant") {
+		return 0
+	}
+	return d.Int32()
+}
+
+// Empty reads an empty optional and returns true if one comes next. Otherwise it reads nothing and
+// returns false: the value of the optional comes next.
+func (d *Decoder) Empty() bool {
+	if d.remaining() == 0 || d.buf[d.off] != prefixEmpty {
+		return false
+	}
+	d.off++
+	return true
+}
+
+// exactly reads a header with that prefix, and fails d unless its count is parts. kind names the value
+// in the error.
+func (d *Decoder) exactly(prefix byte, kind string, parts int) {
+	start := d.off
+	if !d.expect(prefix, kind) {
+		return
+	}
+	if n := d.Uint64(); n != uint64(parts) {
+		d.failAt(start, "want %s of %d, got %d", kind, parts, n)
+	}
+}
+
+// count reads a count and returns it. If the remaining bytes cannot contain that many elements of
+// minSize bytes, at least 1, it fails d and returns 0.
+func (d *Decoder) count(minSize int) int {
+	start := d.off
+	n := d.Uint64()
+	remaining := uint64(d.remaining())
+	if n > remaining || n*uint64(minSize) > remaining {
+		d.failAt(start, "count of %d parts, the bytes left hold at most %d", n, remaining/uint64(minSize))
+		return 0
+	}
+	return int(n)
+}
+
+// Uint64 reads an unsigned integer in a form of at most 8 bytes.
+func (d *Decoder) Uint64() uint64 { return d.unsigned(prefixU64) }
+
+// Uint32 reads an unsigned integer in a form of at most 4 bytes. As in libnop, a wider form fails even
+// if the value fits.
+func (d *Decoder) Uint32() uint32 { return uint32(d.unsigned(prefixU32)) }
+
+// Int64 reads a signed integer in a form of at most 8 bytes.
+func (d *Decoder) Int64() int64 { return d.signed(prefixI64) }
+
+// Int32 reads a signed integer in a form of at most 4 bytes. As in libnop, a wider form fails even if
+// the value fits.
+func (d *Decoder) Int32() int32 { return int32(d.signed(prefixI32)) }
+
+// Bool reads a boolean.
+func (d *Decoder) Bool() bool {
+	b, ok := d.prefix()
+	if ok && b > 1 {
+		d.failAt(d.off-1, "want a truth value (00 or 01), got %02x", b)
+		return false
+	}
+	return b == 1
+}
+
+// Uint64s reads an array of 64-bit integers, appends its elements to dst and returns the result, which
+// is dst after an error. It allocates no more bytes than it reads, apart from the growth of dst.
+func (d *Decoder) Uint64s(dst []uint64) []uint64 {
+	start := d.off
+	if !d.expect(prefixIntegers, "an array of integers") {
+		return dst
+	}
+	size := d.count(1)
+	if size%8 != 0 {
+		d.failAt(start, "%d bytes are no array of 64-bit integers", size)
+		return dst
+	}
+	raw := d.next(size)
+	dst = slices.Grow(dst, len(raw)/8)
+	for ; len(raw) > 0; raw = raw[8:] {
+		dst = append(dst, binary.LittleEndian.Uint64(raw))
+	}
+	return dst
+}
+
+// unsigned reads an unsigned integer whose prefix is at most widest, one of prefixU8 to prefixU64. Any
+// other prefix fails d.
+func (d *Decoder) unsigned(widest byte) uint64 {
+	b, _ := d.prefix()
+	if b <= maxPositive {
+		return uint64(b)
+	}
+	if b < prefixU8 || b > widest {
+		d.failAt(d.off-1, "want an unsigned integer (00..7f or 80..%02x), got %02x", widest, b)
+		return 0
+	}
+	return d.fixed(1 << (b - prefixU8))
+}
+
+// signed reads a signed integer whose prefix is at most widest, one of prefixI8 to prefixI64. Any
+// other prefix fails d.
+func (d *Decoder) signed(widest byte) int64 {
+	b, _ := d.prefix()
+	if b <= maxPositive || b >= minNegative {
+		return int64(int8(b))
+	}
+	if b < prefixI8 || b > widest {
+		d.failAt(d.off-1, "want a signed integer (00..7f, c0..ff or 84..%02x), got %02x", widest, b)
+		return 0
+	}
+	width := 1 << (b - prefixI8)
+	unused := 64 - 8*width
+	return int64(d.fixed(width)<<unused) >> unused
 }

@@ -148,7 +148,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-func TestFailureSticks(t *testing.T) {
+func TestFirstFailureIsKept(t *testing.T) {
 	d := NewDecoder(unhex(t, "05 bd 01 61 be bc 08 01 00 00 00 00 00 00 00"))
 	d.Bytes()
 	first := d.Err()

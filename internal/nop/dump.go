@@ -13,21 +13,20 @@ const (
 	dumpDepth  = 32 // nesting shown; hostile input must not exhaust the stack
 )
 
-// Dump writes p for people, one piece per line: offset, bytes and what they
-// mean, indented by nesting.
+// Dump writes p in readable form, one element per line: offset, bytes and meaning, indented by nesting.
 //
 //	0000  ba 01                         array of 1
 //	0002    b9 02                       structure of 2
 //	0004      bd 03 63 70 75            "cpu"
 //	0009      00                        0
 //
-// It needs to know nothing about the message, and so cannot tell signed from
-// unsigned small numbers or 0 and 1 from truth values. From the first byte that
-// it cannot explain it shows bytes only. The error is w's.
+// Because it does not know the message, it cannot distinguish signed from unsigned small numbers, or 0
+// and 1 from booleans. From the first byte that it cannot decode it prints bytes only. The error is
+// that of w.
 func Dump(w io.Writer, p []byte) error {
 	var out bytes.Buffer
 	s := dumper{Decoder: NewDecoder(p), bytes: p, out: &out}
-	for s.left() > 0 {
+	for s.remaining() > 0 {
 		s.value(0)
 	}
 	if s.err != nil {
@@ -37,20 +36,20 @@ func Dump(w io.Writer, p []byte) error {
 	return err
 }
 
-// dumper walks over values and prints each piece behind it.
+// dumper reads values and prints each element after reading it.
 type dumper struct {
 	Decoder
-	bytes []byte // all of them, also after a failure
+	bytes []byte // the whole input, also after an error
 	out   *bytes.Buffer
 	shown int // bytes printed so far
 }
 
-// value reads and prints one value with everything in it.
+// value reads and prints one value with everything in it, depth levels deep.
 func (s *dumper) value(depth int) {
 	if depth > dumpDepth {
 		s.Failf("nested deeper than %d", dumpDepth)
 	}
-	if s.left() == 0 {
+	if s.remaining() == 0 {
 		s.Failf("want a value, nothing left")
 		return
 	}
@@ -65,8 +64,8 @@ func (s *dumper) value(depth int) {
 	}
 }
 
-// head reads the piece at the start of a value and returns its meaning and the
-// number of values in it.
+// head reads a value that begins with prefix: the header of one that contains others, the whole of any
+// other. It returns its meaning, and the number of values that follow as its parts.
 func (s *dumper) head(prefix byte) (meaning string, parts int) {
 	switch {
 	case prefix <= prefixU64:
@@ -103,7 +102,8 @@ func arrayMeaning(n int) string {
 	return fmt.Sprintf("array of %d", n)
 }
 
-// line prints the bytes from start to end, with their meaning in the first row.
+// line prints the bytes from offset start to end in rows, with their meaning in the first row,
+// indented by depth.
 func (s *dumper) line(start, end, depth int, meaning string) {
 	indent := strings.Repeat("  ", depth)
 	width := max(3*dumpRow, dumpColumn-len(indent))

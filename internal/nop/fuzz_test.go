@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// steps are what FuzzDecoder may do, one for each value of a script byte.
+// steps are the calls that FuzzDecoder may make, one for each value of a script byte.
 var steps = []read{u64, u32, i64, i32, truth, str, ints, array, mapping, struct3, pair, variant, empty}
 
 var empty read = func(d *Decoder) { d.Empty() }
@@ -33,8 +33,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// FuzzIntegers checks that what is read from arbitrary bytes is written in at
-// most as many, and reads as the same again.
+// FuzzIntegers checks that an integer read from arbitrary bytes is encoded in at most as many, and
+// decodes to the same value.
 func FuzzIntegers(f *testing.F) {
 	f.Add([]byte{0x80, 0x80})
 	f.Add([]byte{0x85, 0x80, 0})
@@ -54,7 +54,7 @@ func FuzzIntegers(f *testing.F) {
 	})
 }
 
-// FuzzDump checks that Dump explains or shows everything, in bounded space.
+// FuzzDump checks that Dump prints every byte, in bounded space.
 func FuzzDump(f *testing.F) {
 	f.Add([]byte("\xb9\x03\xbd\x05meta1\xba\x00\xba\x00"))
 	f.Add(bytes.Repeat([]byte{0xba, 0x01}, 100))

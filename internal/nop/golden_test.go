@@ -31,9 +31,9 @@ func loadSamples(t *testing.T) map[string]sample {
 	return samples
 }
 
-// golden says for each sample how to write it and what reading it yields.
-// Where the file shows only the start, the sizes come from chapter 3.6 of the
-// protocol and the contents from the visible part.
+// golden contains for each sample how to encode it and the expected result of decoding. If the file has
+// only the start of a sample, the size is from chapter 3.6 of the protocol and the contents from the
+// visible part.
 var golden = []struct {
 	name   string
 	encode func(dst []byte) []byte

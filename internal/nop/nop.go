@@ -1,8 +1,8 @@
-// Package nop is the part of libnop's binary encoding that TensorPipe uses.
+// Package nop implements the part of libnop's binary encoding that TensorPipe uses.
 //
-// Every value starts with a prefix byte. Small integers are their own prefix;
-// everything else names its kind and is followed by a count or by the value,
-// multi-byte numbers in little-endian order:
+// Every value starts with a prefix byte. Small integers are their own prefix; all other prefixes
+// identify the kind of value and are followed by a count or by the value. Multi-byte numbers are
+// little-endian:
 //
 //	00..7f         an integer from 0 to 127
 //	c0..ff         an integer from -64 to -1
@@ -16,9 +16,9 @@
 //	bd n byte*n    a string
 //	be             an empty optional; a full one is the bare value
 //
-// The encoding does not describe itself: a reader must know which value comes
-// next. So there is no reflection here either. The Append functions write one
-// piece each behind a slice, and a [Decoder] reads one piece each from a slice:
+// The encoding is not self-describing: a reader must know which value comes next. Therefore this
+// package does not use reflection. Each Append function appends one element to a slice, and each method
+// of [Decoder] reads one element from a slice:
 //
 //	p := nop.AppendStructHeader(nil, 2)
 //	p = nop.AppendString(p, "cpu")
@@ -29,12 +29,16 @@
 //	kind, index := string(d.Bytes()), d.Int32()
 //	err := d.Finish()
 //
-// Writers use the shortest form of a number; readers take any of the right
-// family, because libnop's do.
+// Writers use the shortest form of a number; readers accept any form of the right signedness, as
+// libnop's do.
 package nop
 
-// The prefix bytes. The widths of one family of integers follow each other, so
-// that the distance from the first is the binary logarithm of the width.
+import (
+	"fmt"
+)
+
+// The prefix bytes. The prefixes of integers are in the order of their widths, so that the distance
+// from the first is the binary logarithm of the width.
 const (
 	maxPositive = 0x7f // largest integer that is its own prefix
 	minNegative = 0xc0 // -64, smallest integer that is its own prefix
@@ -56,3 +60,14 @@ const (
 	prefixString   = 0xbd
 	prefixEmpty    = 0xbe
 )
+
+// Error reports where and why bytes are not the expected value. The peer uses another protocol or is
+// faulty, and the connection cannot be used any more.
+type Error struct {
+	Offset int    // of the element that is wrong, in bytes
+	What   string // the violation
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("nop: byte %d: %s", e.Offset, e.What)
+}

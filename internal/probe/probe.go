@@ -1,5 +1,6 @@
-// Package probe asks the machine what it can do. Each capability is probed
-// once and the answer kept: nil, or an error that says why not.
+// Package probe tests once whether the machine has a capability and keeps the result: nil, or an
+// error with the reason. It also has the errors about what the machine lacks that package transport
+// re-exports.
 package probe
 
 import (
@@ -8,10 +9,14 @@ import (
 	"sync"
 )
 
-// NotSupportedError says that a capability is missing on this machine and why.
+// ErrResource matches errors about resources that the system denies this process. Package transport
+// re-exports it.
+var ErrResource = errors.New("the system denies a resource")
+
+// NotSupportedError means that the machine lacks a capability. It matches [errors.ErrUnsupported].
 type NotSupportedError struct {
-	Capability string // what was asked for, as in "xth"
-	Reason     string // why this machine does not offer it
+	Capability string // for example "xth"
+	Reason     string // why the machine lacks it
 }
 
 func (e *NotSupportedError) Error() string {
@@ -21,13 +26,15 @@ func (e *NotSupportedError) Error() string {
 // Is makes the error match [errors.ErrUnsupported].
 func (e *NotSupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// NotSupported builds a NotSupportedError.
+// NotSupported returns a *NotSupportedError for that capability, whose Reason is made of format and
+// args as by fmt.Sprintf.
 func NotSupported(capability, format string, args ...any) error {
 	return &NotSupportedError{Capability: capability, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Once returns a function that runs test at its first call and returns that
-// result from then on. An error of another type becomes a NotSupportedError.
+// Once returns a function that runs test when it is first called, and returns the result of that
+// call from then on, nil or an error. An error that is no *NotSupportedError becomes one, for that
+// capability. The function may be called concurrently.
 func Once(capability string, test func() error) func() error {
 	return sync.OnceValue(func() error {
 		err := test()

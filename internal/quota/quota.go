@@ -1,10 +1,9 @@
-// Package quota bounds the memory that peers which are not trusted yet hold together.
+// Package quota bounds the memory that peers which are not yet trusted hold together.
 //
-// Peers share a [Pool] of bytes; each has an [Account]. When the pool is used up, the
-// account that holds most is evicted: a flood of strangers costs the largest of them
-// their connections, and never a peer that holds little. An evicted account counts
-// until it is closed, since its memory is in use until then; charges that need those
-// bytes wait for that.
+// Peers share a [Pool] of bytes; each has an [Account]. When the pool is exhausted, the account
+// that holds most is evicted. So a flood of connections costs the largest of them, and never a peer
+// that holds little. An evicted account counts until it is closed, since its memory is in use until
+// then; charges that need those bytes wait for that.
 package quota
 
 import (
@@ -13,22 +12,22 @@ import (
 	"sync/atomic"
 )
 
-// Pool is a number of bytes that accounts share. A nil Pool has no bound: its accounts
-// are nil and count nothing.
+// Pool is a number of bytes that accounts share. A nil Pool is unlimited: its accounts are nil and
+// count nothing.
 type Pool struct {
 	size int
 
-	mu      sync.Mutex
-	used    int        // bytes charged to all accounts, evicted ones included
-	leaving int        // of these, the bytes of evicted accounts
-	wanted  int        // bytes for which charges wait
-	waiting []*claim   // those charges, oldest first
-	open    []*Account // neither evicted nor closed, oldest first
-	evicted uint64
+	mu           sync.Mutex
+	used         int        // bytes charged to all accounts, evicted ones included
+	evictedBytes int        // of these, the bytes of evicted accounts
+	wanted       int        // bytes for which charges wait
+	waiting      []*claim   // those charges, oldest first
+	open         []*Account // neither evicted nor closed, oldest first
+	evicted      uint64
 }
 
-// Account is what one peer holds of a Pool. All methods may be called concurrently, and
-// on a nil Account, which admits everything.
+// Account is what one peer holds of a Pool. All methods may be called concurrently, and on a nil
+// Account, which admits everything and counts nothing.
 type Account struct {
 	pool  *Pool
 	state atomic.Int32 // written with pool.mu held
@@ -41,13 +40,13 @@ type Account struct {
 
 // States of an Account.
 const (
-	counting int32 = iota
-	closed         // charges succeed and count nothing
-	revoked        // evicted: charges fail, held bytes count until Close
-	gone           // evicted and closed
+	counting         int32 = iota
+	closed                 // charges succeed and count nothing
+	revoked                // evicted: charges fail, held bytes count until Close
+	evictedAndClosed       // evicted and closed
 )
 
-// claim is a charge that waits.
+// claim is a call of Charge that waits. end closes done after it has set granted.
 type claim struct {
 	account *Account
 	n       int
@@ -55,7 +54,7 @@ type claim struct {
 	done    chan struct{}
 }
 
-// New returns a Pool of size bytes, or nil if size is not above 0.
+// New returns a Pool of size bytes, or nil, which is unlimited, if size is not above 0.
 func New(size int) *Pool {
 	if size <= 0 {
 		return nil
@@ -63,8 +62,8 @@ func New(size int) *Pool {
 	return &Pool{size: size}
 }
 
-// Open returns a new account. evict is called, on a goroutine of its own and at most
-// once, when the account is evicted; it has the peer's memory released and then Close
+// Open returns a new account, nil if p is nil; the caller closes it. If the account is evicted,
+// evict is called once, on a goroutine of its own: it has the peer's memory released and then Close
 // called.
 func (p *Pool) Open(evict func()) *Account {
 	if p == nil {
@@ -77,7 +76,8 @@ func (p *Pool) Open(evict func()) *Account {
 	return a
 }
 
-// Used returns the bytes that are charged, and the number of accounts evicted so far.
+// Used returns the bytes that are charged, those of evicted accounts included, and the number of
+// accounts evicted so far.
 func (p *Pool) Used() (bytes int, evicted uint64) {
 	if p == nil {
 		return 0, 0
@@ -87,8 +87,8 @@ func (p *Pool) Used() (bytes int, evicted uint64) {
 	return p.used, p.evicted
 }
 
-// OnEvict replaces the function that Open was given. It reports false if the account
-// was evicted before; then the old function was or is being called.
+// OnEvict replaces the function that Open was given. It reports false if the account was evicted
+// before; then that function has been or is being called, and evict is not.
 func (a *Account) OnEvict(evict func()) bool {
 	if a == nil {
 		return true
@@ -99,9 +99,10 @@ func (a *Account) OnEvict(evict func()) bool {
 	return !a.isRevoked()
 }
 
-// Charge counts n bytes, before they are allocated. Where the pool has not as many it
-// evicts the accounts that hold most, a itself if that is one of them, and waits until
-// enough of the evicted accounts are closed. It reports false if a is evicted.
+// Charge counts n bytes before they are allocated, and reports true. If the pool has fewer it
+// evicts the accounts that hold most, possibly a itself, and blocks until enough of the evicted
+// accounts are closed. It counts nothing and reports false if a is evicted; it reports true if a is
+// closed.
 func (a *Account) Charge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true
@@ -112,7 +113,7 @@ func (a *Account) Charge(n int) bool {
 		defer p.mu.Unlock()
 		return !a.isRevoked()
 	}
-	if p.fits(n) && p.used-p.leaving+p.wanted+n <= p.size {
+	if p.fits(n) && p.used-p.evictedBytes+p.wanted+n <= p.size {
 		a.add(n)
 		p.mu.Unlock()
 		return true
@@ -121,15 +122,16 @@ func (a *Account) Charge(n int) bool {
 	p.waiting = append(p.waiting, c)
 	p.wanted += n
 	a.wanted += n
-	p.makeRoom()
+	p.evictForWaiting()
 	p.grant()
 	p.mu.Unlock()
 	<-c.done
 	return c.granted
 }
 
-// TryCharge counts n bytes if the pool has as many and reports whether it did. It
-// evicts no account and does not wait.
+// TryCharge counts n bytes if the pool has them and reports whether it did. It evicts no account
+// and does not block. It reports false if a is evicted; it reports true and counts nothing if a is
+// closed.
 func (a *Account) TryCharge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true
@@ -140,15 +142,15 @@ func (a *Account) TryCharge(n int) bool {
 	if a.state.Load() != counting {
 		return !a.isRevoked()
 	}
-	if !p.fits(n) || p.used-p.leaving+p.wanted+n > p.size {
+	if !p.fits(n) || p.used-p.evictedBytes+p.wanted+n > p.size {
 		return false
 	}
 	a.add(n)
 	return true
 }
 
-// Add counts n bytes and does not wait. It is for small amounts and for callers that
-// hold locks: the pool may be exceeded until the accounts that Add evicts are closed.
+// Add counts n bytes without blocking. It is for small amounts and for callers that hold locks: it
+// may evict accounts, and the pool may be exceeded until they are closed.
 func (a *Account) Add(n int) {
 	if a == nil || a.state.Load() == closed {
 		return
@@ -159,14 +161,15 @@ func (a *Account) Add(n int) {
 	switch a.state.Load() {
 	case counting:
 		a.add(n)
-		p.makeRoom()
+		p.evictForWaiting()
 	case revoked:
 		a.add(n)
-		p.leaving += n
+		p.evictedBytes += n
 	}
 }
 
-// Release gives back n bytes that were charged or added.
+// Release returns n bytes that were charged or added. It does nothing after Close, which has
+// returned all.
 func (a *Account) Release(n int) {
 	if a == nil || n == 0 || a.state.Load() == closed {
 		return
@@ -175,17 +178,18 @@ func (a *Account) Release(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch a.state.Load() {
-	case closed, gone:
-		return // Close has given back everything
+	case closed, evictedAndClosed:
+		return // Close has returned everything
 	case revoked:
-		p.leaving -= n
+		p.evictedBytes -= n
 	}
 	a.add(-n)
 	p.grant()
 }
 
-// Close gives back all that the account holds and ends its counting: the peer is
-// trusted from now on, or its memory is free. Later calls do nothing.
+// Close returns all that the account holds and stops its counting: the peer is now trusted, or its
+// memory is free. Charges that wait succeed, unless the account was evicted. Further calls do
+// nothing.
 func (a *Account) Close() {
 	if a == nil {
 		return
@@ -197,10 +201,10 @@ func (a *Account) Close() {
 	case counting:
 		p.remove(a)
 		a.state.Store(closed)
-		p.settle(a, true)
+		p.endClaims(a, true)
 	case revoked:
-		p.leaving -= a.held
-		a.state.Store(gone)
+		p.evictedBytes -= a.held
+		a.state.Store(evictedAndClosed)
 	default:
 		return
 	}
@@ -217,10 +221,10 @@ func (a *Account) add(n int) {
 
 func (p *Pool) fits(n int) bool { return p.used+n <= p.size }
 
-// makeRoom evicts accounts until all charges that wait will fit once those accounts are
-// closed. The caller holds mu.
-func (p *Pool) makeRoom() {
-	for p.used-p.leaving+p.wanted > p.size && len(p.open) > 0 {
+// evictForWaiting evicts accounts, the largest first, until all waiting charges will fit once the
+// evicted accounts are closed. The caller holds mu.
+func (p *Pool) evictForWaiting() {
+	for p.used-p.evictedBytes+p.wanted > p.size && len(p.open) > 0 {
 		// Of several the newest: an older one that is no larger is as likely to be honest
 		// and has less of its handshake before it.
 		largest := p.open[0]
@@ -231,9 +235,9 @@ func (p *Pool) makeRoom() {
 		}
 		p.remove(largest)
 		largest.state.Store(revoked)
-		p.leaving += largest.held
+		p.evictedBytes += largest.held
 		p.evicted++
-		p.settle(largest, false)
+		p.endClaims(largest, false)
 		go largest.evict()
 	}
 }
@@ -243,8 +247,9 @@ func (p *Pool) remove(a *Account) {
 	p.open = slices.Delete(p.open, i, i+1)
 }
 
-// settle ends the charges of one account that wait. The caller holds mu.
-func (p *Pool) settle(a *Account, granted bool) {
+// endClaims ends the waiting charges of one account: Charge returns granted. It counts no bytes.
+// The caller holds mu.
+func (p *Pool) endClaims(a *Account, granted bool) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(c *claim) bool {
 		if c.account == a {
 			p.end(c, granted)
@@ -253,7 +258,8 @@ func (p *Pool) settle(a *Account, granted bool) {
 	})
 }
 
-// end takes a claim out of the sums and wakes its goroutine. The caller holds mu.
+// end removes the waiting charge c from the sums and makes its Charge return granted. It counts no
+// bytes and does not change p.waiting. The caller holds mu.
 func (p *Pool) end(c *claim, granted bool) {
 	p.wanted -= c.n
 	c.account.wanted -= c.n
@@ -261,8 +267,8 @@ func (p *Pool) end(c *claim, granted bool) {
 	close(c.done)
 }
 
-// grant counts the waiting charges that fit. Small ones may pass larger ones: makeRoom
-// evicts enough accounts for all of them. The caller holds mu.
+// grant counts the waiting charges that fit and makes them return true. Small ones may pass larger
+// ones: evictForWaiting evicts enough accounts for all of them. The caller holds mu.
 func (p *Pool) grant() {
 	p.waiting = slices.DeleteFunc(p.waiting, func(c *claim) bool {
 		if !p.fits(c.n) {

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// evictions collects the names of accounts in the order in which they are evicted.
+// evictions collects the names of accounts in the order of their eviction.
 type evictions struct {
 	mu    sync.Mutex
 	names []string
@@ -92,8 +92,8 @@ func TestOfEqualsTheNewestIsEvicted(t *testing.T) {
 	})
 }
 
-// As many accounts are evicted as the charges that wait need, and no more while those
-// are being closed.
+// As many accounts are evicted as the waiting charges need, and no more while those are being
+// closed.
 func TestNoMoreThanNeededAreEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e evictions
@@ -141,8 +141,8 @@ func TestAddCountsAtOnceAndEvicts(t *testing.T) {
 	})
 }
 
-// Close of an account that is not evicted means that its peer is trusted: nothing of it
-// counts any more.
+// Close of an account that is not evicted means that its peer is trusted: its bytes are not counted
+// any more.
 func TestCloseEndsCounting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e evictions
@@ -169,7 +169,7 @@ func TestCloseEndsCounting(t *testing.T) {
 	})
 }
 
-// A charge that waits succeeds when its peer is trusted meanwhile.
+// A waiting charge succeeds when its peer becomes trusted.
 func TestCloseWhileAChargeWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e evictions
@@ -202,8 +202,8 @@ func TestNilCountsNothing(t *testing.T) {
 	require.Zero(t, evicted)
 }
 
-// Whatever peers do concurrently, the charged bytes stay within the pool, every charge
-// returns, and nothing is left.
+// Whatever peers do concurrently, the charged bytes stay within the pool, every charge returns, and
+// in the end no bytes are charged.
 func TestPoolProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 200).Draw(rt, "size")
@@ -220,7 +220,7 @@ func TestPoolProperty(t *testing.T) {
 		require.Zero(rt, used)
 		require.Empty(rt, p.waiting)
 		require.Zero(rt, p.wanted)
-		require.Zero(rt, p.leaving)
+		require.Zero(rt, p.evictedBytes)
 	})
 }
 

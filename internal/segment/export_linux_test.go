@@ -1,4 +1,4 @@
 package segment
 
-// SetAside makes a file so large and gives all of it pages.
-func SetAside(fd int, size int64) error { return setAside(fd, size, []Extent{{0, int(size)}}) }
+// ReserveFile sets the size of a file and reserves all its pages.
+func ReserveFile(fd int, size int64) error { return reserveFile(fd, size, []Extent{{0, int(size)}}) }

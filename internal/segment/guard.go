@@ -8,15 +8,13 @@ import (
 	"unsafe"
 )
 
-// Guard runs f, which touches shared memory that a peer can shrink, and returns its
-// error. Where the pages are gone the touch faults; f ends there, and the error
-// matches [ErrFault].
+// Guard runs f and returns its error. shared is the memory that f accesses and that the peer can
+// truncate. An access to a truncated page ends f, and the error matches [ErrFault].
 //
-// f does its work on the goroutine that calls it, and holds no lock that it releases
-// without defer. Panics pass through, and so do, as panics, faults in other memory:
-// those are not the peer's doing.
+// f must access shared on the calling goroutine, and release its locks with defer. Panics pass
+// through, and faults in other memory become panics, because the peer has not caused those.
 //
-// A system call that is given such memory does not fault. It fails with EFAULT.
+// A system call with such memory does not fault; it fails with EFAULT.
 func Guard(f func() error, shared ...[]byte) (err error) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {
@@ -28,7 +26,8 @@ func Guard(f func() error, shared ...[]byte) (err error) {
 	return f()
 }
 
-// faultOf makes an error of a fault in such memory. All else that was recovered goes on.
+// faultOf returns an error that matches ErrFault if recovered, the value of a panic, is a fault in
+// the shared memory. It panics with recovered if that is anything else.
 func faultOf(recovered any, shared [][]byte) error {
 	fault, ok := recovered.(interface {
 		runtime.Error

@@ -10,10 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
-// A fault in other memory is not the peer's doing. It goes on as a panic that says
-// where it was.
-func TestGuardIsForSharedMemory(t *testing.T) {
-	s := created(t, segment.Create, 4096)
+// A fault in other memory is not caused by the peer. It becomes a panic with the address.
+func TestGuardIgnoresOtherMemory(t *testing.T) {
+	s := newTestSegment(t, segment.Create, 4096)
 	for name, other := range map[string]func(*testing.T) []byte{
 		"an application's": func(t *testing.T) []byte {
 			memory, err := unix.Mmap(-1, 0, 4096, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -22,7 +21,7 @@ func TestGuardIsForSharedMemory(t *testing.T) {
 			return memory
 		},
 		"another segment": func(t *testing.T) []byte {
-			other := created(t, segment.Create, 4096)
+			other := newTestSegment(t, segment.Create, 4096)
 			require.NoError(t, other.File().Truncate(0))
 			return other.Bytes()
 		},

@@ -15,8 +15,8 @@ func TestGuardReturnsTheError(t *testing.T) {
 	require.Equal(t, own, segment.Guard(func() error { return own }))
 }
 
-// What is no fault of shared memory is a mistake of ours, and shows as such.
-func TestGuardLetsPanicsThrough(t *testing.T) {
+// Panics that are not faults of shared memory are mistakes of the caller, and pass through.
+func TestGuardPassesPanics(t *testing.T) {
 	require.PanicsWithValue(t, "mistake", func() {
 		segment.Guard(func() error { panic("mistake") })
 	})
@@ -40,7 +40,7 @@ func TestGuardAllocatesNothing(t *testing.T) {
 	require.Equal(t, 101, n)
 }
 
-// The cost of a guard is the difference between these two.
+// The cost of a guard is the difference between this benchmark and BenchmarkNoGuard.
 func BenchmarkGuard(b *testing.B) {
 	b.ReportAllocs()
 	for n := 0; b.Loop(); {
@@ -53,11 +53,11 @@ func BenchmarkGuard(b *testing.B) {
 func BenchmarkNoGuard(b *testing.B) {
 	b.ReportAllocs()
 	for n := 0; b.Loop(); {
-		if err := bare(func() error { n++; return nil }); err != nil {
+		if err := unguardedCall(func() error { n++; return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 //go:noinline
-func bare(f func() error) error { return f() }
+func unguardedCall(f func() error) error { return f() }

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func opened(t *testing.T, path string, flags int) *os.File {
+func openFile(t *testing.T, path string, flags int) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(path, flags, 0)
 	require.NoError(t, err)
 	return f
 }
 
-// reopened is shared memory that was opened in another way.
-func reopened(t *testing.T, flags int) *os.File {
+// reopenMemory returns shared memory that was opened with other flags.
+func reopenMemory(t *testing.T, flags int) *os.File {
 	t.Helper()
 	f := memfd(t, 0, 4096)
 	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), flags|unix.O_CLOEXEC, 0)

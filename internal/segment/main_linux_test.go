@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
-// peerVar tells a process which peer of a test it is.
+// peerVar is the environment variable with the role of a child process.
 const peerVar = "SEGMENT_TEST_PEER"
 
-// prompt has the race detector end a process at once, and not after a second.
-const prompt = "GORACE=atexit_sleep_ms=0"
+// raceOptions makes the race detector end a process at once, and not after a second.
+const raceOptions = "GORACE=atexit_sleep_ms=0"
 
 func TestMain(m *testing.M) {
 	name := os.Getenv(peerVar)
@@ -28,13 +28,13 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// peer prepares this test binary as another process that runs the named peer. It
-// has the files as its descriptors from 3 on.
+// peer prepares a child process that runs this test binary in a role. Its descriptors from 3 on are
+// the files.
 func peer(t testing.TB, name string, files ...*os.File) *exec.Cmd {
 	t.Helper()
 	require.Contains(t, peers, name)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), peerVar+"="+name, prompt)
+	cmd.Env = append(os.Environ(), peerVar+"="+name, raceOptions)
 	cmd.ExtraFiles = files
 	cmd.Stderr = os.Stderr
 	return cmd

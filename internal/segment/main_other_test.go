@@ -5,7 +5,7 @@ package segment_test
 import (
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }

@@ -7,18 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/alone"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// Linux before 5.14 does not know how to set pages aside for memory that is mapped, and
-// says EINVAL.
-func TestReserveOnAnOldKernel(t *testing.T) {
-	if !alone.Here(t) {
+// Linux before 5.14 cannot reserve pages of mapped memory, and returns EINVAL.
+func TestReserveOnOldKernel(t *testing.T) {
+	if !subprocess.InChild(t) {
 		return
 	}
-	require.NoError(t, alone.Forbid(unix.SYS_MADVISE, unix.EINVAL, alone.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE}))
-	s := created(t, segment.CreateSealed, 1<<20)
+	require.NoError(t, subprocess.DenySyscall(unix.SYS_MADVISE, unix.EINVAL, subprocess.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE}))
+	s := newTestSegment(t, segment.CreateSealed, 1<<20)
 	err := segment.Reserve(s.Bytes())
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "MADV_POPULATE_WRITE")

@@ -1,15 +1,19 @@
 package segment_test
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 func TestParity(t *testing.T) {
@@ -19,23 +23,23 @@ func TestParity(t *testing.T) {
 	})
 }
 
-// A number outlives the mapping in which it was written: a descriptor that went over
-// a socket keeps the memory.
+// A number outlives the mapping through which it was written: a descriptor that was passed over a
+// socket keeps the memory.
 func testScalar(t *testing.T) {
-	s := created(t, segment.Create, 4)
+	s := newTestSegment(t, segment.Create, 4)
 	floats(s)[0] = 0.25
-	f := passed(t, s.File())
+	f := passFile(t, s.File())
 	require.NoError(t, s.Close())
-	other := remapped(t, f, 4)
+	other := mapForTest(t, f, 4)
 	require.Equal(t, []float32{0.25}, floats(other))
-	third := remapped(t, f, 4)
+	third := mapForTest(t, f, 4)
 	require.NoError(t, f.Close())
 	floats(third)[0] = 4
 	require.Equal(t, []float32{4}, floats(other))
 }
 
-// remapped maps f, which must have that size, until the test ends.
-func remapped(t *testing.T, f *os.File, size int) *segment.Segment {
+// mapForTest maps f, which must have that size, until the test ends.
+func mapForTest(t *testing.T, f *os.File, size int) *segment.Segment {
 	t.Helper()
 	s, err := segment.Map(f, 1<<30)
 	require.NoError(t, err)
@@ -49,12 +53,12 @@ func testArray(t *testing.T) {
 	const size = 330_000 * 4
 	for name, maker := range makers {
 		t.Run(name, func(t *testing.T) {
-			s := created(t, maker, size)
+			s := newTestSegment(t, maker, size)
 			for i := range floats(s) {
 				floats(s)[i] = float32(i)
 			}
 			require.NoError(t, peer(t, "doubler", s.File()).Run())
-			for i, v := range floats(remapped(t, s.File(), size)) {
+			for i, v := range floats(mapForTest(t, s.File(), size)) {
 				if v != 2*float32(i) {
 					t.Fatalf("number %d is %v", i, v)
 				}
@@ -63,15 +67,15 @@ func testArray(t *testing.T) {
 	}
 }
 
-// Another process shrinks the segment while this one copies out of it, or into
-// it: the first page is copied, then comes the fault. The process goes on.
+// Another process truncates the segment while this one copies to or from it. The first page is
+// copied, then the copy faults. The process goes on.
 func TestPeerShrinksDuringCopies(t *testing.T) {
 	for name, direction := range map[string]func(shared, own []byte){
 		"read":  func(shared, own []byte) { copy(own, shared) },
 		"write": func(shared, own []byte) { copy(shared, own) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := created(t, segment.Create, 16<<20)
+			s := newTestSegment(t, segment.Create, 16<<20)
 			own := bytes.Repeat([]byte{7}, len(s.Bytes()))
 			copyOnce := func() error { return segment.Guard(func() error { direction(s.Bytes(), own); return nil }, s.Bytes()) }
 			require.NoError(t, copyOnce())
@@ -82,8 +86,8 @@ func TestPeerShrinksDuringCopies(t *testing.T) {
 			require.NoError(t, cmd.Start())
 			_, err = order.Write([]byte{0})
 			require.NoError(t, err)
-			fault := patience.Start(func() error { return untilError(copyOnce) })
-			require.ErrorIs(t, patience.Finish(t, fault), segment.ErrFault)
+			fault := testwait.Start(func() error { return untilError(copyOnce) })
+			require.ErrorIs(t, testwait.Finish(t, fault), segment.ErrFault)
 			require.NoError(t, cmd.Wait())
 
 			require.ErrorIs(t, copyOnce(), segment.ErrFault)
@@ -101,9 +105,9 @@ func untilError(f func() error) error {
 	}
 }
 
-// Without the guard the same fault ends a process.
+// Without a guard the same fault kills a process.
 func TestUnguardedFaultIsFatal(t *testing.T) {
-	s := created(t, segment.Create, 4096)
+	s := newTestSegment(t, segment.Create, 4096)
 	cmd := peer(t, "unguarded", s.File())
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -111,10 +115,10 @@ func TestUnguardedFaultIsFatal(t *testing.T) {
 	require.Contains(t, said.String(), "unexpected fault address")
 }
 
-// The guard is for the goroutine that has it: faults elsewhere stay fatal, and
-// the setting is as before when the guard ends, also by a fault.
+// A guard applies to its goroutine only: faults on others stay fatal. After the guard, also after a
+// fault, the setting is the same as before.
 func TestGuardsNest(t *testing.T) {
-	s := created(t, segment.Create, 4096)
+	s := newTestSegment(t, segment.Create, 4096)
 	require.NoError(t, s.File().Truncate(0))
 	touch := func() error { s.Bytes()[0]++; return nil }
 	var inner error
@@ -124,4 +128,56 @@ func TestGuardsNest(t *testing.T) {
 	}, s.Bytes())
 	require.ErrorIs(t, inner, segment.ErrFault)
 	require.ErrorIs(t, outer, segment.ErrFault)
+}
+
+// received is the descriptor of the first file that a child process was given.
+const received = 3
+
+var peers = map[string]func() error{
+	"doubler":   doubler,
+	"shrinker":  shrinker,
+	"unguarded": unguarded,
+}
+
+// floats returns the contents of a segment as numbers.
+func floats(s *segment.Segment) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(&s.Bytes()[0])), len(s.Bytes())/4)
+}
+
+// doubler maps a segment and doubles every number in it.
+func doubler() error {
+	f := os.NewFile(received, "segment")
+	s, err := segment.Map(f, 1<<30)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	for i := range floats(s) {
+		floats(s)[i] *= 2
+	}
+	return s.Close()
+}
+
+// shrinker truncates a segment to one page when its input ends.
+func shrinker() error {
+	if _, err := bufio.NewReader(os.Stdin).ReadByte(); err != nil {
+		return err
+	}
+	return os.NewFile(received, "segment").Truncate(int64(os.Getpagesize()))
+}
+
+// unguarded accesses memory that is gone.
+func unguarded() error {
+	f := os.NewFile(received, "segment")
+	s, err := segment.Map(f, 1<<30)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(io.Discard, s.Bytes()[0])
+	return err
 }

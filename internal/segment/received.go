@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Received returns the files that came along with one message of a Unix socket, whose
-// control bytes and flags the arguments are. control must have had room for want
-// files. The caller owns the files.
+// Received returns the want files that were attached to one message of a Unix socket, with the
+// control bytes and the flags of that message. The caller owns the files. control must have had
+// space for want files.
 //
-// If other than want files came, all are closed. The error is a *Error with EMFILE
-// if this process had no room for them, and matches ErrFile if the peer is to blame.
+// If the number of files is another one, all are closed. The error is an *Error with EMFILE if this
+// process could not receive them, and matches ErrFile if the peer is at fault.
 func Received(control []byte, flags, want int) ([]*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -25,7 +25,7 @@ func Received(control []byte, flags, want int) ([]*os.File, error) {
 			fds = append(fds, got...)
 		}
 	}
-	if err := delivered(len(fds), want, flags&unix.MSG_CTRUNC != 0); err != nil {
+	if err := checkCount(len(fds), want, flags&unix.MSG_CTRUNC != 0); err != nil {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
@@ -38,16 +38,17 @@ func Received(control []byte, flags, want int) ([]*os.File, error) {
 	return files, nil
 }
 
-// delivered judges how many files came. The system keeps back those that no room was
-// left for in the message, or that would go beyond the limit of open files.
-func delivered(came, want int, more bool) error {
+// checkCount returns nil if got files were received where want were expected, and otherwise the
+// error of Received. more means that the kernel withheld files: those for which the message had no
+// space, or that would exceed the limit of open files.
+func checkCount(got, want int, more bool) error {
 	switch {
-	case came < want && more:
+	case got < want && more:
 		return &Error{Call: "recvmsg", Err: syscall.EMFILE}
 	case more:
 		return fmt.Errorf("%w: more files came than the %d that were due", ErrFile, want)
-	case came != want:
-		return fmt.Errorf("%w: %d files came where %d were due", ErrFile, came, want)
+	case got != want:
+		return fmt.Errorf("%w: %d files came where %d were due", ErrFile, got, want)
 	}
 	return nil
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/alone"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// sent sends files through a Unix socket, and returns what arrives where want are due.
-// before is done when they are on the way.
-func sent(t *testing.T, want int, before func(), files ...*os.File) ([]*os.File, error) {
+// passFiles sends files through a Unix socket, calls before, and receives them where want are
+// expected.
+func passFiles(t *testing.T, want int, before func(), files ...*os.File) ([]*os.File, error) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -36,37 +36,37 @@ func sent(t *testing.T, want int, before func(), files ...*os.File) ([]*os.File,
 	return segment.Received(rights[:n], flags, want)
 }
 
-// passed is a descriptor after its way through a Unix socket.
-func passed(t *testing.T, f *os.File) *os.File {
+// passFile returns a descriptor that was sent through a Unix socket.
+func passFile(t *testing.T, f *os.File) *os.File {
 	t.Helper()
-	files, err := sent(t, 1, func() {}, f)
+	files, err := passFiles(t, 1, func() {}, f)
 	require.NoError(t, err)
 	return files[0]
 }
 
-// A peer that sends too few files, or too many, is to blame, and leaves none behind.
-func TestOtherNumberOfFiles(t *testing.T) {
+// A peer that sends too few or too many files is at fault, and no file stays open.
+func TestWrongNumberOfFiles(t *testing.T) {
 	leakcheck.Check(t)
-	f := created(t, segment.Create, 4096).File()
+	f := newTestSegment(t, segment.Create, 4096).File()
 	for _, n := range []int{0, 1, 3, 4, 5, 20} {
-		files, err := sent(t, 2, func() {}, slices.Repeat([]*os.File{f}, n)...)
+		files, err := passFiles(t, 2, func() {}, slices.Repeat([]*os.File{f}, n)...)
 		require.ErrorIs(t, err, segment.ErrFile, n)
 		require.Empty(t, files)
 	}
 }
 
-// Whoever has no room for all of the files that came is told so, and keeps none.
+// A process that cannot receive all files gets an error, and no file stays open.
 func TestNoDescriptorLeftForFiles(t *testing.T) {
-	if !alone.Here(t) {
+	if !subprocess.InChild(t) {
 		return
 	}
 	leakcheck.Check(t)
-	f := created(t, segment.Create, 4096).File()
-	for room := range 5 {
-		t.Run(strconv.Itoa(room), func(t *testing.T) {
-			full := func() { limit(t, unix.RLIMIT_NOFILE, beyond(t, room)) }
-			files, err := sent(t, 4, full, slices.Repeat([]*os.File{f}, 4)...)
-			if room == 4 {
+	f := newTestSegment(t, segment.Create, 4096).File()
+	for remaining := range 5 {
+		t.Run(strconv.Itoa(remaining), func(t *testing.T) {
+			full := func() { limit(t, unix.RLIMIT_NOFILE, descriptorLimit(t, remaining)) }
+			files, err := passFiles(t, 4, full, slices.Repeat([]*os.File{f}, 4)...)
+			if remaining == 4 {
 				require.NoError(t, err)
 				for _, f := range files {
 					require.NoError(t, f.Close())
@@ -79,8 +79,8 @@ func TestNoDescriptorLeftForFiles(t *testing.T) {
 	}
 }
 
-// beyond is the limit of open files that leaves room for n more.
-func beyond(t *testing.T, n int) uint64 {
+// descriptorLimit returns the limit of open files with which n more can be opened.
+func descriptorLimit(t *testing.T, n int) uint64 {
 	t.Helper()
 	end := uint64(0)
 	for free := 0; free < n; end++ {

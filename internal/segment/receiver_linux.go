@@ -6,20 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receiver reads messages of a Unix socket with room for one file each. Unlike
-// net.UnixConn's ReadMsgUnix it does not allocate an address for each. One goroutine at
-// a time uses it.
+// Receiver reads messages of a Unix socket with space for one file each. Unlike
+// net.UnixConn.ReadMsgUnix it does not allocate an address for each message. One goroutine at a
+// time uses it.
 type Receiver struct {
 	message unix.Msghdr
 	piece   unix.Iovec
 	control []byte
 }
 
-// NewReceiver returns a Receiver for any socket.
+// NewReceiver returns a Receiver, which can be used with any Unix socket.
 func NewReceiver() *Receiver { return &Receiver{control: make([]byte, unix.CmsgSpace(4))} }
 
-// Receive reads into p, which must not be empty, and returns the number of bytes: 0 at
-// the end of the stream. The error is a unix.Errno, never EINTR.
+// Receive reads from the socket fd into p, which must not be empty, and returns the number of
+// bytes, 0 at the end of the stream. It does not wait if the socket is in non-blocking mode. The
+// error is a unix.Errno, such as EAGAIN, never EINTR.
 func (r *Receiver) Receive(fd uintptr, p []byte) (int, error) {
 	r.piece.Base = &p[0]
 	r.piece.SetLen(len(p))
@@ -38,8 +39,8 @@ func (r *Receiver) Receive(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Control returns the control bytes and the flags of the message that Receive read
-// last, for [Received]. The bytes are valid until the next call of Receive.
+// Control returns the control bytes and the flags of the message that the last call of Receive has
+// read, for [Received]. The bytes are valid until the next call of Receive.
 func (r *Receiver) Control() (control []byte, flags int) {
 	return r.control[:r.message.Controllen], int(r.message.Flags)
 }

@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/alone"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// limit sets a limit of this process for the rest of the test.
+// limit sets a limit of this process until the test ends.
 func limit(t *testing.T, resource int, value uint64) {
 	t.Helper()
 	var before unix.Rlimit
@@ -22,7 +23,7 @@ func limit(t *testing.T, resource int, value uint64) {
 	t.Cleanup(func() { require.NoError(t, unix.Setrlimit(resource, &before)) })
 }
 
-// requireRefused asks for segments that the system refuses for a reason.
+// requireRefused checks that the system refuses to create segments for that reason.
 func requireRefused(t *testing.T, size int, call string, reason error) {
 	t.Helper()
 	for _, maker := range makers {
@@ -32,11 +33,12 @@ func requireRefused(t *testing.T, size int, call string, reason error) {
 		require.True(t, ok, err)
 		require.Equal(t, call, refusal.Call)
 		require.EqualValues(t, size, refusal.Size)
+		require.ErrorIs(t, err, probe.ErrResource)
 	}
 }
 
 func TestNoDescriptorLeft(t *testing.T) {
-	if !alone.Here(t) {
+	if !subprocess.InChild(t) {
 		return
 	}
 	leakcheck.Check(t)
@@ -46,10 +48,9 @@ func TestNoDescriptorLeft(t *testing.T) {
 	require.ErrorContains(t, err, "RLIMIT_NOFILE")
 }
 
-// The limit of file sizes holds for files in memory, too. The signal that comes
-// with it does not end a Go process.
+// The limit of file sizes applies to memory files, too. Its signal does not kill a Go process.
 func TestFileTooLarge(t *testing.T) {
-	if !alone.Here(t) {
+	if !subprocess.InChild(t) {
 		return
 	}
 	leakcheck.Check(t)
@@ -57,15 +58,15 @@ func TestFileTooLarge(t *testing.T) {
 	requireRefused(t, 4097, "ftruncate", syscall.EFBIG)
 	_, err := segment.Create(1 << 20)
 	require.ErrorContains(t, err, "RLIMIT_FSIZE")
-	created(t, segment.Create, 4096)
+	newTestSegment(t, segment.Create, 4096)
 }
 
-// A filter on system calls may forbid shared memory altogether.
+// A seccomp filter may forbid shared memory altogether.
 func TestFilteredCall(t *testing.T) {
-	if !alone.Here(t) {
+	if !subprocess.InChild(t) {
 		return
 	}
-	require.NoError(t, alone.Forbid(unix.SYS_MEMFD_CREATE, unix.EPERM))
+	require.NoError(t, subprocess.DenySyscall(unix.SYS_MEMFD_CREATE, unix.EPERM))
 	for _, maker := range makers {
 		_, err := maker(4096)
 		require.ErrorIs(t, err, errors.ErrUnsupported)

@@ -1,95 +1,97 @@
-// Package segment holds memory that processes share: a file without a name
-// (memfd) that is mapped here, and whose descriptor is passed to the peer, who
-// maps it too.
+// Package segment implements memory that processes share: an unnamed file (memfd) that is mapped
+// here, and whose descriptor is passed to the peer, which maps it too.
 //
-// # A peer is not trusted
+// # Untrusted peers
 //
-// Whoever has the descriptor of an ordinary segment can shrink the file, and then
-// the pages behind the end are gone: to touch them is a fault that ends the
-// process. Hence every touch of such memory happens within [Guard]. A segment of
-// [CreateSealed] cannot shrink, and needs no guard; [Segment.Sealed] says whether
-// that holds for a segment that came from the peer.
+// A process with the descriptor of an ordinary segment can truncate the file. An access to the
+// pages beyond its end is then a fault, which kills the process. So every access to such memory
+// runs in [Guard]. A segment of [CreateSealed] cannot be truncated and needs no guard;
+// [Segment.Sealed] reports whether that holds for a segment of the peer.
 //
-// What is in the memory can change at any moment. Whoever decides by it reads it
-// once, keeps what he read, and checks that.
+// The contents can change at any moment. Code that makes a decision reads a value once into private
+// memory, and checks and uses that copy.
 //
-// On systems other than Linux every call fails with an error that matches
-// [errors.ErrUnsupported].
+// On systems other than Linux every call fails with an error that matches [errors.ErrUnsupported].
 package segment
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"os"
 	"sync"
+	"syscall"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 )
 
-// Segment is mapped shared memory. Its methods may be called by any goroutine;
-// the memory must not be touched any more once Close has been called.
+// Segment is mapped shared memory. Its methods may be called concurrently. The memory must not be
+// accessed once Close has been called.
 type Segment struct {
 	memory []byte
 	sealed bool
 
 	mu   sync.Mutex
-	file *os.File // nil when closed, and for a segment from the peer
+	file *os.File // nil after CloseFile, and for a segment of the peer
 }
 
-// Create makes a segment of size bytes, all zero, whose pages are set aside. It is
-// what TensorPipe in C++ makes: whoever gets the descriptor can shrink it. It is for
-// those who stand in for such a peer; a peer accepts a sealed one as well.
+// Create creates a segment of size bytes, all zero, with its pages reserved. The caller closes it.
+// It is like those of TensorPipe in C++: a process with the descriptor can truncate it. It serves
+// to imitate such a peer; peers accept sealed segments too.
 //
-// A size below 1 gives a *SizeError, and what the system refuses an *Error with
-// its reason in it.
+// The error is a *SizeError for a size below 1, an *Error if the system refuses, and matches
+// [errors.ErrUnsupported] if the system has no such memory.
 func Create(size int) (*Segment, error) { return create(size, false, Extent{0, size}) }
 
-// CreateSealed is Create with a size that nobody can change.
+// CreateSealed is Create for a segment whose size no process can change.
 func CreateSealed(size int) (*Segment, error) { return create(size, true, Extent{0, size}) }
 
-// Extent is the Length bytes of a segment from At on.
-type Extent struct{ At, Length int }
+// Extent is a part of a segment: Length bytes from Offset on.
+type Extent struct{ Offset, Length int }
 
-// CreateSparse is CreateSealed where only the given parts have their pages set aside.
-// [Reserve] does that for others.
+// CreateSparse is CreateSealed with pages reserved only for the given parts, which must lie within
+// size. [Reserve] reserves others later.
 func CreateSparse(size int, parts ...Extent) (*Segment, error) { return create(size, true, parts...) }
 
-// Reserve sets pages aside for memory of a segment, so that it is here that a lack of
-// them shows, and not at the first touch. What the system refuses is an *Error; an
-// error that matches [errors.ErrUnsupported] says that it cannot do that (Linux can
-// from 5.14 on).
+// Reserve reserves pages for memory, a part of Bytes of a segment, so that a lack of memory is an
+// error here and not a fault at the first access. The error is an *Error, or matches
+// [errors.ErrUnsupported] if the system cannot do that (Linux before 5.14).
 func Reserve(memory []byte) error { return reserve(memory) }
 
-// ReserveRead is Reserve for memory that this process only reads, which takes less time
-// where the pages are there already.
+// ReserveRead is Reserve for memory of a segment that this process only reads. It takes less time
+// than Reserve if the pages exist.
 func ReserveRead(memory []byte) error { return reserveRead(memory) }
 
-// Release gives back the pages that lie within memory of a segment: it is zero then,
-// for all who have it mapped, and nothing is set aside for it.
+// Release releases the pages that lie entirely within memory, a part of Bytes of a segment. They
+// read as zero in all processes that have them mapped, and are no longer reserved. Errors are those
+// of Reserve.
 func Release(memory []byte) error { return release(memory) }
 
-// Map maps a descriptor that came from a peer, as long as the file is. It accepts
-// shared memory and nothing else, and maps neither an empty file (a *SizeError)
-// nor one of more than limit bytes. What is no shared memory is an error that
-// matches [ErrFile]. The caller keeps f, and may close it at any time.
+// Map maps the whole file f of a peer's descriptor. The caller closes the segment, and keeps f,
+// which it may close at any time. The error matches [ErrFile] if f is not shared memory, is a
+// *SizeError if the file is empty or has more than limit bytes, and an *Error if the system
+// refuses.
 func Map(f *os.File, limit int64) (*Segment, error) { return open(f, limit) }
 
-// Bytes is the memory, as long as the file was when it was mapped. It starts at a
-// page.
+// Bytes returns the memory, which has the size that the file had when it was mapped, and begins at
+// a page. It must not be accessed after Close; then Bytes returns nil.
 func (s *Segment) Bytes() []byte { return s.memory }
 
-// Sealed reports whether the file cannot shrink, so that touching this memory needs no
-// [Guard]. Whoever has it can still give pages back (fallocate, MADV_REMOVE): the next
-// touch finds zeros in a new page, and is a fault only where the system has none left.
+// Sealed reports whether the file cannot be truncated, so that accesses need no [Guard]. The peer
+// can still release pages (fallocate, MADV_REMOVE): the next access gets a new page of zeros, and
+// faults only if the system has no memory.
 func (s *Segment) Sealed() bool { return s.sealed }
 
-// File is the descriptor to pass to the peer. It belongs to the segment. It is
-// nil after CloseFile, and for a segment of [Map].
+// File returns the descriptor to pass to the peer. The segment owns it. It is nil after CloseFile
+// or Close, and for a segment of [Map].
 func (s *Segment) File() *os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.file
 }
 
-// CloseFile closes the descriptor, which is of no use once the peer has it. The
-// memory stays. Further calls do nothing.
+// CloseFile closes the descriptor, which is not needed once the peer has received it. The memory
+// stays mapped. Further calls do nothing and return nil.
 func (s *Segment) CloseFile() error {
 	s.mu.Lock()
 	f := s.file
@@ -101,9 +103,9 @@ func (s *Segment) CloseFile() error {
 	return f.Close()
 }
 
-// Close unmaps the memory and closes the descriptor if it is open still. The
-// caller sees to it that nobody touches the memory any more: anything may lie
-// there next. Further calls do nothing.
+// Close unmaps the memory and closes the descriptor if it is open. No goroutine may access the
+// memory any more: other memory may be mapped at its address next. Further calls do nothing and
+// return nil.
 func (s *Segment) Close() error {
 	err := s.CloseFile()
 	s.mu.Lock()
@@ -111,4 +113,58 @@ func (s *Segment) Close() error {
 	memory := s.memory
 	s.memory = nil
 	return cmp.Or(unmap(memory), err)
+}
+
+// ErrFault is the error of a [Guard] whose function accessed memory that is gone: the peer has
+// truncated its file. The contents of that memory are undefined.
+var ErrFault = errors.New("segment: the peer took shared memory away")
+
+// ErrFile matches errors about a peer's descriptor that is not shared memory, such as a file on a
+// disk or a socket.
+var ErrFile = errors.New("segment: not shared memory")
+
+// SizeError is the error of a segment that would be empty or too large.
+type SizeError struct {
+	Size  int64 // in bytes
+	Limit int64 // the largest allowed
+}
+
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("segment: %d bytes of shared memory: must be 1 to %d", e.Size, e.Limit)
+}
+
+// Error is the refusal of a system call. Err is its reason, as in errors.Is(err, syscall.EMFILE).
+// It matches transport.ErrResource: the peer may be alive.
+type Error struct {
+	Call string // the name of the system call
+	Size int64  // of the segment, in bytes; 0 if not known yet
+	Err  error
+}
+
+func (e *Error) Error() string {
+	what := "shared memory"
+	if e.Size > 0 {
+		what = fmt.Sprintf("%d bytes of shared memory", e.Size)
+	}
+	return fmt.Sprintf("segment: %s for %s: %v%s", e.Call, what, e.Err, advice(e.Err))
+}
+
+// Unwrap returns Err, the reason.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes the error match transport.ErrResource, by which a pipe recognizes that the peer is not lost.
+func (e *Error) Is(target error) bool { return target == probe.ErrResource }
+
+// advice returns a hint, in parentheses, on how to avoid err, the error of a system call, or "" if
+// there is none.
+func advice(err error) string {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
+		return " (raise the limit of open files, RLIMIT_NOFILE)"
+	case errors.Is(err, syscall.EFBIG):
+		return " (raise the limit of file sizes, RLIMIT_FSIZE)"
+	case errors.Is(err, syscall.ENOMEM):
+		return " (the process has too many mappings, or memory is short)"
+	}
+	return ""
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
-// created makes a segment that the test closes.
-func created(t testing.TB, make func(int) (*segment.Segment, error), size int) *segment.Segment {
+// newTestSegment creates a segment that is closed when the test ends.
+func newTestSegment(t testing.TB, make func(int) (*segment.Segment, error), size int) *segment.Segment {
 	t.Helper()
 	s, err := make(size)
 	require.NoError(t, err)
@@ -26,13 +26,13 @@ func created(t testing.TB, make func(int) (*segment.Segment, error), size int) *
 
 var makers = map[string]func(int) (*segment.Segment, error){"plain": segment.Create, "sealed": segment.CreateSealed}
 
-// What one mapping has the other has, also when no descriptor is open any more.
-func TestMappingsAreOfOneMemory(t *testing.T) {
+// Two mappings have the same contents, also after all descriptors are closed.
+func TestMappingsShareMemory(t *testing.T) {
 	for name, maker := range makers {
 		t.Run(name, func(t *testing.T) {
 			leakcheck.Check(t)
 			for _, size := range []int{1, 40, 4096, 20 << 20} {
-				s := created(t, maker, size)
+				s := newTestSegment(t, maker, size)
 				other, err := segment.Map(s.File(), int64(size))
 				require.NoError(t, err)
 				require.NoError(t, s.CloseFile())
@@ -55,9 +55,9 @@ func TestMappingsAreOfOneMemory(t *testing.T) {
 	}
 }
 
-// The descriptor is not passed to programs by accident, and has its pages.
+// The descriptor is closed on exec, and the file has its pages.
 func TestFile(t *testing.T) {
-	s := created(t, segment.Create, 1<<20)
+	s := newTestSegment(t, segment.Create, 1<<20)
 	fd := s.File().Fd()
 	flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0)
 	require.NoError(t, err)
@@ -71,9 +71,9 @@ func TestFile(t *testing.T) {
 	require.Equal(t, "/memfd:tensorpipe_shm (deleted)", link)
 }
 
-// Nobody can change the size of a sealed segment, nor add seals.
+// No process can change the size of a sealed segment or add seals.
 func TestSeals(t *testing.T) {
-	s := created(t, segment.CreateSealed, 8192)
+	s := newTestSegment(t, segment.CreateSealed, 8192)
 	for _, size := range []int64{0, 4096, 1 << 20} {
 		require.ErrorIs(t, s.File().Truncate(size), syscall.EPERM)
 	}
@@ -81,9 +81,9 @@ func TestSeals(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EPERM)
 }
 
-// A form that a peer could seal later does not count as sealed, and neither
-// does one whose growth alone is sealed.
-func TestHalfSealed(t *testing.T) {
+// A file that the peer could seal later does not count as sealed, nor does one whose growth alone
+// is sealed.
+func TestPartlySealed(t *testing.T) {
 	f := memfd(t, unix.MFD_ALLOW_SEALING, 4096)
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestSizes(t *testing.T) {
 	}
 	_, err := segment.Map(memfd(t, 0, 0), 4096)
 	require.Equal(t, &segment.SizeError{Limit: 4096}, err)
-	_, err = segment.Map(memfd(t, 0, 1<<62), 1<<30) // a file with a hole
+	_, err = segment.Map(memfd(t, 0, 1<<62), 1<<30) // a sparse file
 	require.Equal(t, &segment.SizeError{Size: 1 << 62, Limit: 1 << 30}, err)
 	_, err = segment.Map(memfd(t, 0, 1<<62), math.MaxInt64)
 	require.ErrorIs(t, err, syscall.ENOMEM)
@@ -123,7 +123,7 @@ func memfd(t *testing.T, flags int, size int64) *os.File {
 	return f
 }
 
-// A peer may send any descriptor at all.
+// A peer may send any descriptor.
 func TestForeignDescriptors(t *testing.T) {
 	leakcheck.Check(t)
 	r, w, err := os.Pipe()
@@ -137,12 +137,12 @@ func TestForeignDescriptors(t *testing.T) {
 		want error
 	}{
 		"pipe":               {r, segment.ErrFile},
-		"directory":          {opened(t, "/dev/shm", os.O_RDONLY), segment.ErrFile},
-		"device":             {opened(t, "/dev/null", os.O_RDWR), segment.ErrFile},
-		"file of the kernel": {opened(t, "/proc/self/maps", os.O_RDONLY), segment.ErrFile},
-		"read only":          {reopened(t, unix.O_RDONLY), syscall.EACCES},
-		"write only":         {reopened(t, unix.O_WRONLY), syscall.EACCES},
-		"path only":          {reopened(t, unix.O_PATH), syscall.EBADF},
+		"directory":          {openFile(t, "/dev/shm", os.O_RDONLY), segment.ErrFile},
+		"device":             {openFile(t, "/dev/null", os.O_RDWR), segment.ErrFile},
+		"file of the kernel": {openFile(t, "/proc/self/maps", os.O_RDONLY), segment.ErrFile},
+		"read only":          {reopenMemory(t, unix.O_RDONLY), syscall.EACCES},
+		"write only":         {reopenMemory(t, unix.O_WRONLY), syscall.EACCES},
+		"path only":          {reopenMemory(t, unix.O_PATH), syscall.EBADF},
 		"socket":             {socket(t), segment.ErrFile},
 		"sealed for writes":  {writeSealed(t), syscall.EPERM},
 		"closed":             {closed, os.ErrClosed},
@@ -157,7 +157,7 @@ func TestForeignDescriptors(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
 
-// Huge pages can run out at a touch even where the size is sealed.
+// Huge pages can be exhausted at an access even if the size is sealed.
 func TestHugePages(t *testing.T) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_HUGETLB|unix.MFD_CLOEXEC)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/alone"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// smallMemory mounts memory of 1 MiB in this process, which has namespaces of its
-// own, and makes a file there.
-func smallMemory(t *testing.T) *os.File {
+// mountSmallMemory mounts a tmpfs of 1 MiB in this process, which has namespaces of its own, and
+// creates a file there.
+func mountSmallMemory(t *testing.T) *os.File {
 	t.Helper()
 	dir := t.TempDir()
 	err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m")
@@ -32,9 +32,9 @@ func smallMemory(t *testing.T) *os.File {
 	return f
 }
 
-// ownMounts gives a process namespaces in which it may mount, or skips the test on
-// a machine that does not allow that.
-func ownMounts(t *testing.T, cmd *exec.Cmd) {
+// useMountNamespace gives a child process namespaces in which it may mount, or skips the test if
+// the machine forbids that.
+func useMountNamespace(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	own := &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWNS | syscall.CLONE_NEWUSER,
@@ -53,14 +53,14 @@ func forbidden(err error) bool {
 	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSPC)
 }
 
-// Memory that is not there shows when it is set aside, not at the first touch.
-func TestReserveWithoutRoom(t *testing.T) {
-	if !alone.Here(t, ownMounts) {
+// A lack of memory is an error when pages are reserved, not a fault at the first access.
+func TestCreateWithoutMemory(t *testing.T) {
+	if !subprocess.InChild(t, useMountNamespace) {
 		return
 	}
-	f := smallMemory(t)
-	require.NoError(t, segment.SetAside(int(f.Fd()), 1<<20))
-	err := segment.SetAside(int(f.Fd()), 20<<20)
+	f := mountSmallMemory(t)
+	require.NoError(t, segment.ReserveFile(int(f.Fd()), 1<<20))
+	err := segment.ReserveFile(int(f.Fd()), 20<<20)
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	refusal, ok := errors.AsType[*segment.Error](err)
 	require.True(t, ok)
@@ -68,12 +68,12 @@ func TestReserveWithoutRoom(t *testing.T) {
 	require.EqualValues(t, 20<<20, refusal.Size)
 }
 
-// Nor where it is reserved later.
-func TestReserveLaterWithoutRoom(t *testing.T) {
-	if !alone.Here(t, ownMounts) {
+// The same holds for pages that are reserved later.
+func TestReserveWithoutMemory(t *testing.T) {
+	if !subprocess.InChild(t, useMountNamespace) {
 		return
 	}
-	f := smallMemory(t)
+	f := mountSmallMemory(t)
 	require.NoError(t, f.Truncate(20<<20))
 	s, err := segment.Map(f, math.MaxInt64)
 	require.NoError(t, err)
@@ -85,13 +85,12 @@ func TestReserveLaterWithoutRoom(t *testing.T) {
 	require.Equal(t, "madvise MADV_POPULATE_WRITE", refusal.Call)
 }
 
-// A peer may send memory that has no room for its pages: to touch those is a
-// fault, too.
-func TestPeerMemoryWithoutRoom(t *testing.T) {
-	if !alone.Here(t, ownMounts) {
+// An access to a peer's memory for which the system has no pages is a fault, too.
+func TestPeerMemoryWithoutPages(t *testing.T) {
+	if !subprocess.InChild(t, useMountNamespace) {
 		return
 	}
-	f := smallMemory(t)
+	f := mountSmallMemory(t)
 	require.NoError(t, f.Truncate(2<<20))
 	s, err := segment.Map(f, math.MaxInt64)
 	require.NoError(t, err)

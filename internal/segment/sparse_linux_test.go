@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
-// resident is how many bytes of a segment have pages.
+// resident returns the number of bytes of a segment that have pages.
 func resident(t *testing.T, s *segment.Segment) int64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -18,11 +18,11 @@ func resident(t *testing.T, s *segment.Segment) int64 {
 	return st.Blocks * 512
 }
 
-// Only those parts of a sparse segment take memory that were asked for.
+// Only the requested parts of a sparse segment have pages.
 func TestSparse(t *testing.T) {
 	page := os.Getpagesize()
 	size := 8 * page
-	s, err := segment.CreateSparse(size, segment.Extent{At: 0, Length: 10}, segment.Extent{At: 4*page - 1, Length: 2})
+	s, err := segment.CreateSparse(size, segment.Extent{Offset: 0, Length: 10}, segment.Extent{Offset: 4*page - 1, Length: 2})
 	require.NoError(t, err)
 	defer s.Close()
 	require.Len(t, s.Bytes(), size)
@@ -46,9 +46,9 @@ func TestSparse(t *testing.T) {
 	require.NoError(t, segment.Release(nil))
 }
 
-// What one end gives back is gone at the other, too, and no fault.
-func TestReleaseIsOfTheMemory(t *testing.T) {
-	s := created(t, segment.CreateSealed, 1<<20)
+// Pages that one end releases read as zero at the other end, without a fault.
+func TestReleaseAffectsAllMappings(t *testing.T) {
+	s := newTestSegment(t, segment.CreateSealed, 1<<20)
 	peers, err := segment.Map(s.File(), 1<<20)
 	require.NoError(t, err)
 	defer peers.Close()

@@ -1,10 +1,9 @@
-// Package sysid names the places in which processes can find each other's
-// memory: the running kernel, and its namespaces. Two processes with equal names
-// are in the same place. The forms are TensorPipe's, so that the descriptors
-// built from them match those of C++ peers.
+// Package sysid identifies the running kernel and the namespaces of this process. Processes with
+// equal identifiers can find each other's memory. The identifiers have TensorPipe's form, so that
+// descriptors built from them match those of C++ peers.
 //
-// Everything is looked up once. Where the kernel does not tell, the error
-// satisfies errors.Is(err, errors.ErrUnsupported).
+// Everything is looked up once. If the kernel does not provide an identifier, the error satisfies
+// errors.Is(err, errors.ErrUnsupported).
 package sysid
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 )
 
-// Namespace is a kind of kernel namespace.
+// Namespace is a kind of kernel namespace, by its name in /proc/self/ns.
 type Namespace string
 
 // The namespaces that descriptors mention.
@@ -37,11 +36,13 @@ var (
 	process = sync.OnceValues(nameProcess)
 )
 
-// BootID names this start of the machine.
+// BootID returns the identifier of the current boot of the machine. The error matches
+// errors.ErrUnsupported if the kernel provides none.
 func BootID() (string, error) { return bootID() }
 
-// NamespaceID names the namespace of that kind which this process is in, as
-// device and inode in lower-case hexadecimal: "4_effffffc".
+// NamespaceID returns the identifier of this process's namespace of the kind ns: its device and
+// inode in lower-case hexadecimal, as in "4_effffffc". The error matches errors.ErrUnsupported if
+// the kernel provides none, or if ns is no constant of this package.
 func NamespaceID(ns Namespace) (string, error) {
 	id, ok := namespaceIDs[ns]
 	if !ok {
@@ -50,8 +51,8 @@ func NamespaceID(ns Namespace) (string, error) {
 	return id()
 }
 
-// Process names this process among all of the network: boot id, pid namespace
-// and pid, joined by underscores.
+// Process returns an identifier of this process that no other process of the network has: boot id,
+// pid namespace and pid, joined by underscores. The error is that of BootID or NamespaceID.
 func Process() (string, error) { return process() }
 
 func lookup(ns Namespace) func() (string, error) {

@@ -55,7 +55,7 @@ func TestNamespaceIDs(t *testing.T) {
 	}
 }
 
-// Another program's view of the same file.
+// Another program sees the same identifier.
 func TestNamespaceIDAgreesWithStat(t *testing.T) {
 	stat, err := exec.LookPath("stat")
 	if err != nil {

@@ -8,21 +8,22 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
-// Queue holds transfers in order, those under way included: one goroutine
-// works on the front and pops a transfer when it is through.
+// Queue holds transfers in order, including those in progress: one goroutine processes the transfer at
+// the front and pops it when it is complete. All methods may be called concurrently, Wait and Pop by
+// that goroutine only.
 type Queue struct {
-	arrived chan struct{} // holds a token after a Push, and End
+	arrived chan struct{} // signals a Push or End
 
 	mu     sync.Mutex
 	fifo   fifo.Queue[Transfer]
 	closed bool
-	ended  bool // nothing will be pushed
+	ended  bool // nothing more will be pushed
 }
 
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{arrived: make(chan struct{}, 1)} }
 
-// Push adds t behind the others. It returns false once the queue is closed.
+// Push appends t and wakes Wait. After Close it returns false: the caller must then complete t.
 func (q *Queue) Push(t Transfer) bool {
 	if !q.add(t) {
 		return false
@@ -47,7 +48,7 @@ func (q *Queue) add(t Transfer) bool {
 	return !q.closed
 }
 
-// End says that there will be no further Push.
+// End announces that nothing more will be pushed: Wait returns io.EOF once the queue is empty.
 func (q *Queue) End() {
 	q.mu.Lock()
 	q.ended = true
@@ -55,8 +56,9 @@ func (q *Queue) End() {
 	q.wake()
 }
 
-// Wait returns the front when there is one, or the cause of ctx's end, or io.EOF
-// where nothing will come.
+// Wait blocks until the queue is not empty and returns a copy of its front, which stays in the queue.
+// It returns the cause of ctx after its end, and io.EOF if the queue is empty after End. Only one
+// goroutine may wait.
 func (q *Queue) Wait(ctx context.Context) (Transfer, error) {
 	for {
 		if err := context.Cause(ctx); err != nil {
@@ -75,7 +77,8 @@ func (q *Queue) Wait(ctx context.Context) (Transfer, error) {
 	}
 }
 
-// Peek returns the transfer i places behind the front.
+// Peek returns a copy of the i-th transfer of the queue, counted from the front at 0. It returns false
+// if there are fewer.
 func (q *Queue) Peek(i int) (Transfer, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,24 +94,25 @@ func (q *Queue) hasEnded() bool {
 	return q.ended && q.fifo.Len() == 0
 }
 
-// Pop takes the front out. It is there because Wait or Peek returned it.
+// Pop removes the front, which Wait or Peek must have returned, and returns it. Done is nil if the
+// transfer was cancelled meanwhile; otherwise the caller must call it.
 func (q *Queue) Pop() Transfer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.fifo.Pop()
 }
 
-// Has reports whether the transfer with that id is waiting or under way.
+// Has reports whether a transfer with that id is queued or in progress.
 func (q *Queue) Has(id uint64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.find(id) != nil
 }
 
-// Take takes over the Done of the transfer with that id and gives up its wait
-// for the stream. The transfer keeps its place in the queue, without Done, for
-// the peer will ask for it.
-func (q *Queue) Take(id uint64) (done func(error), ok bool) {
+// Cancel takes Done from the transfer with that id and returns it; the caller must call it. The
+// transfer stays in the queue without Done, because the peer will use it, and the wait for its stream
+// ends. ok is false if there is no such transfer, or it has been cancelled.
+func (q *Queue) Cancel(id uint64) (done func(error), ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t := q.find(id)
@@ -116,7 +120,7 @@ func (q *Queue) Take(id uint64) (done func(error), ok bool) {
 		return nil, false
 	}
 	done, t.Done = t.Done, nil
-	t.GiveUp()
+	t.CancelWait()
 	return done, true
 }
 
@@ -129,8 +133,8 @@ func (q *Queue) find(id uint64) *Transfer {
 	return nil
 }
 
-// Close refuses further transfers and returns those that are left, which are
-// the caller's to finish.
+// Close prevents further pushes, empties the queue and returns what was in it. The caller must
+// complete these transfers, except those whose Done is nil.
 func (q *Queue) Close() []Transfer {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,8 +1,7 @@
-// Package transfer holds what every channel needs around the moving of bytes:
-// transfers that wait for their stream, queues of them, and the [Life] of one
-// end, which calls each done exactly once and never inside the call that began
-// the transfer, tells the pipe when it breaks, and waits for everything when it
-// is closed.
+// Package transfer has what all channels share: transfers that wait for their stream, queues of them,
+// and the [Lifecycle] of one end of a channel. A Lifecycle calls each done function exactly once and
+// never within the call that began the transfer, reports failures to the pipe, and waits for all
+// goroutines when it is closed.
 package transfer
 
 import (
@@ -11,26 +10,28 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Transfer is one Send or Recv on its way. It belongs to the queue that holds
-// it; whoever takes it out calls Done.
+// Transfer is one Send or Recv. It belongs to the queue that holds it; the goroutine that removes it
+// from the queue must call Done once, unless it is nil.
 type Transfer struct {
-	ID   uint64
-	Buf  device.Buffer
-	Done func(error) // nil once Take has taken it
-	Void int         // bytes to be thrown away, where there is no Buf for them
+	ID        uint64
+	Buf       device.Buffer
+	Done      func(error) // nil after Queue.Cancel
+	Discarded int         // number of bytes to receive and drop, if there is no Buf
 
-	order *order // nil: the memory is valid at once
+	order *order // nil if the memory is valid at once
 }
 
-// order is the wait for the stream on which memory is valid.
+// order is the wait for the work of the stream on which the memory is valid.
 type order struct {
 	ready  device.Event
 	ctx    context.Context
-	giveUp context.CancelFunc
+	cancel context.CancelFunc
 }
 
-// New describes a transfer that may touch buf when the present work of buf's
-// stream has completed. Waiting for that ends with ctx at the latest.
+// New returns a transfer of buf. Its memory is ready after the work that was enqueued on buf's stream
+// before; the wait for it also ends with ctx. New does not block. The caller must call WaitReady or
+// CancelWait, or Ready until it returns true, to release resources. The error is that of the stream;
+// the transfer then has no wait.
 func New(ctx context.Context, id uint64, buf device.Buffer, done func(error)) (Transfer, error) {
 	t := Transfer{ID: id, Buf: buf, Done: done}
 	s := buf.Stream()
@@ -42,11 +43,12 @@ func New(ctx context.Context, id uint64, buf device.Buffer, done func(error)) (T
 		return t, err
 	}
 	t.order = &order{ready: ready}
-	t.order.ctx, t.order.giveUp = context.WithCancel(ctx)
+	t.order.ctx, t.order.cancel = context.WithCancel(ctx)
 	return t, nil
 }
 
-// Ready reports whether the memory may be touched without waiting.
+// Ready reports whether the memory may be accessed at once. It does not block. It returns false also
+// if the work of the stream has failed; WaitReady then returns the error.
 func (t *Transfer) Ready() bool {
 	if t.order == nil {
 		return true
@@ -55,24 +57,24 @@ func (t *Transfer) Ready() bool {
 	if !done || err != nil {
 		return false
 	}
-	t.order.giveUp() // there is nothing to wait for
+	t.order.cancel() // releases the context; nothing waits for it
 	return true
 }
 
-// WaitReady waits until the memory may be touched. The error is that of the
-// device's work, or says that waiting was given up.
+// WaitReady blocks until the memory may be accessed. The error is that of the work on the stream, or
+// that of the context if the wait was cancelled; the memory must not be used then.
 func (t *Transfer) WaitReady() error {
 	if t.order == nil {
 		return nil
 	}
-	defer t.order.giveUp()
+	defer t.order.cancel()
 	return t.order.ready.Synchronize(t.order.ctx)
 }
 
-// GiveUp ends the wait for the stream, if there is one. WaitReady then returns
-// an error unless it was through before.
-func (t *Transfer) GiveUp() {
+// CancelWait ends the wait for the stream, if there is one, and releases its resources. It does not
+// block. A WaitReady that has not returned then returns an error, unless the memory is ready.
+func (t *Transfer) CancelWait() {
 	if t.order != nil {
-		t.order.giveUp()
+		t.order.cancel()
 	}
 }

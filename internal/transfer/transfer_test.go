@@ -13,7 +13,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 )
 
@@ -24,8 +24,8 @@ func newTransfer(id uint64) transfer.Transfer {
 	return t
 }
 
-// A queue does what a plain slice does.
-func TestQueueIsAQueue(t *testing.T) {
+// A Queue behaves as a slice does.
+func TestQueueMatchesSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := transfer.NewQueue()
 		var model []uint64
@@ -82,10 +82,10 @@ func TestQueueWait(t *testing.T) {
 	require.Equal(t, io.ErrUnexpectedEOF, err)
 	q.Push(newTransfer(8))
 	_, err = q.Wait(ctx)
-	require.Equal(t, io.ErrUnexpectedEOF, err, "the end wins over what is queued")
+	require.Equal(t, io.ErrUnexpectedEOF, err, "the end takes precedence over queued transfers")
 }
 
-// Behind the end what was queued before can still be had, and then nothing comes.
+// Transfers queued before End are still returned, then io.EOF.
 func TestQueueEnd(t *testing.T) {
 	q := transfer.NewQueue()
 	q.Push(newTransfer(7))
@@ -114,7 +114,7 @@ func TestQueueEnd(t *testing.T) {
 func TestQueueReusesMemory(t *testing.T) {
 	q := transfer.NewQueue()
 	tr := newTransfer(0)
-	for range 1000 { // never empty, as with a peer that is always behind
+	for range 1000 { // never empty, as with a slow peer
 		q.Push(tr)
 	}
 	require.Zero(t, testing.AllocsPerRun(10_000, func() {
@@ -150,15 +150,15 @@ func TestReady(t *testing.T) {
 	require.NoError(t, s.(*delayed.Stream).Launch(func(...[]byte) error { return io.ErrNoProgress }))
 	failed := begin(t.Context(), s)
 	require.ErrorIs(t, failed.WaitReady(), io.ErrNoProgress)
-	require.False(t, failed.Ready(), "memory that holds nothing is never ready")
+	require.False(t, failed.Ready(), "the memory of failed work is never ready")
 
 	k.Close()
 	_, err = transfer.New(t.Context(), 4, device.Bytes(nil).WithStream(s), nil)
 	require.ErrorIs(t, err, delayed.ErrClosed)
 }
 
-// Taking a transfer leaves its place, ends its wait and happens once.
-func TestTake(t *testing.T) {
+// Cancel keeps the transfer in the queue, ends its wait, and succeeds once.
+func TestQueueCancel(t *testing.T) {
 	k := delayed.New("npu", 1)
 	defer k.Close()
 	s, err := k.NewStream(k.Devices()[0])
@@ -172,31 +172,31 @@ func TestTake(t *testing.T) {
 		require.NoError(t, err)
 		q.Push(tr)
 	}
-	done, ok := q.Take(1)
+	done, ok := q.Cancel(1)
 	require.True(t, ok)
 	done(io.EOF)
 	for _, id := range []uint64{1, 3} {
-		_, ok = q.Take(id)
+		_, ok = q.Cancel(id)
 		require.False(t, ok)
 	}
 	taken, _ := q.Peek(1)
 	require.Nil(t, taken.Done)
 	require.ErrorIs(t, taken.WaitReady(), context.Canceled)
 
-	l, _, _ := newLife(nil)
+	l, _, _ := newLifecycle(nil)
 	require.NoError(t, l.Close(io.ErrShortWrite))
 	l.Drain(q)
 	require.Equal(t, []error{io.EOF, io.ErrShortWrite, io.ErrShortWrite}, got)
 }
 
-// newLife returns a life and what it told.
-func newLife(released error) (l *transfer.Life, broken chan error, releases *int) {
+// newLifecycle returns a Lifecycle, the errors passed to broken, and the number of calls of release.
+func newLifecycle(released error) (l *transfer.Lifecycle, broken chan error, releases *int) {
 	broken, releases = make(chan error, 2), new(int)
-	return transfer.NewLife(func() error { *releases++; return released }, func(err error) { broken <- err }), broken, releases
+	return transfer.NewLifecycle(func() error { *releases++; return released }, func(err error) { broken <- err }), broken, releases
 }
 
 func TestLifeEndsByFailure(t *testing.T) {
-	l, broken, releases := newLife(nil)
+	l, broken, releases := newLifecycle(nil)
 	require.NoError(t, l.Err())
 	require.NoError(t, l.Context().Err())
 	l.Fail(io.EOF)
@@ -211,8 +211,8 @@ func TestLifeEndsByFailure(t *testing.T) {
 }
 
 func TestLifeEndsByClose(t *testing.T) {
-	fault := errors.New("cannot let go")
-	l, broken, releases := newLife(fault)
+	fault := errors.New("cannot release")
+	l, broken, releases := newLifecycle(fault)
 	require.Equal(t, fault, l.Close(io.EOF))
 	require.Equal(t, fault, l.Close(nil))
 	l.Fail(io.ErrShortWrite)
@@ -222,23 +222,22 @@ func TestLifeEndsByClose(t *testing.T) {
 }
 
 func TestLifeWithoutCause(t *testing.T) {
-	l, _, _ := newLife(nil)
+	l, _, _ := newLifecycle(nil)
 	require.NoError(t, l.Close(nil))
 	require.Equal(t, net.ErrClosed, l.Err())
 
-	l, broken, _ := newLife(nil)
+	l, broken, _ := newLifecycle(nil)
 	l.Fail(nil)
 	require.Equal(t, net.ErrClosed, <-broken)
 }
 
-// Close waits for goroutines, for postponed calls of done, and for a call of
-// Broken under way.
+// Close waits for goroutines, for postponed calls of done, and for a running call of Broken.
 func TestCloseWaits(t *testing.T) {
-	for name, begin := range map[string]func(l *transfer.Life, f func()){
-		"Go":    func(l *transfer.Life, f func()) { l.Go(f) },
-		"Later": func(l *transfer.Life, f func()) { l.Later(func(error) { f() }, nil) },
+	for name, begin := range map[string]func(l *transfer.Lifecycle, f func()){
+		"Go":    func(l *transfer.Lifecycle, f func()) { l.Go(f) },
+		"Later": func(l *transfer.Lifecycle, f func()) { l.CompleteAsync(func(error) { f() }, nil) },
 	} {
-		l, _, _ := newLife(nil)
+		l, _, _ := newLifecycle(nil)
 		running, finish := make(chan struct{}), make(chan struct{})
 		ended := false
 		begin(l, func() { close(running); <-finish; ended = true })
@@ -250,7 +249,7 @@ func TestCloseWaits(t *testing.T) {
 
 	told, finish := make(chan struct{}), make(chan struct{})
 	ended := false
-	l := transfer.NewLife(func() error { return nil }, func(error) { close(told); <-finish; ended = true })
+	l := transfer.NewLifecycle(func() error { return nil }, func(error) { close(told); <-finish; ended = true })
 	l.Fail(io.EOF)
 	<-told
 	go close(finish)
@@ -258,12 +257,11 @@ func TestCloseWaits(t *testing.T) {
 	require.True(t, ended, "Broken")
 }
 
-// release runs before Close returns, also when Fail came first and is not
-// through.
+// release returns before Close does, even if a running Fail has called it.
 func TestCloseWaitsForRelease(t *testing.T) {
 	releasing, finish := make(chan struct{}), make(chan struct{})
 	ended := false
-	l := transfer.NewLife(func() error { close(releasing); <-finish; ended = true; return nil }, func(error) {})
+	l := transfer.NewLifecycle(func() error { close(releasing); <-finish; ended = true; return nil }, func(error) {})
 	go l.Fail(io.EOF)
 	<-releasing
 	go close(finish)
@@ -272,7 +270,7 @@ func TestCloseWaitsForRelease(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	l, _, _ := newLife(nil)
+	l, _, _ := newLifecycle(nil)
 	q := transfer.NewQueue()
 	var got []error
 	for i := range uint64(3) {

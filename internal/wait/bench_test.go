@@ -15,12 +15,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// The benchmarks are between processes: the test's own program plays the
-// others, in the roles that this variable names.
+// roleVar is the environment variable with the role of a child process: the benchmarks run between
+// processes.
 const roleVar = "WAIT_ROLE"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// play does "echo SPIN", which prints its address, or "ask SPIN ADDRESS
-// COUNT", which prints the nanoseconds that a question took in the mean.
+// play runs the role "echo SPIN", which prints its address, or "ask SPIN ADDRESS COUNT", which
+// prints the mean nanoseconds of a round trip.
 func play(role []string) error {
 	spin, err := time.ParseDuration(role[1])
 	if err != nil {
@@ -91,7 +91,7 @@ func serveEcho(spin time.Duration) error {
 
 const questionSize = 64
 
-// plain stands for the socket's own Read.
+// plain selects the socket's own Read.
 const plain = -1
 
 func reader(c net.Conn, spin time.Duration) (io.Reader, error) {
@@ -101,7 +101,7 @@ func reader(c net.Conn, spin time.Duration) (io.Reader, error) {
 	return wait.NewReader(c.(*net.TCPConn), spin)
 }
 
-// asker is at the other end of an echo.
+// asker is the other end of an echo.
 type asker struct {
 	net.Conn
 	r io.Reader
@@ -125,7 +125,7 @@ func (a *asker) ask() error {
 	return err
 }
 
-// start starts a process and returns its output.
+// start starts a child process and returns its output.
 func start(b *testing.B, role ...any) *bufio.Reader {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -150,7 +150,7 @@ var modes = []struct {
 	spin time.Duration
 }{{"plain", plain}, {"off", 0}, {"spin", wait.Spin}}
 
-// BenchmarkRoundTrip is a question to another process, and its answer.
+// BenchmarkRoundTrip measures a round trip with another process.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, m := range modes {
 		b.Run(m.name, func(b *testing.B) {
@@ -167,8 +167,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkFourPairs has four pairs of processes ask at once, and reports how
-// long a question takes in the pair that is the slowest.
+// BenchmarkFourPairs measures round trips of four pairs of processes at once, and reports those of
+// the slowest pair.
 func BenchmarkFourPairs(b *testing.B) {
 	const questions = 10_000
 	for _, m := range modes {

@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// notASocket has no descriptor to give.
+// notASocket is a connection without a descriptor.
 type notASocket struct{ *net.TCPConn }
 
 func (notASocket) SyscallConn() (syscall.RawConn, error) { return nil, syscall.EINVAL }

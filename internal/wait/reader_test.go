@@ -11,11 +11,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// pair returns both ends of a TCP connection and a Reader of the first.
+// pair returns both ends of a TCP connection and a Reader of the first one.
 func pair(t testing.TB, spin time.Duration) (*wait.Reader, *net.TCPConn, *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,15 +32,15 @@ func pair(t testing.TB, spin time.Duration) (*wait.Reader, *net.TCPConn, *net.TC
 	return r, near.(*net.TCPConn), far.(*net.TCPConn)
 }
 
-// spins are the settings under which a Reader must do the same; with the
-// longest a call is in its spin whatever happens to it.
+// spins are the settings with which a Reader must behave in the same way. With the longest one a
+// call is in its spin whatever happens to it.
 var spins = map[string]time.Duration{"off": 0, "usual": wait.Spin, "long": 50 * time.Millisecond}
 
-func onEach(t *testing.T, test func(t *testing.T, r *wait.Reader, near, far *net.TCPConn)) {
+func withEachSpin(t *testing.T, test func(t *testing.T, r *wait.Reader, near, far *net.TCPConn)) {
 	for name, spin := range spins {
 		t.Run(name, func(t *testing.T) {
 			r, near, far := pair(t, spin)
-			// Only who was busy spins.
+
 			for range 20 {
 				echo(t, r, far)
 			}
@@ -58,7 +58,7 @@ func echo(t testing.TB, r io.Reader, far io.Writer) {
 }
 
 func begin(r io.Reader) <-chan error {
-	read := patience.Start(func() error {
+	read := testwait.Start(func() error {
 		_, err := r.Read(make([]byte, 1))
 		return err
 	})
@@ -67,8 +67,8 @@ func begin(r io.Reader) <-chan error {
 }
 
 func TestReadsEverything(t *testing.T) {
-	onEach(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
-		written := patience.Start(func() error {
+	withEachSpin(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
+		written := testwait.Start(func() error {
 			for i := range 100_000 {
 				if _, err := far.Write([]byte{byte(i)}); err != nil {
 					return err
@@ -84,7 +84,7 @@ func TestReadsEverything(t *testing.T) {
 				require.Equal(t, byte(i), b)
 			}
 		}
-		require.NoError(t, patience.Finish(t, written))
+		require.NoError(t, testwait.Finish(t, written))
 		_, err = r.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
 	})
@@ -98,19 +98,19 @@ func TestEmptyReadDoesNotWait(t *testing.T) {
 }
 
 func TestCloseWakesTheReader(t *testing.T) {
-	onEach(t, func(t *testing.T, r *wait.Reader, near, _ *net.TCPConn) {
+	withEachSpin(t, func(t *testing.T, r *wait.Reader, near, _ *net.TCPConn) {
 		read := begin(r)
 		require.NoError(t, near.Close())
-		require.ErrorIs(t, patience.Finish(t, read), net.ErrClosed)
+		require.ErrorIs(t, testwait.Finish(t, read), net.ErrClosed)
 	})
 }
 
 func TestDeadlines(t *testing.T) {
-	onEach(t, func(t *testing.T, r *wait.Reader, near, far *net.TCPConn) {
+	withEachSpin(t, func(t *testing.T, r *wait.Reader, near, far *net.TCPConn) {
 		for range 3 {
 			read := begin(r)
 			require.NoError(t, near.SetReadDeadline(time.Unix(1, 0)))
-			require.ErrorIs(t, patience.Finish(t, read), os.ErrDeadlineExceeded)
+			require.ErrorIs(t, testwait.Finish(t, read), os.ErrDeadlineExceeded)
 			require.ErrorIs(t, <-begin(r), os.ErrDeadlineExceeded)
 			require.NoError(t, near.SetReadDeadline(time.Time{}))
 			echo(t, r, far)
@@ -118,7 +118,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// Errors are those of the socket itself, word for word.
+// Errors are exactly those of the socket.
 func TestErrorsOfTheSocket(t *testing.T) {
 	for name, spoil := range map[string]func(near *net.TCPConn) error{
 		"deadline": func(near *net.TCPConn) error { return near.SetReadDeadline(time.Unix(1, 0)) },
@@ -144,7 +144,7 @@ func TestReset(t *testing.T) {
 }
 
 func TestNothingIsAllocated(t *testing.T) {
-	onEach(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
+	withEachSpin(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
 		p := []byte("12345678")
 		require.Zero(t, testing.AllocsPerRun(200, func() {
 			if _, err := far.Write(p); err != nil {

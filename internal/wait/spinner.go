@@ -1,84 +1,89 @@
 package wait
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
-// spinner is the policy for one socket. Its methods are for the goroutine that
-// reads from it.
+// spinner decides when and how long one reader spins. Only the goroutine that reads uses it.
 type spinner struct {
-	bound time.Duration // of a spin; 0 is never
-	apart *apart        // nil where the kernel brings what is waited for
-	seat  *seat
-	shy   shyness
-	now   func() time.Duration
-	yield func()
+	bound        time.Duration // longest spin; 0: never
+	placement    *placement    // nil if the kernel brings the bytes, as for sockets
+	registration *registration
+	backoff      backoff
+	now          func() time.Duration
+	yield        func()
 }
 
-// find looks until it finds something, and reports that, or gives up. Without a
-// spin it does not even look once: yielding to nobody wakes a thread, and whom
-// something was handed over to will run as soon as the reader sleeps.
-func (s *spinner) find(look func() bool) bool {
-	return s.bound > 0 && s.seat.alone() && s.shy.dares() && s.spin(look, false)
+// poll calls ready until it returns true or the spin ends, and reports whether ready returned true.
+// If the reader may not spin, poll does not call ready at all: the yield before that would wake a
+// thread, and a goroutine that the caller has made runnable runs as soon as the caller blocks.
+func (s *spinner) poll(ready func() bool) bool {
+	return s.bound > 0 && s.registration.exclusive() && s.backoff.allow() && s.spin(ready, false)
 }
 
-// findDue is find for who need not be the only one for whom something comes, but the
-// only one who says so.
-func (s *spinner) findDue(look func() bool) bool {
-	if s.bound <= 0 || !s.seat.room.due.CompareAndSwap(false, true) {
+// pollDue is poll for a reader that expects input soon: arrivals for other readers do not keep it
+// from spinning. Only one goroutine of the process spins in pollDue at a time; for others it
+// returns false.
+func (s *spinner) pollDue(ready func() bool) bool {
+	if s.bound <= 0 || !s.registration.arbiter.due.CompareAndSwap(false, true) {
 		return false
 	}
-	defer s.seat.room.due.Store(false)
-	return s.shy.dares() && s.spin(look, true)
+	defer s.registration.arbiter.due.Store(false)
+	return s.backoff.allow() && s.spin(ready, true)
 }
 
-// spin looks until it finds something. It makes way for others unless it is due.
-func (s *spinner) spin(look func() bool, due bool) bool {
-	if s.apart != nil && s.lookOut(look) {
+// spin calls ready until it returns true or the bound has passed, and reports whether ready
+// returned true. Unless due is set, an arrival for another reader ends the spin.
+func (s *spinner) spin(ready func() bool, due bool) bool {
+	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
 	}
 	yields, now := 0, s.now()
-	for end := now + s.bound; due || s.seat.alone(); {
+	for end := now + s.bound; due || s.registration.exclusive(); {
 		s.yield()
 		yields++
 		took := s.now() - now
-		if look() {
-			s.shy.found()
-			if s.apart != nil && s.apart.late(yields, took) {
-				stepAside()
+		if ready() {
+			s.backoff.succeeded()
+			if s.placement != nil && s.placement.late(yields, took) {
+				migrate()
 			}
 			return true
 		}
 		if now = s.now(); now >= end {
-			s.shy.missed()
+			s.backoff.failed()
 			return false
 		}
 	}
 	return false
 }
 
-// lookOut looks without a yield, for as long as that makes sense.
-func (s *spinner) lookOut(look func() bool) bool {
-	for range s.apart.looks() {
-		if look() {
-			s.apart.early()
-			s.shy.found()
+// pollBeforeYield calls ready without yielding, as often as placement permits, and reports whether
+// ready returned true. placement must not be nil.
+func (s *spinner) pollBeforeYield(ready func() bool) bool {
+	for range s.placement.polls() {
+		if ready() {
+			s.placement.early()
+			s.backoff.succeeded()
 			return true
 		}
 	}
 	return false
 }
 
-// longestPause is the most waits that begin without a spin because of those
-// that found nothing before.
-const longestPause = 256
+// maxSkip is the largest number of consecutive waits without a spin.
+const maxSkip = 256
 
-// shyness makes spins rare where they find nothing.
-type shyness struct {
-	pause int // waits without a spin after the last one that found nothing
-	left  int // of them
+// backoff makes spins rare while they find nothing: after each such spin, twice as many waits as
+// before pass without a spin. The zero value permits spins.
+type backoff struct {
+	skip int // waits without a spin after the last spin that found nothing
+	left int // of these, to come
 }
 
-// dares is asked once for each wait.
-func (s *shyness) dares() bool {
+// allow reports whether a wait may spin, and counts the wait. It is called once for each wait.
+func (s *backoff) allow() bool {
 	if s.left > 0 {
 		s.left--
 		return false
@@ -86,9 +91,53 @@ func (s *shyness) dares() bool {
 	return true
 }
 
-func (s *shyness) found() { s.pause = 0 }
+func (s *backoff) succeeded() { s.skip = 0 }
 
-func (s *shyness) missed() {
-	s.pause = min(max(2*s.pause, 1), longestPause)
-	s.left = s.pause
+func (s *backoff) failed() {
+	s.skip = min(max(2*s.skip, 1), maxSkip)
+	s.left = s.skip
+}
+
+// arbiter decides which reader of the process may spin. All Readers and MemoryPollers are
+// registered with it.
+type arbiter struct {
+	registrations atomic.Uint64 // number of registrations so far
+	last          atomic.Uint64 // number of the registration with the last arrival
+	due           atomic.Bool   // a goroutine spins in pollDue
+}
+
+// process is the arbiter of this process. It holds nothing that two users of the package could want
+// to configure differently.
+var process arbiter
+
+// registration identifies one reader to the arbiter and counts its arrivals. Several goroutines may
+// use it.
+type registration struct {
+	arbiter *arbiter
+	number  uint64
+	run     atomic.Int32 // consecutive arrivals for this reader alone, up to exclusiveAfter
+}
+
+// exclusiveAfter is how long that run must be before the reader may spin.
+const exclusiveAfter = 8
+
+func (r *arbiter) register() *registration {
+	return &registration{arbiter: r, number: r.registrations.Add(1)}
+}
+
+// arrived records that input has arrived for this reader. It writes to the arbiter only if that
+// changes something, since other processors read it all the time.
+func (s *registration) arrived() {
+	if s.arbiter.last.Load() != s.number {
+		s.arbiter.last.Store(s.number)
+		s.run.Store(0)
+	} else if s.run.Load() < exclusiveAfter {
+		s.run.Add(1)
+	}
+}
+
+// exclusive reports whether the reader may spin: the last arrivals, at least exclusiveAfter, were
+// all for it.
+func (s *registration) exclusive() bool {
+	return s.run.Load() >= exclusiveAfter && s.arbiter.last.Load() == s.number
 }

@@ -7,180 +7,179 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stage is a spinner in a room of its own, with a clock that goes forward by
-// one microsecond for each look.
-type stage struct {
+// testSpinner is a spinner with an arbiter of its own, and a clock that advances by one microsecond for
+// each poll.
+type testSpinner struct {
 	*spinner
 	time   time.Duration
 	yields int
-	looks  int
+	polls  int
 }
 
-func newStage(bound time.Duration) *stage {
-	s := &stage{}
+func newTestSpinner(bound time.Duration) *testSpinner {
+	s := &testSpinner{}
 	s.spinner = &spinner{
-		bound: bound,
-		seat:  new(room).enter(),
-		now:   func() time.Duration { return s.time },
-		yield: func() { s.yields++ },
+		bound:        bound,
+		registration: new(arbiter).register(),
+		now:          func() time.Duration { return s.time },
+		yield:        func() { s.yields++ },
 	}
 	return s
 }
 
-// settle gives the seat the run that it needs.
-func (s *stage) settle() *stage {
-	for range quiet + 1 {
-		s.seat.came()
+// makeExclusive makes the reader exclusive.
+func (s *testSpinner) makeExclusive() *testSpinner {
+	for range exclusiveAfter + 1 {
+		s.registration.arrived()
 	}
 	return s
 }
 
-// waits plays one wait, in which the n-th look finds something; 0 is none.
-func (s *stage) waits(n int) (found bool, looks int) {
-	s.looks, s.yields = 0, 0
-	found = s.find(func() bool {
-		s.looks++
+// wait performs one wait, in which the n-th poll succeeds; none does if n is 0.
+func (s *testSpinner) wait(n int) (succeeded bool, polls int) {
+	s.polls, s.yields = 0, 0
+	succeeded = s.poll(func() bool {
+		s.polls++
 		s.time += time.Microsecond
-		return s.looks == n
+		return s.polls == n
 	})
-	if found {
-		s.seat.came()
+	if succeeded {
+		s.registration.arrived()
 	}
-	return found, s.looks
+	return succeeded, s.polls
 }
 
-func TestSpinEndsWithWhatItFinds(t *testing.T) {
-	s := newStage(100 * time.Microsecond).settle()
+func TestSpinEndsWhenReady(t *testing.T) {
+	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
 	for range 1000 {
-		found, looks := s.waits(7)
-		require.True(t, found)
-		require.Equal(t, 7, looks)
+		succeeded, polls := s.wait(7)
+		require.True(t, succeeded)
+		require.Equal(t, 7, polls)
 		require.Equal(t, 7, s.yields, "others run before each look")
 	}
 }
 
 func TestSpinIsBounded(t *testing.T) {
 	for _, bound := range []int{1, 10, 100} {
-		s := newStage(time.Duration(bound) * time.Microsecond).settle()
-		found, looks := s.waits(0)
-		require.False(t, found)
-		require.Equal(t, bound, looks)
+		s := newTestSpinner(time.Duration(bound) * time.Microsecond).makeExclusive()
+		succeeded, polls := s.wait(0)
+		require.False(t, succeeded)
+		require.Equal(t, bound, polls)
 	}
 }
 
 func TestSpinningOff(t *testing.T) {
 	for _, bound := range []time.Duration{0, -1} {
-		s := newStage(bound).settle()
-		found, looks := s.waits(1)
-		require.False(t, found)
-		require.Zero(t, looks)
+		s := newTestSpinner(bound).makeExclusive()
+		succeeded, polls := s.wait(1)
+		require.False(t, succeeded)
+		require.Zero(t, polls)
 		require.Zero(t, s.yields)
 	}
 }
 
-// Where nothing is found, looking becomes rare: the price of 10,000 waits in
-// vain is that of few spins.
-func TestSpinsInVainBecomeRare(t *testing.T) {
-	s := newStage(100 * time.Microsecond).settle()
+// If spins find nothing they become rare: 10,000 waits cost a few spins.
+func TestFailedSpinsBecomeRare(t *testing.T) {
+	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
 	spins := 0
 	for range 10_000 {
-		_, looks := s.waits(0)
-		if looks > 0 {
+		_, polls := s.wait(0)
+		if polls > 0 {
 			spins++
 		}
 	}
-	require.LessOrEqual(t, spins, 10+10_000/longestPause)
+	require.LessOrEqual(t, spins, 10+10_000/maxSkip)
 	require.Greater(t, spins, 10, "it goes on trying")
 }
 
-func TestPauses(t *testing.T) {
-	s := newStage(10 * time.Microsecond).settle()
-	for _, pause := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 256} {
-		_, looks := s.waits(0)
-		require.Equal(t, 10, looks)
-		for range pause {
-			found, looks := s.waits(0)
-			require.False(t, found)
-			require.Zero(t, looks)
+func TestBackoff(t *testing.T) {
+	s := newTestSpinner(10 * time.Microsecond).makeExclusive()
+	for _, skip := range []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 256} {
+		_, polls := s.wait(0)
+		require.Equal(t, 10, polls)
+		for range skip {
+			succeeded, polls := s.wait(0)
+			require.False(t, succeeded)
+			require.Zero(t, polls)
 			require.Zero(t, s.yields)
 		}
 	}
-	found, looks := s.waits(5)
-	require.True(t, found)
-	require.Equal(t, 5, looks)
+	succeeded, polls := s.wait(5)
+	require.True(t, succeeded)
+	require.Equal(t, 5, polls)
 
-	s.waits(0)
-	_, looks = s.waits(0)
-	require.Zero(t, looks, "one wait without a spin")
-	_, looks = s.waits(0)
-	require.Equal(t, 10, looks, "the success was not forgotten")
+	s.wait(0)
+	_, polls = s.wait(0)
+	require.Zero(t, polls, "one wait without a spin")
+	_, polls = s.wait(0)
+	require.Equal(t, 10, polls, "the success was not forgotten")
 }
 
-func TestOnlyTheOneThatIsBusySpins(t *testing.T) {
-	one := newStage(10 * time.Microsecond)
-	two := newStage(10 * time.Microsecond)
-	two.seat = one.seat.room.enter()
-	spins := func(s *stage) bool { _, looks := s.waits(0); s.shy = shyness{}; return looks > 0 }
+func TestOnlyExclusiveReaderSpins(t *testing.T) {
+	one := newTestSpinner(10 * time.Microsecond)
+	two := newTestSpinner(10 * time.Microsecond)
+	two.registration = one.registration.arbiter.register()
+	spins := func(s *testSpinner) bool { _, polls := s.wait(0); s.backoff = backoff{}; return polls > 0 }
 
 	require.False(t, spins(one), "nothing came yet")
-	one.settle()
+	one.makeExclusive()
 	require.True(t, spins(one))
 	require.False(t, spins(two))
 
-	two.seat.came()
+	two.registration.arrived()
 	require.False(t, spins(one))
 	require.False(t, spins(two))
-	one.seat.came()
+	one.registration.arrived()
 	require.False(t, spins(one), "two are busy")
 
-	two.settle()
+	two.makeExclusive()
 	require.True(t, spins(two))
 	require.False(t, spins(one))
 }
 
-// A spin ends when something comes for another.
-func TestSpinMakesWay(t *testing.T) {
-	s := newStage(100 * time.Microsecond).settle()
-	other := s.seat.room.enter()
-	looks := 0
-	require.False(t, s.find(func() bool {
-		looks++
-		if looks == 3 {
-			other.came()
+// An arrival for another reader ends a spin.
+func TestArrivalForAnotherEndsSpin(t *testing.T) {
+	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
+	other := s.registration.arbiter.register()
+	polls := 0
+	require.False(t, s.poll(func() bool {
+		polls++
+		if polls == 3 {
+			other.arrived()
 		}
 		return false
 	}))
-	require.Equal(t, 3, looks)
-	require.Zero(t, s.shy.pause, "the spin was not in vain")
+	require.Equal(t, 3, polls)
+	require.Zero(t, s.backoff.skip, "a spin that another arrival ended has not failed")
 }
 
-// What is due is looked for though something came for others; by one at a time, and
-// not for ever.
-func TestSpinForWhatIsDue(t *testing.T) {
-	one, two := newStage(10*time.Microsecond), newStage(10*time.Microsecond)
-	two.seat = one.seat.room.enter()
-	for _, s := range []*stage{one, two} {
-		s.seat.came()
+// A spin for a reply that is due goes on when other readers have arrivals. Only one goroutine at a
+// time does that, and the spin is bounded.
+func TestPollDue(t *testing.T) {
+	one, two := newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond)
+	two.registration = one.registration.arbiter.register()
+	for _, s := range []*testSpinner{one, two} {
+		s.registration.arrived()
 	}
-	looks := 0
-	due := func(s *stage, n int) bool {
-		looks = 0
-		return s.findDue(func() bool {
-			looks++
+	polls := 0
+	due := func(s *testSpinner, n int) bool {
+		polls = 0
+		return s.pollDue(func() bool {
+			polls++
 			s.time += time.Microsecond
-			if looks == 1 && s == one {
-				require.False(t, two.findDue(func() bool { panic("it must not look") }))
+			if polls == 1 && s == one {
+				require.False(t, two.pollDue(func() bool { panic("it must not look") }))
 			}
-			two.seat.came() // does not end the spin
-			return looks == n
+			two.registration.arrived() // does not end the spin
+			return polls == n
 		})
 	}
 	require.True(t, due(one, 5))
-	require.Equal(t, 5, looks)
+	require.Equal(t, 5, polls)
 	require.True(t, due(two, 7))
-	require.Equal(t, 7, looks)
+	require.Equal(t, 7, polls)
 	require.False(t, due(two, 100), "it ends")
-	require.Equal(t, 10, looks)
+	require.Equal(t, 10, polls)
 	require.False(t, due(two, 1), "and becomes rare")
-	require.Zero(t, looks)
+	require.Zero(t, polls)
 }

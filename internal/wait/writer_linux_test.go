@@ -11,7 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// What the socket has no room for is left to the caller, and nothing is lost.
+// TryWrite leaves to the caller what does not fit into the socket, and no bytes are lost.
 func TestTryWrite(t *testing.T) {
 	_, near, far := pair(t, 0)
 	w, err := wait.NewWriter(near)

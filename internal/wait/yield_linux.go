@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// offer gives the processor to another thread that wants it, if there is one. It
-// is raw: the runtime keeps thread and goroutine together.
-func offer() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// yieldThread yields the processor to another thread, of any process. The system call is raw so
+// that the runtime does not give this goroutine's place to another goroutine.
+func yieldThread() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// stepAside moves the thread to another processor, if it may run on one. It is no use
-// to sleep for a moment: where the processors of a small machine were busy lately, the
-// kernel does not look for one that is free but wakes a thread where it was.
-func stepAside() {
+// migrate moves the calling thread to another processor, if the thread may run on one, and
+// otherwise does nothing. Sleeping for a moment would not move it: on a small machine whose
+// processors were busy lately the kernel wakes a thread where it was.
+func migrate() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var allowed unix.CPUSet
@@ -24,13 +24,13 @@ func stepAside() {
 	}
 	elsewhere := allowed
 	elsewhere.Clear(here)
-	_ = unix.SchedSetaffinity(0, &elsewhere) // where that is forbidden it stays
+	_ = unix.SchedSetaffinity(0, &elsewhere) // if that is forbidden the thread stays
 	restore(&allowed)
 }
 
-// restore lets the thread run wherever it was allowed to, for a moment everywhere. So one
-// that nobody had tied is not tied from now on: it gets what its group of processes gets
-// later.
+// restore sets the affinity of the calling thread to allowed. It sets it to all processors first,
+// so that a thread without an affinity of its own gets none: later changes of its cgroup apply to
+// it.
 func restore(allowed *unix.CPUSet) {
 	var all, now unix.CPUSet
 	all.Fill()
@@ -40,7 +40,8 @@ func restore(allowed *unix.CPUSet) {
 	}
 }
 
-// processor is the one that the thread runs on.
+// processor returns the number of the processor on which the calling thread runs. The thread may
+// have moved when it returns.
 func processor() (int, error) {
 	var cpu uint32
 	_, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)

@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowed is where the thread of the test may run.
+// allowed returns the processors on which the thread may run.
 func allowed(t *testing.T) (set unix.CPUSet) {
 	t.Helper()
 	require.NoError(t, unix.SchedGetaffinity(0, &set))
 	return set
 }
 
-// several is allowed for tests that need a choice, and the right to make it.
-func several(t *testing.T) unix.CPUSet {
+// severalProcessors returns allowed, and skips the test if there is only one processor or the affinity cannot
+// be set.
+func severalProcessors(t *testing.T) unix.CPUSet {
 	t.Helper()
 	set := allowed(t)
 	if set.Count() < 2 {
@@ -28,15 +29,15 @@ func several(t *testing.T) unix.CPUSet {
 	return set
 }
 
-// Who steps aside is on another processor then, and may run where it could before.
-func TestStepAside(t *testing.T) {
+// migrate moves the thread to another processor, and restores its affinity.
+func TestMigrate(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	before := several(t)
+	before := severalProcessors(t)
 	moved := 0
 	for range 100 {
 		from, err := processor()
 		require.NoError(t, err)
-		stepAside()
+		migrate()
 		to, err := processor()
 		require.NoError(t, err)
 		if from != to {
@@ -48,9 +49,9 @@ func TestStepAside(t *testing.T) {
 }
 
 // A thread that the application has tied to one processor stays there.
-func TestStepAsideOfATiedThread(t *testing.T) {
+func TestMigrateOfTiedThread(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	all := several(t)
+	all := severalProcessors(t)
 	for cpu := range 64 * len(all) {
 		if !all.IsSet(cpu) {
 			continue
@@ -58,15 +59,15 @@ func TestStepAsideOfATiedThread(t *testing.T) {
 		var one unix.CPUSet
 		one.Set(cpu)
 		require.NoError(t, unix.SchedSetaffinity(0, &one))
-		stepAside()
+		migrate()
 		require.Equal(t, one, allowed(t))
 	}
 }
 
-// A thread that may run on some of the processors may do so again, and on no other.
+// restore allows exactly the given processors.
 func TestRestore(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	tied := several(t)
+	tied := severalProcessors(t)
 	here, err := processor()
 	require.NoError(t, err)
 	tied.Clear(here)

@@ -4,8 +4,8 @@ package wait
 
 import "runtime"
 
-// offer lets another goroutine run, for want of a call for threads.
-func offer() { runtime.Gosched() }
+// yieldThread yields to another goroutine: there is no portable call that yields to threads.
+func yieldThread() { runtime.Gosched() }
 
-// stepAside has no use where threads cannot be told apart.
-func stepAside() {}
+// migrate does nothing: this system has no affinity of threads that could be set.
+func migrate() {}

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Control is a message on the control connection of two ends of ours. On the
-// wire it is one byte for the kind and the fields behind it, numbers with 8
-// bytes, little-endian; both ends send any kind at any time.
+// Control is a message on the control connection, which exists between two ends of this library. It is
+// encoded as one byte for the kind, followed by the fields; numbers have 8 bytes, little-endian. Both
+// ends may send any kind at any time.
 type Control struct {
 	Kind   ControlKind
 	Number uint64 // of WantRead and HaveRead: the message, counted from 0
@@ -19,31 +19,33 @@ type Control struct {
 type ControlKind byte
 
 const (
-	// WantRead asks to be told when a message has been read.
+	// WantRead requests a HaveRead when a message has been read.
 	WantRead ControlKind = 1
-	// HaveRead says that a message and all before it have been read.
+	// HaveRead reports that a message and all earlier ones have been read.
 	HaveRead ControlKind = 2
-	// Goodbye says why its sender closes the pipe. Nothing follows.
+	// Goodbye is the close frame, with the reason for closing. Nothing follows it.
 	Goodbye ControlKind = 3
 )
 
-// MaxReason bounds a Reason in bytes.
+// MaxReason is the maximum size of a Reason in bytes.
 const MaxReason = 1024
 
-// MaxControl bounds an encoded Control in bytes.
+// MaxControl is the maximum size of an encoded Control in bytes.
 const MaxControl = 1 + MaxReason
 
-// Append appends the encoded message to dst. A long Reason is cut.
+// Append appends the encoded message to dst. A Reason longer than MaxReason is truncated; it must be
+// UTF-8.
 func (m Control) Append(dst []byte) []byte {
 	dst = append(dst, byte(m.Kind))
 	if m.Kind == Goodbye {
-		return append(dst, clipText(m.Reason)...)
+		return append(dst, truncate(m.Reason)...)
 	}
 	return binary.LittleEndian.AppendUint64(dst, m.Number)
 }
 
-// clipText cuts s to MaxReason bytes between two characters.
-func clipText(s string) string {
+// truncate returns s, or if it is too long the first MaxReason bytes, less those of a character that
+// is cut.
+func truncate(s string) string {
 	if len(s) <= MaxReason {
 		return s
 	}
@@ -54,8 +56,8 @@ func clipText(s string) string {
 	return s[:n]
 }
 
-// DecodeControl decodes a Control from the whole of p. A kind that this version
-// does not know decodes to a Control of that kind and nothing else.
+// DecodeControl decodes a Control from the whole of p. For an unknown kind it returns a Control with
+// only the kind set, which the caller must ignore. An error means that the peer broke the protocol.
 func DecodeControl(p []byte) (Control, error) {
 	if len(p) == 0 {
 		return Control{}, fmt.Errorf("wire: empty control message")

@@ -14,9 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire/capture"
 )
 
-// conversation is a capture, understood: every frame decoded as what its place
-// in the protocol says it is. Decoding checks that each message encodes to the
-// captured bytes again.
+// conversation is a capture whose frames have been decoded, each as the message that the protocol has
+// at its position. Decoding verifies that each message encodes to the captured bytes again.
 type conversation struct {
 	packet   Packet
 	brochure *Brochure
@@ -24,11 +23,11 @@ type conversation struct {
 	toServer []message // on the descriptor connection
 	toClient []message
 	replies  map[capture.Direction][]DescriptorReply
-	channel  []capture.Connection // the channel's, without the first frame
-	lanes    []capture.Connection // mpt's, in order, without the first frame
+	channel  []capture.Connection // of the channel, without the first frame
+	lanes    []capture.Connection // of mpt, in order, without the first frame
 }
 
-// message is a descriptor and the payloads behind it.
+// message is a descriptor and its payloads.
 type message struct {
 	Descriptor
 	payloads []string
@@ -50,8 +49,7 @@ func loadConversation(t *testing.T, name string) *conversation {
 	return s
 }
 
-// requested gives each connection that the server asked for its meaning, by
-// the id on it.
+// requested assigns the connections that the server requested, by their ids.
 func (s *conversation) requested(t *testing.T, conns []capture.Connection) {
 	ids := slices.Concat(mapValues(s.answer.ChannelRegistrationIDs)...)
 	s.channel = make([]capture.Connection, len(ids))
@@ -73,7 +71,7 @@ func (s *conversation) requested(t *testing.T, conns []capture.Connection) {
 	s.laneConns(t, conns)
 }
 
-// laneConns finds the lanes of mpt, which have listeners of their own.
+// laneConns returns the lanes of mpt, which have their own listeners.
 func (s *conversation) laneConns(t *testing.T, conns []capture.Connection) {
 	for _, conn := range conns {
 		if conn.Listener == 0 {
@@ -185,7 +183,7 @@ func dump(frame []byte) string {
 	return out.String()
 }
 
-// pieces lists what is in a frame, sorted and without offsets.
+// pieces lists the parts of a frame, sorted and without offsets.
 func pieces(frame []byte) []string {
 	lines := strings.Split(dump(frame), "\n")
 	for i, line := range lines {

@@ -7,11 +7,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
 )
 
-// Descriptor announces a message on an established pipe. Its payloads follow
-// on the same connection, one frame each, empty ones too; its tensors travel
-// on the channels chosen for their devices, empty ones not at all.
+// Descriptor announces a message on an open pipe. Its payloads follow on the same connection, one frame
+// each, including empty ones; its tensors are sent on the channels chosen for their devices, except
+// empty ones.
 type Descriptor struct {
-	Metadata []byte // the application's, opaque
+	Metadata []byte // of the application
 	Payloads []PayloadDescriptor
 	Tensors  []TensorDescriptor
 }
@@ -25,8 +25,8 @@ type PayloadDescriptor struct {
 // TensorDescriptor announces a tensor.
 type TensorDescriptor struct {
 	Length       uint64        // in bytes, as the peer claims
-	SourceDevice device.Device // where it is at the sender
-	TargetDevice device.Device // where it goes; zero: the receiver chooses
+	SourceDevice device.Device // the sender's device
+	TargetDevice device.Device // the receiver's device; zero if the receiver chooses it
 	Metadata     []byte
 }
 
@@ -35,7 +35,7 @@ const (
 	minTensor  = minDevice + 6 // b9 04, 00, device, be, bd 00
 )
 
-// Append appends the encoded message to dst.
+// Append appends the encoded message to dst. The devices must pass [Limits.CheckDevice].
 func (m *Descriptor) Append(dst []byte) []byte {
 	dst = nop.AppendBytes(nop.AppendStructHeader(dst, 3), m.Metadata)
 	dst = nop.AppendArrayHeader(dst, len(m.Payloads))
@@ -65,11 +65,10 @@ func (m *TensorDescriptor) append(dst []byte) []byte {
 	return nop.AppendBytes(dst, m.Metadata)
 }
 
-// DecodeDescriptor decodes a Descriptor from the whole of p into into. It
-// reuses the slices of into, so that decoding allocates nothing once they are
-// large enough and the device kinds are "cpu", "cuda" or those of last time.
-// All Metadata alias p. After an error the contents of into mean nothing, yet
-// it can be decoded into again.
+// DecodeDescriptor decodes a Descriptor from the whole of p into into, whose slices it reuses. It
+// allocates nothing once they are large enough and device kinds are "cpu", "cuda" or equal the
+// previous ones. All Metadata alias p. The error is an [*Error]; the contents of into are undefined
+// then, but it can be decoded into again.
 func DecodeDescriptor(p []byte, limits Limits, into *Descriptor) error {
 	r := newReader("Descriptor", p, limits)
 	r.Struct(3)
@@ -106,9 +105,8 @@ func (r *reader) tensor(m *TensorDescriptor) {
 	m.Metadata = r.Bytes()
 }
 
-// resize returns s with length n. Elements that s had keep their values, for
-// the sake of their device kinds; those that it loses are zeroed, so that they
-// hold on to nothing.
+// resize returns s with length n, in the same memory if it is large enough. Retained elements keep
+// their values, so that their device kinds are reused; dropped elements are zeroed.
 func resize[E any](s []E, n int) []E {
 	if n < len(s) {
 		clear(s[n:])
@@ -116,9 +114,9 @@ func resize[E any](s []E, n int) []E {
 	return slices.Grow(s[:0], n)[:n]
 }
 
-// Forget lets go of the metadata, and so of the frame that it was decoded from.
-// What is needed to decode into m again stays.
-func (m *Descriptor) Forget() {
+// DropMetadata sets all metadata to nil, since they refer to the decoded frame, which can then be
+// reused. It keeps what a later decoding into m reuses.
+func (m *Descriptor) DropMetadata() {
 	m.Metadata = nil
 	for i := range m.Payloads {
 		m.Payloads[i].Metadata = nil
@@ -126,4 +124,33 @@ func (m *Descriptor) Forget() {
 	for i := range m.Tensors {
 		m.Tensors[i].Metadata = nil
 	}
+}
+
+// DescriptorReply is the receiver's reply to a [Descriptor] with open target devices: the device of
+// each such tensor, in their order. Each such message has one reply, in the order of the messages.
+type DescriptorReply struct {
+	TargetDevices []device.Device
+}
+
+// Append appends the encoded message to dst. The devices must pass [Limits.CheckDevice].
+func (m *DescriptorReply) Append(dst []byte) []byte {
+	dst = nop.AppendArrayHeader(nop.AppendStructHeader(dst, 1), len(m.TargetDevices))
+	for _, d := range m.TargetDevices {
+		dst = appendDevice(dst, d)
+	}
+	return dst
+}
+
+// DecodeDescriptorReply decodes a DescriptorReply from the whole of p into into, whose slice it
+// reuses. The error is an [*Error]; the contents of into are undefined then, but it can be decoded
+// into again.
+func DecodeDescriptorReply(p []byte, limits Limits, into *DescriptorReply) error {
+	r := newReader("DescriptorReply", p, limits)
+	r.Struct(1)
+	r.at("targetDevices")
+	into.TargetDevices = resize(into.TargetDevices, r.list(minDevice, r.limits.Tensors))
+	for i := range into.TargetDevices {
+		into.TargetDevices[i] = r.device(into.TargetDevices[i])
+	}
+	return r.end()
 }

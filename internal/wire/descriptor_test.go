@@ -8,7 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// ordinary is a message like those of a training step.
+// ordinary is a message as in a training step.
 func ordinary() *Descriptor {
 	return &Descriptor{
 		Metadata: []byte("step 7"),

@@ -106,8 +106,8 @@ func TestCheckDevice(t *testing.T) {
 	require.ErrorIs(t, Limits{Kind: 2}.CheckDevice(device.CPU()), ErrLimit)
 }
 
-// Append has no way to refuse: what CheckDevice would refuse is the caller's
-// mistake.
+// Append cannot return an error: it panics, under the tag invariants, for devices that CheckDevice
+// rejects.
 func TestAppendOfAnImpossibleDevice(t *testing.T) {
 	m := DescriptorReply{[]device.Device{{Kind: "cuda", Index: -1}}}
 	if invariants.Enabled {

@@ -20,17 +20,16 @@ func FuzzDecodeXTHDescriptor(f *testing.F)   { fuzzDecode(f, "XTHDescriptor") }
 func FuzzDecodeMPTHello(f *testing.F)        { fuzzDecode(f, "MPTHello") }
 
 const (
-	// costPerByte bounds what decoding allocates per byte of input. The worst
-	// are maps within maps, each of one entry: they come to 37.
+	// costPerByte bounds the allocation per byte of input. The worst case, maps within maps of one
+	// entry each, is 37.
 	costPerByte = 48
 
-	// costPerMessage is for the message itself, an error, and whatever else
-	// allocates meanwhile in the process.
+	// costPerMessage covers the message itself, an error, and other allocations of the process.
 	costPerMessage = 16 << 10
 )
 
-// fuzzDecode decodes arbitrary bytes: without panic, at a cost in proportion
-// to the input, with a typed error or a message that survives encoding.
+// fuzzDecode decodes arbitrary bytes. Decoding must not panic, must allocate in proportion to the
+// input, and must return a typed error or a message that survives encoding.
 func fuzzDecode(f *testing.F, kind string) {
 	k := kinds[kind]
 	f.Add(k.example.Append(nil))
@@ -54,7 +53,7 @@ func fuzzDecode(f *testing.F, kind string) {
 	})
 }
 
-// costing decodes p and checks what that allocated.
+// costing decodes p and checks how much was allocated.
 func costing(t *testing.T, p []byte, decode func([]byte, Limits) (encodable, error)) (encodable, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -65,8 +64,7 @@ func costing(t *testing.T, p []byte, decode func([]byte, Limits) (encodable, err
 	return m, err
 }
 
-// FuzzReuse decodes two frames into one Descriptor: nothing of the first may
-// shine through the second.
+// FuzzReuse decodes two frames into one Descriptor: the result must not depend on the first.
 func FuzzReuse(f *testing.F) {
 	first := ordinary().Append(nil)
 	for _, frame := range capturedFrames(f) {
@@ -75,7 +73,7 @@ func FuzzReuse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, p, q []byte) {
 		var reused, fresh Descriptor
-		_ = DecodeDescriptor(p, Limits{}, &reused) // whatever p is, q must come out right
+		_ = DecodeDescriptor(p, Limits{}, &reused) // whatever p is, q must be decoded correctly
 		err := DecodeDescriptor(q, Limits{}, &reused)
 		require.Equal(t, DecodeDescriptor(q, Limits{}, &fresh), err)
 		if err == nil {
@@ -87,7 +85,7 @@ func FuzzReuse(f *testing.F) {
 	})
 }
 
-// Frames that make decoding as dear as it can be, large enough to tell.
+// Frames that are as expensive to decode as possible, and large enough to measure.
 func TestDecodingCostsInProportion(t *testing.T) {
 	nested := &Brochure{ChannelDeviceDescriptors: map[string]map[device.Device]string{}}
 	ids := &BrochureAnswer{ChannelRegistrationIDs: map[string][]uint64{}, TransportRegistrationIDs: map[uint64]uint64{}}

@@ -18,12 +18,12 @@ const (
 	mpt3Device = "3:uv:*:uv:*:uv:*"
 )
 
-// setup is what both processes of a capture were given, and what came of it.
+// setup is the configuration of both processes of a capture, and the result.
 type setup struct {
-	offered map[string]string // channel to the client's descriptor of cpu:0
+	offered map[string]string // the client's descriptor of cpu:0 by channel
 	address string
-	channel string   // the one chosen
-	ids     []uint64 // of its connections
+	channel string   // the chosen channel
+	ids     []uint64 // ids of its connections
 }
 
 var setups = map[string]setup{
@@ -70,7 +70,7 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// The server also listened on shm, which both processes reach.
+// The server also listened on shm, which both processes support.
 func TestHandshakeThatChangesTheTransport(t *testing.T) {
 	s := loadConversation(t, "all")
 	require.Equal(t, &Brochure{
@@ -93,7 +93,7 @@ func TestHandshakeThatChangesTheTransport(t *testing.T) {
 	require.Empty(t, s.toClient)
 }
 
-// tensor is one that was announced from cpu:0 with the metadata "tm".
+// tensor is a tensor announced from cpu:0 with the metadata "tm".
 func tensor(length uint64, target device.Device) []TensorDescriptor {
 	return []TensorDescriptor{{Length: length, SourceDevice: device.CPU(), TargetDevice: target, Metadata: []byte("tm")}}
 }
@@ -103,7 +103,7 @@ func described(metadata string, payloads []PayloadDescriptor, tensors []TensorDe
 	return message{Descriptor{[]byte(metadata), payloads, tensors}, texts}
 }
 
-// All captures but one have the same messages.
+// All captures but one contain the same messages.
 func TestMessages(t *testing.T) {
 	anywhere, cpu := device.Device{}, device.CPU()
 	for name := range setups {
@@ -196,8 +196,8 @@ func TestXTHDescriptors(t *testing.T) {
 	requireCompletions(t, s.channel[1])
 }
 
-// requireCompletions checks the second connection of cma and xth: an empty
-// frame against the direction of each tensor.
+// requireCompletions checks the second connection of cma and xth: an empty frame in the opposite
+// direction for each tensor.
 func requireCompletions(t *testing.T, conn capture.Connection) {
 	require.Equal(t, []string{"", ""}, texts(conn.ToClient))
 	require.Equal(t, []string{""}, texts(conn.ToServer))

@@ -13,8 +13,7 @@ import (
 
 type encodable interface{ Append([]byte) []byte }
 
-// kinds are all messages, behind one signature for tests that treat them
-// alike, with the frames of one example each.
+// kinds lists all messages with a common signature, each with example frames.
 var kinds = map[string]struct {
 	decode  func(p []byte, limits Limits) (encodable, error)
 	example encodable
@@ -39,7 +38,7 @@ func decodeAs[M encodable](decode func([]byte, Limits) (M, error)) func([]byte, 
 	}
 }
 
-// message pointers are what Append has as receiver where decoding reuses.
+// reusable is the constraint of pointers to messages whose decoder reuses their memory.
 type reusable[M any] interface {
 	*M
 	encodable
@@ -55,7 +54,7 @@ func decodeInto[M any, P reusable[M]](decode func([]byte, Limits, *M) error) fun
 	}
 }
 
-// capturedFrames are all frames of all captures, once each.
+// capturedFrames returns the distinct frames of all captures.
 func capturedFrames(t testing.TB) (frames [][]byte) {
 	paths, err := filepath.Glob("testdata/*.json")
 	require.NoError(t, err)
@@ -112,11 +111,11 @@ func requireMalformed(t *testing.T, err error, message string) {
 	require.NotErrorIs(t, err, ErrLimit)
 }
 
-// Structures of another number of members are of another protocol.
+// A structure with another number of members belongs to another protocol.
 func TestMemberCountsAreExact(t *testing.T) {
 	for name, k := range kinds {
 		p := k.example.Append(nil)
-		head := 1 // of a structure; variants have one at 3
+		head := 1 // size of a structure's header; a variant has one at 3
 		if p[0] == 0xb8 {
 			head = 3
 		}
@@ -151,8 +150,8 @@ func TestFrameLimit(t *testing.T) {
 	}
 }
 
-// A count is refused if the bytes left cannot hold as many elements of the
-// least size; elements of just that size must still be read.
+// A count is rejected if the remaining bytes cannot contain that many elements of minimum size;
+// elements of just that size must be decoded.
 func TestSmallestElements(t *testing.T) {
 	const n, anyDevice = 100, "b902bd017800"
 	for _, c := range []struct{ kind, head, element, tail string }{

@@ -3,7 +3,7 @@ package wire
 import (
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }

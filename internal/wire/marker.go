@@ -9,23 +9,22 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// MarkerName is the name under which an end of ours says in the handshake what
-// it can do beyond TensorPipe's protocol. It stands among the transports of a
-// Brochure and the channels of a BrochureAnswer, where upstream ignores names
-// that it does not know. An answer carries it only to a client that did.
+// MarkerName is the name under which an end of this library announces what it supports beyond
+// TensorPipe's protocol. It is an entry among the transports of a Brochure and the channels of a
+// BrochureAnswer, where TensorPipe ignores unknown names. Only an answer to a client that sent a marker
+// contains one.
 const MarkerName = "tensorpipe-go"
 
-// ControlConnection is a key of TransportRegistrationIDs that only ends of ours
-// use: the connection for control messages, see [Control].
+// ControlConnection is a key of TransportRegistrationIDs for ends of this library: the connection for
+// control messages, see [Control].
 const ControlConnection uint64 = 1 << 32
 
 // BulkConnection is the key of the bulk connection of the native dialect, which
 // the client opens when it is first needed, if at all.
 const BulkConnection uint64 = 1<<32 | 1
 
-// Versions of a Marker: 0 is TensorPipe's protocol as it is, with a control
-// connection where both ends have FeatureControl; 1 is the native dialect of
-// docs/wire.md.
+// Versions of a Marker: 0 is TensorPipe's protocol, with a control connection if both ends have
+// FeatureControl; 1 is the native dialect of docs/wire.md.
 const (
 	VersionCompatible uint32 = 0
 	VersionNative     uint32 = 1
@@ -35,30 +34,28 @@ const (
 type Features uint64
 
 const (
-	// FeatureControl: the end can have a control connection in the compatible
-	// dialect. The native one always has a stream for that.
+	// FeatureControl: the end supports a control connection in the compatible dialect. The native one
+	// always has a control stream.
 	FeatureControl Features = 1 << iota
 
-	// FeatureCompression: the end understands compressed parts of messages, in
-	// the native dialect.
+	// FeatureCompression: the end supports compressed parts of messages in the native dialect.
 	FeatureCompression
 )
 
-// Marker says which dialects of ours an end speaks, from MinVersion to
-// MaxVersion, and what else it can do. In an answer both are the version that
-// the two ends are going to speak: the server chooses the highest that both have.
+// Marker lists the dialects that an end supports, from MinVersion to MaxVersion, and its features. In
+// an answer both versions are the one that the server has chosen, the highest that both ends support.
 type Marker struct {
 	MinVersion, MaxVersion uint32
 	Features               Features
 }
 
-// String is the form on the wire: "0-0+1", with the features in hexadecimal.
+// String returns the wire form: "0-0+1", with the features in hexadecimal.
 func (m Marker) String() string {
 	return fmt.Sprintf("%d-%d+%x", m.MinVersion, m.MaxVersion, uint64(m.Features))
 }
 
-// ParseMarker reads the form that String prints. Text behind a space is
-// ignored, for the use of later versions.
+// ParseMarker parses the form that String returns. It ignores everything after the first space, where
+// extensions are. The error is that s has another form, or that MinVersion is greater than MaxVersion.
 func ParseMarker(s string) (Marker, error) {
 	s, _, _ = strings.Cut(s, " ")
 	versions, features, ok1 := strings.Cut(s, "+")
@@ -72,36 +69,39 @@ func ParseMarker(s string) (Marker, error) {
 	return Marker{uint32(minVersion), uint32(maxVersion), Features(bits)}, nil
 }
 
-// behindMarker are the words behind a marker.
-func behindMarker(s string) iter.Seq[string] {
-	_, words, _ := strings.Cut(s, " ")
-	return strings.SplitSeq(words, " ")
+// markerExtensions returns the extensions in s, the text of a marker: the words after the first space.
+func markerExtensions(s string) iter.Seq[string] {
+	_, extensions, _ := strings.Cut(s, " ")
+	return strings.SplitSeq(extensions, " ")
 }
 
-// Mark puts m into a Brochure.
+// Mark sets the marker of m, which replaces one with its extensions. The map
+// TransportDomainDescriptors must not be nil.
 func (m *Brochure) Mark(marker Marker) {
 	m.TransportDomainDescriptors[MarkerName] = marker.String()
 }
 
-// Marker takes the marker out of a Brochure. ok is false if there is none, or
-// none that this version understands.
+// Marker returns the marker of m without its extensions. ok is false if m has no marker, or one that
+// this version cannot parse.
 func (m *Brochure) Marker() (marker Marker, ok bool) {
 	marker, err := ParseMarker(m.TransportDomainDescriptors[MarkerName])
 	return marker, err == nil
 }
 
-// Mark puts m into a BrochureAnswer.
+// Mark sets the marker of m, which replaces one with its extensions. The map ChannelDeviceDescriptors
+// must not be nil.
 func (m *BrochureAnswer) Mark(marker Marker) {
 	m.ChannelDeviceDescriptors[MarkerName] = map[device.Device]string{device.CPU(): marker.String()}
 }
 
-// Marker takes the marker out of a BrochureAnswer, as that of Brochure does.
+// Marker returns the marker of m without its extensions. ok is false if m has no marker, or one that
+// this version cannot parse.
 func (m *BrochureAnswer) Marker() (marker Marker, ok bool) {
 	marker, err := ParseMarker(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 	return marker, err == nil
 }
 
-// words are those behind the marker.
-func (m *BrochureAnswer) words() iter.Seq[string] {
-	return behindMarker(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
+// extensions returns the extensions that follow the marker in m.
+func (m *BrochureAnswer) extensions() iter.Seq[string] {
+	return markerExtensions(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 }

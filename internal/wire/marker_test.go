@@ -10,8 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// The form of a marker is on the wire between versions: these lines may be
-// added to, not changed.
+// The encoding of a marker is fixed, because it is used between versions: cases may be added, not
+// changed.
 func TestMarker(t *testing.T) {
 	for text, m := range map[string]Marker{
 		"0-0+1":                {0, 0, FeatureControl},
@@ -33,7 +33,7 @@ func TestMarker(t *testing.T) {
 	}
 }
 
-func TestMarkersTravelInTheHandshake(t *testing.T) {
+func TestMarkersInHandshake(t *testing.T) {
 	marker := Marker{0, 2, 5}
 	b := Brochure{TransportDomainDescriptors: map[string]string{"uv": "uv:*"}}
 	_, ok := b.Marker()

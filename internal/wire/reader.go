@@ -1,13 +1,20 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
 )
 
-// reader decodes one message. Like the Decoder in it, it keeps its first
-// failure, together with the member that was being read.
+// reader decodes one message. Like the embedded Decoder it keeps its first error, and in field the
+// member that was being read at that time.
 type reader struct {
 	nop.Decoder
 	limits  Limits
@@ -21,14 +28,15 @@ func newReader(message string, p []byte, limits Limits) reader {
 	return r
 }
 
-// at says which member is read next.
+// at records that the member field is read next, for errors. After an error it does nothing.
 func (r *reader) at(field string) {
 	if r.Err() == nil {
 		r.field = field
 	}
 }
 
-// within checks a size against a limit.
+// within reports whether n is at most limit. If not it fails r with an error that matches ErrLimit;
+// unit is what n counts.
 func (r *reader) within(n, limit int64, unit string) bool {
 	if n <= limit {
 		return true
@@ -37,8 +45,8 @@ func (r *reader) within(n, limit int64, unit string) bool {
 	return false
 }
 
-// list reads the head of an array of at most limit elements, each of at least
-// minSize bytes.
+// list reads the header of an array and returns the number of its elements. It fails r, and returns 0,
+// if these are more than limit, or more than the remaining bytes can contain with minSize bytes each.
 func (r *reader) list(minSize, limit int) int {
 	n := r.Array(minSize)
 	if !r.within(int64(n), int64(limit), "elements") {
@@ -47,7 +55,8 @@ func (r *reader) list(minSize, limit int) int {
 	return n
 }
 
-// text reads a name, an address or the text of a descriptor.
+// text reads a name, an address or the text of a descriptor, at most Limits.Text bytes. It returns ""
+// after an error.
 func (r *reader) text() string {
 	p := r.Bytes()
 	if !r.within(int64(len(p)), int64(r.limits.Text), "bytes") {
@@ -56,7 +65,8 @@ func (r *reader) text() string {
 	return string(p)
 }
 
-// end returns the failure of the message, if any.
+// end finishes the message, after which no bytes may remain, and returns its first error as an
+// [*Error], or nil.
 func (r *reader) end() error {
 	r.at("")
 	if err := r.Finish(); err != nil {
@@ -65,11 +75,112 @@ func (r *reader) end() error {
 	return nil
 }
 
-// result returns m if the message was decoded without failure.
+// result finishes the message of r and returns m, or the zero value and the first error of r as an
+// [*Error].
 func result[M any](r *reader, m M) (M, error) {
 	if err := r.end(); err != nil {
 		var none M
 		return none, err
 	}
 	return m, nil
+}
+
+// appendMap appends a map with its entries sorted by key, so that equal messages have equal encodings.
+// compare orders the keys; appendKey and appendValue append one key and one value.
+func appendMap[K comparable, V any](dst []byte, m map[K]V, compare func(a, b K) int,
+	appendKey func([]byte, K) []byte, appendValue func([]byte, V) []byte) []byte {
+	dst = nop.AppendMapHeader(dst, len(m))
+	for _, k := range slices.SortedFunc(maps.Keys(m), compare) {
+		dst = appendValue(appendKey(dst, k), m[k])
+	}
+	return dst
+}
+
+// readMap reads a map with key and value, whose entries take at least minSize bytes each. Of several
+// entries with equal keys it keeps the first. It returns nil if the map is empty, or after an error.
+// The map grows with the entries that are present, whatever their announced number.
+func readMap[K comparable, V any](r *reader, minSize int, key func(*reader) K, value func(*reader) V) map[K]V {
+	n := r.Map(minSize)
+	if n == 0 || !r.within(int64(n), int64(r.limits.Entries), "entries") {
+		return nil
+	}
+	m := map[K]V{}
+	for range n {
+		k, v := key(r), value(r)
+		if r.Err() != nil {
+			return nil
+		}
+		if _, duplicate := m[k]; !duplicate {
+			m[k] = v
+		}
+	}
+	return m
+}
+
+const (
+	minDevice = 6 // minimum size of a device: b9 02, bd 01 x, 00
+
+	kindCUDA = "cuda" // a kind that needs no allocation, like that of the CPU
+)
+
+// CheckDevice returns an error if d cannot be sent: it needs a kind within the limits, and an index
+// from 0 to 1<<31-1. The error matches ErrLimit if the kind is too long. Append does not check
+// devices.
+func (l Limits) CheckDevice(d device.Device) error {
+	l = l.WithDefaults()
+	switch {
+	case d.Kind == "":
+		return fmt.Errorf("wire: device %d has no kind", d.Index)
+	case len(d.Kind) > l.Kind:
+		return fmt.Errorf("wire: device kind of %d bytes: %w of %d", len(d.Kind), ErrLimit, l.Kind)
+	case d.Index < 0 || d.Index > math.MaxInt32:
+		return fmt.Errorf("wire: device %s: the index must be within 0..%d", d, math.MaxInt32)
+	}
+	return nil
+}
+
+func appendDevice(dst []byte, d device.Device) []byte {
+	invariants.Check(d.Kind != "" && d.Index >= 0 && d.Index <= math.MaxInt32,
+		"wire: device that cannot be sent")
+	dst = nop.AppendString(nop.AppendStructHeader(dst, 2), d.Kind)
+	return nop.AppendInt(dst, int64(d.Index))
+}
+
+// device reads a device and returns it. It fails r if the kind is empty or too long, or the index is
+// negative. It does not allocate the kind if this is "cpu", "cuda" or that of last.
+func (r *reader) device(last device.Device) device.Device {
+	r.Struct(2)
+	kind := r.kind(last.Kind)
+	index := r.Int32()
+	if index < 0 {
+		r.Failf("device index %d is negative", index)
+	}
+	return device.Device{Kind: kind, Index: int(index)}
+}
+
+func (r *reader) kind(last string) string {
+	p := r.Bytes()
+	if len(p) == 0 {
+		r.Failf("device kind is empty")
+		return ""
+	}
+	if !r.within(int64(len(p)), int64(r.limits.Kind), "bytes") {
+		return ""
+	}
+	switch string(p) {
+	case last:
+		return last
+	case device.KindCPU:
+		return device.KindCPU
+	case kindCUDA:
+		return kindCUDA
+	}
+	return string(p)
+}
+
+// newDevice reads a device, without an earlier one whose kind could be reused.
+func (r *reader) newDevice() device.Device { return r.device(device.Device{}) }
+
+func compareDevices(a, b device.Device) int {
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Index, b.Index))
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// badAnswers are answers that no honest listener gives, well-formed though
-// they are.
+// badAnswers are well-formed answers that no honest listener sends.
 var badAnswers = map[string]func(a *wire.BrochureAnswer){
 	"a transport that was not offered": func(a *wire.BrochureAnswer) { a.Transport = "shm" },
 	"a transport without name":         func(a *wire.BrochureAnswer) { a.Transport = "" },
@@ -26,54 +25,54 @@ var badAnswers = map[string]func(a *wire.BrochureAnswer){
 	"a channel that was not offered": func(a *wire.BrochureAnswer) {
 		a.ChannelForDevicePair[wire.DevicePair{Server: device.CPU(), Client: device.CPU()}] = "warp"
 	},
-	"a device that the victim has not": func(a *wire.BrochureAnswer) {
+	"a device that the victim does not have": func(a *wire.BrochureAnswer) {
 		a.ChannelForDevicePair[wire.DevicePair{Server: device.CPU(), Client: device.Device{Kind: "cuda"}}] = basic.Name
 	},
-	"a device of its own unheard of": func(a *wire.BrochureAnswer) {
+	"an unknown device of the listener": func(a *wire.BrochureAnswer) {
 		a.ChannelForDevicePair[wire.DevicePair{Server: device.Device{Kind: "cuda"}, Client: device.CPU()}] = basic.Name
 	},
 	"channel texts that differ": func(a *wire.BrochureAnswer) {
 		a.ChannelDeviceDescriptors[basic.Name] = map[device.Device]string{device.CPU(): "other"}
 	},
-	"no channel texts":           func(a *wire.BrochureAnswer) { a.ChannelDeviceDescriptors = nil },
-	"no ids for the channel":     func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs = nil },
-	"too few ids":                func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = []uint64{} },
-	"an id too many":             func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = []uint64{1, 2} },
-	"thousands of ids too many":  func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = make([]uint64, 4000) },
-	"more ids than anyone needs": func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = make([]uint64, 30000) },
-	"an endless address":         func(a *wire.BrochureAnswer) { a.Address = strings.Repeat("1", 200_000) },
-	"an endless transport name":  func(a *wire.BrochureAnswer) { a.Transport = strings.Repeat("u", 200_000) },
+	"no channel texts":          func(a *wire.BrochureAnswer) { a.ChannelDeviceDescriptors = nil },
+	"no ids for the channel":    func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs = nil },
+	"too few ids":               func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = []uint64{} },
+	"an id too many":            func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = []uint64{1, 2} },
+	"thousands of ids too many": func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = make([]uint64, 4000) },
+	"more ids than the limit":   func(a *wire.BrochureAnswer) { a.ChannelRegistrationIDs[basic.Name] = make([]uint64, 30000) },
+	"an endless address":        func(a *wire.BrochureAnswer) { a.Address = strings.Repeat("1", 200_000) },
+	"an endless transport name": func(a *wire.BrochureAnswer) { a.Transport = strings.Repeat("u", 200_000) },
 }
 
 func TestBadAnswers(t *testing.T) {
 	v := newVictim(t)
-	for name, spoil := range badAnswers {
+	for name, change := range badAnswers {
 		t.Run(name, func(t *testing.T) {
-			l := newTrap(t)
-			d := answered(v, l, spoil)
+			l := newRogueListener(t)
+			d := dialWithAnswer(v, l, change)
 			requireDialFailed(t, l, d, pipe.ErrProtocol)
-			require.Less(t, len(d.err.Error()), 1000, "a peer's text must not flood errors")
-			v.unharmed(t)
+			require.Less(t, len(d.err.Error()), 1000, "a peer's text in errors must be truncated")
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// answered dials the trap, which gives a spoilt answer, and returns when the
-// dial does.
-func answered(v *victim, l *trap, spoil func(a *wire.BrochureAnswer)) dialled {
-	result := l.lure(v)
-	first := l.prey()
+// dialWithAnswer makes the victim dial a listener that sends a changed answer, and returns the
+// result.
+func dialWithAnswer(v *victim, l *rogueListener, change func(a *wire.BrochureAnswer)) dialResult {
+	result := l.dialFrom(v)
+	first := l.acceptOffer()
 	a := goodAnswer(l.Addr().String())
-	spoil(a)
+	change(a)
 	first.frame(a.Append(nil))
 	return <-result
 }
 
-// The answer sends the victim somewhere else.
+// The answer names an address to which further connections cannot be opened.
 func TestAnswerWithBadAddress(t *testing.T) {
-	taken := overTCP.dial(t, newTrap(t).Addr().String()) // nobody else has its port, and nobody listens there
+	taken := overTCP.dial(t, newRogueListener(t).Addr().String()) // its port is in use, but not for listening
 	addresses := map[string]func(error) bool{
 		taken.local():               func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
 		"":                          isAddrError,
@@ -90,15 +89,15 @@ func TestAnswerWithBadAddress(t *testing.T) {
 	v := newVictim(t)
 	for addr, want := range addresses {
 		t.Run(addr, func(t *testing.T) {
-			l := newTrap(t)
-			d := answered(v, l, func(a *wire.BrochureAnswer) { a.Address = addr })
+			l := newRogueListener(t)
+			d := dialWithAnswer(v, l, func(a *wire.BrochureAnswer) { a.Address = addr })
 			requireDialFailed(t, l, d)
 			require.True(t, want(d.err), "%v", d.err)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
 func isAddrError(err error) bool {
@@ -111,67 +110,67 @@ func isDialError(err error) bool {
 	return ok
 }
 
-// Things in an answer that upstream ignores, and so do we.
+// TensorPipe ignores unknown entries of an answer, and so does this implementation.
 func TestAnswerWithMoreThanNeeded(t *testing.T) {
 	v := newVictim(t)
-	l := newTrap(t)
-	result := l.lure(v)
-	a := &attack{desc: l.prey()}
+	l := newRogueListener(t)
+	result := l.dialFrom(v)
+	a := &attack{desc: l.acceptOffer()}
 	answer := goodAnswer(l.Addr().String())
 	answer.TransportRegistrationIDs[99] = 99
 	answer.ChannelRegistrationIDs["warp"] = []uint64{7, 8, 9}
 	answer.ChannelDeviceDescriptors["warp"] = map[device.Device]string{{Kind: "npu"}: "?"}
 	answer.ChannelRegistrationIDs[basic.Name] = []uint64{replyID} // the same id twice
 	a.desc.frame(answer.Append(nil))
-	a.reply, a.basic = l.take(), l.take()
+	a.reply, a.basic = l.acceptRaw(), l.acceptRaw()
 	require.Equal(t, request(replyID), a.reply.read())
 	require.Equal(t, request(replyID), a.basic.read())
 	d := <-result
 	require.NoError(t, d.err)
 	a.pipe = d.pipe
 	exchangePayload(t, a)
-	a.finish(t)
-	v.quiet(t)
+	a.closeOrderly(t)
+	v.requireIdle(t)
 }
 
-// The listener hangs up instead of going on, at each step of the handshake.
-func TestListenerHangsUp(t *testing.T) {
+// The listener ends the connection at each step of the handshake.
+func TestListenerClosesDuringHandshake(t *testing.T) {
 	v := newVictim(t)
-	steps := map[string]func(l *trap) *raw{
-		"before the greeting": func(l *trap) *raw { return l.take() },
-		"before the answer":   func(l *trap) *raw { return l.prey() },
-		"within the answer's length": func(l *trap) *raw {
-			first := l.prey()
+	steps := map[string]func(l *rogueListener) *raw{
+		"before the greeting": func(l *rogueListener) *raw { return l.acceptRaw() },
+		"before the answer":   func(l *rogueListener) *raw { return l.acceptOffer() },
+		"within the answer's length": func(l *rogueListener) *raw {
+			first := l.acceptOffer()
 			first.send([]byte{100, 0, 0})
 			return first
 		},
-		"within the answer": func(l *trap) *raw {
-			first := l.prey()
+		"within the answer": func(l *rogueListener) *raw {
+			first := l.acceptOffer()
 			first.header(100)
 			first.send([]byte{0xb9, 7})
 			return first
 		},
 	}
 	for name, step := range steps {
-		for how, leave := range departures {
-			t.Run(name+", "+how, func(t *testing.T) {
-				l := newTrap(t)
-				result := l.lure(v)
-				leave(step(l))
+		for ending, endConn := range connEndings {
+			t.Run(name+", "+ending, func(t *testing.T) {
+				l := newRogueListener(t)
+				result := l.dialFrom(v)
+				endConn(step(l))
 				d := <-result
 				requireError(t, d.err, "")
 				require.True(t, errors.Is(d.err, pipe.ErrPeerClosed) || errors.Is(d.err, pipe.ErrPeerLost) ||
 					isDialError(d.err), "%v", d.err) // the reset may come before connecting is over
-				v.unharmed(t)
+				v.requireHealthy(t)
 			})
 		}
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// departures are ways to go.
-var departures = map[string]func(*raw){
+// connEndings are the ways to end a connection.
+var connEndings = map[string]func(*raw){
 	"closing":      func(r *raw) { r.Close() },
 	"resetting":    func(r *raw) { r.reset() },
 	"half-closing": func(r *raw) { _ = r.CloseWrite() },

@@ -13,7 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// The words of an honest handshake, for attackers to bend.
+// The following functions return the messages of an honest handshake, which tests modify.
 
 func hello() []byte { return wire.SpontaneousConnection{ContextName: "attacker"}.Append(nil) }
 
@@ -26,14 +26,14 @@ func goodBrochure() *wire.Brochure {
 	}
 }
 
-// Ids that the attacker hands out as a listener.
+// Registration ids in the attacker's answer as a listener.
 const (
 	replyID   = 10
 	basicID   = 11
 	controlID = 12
 )
 
-// marker makes the victim take the attacker for an end of ours.
+// marker announces the extensions of this implementation in the compatible dialect.
 var marker = wire.Marker{Features: wire.FeatureControl}
 
 func goodAnswer(addr string) *wire.BrochureAnswer {
@@ -48,8 +48,8 @@ func goodAnswer(addr string) *wire.BrochureAnswer {
 	}
 }
 
-// attack is an open pipe between the victim and an attacker with bare
-// connections.
+// attack is an open pipe between the victim and an attacker with raw connections, in the compatible
+// dialect.
 type attack struct {
 	pipe        *pipe.Pipe // the victim's end
 	desc, reply *raw
@@ -57,7 +57,7 @@ type attack struct {
 	control     *raw // nil unless the attacker carries the marker
 }
 
-// conn finds a connection by its name in errors.
+// conn returns a connection by its name in errors.
 func (a *attack) conn(name string) *raw {
 	return map[string]*raw{"descriptor": a.desc, "reply": a.reply, "channel basic": a.basic, "control": a.control}[name]
 }
@@ -65,18 +65,18 @@ func (a *attack) conn(name string) *raw {
 // roles are the two ways to open an attack.
 var roles = map[string]func(t testing.TB, v *victim) *attack{
 	"attacker dials":   dialVictim,
-	"attacker listens": lureVictim,
+	"attacker listens": acceptVictim,
 }
 
-// inBothRoles runs f on victims that were dialled and on victims that dial.
-// One victim serves all calls of f in a role, its healthy pipe open all along.
+// inBothRoles runs f for attackers that dial and for attackers that listen. One victim serves all
+// calls of f in a role, with its healthy pipe open.
 func inBothRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
-	asWhom(t, overTCP, roles, f, adjust...)
+	inRoles(t, overTCP, roles, f, adjust...)
 }
 
-// asOneOfOurs is inBothRoles with attackers that carry the marker.
-func asOneOfOurs(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
-	asWhom(t, overTCP, markedRoles, f, adjust...)
+// inBothMarkedRoles is inBothRoles with attackers that send the marker.
+func inBothMarkedRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
+	inRoles(t, overTCP, markedRoles, f, adjust...)
 }
 
 var markedRoles = map[string]func(t testing.TB, v *victim) *attack{
@@ -86,67 +86,66 @@ var markedRoles = map[string]func(t testing.TB, v *victim) *attack{
 		return dialVictimWith(t, v, b)
 	},
 	"attacker listens": func(t testing.TB, v *victim) *attack {
-		return lureVictimWith(t, v, func(a *wire.BrochureAnswer) {
+		return acceptVictimWith(t, v, func(a *wire.BrochureAnswer) {
 			a.Mark(marker)
 			a.TransportRegistrationIDs[wire.ControlConnection] = controlID
 		})
 	},
 }
 
-// asWhom runs f for each way to open an attack A, at the same time. It comes last
-// in a test.
-func asWhom[A any](t *testing.T, over carrier, roles map[string]func(t testing.TB, v *victim) A,
+// inRoles runs f in parallel for each way to open an attack A. A test must call it last.
+func inRoles[A any](t *testing.T, over network, roles map[string]func(t testing.TB, v *victim) A,
 	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	for name, open := range roles {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inRole(t, over, open, f, adjust...)
+			runInRole(t, over, open, f, adjust...)
 		})
 	}
 }
 
-// byTurns is asWhom for what measures this process: nothing else runs meanwhile.
-func byTurns[A any](t *testing.T, over carrier, roles map[string]func(t testing.TB, v *victim) A,
+// inRolesSerially is inRoles for tests that measure this process: nothing runs in parallel.
+func inRolesSerially[A any](t *testing.T, over network, roles map[string]func(t testing.TB, v *victim) A,
 	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	for name, open := range roles {
-		t.Run(name, func(t *testing.T) { inRole(t, over, open, f, adjust...) })
+		t.Run(name, func(t *testing.T) { runInRole(t, over, open, f, adjust...) })
 	}
 }
 
-func inRole[A any](t *testing.T, over carrier, open func(t testing.TB, v *victim) A,
+func runInRole[A any](t *testing.T, over network, open func(t testing.TB, v *victim) A,
 	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	v := over.newVictim(t, adjust...)
 	f(t, v, func(t testing.TB) A { return open(t, v) })
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// visit opens one connection to the victim's listener.
-func (v *victim) visit(t testing.TB) *raw {
+// dialRaw opens one connection to the victim's listener.
+func (v *victim) dialRaw(t testing.TB) *raw {
 	t.Helper()
 	return v.over.dial(t, strings.TrimPrefix(v.url(), "uv://"))
 }
 
-// visitWith opens a connection and sends these frames.
-func (v *victim) visitWith(t testing.TB, frames ...[]byte) *raw {
+// dialRawWith opens a connection and sends these frames.
+func (v *victim) dialRawWith(t testing.TB, frames ...[]byte) *raw {
 	t.Helper()
-	r := v.visit(t)
+	r := v.dialRaw(t)
 	for _, f := range frames {
 		r.frame(f)
 	}
 	return r
 }
 
-// introduce goes as far as the victim's answer.
-func (v *victim) introduce(t testing.TB, brochure *wire.Brochure) (*raw, *wire.BrochureAnswer) {
+// sendOffer sends an offer on a new connection and returns the victim's answer.
+func (v *victim) sendOffer(t testing.TB, brochure *wire.Brochure) (*raw, *wire.BrochureAnswer) {
 	t.Helper()
-	first := v.visitWith(t, hello(), brochure.Append(nil))
+	first := v.dialRawWith(t, hello(), brochure.Append(nil))
 	answer, err := wire.DecodeBrochureAnswer(first.read(), wire.Limits{})
 	require.NoError(t, err)
 	return first, answer
 }
 
-// dialVictim opens a pipe as a client.
+// dialVictim opens an attack as a client.
 func dialVictim(t testing.TB, v *victim) *attack { return dialVictimWith(t, v, goodBrochure()) }
 
 func dialVictimWith(t testing.TB, v *victim, brochure *wire.Brochure) *attack {
@@ -163,50 +162,50 @@ func dialVictimWith(t testing.TB, v *victim, brochure *wire.Brochure) *attack {
 func (a *attack) connect(t testing.TB, v *victim, brochure *wire.Brochure) {
 	t.Helper()
 	var answer *wire.BrochureAnswer
-	a.desc, answer = v.introduce(t, brochure)
+	a.desc, answer = v.sendOffer(t, brochure)
 	a.connectFurther(t, v, answer)
 }
 
-// connectFurther opens the connections that an answer asks for.
+// connectFurther opens the connections that an answer requires.
 func (a *attack) connectFurther(t testing.TB, v *victim, answer *wire.BrochureAnswer) {
 	t.Helper()
-	a.reply = v.visitWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))
+	a.reply = v.dialRawWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))
 	for _, id := range answer.ChannelRegistrationIDs[basic.Name] {
-		a.basic = v.visitWith(t, request(id))
+		a.basic = v.dialRawWith(t, request(id))
 	}
 	if id, ok := answer.TransportRegistrationIDs[wire.ControlConnection]; ok {
-		a.control = v.visitWith(t, request(id))
+		a.control = v.dialRawWith(t, request(id))
 	}
 }
 
-// trap is a listener that plays the part of a pipe's.
-type trap struct {
+// rogueListener is an attacker's listener.
+type rogueListener struct {
 	*net.TCPListener
 	t    testing.TB
-	over carrier // that of whom it lures
+	over network // that of the victim
 }
 
-func newTrap(t testing.TB) *trap {
+func newRogueListener(t testing.TB) *rogueListener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
-	return &trap{TCPListener: l.(*net.TCPListener), t: t}
+	return &rogueListener{TCPListener: l.(*net.TCPListener), t: t}
 }
 
-func (l *trap) url() string { return "uv://" + l.Addr().String() }
+func (l *rogueListener) url() string { return "uv://" + l.Addr().String() }
 
-func (l *trap) take() *raw {
+func (l *rogueListener) acceptRaw() *raw {
 	l.t.Helper()
 	c, err := l.Accept()
 	require.NoError(l.t, err)
 	return l.over.receive(l.t, c)
 }
 
-// prey takes a connection with the victim's greeting, ready for an answer.
-func (l *trap) prey() *raw {
+// acceptOffer accepts a connection and reads the victim's offer.
+func (l *rogueListener) acceptOffer() *raw {
 	l.t.Helper()
-	first := l.take()
+	first := l.acceptRaw()
 	packet, err := wire.DecodePacket(first.read(), wire.Limits{})
 	require.NoError(l.t, err)
 	require.Equal(l.t, wire.SpontaneousConnection{ContextName: "victim"}, packet)
@@ -215,40 +214,40 @@ func (l *trap) prey() *raw {
 	return first
 }
 
-// dialled is what became of a Dial.
-type dialled struct {
+// dialResult is the result of Dial.
+type dialResult struct {
 	pipe *pipe.Pipe
 	err  error
 }
 
-// lure makes the victim dial the trap.
-func (l *trap) lure(v *victim) <-chan dialled {
+// dialFrom makes the victim dial the listener.
+func (l *rogueListener) dialFrom(v *victim) <-chan dialResult {
 	l.over = v.over
-	out := make(chan dialled, 1)
+	out := make(chan dialResult, 1)
 	go func() {
 		p, err := v.Dial(l.t.Context(), l.url())
-		out <- dialled{p, err}
+		out <- dialResult{p, err}
 	}()
 	return out
 }
 
-// lureVictim opens a pipe as a listener.
-func lureVictim(t testing.TB, v *victim) *attack {
-	return lureVictimWith(t, v, func(*wire.BrochureAnswer) {})
+// acceptVictim opens an attack as a listener.
+func acceptVictim(t testing.TB, v *victim) *attack {
+	return acceptVictimWith(t, v, func(*wire.BrochureAnswer) {})
 }
 
-// lureVictimWith changes the answer, which may ask for a control connection.
-func lureVictimWith(t testing.TB, v *victim, change func(*wire.BrochureAnswer)) *attack {
+// acceptVictimWith is acceptVictim with a changed answer, which may require a control connection.
+func acceptVictimWith(t testing.TB, v *victim, change func(*wire.BrochureAnswer)) *attack {
 	t.Helper()
-	l := newTrap(t)
-	result := l.lure(v)
-	a := &attack{desc: l.prey()}
+	l := newRogueListener(t)
+	result := l.dialFrom(v)
+	a := &attack{desc: l.acceptOffer()}
 	answer := goodAnswer(l.Addr().String())
 	change(answer)
 	a.desc.frame(answer.Append(nil))
 	byID := map[uint64]**raw{replyID: &a.reply, basicID: &a.basic, controlID: &a.control}
 	for range len(answer.TransportRegistrationIDs) + len(answer.ChannelRegistrationIDs) {
-		c := l.take()
+		c := l.acceptRaw()
 		packet, err := wire.DecodePacket(c.read(), wire.Limits{})
 		require.NoError(t, err)
 		id := packet.(wire.RequestedConnection).RegistrationID
@@ -261,8 +260,8 @@ func lureVictimWith(t testing.TB, v *victim, change func(*wire.BrochureAnswer)) 
 	return a
 }
 
-// hangUp closes all connections of the attacker.
-func (a *attack) hangUp() {
+// closeConns closes all connections of the attacker.
+func (a *attack) closeConns() {
 	for _, c := range []*raw{a.desc, a.reply, a.basic, a.control} {
 		if c != nil {
 			c.Close()

@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// fullBacklog is an address that takes no more connections: whoever dials it
-// waits for ever. Linux drops what does not fit; other systems may refuse it.
+// fullBacklog returns an address at which dialling blocks. Linux drops connections beyond the
+// backlog; other systems may refuse them.
 func fullBacklog(t testing.TB) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -29,20 +29,20 @@ func fullBacklog(t testing.TB) string {
 
 func TestAnswerWithAddressThatNeverAnswers(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, hurried)
-	l := newTrap(t)
+	v := newVictim(t, shortHandshakeTimeout)
+	l := newRogueListener(t)
 	addr := fullBacklog(t)
-	d := answered(v, l, func(a *wire.BrochureAnswer) { a.Address = addr })
+	d := dialWithAnswer(v, l, func(a *wire.BrochureAnswer) { a.Address = addr })
 	requireDialFailed(t, l, d, pipe.ErrHandshakeTimeout)
 	require.ErrorContains(t, d.err, "timed out while opening the other connections: connection ")
-	v.quiet(t)
+	v.requireIdle(t)
 }
 
 func TestDialAddressThatNeverAnswers(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, hurried)
+	v := newVictim(t, shortHandshakeTimeout)
 	_, err := v.Dial(t.Context(), "uv://"+fullBacklog(t))
 	requireError(t, err, "", pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
 	require.ErrorContains(t, err, "timed out while dialling: uv: ")
-	v.quiet(t)
+	v.requireIdle(t)
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// sizes of payloads: one that is read ahead, one that waits for the
-// application's memory.
+// payloadSizes are a payload that is read ahead and one that is read into the application's
+// memory.
 var payloadSizes = []uint64{5, 1 << 20}
 
-// A payload's frame of another length than the descriptor says would, in
-// upstream's release build, be written past the end of the user's memory.
-func TestPayloadFrameOfOtherLength(t *testing.T) {
+// The length in a payload's frame differs from that in the descriptor. TensorPipe's release build
+// writes such a payload beyond the end of the user's memory.
+func TestPayloadFrameOfWrongLength(t *testing.T) {
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for _, size := range payloadSizes {
 			for _, wrong := range []uint64{0, size - 1, size + 1, 1 << 62, 1<<64 - 1} {
@@ -25,15 +25,15 @@ func TestPayloadFrameOfOtherLength(t *testing.T) {
 					a.desc.header(wrong)
 					requirePayloadFails(t, a, pipe.ErrProtocol)
 					requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol)
-					v.unharmed(t)
+					v.requireHealthy(t)
 				})
 			}
 		}
 	})
 }
 
-// requirePayloadFails reads a message and checks what that says. Not a byte
-// beyond the memory given may change.
+// requirePayloadFails reads a message and checks the error. Memory beyond that of the payload must
+// not change.
 func requirePayloadFails(t testing.TB, a *attack, reasons ...error) {
 	t.Helper()
 	in, err := a.pipe.Next(t.Context())
@@ -45,7 +45,7 @@ func requirePayloadFails(t testing.TB, a *attack, reasons ...error) {
 	require.Equal(t, make([]byte, 64), memory[n:])
 }
 
-// The connection closes where a payload, or the rest of one, is due.
+// The connection ends before a payload, or within it.
 func TestPayloadMissing(t *testing.T) {
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for _, size := range payloadSizes {
@@ -61,14 +61,14 @@ func TestPayloadMissing(t *testing.T) {
 					require.NoError(t, a.desc.CloseWrite())
 					requirePayloadFails(t, a, pipe.ErrPeerLost)
 					requireBroken(t, a.pipe, "descriptor", pipe.ErrPeerLost)
-					v.unharmed(t)
+					v.requireHealthy(t)
 				})
 			}
 		}
 	})
 }
 
-// The same for tensors and the channel's connection.
+// The same for tensors and the connection of the channel.
 func TestTensorMissing(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
@@ -84,15 +84,14 @@ func TestTensorMissing(t *testing.T) {
 				require.NoError(t, a.basic.CloseWrite())
 				requireReadFails(t, in, "channel basic", pipe.ErrPeerLost)
 				requireBroken(t, a.pipe, "channel basic", pipe.ErrPeerLost)
-				v.unharmed(t)
+				v.requireHealthy(t)
 			})
 		}
-	}, impatient)
+	}, shortCloseTimeout)
 }
 
-// Bytes on a channel that no descriptor announced wait there for a tensor;
-// they neither break the pipe nor take memory. Behind the last descriptor there is
-// nothing more to wait for.
+// Bytes on a channel that no descriptor has announced are not read until one does; they neither
+// break the pipe nor take memory. After the last descriptor the channel does not wait for them.
 func TestUnannouncedTensor(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
@@ -105,10 +104,10 @@ func TestUnannouncedTensor(t *testing.T) {
 		alloc := pipe.NewAllocation(in.Descriptor())
 		require.NoError(t, in.Read(t.Context(), alloc))
 		require.Equal(t, "hi", string(alloc.Payloads[0]))
-		a.hangUp()
+		a.closeConns()
 		_, err = a.pipe.Next(t.Context())
 		requireError(t, err, "descriptor", pipe.ErrPeerClosed)
-		require.NoError(t, a.pipe.Close(), "the end of the channel lies behind the tensor")
-		v.unharmed(t)
+		require.NoError(t, a.pipe.Close(), "the end of the channel comes after the tensor")
+		v.requireHealthy(t)
 	})
 }

@@ -17,32 +17,31 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// The environment of a child process: which part it plays, in which dialect, and
-// the url of the victim.
+// The environment variables of a child process: its role, its dialect, and the URL of the victim.
 const (
-	childPart    = "HOSTILE_CHILD"
+	childRole    = "HOSTILE_CHILD"
 	childDialect = "HOSTILE_DIALECT"
 	childURL     = "HOSTILE_URL"
 )
 
-// much is more than all socket buffers of a connection hold.
-const much = 64 << 20
+// hugeSize is more bytes than the socket buffers of a connection hold.
+const hugeSize = 64 << 20
 
-// playChild is the main function of a child process.
-func playChild(part string) int {
-	if part == "linger" {
-		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test
+// runChild is the main function of a child process.
+func runChild(role string) int {
+	if role == "linger" {
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the end of the test
 		return 0
 	}
-	if err := perform(part); err != nil {
-		fmt.Fprintln(os.Stderr, "child", part+":", err)
+	if err := runRole(role); err != nil {
+		fmt.Fprintln(os.Stderr, "child", role+":", err)
 		return 1
 	}
 	return 0
 }
 
-func perform(part string) error {
-	if part == "guess" {
+func runRole(role string) error {
+	if role == "guess" {
 		return tryGuesses()
 	}
 	ctx := context.Background()
@@ -57,41 +56,41 @@ func perform(part string) error {
 		return err
 	}
 	defer c.Close()
-	switch part {
+	switch role {
 	case "echo":
 		return echo(ctx, p)
 	case "chat":
-		return chat(ctx, p)
+		return sendForever(ctx, p)
 	case "send payload", "send tensor":
-		return errors.Join(linger(), p.Write(ctx, bigMessage(part)))
+		return errors.Join(startGrandchild(), p.Write(ctx, bigMessage(role)))
 	case "receive":
 		_, err := p.Next(ctx)
-		err = errors.Join(err, linger())
-		fmt.Println("described") // and never read
+		err = errors.Join(err, startGrandchild())
+		fmt.Println("described") // the message is never read
 		<-p.Done()
 		return err
 	}
-	return fmt.Errorf("no such part")
+	return fmt.Errorf("unknown role")
 }
 
-// linger starts a child of the child. Were one of the pipe's descriptors to
-// leak into it, the connection would outlive its owner.
-func linger() error {
+// startGrandchild starts a child of the child. If it inherited a descriptor of the pipe, the
+// connection would not end with the child.
+func startGrandchild() error {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childPart+"=linger")
+	cmd.Env = append(os.Environ(), childRole+"=linger")
 	cmd.Stdin = os.Stdin
 	return cmd.Start()
 }
 
-func bigMessage(part string) *pipe.Message {
-	if part == "send payload" {
-		return &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, much)}}}
+func bigMessage(role string) *pipe.Message {
+	if role == "send payload" {
+		return &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, hugeSize)}}}
 	}
-	return &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, much)), TargetDevice: device.CPU()}}}
+	return &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, hugeSize)), TargetDevice: device.CPU()}}}
 }
 
-// chat sends small messages without end.
-func chat(ctx context.Context, p *pipe.Pipe) error {
+// sendForever sends small messages until an error.
+func sendForever(ctx context.Context, p *pipe.Pipe) error {
 	m := &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, 1000)}}}
 	for {
 		if err := p.Write(ctx, m); err != nil {
@@ -131,13 +130,13 @@ type child struct {
 	pipe *pipe.Pipe // the victim's end
 }
 
-// spawn starts a child process and accepts its pipe.
-func (v *victim) spawn(t *testing.T, dialect, part string) *child {
+// startChild starts a child process and accepts its pipe.
+func (v *victim) startChild(t *testing.T, dialect, role string) *child {
 	t.Helper()
 	program, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), childPart+"="+part, childDialect+"="+dialect, childURL+"="+v.url())
+	cmd.Env = append(os.Environ(), childRole+"="+role, childDialect+"="+dialect, childURL+"="+v.url())
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -148,7 +147,7 @@ func (v *victim) spawn(t *testing.T, dialect, part string) *child {
 	t.Cleanup(func() {
 		in.Close()
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // a child that was killed says so
+		_ = cmd.Wait() // fails for a killed child
 	})
 	c.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
@@ -160,8 +159,8 @@ func (c *child) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, c.cmd.Process.Signal(s))
 }
 
-// hears waits for a line of the child.
-func (c *child) hears(t testing.TB, want string) {
+// waitLine waits for a line of the child's output.
+func (c *child) waitLine(t testing.TB, want string) {
 	t.Helper()
 	line, err := c.out.ReadString('\n')
 	require.NoError(t, err)

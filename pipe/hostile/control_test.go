@@ -10,139 +10,136 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-func want(n uint64) []byte { return wire.Control{Kind: wire.WantRead, Number: n}.Append(nil) }
-func have(n uint64) []byte { return wire.Control{Kind: wire.HaveRead, Number: n}.Append(nil) }
+func wantRead(n uint64) []byte { return wire.Control{Kind: wire.WantRead, Number: n}.Append(nil) }
+func haveRead(n uint64) []byte { return wire.Control{Kind: wire.HaveRead, Number: n}.Append(nil) }
 
-// goodbye is one with any bytes for a reason.
-func goodbye(reason string) []byte { return append([]byte{byte(wire.Goodbye)}, reason...) }
+// closeFrame returns a close frame with any bytes as its reason.
+func closeFrame(reason string) []byte { return append([]byte{byte(wire.Goodbye)}, reason...) }
 
 func TestGarbageControl(t *testing.T) {
-	asOneOfOurs(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for name, bad := range map[string][]byte{
 			"nothing":                {},
 			"want without number":    {1},
 			"want with half of it":   {1, 0, 0, 0, 0},
-			"have with too much":     append(have(0), 0),
-			"reason that is no text": goodbye("\xff\xfe"),
+			"have with too much":     append(haveRead(0), 0),
+			"reason that is no text": closeFrame("\xff\xfe"),
 		} {
 			t.Run(name, func(t *testing.T) {
 				a := open(t)
 				a.control.frame(bad)
 				requireBroken(t, a.pipe, "control", pipe.ErrProtocol)
-				v.unharmed(t)
+				v.requireHealthy(t)
 			})
 		}
 		for size, reason := range tooLong(wire.MaxControl) {
 			a := open(t)
 			a.control.header(size)
 			requireBroken(t, a.pipe, "control", pipe.ErrProtocol, reason)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		}
 	})
 }
 
-// What a peer of a later version, or a confused one, may say does no harm.
+// Unknown frames, and frames about unknown messages, are ignored.
 func TestHarmlessControl(t *testing.T) {
-	asOneOfOurs(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
-		for _, frame := range [][]byte{{0}, {77, 1, 2, 3}, have(0), have(1<<64 - 1), want(1<<64 - 1), want(5), want(5)} {
+		for _, frame := range [][]byte{{0}, {77, 1, 2, 3}, haveRead(0), haveRead(1<<64 - 1), wantRead(1<<64 - 1), wantRead(5), wantRead(5)} {
 			a.control.frame(frame)
 		}
 		exchangePayload(t, a)
-		a.control.frame(want(0))
-		require.Equal(t, have(0), a.control.read(), "the first message was read")
-		a.finish(t)
+		a.control.frame(wantRead(0))
+		require.Equal(t, haveRead(0), a.control.read(), "the first message was read")
+		a.closeOrderly(t)
 	})
 }
 
-// A peer may ask about so many messages, and no more.
+// A peer that asks about more messages than the limit breaks the pipe.
 func TestControlFlood(t *testing.T) {
-	asOneOfOurs(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
 		var flood []byte
 		for n := range uint64(1<<16 + 1) {
-			flood = appendFrame(flood, want(n))
+			flood = appendFrame(flood, wantRead(n))
 		}
 		a.control.send(flood)
 		requireBroken(t, a.pipe, "control", pipe.ErrProtocol, pipe.ErrLimit)
-		v.unharmed(t)
+		v.requireHealthy(t)
 	})
 }
 
-// A peer asks on and on about what was read and never takes the answers: they
-// are one number at most, and wait for nobody.
-func TestControlAnswersNotTaken(t *testing.T) {
-	byTurns(t, overTCP, markedRoles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+// A peer asks repeatedly which messages were read, but does not read the answers. Pending answers
+// take one number at most, and block nothing.
+func TestControlAnswersNotRead(t *testing.T) {
+	inRolesSerially(t, overTCP, markedRoles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
 		exchangePayload(t, a)
-		before := held()
+		before := heapInUse()
 		for range race.Pick(200, 50) {
-			a.control.send(bytes.Repeat(appendFrame(nil, want(0)), 1000))
+			a.control.send(bytes.Repeat(appendFrame(nil, wantRead(0)), 1000))
 		}
-		// While it works through them it makes garbage; nothing of that stays.
-		atRest := func() bool { return held() < before+4*overhead }
-		require.Eventually(t, atRest, time.Minute, time.Millisecond)
-		v.unharmed(t)
+		// Handling them makes garbage, which is collected.
+		collected := func() bool { return heapInUse() < before+4*overhead }
+		require.Eventually(t, collected, time.Minute, time.Millisecond)
+		v.requireHealthy(t)
 		requireError(t, a.pipe.Close(), "", pipe.ErrCloseTimeout)
-	}, impatient)
+	}, shortCloseTimeout)
 }
 
-// A message that is never confirmed: the wait can be given up, and the pipe
-// goes on.
+// The wait for a confirmation that never arrives can be cancelled, and the pipe stays usable.
 func TestConfirmationWithheld(t *testing.T) {
-	asOneOfOurs(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		confirmed := make(chan error, 1)
 		go func() { confirmed <- a.pipe.WriteConfirmed(ctx, &pipe.Message{Metadata: []byte("read this")}) }()
 		a.desc.read()
-		require.Equal(t, want(0), a.control.read())
+		require.Equal(t, wantRead(0), a.control.read())
 		cancel()
 		requireError(t, <-confirmed, "", pipe.ErrUnconfirmed, context.Canceled)
 		exchangePayload(t, a)
-		a.finish(t)
+		a.closeOrderly(t)
 	})
 }
 
-// The control connection breaks, in one way or another: the pipe goes on
-// without.
-func TestControlEndsAlone(t *testing.T) {
-	asOneOfOurs(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
-		for how, leave := range departures {
-			t.Run(how, func(t *testing.T) {
+// The control connection ends, and the pipe stays usable without it.
+func TestControlConnectionEnds(t *testing.T) {
+	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+		for ending, endConn := range connEndings {
+			t.Run(ending, func(t *testing.T) {
 				a := open(t)
-				leave(a.control)
+				endConn(a.control)
 				err := a.pipe.WriteConfirmed(t.Context(), &pipe.Message{})
 				requireError(t, err, "control", pipe.ErrUnconfirmed)
 				a.desc.read()
 				exchangePayload(t, a)
-				v.unharmed(t)
-				a.finish(t)
+				v.requireHealthy(t)
+				a.closeOrderly(t)
 			})
 		}
-		t.Run("saying goodbye", func(t *testing.T) {
+		t.Run("with a close frame", func(t *testing.T) {
 			a := open(t)
-			a.control.frame(goodbye("bye"))
+			a.control.frame(closeFrame("bye"))
 			err := a.pipe.WriteConfirmed(t.Context(), &pipe.Message{})
 			requireError(t, err, "control", pipe.ErrUnconfirmed)
 			a.desc.read()
 			exchangePayload(t, a)
-			a.finish(t)
+			a.closeOrderly(t)
 		})
 	})
 }
 
-// What a peer says of itself ends up in errors and logs, where it must not
-// pass for something else.
-func TestTextOfThePeer(t *testing.T) {
+// A peer's text in errors and logs must not look like other log output.
+func TestPeerTextIsEscaped(t *testing.T) {
 	const nasty = "x\nlevel=ERROR msg=\"all is lost\"\r\x1b[2J\x00\u202e"
 	v := newVictim(t)
-	first := v.visitWith(t, wire.SpontaneousConnection{ContextName: nasty}.Append(nil))
+	first := v.dialRawWith(t, wire.SpontaneousConnection{ContextName: nasty}.Append(nil))
 	b := goodBrochure()
 	b.Mark(marker)
 	first.frame(b.Append(nil))
@@ -152,8 +149,8 @@ func TestTextOfThePeer(t *testing.T) {
 	a.connectFurther(t, v, answer)
 	a.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
-	a.control.frame(goodbye(nasty + strings.Repeat("y", 900)))
-	a.hangUp()
+	a.control.frame(closeFrame(nasty + strings.Repeat("y", 900)))
+	a.closeConns()
 	_, err = a.pipe.Next(t.Context())
 	requireError(t, err, "descriptor", pipe.ErrPeerClosed)
 	require.ErrorContains(t, err, "yyy", "the reason is given")
@@ -161,10 +158,10 @@ func TestTextOfThePeer(t *testing.T) {
 		require.True(t, unicode.IsPrint(r), "%q in %q", r, err)
 	}
 	require.NoError(t, a.pipe.Close())
-	v.quiet(t)
+	v.requireIdle(t)
 }
 
-// A marker that makes no sense is none.
+// A malformed marker is treated as none.
 func TestBadMarker(t *testing.T) {
 	v := newVictim(t)
 	for _, text := range []string{"", "1", "2-1+0", "0-99999999999+1", "a-b+c", strings.Repeat("0", 4000), "0-0+1\xff"} {
@@ -173,8 +170,8 @@ func TestBadMarker(t *testing.T) {
 		a := dialVictimWith(t, v, b)
 		require.Nil(t, a.control, "%q", text)
 		exchangePayload(t, a)
-		a.finish(t)
+		a.closeOrderly(t)
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }

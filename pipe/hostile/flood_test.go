@@ -8,19 +8,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// More connections than the limit allows are closed at once; when the flood
-// has gone everything is as before.
+// Connections beyond the limit are closed at once. Afterwards the victim works as before.
 func TestConnectionFlood(t *testing.T) { connectionFlood(t, overTCP) }
 
-func connectionFlood(t *testing.T, over carrier) {
+func connectionFlood(t *testing.T, over network) {
 	const limit = 16
-	visitors := over.many(200)
+	visitors := over.scaled(200)
 	for name, c := range map[string]struct {
 		greeting []byte
 		slots    int
 	}{
-		// Whoever has not said what for it comes may be the bulk connection of the
-		// healthy pipe, for which there is a place of its own.
+		// A connection without a first packet may be the bulk connection of the healthy
+		// pipe, for which one more slot is reserved.
 		"silent":           {nil, limit + 1},
 		"half a packet":    {appendFrame(nil, hello())[:12], limit + 1},
 		"without brochure": {appendFrame(nil, hello()), limit},
@@ -28,48 +27,48 @@ func connectionFlood(t *testing.T, over carrier) {
 		t.Run(name, func(t *testing.T) {
 			greeting, slots := c.greeting, c.slots
 			v := over.newVictim(t, func(o *pipe.Options) { o.Limits.HandshakesInProgress = limit })
-			var crowd []*raw
+			var conns []*raw
 			for range visitors {
-				r := v.visit(t)
+				r := v.dialRaw(t)
 				r.send(greeting)
-				crowd = append(crowd, r)
+				conns = append(conns, r)
 			}
-			await(t, func() bool { return v.Stats().ConnectionsRefused == uint64(visitors-slots) }, "all others are refused")
+			waitFor(t, func() bool { return v.Stats().ConnectionsRefused == uint64(visitors-slots) }, "all others are rejected")
 			require.Equal(t, slots, v.Stats().HandshakesInProgress)
-			v.unharmed(t)
+			v.requireHealthy(t)
 
 			_, err := newContext(t, v.over.options("latecomer")).Dial(t.Context(), v.url())
 			requireError(t, err, "", pipe.ErrHandshake)
 			require.Equal(t, visitors-slots+1, int(v.Stats().ConnectionsRefused))
-			await(t, func() bool { return v.log.count(pipe.ErrLimit) == visitors-slots+1 }, "a line about each")
+			waitFor(t, func() bool { return v.log.count(pipe.ErrLimit) == visitors-slots+1 }, "a record of each")
 
-			for _, r := range crowd {
+			for _, r := range conns {
 				r.Close()
 			}
-			v.quiet(t)
-			v.alive(t)
+			v.requireIdle(t)
+			v.requireServing(t)
 		})
 	}
 }
 
-// Open pipes that nobody accepts wait in line as far as the backlog goes. Those
-// behind it hold their slots until the handshake times out.
+// Open pipes wait for Accept, up to the backlog. Further ones keep their slots until the handshake
+// times out.
 func TestAcceptBacklogFull(t *testing.T) {
 	t.Parallel()
 	const backlog = 2
-	v := newVictim(t, hurried, func(o *pipe.Options) { o.Limits.AcceptBacklog = backlog })
-	v.quiet(t) // the healthy pipe is counted behind being accepted
+	v := newVictim(t, shortHandshakeTimeout, func(o *pipe.Options) { o.Limits.AcceptBacklog = backlog })
+	v.requireIdle(t) // the healthy pipe is counted after Accept has returned
 	done := v.Stats().HandshakesDone
 	var waiting []*attack
 	for range backlog {
-		waiting = append(waiting, v.knock(t))
+		waiting = append(waiting, v.dialUnaccepted(t))
 	}
-	await(t, func() bool { return v.Stats().HandshakesDone == done+backlog }, "the backlog fills up")
-	late := v.knock(t)
-	err := v.log.requireRefused(t, late.desc.local(), pipe.ErrHandshakeTimeout)
-	require.ErrorContains(t, err, "timed out while waiting for somebody who accepts the pipe")
-	late.desc.ended()
-	v.unharmed(t)
+	waitFor(t, func() bool { return v.Stats().HandshakesDone == done+backlog }, "the backlog fills up")
+	rejected := v.dialUnaccepted(t)
+	err := v.log.requireRejected(t, rejected.desc.local(), pipe.ErrHandshakeTimeout)
+	require.ErrorContains(t, err, "timed out while waiting for Accept")
+	rejected.desc.waitClosed()
+	v.requireHealthy(t)
 
 	for range waiting {
 		p, err := v.listener.Accept(t.Context())
@@ -80,14 +79,14 @@ func TestAcceptBacklogFull(t *testing.T) {
 		}
 		waiting[i].pipe = p
 		exchangePayload(t, waiting[i])
-		waiting[i].finish(t)
+		waiting[i].closeOrderly(t)
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// knock opens a pipe that nobody accepts.
-func (v *victim) knock(t testing.TB) *attack {
+// dialUnaccepted opens a pipe that the victim does not accept.
+func (v *victim) dialUnaccepted(t testing.TB) *attack {
 	t.Helper()
 	a := &attack{}
 	a.connect(t, v, goodBrochure())

@@ -15,8 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// FuzzPeerBytes sends arbitrary frames over all connections of an open pipe.
-// The input is a series of a connection, a length and so many bytes.
+// FuzzPeerBytes sends arbitrary frames over the connections of an open pipe. The input is a
+// sequence of the index of a connection, a length and that number of bytes.
 func FuzzPeerBytes(f *testing.F) {
 	seed := func(frames ...[]byte) {
 		var p []byte
@@ -29,28 +29,28 @@ func FuzzPeerBytes(f *testing.F) {
 	seed(desc, payloadDescriptor(2), desc, []byte("hi"))
 	seed(desc, tensorDescriptor(3), channel, []byte("abc"))
 	seed(desc, goodDescriptor(), desc, []byte("abc"), channel, []byte("01234567"))
-	seed(reply, goodReply(), control, want(0), control, have(0), control, goodbye("so long"))
+	seed(reply, goodReply(), control, wantRead(0), control, haveRead(0), control, closeFrame("reason"))
 	seed(desc, payloadDescriptor(1<<40), desc, payloadDescriptor(1<<20))
 
-	s := newStudio(f)
-	f.Fuzz(func(t *testing.T, input []byte) { s.shoot(t, input) })
+	s := newMemVictim(f)
+	f.Fuzz(func(t *testing.T, input []byte) { s.attackOnce(t, input) })
 }
 
-// studio is a context that listens within this process.
-type studio struct {
+// memVictim is a context that listens within this process.
+type memVictim struct {
 	transport transport.Transport
 	listener  *pipe.Listener
 	app       *application
 }
 
-func newStudio(t testing.TB) *studio {
+func newMemVictim(t testing.TB) *memVictim {
 	t.Helper()
-	s := &studio{transport: mem.New(nil), app: &application{ctx: context.Background()}}
+	s := &memVictim{transport: mem.New(nil), app: &application{ctx: context.Background()}}
 	c := newContext(t, pipe.Options{
 		Name:         "victim",
 		Transports:   []pipe.TransportEntry{{Name: "mem", Transport: s.transport}},
 		Channels:     []pipe.ChannelEntry{{Name: basic.Name, Factory: basic.New()}},
-		CloseTimeout: blink,
+		CloseTimeout: replayTimeout,
 	})
 	var err error
 	s.listener, err = c.Listen(t.Context(), "mem://studio")
@@ -58,9 +58,9 @@ func newStudio(t testing.TB) *studio {
 	return s
 }
 
-// shoot opens a pipe, sends the frames and hangs up. The application must get
-// its pipe back.
-func (s *studio) shoot(t testing.TB, input []byte) {
+// attackOnce opens a pipe, sends the frames and closes the connections. The application's use of
+// the pipe must end.
+func (s *memVictim) attackOnce(t testing.TB, input []byte) {
 	conns := s.open(t)
 	p, err := s.listener.Accept(t.Context())
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func (s *studio) shoot(t testing.TB, input []byte) {
 	}
 	for len(input) > 2 {
 		n := min(int(input[1]), len(input)-2)
-		_ = conns[int(input[0])%len(conns)].WriteFrames(transport.Frame{input[2 : 2+n]}) // the victim may have hung up
+		_ = conns[int(input[0])%len(conns)].WriteFrames(transport.Frame{input[2 : 2+n]}) // fails if the victim has closed it
 		input = input[2+n:]
 	}
 	for _, c := range conns {
@@ -82,8 +82,8 @@ func (s *studio) shoot(t testing.TB, input []byte) {
 	}
 	select {
 	case <-served:
-	case <-time.After(patience):
-		require.Fail(t, "the application never got its pipe back")
+	case <-time.After(testTimeout):
+		require.Fail(t, "a call of the application stays blocked")
 	}
 	for _, c := range conns {
 		c.Close()
@@ -91,7 +91,7 @@ func (s *studio) shoot(t testing.TB, input []byte) {
 }
 
 // open returns the connections of a pipe: descriptor, reply, channel, control.
-func (s *studio) open(t testing.TB) []transport.Conn {
+func (s *memVictim) open(t testing.TB) []transport.Conn {
 	t.Helper()
 	b := goodBrochure()
 	b.TransportDomainDescriptors = map[string]string{"mem": s.transport.DomainDescriptor()}
@@ -112,7 +112,7 @@ func (s *studio) open(t testing.TB) []transport.Conn {
 	}
 }
 
-func (s *studio) dial(t testing.TB, frames ...[]byte) transport.Conn {
+func (s *memVictim) dial(t testing.TB, frames ...[]byte) transport.Conn {
 	t.Helper()
 	c, err := s.transport.Dial(t.Context(), "studio")
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func (s *studio) dial(t testing.TB, frames ...[]byte) transport.Conn {
 	return c
 }
 
-// discard takes what the victim says, so that it is not held up.
+// discard reads frames until the connection ends, so that the victim is never blocked.
 func discard(c transport.Conn) {
 	var piece [256]byte
 	for {

@@ -12,9 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// bend lists ways to make a good message bad. The first structure's header,
-// b9 and the number of members, is at offset head.
-func bend(good []byte, head int) map[string][]byte {
+// malformations returns malformed versions of a message. The header of its first structure, b9 and
+// the number of members, is at offset head.
+func malformations(good []byte, head int) map[string][]byte {
 	members := func(n byte) []byte {
 		p := bytes.Clone(good)
 		p[head+1] = n
@@ -44,9 +44,9 @@ func bend(good []byte, head int) map[string][]byte {
 // maxUint is the number 2^64-1.
 var maxUint = nop.AppendUint(nil, 1<<64-1)
 
-func bendPacket() map[string][]byte {
-	out := bend(hello(), 2)
-	for name, p := range bend(request(1<<40), 2) {
+func malformedPackets() map[string][]byte {
+	out := malformations(hello(), 2)
+	for name, p := range malformations(request(1<<40), 2) {
 		out["request: "+name] = p
 	}
 	for name, index := range map[string][]byte{
@@ -81,8 +81,8 @@ func goodReply() []byte {
 	return r.Append(nil)
 }
 
-func bendDescriptor() map[string][]byte {
-	out := bend(goodDescriptor(), 0)
+func malformedDescriptors() map[string][]byte {
+	out := malformations(goodDescriptor(), 0)
 	out["device of negative index"] = bytes.Replace(goodDescriptor(), []byte("cpu\x00"), []byte("cpu\xff"), 1)
 	out["device without kind"] = bytes.Replace(goodDescriptor(), []byte("\x03cpu"), []byte("\x00"), 1)
 	out["device index of 64 bits"] = bytes.Replace(goodDescriptor(), []byte("cpu\x00"), []byte("cpu\x87\x00\x00\x00\x00\x01\x00\x00\x00"), 1)
@@ -94,16 +94,16 @@ func TestGarbageFirstPacket(t *testing.T) {
 }
 
 func garbageFirstPacket(t *testing.T, v *victim) {
-	for name, bad := range bendPacket() {
+	for name, bad := range malformedPackets() {
 		t.Run(name, func(t *testing.T) {
-			r := v.visitWith(t, bad)
-			v.log.requireRefused(t, r.local(), pipe.ErrProtocol, pipe.ErrHandshake)
-			r.ended()
-			v.unharmed(t)
+			r := v.dialRawWith(t, bad)
+			v.log.requireRejected(t, r.local(), pipe.ErrProtocol, pipe.ErrHandshake)
+			r.waitClosed()
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
 func TestGarbageBrochure(t *testing.T) {
@@ -111,16 +111,16 @@ func TestGarbageBrochure(t *testing.T) {
 }
 
 func garbageBrochure(t *testing.T, v *victim) {
-	for name, bad := range bend(goodBrochure().Append(nil), 0) {
+	for name, bad := range malformations(goodBrochure().Append(nil), 0) {
 		t.Run(name, func(t *testing.T) {
-			r := v.visitWith(t, hello(), bad)
-			v.log.requireRefused(t, r.local(), pipe.ErrProtocol, pipe.ErrHandshake)
-			r.ended()
-			v.unharmed(t)
+			r := v.dialRawWith(t, hello(), bad)
+			v.log.requireRejected(t, r.local(), pipe.ErrProtocol, pipe.ErrHandshake)
+			r.waitClosed()
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
 func TestGarbageAnswer(t *testing.T) {
@@ -128,19 +128,19 @@ func TestGarbageAnswer(t *testing.T) {
 }
 
 func garbageAnswer(t *testing.T, v *victim) {
-	for name, bad := range bend(goodAnswer("127.0.0.1:1").Append(nil), 0) {
+	for name, bad := range malformations(goodAnswer("127.0.0.1:1").Append(nil), 0) {
 		t.Run(name, func(t *testing.T) {
-			l := newTrap(t)
-			result := l.lure(v)
-			first := l.prey()
+			l := newRogueListener(t)
+			result := l.dialFrom(v)
+			first := l.acceptOffer()
 			first.frame(bad)
 			requireDialFailed(t, l, <-result, pipe.ErrProtocol)
-			first.ended()
-			v.unharmed(t)
+			first.waitClosed()
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
 func TestGarbageDescriptor(t *testing.T) {
@@ -148,12 +148,12 @@ func TestGarbageDescriptor(t *testing.T) {
 }
 
 func garbageDescriptor(t *testing.T, v *victim, open func(testing.TB) *attack) {
-	for name, bad := range bendDescriptor() {
+	for name, bad := range malformedDescriptors() {
 		t.Run(name, func(t *testing.T) {
 			a := open(t)
 			a.desc.frame(bad)
 			requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
 }
@@ -163,20 +163,20 @@ func TestGarbageReply(t *testing.T) {
 }
 
 func garbageReply(t *testing.T, v *victim, open func(testing.TB) *attack) {
-	for name, bad := range bend(goodReply(), 0) {
+	for name, bad := range malformations(goodReply(), 0) {
 		t.Run(name, func(t *testing.T) {
 			a := open(t)
 			op := a.pipe.WriteAsync(t.Context(), message(1))
 			a.reply.frame(bad)
 			requireBroken(t, a.pipe, "reply", pipe.ErrProtocol)
 			requireError(t, op.Wait(t.Context()), "reply", pipe.ErrProtocol)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// requireDialFailed checks the error of a Dial to a trap.
-func requireDialFailed(t testing.TB, l *trap, d dialled, reasons ...error) {
+// requireDialFailed checks the result of a Dial that must fail.
+func requireDialFailed(t testing.TB, l *rogueListener, d dialResult, reasons ...error) {
 	t.Helper()
 	require.Nil(t, d.pipe)
 	requireError(t, d.err, "", append(reasons, pipe.ErrHandshake)...)

@@ -13,31 +13,31 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A connection with an id that nobody waits for is closed, and that is all.
+// A connection with an unknown id is closed, without another effect.
 func TestUnknownID(t *testing.T) {
 	v := newVictim(t)
 	for _, id := range []uint64{0, 1, 2, 41, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
 		t.Run(fmt.Sprint(id), func(t *testing.T) {
-			requireTurnedAway(t, v, id)
-			v.unharmed(t)
+			requireIDRejected(t, v, id)
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-func requireTurnedAway(t testing.TB, v *victim, id uint64) {
+func requireIDRejected(t testing.TB, v *victim, id uint64) {
 	t.Helper()
-	r := v.visitWith(t, request(id))
-	v.log.requireRefused(t, r.local(), pipe.ErrProtocol)
-	r.ended()
+	r := v.dialRawWith(t, request(id))
+	v.log.requireRejected(t, r.local(), pipe.ErrProtocol)
+	r.waitClosed()
 }
 
-// While a client's connections are awaited, strangers try ids: those that
-// upstream would have given out, and neighbours of the ones that were.
+// During a client's handshake other peers try ids: those that TensorPipe would have chosen, and
+// neighbours of the real ones.
 func TestGuessedID(t *testing.T) {
 	v := newVictim(t)
-	first, answer := v.introduce(t, goodBrochure())
+	first, answer := v.sendOffer(t, goodBrochure())
 	reply := answer.TransportRegistrationIDs[wire.ReplyConnection]
 	channel := answer.ChannelRegistrationIDs[basic.Name][0]
 	guesses := []uint64{0, 1, 2, 3, 4, reply - 1, reply + 1, channel - 1, channel + 1, reply ^ channel}
@@ -45,24 +45,24 @@ func TestGuessedID(t *testing.T) {
 		guesses = append(guesses, rand.Uint64())
 	}
 	for _, id := range guesses {
-		requireTurnedAway(t, v, id)
+		requireIDRejected(t, v, id)
 	}
-	a := &attack{desc: first, basic: v.visitWith(t, request(channel)), reply: v.visitWith(t, request(reply))}
+	a := &attack{desc: first, basic: v.dialRawWith(t, request(channel)), reply: v.dialRawWith(t, request(reply))}
 	var err error
 	a.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
 	exchangePayload(t, a)
-	a.finish(t)
-	v.quiet(t)
-	v.alive(t)
+	a.closeOrderly(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// Ids of two clients that handshake at the same time are unlike each other.
+// The ids of concurrent handshakes are not related.
 func TestIDsDiffer(t *testing.T) {
 	v := newVictim(t)
 	seen := map[uint64]bool{}
 	for range 8 {
-		first, answer := v.introduce(t, goodBrochure())
+		first, answer := v.sendOffer(t, goodBrochure())
 		ids := append(answer.ChannelRegistrationIDs[basic.Name], answer.TransportRegistrationIDs[wire.ReplyConnection])
 		for _, id := range ids {
 			for other := range seen {
@@ -75,44 +75,44 @@ func TestIDsDiffer(t *testing.T) {
 	}
 }
 
-// Of two connections with the same id one has it, and the other is turned away,
-// as are all that come later.
+// Of two connections with the same id one is accepted. The other one, and all later ones, are
+// rejected.
 func TestIDUsedTwice(t *testing.T) {
 	v := newVictim(t)
-	first, answer := v.introduce(t, goodBrochure())
+	first, answer := v.sendOffer(t, goodBrochure())
 	reply := answer.TransportRegistrationIDs[wire.ReplyConnection]
 	channel := answer.ChannelRegistrationIDs[basic.Name][0]
-	rivals := []*raw{v.visitWith(t, request(reply)), v.visitWith(t, request(reply))}
+	duplicates := []*raw{v.dialRawWith(t, request(reply)), v.dialRawWith(t, request(reply))}
 	var lost []record
-	await(t, func() bool {
-		lost = v.log.find(func(rec record) bool { return rec.peer == rivals[0].local() || rec.peer == rivals[1].local() })
+	waitFor(t, func() bool {
+		lost = v.log.find(func(rec record) bool { return rec.peer == duplicates[0].local() || rec.peer == duplicates[1].local() })
 		return len(lost) > 0
-	}, "one of them is refused")
+	}, "one of them is rejected")
 	require.Len(t, lost, 1)
 	require.ErrorIs(t, lost[0].err, pipe.ErrProtocol)
-	if lost[0].peer == rivals[0].local() {
-		slices.Reverse(rivals)
+	if lost[0].peer == duplicates[0].local() {
+		slices.Reverse(duplicates)
 	}
-	rivals[1].ended()
-	a := &attack{desc: first, reply: rivals[0]}
-	requireTurnedAway(t, v, reply)
+	duplicates[1].waitClosed()
+	a := &attack{desc: first, reply: duplicates[0]}
+	requireIDRejected(t, v, reply)
 
-	a.basic = v.visitWith(t, request(channel))
+	a.basic = v.dialRawWith(t, request(channel))
 	var err error
 	a.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
 	for _, id := range []uint64{reply, channel} {
-		requireTurnedAway(t, v, id)
+		requireIDRejected(t, v, id)
 	}
 	exchangePayload(t, a)
-	a.finish(t)
-	v.quiet(t)
-	v.alive(t)
+	a.closeOrderly(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// finish ends an attack in peace.
-func (a *attack) finish(t testing.TB) {
+// closeOrderly closes both ends of the pipe.
+func (a *attack) closeOrderly(t testing.TB) {
 	t.Helper()
-	a.hangUp()
+	a.closeConns()
 	require.NoError(t, a.pipe.Close())
 }

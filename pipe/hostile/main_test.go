@@ -5,28 +5,30 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
-// TestMain runs the tests, or the part of a child process that they started.
+// TestMain runs the tests, or the role of a child process.
 func TestMain(m *testing.M) {
-	if part := os.Getenv(childPart); part != "" {
-		os.Exit(playChild(part))
+	short.SkipPackage("hundreds of hostile peers")
+	if role := os.Getenv(childRole); role != "" {
+		os.Exit(runChild(role))
 	}
-	waitTogether()
+	raiseParallelism()
 	leakcheck.Main(m)
 }
 
-// waitTogether lets more parallel tests run at once than there are processors:
-// they wait for time limits, and hardly compute.
-func waitTogether() {
+// raiseParallelism runs more parallel tests than there are processors, since they wait for time
+// limits most of the time.
+func raiseParallelism() {
 	flag.Parse()
-	if !given("test.parallel") {
+	if !flagGiven("test.parallel") {
 		_ = flag.Set("test.parallel", "8")
 	}
 }
 
-func given(name string) (yes bool) {
+func flagGiven(name string) (yes bool) {
 	flag.Visit(func(f *flag.Flag) { yes = yes || f.Name == name })
 	return yes
 }

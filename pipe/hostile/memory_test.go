@@ -3,6 +3,7 @@ package hostile_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -17,19 +18,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// The documented memory that a peer can make a context take. It is per
-// connection or pipe; limits on their numbers give the sum.
+// The documented memory that a peer can make a context allocate, for each connection or pipe.
+// Their numbers are limited too.
 const (
-	// ahead is how far memory for a frame runs ahead of its bytes.
-	ahead = 64 << 10
+	// frameReadAhead is how much memory is allocated for a frame before its bytes arrive.
+	frameReadAhead = 64 << 10
 
-	// overhead is for the connection itself at both ends, which here are in
-	// one process: buffers, goroutines, errors.
+	// overhead is the memory of the connection itself at both ends, which are both in
+	// this process: buffers, goroutines, errors.
 	overhead = 128 << 10
 )
 
-// allocated is the number of bytes that f makes this process allocate, garbage
-// included: an upper bound of what it held at any time. Nothing else may run.
+// allocated returns how many bytes this process allocates during f, garbage included. That is an
+// upper bound of what it held at any time. No other goroutine may allocate.
 func allocated(t testing.TB, f func()) uint64 {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -41,8 +42,8 @@ func allocated(t testing.TB, f func()) uint64 {
 	return n
 }
 
-// held is what is in use on the heap once the garbage has gone.
-func held() uint64 {
+// heapInUse returns the bytes in use on the heap after a garbage collection.
+func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
 	runtime.GC()
@@ -50,61 +51,61 @@ func held() uint64 {
 	return m.HeapAlloc
 }
 
-// Many clients announce the longest handshake messages and send a byte each.
+// Many clients send the header of the longest handshake message and one byte of it.
 func TestMemoryOfHandshakeClaims(t *testing.T) { memoryOfHandshakeClaims(t, overTCP) }
 
-func memoryOfHandshakeClaims(t *testing.T, over carrier) {
-	clients := over.many(200)
+func memoryOfHandshakeClaims(t *testing.T, over network) {
+	clients := over.scaled(200)
 	for name, before := range map[string][]byte{"packets": nil, "brochures": appendFrame(nil, hello())} {
 		t.Run(name, func(t *testing.T) {
 			v := over.newVictim(t)
-			var crowd []*raw
+			var conns []*raw
 			for range clients {
-				r := v.visit(t)
+				r := v.dialRaw(t)
 				r.send(before)
-				crowd = append(crowd, r)
+				conns = append(conns, r)
 			}
-			await(t, func() bool { return v.Stats().HandshakesInProgress == clients }, "all are admitted")
+			waitFor(t, func() bool { return v.Stats().HandshakesInProgress == clients }, "all handshakes are in progress")
 			n := allocated(t, func() {
-				for _, r := range crowd {
+				for _, r := range conns {
 					r.header(handshakeLimit)
 					r.send([]byte{0xb9})
 					require.NoError(t, r.CloseWrite())
 				}
-				await(t, func() bool { return v.Stats().HandshakesFailed == uint64(clients) }, "all claims have been read")
+				waitFor(t, func() bool { return v.Stats().HandshakesFailed == uint64(clients) }, "all claims have been read")
 			})
-			require.Less(t, n, uint64(clients*(ahead+overhead)))
-			v.quiet(t)
+			require.Less(t, n, uint64(clients*(frameReadAhead+overhead)))
+			v.requireIdle(t)
 		})
 	}
 }
 
-// The same with brochures that really come, full of the smallest entries.
+// Many clients send whole brochures, full of the smallest entries.
 func TestMemoryOfBrochures(t *testing.T) {
 	const clients = 8
-	crowd := goodBrochure()
+	offer := goodBrochure()
 	for i := range 4000 {
-		crowd.TransportDomainDescriptors[string(rune('A'+i%26))+string(rune(1000+i))] = ""
+		offer.TransportDomainDescriptors[string(rune('A'+i%26))+string(rune(1000+i))] = ""
 	}
-	brochure := crowd.Append(nil)
+	brochure := offer.Append(nil)
 	require.Less(t, len(brochure), handshakeLimit)
 	v := newVictim(t)
 	n := allocated(t, func() {
 		for range clients {
-			first := v.visitWith(t, hello(), brochure)
+			first := v.dialRawWith(t, hello(), brochure)
 			first.read()
 		}
 	})
 	require.Less(t, n, uint64(clients*(40*len(brochure)+overhead)))
 }
 
-// Peers with open pipes announce what they do not send.
+// Peers with open pipes announce bytes that they do not send.
 func TestMemoryOfPipeClaims(t *testing.T) {
-	byTurns(t, overTCP, roles, memoryOfPipeClaims)
+	inRolesSerially(t, overTCP, roles, memoryOfPipeClaims)
 }
 
 func memoryOfPipeClaims(t *testing.T, v *victim, open func(testing.TB) *attack) {
-	pipes := v.over.many(20)
+	pipes := v.over.scaled(20)
 	claims := map[string]func(a *attack){
 		"descriptors": func(a *attack) { a.desc.header(descriptorLimit); a.desc.send([]byte{0xb9}) },
 		"replies":     func(a *attack) { a.reply.header(descriptorLimit); a.reply.send([]byte{0xb9}) },
@@ -124,67 +125,67 @@ func memoryOfPipeClaims(t *testing.T, v *victim, open func(testing.TB) *attack) 
 			n := allocated(t, func() {
 				for _, a := range attacks {
 					claim(a)
-					a.hangUp()
+					a.closeConns()
 				}
 				for _, a := range attacks {
-					_, _ = a.pipe.Next(t.Context()) // a description, or the end
+					_, _ = a.pipe.Next(t.Context()) // a descriptor, or the end
 				}
 			})
-			require.Less(t, n, uint64(pipes*(2*ahead+overhead)))
+			require.Less(t, n, uint64(pipes*(2*frameReadAhead+overhead)))
 			for _, a := range attacks {
 				a.pipe.Abort(pipe.ErrClosed)
 			}
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// A peer floods messages that the application does not ask for.
+// A peer sends many messages that the application does not read.
 func TestMemoryOfFlood(t *testing.T) { memoryOfFlood(t, newVictim(t)) }
 
 func memoryOfFlood(t *testing.T, v *victim) {
 	const pipes, readAhead = 4, 256 << 10
 	floods := map[string][]byte{
-		"empty messages":   appendFrame(nil, payloadDescriptor()),
-		"metadata":         appendFrame(nil, metadataDescriptor(10_000)),
-		"small payloads":   appendFrame(appendFrame(nil, payloadDescriptor(10_000)), make([]byte, 10_000)),
-		"large payloads":   appendFrame(appendFrame(nil, payloadDescriptor(1<<20)), make([]byte, 1<<20)),
-		"unasked tensors":  appendFrame(nil, tensorDescriptor(8)),
-		"a crowd of parts": appendFrame(nil, tensorDescriptor(make([]uint64, 500)...)),
+		"empty messages": appendFrame(nil, payloadDescriptor()),
+		"metadata":       appendFrame(nil, metadataDescriptor(10_000)),
+		"small payloads": appendFrame(appendFrame(nil, payloadDescriptor(10_000)), make([]byte, 10_000)),
+		"large payloads": appendFrame(appendFrame(nil, payloadDescriptor(1<<20)), make([]byte, 1<<20)),
+		"unread tensors": appendFrame(nil, tensorDescriptor(8)),
+		"many parts":     appendFrame(nil, tensorDescriptor(make([]uint64, 500)...)),
 	}
 	for name, message := range floods {
 		t.Run(name, func(t *testing.T) {
 			var attacks []*attack
 			for i := range pipes {
-				attacks = append(attacks, []func(testing.TB, *victim) *attack{dialVictim, lureVictim}[i%2](t, v))
+				attacks = append(attacks, []func(testing.TB, *victim) *attack{dialVictim, acceptVictim}[i%2](t, v))
 			}
-			before := held()
+			before := heapInUse()
 			var sent atomic.Int64
 			var floods sync.WaitGroup
 			for _, a := range attacks {
 				floods.Go(func() { sent.Add(a.desc.flood(t, message)) })
 			}
 			floods.Wait()
-			grown := held() - min(before, held())
-			t.Logf("%d KiB sent, %d KiB held, resident set of %d KiB", sent.Load()>>10, grown>>10, resident(t)>>10)
+			grown := heapInUse() - min(before, heapInUse())
+			t.Logf("%d KiB sent, %d KiB held, resident set of %d KiB", sent.Load()>>10, grown>>10, residentBytes(t)>>10)
 			require.Less(t, grown, uint64(pipes*(4*readAhead+overhead)))
 			for _, a := range attacks {
 				require.LessOrEqual(t, a.pipe.Stats().BytesReadAhead, readAhead+2*len(message))
 				a.pipe.Abort(pipe.ErrClosed)
 			}
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// flood repeats a message until the victim has taken no byte for a while, and
-// returns the number of bytes sent.
+// flood repeats a message until the victim has read nothing for a while, and returns the number of
+// bytes sent.
 func (r *raw) flood(t testing.TB, message []byte) (sent int64) {
 	message = bytes.Repeat(message, 1+(64<<10)/len(message))
 	for {
-		err := r.SetWriteDeadline(time.Now().Add(shortly))
+		err := r.SetWriteDeadline(time.Now().Add(shortTimeout))
 		n, werr := r.Write(message)
 		sent += int64(n)
 		if err = errors.Join(err, werr); err != nil {
@@ -194,13 +195,27 @@ func (r *raw) flood(t testing.TB, message []byte) (sent int64) {
 	}
 }
 
+// residentBytes returns the resident set size of this process, or 0 where that is unknown.
+func residentBytes(t testing.TB) int {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	text, err := os.ReadFile("/proc/self/statm")
+	require.NoError(t, err)
+	var size, pages int
+	_, err = fmt.Sscan(string(text), &size, &pages)
+	require.NoError(t, err)
+	return pages * os.Getpagesize()
+}
+
 func metadataDescriptor(n int) []byte {
 	d := wire.Descriptor{Metadata: make([]byte, n)}
 	return d.Append(nil)
 }
 
-// Throwing away what a peer announces must not take what it announces, be it
-// for the application or because the pipe is closing.
+// Discarding announced bytes must not allocate memory for all of them, whether the application
+// discards them or Close does.
 func TestMemoryOfDiscarding(t *testing.T) {
 	claims := map[string][]byte{
 		"a tensor of the largest size": tensorDescriptor(tensorLimit),
@@ -208,7 +223,7 @@ func TestMemoryOfDiscarding(t *testing.T) {
 		"a payload":                    payloadDescriptor(payloadLimit),
 		"thousands of payloads":        payloadDescriptor(repeat(64<<10, 8192)...),
 	}
-	byTurns(t, overTCP, roles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+	inRolesSerially(t, overTCP, roles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for name, claim := range claims {
 			t.Run(name+", discarded", func(t *testing.T) {
 				a := open(t)
@@ -226,15 +241,15 @@ func TestMemoryOfDiscarding(t *testing.T) {
 			t.Run(name+", closing", func(t *testing.T) {
 				a := open(t)
 				a.desc.frame(claim)
-				await(t, func() bool { return a.pipe.Stats().BytesReadAhead > 0 }, "the claim has been read")
+				waitFor(t, func() bool { return a.pipe.Stats().BytesReadAhead > 0 }, "the claim has been read")
 				n := allocated(t, func() {
 					requireError(t, a.pipe.Close(), "", pipe.ErrCloseTimeout)
 				})
 				require.Less(t, n, uint64(16<<20))
 			})
-			v.unharmed(t)
+			v.requireHealthy(t)
 		}
-	}, impatient)
+	}, shortCloseTimeout)
 }
 
 func repeat(n uint64, times int) []uint64 {

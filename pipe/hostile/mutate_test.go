@@ -8,35 +8,34 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestRecordedConversation shows that the recordings are good before they are
-// spoilt: the messages arrive, both ways.
-func TestRecordedConversation(t *testing.T) {
+// TestRecording replays the recordings unchanged: all messages arrive, in both directions.
+func TestRecording(t *testing.T) {
 	for name, want := range map[string]pipe.Traffic{
 		"client":   {Messages: 4, Bytes: 13 + 8 + 9},
 		"listener": {Messages: 1, Bytes: 4 + 9},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, a := newHost(t)
-			p := &player{t: t, wait: patience, conns: map[int]*raw{}}
-			p.stay = func() {
-				await(t, func() bool {
+			v, a := newServingVictim(t)
+			p := &replayer{t: t, wait: testTimeout, conns: map[int]*raw{}}
+			p.beforeClose = func() {
+				waitFor(t, func() bool {
 					served := a.last.Load()
 					return served != nil && served.Stats().Received == want && served.Stats().Sent.Messages == 1
 				}, "all messages arrive")
 			}
 			if name == "client" {
-				v.attackAsClient(p, clientLines(t))
+				v.attackAsClient(p, clientEvents(t))
 			} else {
-				v.attackAsListener(p, a, func(l []line) []line { return l })
+				v.attackAsListener(p, a, func(l []event) []event { return l })
 			}
-			v.quiet(t)
+			v.requireIdle(t)
 		})
 	}
 }
 
-// TestMutatedConversations plays recordings with random faults, in both roles.
-func TestMutatedConversations(t *testing.T) {
-	v, a := newHost(t)
+// TestMutatedRecordings replays recordings with random mutations, in both roles.
+func TestMutatedRecordings(t *testing.T) {
+	v, a := newServingVictim(t)
 	byteGen := rapid.Byte()
 	mutationGen := rapid.Custom(func(t *rapid.T) mutation {
 		return mutation{byteGen.Draw(t, "op"), byteGen.Draw(t, "line"), byteGen.Draw(t, "offset"), byteGen.Draw(t, "value")}
@@ -44,16 +43,16 @@ func TestMutatedConversations(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		faults := rapid.SliceOfN(mutationGen, 1, 4).Draw(rt, "faults")
 		if rapid.Bool().Draw(rt, "listens") {
-			v.attackAsListener(hasty(t), a, func(l []line) []line { return spoil(l, faults) })
+			v.attackAsListener(newFastReplayer(t), a, func(l []event) []event { return mutate(l, faults) })
 		} else {
-			v.attackAsClient(hasty(t), spoil(clientLines(t), faults))
+			v.attackAsClient(newFastReplayer(t), mutate(clientEvents(t), faults))
 		}
-		v.unharmed(t)
+		v.requireHealthy(t)
 	})
-	v.quiet(t)
+	v.requireIdle(t)
 }
 
-// FuzzServerConn lets the fuzzer choose the faults of a client.
+// FuzzServerConn lets the fuzzer choose the mutations of a client.
 func FuzzServerConn(f *testing.F) {
 	for op := range byte(10) {
 		for n := range byte(5) {
@@ -61,14 +60,14 @@ func FuzzServerConn(f *testing.F) {
 		}
 	}
 	f.Add([]byte{})
-	v, _ := newHost(f)
+	v, _ := newServingVictim(f)
 	f.Cleanup(func() {
 		if !f.Failed() {
-			v.settled(f)
+			v.waitIdle(f)
 		}
 	})
 	f.Fuzz(func(t *testing.T, program []byte) {
-		v.attackAsClient(hasty(t), spoil(clientLines(t), mutations(program)))
-		v.unharmed(t)
+		v.attackAsClient(newFastReplayer(t), mutate(clientEvents(t), mutations(program)))
+		v.requireHealthy(t)
 	})
 }

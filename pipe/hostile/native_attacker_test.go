@@ -16,18 +16,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// nativeMarker chooses the native dialect.
+// nativeMarker offers the native dialect.
 var nativeMarker = wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: wire.FeatureControl}
 
-// bulkID is the id that the attacker hands out as a listener.
+// bulkID is the registration id of the bulk connection in the attacker's answer as a listener.
 const bulkID = 20
 
-// The words of yamux.
+// The frame types of yamux.
 const (
 	muxData = iota
 	muxCredit
 	muxPing
-	muxFarewell
+	muxGoAway
 )
 
 const (
@@ -37,104 +37,104 @@ const (
 	muxRST
 )
 
-// The streams that every native pipe has.
+// The streams of every native pipe.
 const (
 	messageStream = 1
 	controlStream = 3
 )
 
-func muxWord(kind byte, flags uint16, stream, length uint32) []byte {
+func muxHeader(kind byte, flags uint16, stream, length uint32) []byte {
 	p := binary.BigEndian.AppendUint16([]byte{0, kind}, flags)
 	p = binary.BigEndian.AppendUint32(p, stream)
 	return binary.BigEndian.AppendUint32(p, length)
 }
 
-// intruder is a native pipe between the victim and an attacker that speaks
-// yamux itself, and grants nothing.
-type intruder struct {
+// nativeAttack is an open native pipe between the victim and an attacker that implements yamux
+// itself and sends no window updates.
+type nativeAttack struct {
 	t     testing.TB
 	pipe  *pipe.Pipe // the victim's end
 	first *raw
 	even  bool // the attacker's new streams have even numbers
 
-	// These open the bulk connection, or take the victim's. One that dials can
-	// also ask for it and not wait to be welcome.
+	// bulk opens or accepts the bulk connection. askForBulk, for clients only,
+	// requests it without waiting for the victim's answer.
 	bulk, askForBulk func() *raw
 
-	mu      sync.Mutex
-	changed chan struct{}
-	credit  map[uint32]int    // what the attacker may still send
-	heard   map[uint32][]byte // what the victim said
-	over    bool              // it says no more
+	mu       sync.Mutex
+	changed  chan struct{}
+	credit   map[uint32]int    // by stream, bytes that the attacker may still send
+	received map[uint32][]byte // by stream, bytes that the victim sent
+	ended    bool              // the victim's direction has ended
 }
 
-func newIntruder(t testing.TB, first *raw) *intruder {
-	n := &intruder{t: t, first: first, changed: make(chan struct{}), heard: map[uint32][]byte{}}
+func newNativeAttack(t testing.TB, first *raw) *nativeAttack {
+	n := &nativeAttack{t: t, first: first, changed: make(chan struct{}), received: map[uint32][]byte{}}
 	n.credit = map[uint32]int{messageStream: 256 << 10, controlStream: 256 << 10}
 	return n
 }
 
-// inBothNativeRoles runs f on victims that were dialled and on victims that
-// dial. One victim serves all calls of f in a role.
-func inBothNativeRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *intruder), adjust ...func(*pipe.Options)) {
-	asWhom(t, overTCP, nativeRoles, f, adjust...)
+// inBothNativeRoles runs f for attackers that dial and for attackers that listen. One victim serves
+// all calls of f in a role.
+func inBothNativeRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack), adjust ...func(*pipe.Options)) {
+	inRoles(t, overTCP, nativeRoles, f, adjust...)
 }
 
-var nativeRoles = map[string]func(testing.TB, *victim) *intruder{
-	"attacker dials": dialNatively, "attacker listens": lureNatively,
+var nativeRoles = map[string]func(testing.TB, *victim) *nativeAttack{
+	"attacker dials": dialNative, "attacker listens": acceptNative,
 }
 
-// introduceNatively goes as far as the answer that chooses the native dialect.
-func (v *victim) introduceNatively(t testing.TB) (*raw, *wire.BrochureAnswer) {
+// sendNativeOffer is sendOffer with the native dialect, which the answer must choose.
+func (v *victim) sendNativeOffer(t testing.TB) (*raw, *wire.BrochureAnswer) {
 	t.Helper()
 	b := goodBrochure()
 	b.Mark(nativeMarker)
-	first, answer := v.introduce(t, b)
+	first, answer := v.sendOffer(t, b)
 	chosen, ok := answer.Marker()
 	require.True(t, ok)
 	require.Equal(t, nativeMarker, chosen)
 	return first, answer
 }
 
-func dialNatively(t testing.TB, v *victim) *intruder {
+func dialNative(t testing.TB, v *victim) *nativeAttack {
 	t.Helper()
-	first, answer := v.introduceNatively(t)
-	n := newIntruder(t, first)
+	first, answer := v.sendNativeOffer(t)
+	n := newNativeAttack(t, first)
 	mine := request(answer.TransportRegistrationIDs[wire.BulkConnection])
-	n.askForBulk = func() *raw { return v.visitWith(t, mine) }
+	n.askForBulk = func() *raw { return v.dialRawWith(t, mine) }
 	n.bulk = func() *raw {
 		r := n.askForBulk()
-		require.Equal(t, mine, r.read(), "the welcome")
+		require.Equal(t, mine, r.read(), "the victim's answer")
 		r.frame(mine)
 		return r
 	}
-	n.first.send(muxWord(muxCredit, muxSYN, messageStream, 0), muxWord(muxCredit, muxSYN, controlStream, 0))
-	n.listen()
+	n.first.send(muxHeader(muxCredit, muxSYN, messageStream, 0), muxHeader(muxCredit, muxSYN, controlStream, 0))
+	n.startReading()
 	var err error
 	n.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
 	return n
 }
 
-func lureNatively(t testing.TB, v *victim) *intruder {
+func acceptNative(t testing.TB, v *victim) *nativeAttack {
 	t.Helper()
-	l := newTrap(t)
-	result := l.lure(v)
-	n := newIntruder(t, l.prey())
+	l := newRogueListener(t)
+	result := l.dialFrom(v)
+	n := newNativeAttack(t, l.acceptOffer())
 	n.even, n.bulk = true, func() *raw {
-		r := l.take()
+		r := l.acceptRaw()
 		require.Equal(t, request(bulkID), r.read())
 		r.frame(request(bulkID))
-		require.Equal(t, request(bulkID), r.read(), "the victim still wants it")
+		require.Equal(t, request(bulkID), r.read(), "the victim confirms it")
 		return r
 	}
 	n.first.frame(nativeAnswer(l.Addr().String()).Append(nil))
-	n.listen()
+	n.startReading()
 	d := <-result
 	require.NoError(t, d.err)
 	n.pipe = d.pipe
-	n.await(func() bool { _, ok := n.heard[controlStream]; return ok || n.over })
-	n.first.send(muxWord(muxCredit, muxACK, messageStream, 0), muxWord(muxCredit, muxACK, controlStream, 0))
+	n.waitFor(func() bool { _, ok := n.received[controlStream]; return ok || n.ended })
+	n.first.send(muxHeader(muxCredit, muxACK, messageStream, 0), muxHeader(muxCredit, muxACK, controlStream, 0))
 	return n
 }
 
@@ -146,11 +146,11 @@ func nativeAnswer(addr string) *wire.BrochureAnswer {
 	return a
 }
 
-// listen takes in what the victim says, until the end of the test.
-func (n *intruder) listen() {
+// startReading reads the victim's frames on a new goroutine until the end of the test.
+func (n *nativeAttack) startReading() {
 	var done sync.WaitGroup
 	done.Go(func() {
-		for n.hear() {
+		for n.readFrame() {
 		}
 	})
 	n.t.Cleanup(func() {
@@ -159,7 +159,7 @@ func (n *intruder) listen() {
 	})
 }
 
-func (n *intruder) hear() bool {
+func (n *nativeAttack) readFrame() bool {
 	var header [12]byte
 	_, err := io.ReadFull(n.first, header[:])
 	stream, length := binary.BigEndian.Uint32(header[4:]), binary.BigEndian.Uint32(header[8:])
@@ -171,24 +171,24 @@ func (n *intruder) hear() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err == nil {
-		n.heard[stream] = append(n.heard[stream], body...)
+		n.received[stream] = append(n.received[stream], body...)
 		if header[1] == muxCredit {
 			n.credit[stream] += int(length)
 		}
 	}
-	n.over = err != nil
+	n.ended = err != nil
 	close(n.changed)
 	n.changed = make(chan struct{})
 	return err == nil
 }
 
-// await waits until something is so that is guarded by mu.
-func (n *intruder) await(so func() bool) {
+// waitFor waits until a condition that mu guards holds.
+func (n *nativeAttack) waitFor(condition func() bool) {
 	n.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		n.mu.Lock()
-		ok, changed := so(), n.changed
+		ok, changed := condition(), n.changed
 		n.mu.Unlock()
 		if ok {
 			return
@@ -196,93 +196,94 @@ func (n *intruder) await(so func() bool) {
 		select {
 		case <-changed:
 		case <-timeout:
-			require.Fail(n.t, "the victim does not say what it should")
+			require.Fail(n.t, "the victim does not send what is expected")
 		}
 	}
 }
 
-// say sends bytes on a stream, as the victim's window allows.
-func (n *intruder) say(stream uint32, p []byte) {
+// sendOn sends bytes on a stream, within the victim's window.
+func (n *nativeAttack) sendOn(stream uint32, p []byte) {
 	n.t.Helper()
 	for len(p) > 0 {
 		var size int
-		n.await(func() bool {
+		n.waitFor(func() bool {
 			size = min(len(p), 64<<10, n.credit[stream])
 			n.credit[stream] -= size
-			return size > 0 || n.over
+			return size > 0 || n.ended
 		})
 		if size == 0 {
-			return // nobody listens any more
+			return // the connection has ended
 		}
-		n.first.send(muxWord(muxData, 0, stream, uint32(size)), p[:size])
+		n.first.send(muxHeader(muxData, 0, stream, uint32(size)), p[:size])
 		p = p[size:]
 	}
 }
 
-// grant lets the victim say so much more on a stream.
-func (n *intruder) grant(stream uint32, bytes int) {
-	n.first.send(muxWord(muxCredit, 0, stream, uint32(bytes)))
+// grant lets the victim send that many more bytes on a stream.
+func (n *nativeAttack) grant(stream uint32, bytes int) {
+	n.first.send(muxHeader(muxCredit, 0, stream, uint32(bytes)))
 }
 
-func (n *intruder) message(m native.Message) { n.say(messageStream, m.Append(nil, false)) }
-func (n *intruder) control(c native.Control) { n.say(controlStream, c.Append(nil, false)) }
-func (n *intruder) finish(streams ...uint32) {
+func (n *nativeAttack) message(m native.Message) { n.sendOn(messageStream, m.Append(nil, false)) }
+func (n *nativeAttack) control(c native.Control) { n.sendOn(controlStream, c.Append(nil, false)) }
+func (n *nativeAttack) closeStreams(streams ...uint32) {
 	for _, s := range streams {
-		n.first.send(muxWord(muxData, muxFIN, s, 0))
+		n.first.send(muxHeader(muxData, muxFIN, s, 0))
 	}
 }
 
-// hears waits for a control frame of a kind and returns the first.
-func (n *intruder) hears(kind native.ControlKind) native.Control {
+// waitControl waits for the first control frame of a kind and returns it.
+func (n *nativeAttack) waitControl(kind native.ControlKind) native.Control {
 	n.t.Helper()
-	return n.awaitControl(kind, 1)
+	return n.nthControl(kind, 1)
 }
 
-// awaitControl waits for the count-th control frame of a kind and returns it.
-func (n *intruder) awaitControl(kind native.ControlKind, count int) (found native.Control) {
+// nthControl waits for the count-th control frame of a kind and returns it.
+func (n *nativeAttack) nthControl(kind native.ControlKind, count int) (found native.Control) {
 	n.t.Helper()
-	n.await(func() bool {
-		all := n.saidOf(kind)
+	n.waitFor(func() bool {
+		all := n.controlFrames(kind)
 		if len(all) >= count {
 			found = all[count-1]
 		}
-		return len(all) >= count || n.over || len(n.saidOf(native.Goodbye)) > 0
+		return len(all) >= count || n.ended || len(n.controlFrames(native.Goodbye)) > 0
 	})
-	require.Equal(n.t, kind, found.Kind, "the victim hung up instead")
+	require.Equal(n.t, kind, found.Kind, "the victim closed the pipe instead")
 	return found
 }
 
-// saidOf returns the control frames of a kind so far. It needs mu.
-func (n *intruder) saidOf(kind native.ControlKind) (out []native.Control) {
-	for p := n.heard[controlStream]; len(p) >= native.HeaderSize; {
+// controlFrames returns the control frames of a kind that were received so far. The caller holds
+// mu.
+func (n *nativeAttack) controlFrames(kind native.ControlKind) (out []native.Control) {
+	for p := n.received[controlStream]; len(p) >= native.HeaderSize; {
 		h, err := native.DecodeControlHeader(p, native.Limits{})
 		require.NoError(n.t, err)
-		if len(p) < native.HeaderSize+h.Rest() {
+		if len(p) < native.HeaderSize+h.Remaining() {
 			break
 		}
 		if native.ControlKind(h.Kind) == kind {
-			c, err := native.DecodeControl(kind, p[native.HeaderSize:][:h.Rest()], native.Limits{})
+			c, err := native.DecodeControl(kind, p[native.HeaderSize:][:h.Remaining()], native.Limits{})
 			require.NoError(n.t, err)
 			out = append(out, c)
 		}
-		p = p[native.HeaderSize+h.Rest():]
+		p = p[native.HeaderSize+h.Remaining():]
 	}
 	return out
 }
 
-// obeyed returns when the victim has dealt with all control frames so far. It has
-// read the first message.
-func (n *intruder) obeyed() {
+// syncControl returns once the victim has handled all earlier control frames. The victim must have
+// read a message before.
+func (n *nativeAttack) syncControl() {
 	n.t.Helper()
 	n.mu.Lock()
-	before := len(n.saidOf(native.HaveRead))
+	before := len(n.controlFrames(native.HaveRead))
 	n.mu.Unlock()
 	n.control(native.Control{Kind: native.WantRead})
-	n.awaitControl(native.HaveRead, before+1)
+	n.nthControl(native.HaveRead, before+1)
 }
 
-// exchange shows that the attacker's pipe still works, both ways.
-func (n *intruder) exchange() {
+// exchange checks that the pipe still works in both directions.
+func (n *nativeAttack) exchange() {
 	n.t.Helper()
 	n.message(inlineMessage("hi"))
 	in, err := n.pipe.Next(n.t.Context())
@@ -291,17 +292,17 @@ func (n *intruder) exchange() {
 	require.NoError(n.t, in.Read(n.t.Context(), a))
 	require.Equal(n.t, "hi", string(a.Payloads[0]))
 	n.mu.Lock()
-	before := len(n.heard[messageStream])
+	before := len(n.received[messageStream])
 	n.mu.Unlock()
 	require.NoError(n.t, n.pipe.Write(n.t.Context(), &pipe.Message{Metadata: []byte("well")}))
-	n.await(func() bool { return len(n.heard[messageStream]) == before+native.HeaderSize+24+4 })
+	n.waitFor(func() bool { return len(n.received[messageStream]) == before+native.HeaderSize+24+4 })
 }
 
-// leave ends the pipe in good order.
-func (n *intruder) leave() {
+// closeOrderly closes the pipe in order.
+func (n *nativeAttack) closeOrderly() {
 	n.t.Helper()
 	n.control(native.Control{Kind: native.Goodbye})
-	n.finish(messageStream, controlStream)
+	n.closeStreams(messageStream, controlStream)
 	_, err := n.pipe.Next(n.t.Context())
 	require.ErrorIs(n.t, err, pipe.ErrPeerClosed)
 	require.NoError(n.t, n.pipe.Close())
@@ -311,7 +312,7 @@ func inlineMessage(payload string) native.Message {
 	return native.Message{Payloads: []native.Payload{{Length: uint64(len(payload)), Inline: true, Data: []byte(payload)}}}
 }
 
-// largeMessage announces a payload and a tensor of n bytes each.
+// largeMessage describes a payload and a tensor of n bytes each, neither inline.
 func largeMessage(n uint64) native.Message {
 	return native.Message{
 		Payloads: []native.Payload{{Length: n}},
@@ -319,9 +320,9 @@ func largeMessage(n uint64) native.Message {
 	}
 }
 
-// requireDown checks that the attacker's pipe has ended for these reasons, in a
-// way that programs can tell; which connection noticed first may be chance.
-func (n *intruder) requireDown(conns []string, reasons ...error) {
+// requireBrokenNative checks that the pipe has failed for these reasons. conns are the connections
+// that may have failed first.
+func (n *nativeAttack) requireBrokenNative(conns []string, reasons ...error) {
 	n.t.Helper()
 	drop(n.t, n.pipe)
 	for _, err := range []error{next(n.t, n.pipe), n.pipe.Write(n.t.Context(), &pipe.Message{})} {
@@ -333,13 +334,13 @@ func (n *intruder) requireDown(conns []string, reasons ...error) {
 		require.Contains(n.t, e.Peer, "127.0.0.1:")
 		require.Contains(n.t, conns, e.Conn, "%v", err)
 	}
-	n.first.Close() // the victim would give it a second to do so
+	n.first.Close() // the victim would wait a second for it
 	select {
 	case <-n.pipe.Done():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		require.Fail(n.t, "the pipe never ended")
 	}
-	require.NoError(n.t, n.pipe.Close(), "closing what is broken")
+	require.NoError(n.t, n.pipe.Close(), "closing a broken pipe")
 }
 
 func next(t testing.TB, p *pipe.Pipe) error {

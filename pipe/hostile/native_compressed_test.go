@@ -13,17 +13,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// squeezed is a message of one payload of n bytes that says that it travels as
-// form, inside the message.
-func squeezed(n uint64, form []byte) native.Message {
+// compressedMessage returns a message of one inline payload of n bytes whose compressed form is
+// form.
+func compressedMessage(n uint64, form []byte) native.Message {
 	return native.Message{Payloads: []native.Payload{{
-		Length: n, Inline: true, Codec: compress.S2, Form: uint64(len(form)), Data: form,
+		Length: n, Inline: true, Codec: compress.S2, CompressedLength: uint64(len(form)), Data: form,
 	}}}
 }
 
-// formOf is the compressed form of data, as an honest peer makes it.
-func formOf(t testing.TB, codec compress.Codec, data []byte) []byte {
-	p := compress.New(1).NewPacking()
+// compressedForm compresses data as an honest peer does.
+func compressedForm(t testing.TB, codec compress.Codec, data []byte) []byte {
+	p := compress.New(1).NewCompressor()
 	defer p.Release()
 	form, err := p.Add(codec, [][]byte{data}, func() error { return nil })
 	require.NoError(t, err)
@@ -31,38 +31,37 @@ func formOf(t testing.TB, codec compress.Codec, data []byte) []byte {
 	return bytes.Join(form, nil)
 }
 
-// openSqueezing is dialNatively of an attacker that agrees to compression.
-func openSqueezing(t testing.TB, v *victim) *intruder {
+// dialCompressing is dialNative of an attacker that offers compression.
+func dialCompressing(t testing.TB, v *victim) *nativeAttack {
 	t.Helper()
 	b := goodBrochure()
 	marker := nativeMarker
 	marker.Features |= wire.FeatureCompression
 	b.Mark(marker)
-	first, answer := v.introduce(t, b)
+	first, answer := v.sendOffer(t, b)
 	chosen, ok := answer.Marker()
 	require.True(t, ok)
 	require.Equal(t, marker, chosen)
-	n := newIntruder(t, first)
+	n := newNativeAttack(t, first)
 	mine := request(answer.TransportRegistrationIDs[wire.BulkConnection])
 	n.bulk = func() *raw {
-		r := v.visitWith(t, mine)
+		r := v.dialRawWith(t, mine)
 		require.Equal(t, mine, r.read(), "the welcome")
 		r.frame(mine)
 		return r
 	}
-	first.send(muxWord(muxCredit, muxSYN, messageStream, 0), muxWord(muxCredit, muxSYN, controlStream, 0))
-	n.listen()
+	first.send(muxHeader(muxCredit, muxSYN, messageStream, 0), muxHeader(muxCredit, muxSYN, controlStream, 0))
+	n.startReading()
 	var err error
 	n.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
 	return n
 }
 
-// wrongForms are those that do not decode to 300,000 bytes of zeros, which are
-// two blocks.
-func wrongForms(t testing.TB) map[string][]byte {
-	bomb := formOf(t, compress.S2, make([]byte, 64<<20))
-	good := formOf(t, compress.S2, make([]byte, 300_000))
+// badForms are forms that do not decompress to 300,000 zeros, which take two blocks.
+func badForms(t testing.TB) map[string][]byte {
+	bomb := compressedForm(t, compress.S2, make([]byte, 64<<20))
+	good := compressedForm(t, compress.S2, make([]byte, 300_000))
 	other := bytes.Clone(good)
 	other[8] ^= 1 // the length that the first block claims
 	return map[string][]byte{
@@ -76,35 +75,35 @@ func wrongForms(t testing.TB) map[string][]byte {
 	}
 }
 
-// A form that does not decode ends the pipe, wherever it travelled, with no more
-// memory than the application gave.
-func TestNativeWrongForms(t *testing.T) {
+// A malformed compressed part breaks the pipe, inline and on the bulk connection, without more
+// memory than the application supplied.
+func TestNativeMalformedCompression(t *testing.T) {
 	t.Parallel()
 	v := newVictim(t)
 	const n = 300_000
-	for name, form := range wrongForms(t) {
+	for name, form := range badForms(t) {
 		t.Run(name+", inline", func(t *testing.T) {
-			a := openSqueezing(t, v)
-			a.message(squeezed(n, form))
+			a := dialCompressing(t, v)
+			a.message(compressedMessage(n, form))
 			in, err := a.pipe.Next(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, n, in.Descriptor().Payloads[0].Length)
 			err = in.Read(t.Context(), pipe.NewAllocation(in.Descriptor()))
 			require.ErrorIs(t, err, pipe.ErrProtocol)
 			require.ErrorIs(t, err, compress.ErrCorrupt)
-			a.requireDown([]string{""}, pipe.ErrProtocol)
-			v.unharmed(t)
+			a.requireBrokenNative([]string{""}, pipe.ErrProtocol)
+			v.requireHealthy(t)
 		})
 		t.Run(name+", in bulk", func(t *testing.T) {
-			a := openSqueezing(t, v)
-			m := squeezed(n, form)
+			a := dialCompressing(t, v)
+			m := compressedMessage(n, form)
 			m.Payloads[0].Inline = false
 			a.message(m)
 			in, err := a.pipe.Next(t.Context())
 			require.NoError(t, err)
 			read := make(chan error, 1)
 			go func() { read <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
-			ready := a.hears(native.Ready)
+			ready := a.waitControl(native.Ready)
 			bulk := a.bulk()
 			p := native.ChunkHeader{ID: ready.Number, Lane: ready.Lane, Length: len(form)}.Append(nil)
 			p = append(p, form...)
@@ -112,23 +111,23 @@ func TestNativeWrongForms(t *testing.T) {
 			err = <-read
 			require.ErrorIs(t, err, pipe.ErrProtocol)
 			require.ErrorIs(t, err, compress.ErrCorrupt)
-			a.requireDown([]string{""}, pipe.ErrProtocol)
-			v.unharmed(t)
+			a.requireBrokenNative([]string{""}, pipe.ErrProtocol)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// What the attacker compresses as it should be arrives.
-func TestNativeHonestForm(t *testing.T) {
+// A well-formed compressed payload of the attacker arrives.
+func TestNativeCompressedPayload(t *testing.T) {
 	v := newVictim(t)
-	a := openSqueezing(t, v)
+	a := dialCompressing(t, v)
 	data := bytes.Repeat([]byte("honest "), 100_000)
-	a.message(squeezed(uint64(len(data)), formOf(t, compress.S2, data)))
+	a.message(compressedMessage(uint64(len(data)), compressedForm(t, compress.S2, data)))
 	in, err := a.pipe.Next(t.Context())
 	require.NoError(t, err)
 	memory := pipe.NewAllocation(in.Descriptor())
 	require.NoError(t, in.Read(t.Context(), memory))
 	require.True(t, bytes.Equal(data, memory.Payloads[0]))
-	a.leave()
-	v.quiet(t)
+	a.closeOrderly()
+	v.requireIdle(t)
 }

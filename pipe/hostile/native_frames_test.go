@@ -9,165 +9,165 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// bent changes bytes of a frame. Places count from its start.
-func bent(frame []byte, at int, to ...byte) []byte {
+// patched returns a copy of a frame with the bytes at an offset replaced.
+func patched(frame []byte, at int, to ...byte) []byte {
 	p := bytes.Clone(frame)
 	copy(p[at:], to)
 	return p
 }
 
-func text(m native.Message) []byte    { return m.Append(nil, false) }
-func word(c native.Control) []byte    { return c.Append(nil, false) }
-func withSum(m native.Message) []byte { return m.Append(nil, true) }
+func encodeMessage(m native.Message) []byte { return m.Append(nil, false) }
+func encodeControl(c native.Control) []byte { return c.Append(nil, false) }
+func withSum(m native.Message) []byte       { return m.Append(nil, true) }
 
-// all is eight bytes of ones.
-var all = bytes.Repeat([]byte{255}, 8)
+// ones is eight bytes of 0xff.
+var ones = bytes.Repeat([]byte{255}, 8)
 
-// Frames of the message stream that no peer of ours sends. The header has the
-// length at 0, the kind at 4, flags and what is reserved behind; in the body, the
-// time left is at 8, the counts at 16, 20 and 24, entries from 32 on.
+// Malformed frames on the message stream break the pipe. In the header the length is at offset 0,
+// the kind at 4, the flags at 5, followed by reserved bytes. In the body the remaining time is at
+// 8, the counts at 16, 20 and 24, and the entries begin at 32.
 func TestNativeMalformedMessages(t *testing.T) {
 	inBothNativeRoles(t, malformedMessages)
 }
 
-func malformedMessages(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-	inline, large := text(inlineMessage("four")), text(largeMessage(1<<20))
-	tensor := text(native.Message{Tensors: []native.Tensor{{Length: 4, Inline: true, Data: []byte("four"), Source: device.CPU(), Target: device.CPU()}}})
+func malformedMessages(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
+	inline, large := encodeMessage(inlineMessage("four")), encodeMessage(largeMessage(1<<20))
+	tensor := encodeMessage(native.Message{Tensors: []native.Tensor{{Length: 4, Inline: true, Data: []byte("four"), Source: device.CPU(), Target: device.CPU()}}})
 	summed := withSum(inlineMessage("four"))
 	gpu := device.Device{Kind: "cuda"}
 	for name, c := range map[string]struct {
 		frame   []byte
 		reasons []error
 	}{
-		"unknown kind":               {bent(inline, 4, 2), nil},
-		"control frame":              {word(native.Control{Kind: native.Goodbye}), nil},
-		"unknown flag":               {bent(inline, 5, 2), nil},
-		"reserved":                   {bent(inline, 6, 1), nil},
-		"length beyond all limits":   {bent(inline, 0, 255, 255, 255, 255), []error{pipe.ErrLimit}},
-		"length too short":           {bent(inline, 0, 5, 0), nil},
-		"length too long":            {append(bent(inline, 0, inline[0]+1), 0), nil},
-		"wrong checksum":             {bent(summed, len(summed)-1, summed[len(summed)-1]+1), []error{pipe.ErrChecksum}},
-		"endless deadline":           {bent(inline, 8, all...), nil},
-		"metadata beyond the end":    {bent(inline, 16, 255, 255, 255, 255), nil},
-		"4 billion payloads":         {bent(inline, 20, 255, 255, 255, 255), []error{pipe.ErrLimit}},
-		"65536 payloads, not there":  {bent(inline, 20, 0, 0, 1, 0), nil},
-		"4 billion tensors":          {bent(inline, 24, 255, 255, 255, 255), []error{pipe.ErrLimit}},
-		"payload beyond the end":     {bent(inline, 32, 5), nil},
-		"payload beyond all memory":  {bent(inline, 32, all...), nil},
-		"unknown flag of a payload":  {bent(inline, 44, 3), nil},
-		"payload beyond its limit":   {bent(large, 32, 0, 0, 0, 0, 0, 0, 1, 0), []error{pipe.ErrLimit}},
-		"tensor beyond its limit":    {bent(large, 48, 0, 0, 0, 0, 0, 0, 1, 0), []error{pipe.ErrLimit}},
-		"unknown flag of a tensor":   {bent(tensor, 44, 7), nil},
-		"tensor from nowhere":        {bent(tensor, 45, 0, 6), nil},
-		"device kind beyond limits":  {bent(tensor, 45, 255), []error{pipe.ErrLimit}},
-		"negative device index":      {bent(tensor, 48, 255, 255, 255, 255), nil},
-		"unknown codec of a tensor":  {bent(tensor, 47, 3), nil},
-		"unknown codec":              {bent(inline, 45, 3), nil},
-		"reserved in a payload":      {bent(inline, 47, 1), nil},
-		"reserved in a tensor":       {bent(tensor, 63, 1), nil},
-		"compressed without consent": {text(squeezed(1000, []byte("does not matter"))), nil},
-		"tensor for unknown device":  {text(native.Message{Tensors: []native.Tensor{{Length: 1 << 20, Source: device.CPU(), Target: gpu}}}), []error{pipe.ErrNoChannel}},
-		"tensor from unknown device": {text(native.Message{Tensors: []native.Tensor{{Length: 1 << 20, Source: gpu}}}), []error{pipe.ErrNoChannel}},
+		"unknown kind":               {patched(inline, 4, 2), nil},
+		"control frame":              {encodeControl(native.Control{Kind: native.Goodbye}), nil},
+		"unknown flag":               {patched(inline, 5, 2), nil},
+		"reserved":                   {patched(inline, 6, 1), nil},
+		"length beyond all limits":   {patched(inline, 0, 255, 255, 255, 255), []error{pipe.ErrLimit}},
+		"length too short":           {patched(inline, 0, 5, 0), nil},
+		"length too long":            {append(patched(inline, 0, inline[0]+1), 0), nil},
+		"wrong checksum":             {patched(summed, len(summed)-1, summed[len(summed)-1]+1), []error{pipe.ErrChecksum}},
+		"endless deadline":           {patched(inline, 8, ones...), nil},
+		"metadata beyond the end":    {patched(inline, 16, 255, 255, 255, 255), nil},
+		"4 billion payloads":         {patched(inline, 20, 255, 255, 255, 255), []error{pipe.ErrLimit}},
+		"65536 payloads, not there":  {patched(inline, 20, 0, 0, 1, 0), nil},
+		"4 billion tensors":          {patched(inline, 24, 255, 255, 255, 255), []error{pipe.ErrLimit}},
+		"payload beyond the end":     {patched(inline, 32, 5), nil},
+		"payload beyond all memory":  {patched(inline, 32, ones...), nil},
+		"unknown flag of a payload":  {patched(inline, 44, 3), nil},
+		"payload beyond its limit":   {patched(large, 32, 0, 0, 0, 0, 0, 0, 1, 0), []error{pipe.ErrLimit}},
+		"tensor beyond its limit":    {patched(large, 48, 0, 0, 0, 0, 0, 0, 1, 0), []error{pipe.ErrLimit}},
+		"unknown flag of a tensor":   {patched(tensor, 44, 7), nil},
+		"tensor from nowhere":        {patched(tensor, 45, 0, 6), nil},
+		"device kind beyond limits":  {patched(tensor, 45, 255), []error{pipe.ErrLimit}},
+		"negative device index":      {patched(tensor, 48, 255, 255, 255, 255), nil},
+		"unknown codec of a tensor":  {patched(tensor, 47, 3), nil},
+		"unknown codec":              {patched(inline, 45, 3), nil},
+		"reserved in a payload":      {patched(inline, 47, 1), nil},
+		"reserved in a tensor":       {patched(tensor, 63, 1), nil},
+		"compressed without consent": {encodeMessage(compressedMessage(1000, []byte("does not matter"))), nil},
+		"tensor for unknown device":  {encodeMessage(native.Message{Tensors: []native.Tensor{{Length: 1 << 20, Source: device.CPU(), Target: gpu}}}), []error{pipe.ErrNoChannel}},
+		"tensor from unknown device": {encodeMessage(native.Message{Tensors: []native.Tensor{{Length: 1 << 20, Source: gpu}}}), []error{pipe.ErrNoChannel}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := open(t)
 			n.exchange()
-			n.say(messageStream, c.frame)
+			n.sendOn(messageStream, c.frame)
 			if len(c.reasons) == 0 || c.reasons[0] != pipe.ErrChecksum {
 				c.reasons = append(c.reasons, pipe.ErrProtocol)
 			}
-			n.requireDown([]string{"message"}, c.reasons...)
-			v.unharmed(t)
+			n.requireBrokenNative([]string{"message"}, c.reasons...)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// Frames of the control stream, likewise. The body begins at 8.
+// Malformed frames on the control stream break the pipe. The body begins at offset 8.
 func TestNativeMalformedControl(t *testing.T) {
 	inBothNativeRoles(t, malformedControl)
 }
 
-func malformedControl(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-	number := word(native.Control{Kind: native.Cancel, Number: 7})
-	targets := word(native.Control{Kind: native.Targets, Number: 7, Devices: []device.Device{device.CPU()}})
-	ready := word(native.Control{Kind: native.Ready, Number: 7, Lane: 1})
-	abort := word(native.Control{Kind: native.Abort, Number: 7, Text: "enough"})
-	bulk := word(native.Control{Kind: native.Bulk})
+func malformedControl(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
+	number := encodeControl(native.Control{Kind: native.Cancel, Number: 7})
+	targets := encodeControl(native.Control{Kind: native.Targets, Number: 7, Devices: []device.Device{device.CPU()}})
+	ready := encodeControl(native.Control{Kind: native.Ready, Number: 7, Lane: 1})
+	abort := encodeControl(native.Control{Kind: native.Abort, Number: 7, Text: "enough"})
+	bulk := encodeControl(native.Control{Kind: native.Bulk})
 	for name, frame := range map[string][]byte{
 		"huge frame of unknown kind":    {1, 16, 0, 0, 99, 0, 0, 0},
-		"unknown flag":                  bent(number, 5, 2),
-		"reserved":                      bent(number, 7, 1),
-		"length too short":              bent(number, 0, 7),
-		"length too long":               append(bent(number, 0, 9), 0),
-		"length beyond all limits":      bent(number, 0, 255, 255, 255, 255),
-		"bulk with a body":              append(bent(bulk, 0, 1), 0),
-		"targets without any":           append(bent(targets[:20], 0, 12), 0)[:20],
-		"4 billion targets":             bent(targets, 16, 255, 255, 255, 255),
-		"target of no kind":             bent(targets, 20, 0),
-		"target of a long kind":         bent(targets, 20, 255),
-		"target with a negative index":  bent(targets, 24, 255, 255, 255, 255),
+		"unknown flag":                  patched(number, 5, 2),
+		"reserved":                      patched(number, 7, 1),
+		"length too short":              patched(number, 0, 7),
+		"length too long":               append(patched(number, 0, 9), 0),
+		"length beyond all limits":      patched(number, 0, 255, 255, 255, 255),
+		"bulk with a body":              append(patched(bulk, 0, 1), 0),
+		"targets without any":           append(patched(targets[:20], 0, 12), 0)[:20],
+		"4 billion targets":             patched(targets, 16, 255, 255, 255, 255),
+		"target of no kind":             patched(targets, 20, 0),
+		"target of a long kind":         patched(targets, 20, 255),
+		"target with a negative index":  patched(targets, 24, 255, 255, 255, 255),
 		"targets for no message of its": targets,
-		"ready with more":               bent(ready, 18, 1),
-		"reason that is no text":        bent(abort, 16, 255),
-		"reason that is too long":       bent(append(abort, make([]byte, 2000)...), 0, 0, 8),
+		"ready with more":               patched(ready, 18, 1),
+		"reason that is no text":        patched(abort, 16, 255),
+		"reason that is too long":       patched(append(abort, make([]byte, 2000)...), 0, 0, 8),
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := open(t)
 			n.exchange()
 			if name == "targets without any" {
-				frame = bent(frame, 16, 0, 0, 0, 0)
+				frame = patched(frame, 16, 0, 0, 0, 0)
 			}
-			n.say(controlStream, frame)
-			n.requireDown([]string{"control"}, pipe.ErrProtocol)
-			v.unharmed(t)
+			n.sendOn(controlStream, frame)
+			n.requireBrokenNative([]string{"control"}, pipe.ErrProtocol)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// What may be said at any time, and means nothing to anybody.
-func TestNativeIdleTalk(t *testing.T) {
-	inBothNativeRoles(t, idleTalk)
+// Frames that are permitted at any time have no effect.
+func TestNativeIgnoredControl(t *testing.T) {
+	inBothNativeRoles(t, ignoredControl)
 }
 
-func idleTalk(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+func ignoredControl(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	n := open(t)
 	for i := range race.Pick[uint64](3000, 500) {
 		for _, c := range []native.Control{
-			{Kind: native.Ready, Number: i, Lane: uint16(i)}, // memory for what was never sent
+			{Kind: native.Ready, Number: i, Lane: uint16(i)}, // for a message that was never sent
 			{Kind: native.Cancel, Number: i},
 			{Kind: native.HaveRead, Number: i},
 			{Kind: native.WantRead, Number: i},
-			{Kind: native.Abort, Number: i + 10, Text: "it is not coming"},
+			{Kind: native.Abort, Number: i + 10, Text: "aborted"},
 		} {
 			n.control(c)
 		}
 	}
 	for _, kind := range []byte{0, 99, 255} {
-		n.say(controlStream, slices.Concat([]byte{4, 0, 0, 0, kind, 0, 0, 0}, []byte("skip")))
+		n.sendOn(controlStream, slices.Concat([]byte{4, 0, 0, 0, kind, 0, 0, 0}, []byte("skip")))
 	}
 	n.exchange()
-	v.unharmed(t)
-	n.leave()
+	v.requireHealthy(t)
+	n.closeOrderly()
 }
 
-// A sender asks for devices once; a second answer is one too many, and so are too
-// few devices, or those that no channel serves.
+// The sender requests target devices once. Repeated targets, a wrong number of them and devices
+// without a channel break the pipe.
 func TestNativeBadTargets(t *testing.T) {
 	inBothNativeRoles(t, badTargets)
 }
 
-func badTargets(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+func badTargets(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	cpu := device.CPU()
 	for name, answers := range map[string][][]device.Device{
 		"twice":          {{cpu, cpu}, {cpu, cpu}},
 		"too few":        {{cpu}},
 		"too many":       {{cpu, cpu, cpu}},
 		"unknown device": {{cpu, {Kind: "cuda"}}},
-		"a far one":      {{cpu, {Kind: "cpu", Index: 1<<31 - 1}}},
+		"a high index":   {{cpu, {Kind: "cpu", Index: 1<<31 - 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := open(t)
@@ -177,43 +177,43 @@ func badTargets(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 				n.control(native.Control{Kind: native.Targets, Devices: devices})
 			}
 			requireError(t, op.Wait(t.Context()), "control", pipe.ErrProtocol)
-			n.requireDown([]string{"control"}, pipe.ErrProtocol)
-			v.unharmed(t)
+			n.requireBrokenNative([]string{"control"}, pipe.ErrProtocol)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// The peer wants a message no more, or gives one up, at odd times.
-func TestNativeGivingUpAtOddTimes(t *testing.T) {
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+// The peer cancels or aborts messages at unusual times.
+func TestNativeCancelAndAbort(t *testing.T) {
+	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)
 		t.Run("cancelled before the devices were chosen", func(t *testing.T) {
 			op := n.pipe.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, 1<<20))}}})
 			n.control(native.Control{Kind: native.Cancel})
 			n.control(native.Control{Kind: native.Targets, Devices: []device.Device{device.CPU()}})
-			require.NoError(t, op.Wait(t.Context()), "nobody wanted it")
+			require.NoError(t, op.Wait(t.Context()), "the peer does not want it")
 		})
-		t.Run("given up while it is read, again and again", func(t *testing.T) {
+		t.Run("aborted repeatedly while it is read", func(t *testing.T) {
 			n.message(largeMessage(1 << 20))
 			in, err := n.pipe.Next(t.Context())
 			require.NoError(t, err)
 			read := make(chan error, 1)
 			go func() { read <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
-			n.hears(native.Ready)
+			n.waitControl(native.Ready)
 			for range 3 {
 				n.control(native.Control{Kind: native.Abort, Text: "nasty\n\x1b[2J"})
 			}
 			err = <-read
 			require.ErrorIs(t, err, pipe.ErrAborted)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
-		t.Run("given up before it comes", func(t *testing.T) {
-			n.control(native.Control{Kind: native.Abort, Number: 1, Text: "changed my mind"})
-			n.control(native.Control{Kind: native.Abort, Number: 1, Text: "once more"})
+		t.Run("aborted before it arrives", func(t *testing.T) {
+			n.control(native.Control{Kind: native.Abort, Number: 1, Text: "first reason"})
+			n.control(native.Control{Kind: native.Abort, Number: 1, Text: "second reason"})
 			n.message(largeMessage(1 << 20))
 			n.message(inlineMessage("the next one"))
 			in, err := n.pipe.Next(t.Context())
-			if err == nil && in.Descriptor().Payloads[0].Length == 1<<20 { // it was faster
+			if err == nil && in.Descriptor().Payloads[0].Length == 1<<20 { // it arrived before the ABORT
 				require.ErrorIs(t, in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())), pipe.ErrAborted)
 				in, err = n.pipe.Next(t.Context())
 			}
@@ -221,7 +221,7 @@ func TestNativeGivingUpAtOddTimes(t *testing.T) {
 			require.Equal(t, 12, in.Descriptor().Payloads[0].Length)
 			require.NoError(t, in.Discard(t.Context()))
 		})
-		v.unharmed(t)
+		v.requireHealthy(t)
 		n.pipe.Abort(pipe.ErrClosed)
 	})
 }

@@ -16,41 +16,41 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A peer that gives up what never comes is cut off at the limit.
+// A peer that aborts more unknown messages than the limit breaks the pipe.
 func TestNativeTooManyEarlyAborts(t *testing.T) {
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)
 		var p []byte
 		for i := range uint64(1<<16 + 1) {
 			p = native.Control{Kind: native.Abort, Number: i}.Append(p, false)
 		}
-		n.say(controlStream, p)
-		n.requireDown([]string{"control"}, pipe.ErrProtocol, pipe.ErrLimit)
-		v.unharmed(t)
+		n.sendOn(controlStream, p)
+		n.requireBrokenNative([]string{"control"}, pipe.ErrProtocol, pipe.ErrLimit)
+		v.requireHealthy(t)
 	})
 }
 
-// So is one that asks about what was never sent.
-func TestNativeTooManyQuestions(t *testing.T) {
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+// A peer that asks about more unknown messages than the limit breaks the pipe.
+func TestNativeTooManyWantRead(t *testing.T) {
+	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)
 		var p []byte
 		for i := range uint64(1<<16 + 1) {
 			p = native.Control{Kind: native.WantRead, Number: i}.Append(p, false)
 		}
-		n.say(controlStream, p)
-		n.requireDown([]string{"control"}, pipe.ErrProtocol, pipe.ErrLimit)
-		v.unharmed(t)
+		n.sendOn(controlStream, p)
+		n.requireBrokenNative([]string{"control"}, pipe.ErrProtocol, pipe.ErrLimit)
+		v.requireHealthy(t)
 	})
 }
 
-// A peer makes this end discard many messages, and never reads that it did: what
-// is left unsaid is bounded, and then the pipe ends.
+// A peer makes this end discard many messages, and never reads the control frames about it. Pending
+// frames are bounded; beyond that the pipe breaks.
 func TestNativeControlNeverRead(t *testing.T) {
 	v := newVictim(t)
-	n := dialNatively(t, v)
-	before := held()
-	large := text(largeMessage(1 << 20))
+	n := dialNative(t, v)
+	before := heapInUse()
+	large := encodeMessage(largeMessage(1 << 20))
 	stop := make(chan struct{})
 	go func() {
 		defer close(stop)
@@ -63,57 +63,57 @@ func TestNativeControlNeverRead(t *testing.T) {
 	}()
 	batch := []byte(strings.Repeat(string(large), 500))
 	for done := false; !done; {
-		n.say(messageStream, batch)
+		n.sendOn(messageStream, batch)
 		select {
 		case <-n.pipe.Done():
 			done = true
 		default:
 			n.mu.Lock()
-			done = n.over
+			done = n.ended
 			n.mu.Unlock()
 		}
 	}
 	<-stop
-	grown := held() - min(before, held())
+	grown := heapInUse() - min(before, heapInUse())
 	t.Logf("%d KiB held", grown>>10)
 	require.Less(t, grown, uint64(16<<20))
-	n.requireDown([]string{"control"}, pipe.ErrProtocol)
-	v.quiet(t)
-	v.alive(t)
+	n.requireBrokenNative([]string{"control"}, pipe.ErrProtocol)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// grown is what f makes this process hold on the heap.
-func grown(t testing.TB, f func()) int {
+// heapGrowth returns by how many bytes f makes the heap grow.
+func heapGrowth(t testing.TB, f func()) int {
 	t.Helper()
-	before := held()
+	before := heapInUse()
 	f()
-	after := held()
+	after := heapInUse()
 	n := int(after - min(before, after))
-	t.Logf("%d KiB held, resident set of %d KiB", n>>10, resident(t)>>10)
+	t.Logf("%d KiB held, resident set of %d KiB", n>>10, residentBytes(t)>>10)
 	return n
 }
 
-// The reasons of ABORTs for messages that never come are not worth much memory.
+// The reasons of ABORTs for unknown messages take little memory.
 func TestNativeMemoryOfEarlyAborts(t *testing.T) {
 	v := newVictim(t)
-	n := dialNatively(t, v)
+	n := dialNative(t, v)
 	reason := strings.Repeat("because ", 128)
 	n.exchangeInbound(t)
-	require.Less(t, grown(t, func() {
+	require.Less(t, heapGrowth(t, func() {
 		for batch := range uint64(64) {
 			var p []byte
 			for i := range uint64(1 << 10) {
 				p = native.Control{Kind: native.Abort, Number: 1 + batch<<10 + i, Text: reason}.Append(p, false)
 			}
-			n.say(controlStream, p)
+			n.sendOn(controlStream, p)
 		}
-		n.obeyed()
+		n.syncControl()
 	}), 8<<20)
-	t.Run("the first reasons are told", func(t *testing.T) {
-		n.message(largeMessage(1 << 20)) // given up long ago
+	t.Run("the first reasons are kept", func(t *testing.T) {
+		n.message(largeMessage(1 << 20)) // aborted before
 		n.message(inlineMessage("the next one"))
 		in, err := n.pipe.Next(t.Context())
-		if err == nil && in.Descriptor().Payloads[0].Length == 1<<20 { // it was faster
+		if err == nil && in.Descriptor().Payloads[0].Length == 1<<20 { // it arrived before the ABORT
 			err = in.Read(t.Context(), pipe.NewAllocation(in.Descriptor()))
 			require.ErrorIs(t, err, pipe.ErrAborted)
 			require.ErrorContains(t, err, reason)
@@ -122,45 +122,44 @@ func TestNativeMemoryOfEarlyAborts(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, in.Discard(t.Context()))
 	})
-	n.leave()
-	v.quiet(t)
+	n.closeOrderly()
+	v.requireIdle(t)
 }
 
-// Memory that waits for transfers that there are not, or that wait already, is
-// nothing to keep account of.
-func TestNativeMemoryOfReadies(t *testing.T) {
+// READY for unknown transfers, and repeated READY, take no memory.
+func TestNativeMemoryOfReady(t *testing.T) {
 	v := newVictim(t)
-	n := dialNatively(t, v)
+	n := dialNative(t, v)
 	n.exchangeInbound(t)
 	op := n.pipe.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, 1<<20)}}})
-	require.Less(t, grown(t, func() {
+	require.Less(t, heapGrowth(t, func() {
 		for batch := range uint64(100) {
 			var p []byte
 			for i := range uint64(1 << 10) {
 				p = native.Control{Kind: native.Ready, Lane: uint16(i), Number: batch<<26 | i}.Append(p, false)
-				p = native.Control{Kind: native.Ready, Number: n.theirs(0)}.Append(p, false)
+				p = native.Control{Kind: native.Ready, Number: n.victimID(0)}.Append(p, false)
 			}
-			n.say(controlStream, p)
+			n.sendOn(controlStream, p)
 		}
-		n.obeyed()
+		n.syncControl()
 	}), 1<<20)
 	require.NoError(t, n.pipe.Err())
 	n.control(native.Control{Kind: native.Cancel})
 	require.NoError(t, op.Wait(t.Context()))
-	n.leave()
-	v.quiet(t)
+	n.closeOrderly()
+	v.requireIdle(t)
 }
 
-// crowd is a message of so many payloads and tensors of a byte each that wait
-// for memory.
-func crowd(parts int) native.Message {
+// manyPartsMessage returns a message with that number of payloads and of tensors, of one byte each,
+// none inline.
+func manyPartsMessage(parts int) native.Message {
 	return native.Message{
 		Payloads: slices.Repeat([]native.Payload{{Length: 1}}, parts),
 		Tensors:  slices.Repeat([]native.Tensor{{Length: 1, Source: device.CPU()}}, parts),
 	}
 }
 
-// A peer floods messages that the application does not ask for.
+// A peer sends many messages that the application does not read.
 func TestNativeMemoryOfFlood(t *testing.T) { nativeMemoryOfFlood(t, newVictim(t)) }
 
 func nativeMemoryOfFlood(t *testing.T, v *victim) {
@@ -168,56 +167,57 @@ func nativeMemoryOfFlood(t *testing.T, v *victim) {
 	inline := inlineMessage(string(make([]byte, 60_000)))
 	for name, c := range map[string]struct {
 		message []byte
-		most    int // bytes that one message takes, with the frame of another, which is copied as it grows
+		most    int // bytes that a message takes, with the buffer for the frame of the next one
 	}{
-		"empty messages":          {text(native.Message{}), 1 << 10},
-		"metadata":                {text(native.Message{Metadata: make([]byte, 10_000)}), 20_000},
-		"inline payloads":         {text(inline), 120_000},
-		"unasked parts":           {text(largeMessage(1 << 20)), 1 << 10},
-		"a crowd of parts":        {text(crowd(500)), 300_000},
-		"as many as there may be": {text(crowd(native.MaxParts)), 36 << 20},
+		"empty messages":             {encodeMessage(native.Message{}), 1 << 10},
+		"metadata":                   {encodeMessage(native.Message{Metadata: make([]byte, 10_000)}), 20_000},
+		"inline payloads":            {encodeMessage(inline), 120_000},
+		"unread parts":               {encodeMessage(largeMessage(1 << 20)), 1 << 10},
+		"many parts":                 {encodeMessage(manyPartsMessage(500)), 300_000},
+		"as many parts as the limit": {encodeMessage(manyPartsMessage(native.MaxParts)), 36 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var intruders []*intruder
+			var nativeAttacks []*nativeAttack
 			for i := range pipes {
-				intruders = append(intruders, []func(testing.TB, *victim) *intruder{dialNatively, lureNatively}[i%2](t, v))
+				nativeAttacks = append(nativeAttacks, []func(testing.TB, *victim) *nativeAttack{dialNative, acceptNative}[i%2](t, v))
 			}
-			size := grown(t, func() {
+			size := heapGrowth(t, func() {
 				var floods sync.WaitGroup
-				for _, n := range intruders {
+				for _, n := range nativeAttacks {
 					floods.Go(func() { n.flood(c.message) })
 				}
 				floods.Wait()
 			})
 			require.Less(t, size, pipes*(2*readAhead+2*window+c.most+overhead))
-			for _, n := range intruders {
+			for _, n := range nativeAttacks {
 				n.pipe.Abort(pipe.ErrClosed)
 				n.first.Close()
 			}
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// flood says a message again and again until the victim takes no more.
-func (n *intruder) flood(message []byte) {
+// flood repeats a message until the victim has read nothing for a while.
+func (n *nativeAttack) flood(message []byte) {
 	for p := message; ; p = message {
 		for len(p) > 0 {
-			size := n.claim(messageStream, len(p))
+			size := n.takeCredit(messageStream, len(p))
 			if size == 0 {
 				return
 			}
-			n.first.send(muxWord(muxData, 0, messageStream, uint32(size)), p[:size])
+			n.first.send(muxHeader(muxData, 0, messageStream, uint32(size)), p[:size])
 			p = p[size:]
 		}
 	}
 }
 
-// claim takes window for size bytes at most, waiting for a while.
-func (n *intruder) claim(stream uint32, size int) (got int) {
-	timeout := time.After(shortly)
+// takeCredit takes up to size bytes of the victim's window, and returns 0 if there are none for a
+// while.
+func (n *nativeAttack) takeCredit(stream uint32, size int) (got int) {
+	timeout := time.After(shortTimeout)
 	for {
 		n.mu.Lock()
 		got = min(size, 64<<10, n.credit[stream])
@@ -235,14 +235,14 @@ func (n *intruder) claim(stream uint32, size int) (got int) {
 	}
 }
 
-// A message that was released leaves no more memory behind than a small one.
-func TestNativeMemoryOfReleasedCrowds(t *testing.T) {
+// A released large message keeps no more memory than a small one.
+func TestNativeMemoryOfReleasedMessages(t *testing.T) {
 	v := newVictim(t)
-	n := dialNatively(t, v)
-	require.Less(t, grown(t, func() {
+	n := dialNative(t, v)
+	require.Less(t, heapGrowth(t, func() {
 		var all []*pipe.Incoming
 		for range 4 {
-			n.message(crowd(native.MaxParts))
+			n.message(manyPartsMessage(native.MaxParts))
 			in, err := n.pipe.Next(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, in.Discard(t.Context()))
@@ -254,27 +254,26 @@ func TestNativeMemoryOfReleasedCrowds(t *testing.T) {
 		for range 16 {
 			n.message(inlineMessage("small"))
 		}
-		await(t, func() bool { return n.pipe.Stats().BytesReadAhead >= 16*70 }, "they are taken in ahead")
+		waitFor(t, func() bool { return n.pipe.Stats().BytesReadAhead >= 16*70 }, "they are read ahead")
 	}), 4<<20)
 	n.pipe.Abort(pipe.ErrClosed)
 	n.first.Close()
-	v.quiet(t)
+	v.requireIdle(t)
 }
 
-// What is told about many transfers at once, that the peer gives them up, does
-// not take a goroutine each.
-func TestNativeMemoryOfAbortedCrowd(t *testing.T) {
+// An abort of many transfers at once does not start a goroutine for each.
+func TestNativeGoroutinesOfAbort(t *testing.T) {
 	v := newVictim(t)
-	n := dialNatively(t, v)
+	n := dialNative(t, v)
 	n.grant(controlStream, 64<<20)
 	const parts = native.MaxParts / 4
-	n.message(crowd(parts))
+	n.message(manyPartsMessage(parts))
 	in, err := n.pipe.Next(t.Context())
 	require.NoError(t, err)
 	a := pipe.NewAllocation(in.Descriptor())
 	read := make(chan error, 1)
 	go func() { read <- in.Read(t.Context(), a) }()
-	n.hearsBytes(controlStream, readying(parts))
+	n.waitBytes(controlStream, readyBytes(parts))
 	n.control(native.Control{Kind: native.Abort, Text: "never mind"})
 	most := 0
 	for err = nil; err == nil; most = max(most, runtime.NumGoroutine()) {
@@ -286,21 +285,20 @@ func TestNativeMemoryOfAbortedCrowd(t *testing.T) {
 	}
 	require.ErrorIs(t, err, pipe.ErrAborted)
 	require.Less(t, most, 1000)
-	n.leave()
-	v.quiet(t)
+	n.closeOrderly()
+	v.requireIdle(t)
 }
 
-// A message that never comes to its end is being read, and others without end
-// are read meanwhile.
+// Many messages are read while the read of an earlier one is blocked.
 func TestNativeMemoryOfOvertaking(t *testing.T) {
 	v := newVictim(t)
-	n := dialNatively(t, v)
+	n := dialNative(t, v)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, stuck := n.readingUnder(ctx, 1<<20)
-	batch := []byte(strings.Repeat(string(text(inlineMessage("x"))), 1000))
-	require.Less(t, grown(t, func() {
+	_, stuck := n.startReadWith(ctx, 1<<20)
+	batch := []byte(strings.Repeat(string(encodeMessage(inlineMessage("x"))), 1000))
+	require.Less(t, heapGrowth(t, func() {
 		for range 200 {
-			n.say(messageStream, batch)
+			n.sendOn(messageStream, batch)
 			for range 1000 {
 				in, err := n.pipe.Next(t.Context())
 				require.NoError(t, err)
@@ -312,7 +310,7 @@ func TestNativeMemoryOfOvertaking(t *testing.T) {
 	n.control(native.Control{Kind: native.WantRead, Number: 200_000})
 	cancel()
 	require.ErrorIs(t, <-stuck, context.Canceled)
-	require.EqualValues(t, 200_000, n.hears(native.HaveRead).Number, "all have been read")
-	n.leave()
-	v.quiet(t)
+	require.EqualValues(t, 200_000, n.waitControl(native.HaveRead).Number, "all have been read")
+	n.closeOrderly()
+	v.requireIdle(t)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Versions that do not meet, and a peer without a marker, leave TensorPipe's own
-// protocol, and the plan says why.
+// Without a common version, or without a marker, TensorPipe's protocol is used, and the plan has
+// the reason.
 func TestNativeNotChosen(t *testing.T) {
 	v := newVictim(t)
 	for marker, reason := range map[string]string{
@@ -29,49 +29,49 @@ func TestNativeNotChosen(t *testing.T) {
 			require.Equal(t, "dialect", a.pipe.Plan().Refused[0].What)
 			require.Contains(t, a.pipe.Plan().Refused[0].Reason, reason)
 			a.pipe.Abort(pipe.ErrClosed)
-			a.hangUp()
+			a.closeConns()
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// Features that nobody knows of are left out of the answer, and versions above
-// ours do no harm where ours is among them.
-func TestNativeFromTheFuture(t *testing.T) {
+// Unknown features are not in the answer, and later versions are ignored if the current one is
+// offered.
+func TestNativeLaterVersion(t *testing.T) {
 	v := newVictim(t)
 	b := goodBrochure()
 	b.TransportDomainDescriptors[wire.MarkerName] = "0-12+ffffffff and more"
-	first, answer := v.introduce(t, b)
+	first, answer := v.sendOffer(t, b)
 	chosen, ok := answer.Marker()
 	require.True(t, ok)
 	all := nativeMarker
 	all.Features |= wire.FeatureCompression
 	require.Equal(t, all, chosen)
-	n := newIntruder(t, first)
-	first.send(muxWord(muxCredit, muxSYN, messageStream, 0), muxWord(muxCredit, muxSYN, controlStream, 0))
-	n.listen()
+	n := newNativeAttack(t, first)
+	first.send(muxHeader(muxCredit, muxSYN, messageStream, 0), muxHeader(muxCredit, muxSYN, controlStream, 0))
+	n.startReading()
 	var err error
 	n.pipe, err = v.listener.Accept(t.Context())
 	require.NoError(t, err)
 	n.exchange()
-	n.leave()
-	v.quiet(t)
+	n.closeOrderly()
+	v.requireIdle(t)
 }
 
-// An end that insists on the native dialect refuses all others, whoever dials.
+// An end that requires the native dialect rejects all others, as a client and as a server.
 func TestNativeRequired(t *testing.T) {
 	v := newVictim(t, func(o *pipe.Options) { o.Dialect = pipe.DialectNative })
-	r := v.visitWith(t, hello(), goodBrochure().Append(nil))
-	v.log.requireRefused(t, r.local(), pipe.ErrDialect)
-	r.ended()
+	r := v.dialRawWith(t, hello(), goodBrochure().Append(nil))
+	v.log.requireRejected(t, r.local(), pipe.ErrDialect)
+	r.waitClosed()
 
-	l := newTrap(t)
-	result := l.lure(v)
-	first := l.prey()
+	l := newRogueListener(t)
+	result := l.dialFrom(v)
+	first := l.acceptOffer()
 	first.frame(goodAnswer(l.Addr().String()).Append(nil))
 	requireDialFailed(t, l, <-result, pipe.ErrDialect)
-	first.ended()
+	first.waitClosed()
 
 	compatible := options("compatible")
 	compatible.Dialect = pipe.DialectCompatible
@@ -82,11 +82,11 @@ func TestNativeRequired(t *testing.T) {
 	require.NoError(t, err)
 	_, err = v.Dial(t.Context(), listener.URLs()[0])
 	require.ErrorIs(t, err, pipe.ErrDialect)
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// Answers of a listener that chooses what was not on offer.
+// The listener chooses what was not offered.
 func TestNativeBadAnswers(t *testing.T) {
 	v := newVictim(t)
 	for name, change := range map[string]func(a *wire.BrochureAnswer){
@@ -97,15 +97,15 @@ func TestNativeBadAnswers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newTrap(t)
-			result := l.lure(v)
-			first := l.prey()
+			l := newRogueListener(t)
+			result := l.dialFrom(v)
+			first := l.acceptOffer()
 			a := nativeAnswer(l.Addr().String())
 			change(a)
 			first.frame(a.Append(nil))
 			requireDialFailed(t, l, <-result, pipe.ErrHandshake, pipe.ErrProtocol)
-			first.ended()
+			first.waitClosed()
 		})
 	}
-	v.quiet(t)
+	v.requireIdle(t)
 }

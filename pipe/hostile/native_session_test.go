@@ -11,48 +11,49 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// anywhere is where the end of a session may be noticed.
+// anywhere are the connections that may notice the end of a session.
 var anywhere = []string{"message", "control"}
 
-// own and other are new streams that the attacker may open, and may not.
-func (n *intruder) own() uint32 {
+// allowedStream returns an id of a new stream that the attacker may open, and foreignStream one
+// that it may not.
+func (n *nativeAttack) allowedStream() uint32 {
 	if n.even {
 		return 2
 	}
 	return 5
 }
 
-func (n *intruder) other() uint32 { return 7 - n.own() }
+func (n *nativeAttack) foreignStream() uint32 { return 7 - n.allowedStream() }
 
-// What breaks the rules of the session ends the pipe.
+// A violation of the session's protocol breaks the pipe.
 func TestNativeSessionBroken(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, sessionBroken)
 }
 
-func sessionBroken(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+func sessionBroken(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	for name, c := range map[string]struct {
-		say    func(n *intruder) []byte
+		say    func(n *nativeAttack) []byte
 		reason error
 	}{
-		"another version":    {func(*intruder) []byte { return slices.Concat([]byte{1}, muxWord(muxData, 0, 1, 0)[1:]) }, pipe.ErrProtocol},
-		"unknown kind":       {func(*intruder) []byte { return muxWord(4, 0, 0, 0) }, pipe.ErrProtocol},
-		"another protocol":   {func(*intruder) []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, pipe.ErrProtocol},
-		"huge word":          {func(*intruder) []byte { return muxWord(muxData, 0, 1, 1<<31) }, pipe.ErrProtocol},
-		"farewell in anger":  {func(*intruder) []byte { return muxWord(muxFarewell, 0, 0, 1) }, pipe.ErrProtocol},
-		"stream of this end": {func(n *intruder) []byte { return muxWord(muxCredit, muxSYN, n.other(), 0) }, pipe.ErrProtocol},
-		"stream opened twice": {func(n *intruder) []byte {
-			return slices.Concat(muxWord(muxCredit, muxSYN, n.own(), 0), muxWord(muxCredit, muxSYN, n.own(), 0))
+		"another version":    {func(*nativeAttack) []byte { return slices.Concat([]byte{1}, muxHeader(muxData, 0, 1, 0)[1:]) }, pipe.ErrProtocol},
+		"unknown kind":       {func(*nativeAttack) []byte { return muxHeader(4, 0, 0, 0) }, pipe.ErrProtocol},
+		"another protocol":   {func(*nativeAttack) []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, pipe.ErrProtocol},
+		"huge word":          {func(*nativeAttack) []byte { return muxHeader(muxData, 0, 1, 1<<31) }, pipe.ErrProtocol},
+		"farewell in anger":  {func(*nativeAttack) []byte { return muxHeader(muxGoAway, 0, 0, 1) }, pipe.ErrProtocol},
+		"stream of this end": {func(n *nativeAttack) []byte { return muxHeader(muxCredit, muxSYN, n.foreignStream(), 0) }, pipe.ErrProtocol},
+		"stream opened twice": {func(n *nativeAttack) []byte {
+			return slices.Concat(muxHeader(muxCredit, muxSYN, n.allowedStream(), 0), muxHeader(muxCredit, muxSYN, n.allowedStream(), 0))
 		}, pipe.ErrProtocol},
-		"more than the window": {func(*intruder) []byte {
-			chunk := slices.Concat(muxWord(muxData, 0, messageStream, 64<<10), make([]byte, 64<<10))
+		"more than the window": {func(*nativeAttack) []byte {
+			chunk := slices.Concat(muxHeader(muxData, 0, messageStream, 64<<10), make([]byte, 64<<10))
 			return slices.Concat(muxMessages(4<<20), slices.Repeat(chunk, 20))
 		}, pipe.ErrProtocol},
-		"message stream reset": {func(*intruder) []byte { return muxWord(muxCredit, muxRST, messageStream, 0) }, pipe.ErrPeerLost},
-		"control stream reset": {func(*intruder) []byte { return muxWord(muxCredit, muxRST, controlStream, 0) }, pipe.ErrPeerLost},
-		"message stream ends":  {func(*intruder) []byte { return muxWord(muxData, muxFIN, messageStream, 0) }, pipe.ErrPeerLost},
-		"control stream ends":  {func(*intruder) []byte { return muxWord(muxData, muxFIN, controlStream, 0) }, pipe.ErrPeerLost},
-		"farewell":             {func(*intruder) []byte { return muxWord(muxFarewell, 0, 0, 0) }, nil},
+		"message stream reset": {func(*nativeAttack) []byte { return muxHeader(muxCredit, muxRST, messageStream, 0) }, pipe.ErrPeerLost},
+		"control stream reset": {func(*nativeAttack) []byte { return muxHeader(muxCredit, muxRST, controlStream, 0) }, pipe.ErrPeerLost},
+		"message stream ends":  {func(*nativeAttack) []byte { return muxHeader(muxData, muxFIN, messageStream, 0) }, pipe.ErrPeerLost},
+		"control stream ends":  {func(*nativeAttack) []byte { return muxHeader(muxData, muxFIN, controlStream, 0) }, pipe.ErrPeerLost},
+		"go away":              {func(*nativeAttack) []byte { return muxHeader(muxGoAway, 0, 0, 0) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := open(t)
@@ -62,103 +63,102 @@ func sessionBroken(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 				n.first.Close()
 				c.reason = pipe.ErrPeerLost
 			}
-			n.requireDown(anywhere, c.reason)
-			v.unharmed(t)
+			n.requireBrokenNative(anywhere, c.reason)
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// muxMessages are empty messages of n bytes or more, which nobody takes.
+// muxMessages returns n bytes or more of empty messages that are not read.
 func muxMessages(n int) (p []byte) {
 	var m native.Message
 	one := m.Append(nil, false)
 	one = slices.Repeat(one, (64<<10)/len(one))
 	for len(p) < n {
-		p = append(append(p, muxWord(muxData, 0, messageStream, uint32(len(one)))...), one...)
+		p = append(append(p, muxHeader(muxData, 0, messageStream, uint32(len(one)))...), one...)
 	}
 	return p
 }
 
-// Streams that nobody asked for are refused, however many, and pings answered;
-// neither is anything to the pipe.
+// Unexpected streams are reset and pings are answered, without an effect on the pipe.
 func TestNativeStreamFlood(t *testing.T) {
 	inBothNativeRoles(t, streamFlood)
 }
 
-func streamFlood(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+func streamFlood(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	n := open(t)
 	for i := range uint32(2000) {
-		stream := n.own() + 2*i
-		n.first.send(muxWord(muxCredit, muxSYN, stream, 0), muxWord(muxData, 0, stream, 4), []byte("what"))
-		n.first.send(muxWord(muxPing, muxSYN, 0, i))
+		stream := n.allowedStream() + 2*i
+		n.first.send(muxHeader(muxCredit, muxSYN, stream, 0), muxHeader(muxData, 0, stream, 4), []byte("what"))
+		n.first.send(muxHeader(muxPing, muxSYN, 0, i))
 		if i%2 == 1 {
-			n.first.send(muxWord(muxCredit, muxRST, stream, 0))
+			n.first.send(muxHeader(muxCredit, muxRST, stream, 0))
 		}
 	}
 	n.exchange()
-	v.unharmed(t)
-	n.leave()
+	v.requireHealthy(t)
+	n.closeOrderly()
 }
 
-// Handshakes that stop before the session has its streams are given up.
+// A handshake that stops before the streams are open times out.
 func TestNativeStreamsNeverOpened(t *testing.T) {
 	t.Parallel()
-	streamsNeverOpened(t, newVictim(t, hurried))
+	streamsNeverOpened(t, newVictim(t, shortHandshakeTimeout))
 }
 
 func streamsNeverOpened(t *testing.T, v *victim) {
 	visitors := map[string]*raw{}
 	for name, words := range map[string][]byte{
 		"none":               nil,
-		"half a word":        muxWord(muxCredit, muxSYN, messageStream, 0)[:5],
-		"one":                muxWord(muxCredit, muxSYN, messageStream, 0),
-		"not the first ones": muxWord(muxData, 0, messageStream, 0),
+		"half a word":        muxHeader(muxCredit, muxSYN, messageStream, 0)[:5],
+		"one":                muxHeader(muxCredit, muxSYN, messageStream, 0),
+		"not the first ones": muxHeader(muxData, 0, messageStream, 0),
 	} {
-		visitors[name], _ = v.introduceNatively(t)
+		visitors[name], _ = v.sendNativeOffer(t)
 		visitors[name].send(words)
 	}
-	v.unharmed(t)
+	v.requireHealthy(t)
 	for name, first := range visitors {
 		t.Run(name, func(t *testing.T) {
-			err := v.log.requireRefused(t, first.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+			err := v.log.requireRejected(t, first.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
 			require.ErrorContains(t, err, "timed out while opening streams and channels")
-			first.ended()
+			first.waitClosed()
 		})
 	}
 	t.Run("garbage", func(t *testing.T) {
-		first, _ := v.introduceNatively(t)
-		first.send([]byte("no word of yamux"))
-		v.log.requireRefused(t, first.local(), pipe.ErrHandshake, pipe.ErrProtocol)
-		first.ended()
+		first, _ := v.sendNativeOffer(t)
+		first.send([]byte("not a yamux frame"))
+		v.log.requireRejected(t, first.local(), pipe.ErrHandshake, pipe.ErrProtocol)
+		first.waitClosed()
 	})
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// A peer that says goodbye sends no more control frames, and may still send
-// messages; what it does beyond that is nothing to anybody else.
-func TestNativeGoodbyes(t *testing.T) {
+// After its close frame a peer sends no other control frames, but may send messages. What else it
+// sends affects no other pipe.
+func TestNativeCloseFrames(t *testing.T) {
 	t.Parallel()
-	inBothNativeRoles(t, goodbyes, impatient)
+	inBothNativeRoles(t, closeFrames, shortCloseTimeout)
 }
 
-func goodbyes(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+func closeFrames(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	bye := native.Control{Kind: native.Goodbye}
-	t.Run("in good order", func(t *testing.T) { open(t).leave() })
+	t.Run("in order", func(t *testing.T) { open(t).closeOrderly() })
 	t.Run("with a reason", func(t *testing.T) {
 		n := open(t)
 		n.control(native.Control{Kind: native.Goodbye, Text: "the disk is full\nlevel=ERROR"})
-		n.requireDown(anywhere, pipe.ErrPeerClosed)
+		n.requireBrokenNative(anywhere, pipe.ErrPeerClosed)
 		require.ErrorContains(t, n.pipe.Err(), `the disk is full\nlevel`)
 	})
-	t.Run("again and again, with all else behind", func(t *testing.T) {
+	t.Run("repeatedly, with other frames after it", func(t *testing.T) {
 		n := open(t)
 		for range 5000 {
 			n.control(bye)
 			n.control(native.Control{Kind: native.WantRead, Number: 1 << 40})
 		}
 		n.exchangeInbound(t)
-		n.finish(messageStream)
+		n.closeStreams(messageStream)
 		require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerClosed)
 		require.ErrorIs(t, n.pipe.Write(t.Context(), &pipe.Message{}), pipe.ErrPeerClosed)
 		require.NoError(t, n.pipe.Close())
@@ -169,7 +169,7 @@ func goodbyes(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 		n.exchangeInbound(t)
 		require.ErrorIs(t, n.pipe.Close(), pipe.ErrCloseTimeout)
 	})
-	t.Run("and then hangs up", func(t *testing.T) {
+	t.Run("and then resets", func(t *testing.T) {
 		n := open(t)
 		n.control(bye)
 		n.exchangeInbound(t)
@@ -186,24 +186,24 @@ func goodbyes(t *testing.T, v *victim, open func(testing.TB) *intruder) {
 		require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerLost)
 		require.NoError(t, n.pipe.Close())
 	})
-	t.Run("and then breaks the rules", func(t *testing.T) {
+	t.Run("and then violates the protocol", func(t *testing.T) {
 		n := open(t)
 		n.control(bye)
 		n.exchangeInbound(t)
-		n.say(messageStream, []byte("no message at all"))
+		n.sendOn(messageStream, []byte("not a message"))
 		require.ErrorIs(t, next(t, n.pipe), pipe.ErrProtocol)
 		require.NoError(t, n.pipe.Close())
 	})
-	v.unharmed(t)
+	v.requireHealthy(t)
 }
 
-// What is being read when both ends close, and the peer breaks off behind its goodbye,
-// is lost at once: nobody waits for what is not coming.
-func TestNativeBreaksOffWhileBothClose(t *testing.T) {
+// Both ends close while a message is being read, and the connection ends after the peer's close
+// frame. The read fails at once.
+func TestNativeConnectionEndsWhileBothClose(t *testing.T) {
 	t.Parallel()
-	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *intruder) {
+	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)
-		_, read := n.reading(1 << 20)
+		_, read := n.startRead(1 << 20)
 		closed := make(chan error, 1)
 		go func() { closed <- n.pipe.Close() }()
 		require.ErrorIs(t, next(t, n.pipe), pipe.ErrClosed)
@@ -212,12 +212,12 @@ func TestNativeBreaksOffWhileBothClose(t *testing.T) {
 		require.ErrorIs(t, <-read, pipe.ErrPeerLost)
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, n.pipe.Err(), pipe.ErrPeerLost)
-		v.unharmed(t)
+		v.requireHealthy(t)
 	}, func(o *pipe.Options) { o.CloseTimeout = time.Hour })
 }
 
-// exchangeInbound sends the victim a message.
-func (n *intruder) exchangeInbound(t testing.TB) {
+// exchangeInbound sends a message to the victim.
+func (n *nativeAttack) exchangeInbound(t testing.TB) {
 	n.message(inlineMessage("hi"))
 	in, err := n.pipe.Next(t.Context())
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// What makes a TensorPipe process abort: nothing in common to talk over.
+// Without a common transport the handshake fails. TensorPipe aborts the process.
 func TestNoCommonTransport(t *testing.T) {
 	v := newVictim(t)
 	for name, domains := range map[string]map[string]string{
@@ -23,17 +23,17 @@ func TestNoCommonTransport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := goodBrochure()
 			b.TransportDomainDescriptors = domains
-			r := v.visitWith(t, hello(), b.Append(nil))
-			v.log.requireRefused(t, r.local(), pipe.ErrNoTransport)
-			r.ended()
-			v.unharmed(t)
+			r := v.dialRawWith(t, hello(), b.Append(nil))
+			v.log.requireRejected(t, r.local(), pipe.ErrNoTransport)
+			r.waitClosed()
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// foreignChannels are brochures in which the victim finds no channel.
+// foreignChannels are brochures without a common channel.
 var foreignChannels = map[string]map[string]map[device.Device]string{
 	"none":               {},
 	"another one":        {"warp": {device.CPU(): "any"}},
@@ -41,8 +41,8 @@ var foreignChannels = map[string]map[string]map[device.Device]string{
 	"without any device": {basic.Name: {}},
 }
 
-// Without a common channel payloads still work. A tensor is refused where the
-// user hands it over, and breaks the pipe where the peer announces one.
+// Without a common channel payloads still work. A tensor is rejected by Write, and breaks the pipe
+// if the peer announces one.
 func TestNoCommonChannel(t *testing.T) {
 	v := newVictim(t)
 	for name, offers := range foreignChannels {
@@ -51,30 +51,30 @@ func TestNoCommonChannel(t *testing.T) {
 			b.ChannelDeviceDescriptors = offers
 			a := dialVictimWith(t, v, b)
 			require.Nil(t, a.basic)
-			onlyPayloads(t, a)
-			v.unharmed(t)
+			requireOnlyPayloads(t, a)
+			v.requireHealthy(t)
 		})
 	}
 	t.Run("answer", func(t *testing.T) {
-		l := newTrap(t)
-		result := l.lure(v)
-		a := &attack{desc: l.prey()}
+		l := newRogueListener(t)
+		result := l.dialFrom(v)
+		a := &attack{desc: l.acceptOffer()}
 		answer := goodAnswer(l.Addr().String())
 		answer.ChannelForDevicePair, answer.ChannelRegistrationIDs = nil, nil
 		a.desc.frame(answer.Append(nil))
-		a.reply = l.take()
+		a.reply = l.acceptRaw()
 		a.reply.read()
 		d := <-result
 		require.NoError(t, d.err)
 		a.pipe = d.pipe
-		onlyPayloads(t, a)
-		v.unharmed(t)
+		requireOnlyPayloads(t, a)
+		v.requireHealthy(t)
 	})
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-func onlyPayloads(t *testing.T, a *attack) {
+func requireOnlyPayloads(t *testing.T, a *attack) {
 	require.Empty(t, a.pipe.Plan().Channels)
 	exchangePayload(t, a)
 
@@ -90,7 +90,7 @@ func onlyPayloads(t *testing.T, a *attack) {
 	requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol, pipe.ErrNoChannel)
 }
 
-// exchangePayload shows that an attacker's pipe still works, both ways.
+// exchangePayload checks that an attack's pipe works in both directions.
 func exchangePayload(t testing.TB, a *attack) {
 	t.Helper()
 	a.desc.frame(payloadDescriptor(2))
@@ -107,14 +107,14 @@ func exchangePayload(t testing.TB, a *attack) {
 	require.Equal(t, "well", string(a.desc.read()))
 }
 
-// Devices that no channel serves, although the pipe has one for others.
+// A tensor is for devices without a channel, though the pipe has one for other devices.
 func TestTensorForOtherDevices(t *testing.T) {
 	cpu, gpu := device.CPU(), device.Device{Kind: "cuda"}
 	pairs := map[string]wire.TensorDescriptor{
-		"from an unknown device":         {SourceDevice: gpu, TargetDevice: cpu},
-		"from anywhere, to our choice":   {SourceDevice: gpu},
-		"to an unknown device":           {SourceDevice: cpu, TargetDevice: gpu},
-		"to a processor that is not one": {SourceDevice: cpu, TargetDevice: device.Device{Kind: "cpu", Index: 1<<31 - 1}},
+		"from an unknown device":                 {SourceDevice: gpu, TargetDevice: cpu},
+		"from an unknown device, without target": {SourceDevice: gpu},
+		"to an unknown device":                   {SourceDevice: cpu, TargetDevice: gpu},
+		"to a CPU with a high index":             {SourceDevice: cpu, TargetDevice: device.Device{Kind: "cpu", Index: 1<<31 - 1}},
 	}
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for name, tensor := range pairs {
@@ -125,7 +125,7 @@ func TestTensorForOtherDevices(t *testing.T) {
 					d := wire.Descriptor{Tensors: []wire.TensorDescriptor{good, tensor}}
 					a.desc.frame(d.Append(nil))
 					requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol, pipe.ErrNoChannel)
-					v.unharmed(t)
+					v.requireHealthy(t)
 				})
 			}
 		}

@@ -14,66 +14,65 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inBothDialects runs f with a victim of its own for each dialect, and a sibling
-// process that must not notice.
-func inBothDialects(t *testing.T, f func(t *testing.T, v *victim, spawn func(part string) *child)) {
+// inBothDialects runs f with a separate victim for each dialect, and a sibling process that must
+// not be affected.
+func inBothDialects(t *testing.T, f func(t *testing.T, v *victim, startChild func(role string) *child)) {
 	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			v := newVictim(t)
-			sibling := v.spawn(t, dialect, "echo")
-			f(t, v, func(part string) *child { return v.spawn(t, dialect, part) })
-			sibling.unharmed(t)
-			v.unharmed(t)
-			v.alive(t)
+			sibling := v.startChild(t, dialect, "echo")
+			f(t, v, func(role string) *child { return v.startChild(t, dialect, role) })
+			sibling.requireHealthy(t)
+			v.requireHealthy(t)
+			v.requireServing(t)
 		})
 	}
 }
 
-// A process is killed in the middle of what it sends. It has a child of its own
-// that lives on.
+// A process is killed while it sends. It has a child that survives it.
 func TestSenderKilled(t *testing.T) {
-	inBothDialects(t, func(t *testing.T, v *victim, spawn func(string) *child) {
-		for _, part := range []string{"send payload", "send tensor"} {
-			c := spawn(part)
+	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
+		for _, role := range []string{"send payload", "send tensor"} {
+			c := startChild(role)
 			in, err := c.pipe.Next(t.Context())
 			require.NoError(t, err)
 			read := make(chan error, 1)
-			c.signal(t, syscall.SIGSTOP) // with its buffers full, it has not sent all
+			c.signal(t, syscall.SIGSTOP) // its buffers are full, and it has not sent everything
 			go func() { read <- in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())) }()
-			v.unharmed(t)
+			v.requireHealthy(t)
 			c.signal(t, syscall.SIGKILL)
 			require.ErrorIs(t, <-read, pipe.ErrPeerLost)
-			requireOver(t, c.pipe)
+			requirePeerLost(t, c.pipe)
 		}
 	})
 }
 
-// A process is killed in the middle of a tensor of which this end has a part.
+// A process is killed while this end receives its tensor.
 func TestSenderKilledWithinATensor(t *testing.T) {
 	v := newVictim(t)
-	c := v.spawn(t, pipe.DialectNative, "send tensor")
+	c := v.startChild(t, pipe.DialectNative, "send tensor")
 	in, err := c.pipe.Next(t.Context())
 	require.NoError(t, err)
-	dst := make([]byte, much)
+	dst := make([]byte, hugeSize)
 	read := make(chan error, 1)
 	go func() {
 		read <- in.Read(t.Context(), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(dst)}})
 	}()
 	c.signal(t, syscall.SIGKILL)
-	if err := <-read; err != nil { // it may have been fast
+	if err := <-read; err != nil { // it may have sent everything
 		require.ErrorIs(t, err, pipe.ErrPeerLost)
 	}
-	clear(dst) // nobody touches it any more
-	requireOver(t, c.pipe)
-	v.alive(t)
+	clear(dst) // must not be in use any more
+	requirePeerLost(t, c.pipe)
+	v.requireServing(t)
 }
 
-// A process is killed in the midst of small messages. Those that came whole can
-// be read.
-func TestChattingPeerKilled(t *testing.T) {
-	inBothDialects(t, func(t *testing.T, v *victim, spawn func(string) *child) {
-		c := spawn("chat")
+// A process is killed while it sends many small messages. Messages that arrived completely can be
+// read.
+func TestPeerKilledWhileSendingMany(t *testing.T) {
+	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
+		c := startChild("chat")
 		var err error
 		for n := 0; err == nil; n++ {
 			if n == 100 {
@@ -85,43 +84,42 @@ func TestChattingPeerKilled(t *testing.T) {
 			}
 		}
 		require.ErrorIs(t, err, pipe.ErrPeerLost)
-		requireOver(t, c.pipe)
+		requirePeerLost(t, c.pipe)
 	})
 }
 
-// A process is killed in the middle of what it receives, and does not read.
+// A process is killed before it reads a message that is being sent to it.
 func TestReceiverKilled(t *testing.T) {
-	inBothDialects(t, func(t *testing.T, v *victim, spawn func(string) *child) {
-		for _, part := range []string{"send payload", "send tensor"} {
-			c := spawn("receive")
-			op := c.pipe.WriteAsync(t.Context(), bigMessage(part))
-			c.hears(t, "described")
-			v.unharmed(t)
+	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
+		for _, role := range []string{"send payload", "send tensor"} {
+			c := startChild("receive")
+			op := c.pipe.WriteAsync(t.Context(), bigMessage(role))
+			c.waitLine(t, "described")
+			v.requireHealthy(t)
 			c.signal(t, syscall.SIGKILL)
 			require.ErrorIs(t, op.Wait(t.Context()), pipe.ErrPeerLost)
-			requireOver(t, c.pipe)
+			requirePeerLost(t, c.pipe)
 		}
 	})
 }
 
-// A process is killed while nothing is under way: the pipe notices by itself.
+// A process is killed while its pipe is idle.
 func TestIdlePeerKilled(t *testing.T) {
-	inBothDialects(t, func(t *testing.T, v *victim, spawn func(string) *child) {
-		c := spawn("echo")
-		c.unharmed(t)
+	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
+		c := startChild("echo")
+		c.requireHealthy(t)
 		c.signal(t, syscall.SIGKILL)
-		requireOver(t, c.pipe)
+		requirePeerLost(t, c.pipe)
 	})
 }
 
-// A process that is stopped for a while has not gone: nothing that was under way
-// is lost or changed.
+// A process is stopped for some time. No message is lost or changed.
 func TestPeerStopped(t *testing.T) {
 	t.Parallel()
 	const messages, pause = 40, 2 * time.Second
-	inBothDialects(t, func(t *testing.T, v *victim, spawn func(string) *child) {
-		c := spawn("echo")
-		c.unharmed(t)
+	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
+		c := startChild("echo")
+		c.requireHealthy(t)
 		var echoed sync.WaitGroup
 		echoed.Go(func() {
 			for i := range messages {
@@ -141,19 +139,19 @@ func TestPeerStopped(t *testing.T) {
 			}
 			ops = append(ops, c.pipe.WriteAsync(t.Context(), &pipe.Message{Payloads: []pipe.Payload{{Data: stoppedPayload(i)}}}))
 		}
-		v.unharmed(t)
-		<-time.After(pause) // what must not matter
+		v.requireHealthy(t)
+		<-time.After(pause) // must have no effect
 		c.signal(t, syscall.SIGCONT)
 		for _, op := range ops {
 			require.NoError(t, op.Wait(t.Context()))
 		}
 		echoed.Wait()
-		c.unharmed(t)
+		c.requireHealthy(t)
 		require.NoError(t, c.pipe.Close())
 	})
 }
 
-// stoppedPayload is small or large.
+// stoppedPayload returns a small, medium or large payload.
 func stoppedPayload(i int) []byte {
 	p := make([]byte, []int{100, 3 << 20, 60_000}[i%3])
 	for k := range p {
@@ -162,22 +160,21 @@ func stoppedPayload(i int) []byte {
 	return p
 }
 
-// unharmed sends a message to the child and gets it back.
-func (c *child) unharmed(t testing.TB) {
+// requireHealthy exchanges a message with the child.
+func (c *child) requireHealthy(t testing.TB) {
 	t.Helper()
-	m := &pipe.Message{Payloads: []pipe.Payload{{Data: []byte("still there?")}}}
+	m := &pipe.Message{Payloads: []pipe.Payload{{Data: []byte("hello")}}}
 	require.NoError(t, c.pipe.Write(t.Context(), m))
 	in, err := c.pipe.Next(t.Context())
 	require.NoError(t, err)
 	a := pipe.NewAllocation(in.Descriptor())
 	require.NoError(t, in.Read(t.Context(), a))
-	require.Equal(t, "still there?", string(a.Payloads[0]))
+	require.Equal(t, "hello", string(a.Payloads[0]))
 }
 
-// requireOver checks that a pipe whose peer was killed says so. The kernel of
-// such a peer ends connections without unread bytes as if it had closed them;
-// that must not look like a close.
-func requireOver(t testing.TB, p *pipe.Pipe) {
+// requirePeerLost checks the error of a pipe whose peer was killed. The kernel of a killed process
+// closes connections without unread bytes in order, which must not look like a close of the pipe.
+func requirePeerLost(t testing.TB, p *pipe.Pipe) {
 	t.Helper()
 	_, err := p.Next(t.Context())
 	require.ErrorIs(t, err, pipe.ErrPeerLost)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// raw is an attacker's end of one connection.
+// raw is the attacker's end of one connection.
 type raw struct {
 	net.Conn // TCP, or TLS over it
 	tcp      *net.TCPConn
@@ -22,12 +22,12 @@ type raw struct {
 
 func newRaw(t testing.TB, c net.Conn) *raw {
 	t.Helper()
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	t.Cleanup(func() { c.Close() })
-	return bare(t, c)
+	return wrapRaw(t, c)
 }
 
-func bare(t testing.TB, c net.Conn) *raw {
+func wrapRaw(t testing.TB, c net.Conn) *raw {
 	r := &raw{Conn: c, t: t}
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -36,21 +36,21 @@ func bare(t testing.TB, c net.Conn) *raw {
 	return r
 }
 
-// CloseWrite ends what the attacker says, in good order. TLS has an end of its
-// own; that of TCP then comes with Close.
+// CloseWrite ends the attacker's direction in order. With TLS it sends close_notify; the TCP
+// connection ends with Close.
 func (r *raw) CloseWrite() error {
 	return r.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// send writes bytes as they are. The victim may have hung up at the first
-// wrong one, so errors say nothing.
+// send writes bytes unchanged. It ignores errors, since the victim may have closed the connection
+// at the first wrong byte.
 func (r *raw) send(parts ...[]byte) {
 	for _, p := range parts {
 		_, _ = r.Write(p)
 	}
 }
 
-// header announces a frame of any size, without its body.
+// header sends the header of a frame without its body.
 func (r *raw) header(size uint64) { r.send(binary.LittleEndian.AppendUint64(nil, size)) }
 
 func (r *raw) frame(body []byte) { r.send(appendFrame(nil, body)) }
@@ -59,7 +59,7 @@ func appendFrame(dst, body []byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(body))), body...)
 }
 
-// read takes the victim's next frame.
+// read returns the victim's next frame.
 func (r *raw) read() []byte {
 	r.t.Helper()
 	var header [8]byte
@@ -71,20 +71,20 @@ func (r *raw) read() []byte {
 	return body
 }
 
-// ended waits until the victim hangs up, whatever it says before.
-func (r *raw) ended() {
+// waitClosed discards what the victim sends until it closes the connection.
+func (r *raw) waitClosed() {
 	r.t.Helper()
 	_, err := io.Copy(io.Discard, r)
 	require.False(r.t, errors.Is(err, os.ErrDeadlineExceeded), "the victim keeps the connection open")
 }
 
-// reset closes the connection the hard way: the victim gets ECONNRESET.
+// reset closes the connection with a TCP reset: the victim gets ECONNRESET.
 func (r *raw) reset() {
 	_ = r.tcp.SetLinger(0) // the victim may have reset it first
 	r.tcp.Close()
 }
 
-// cut ends the connection of TCP in good order, and TLS over it in none.
-func (r *raw) cut() { r.tcp.Close() }
+// closeTCP closes the TCP connection in order, but TLS without close_notify.
+func (r *raw) closeTCP() { r.tcp.Close() }
 
 func (r *raw) local() string { return r.LocalAddr().String() }

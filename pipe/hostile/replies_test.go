@@ -15,8 +15,8 @@ func replyOf(devices ...device.Device) []byte {
 	return r.Append(nil)
 }
 
-// asking is a message that leaves the targets of two of its tensors open.
-func asking() *pipe.Message {
+// twoOpenTargets returns a message with two tensors without target devices.
+func twoOpenTargets() *pipe.Message {
 	tensor := pipe.Tensor{Buffer: device.Bytes([]byte("tensor"))}
 	named := tensor
 	named.TargetDevice = device.CPU()
@@ -26,19 +26,19 @@ func asking() *pipe.Message {
 func TestBadReplies(t *testing.T) {
 	cpu, gpu := device.CPU(), device.Device{Kind: "cuda"}
 	replies := map[string][][]byte{
-		"no device":                   {replyOf()},
-		"a device too few":            {replyOf(cpu)},
-		"a device too many":           {replyOf(cpu, cpu, cpu)},
-		"a device without channel":    {replyOf(cpu, gpu)},
-		"a device of ours, so to say": {replyOf(device.Device{Kind: "cpu", Index: 1}, cpu)},
-		"twice":                       {replyOf(cpu, cpu), replyOf(cpu, cpu)},
+		"no device":                {replyOf()},
+		"a device too few":         {replyOf(cpu)},
+		"a device too many":        {replyOf(cpu, cpu, cpu)},
+		"a device without channel": {replyOf(cpu, gpu)},
+		"a device of the victim":   {replyOf(device.Device{Kind: "cpu", Index: 1}, cpu)},
+		"twice":                    {replyOf(cpu, cpu), replyOf(cpu, cpu)},
 	}
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for name, frames := range replies {
 			t.Run(name, func(t *testing.T) {
 				a := open(t)
-				op := a.pipe.WriteAsync(t.Context(), asking())
-				a.desc.read() // the descriptor: the message has been asked about
+				op := a.pipe.WriteAsync(t.Context(), twoOpenTargets())
+				a.desc.read() // the descriptor, which requests a reply
 				for _, f := range frames {
 					a.reply.frame(f)
 				}
@@ -46,21 +46,20 @@ func TestBadReplies(t *testing.T) {
 				if len(frames) == 1 {
 					requireError(t, op.Wait(t.Context()), "reply", pipe.ErrProtocol)
 				}
-				v.unharmed(t)
+				v.requireHealthy(t)
 			})
 		}
 	})
 }
 
-// A reply comes without a question: before any message, or for one that names
-// all its targets.
-func TestUnaskedReply(t *testing.T) {
+// A reply arrives before any message, or for one whose tensors all have target devices.
+func TestUnexpectedReply(t *testing.T) {
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		t.Run("to nothing", func(t *testing.T) {
 			a := open(t)
 			a.reply.frame(replyOf(device.CPU()))
 			requireBroken(t, a.pipe, "reply", pipe.ErrProtocol)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 		t.Run("to a message with targets", func(t *testing.T) {
 			a := open(t)
@@ -69,33 +68,32 @@ func TestUnaskedReply(t *testing.T) {
 			require.Equal(t, "tensor", string(a.basic.read()))
 			a.reply.frame(replyOf(device.CPU()))
 			requireBroken(t, a.pipe, "reply", pipe.ErrProtocol)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	})
 }
 
-// A peer that never replies holds up only its own pipe, and cancelling or
-// closing gets out of it.
+// A peer that never replies blocks only its own pipe. Cancelling or closing ends the wait.
 func TestReplyWithheld(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		t.Run("cancelled", func(t *testing.T) {
 			a := open(t)
-			op := a.pipe.WriteAsync(t.Context(), asking())
+			op := a.pipe.WriteAsync(t.Context(), twoOpenTargets())
 			a.desc.read()
-			v.unharmed(t)
+			v.requireHealthy(t)
 			require.ErrorIs(t, op.Wait(cancelled(t)), pipe.ErrCancelled)
 			_, err := a.pipe.Next(t.Context())
 			requireError(t, err, "", pipe.ErrCancelled)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 		t.Run("closed", func(t *testing.T) {
 			a := open(t)
-			op := a.pipe.WriteAsync(t.Context(), asking())
+			op := a.pipe.WriteAsync(t.Context(), twoOpenTargets())
 			a.desc.read()
 			requireError(t, a.pipe.Close(), "", pipe.ErrCloseTimeout)
 			require.ErrorIs(t, op.Wait(t.Context()), pipe.ErrClosed)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
-	}, impatient)
+	}, shortCloseTimeout)
 }

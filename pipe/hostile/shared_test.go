@@ -21,14 +21,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// childGuesses has the ids that a child tries.
+// childGuesses is the environment variable with the ids that a child tries.
 const childGuesses = "HOSTILE_GUESSES"
 
-// Shared memory turns away other users. Another process of the user finds the
-// listener, whose name is no secret, and lacks only the ids that the handshake gave
-// to the client: with others it is not let into the pipe, and disturbs nobody.
+// Shared memory rejects other users. Another process of the same user can find the listener, whose
+// name is not secret, but does not know the ids of the handshake. With other ids its connections
+// are rejected without another effect.
 func TestGuessedIDOverSharedMemory(t *testing.T) {
-	s := newSharing(t)
+	s := newSHMHandshake(t)
 	ids := s.answer.TransportRegistrationIDs
 	desc, reply := ids[wire.DescriptorConnection], ids[wire.ReplyConnection]
 	channel := s.answer.ChannelRegistrationIDs[basic.Name][0]
@@ -41,7 +41,7 @@ func TestGuessedIDOverSharedMemory(t *testing.T) {
 
 	conns := map[uint64]transport.Conn{}
 	for _, id := range []uint64{channel, reply, desc} {
-		conns[id] = s.visit(t, id)
+		conns[id] = s.dialRaw(t, id)
 	}
 	p, err := s.listener.Accept(t.Context())
 	require.NoError(t, err)
@@ -56,26 +56,26 @@ func TestGuessedIDOverSharedMemory(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	require.NoError(t, p.Close())
-	s.v.quiet(t)
+	s.v.requireIdle(t)
 }
 
-// sharing is a handshake that began over TCP and goes on over shared memory.
-type sharing struct {
+// shmHandshake is a handshake that begins over TCP and changes to shared memory.
+type shmHandshake struct {
 	v        *victim
 	tr       *shm.Transport // of the client
 	listener *pipe.Listener
 	answer   *wire.BrochureAnswer
 }
 
-func newSharing(t *testing.T) *sharing {
+func newSHMHandshake(t *testing.T) *shmHandshake {
 	t.Helper()
-	s := &sharing{tr: shm.New()}
+	s := &shmHandshake{tr: shm.New()}
 	if err := s.tr.Viable(); err != nil {
 		t.Skip("shared memory does not work here: ", err)
 	}
 	s.v = newVictim(t, func(o *pipe.Options) {
 		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})
-		o.HandshakeTimeout = patience // another process has its part in it
+		o.HandshakeTimeout = testTimeout // it includes the start of another process
 	})
 	var err error
 	s.listener, err = s.v.Listen(t.Context(), "uv://127.0.0.1:0", "shm://")
@@ -91,8 +91,8 @@ func newSharing(t *testing.T) *sharing {
 	return s
 }
 
-// visit opens a connection to the victim with an id.
-func (s *sharing) visit(t *testing.T, id uint64) transport.Conn {
+// dialRaw opens a connection to the victim with an id.
+func (s *shmHandshake) dialRaw(t *testing.T, id uint64) transport.Conn {
 	t.Helper()
 	c, err := s.tr.Dial(t.Context(), s.answer.Address)
 	require.NoError(t, err)
@@ -101,25 +101,24 @@ func (s *sharing) visit(t *testing.T, id uint64) transport.Conn {
 	return c
 }
 
-// guess lets another process try ids, and checks that each was turned away, at both
-// ends.
-func (s *sharing) guess(t *testing.T, ids []uint64) {
+// guess makes another process try ids, and checks at both ends that each was rejected.
+func (s *shmHandshake) guess(t *testing.T, ids []uint64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience) // who is let in waits for more
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout) // an accepted connection would block
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), childPart+"=guess", childURL+"="+s.answer.Address,
+	cmd.Env = append(os.Environ(), childRole+"=guess", childURL+"="+s.answer.Address,
 		childGuesses+"="+strings.Trim(fmt.Sprint(ids), "[]"))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	name := fmt.Sprint("pid ", cmd.Process.Pid)
-	await(t, func() bool {
+	waitFor(t, func() bool {
 		refused := s.v.log.find(func(r record) bool { return r.peer == name && errors.Is(r.err, pipe.ErrProtocol) })
 		return len(refused) == len(ids)
-	}, "a line about each guess")
+	}, "a record of each guess")
 }
 
-// tryGuesses is the child of guess.
+// tryGuesses is the role of guess's child.
 func tryGuesses() error {
 	for text := range strings.FieldsSeq(os.Getenv(childGuesses)) {
 		id, err := strconv.ParseUint(text, 10, 64)

@@ -13,65 +13,65 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// stall is a point at which a client can stop in the middle of opening a pipe. It
-// returns the connection on which the victim waits.
+// stall stops a client at some point of the handshake. It returns the connection on which the
+// victim waits.
 type stall func(t testing.TB, v *victim) *raw
 
 var stalls = map[string]stall{
-	"a silent connection": func(t testing.TB, v *victim) *raw { return v.visit(t) },
+	"a silent connection": func(t testing.TB, v *victim) *raw { return v.dialRaw(t) },
 	"half a length": func(t testing.TB, v *victim) *raw {
-		r := v.visit(t)
+		r := v.dialRaw(t)
 		r.send([]byte{15, 0, 0, 0})
 		return r
 	},
 	"half a packet": func(t testing.TB, v *victim) *raw {
-		r := v.visit(t)
+		r := v.dialRaw(t)
 		r.send(appendFrame(nil, hello())[:12])
 		return r
 	},
-	"no brochure": func(t testing.TB, v *victim) *raw { return v.visitWith(t, hello()) },
+	"no brochure": func(t testing.TB, v *victim) *raw { return v.dialRawWith(t, hello()) },
 	"half a brochure": func(t testing.TB, v *victim) *raw {
-		r := v.visitWith(t, hello())
+		r := v.dialRawWith(t, hello())
 		r.send(appendFrame(nil, goodBrochure().Append(nil))[:20])
 		return r
 	},
 	"no further connection": func(t testing.TB, v *victim) *raw {
-		first, _ := v.introduce(t, goodBrochure())
+		first, _ := v.sendOffer(t, goodBrochure())
 		return first
 	},
 	"no reply connection": func(t testing.TB, v *victim) *raw {
-		first, answer := v.introduce(t, goodBrochure())
-		v.visitWith(t, request(answer.ChannelRegistrationIDs[basic.Name][0]))
+		first, answer := v.sendOffer(t, goodBrochure())
+		v.dialRawWith(t, request(answer.ChannelRegistrationIDs[basic.Name][0]))
 		return first
 	},
 	"no channel connection": func(t testing.TB, v *victim) *raw {
-		first, answer := v.introduce(t, goodBrochure())
-		v.visitWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))
+		first, answer := v.sendOffer(t, goodBrochure())
+		v.dialRawWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))
 		return first
 	},
 	"a byte at a time": func(t testing.TB, v *victim) *raw {
-		r := v.visit(t)
-		go r.drip(appendFrame(appendFrame(nil, hello()), goodBrochure().Append(nil)))
+		r := v.dialRaw(t)
+		go r.sendSlowly(appendFrame(appendFrame(nil, hello()), goodBrochure().Append(nil)))
 		return r
 	},
 }
 
-// awaited is what the victim says that it waits for, by stall.
-var awaited = map[string]string{
-	"a silent connection":   "the first words",
-	"half a length":         "the first words",
-	"half a packet":         "the first words",
-	"a byte at a time":      "", // where time runs out depends on the machine
-	"no brochure":           "what the peer offers",
-	"half a brochure":       "what the peer offers",
+// stallErrors are the errors' texts about what the victim waits for, by stall.
+var stallErrors = map[string]string{
+	"a silent connection":   "the first packet",
+	"half a length":         "the first packet",
+	"half a packet":         "the first packet",
+	"a byte at a time":      "", // depends on the speed of the machine
+	"no brochure":           "the peer's offer",
+	"half a brochure":       "the peer's offer",
 	"no further connection": "the other connections",
 	"no reply connection":   "the other connections",
 	"no channel connection": "the other connections",
 }
 
-// drip sends p so slowly that a hurried victim gives up long before the end.
-func (r *raw) drip(p []byte) {
-	tick := time.NewTicker(soon / 50)
+// sendSlowly sends p so slowly that a handshake with a short timeout fails before the end.
+func (r *raw) sendSlowly(p []byte) {
+	tick := time.NewTicker(handshakeTimeout / 50)
 	defer tick.Stop()
 	for i := range p {
 		<-tick.C
@@ -81,11 +81,10 @@ func (r *raw) drip(p []byte) {
 	}
 }
 
-// A handshake that does not come to its end in time is given up, and its slot
-// becomes free.
+// A handshake that is not complete in time fails, and its slot becomes free.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
-	slowClient(t, newVictim(t, hurried))
+	slowClient(t, newVictim(t, shortHandshakeTimeout))
 }
 
 func slowClient(t *testing.T, v *victim) {
@@ -93,78 +92,78 @@ func slowClient(t *testing.T, v *victim) {
 	for name, stall := range stalls {
 		visitors[name] = stall(t, v)
 	}
-	v.unharmed(t)
+	v.requireHealthy(t)
 	for name, r := range visitors {
 		t.Run(name, func(t *testing.T) {
-			err := v.log.requireRefused(t, r.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
-			require.ErrorContains(t, err, "timed out while waiting for "+awaited[name])
-			require.NotErrorIs(t, err, pipe.ErrClosed, "the connections that were closed for it")
-			r.ended()
+			err := v.log.requireRejected(t, r.local(), pipe.ErrHandshake, pipe.ErrHandshakeTimeout)
+			require.ErrorContains(t, err, "timed out while waiting for "+stallErrors[name])
+			require.NotErrorIs(t, err, pipe.ErrClosed, "the error must not be that of the closed connections")
+			r.waitClosed()
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// The same from the other side: the answer does not come, or takes too long.
+// The victim dials, and the answer does not arrive in time.
 func TestSlowListener(t *testing.T) {
 	t.Parallel()
-	slowListener(t, newVictim(t, hurried))
+	slowListener(t, newVictim(t, shortHandshakeTimeout))
 }
 
 func slowListener(t *testing.T, v *victim) {
 	answer := appendFrame(nil, goodAnswer("127.0.0.1:1").Append(nil))
-	type visit struct {
-		trap   *trap
-		first  *raw
-		result <-chan dialled
+	type attempt struct {
+		listener *rogueListener
+		first    *raw
+		result   <-chan dialResult
 	}
-	visits := map[string]visit{}
+	attempts := map[string]attempt{}
 	for name, stall := range map[string]func(first *raw){
 		"no answer":        func(*raw) {},
 		"half a length":    func(first *raw) { first.send(answer[:4]) },
 		"half an answer":   func(first *raw) { first.send(answer[:len(answer)/2]) },
-		"a byte at a time": func(first *raw) { go first.drip(answer) },
+		"a byte at a time": func(first *raw) { go first.sendSlowly(answer) },
 	} {
-		l := newTrap(t)
-		result := l.lure(v)
-		visits[name] = visit{l, l.take(), result}
-		stall(visits[name].first)
+		l := newRogueListener(t)
+		result := l.dialFrom(v)
+		attempts[name] = attempt{l, l.acceptRaw(), result}
+		stall(attempts[name].first)
 	}
-	v.unharmed(t)
-	for name, visit := range visits {
+	v.requireHealthy(t)
+	for name, attempt := range attempts {
 		t.Run(name, func(t *testing.T) {
-			d := <-visit.result
-			requireDialFailed(t, visit.trap, d, pipe.ErrHandshakeTimeout)
+			d := <-attempt.result
+			requireDialFailed(t, attempt.listener, d, pipe.ErrHandshakeTimeout)
 			require.ErrorContains(t, d.err, "timed out while waiting for the answer")
 			var timeout interface{ Timeout() bool }
 			require.True(t, errors.As(d.err, &timeout) && timeout.Timeout())
-			visit.first.ended()
+			attempt.first.waitClosed()
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// Whoever dials such a listener may give up earlier.
+// The victim's Dial is cancelled before the answer arrives.
 func TestSlowListenerCancelled(t *testing.T) {
 	v := newVictim(t)
-	l := newTrap(t)
+	l := newRogueListener(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan dialled, 1)
+	result := make(chan dialResult, 1)
 	go func() {
 		p, err := v.Dial(ctx, l.url())
-		result <- dialled{p, err}
+		result <- dialResult{p, err}
 	}()
-	first := l.prey()
+	first := l.acceptOffer()
 	cancel()
 	requireDialFailed(t, l, <-result, context.Canceled)
-	first.ended()
-	v.quiet(t)
+	first.waitClosed()
+	v.requireIdle(t)
 }
 
-// A peer that stops between two messages, or in the middle of one, holds up
-// its own pipe only; the call that waits for it can be cancelled.
+// A peer that stops between two messages, or within one, blocks only its own pipe. The blocked call
+// can be cancelled.
 func TestSlowPipe(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
@@ -189,14 +188,14 @@ func TestSlowPipe(t *testing.T) {
 				base, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				begun := make(chan struct{})
-				ctx := &looked{Context: base, at: func() { close(begun) }}
+				ctx := &doneHook{Context: base, at: func() { close(begun) }}
 				read := make(chan error, 1)
 				go func() { read <- in.Read(ctx, pipe.NewAllocation(in.Descriptor())) }()
 				<-begun
-				v.unharmed(t)
+				v.requireHealthy(t)
 				cancel()
 				requireError(t, <-read, "", pipe.ErrCancelled, context.Canceled)
-				v.unharmed(t)
+				v.requireHealthy(t)
 			})
 		}
 	})

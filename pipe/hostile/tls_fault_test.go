@@ -17,15 +17,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// What is wrong with TLS itself.
-
-// clientHello is the first record of an honest client.
+// clientHello returns the first record of an honest client.
 func clientHello(t testing.TB) []byte {
 	t.Helper()
 	near, far := net.Pipe()
 	defer far.Close()
 	var handshake sync.WaitGroup
-	handshake.Go(func() { _ = tls.Client(near, overTLS(t).config).Handshake() }) // which nobody answers
+	handshake.Go(func() { _ = tls.Client(near, overTLS(t).config).Handshake() }) // there is no answer
 	var header [5]byte
 	_, err := io.ReadFull(far, header[:])
 	require.NoError(t, err)
@@ -37,22 +35,21 @@ func clientHello(t testing.TB) []byte {
 	return slices.Concat(header[:], body)
 }
 
-// reticent keeps to itself what it should write, but for the first time.
-type reticent struct {
+// silentAfterFirst discards all writes but the first.
+type silentAfterFirst struct {
 	net.Conn
-	spoken bool
+	wrote bool
 }
 
-func (c *reticent) Write(p []byte) (int, error) {
-	if c.spoken {
+func (c *silentAfterFirst) Write(p []byte) (int, error) {
+	if c.wrote {
 		return len(p), nil
 	}
-	c.spoken = true
+	c.wrote = true
 	return c.Conn.Write(p)
 }
 
-// A handshake of TLS that does not come to its end is given up, and holds up
-// nobody else until then.
+// A TLS handshake that is not complete in time fails, and blocks no other connection.
 func TestTLSNeverFinished(t *testing.T) {
 	t.Parallel()
 	v := overTLS(t).newVictim(t)
@@ -63,60 +60,59 @@ func TestTLSNeverFinished(t *testing.T) {
 		"a byte":       func(r *raw) { r.send(hello[:1]) },
 		"half a hello": func(r *raw) { r.send(hello[:len(hello)/2]) },
 		"a byte at a time": func(r *raw) {
-			go r.drip(slices.Concat(hello, make([]byte, 1<<10)))
+			go r.sendSlowly(slices.Concat(hello, make([]byte, 1<<10)))
 		},
 		"no certificate": func(r *raw) {
-			require.NoError(t, tls.Client(&reticent{Conn: r.Conn}, v.over.config).Handshake())
+			require.NoError(t, tls.Client(&silentAfterFirst{Conn: r.Conn}, v.over.config).Handshake())
 		},
 	} {
 		visitors[name] = overTCP.dial(t, strings.TrimPrefix(v.url(), "uv://"))
 		stall(visitors[name])
 	}
-	v.alive(t)
+	v.requireServing(t)
 	for name, r := range visitors {
 		t.Run(name, func(t *testing.T) {
-			v.log.requireRefused(t, r.local(), pipe.ErrHandshake)
-			r.ended()
+			v.log.requireRejected(t, r.local(), pipe.ErrHandshake)
+			r.waitClosed()
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// The same from the other side.
+// The same with a victim that dials.
 func TestTLSNeverFinishedByListener(t *testing.T) {
 	t.Parallel()
-	v := overTLS(t).newVictim(t, hurried)
-	type visit struct {
-		trap   *trap
-		first  *raw
-		result <-chan dialled
+	v := overTLS(t).newVictim(t, shortHandshakeTimeout)
+	type attempt struct {
+		listener *rogueListener
+		first    *raw
+		result   <-chan dialResult
 	}
-	visits := map[string]visit{}
+	attempts := map[string]attempt{}
 	for name, stall := range map[string]func(first *raw){
 		"silent":           func(*raw) {},
 		"half a record":    func(first *raw) { first.send([]byte{22, 3, 3, 0, 100, 2, 0}) },
-		"a byte at a time": func(first *raw) { go first.drip(slices.Concat([]byte{22, 3, 3, 64, 0}, make([]byte, 1<<10))) },
+		"a byte at a time": func(first *raw) { go first.sendSlowly(slices.Concat([]byte{22, 3, 3, 64, 0}, make([]byte, 1<<10))) },
 	} {
-		l := newTrap(t)
-		result := l.lure(v)
+		l := newRogueListener(t)
+		result := l.dialFrom(v)
 		l.over = overTCP
-		visits[name] = visit{l, l.take(), result}
-		stall(visits[name].first)
+		attempts[name] = attempt{l, l.acceptRaw(), result}
+		stall(attempts[name].first)
 	}
-	v.unharmed(t)
-	for name, visit := range visits {
+	v.requireHealthy(t)
+	for name, attempt := range attempts {
 		t.Run(name, func(t *testing.T) {
-			requireDialFailed(t, visit.trap, <-visit.result, pipe.ErrHandshakeTimeout)
-			visit.first.ended()
+			requireDialFailed(t, attempt.listener, <-attempt.result, pipe.ErrHandshakeTimeout)
+			attempt.first.waitClosed()
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// Whoever speaks something else is turned away at once, and so is who dials to
-// such a listener.
+// A peer that does not speak TLS is rejected at once, as a client and as a listener.
 func TestTLSMismatch(t *testing.T) {
 	t.Parallel()
 	v := overTLS(t).newVictim(t)
@@ -132,49 +128,49 @@ func TestTLSMismatch(t *testing.T) {
 		"a record too long":   {slices.Concat([]byte{22, 3, 1, 255, 255}, make([]byte, 1000)), nil},
 		"an alert":            {[]byte{21, 3, 3, 0, 2, 2, 40}, nil},
 	} {
-		for how, leave := range departures {
-			t.Run(name+", "+how, func(t *testing.T) {
+		for ending, endConn := range connEndings {
+			t.Run(name+", "+ending, func(t *testing.T) {
 				r := overTCP.dial(t, strings.TrimPrefix(v.url(), "uv://"))
 				r.send(c.said)
-				leave(r)
+				endConn(r)
 				reasons := []error{pipe.ErrHandshake}
-				if how != "resetting" { // which may take back what was said
+				if ending != "resetting" { // a reset may discard the bytes before it
 					reasons = append(reasons, c.reasons...)
 				}
-				v.log.requireRefused(t, r.local(), reasons...)
+				v.log.requireRejected(t, r.local(), reasons...)
 
-				l := newTrap(t)
-				result := l.lure(v)
+				l := newRogueListener(t)
+				result := l.dialFrom(v)
 				l.over = overTCP
-				first := l.take()
+				first := l.acceptRaw()
 				first.send(c.said)
-				leave(first)
+				endConn(first)
 				d := <-result
 				requireError(t, d.err, "")
 				_, refused := errors.AsType[*uv.HandshakeError](d.err)
 				require.True(t, refused || isDialError(d.err), "%v", d.err) // the reset may come before connecting is over
-				v.unharmed(t)
+				v.requireHealthy(t)
 			})
 		}
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// Who can cut a connection must not be able to pass that for its end.
-func TestTLSCut(t *testing.T) {
+// An attacker that ends the TCP connection must not be able to feign an orderly end.
+func TestTLSTruncation(t *testing.T) {
 	t.Parallel()
 	t.Run("compatible", func(t *testing.T) {
 		t.Parallel()
-		asWhom(t, overTLS(t), roles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
+		inRoles(t, overTLS(t), roles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 			for _, conn := range []string{"descriptor", "reply", "channel basic"} {
-				for name, begin := range spoilers {
+				for name, begin := range partialRecords {
 					t.Run(conn+", "+name, func(t *testing.T) {
 						a := open(t)
 						begin(a.conn(conn))
-						a.conn(conn).cut()
+						a.conn(conn).closeTCP()
 						requireBroken(t, a.pipe, conn, pipe.ErrPeerLost)
-						v.unharmed(t)
+						v.requireHealthy(t)
 					})
 				}
 			}
@@ -182,86 +178,86 @@ func TestTLSCut(t *testing.T) {
 	})
 	t.Run("native", func(t *testing.T) {
 		t.Parallel()
-		asWhom(t, overTLS(t), nativeRoles, cutNatively)
+		inRoles(t, overTLS(t), nativeRoles, nativeTruncation)
 	})
 }
 
-// spoilers are what may come before a cut.
-var spoilers = map[string]func(*raw){
+// partialRecords are sent before the end of the TCP connection.
+var partialRecords = map[string]func(*raw){
 	"between two records": func(*raw) {},
 	"within a header":     func(r *raw) { _, _ = r.tcp.Write([]byte{23, 3, 3}) },
 	"within a record":     func(r *raw) { _, _ = r.tcp.Write([]byte{23, 3, 3, 1, 0, 1, 2, 3}) },
 }
 
-func cutNatively(t *testing.T, v *victim, open func(testing.TB) *intruder) {
-	for name, begin := range spoilers {
+func nativeTruncation(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
+	for name, begin := range partialRecords {
 		t.Run("idle, "+name, func(t *testing.T) {
 			n := open(t)
 			n.exchange()
 			begin(n.first)
-			n.first.cut()
-			n.requireDown(anywhere, pipe.ErrPeerLost)
-			v.unharmed(t)
+			n.first.closeTCP()
+			n.requireBrokenNative(anywhere, pipe.ErrPeerLost)
+			v.requireHealthy(t)
 		})
-		t.Run("behind the goodbye, "+name, func(t *testing.T) {
+		t.Run("after the close frame, "+name, func(t *testing.T) {
 			n := open(t)
 			n.control(native.Control{Kind: native.Goodbye})
 			n.exchangeInbound(t)
 			begin(n.first)
-			n.first.cut()
+			n.first.closeTCP()
 			require.ErrorIs(t, next(t, n.pipe), pipe.ErrPeerLost)
 			require.NoError(t, n.pipe.Close())
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 		t.Run("bulk, "+name, func(t *testing.T) {
 			n := open(t)
-			bulk, read := n.reading(1 << 20)
+			bulk, read := n.startRead(1 << 20)
 			bulk.send(n.chunk(0, 1000, false, native.ChunkTrailer{}))
 			begin(bulk)
-			bulk.cut()
+			bulk.closeTCP()
 			requireError(t, <-read, "bulk", pipe.ErrPeerLost)
 			n.first.Close()
-			n.requireDown([]string{"bulk", "message", "control"}, pipe.ErrPeerLost) // whichever is first
-			v.unharmed(t)
+			n.requireBrokenNative([]string{"bulk", "message", "control"}, pipe.ErrPeerLost) // whichever fails first
+			v.requireHealthy(t)
 		})
 	}
 }
 
-// Bytes that were changed on their way, or made up.
+// Records were modified on their way, or forged.
 func TestTLSForgedRecords(t *testing.T) {
 	t.Parallel()
 	forgeries := map[string][]byte{
-		"a record that nobody sealed": slices.Concat([]byte{23, 3, 3, 0, 100}, make([]byte, 100)),
-		"a record too short":          {23, 3, 3, 0, 1, 0},
-		"a record too long":           slices.Concat([]byte{23, 3, 3, 255, 255}, make([]byte, 65535)),
-		"of another version":          slices.Concat([]byte{23, 9, 9, 0, 100}, make([]byte, 100)),
-		"of another kind":             slices.Concat([]byte{99, 3, 3, 0, 100}, make([]byte, 100)),
-		"an alert in the clear":       {21, 3, 3, 0, 2, 1, 0}, // close_notify
-		"another protocol":            []byte("GET / HTTP/1.1\r\nHost: pipe\r\n\r\n"),
+		"a record that is not authentic": slices.Concat([]byte{23, 3, 3, 0, 100}, make([]byte, 100)),
+		"a record too short":             {23, 3, 3, 0, 1, 0},
+		"a record too long":              slices.Concat([]byte{23, 3, 3, 255, 255}, make([]byte, 65535)),
+		"of another version":             slices.Concat([]byte{23, 9, 9, 0, 100}, make([]byte, 100)),
+		"of another kind":                slices.Concat([]byte{99, 3, 3, 0, 100}, make([]byte, 100)),
+		"an alert in the clear":          {21, 3, 3, 0, 2, 1, 0}, // close_notify
+		"another protocol":               []byte("GET / HTTP/1.1\r\nHost: pipe\r\n\r\n"),
 	}
 	for name, forged := range forgeries {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			t.Run("compatible", func(t *testing.T) {
-				asWhom(t, overTLS(t), roles, func(t *testing.T, _ *victim, open func(testing.TB) *attack) {
+				inRoles(t, overTLS(t), roles, func(t *testing.T, _ *victim, open func(testing.TB) *attack) {
 					a := open(t)
 					_, _ = a.desc.tcp.Write(forged)
 					requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol)
 				})
 			})
 			t.Run("native", func(t *testing.T) {
-				asWhom(t, overTLS(t), nativeRoles, func(t *testing.T, _ *victim, open func(testing.TB) *intruder) {
+				inRoles(t, overTLS(t), nativeRoles, func(t *testing.T, _ *victim, open func(testing.TB) *nativeAttack) {
 					n := open(t)
 					_, _ = n.first.tcp.Write(forged)
-					n.requireDown(anywhere, pipe.ErrProtocol)
+					n.requireBrokenNative(anywhere, pipe.ErrProtocol)
 
 					n = open(t)
-					bulk, read := n.reading(1 << 20)
+					bulk, read := n.startRead(1 << 20)
 					_, _ = bulk.tcp.Write(forged)
 					requireError(t, <-read, "bulk", pipe.ErrProtocol)
-					await(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
+					waitFor(t, func() bool { return n.pipe.Err() != nil }, "the pipe breaks")
 					n.first.Close() // the victim would give it a second to do so
-					n.requireDown([]string{"bulk"}, pipe.ErrProtocol)
+					n.requireBrokenNative([]string{"bulk"}, pipe.ErrProtocol)
 				})
 			})
 		})

@@ -6,13 +6,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A certificate makes no peer honest: these are the attacks of other tests, under
-// TLS.
-
-// On pipes in the compatible dialect.
+// The attacks of other tests on compatible pipes, over TLS.
 func TestTLSOpenPipes(t *testing.T) {
 	t.Parallel()
-	patiently, hastily := []func(*pipe.Options){}, []func(*pipe.Options){impatient}
+	patiently, hastily := []func(*pipe.Options){}, []func(*pipe.Options){shortCloseTimeout}
 	for name, c := range map[string]struct {
 		attack func(t *testing.T, v *victim, open func(testing.TB) *attack)
 		adjust []func(*pipe.Options)
@@ -22,60 +19,60 @@ func TestTLSOpenPipes(t *testing.T) {
 		"length of pipe frames":      {lengthOfPipeFrames, patiently},
 		"length of channel frames":   {lengthOfChannelFrames, patiently},
 		"connection reset":           {connectionReset, patiently},
-		"connection ends alone":      {connectionEndsAlone, hastily},
+		"one connection ends":        {oneConnectionEnds, hastily},
 		"descriptor connection ends": {descriptorConnectionEnds, hastily},
 		"peer closes":                {peerCloses, patiently},
 		"frames after close":         {framesAfterClose, patiently},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asWhom(t, overTLS(t), roles, c.attack, c.adjust...)
+			inRoles(t, overTLS(t), roles, c.attack, c.adjust...)
 		})
 	}
 }
 
-// On native pipes.
+// The attacks of other tests on native pipes, over TLS.
 func TestTLSNativePipes(t *testing.T) {
 	t.Parallel()
-	for name, attack := range map[string]func(t *testing.T, v *victim, open func(testing.TB) *intruder){
-		"malformed messages": malformedMessages,
-		"malformed control":  malformedControl,
-		"malformed chunks":   malformedChunks,
-		"unwanted chunks":    unwantedChunks,
-		"session broken":     sessionBroken,
-		"stream flood":       streamFlood,
-		"idle talk":          idleTalk,
-		"bad targets":        badTargets,
-		"bulk ends":          bulkEnds,
-		"bulk not taken in":  bulkNotTakenIn,
-		"targets too late":   targetsCrossAbort,
+	for name, attack := range map[string]func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack){
+		"malformed messages":  malformedMessages,
+		"malformed control":   malformedControl,
+		"malformed chunks":    malformedChunks,
+		"unwanted chunks":     unwantedChunks,
+		"session broken":      sessionBroken,
+		"stream flood":        streamFlood,
+		"ignored control":     ignoredControl,
+		"bad targets":         badTargets,
+		"bulk ends":           bulkEnds,
+		"bulk not read":       bulkNotRead,
+		"targets cross abort": targetsCrossAbort,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			asWhom(t, overTLS(t), nativeRoles, attack)
+			inRoles(t, overTLS(t), nativeRoles, attack)
 		})
 	}
-	t.Run("goodbyes", func(t *testing.T) {
+	t.Run("close frames", func(t *testing.T) {
 		t.Parallel()
-		asWhom(t, overTLS(t), nativeRoles, goodbyes, impatient)
+		inRoles(t, overTLS(t), nativeRoles, closeFrames, shortCloseTimeout)
 	})
 }
 
-// While a pipe is opened, behind the handshake of TLS.
+// The attacks of other tests on the pipe's handshake, after that of TLS.
 func TestTLSOpening(t *testing.T) {
 	t.Parallel()
 	for name, attack := range map[string]func(t *testing.T, v *victim){
-		"garbage first packet":    garbageFirstPacket,
-		"garbage brochure":        garbageBrochure,
-		"garbage answer":          garbageAnswer,
-		"slow client":             slowClient,
-		"slow listener":           slowListener,
-		"client leaves handshake": clientLeavesHandshake,
-		"streams never opened":    streamsNeverOpened,
+		"garbage first packet":           garbageFirstPacket,
+		"garbage brochure":               garbageBrochure,
+		"garbage answer":                 garbageAnswer,
+		"slow client":                    slowClient,
+		"slow listener":                  slowListener,
+		"client closes during handshake": clientClosesDuringHandshake,
+		"streams never opened":           streamsNeverOpened,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			attack(t, overTLS(t).newVictim(t, hurried))
+			attack(t, overTLS(t).newVictim(t, shortHandshakeTimeout))
 		})
 	}
 }
@@ -85,11 +82,11 @@ func TestTLSConnectionFlood(t *testing.T) {
 	connectionFlood(t, overTLS(t))
 }
 
-// What a peer can make this end hold.
+// The memory that a peer can make this end allocate.
 func TestTLSMemory(t *testing.T) {
 	over := overTLS(t)
 	t.Run("handshake claims", func(t *testing.T) { memoryOfHandshakeClaims(t, over) })
-	t.Run("pipe claims", func(t *testing.T) { byTurns(t, over, roles, memoryOfPipeClaims) })
+	t.Run("pipe claims", func(t *testing.T) { inRolesSerially(t, over, roles, memoryOfPipeClaims) })
 	t.Run("flood", func(t *testing.T) { memoryOfFlood(t, over.newVictim(t)) })
 	t.Run("native flood", func(t *testing.T) { nativeMemoryOfFlood(t, over.newVictim(t)) })
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,39 +17,37 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// patience ends what hangs. It is no measure of how fast anything should be.
-const patience = time.Minute
+// testTimeout ends operations that hang. It says nothing about how long they should take.
+const testTimeout = time.Minute
 
-// shortly is a timeout for what tests wait to run out, and soon one that must
-// not run out before a handshake has got as far as the test wants, on a busy
-// machine and with TLS too.
+// shortTimeout is for timeouts that tests wait for. handshakeTimeout must not expire before
+// a handshake has reached the step that a test needs, also on a busy machine and with TLS.
 const (
-	shortly = 150 * time.Millisecond
-	soon    = 3 * time.Second
+	shortTimeout     = 150 * time.Millisecond
+	handshakeTimeout = 3 * time.Second
 )
 
-// victim is a context under attack, and a healthy pipe on it that must not
-// notice.
+// victim is a context under attack, with a healthy pipe that must not be affected.
 type victim struct {
 	*pipe.Context
-	listener *pipe.Listener
-	log      *recorder
-	over     carrier    // of this victim and its attackers
-	here     *pipe.Pipe // the healthy pipe, the victim's end
-	there    *pipe.Pipe // and its other end, in another context
-	rounds   int
+	listener    *pipe.Listener
+	log         *logRecorder
+	over        network    // that the victim and its attackers use
+	healthy     *pipe.Pipe // the victim's end of the healthy pipe
+	healthyPeer *pipe.Pipe // its other end, in another context
+	rounds      int
 }
 
-// newVictim makes a context that listens, with its healthy pipe. Both contexts
-// are closed with the test.
+// newVictim returns a context that listens, with its healthy pipe. Both contexts are closed at the
+// end of the test.
 func newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
 	t.Helper()
 	return overTCP.newVictim(t, adjust...)
 }
 
-func (over carrier) newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
+func (over network) newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
 	t.Helper()
-	v := &victim{log: &recorder{}, over: over}
+	v := &victim{log: &logRecorder{}, over: over}
 	o := over.options("victim")
 	o.Logger = v.log.logger()
 	for _, f := range adjust {
@@ -57,17 +57,17 @@ func (over carrier) newVictim(t testing.TB, adjust ...func(*pipe.Options)) *vict
 	var err error
 	v.listener, err = v.Listen(t.Context(), "uv://127.0.0.1:0")
 	require.NoError(t, err)
-	v.there = v.welcome(t, newContext(t, over.options("bystander")))
-	v.here = v.accept(t)
-	_, secure := v.here.TLS()
+	v.healthyPeer = v.connectHonest(t, newContext(t, over.options("bystander")))
+	v.healthy = v.accept(t)
+	_, secure := v.healthy.TLS()
 	require.Equal(t, over.config != nil, secure)
-	v.unharmed(t)
+	v.requireHealthy(t)
 	return v
 }
 
 func options(name string) pipe.Options { return overTCP.options(name) }
 
-func (over carrier) options(name string) pipe.Options {
+func (over network) options(name string) pipe.Options {
 	return pipe.Options{
 		Dialect:    pipe.DialectAuto,
 		Name:       name,
@@ -76,11 +76,11 @@ func (over carrier) options(name string) pipe.Options {
 	}
 }
 
-// hurried is an option for victims whose handshakes are expected to time out.
-func hurried(o *pipe.Options) { o.HandshakeTimeout = soon }
+// shortHandshakeTimeout is an option for victims whose handshakes are expected to time out.
+func shortHandshakeTimeout(o *pipe.Options) { o.HandshakeTimeout = handshakeTimeout }
 
-// impatient is one for victims that wait in vain for a peer to close.
-func impatient(o *pipe.Options) { o.CloseTimeout = shortly }
+// shortCloseTimeout is an option for victims whose peers never close.
+func shortCloseTimeout(o *pipe.Options) { o.CloseTimeout = shortTimeout }
 
 func newContext(t testing.TB, o pipe.Options) *pipe.Context {
 	t.Helper()
@@ -90,11 +90,11 @@ func newContext(t testing.TB, o pipe.Options) *pipe.Context {
 	return c
 }
 
-// welcome opens a pipe from an honest context to the victim. On a busy machine
-// a hurried victim may have given up meanwhile; an honest peer tries again.
-func (v *victim) welcome(t testing.TB, honest *pipe.Context) *pipe.Pipe {
+// connectHonest opens a pipe from an honest context to the victim. It retries, since on a busy
+// machine the victim's handshake may time out.
+func (v *victim) connectHonest(t testing.TB, honest *pipe.Context) *pipe.Pipe {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for {
 		p, err := honest.Dial(ctx, v.url())
@@ -110,7 +110,7 @@ func (v *victim) welcome(t testing.TB, honest *pipe.Context) *pipe.Pipe {
 
 func (v *victim) url() string { return v.listener.URLs()[0] }
 
-// accept takes the next pipe of an honest peer, which has said hello.
+// accept returns the next pipe of an honest peer.
 func (v *victim) accept(t testing.TB) *pipe.Pipe {
 	t.Helper()
 	for {
@@ -118,18 +118,18 @@ func (v *victim) accept(t testing.TB) *pipe.Pipe {
 		require.NoError(t, err)
 		in, err := p.Next(t.Context())
 		if err != nil {
-			continue // its peer gave up before the victim did
+			continue // its peer's handshake timed out
 		}
 		require.NoError(t, in.Read(t.Context(), pipe.Allocation{}))
 		return p
 	}
 }
 
-// unharmed exchanges messages over the healthy pipe.
-func (v *victim) unharmed(t testing.TB) {
+// requireHealthy exchanges messages over the healthy pipe.
+func (v *victim) requireHealthy(t testing.TB) {
 	t.Helper()
 	v.rounds++
-	for _, ends := range [][2]*pipe.Pipe{{v.here, v.there}, {v.there, v.here}} {
+	for _, ends := range [][2]*pipe.Pipe{{v.healthy, v.healthyPeer}, {v.healthyPeer, v.healthy}} {
 		m := message(v.rounds)
 		op := ends[0].WriteAsync(t.Context(), m)
 		in, err := ends[1].Next(t.Context())
@@ -144,64 +144,63 @@ func (v *victim) unharmed(t testing.TB) {
 	}
 }
 
-// alive dials the victim once more, as a newcomer after an attack.
-func (v *victim) alive(t testing.TB) {
+// requireServing opens and closes a new pipe to the victim.
+func (v *victim) requireServing(t testing.TB) {
 	t.Helper()
-	there := v.welcome(t, newContext(t, v.over.options("newcomer")))
-	here := v.accept(t)
+	peerEnd := v.connectHonest(t, newContext(t, v.over.options("newcomer")))
+	victimEnd := v.accept(t)
 	closed := make(chan error, 1)
-	go func() { closed <- there.Close() }()
-	_, err := here.Next(t.Context()) // an impatient victim would not wait for it
+	go func() { closed <- peerEnd.Close() }()
+	_, err := victimEnd.Next(t.Context()) // before Close, which may have a short timeout
 	require.ErrorIs(t, err, pipe.ErrPeerClosed)
-	require.NoError(t, here.Close())
+	require.NoError(t, victimEnd.Close())
 	require.NoError(t, <-closed)
-	v.unharmed(t)
+	v.requireHealthy(t)
 }
 
-// quiet waits until no handshake is in progress and only the healthy pipe is
-// open.
-func (v *victim) quiet(t testing.TB) {
+// requireIdle waits until no handshake is in progress and only the healthy pipe is open, and uses
+// that.
+func (v *victim) requireIdle(t testing.TB) {
 	t.Helper()
-	v.settled(t)
-	v.unharmed(t)
+	v.waitIdle(t)
+	v.requireHealthy(t)
 }
 
-func (v *victim) settled(t testing.TB) {
+func (v *victim) waitIdle(t testing.TB) {
 	t.Helper()
-	await(t, func() bool {
+	waitFor(t, func() bool {
 		s := v.Stats()
 		return s.HandshakesInProgress == 0 && s.PipesOpen == 1
 	}, "handshakes and pipes of attackers must end")
 }
 
-// await waits for what only a counter tells.
-func await(t testing.TB, condition func() bool, what string) {
+// waitFor polls a condition that causes no event.
+func waitFor(t testing.TB, condition func() bool, what string) {
 	t.Helper()
-	require.Eventually(t, condition, patience, time.Millisecond, what)
+	require.Eventually(t, condition, testTimeout, time.Millisecond, what)
 }
 
-// cancelled is a context that has ended.
+// cancelled returns a cancelled context.
 func cancelled(t testing.TB) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
 }
 
-// looked is a context that tells when a call first looks at its end, which is when it
-// waits, or begins what an end can break off.
-type looked struct {
+// doneHook is a context that calls at when Done is first called: when a call blocks, or begins an
+// operation that can be cancelled.
+type doneHook struct {
 	context.Context
 	once sync.Once
 	at   func()
 }
 
-func (c *looked) Done() <-chan struct{} {
+func (c *doneHook) Done() <-chan struct{} {
 	c.once.Do(c.at)
 	return c.Context.Done()
 }
 
-// message is one with a payload and two tensors, of which one goes where the
-// receiver wants it.
+// message returns a message with a payload and two tensors, one of which has no target device.
 func message(seed int) *pipe.Message {
 	return &pipe.Message{
 		Metadata: []byte("healthy"),
@@ -213,12 +212,12 @@ func message(seed int) *pipe.Message {
 	}
 }
 
-// requireBroken checks that a pipe of the victim is down for these reasons,
-// and that the error says who did it and on which connection.
+// requireBroken checks that a pipe of the victim has failed for these reasons, and that the error
+// names the peer and the connection.
 func requireBroken(t testing.TB, p *pipe.Pipe, conn string, reasons ...error) {
 	t.Helper()
 	drop(t, p)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	_, err := p.Next(ctx)
 	requireError(t, err, conn, reasons...)
@@ -229,10 +228,10 @@ func requireBroken(t testing.TB, p *pipe.Pipe, conn string, reasons ...error) {
 	case <-ctx.Done():
 		require.Fail(t, "the pipe never ended")
 	}
-	require.NoError(t, p.Close(), "closing what is broken")
+	require.NoError(t, p.Close(), "closing a broken pipe")
 }
 
-// drop discards messages that came before the one that broke the pipe.
+// drop discards the messages before the end of a pipe.
 func drop(t testing.TB, p *pipe.Pipe) {
 	t.Helper()
 	for {
@@ -240,12 +239,11 @@ func drop(t testing.TB, p *pipe.Pipe) {
 		if err != nil {
 			return
 		}
-		_ = in.Discard(t.Context()) // it may be the one that broke the pipe
+		_ = in.Discard(t.Context()) // it may have broken the pipe
 	}
 }
 
-// requireError checks a call's error: its reasons, and that it names the peer
-// and the connection.
+// requireError checks the reasons of an error, and that it names the peer and the connection.
 func requireError(t testing.TB, err error, conn string, reasons ...error) {
 	t.Helper()
 	require.Error(t, err)
@@ -256,4 +254,73 @@ func requireError(t testing.TB, err error, conn string, reasons ...error) {
 	require.True(t, ok, "%T: %v", err, err)
 	require.Contains(t, e.Peer, "127.0.0.1:", "the peer's address in %v", err)
 	require.Equal(t, conn, e.Conn, "the connection in %v", err)
+}
+
+// logRecorder is a log that tests can wait for: the errors of rejected connections appear only
+// there.
+type logRecorder struct {
+	mu      sync.Mutex
+	records []record
+}
+
+type record struct {
+	peer string
+	err  error
+}
+
+func (r *logRecorder) logger() *slog.Logger { return slog.New(r) }
+
+// Enabled implements slog.Handler.
+func (r *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (r *logRecorder) Handle(_ context.Context, line slog.Record) error {
+	var rec record
+	line.Attrs(func(a slog.Attr) bool {
+		switch v := a.Value.Any().(type) {
+		case error:
+			rec.err = v
+		case string:
+			rec.peer = v
+		}
+		return true
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = append(r.records, rec)
+	return nil
+}
+
+// WithAttrs implements slog.Handler. It is not used.
+func (r *logRecorder) WithAttrs([]slog.Attr) slog.Handler { return r }
+
+// WithGroup implements slog.Handler. It is not used.
+func (r *logRecorder) WithGroup(string) slog.Handler { return r }
+
+// find returns the records that match.
+func (r *logRecorder) find(match func(record) bool) []record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.records), func(rec record) bool { return !match(rec) })
+}
+
+// requireRejected waits for the record of a failed handshake with that peer, checks its reasons and
+// returns its error.
+func (r *logRecorder) requireRejected(t testing.TB, peer string, reasons ...error) error {
+	t.Helper()
+	var found []record
+	waitFor(t, func() bool {
+		found = r.find(func(rec record) bool { return rec.peer == peer })
+		return len(found) > 0
+	}, "a record of "+peer)
+	last := found[len(found)-1].err
+	for _, reason := range reasons {
+		require.ErrorIs(t, last, reason)
+	}
+	return last
+}
+
+// count returns the number of records with that reason.
+func (r *logRecorder) count(reason error) int {
+	return len(r.find(func(rec record) bool { return errors.Is(rec.err, reason) }))
 }

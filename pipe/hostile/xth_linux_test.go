@@ -13,22 +13,22 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// withXTH is an option for victims that take the attacker for a part of their
-// own process: what it says about itself cannot be checked.
+// withXTH is an option for victims that believe that the attacker is in their own process: the
+// descriptor cannot be verified.
 func withXTH(o *pipe.Options) {
 	o.Channels = append(o.Channels, pipe.ChannelEntry{Name: xth.Name, Priority: 1300, Factory: xth.New()})
 }
 
-// dialWithXTH opens a pipe with both connections of the channel.
+// dialWithXTH opens an attack with both connections of the channel.
 func dialWithXTH(t testing.TB, v *victim) (a *attack, announcements, completions *raw) {
 	t.Helper()
 	b := goodBrochure()
 	b.ChannelDeviceDescriptors = map[string]map[device.Device]string{xth.Name: xth.New().DeviceDescriptors()}
-	first, answer := v.introduce(t, b)
-	a = &attack{desc: first, reply: v.visitWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))}
+	first, answer := v.sendOffer(t, b)
+	a = &attack{desc: first, reply: v.dialRawWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))}
 	ids := answer.ChannelRegistrationIDs[xth.Name]
 	require.Len(t, ids, 2)
-	announcements, completions = v.visitWith(t, request(ids[0])), v.visitWith(t, request(ids[1]))
+	announcements, completions = v.dialRawWith(t, request(ids[0])), v.dialRawWith(t, request(ids[1]))
 	t.Cleanup(func() { announcements.Close(); completions.Close() })
 	var err error
 	a.pipe, err = v.listener.Accept(t.Context())
@@ -36,8 +36,8 @@ func dialWithXTH(t testing.TB, v *victim) (a *attack, announcements, completions
 	return a, announcements, completions
 }
 
-// On this channel a tensor is an address of the peer's memory, which the
-// receiver reads. An attacker that names any address must not be followed.
+// In this channel a tensor is an address of the peer's memory, which the receiver reads. The
+// receiver must not read an address that an attacker chooses.
 func TestForgedAddresses(t *testing.T) {
 	v := newVictim(t, withXTH)
 	secret := []byte("a secret of this process")
@@ -58,35 +58,35 @@ func TestForgedAddresses(t *testing.T) {
 			announcements.frame(frame)
 			requireReadFails(t, in, "channel xth", pipe.ErrProtocol)
 			requireBroken(t, a.pipe, "channel xth", pipe.ErrProtocol)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// The completions that a sender waits for, forged or bent.
+// The completions for which a sender waits are forged or malformed.
 func TestForgedCompletions(t *testing.T) {
 	v := newVictim(t, withXTH)
 	for name, frame := range map[string][]byte{
-		"before any tensor":  appendFrame(nil, nil),
-		"with a body":        appendFrame(nil, []byte("done")),
-		"of 2^62 bytes":      binary.LittleEndian.AppendUint64(nil, 1<<62),
-		"of 2^64-1 bytes":    binary.LittleEndian.AppendUint64(nil, 1<<64-1),
-		"and another behind": appendFrame(appendFrame(nil, nil), nil),
+		"before any tensor": appendFrame(nil, nil),
+		"with a body":       appendFrame(nil, []byte("done")),
+		"of 2^62 bytes":     binary.LittleEndian.AppendUint64(nil, 1<<62),
+		"of 2^64-1 bytes":   binary.LittleEndian.AppendUint64(nil, 1<<64-1),
+		"and another one":   appendFrame(appendFrame(nil, nil), nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _, completions := dialWithXTH(t, v)
 			completions.send(frame)
 			requireBroken(t, a.pipe, "channel xth", pipe.ErrProtocol)
-			v.unharmed(t)
+			v.requireHealthy(t)
 		})
 	}
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }
 
-// A receiver that never completes holds up the sender, who can give up.
+// A receiver that never completes a transfer blocks the sender, which can be cancelled.
 func TestCompletionWithheld(t *testing.T) {
 	v := newVictim(t, withXTH)
 	a, announcements, _ := dialWithXTH(t, v)
@@ -94,8 +94,8 @@ func TestCompletionWithheld(t *testing.T) {
 		Tensors: []pipe.Tensor{{Buffer: device.Bytes([]byte("tensor")), TargetDevice: device.CPU()}},
 	})
 	announcements.read()
-	v.unharmed(t)
+	v.requireHealthy(t)
 	require.ErrorIs(t, op.Wait(cancelled(t)), pipe.ErrCancelled)
-	v.quiet(t)
-	v.alive(t)
+	v.requireIdle(t)
+	v.requireServing(t)
 }

@@ -20,23 +20,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// nobody is a user without rights.
+// nobody is the id of a user without privileges.
 const nobody = 65534
 
-// child is another process, and what it says.
+// child is a subprocess and its standard output.
 type child struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	in   io.Writer
-	said *bufio.Reader
+	t      *testing.T
+	cmd    *exec.Cmd
+	in     io.Writer
+	output *bufio.Reader
 }
 
-// spawn starts this test binary as a child with that part, see play. It ends with
-// the test.
-func spawn(t *testing.T, part string, attr *syscall.SysProcAttr) *child {
+// startChild starts this test binary as a child with these arguments, see childMain. It is killed
+// at the end of the test.
+func startChild(t *testing.T, childArgs string, attr *syscall.SysProcAttr) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary(t))
-	cmd.Env = append(os.Environ(), partVar+"="+part, prompt)
+	cmd.Env = append(os.Environ(), childVar+"="+childArgs, noExitDelay)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = attr
 	in, err := cmd.StdinPipe()
@@ -44,7 +44,7 @@ func spawn(t *testing.T, part string, attr *syscall.SysProcAttr) *child {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	stayDumpable(t)
+	restoreDumpable(t)
 	t.Cleanup(func() {
 		in.Close()
 		_ = cmd.Process.Kill()
@@ -53,15 +53,15 @@ func spawn(t *testing.T, part string, attr *syscall.SysProcAttr) *child {
 	return &child{t, cmd, in, bufio.NewReader(out)}
 }
 
-// line is the next that the child says.
+// line returns the next line that the child prints.
 func (c *child) line() string {
 	c.t.Helper()
-	line, err := c.said.ReadString('\n')
+	line, err := c.output.ReadString('\n')
 	require.NoError(c.t, err)
 	return strings.TrimSuffix(line, "\n")
 }
 
-// plan is the child's, in words.
+// plan returns the plan that the child prints.
 func (c *child) plan() string {
 	c.t.Helper()
 	text, err := strconv.Unquote(c.line())
@@ -71,22 +71,22 @@ func (c *child) plan() string {
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// meeting is how a test wants to have a child.
-type meeting struct {
-	dialect string
-	listens bool   // the child does
-	spoil   string // what the child spoils
-	role    string // of the child
-	attr    *syscall.SysProcAttr
-	policy  pipe.Policy // of the parent
+// childSpec describes a child and the pipe to it.
+type childSpec struct {
+	dialect     string
+	listens     bool   // the child listens, else it dials
+	restriction string // a key of restrictions, possibly with the prefix "late-"
+	role        string // a key of the child's roles
+	attr        *syscall.SysProcAttr
+	policy      pipe.Policy // of the parent
 }
 
-func (m meeting) part(url string) string {
-	return strings.Join([]string{m.dialect, url, m.spoil, m.role}, " ")
+func (m childSpec) childArgs(url string) string {
+	return strings.Join([]string{m.dialect, url, m.restriction, m.role}, " ")
 }
 
-// meet starts a child and returns the parent's pipe to it, or why there is none.
-func meet(t *testing.T, m meeting) (*child, *pipe.Pipe, error) {
+// connect starts a child and returns the parent's pipe to it, or the error of the handshake.
+func connect(t *testing.T, m childSpec) (*child, *pipe.Pipe, error) {
 	t.Helper()
 	c, err := newContext(pipe.Options{Name: "parent", Dialect: m.dialect, Policy: m.policy}, cma.New(cma.Options{}))
 	require.NoError(t, err)
@@ -94,34 +94,33 @@ func meet(t *testing.T, m meeting) (*child, *pipe.Pipe, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	if m.listens {
-		kid := spawn(t, m.part("listen"), m.attr)
+		kid := startChild(t, m.childArgs("listen"), m.attr)
 		p, err := c.Dial(ctx, kid.line())
 		return kid, p, err
 	}
 	l, err := c.Listen(ctx, "uv://127.0.0.1:0")
 	require.NoError(t, err)
-	kid := spawn(t, m.part(l.URLs()[0]), m.attr)
+	kid := startChild(t, m.childArgs(l.URLs()[0]), m.attr)
 	p, err := l.Accept(ctx)
 	return kid, p, err
 }
 
-// mustMeet is meet where nothing is in the way.
-func mustMeet(t *testing.T, m meeting) (*child, *pipe.Pipe) {
+// mustConnect is connect for handshakes that must succeed.
+func mustConnect(t *testing.T, m childSpec) (*child, *pipe.Pipe) {
 	t.Helper()
-	kid, p, err := meet(t, m)
+	kid, p, err := connect(t, m)
 	require.NoError(t, err)
 	return kid, p
 }
 
-// stayDumpable undoes what comes of starting a process as another user: between
-// fork and exec the two share their memory, and the kernel then calls that of
-// both not dumpable.
-func stayDumpable(t *testing.T) {
+// restoreDumpable makes this process dumpable again. Starting a process as another user makes it
+// undumpable: between fork and exec both share their memory.
+func restoreDumpable(t *testing.T) {
 	t.Helper()
 	require.NoError(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 }
 
-// binary is where every user finds this test binary.
+// binary returns the path of a copy of this test binary that every user can execute.
 func binary(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -143,20 +142,20 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// withoutRights reports whether this process runs the calling test as a user that
-// may not read other users' processes. If not, it runs the test in one that does.
+// withoutRights reports whether this process runs as a user that may not read processes of other
+// users. As root it runs the calling test in such a subprocess and returns false.
 func withoutRights(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		return true
 	}
-	require.Empty(t, os.Getenv(userVar), "root again")
+	require.Empty(t, os.Getenv(userVar), "still root")
 	cmd := exec.CommandContext(t.Context(), binary(t), "-test.v", "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), userVar+"=nobody", prompt, "TMPDIR=/tmp")
+	cmd.Env = append(os.Environ(), userVar+"=nobody", noExitDelay, "TMPDIR=/tmp")
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
-	stayDumpable(t)
+	restoreDumpable(t)
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 	return false

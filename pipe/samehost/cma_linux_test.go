@@ -11,20 +11,20 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inBoth runs f for each dialect and each end that may listen.
-func inBoth(t *testing.T, f func(t *testing.T, m meeting)) {
-	for _, c := range constellations(0) {
+// inAllVariants runs f for each dialect and each role of the child.
+func inAllVariants(t *testing.T, f func(t *testing.T, m childSpec)) {
+	for _, c := range variants(0) {
 		t.Run(c.dialect+"/"+c.child(), func(t *testing.T) {
-			f(t, meeting{dialect: c.dialect, listens: c.listens, spoil: "nothing", role: "echo"})
+			f(t, childSpec{dialect: c.dialect, listens: c.listens, restriction: "nothing", role: "echo"})
 		})
 	}
 }
 
-// requireChannel checks which channel a pipe uses, and that it works.
+// requireChannel checks which channel a pipe uses, and exchanges tensors over it.
 func requireChannel(t *testing.T, p *pipe.Pipe, want string) {
 	t.Helper()
 	got, _ := p.Plan().Channel(device.CPU(), device.CPU())
@@ -45,91 +45,90 @@ func roundTrip(t *testing.T, p *pipe.Pipe, data []byte) {
 	require.True(t, bytes.Equal(data, got))
 }
 
-// Two processes copy out of each other's memory.
+// Two processes copy from each other's memory.
 func TestDirectCopy(t *testing.T) {
-	inBoth(t, func(t *testing.T, m meeting) {
-		kid, p := mustMeet(t, m)
+	inAllVariants(t, func(t *testing.T, m childSpec) {
+		kid, p := mustConnect(t, m)
 		requireChannel(t, p, cma.Name)
 		require.Regexp(t, "cpu:0 to cpu:0 +cma\n", kid.plan())
 	})
 }
 
-// requireRefused checks that the next channel is used, that the plans of both ends
-// say why, and that a policy makes an error of it.
-func requireRefused(t *testing.T, m meeting, why string) {
+// requireDenied checks that the next channel is used, that the plans of both ends give the reason,
+// and that a policy which requires cma fails with it.
+func requireDenied(t *testing.T, m childSpec, reason string) {
 	t.Helper()
-	kid, p := mustMeet(t, m)
+	kid, p := mustConnect(t, m)
 	requireChannel(t, p, "basic")
 	for _, plan := range []string{p.Plan().String(), kid.plan()} {
 		require.Regexp(t, "cpu:0 to cpu:0 +basic\n", plan)
-		require.Regexp(t, "not channel "+cma.Name+" .*"+why, plan)
+		require.Regexp(t, "not channel "+cma.Name+" .*"+reason, plan)
 	}
 
 	m.policy.Channels.Require = []string{cma.Name}
 	if m.listens {
-		_, _, err := meet(t, m)
+		_, _, err := connect(t, m)
 		require.ErrorIs(t, err, pipe.ErrPolicy)
-		require.Regexp(t, "channel "+cma.Name+": .*"+why, err.Error())
+		require.Regexp(t, "channel "+cma.Name+": .*"+reason, err.Error())
 	}
 }
 
-// A process that is not dumpable is not read, by users without rights. It says so
-// itself, or is found out, whichever end it is.
+// The memory of an undumpable process cannot be read by unprivileged users. Either the process
+// finds this out before it offers cma, or the probe does.
 func TestNotDumpable(t *testing.T) {
 	if !withoutRights(t) {
 		return
 	}
-	inBoth(t, func(t *testing.T, m meeting) {
-		m.spoil = "dumpable"
-		requireRefused(t, m, "the process is not dumpable")
-		m.spoil = "late-dumpable"
-		requireRefused(t, m, "operation not permitted")
+	inAllVariants(t, func(t *testing.T, m childSpec) {
+		m.restriction = "dumpable"
+		requireDenied(t, m, "the process is not dumpable")
+		m.restriction = "late-dumpable"
+		requireDenied(t, m, "operation not permitted")
 	})
 }
 
-// A filter forbids the system call.
-func TestFilteredCall(t *testing.T) {
-	inBoth(t, func(t *testing.T, m meeting) {
-		m.spoil = "readv"
-		requireRefused(t, m, "process_vm_readv does not work, even on the own process")
-		m.spoil = "late-readv"
-		requireRefused(t, m, "operation not permitted")
+// A seccomp filter denies the system call.
+func TestDeniedCall(t *testing.T) {
+	inAllVariants(t, func(t *testing.T, m childSpec) {
+		m.restriction = "readv"
+		requireDenied(t, m, "process_vm_readv does not work, even on the own process")
+		m.restriction = "late-readv"
+		requireDenied(t, m, "operation not permitted")
 	})
 }
 
-// Processes of different users do not try: their descriptors differ. Where those do
-// not tell, the system does.
+// Processes of different users have different descriptors. Where these are equal the probe fails.
 func TestOtherUser(t *testing.T) {
 	if syscall.Geteuid() != 0 {
 		t.Skip("only root can start a process as another user")
 	}
-	inBoth(t, func(t *testing.T, m meeting) {
-		m.spoil = "late-user"
-		requireRefused(t, m, "operation not permitted")
-		m.spoil = "nothing"
+	inAllVariants(t, func(t *testing.T, m childSpec) {
+		m.restriction = "late-user"
+		requireDenied(t, m, "operation not permitted")
+		m.restriction = "nothing"
 		m.attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		requireRefused(t, m, "does not go with our")
+		requireDenied(t, m, "does not go with our")
 	})
 }
 
-// In another pid namespace the same number is another process.
+// In another pid namespace the same id denotes another process.
 func TestOtherNamespace(t *testing.T) {
 	if syscall.Geteuid() != 0 {
 		t.Skip("only root can start a process in another pid namespace")
 	}
-	inBoth(t, func(t *testing.T, m meeting) {
+	inAllVariants(t, func(t *testing.T, m childSpec) {
 		m.attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-		requireRefused(t, m, "does not go with our")
+		requireDenied(t, m, "does not go with our")
 	})
 }
 
-// The process that is being read is killed, time after time.
+// The process whose memory is being read is killed.
 func TestSenderKilled(t *testing.T) {
-	inBoth(t, func(t *testing.T, m meeting) {
+	inAllVariants(t, func(t *testing.T, m childSpec) {
 		m.role = "source"
-		dst := pipe.Allocation{Tensors: []device.Buffer{device.Bytes(make([]byte, much))}}
+		dst := pipe.Allocation{Tensors: []device.Buffer{device.Bytes(make([]byte, hugeSize))}}
 		for tensors := range 3 {
-			kid, p := mustMeet(t, m)
+			kid, p := mustConnect(t, m)
 			var err error
 			for n := 0; err == nil; n++ {
 				var in *pipe.Incoming
@@ -147,13 +146,13 @@ func TestSenderKilled(t *testing.T) {
 	})
 }
 
-// The process that reads is killed: what it was reading is free again.
+// The process that reads is killed. The sender's memory is released.
 func TestReceiverKilled(t *testing.T) {
-	inBoth(t, func(t *testing.T, m meeting) {
+	inAllVariants(t, func(t *testing.T, m childSpec) {
 		m.role = "sink"
 		for tensors := range 3 {
-			kid, p := mustMeet(t, m)
-			msg := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, much))}}}
+			kid, p := mustConnect(t, m)
+			msg := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, hugeSize))}}}
 			var err error
 			for n := 0; err == nil; n++ {
 				if n == tensors {
@@ -168,32 +167,32 @@ func TestReceiverKilled(t *testing.T) {
 	})
 }
 
-// A sender that gives up has its memory back at once, and a receiver in another
-// process does not take what it finds there for the tensor.
-func TestGivenUpWhileBeingRead(t *testing.T) {
-	_, p := mustMeet(t, meeting{dialect: pipe.DialectNative, spoil: "nothing", role: "echo"})
-	src := make([]byte, much)
+// A sender that cancels may reuse its memory at once. A receiver in another process never delivers
+// the new contents as the tensor.
+func TestCancelledWhileBeingRead(t *testing.T) {
+	_, p := mustConnect(t, childSpec{dialect: pipe.DialectNative, restriction: "nothing", role: "echo"})
+	src := make([]byte, hugeSize)
 	for round := range race.Pick[byte](20, 8) {
-		copy(src, bytes.Repeat([]byte{round}, much)) // which the race detector does not see byte by byte
+		copy(src, bytes.Repeat([]byte{round}, hugeSize)) // copy is fast under the race detector
 		ctx, cancel := context.WithCancel(t.Context())
 		op := p.WriteAsync(ctx, &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(src)}}})
 		go cancel()
 		delivered := op.Wait(t.Context()) == nil
-		clear(src[1:]) // the first byte says what all were
+		clear(src[1:]) // the first byte remains as the expected value
 		back := echoes(t, p)
 		require.LessOrEqual(t, len(back), 1)
-		require.True(t, !delivered || len(back) == 1, "what was given up may have arrived as well")
+		require.True(t, !delivered || len(back) == 1, "a cancelled message may have arrived as well")
 		for _, got := range back {
-			require.Equal(t, much, bytes.Count(got, []byte{round}))
+			require.Equal(t, hugeSize, bytes.Count(got, []byte{round}))
 		}
 	}
 	roundTrip(t, p, src)
 }
 
-// echoes are the tensors that still come back of what was sent so far.
+// echoes returns the remaining echoes of earlier messages.
 func echoes(t *testing.T, p *pipe.Pipe) (tensors [][]byte) {
 	t.Helper()
-	require.NoError(t, p.Write(t.Context(), &pipe.Message{})) // which comes back last
+	require.NoError(t, p.Write(t.Context(), &pipe.Message{})) // its echo is the last
 	for {
 		in, err := p.Next(t.Context())
 		require.NoError(t, err)

@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// descriptorsPart begins the part of a child that runs out of descriptors.
-const descriptorsPart = "descriptors"
+// descriptorsChild is the first argument of a child that runs out of file descriptors.
+const descriptorsChild = "descriptors"
 
-// When a child runs out of descriptors.
+// When the limit on a child's descriptors takes effect.
 const (
-	beforeOpening = "before"  // a pipe: n are left
-	forSession    = "session" // on its first connection over shared memory: none is left
-	altogether    = "total"   // it may have n at a time
+	beforeOpening = "before"  // before a pipe is opened: n are left
+	forSession    = "session" // on its first connection over shared memory: none are left
+	inTotal       = "total"   // from the beginning: n in all
 )
 
-// shortage is how a child runs out of descriptors, while pipes are opened.
+// shortage describes how a child runs out of descriptors while pipes are opened.
 type shortage struct {
-	constellation
-	direct bool // they are dialled over shm, and else move to it
+	variant
+	direct bool // pipes are dialled over shm, else they change to it
 	when   string
 	n      int
 	dials  int
@@ -44,23 +44,23 @@ func (s shortage) String() string {
 	return fmt.Sprintf("%s %d/%s/%s/direct=%t", s.when, s.n, s.dialect, s.child(), s.direct)
 }
 
-// outcomes opens the pipes and returns an outcome for each.
+// outcomes opens the pipes and returns the outcome of each.
 func (s shortage) outcomes(t *testing.T) (all []string) {
 	t.Helper()
-	c, err := everything("parent", s.dialect, "", cma.New(cma.Options{}))
+	c, err := allOptionsContext("parent", s.dialect, "", cma.New(cma.Options{}))
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	part := func(url string) string {
-		return fmt.Sprint(descriptorsPart, " ", s.dialect, " ", url, " ", s.when, " ", s.n, " ", s.dials)
+	childArgs := func(url string) string {
+		return fmt.Sprint(descriptorsChild, " ", s.dialect, " ", url, " ", s.when, " ", s.n, " ", s.dials)
 	}
 	if s.listens {
-		kid := spawn(t, part("listen"), nil)
+		kid := startChild(t, childArgs("listen"), nil)
 		return dialMany(t.Context(), c, s.url(strings.Fields(kid.line())), s.dials)
 	}
 	l, err := c.Listen(t.Context(), "shm://", "uv://127.0.0.1:0")
 	require.NoError(t, err)
-	go describeAll(t.Context(), l)
-	kid := spawn(t, part(s.url(l.URLs())), nil)
+	go servePlans(t.Context(), l)
+	kid := startChild(t, childArgs(s.url(l.URLs())), nil)
 	for range s.dials {
 		outcome, err := strconv.Unquote(kid.line())
 		require.NoError(t, err)
@@ -76,18 +76,18 @@ func (s shortage) url(all []string) string {
 	return all[1]
 }
 
-// playDescriptors is the life of the child.
-func playDescriptors(part string) error {
-	words := strings.Split(part, " ")
-	dialect, url, when := words[0], words[1], words[2]
-	n, errN := strconv.Atoi(words[3])
-	dials, errDials := strconv.Atoi(words[4])
-	o := everythingOptions("child", dialect, "", cma.New(cma.Options{}))
+// runDescriptors is the main function of the child.
+func runDescriptors(childArgs string) error {
+	args := strings.Split(childArgs, " ")
+	dialect, url, when := args[0], args[1], args[2]
+	n, errN := strconv.Atoi(args[3])
+	dials, errDials := strconv.Atoi(args[4])
+	o := allOptions("child", dialect, "", cma.New(cma.Options{}))
 	if err := errors.Join(errN, errDials, shm.New().Viable()); err != nil {
 		return err
 	}
 	if when == forSession {
-		o.Transports[1].Transport = exhausting{shm.New(), new(sync.Once)}
+		o.Transports[1].Transport = exhaustingSHM{shm.New(), new(sync.Once)}
 	}
 	c, err := pipe.New(o)
 	if err != nil {
@@ -103,14 +103,14 @@ func playDescriptors(part string) error {
 	switch when {
 	case beforeOpening:
 		err = limitDescriptors(n)
-	case altogether:
+	case inTotal:
 		err = limit(unix.RLIMIT_NOFILE, uint64(n))
 	}
 	if err != nil {
 		return err
 	}
 	if l != nil {
-		go describeAll(context.Background(), l)
+		go servePlans(context.Background(), l)
 		fmt.Println(strings.Join(l.URLs(), " "))
 		_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends
 		return nil
@@ -121,15 +121,15 @@ func playDescriptors(part string) error {
 	return nil
 }
 
-// exhausting is shared memory of a process that has no descriptor for the session on its
-// first connection: from Dial, or from PrepareSession of the listening end, until that is
-// prepared.
-type exhausting struct {
+// exhaustingSHM is a transport over shared memory. During its first connection the process has no
+// descriptor left for the session: from Dial, or at the listening end from PrepareSession, until
+// PrepareSession returns.
+type exhaustingSHM struct {
 	*shm.Transport
 	once *sync.Once
 }
 
-func (e exhausting) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (e exhaustingSHM) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := e.Transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -138,18 +138,18 @@ func (e exhausting) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return conn, conn.exhaust()
 }
 
-func (e exhausting) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+func (e exhaustingSHM) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	l, err := e.Transport.Listen(ctx, addr)
 	return exhaustingListener{l, e}, err
 }
 
-func (e exhausting) conn(c transport.Conn) *exhaustingConn {
+func (e exhaustingSHM) conn(c transport.Conn) *exhaustingConn {
 	return &exhaustingConn{c, c.(transport.Multiplexer), c.(transport.SessionPreparer), e.once, 0}
 }
 
 type exhaustingListener struct {
 	transport.Listener
-	of exhausting
+	of exhaustingSHM
 }
 
 func (l exhaustingListener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -165,10 +165,10 @@ type exhaustingConn struct {
 	transport.Multiplexer
 	transport.SessionPreparer
 	once *sync.Once
-	lift uint64 // the limit to set again; 0 is none
+	lift uint64 // the limit to restore, or 0
 }
 
-// exhaust forbids all descriptors beyond those of the standard streams.
+// exhaust sets a limit that allows no new descriptors.
 func (c *exhaustingConn) exhaust() (err error) {
 	c.once.Do(func() {
 		var before unix.Rlimit
@@ -188,8 +188,8 @@ func (c *exhaustingConn) PrepareSession(cfg transport.SessionConfig) error {
 	return err
 }
 
-// describeAll accepts pipes, and answers the first message on each with its plan.
-func describeAll(ctx context.Context, l *pipe.Listener) {
+// servePlans accepts pipes, and replies to the first message on each with its plan.
+func servePlans(ctx context.Context, l *pipe.Listener) {
 	for {
 		p, err := l.Accept(ctx)
 		if err != nil {
@@ -197,14 +197,14 @@ func describeAll(ctx context.Context, l *pipe.Listener) {
 		}
 		go func() {
 			defer p.Abort(nil)
-			if _, err := read(ctx, p); err == nil && p.Write(ctx, &pipe.Message{Metadata: []byte(p.Plan().String())}) == nil {
-				_, _ = p.Next(ctx) // until the peer ends the pipe
+			if _, err := readMessage(ctx, p); err == nil && p.Write(ctx, &pipe.Message{Metadata: []byte(p.Plan().String())}) == nil {
+				_, _ = p.Next(ctx) // until the peer closes the pipe
 			}
 		}()
 	}
 }
 
-// dialMany dials that often, 30 at a time, and returns an outcome for each.
+// dialMany dials pipes, 30 at a time, and returns the outcome of each.
 func dialMany(ctx context.Context, c *pipe.Context, url string, dials int) []string {
 	outcomes := make([]string, dials)
 	slots := make(chan struct{}, 30)
@@ -220,54 +220,53 @@ func dialMany(ctx context.Context, c *pipe.Context, url string, dials int) []str
 	return outcomes
 }
 
-// Outcomes of a dial. Those that begin with bad are none that it may have.
+// Outcomes of a dial. Those that begin with bad are failures of the test.
 const (
 	overMemory = "a pipe over shared memory"
-	overTCP    = "a pipe without it, and the reason at both ends"
+	overTCP    = "a pipe over TCP, with the reason at both ends"
 	failed     = "failed: "
 	bad        = "bad: "
 )
 
 var (
-	lack = `too many open files|the listening end hung up`
+	lack = `too many open files|the (listening end hung up|server closed the connection)`
 
 	plansSay   = regexp.MustCompile(`transport +uv\n(.*\n)*not transport shm .*(` + lack + `)`)
 	clearError = regexp.MustCompile(lack)
 )
 
-// dialOnce opens a pipe and has a message go both ways.
+// dialOnce opens a pipe and sends a message in both directions.
 func dialOnce(ctx context.Context, c *pipe.Context, url string) string {
 	p, err := c.Dial(ctx, url)
 	switch {
 	case err != nil && !clearError.MatchString(err.Error()):
-		return bad + "an error that does not say why: " + err.Error()
+		return bad + "an error without the reason: " + err.Error()
 	case err != nil:
 		return failed + err.Error()
 	}
 	defer p.Abort(nil)
-	if err := p.Write(ctx, words()[0]); err != nil {
-		return bad + "an open pipe that died: " + err.Error()
+	if err := p.Write(ctx, testMessages()[0]); err != nil {
+		return bad + "an open pipe that failed: " + err.Error()
 	}
-	m, err := read(ctx, p)
+	m, err := readMessage(ctx, p)
 	if err != nil {
-		return bad + "an open pipe that died: " + err.Error()
+		return bad + "an open pipe that failed: " + err.Error()
 	}
-	here, there := p.Plan().String(), string(m.Metadata)
+	own, peers := p.Plan().String(), string(m.Metadata)
 	switch {
 	case p.Plan().Transport == shm.Name:
 		return overMemory
-	case plansSay.MatchString(here) && plansSay.MatchString(there):
+	case plansSay.MatchString(own) && plansSay.MatchString(peers):
 		return overTCP
 	}
-	return bad + "a pipe without a reason in the plans: " + here + there
+	return bad + "a pipe without a reason in the plans: " + own + peers
 }
 
-// Where an end has a connection over shared memory, and no descriptor for the session on
-// it, the dialling end knows before it counts the pipe as open. A compatible pipe has no
-// session.
-func TestNoDescriptorForTheSession(t *testing.T) {
+// An end has a connection over shared memory, but no descriptor for the session on it. The client
+// learns of it before Dial returns. Compatible pipes have no session.
+func TestNoDescriptorForSession(t *testing.T) {
 	for _, listens := range []bool{false, true} {
-		s := shortage{constellation: constellation{pipe.DialectNative, listens}, when: forSession, dials: 1}
+		s := shortage{variant: variant{pipe.DialectNative, listens}, when: forSession, dials: 1}
 		t.Run(s.String(), func(t *testing.T) { require.Equal(t, []string{overTCP}, s.outcomes(t)) })
 		s.direct = true
 		t.Run(s.String(), func(t *testing.T) {
@@ -276,9 +275,9 @@ func TestNoDescriptorForTheSession(t *testing.T) {
 	}
 }
 
-// Every number of descriptors that an end may have left, and so a lack of them at each
-// step of opening a pipe that takes one. What a compatible pipe over TCP comes to is not
-// known at its dialling end, which counts connections as open that wait to be accepted.
+// Each number of remaining descriptors is tested, and so a lack of them at each step of the
+// handshake. In the compatible dialect over TCP the client cannot learn of it, since connections
+// are open for it before they are accepted.
 func TestFewDescriptorsLeft(t *testing.T) {
 	const enough = 16
 	step := 1
@@ -286,12 +285,12 @@ func TestFewDescriptorsLeft(t *testing.T) {
 		step = 4
 	}
 	for n := 0; n <= enough; n += step {
-		for _, c := range constellations(n / step) {
+		for _, c := range variants(n / step) {
 			for _, direct := range []bool{false, true} {
 				if c.listens && !direct && (n == 0 || c.dialect == pipe.DialectCompatible) {
 					continue
 				}
-				s := shortage{constellation: c, direct: direct, when: beforeOpening, n: n, dials: 1}
+				s := shortage{variant: c, direct: direct, when: beforeOpening, n: n, dials: 1}
 				t.Run(s.String(), func(t *testing.T) {
 					outcome := s.outcomes(t)[0]
 					require.NotContains(t, outcome, bad)
@@ -304,12 +303,12 @@ func TestFewDescriptorsLeft(t *testing.T) {
 	}
 }
 
-// Many pipes are opened at once by processes of which one may have few descriptors. Each
-// dial fails with the reason, or yields a pipe that works.
+// Many pipes are opened concurrently by processes, one of which has few descriptors. Each dial
+// fails with the reason or returns a working pipe.
 func TestManyDialsWithFewDescriptors(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		for _, direct := range []bool{false, true} {
-			s := shortage{constellation: constellation{pipe.DialectNative, listens}, direct: direct, when: altogether, n: 40, dials: 120}
+			s := shortage{variant: variant{pipe.DialectNative, listens}, direct: direct, when: inTotal, n: 40, dials: 120}
 			t.Run(s.String(), func(t *testing.T) {
 				count := map[string]int{}
 				for _, outcome := range s.outcomes(t) {

@@ -1,4 +1,3 @@
-// Package samehost tests pipes between processes of one machine: what they
-// share, what the system refuses them, and what becomes of one when the other is
-// killed.
+// Package samehost tests pipes between processes of one machine: shared memory and direct copies,
+// denials by the system, and the death of one of the processes. It contains tests only.
 package samehost

@@ -13,119 +13,118 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// pointsVar in the environment is at how many points of each way a child is to
-// die, "all" being all.
+// pointsVar is the environment variable with the number of points at which a child is killed on
+// each route, or "all".
 const pointsVar = "SAMEHOST_TEST_POINTS"
 
-func refusedToConnect(err error) bool {
+func connectRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// A process is killed before a system call: the other end has an error, and
-// nothing left of it.
+// A process is killed before a system call. All calls of the other end fail, and all its resources
+// are released.
 func TestKilledAtSystemCalls(t *testing.T) {
-	needsTracing(t)
-	onAllWays(t, atSystemCall, 3)
+	skipWithoutTracing(t)
+	onAllRoutes(t, atSystemCall, 3)
 }
 
-// onAllWays lets children die on each way, in the constellations of dialects and of
-// ends that may die, and says at how many points in all.
-func onAllWays(t *testing.T, start executioner, few int) {
-	var all toll
-	for i, w := range ways {
-		for _, c := range constellations(i) {
+// onAllRoutes kills children on each route, in each variant, and logs at how many points.
+func onAllRoutes(t *testing.T, start starter, few int) {
+	var all killStats
+	for i, w := range routes {
+		for _, c := range variants(i) {
 			if !slices.Contains(w.dialects(), c.dialect) {
 				continue
 			}
 			t.Run(w.name+"/"+c.dialect+"/"+c.child(), func(t *testing.T) {
-				w.needs(t)
+				w.skipUnlessViable(t)
 				s := newSurvivor(t, w, c.dialect)
 				if !c.listens {
 					s.accept(t)
 				}
-				all.add(s.bury(t, start, c.listens, few))
+				all.add(s.killAtPoints(t, start, c.listens, few))
 			})
 		}
 	}
-	t.Logf("all ways: %d points counted, %d chosen, killed at %d of these; the slowest was gone after %v",
+	t.Logf("all routes: %d points counted, %d chosen, killed at %d of these; the slowest was cleaned up after %v",
 		all.points, all.chosen, all.killed, all.slowest.Round(10*time.Microsecond))
 }
 
-// toll is how many points there are, at how many a child was to die, at how many it
-// did, and how long it took at most until nothing was left of one.
-type toll struct {
+// killStats counts points: those that exist, those at which a child was to be killed, and those at
+// which it was. slowest is the longest time until all resources were released.
+type killStats struct {
 	points, chosen, killed int
 	slowest                time.Duration
 }
 
-func (l *toll) add(more toll) {
+func (l *killStats) add(more killStats) {
 	l.points += more.points
 	l.chosen += more.chosen
 	l.killed += more.killed
 	l.slowest = max(l.slowest, more.slowest)
 }
 
-// forgotten is how long it may take until those who wait for a child that died have
-// their errors, and nothing is left of it. Under the race detector all takes longer.
-var forgotten = race.Pick(time.Second, 5*time.Second)
+// maxCleanup bounds the time from the death of a child until all calls have failed and all
+// resources are released. Everything is slower under the race detector.
+var maxCleanup = race.Pick(time.Second, 5*time.Second)
 
-// attempts is at how many deaths at one point that may be exceeded before it counts:
-// other programs share the machine with this one, and what the library itself waits
-// for it waits for each time.
+// attempts is how often maxCleanup must be exceeded at one point to be a failure. Load of the
+// machine may exceed it once; a wait within the library exceeds it each time.
 const attempts = 3
 
-// die has a child die at a point, again if it took too long.
-func (s *survivor) die(t *testing.T, start executioner, listens bool, n int) (best fate) {
+// killAt kills a child at a point, again if the cleanup took too long, and returns the fastest
+// result.
+func (s *survivor) killAt(t *testing.T, start starter, listens bool, n int) (best killResult) {
 	t.Helper()
 	for i := range attempts {
-		f := s.meet(t, start, listens, n)
+		f := s.connect(t, start, listens, n)
 		f.require(t, n)
 		if !f.killed {
-			require.NoError(t, f.err, "point %d: not every life has as many", n)
+			require.NoError(t, f.err, "point %d: not every run has as many", n)
 		}
 		if i == 0 || f.killed && f.freed < best.freed {
 			best = f
 		}
-		if !best.killed || best.freed < forgotten {
+		if !best.killed || best.freed < maxCleanup {
 			break
 		}
-		t.Logf("point %d, %s: gone after %v", n, f.where, f.freed)
+		t.Logf("point %d, %s: cleaned up after %v", n, f.where, f.freed)
 	}
 	return best
 }
 
-// bury lets one child after another die, each at another point of its life: a few of
-// them, or as many as the environment says.
-func (s *survivor) bury(t *testing.T, start executioner, listens bool, few int) toll {
+// killAtPoints kills one child after the other, each at another point: at few points, or as many as
+// pointsVar specifies.
+func (s *survivor) killAtPoints(t *testing.T, start starter, listens bool, few int) killStats {
 	t.Helper()
-	life := s.live(t, start, listens)
-	var dead []fate
-	points := chosen(t, life.points, few)
+	whole := s.runToEnd(t, start, listens)
+	var dead []killResult
+	points := choosePoints(t, whole.points, few)
 	for _, n := range points {
-		if f := s.die(t, start, listens, n); f.killed {
-			require.Less(t, f.freed, forgotten, "point %d, %s", n, f.where)
+		if f := s.killAt(t, start, listens, n); f.killed {
+			require.Less(t, f.freed, maxCleanup, "point %d, %s", n, f.where)
 			dead = append(dead, f)
 		}
 	}
 	require.NotEmpty(t, dead)
-	slices.SortFunc(dead, func(a, b fate) int { return cmp.Compare(a.freed, b.freed) })
+	slices.SortFunc(dead, func(a, b killResult) int { return cmp.Compare(a.freed, b.freed) })
 	half, slowest := dead[len(dead)/2].freed, dead[len(dead)-1]
-	alone, striping := count(dead, fate.alone), count(dead, fate.striping)
-	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen, %d before it met anybody, %d on lanes; gone after %v in the median, after %v the slowest, at point %d, %s",
-		s.way.name, s.dialect, map[bool]string{false: "the dialling end", true: "the listening end"}[listens],
-		life.points, len(dead), len(points), alone, striping,
+	unnoticed, striping := count(dead, killResult.unnoticed), count(dead, killResult.striping)
+	t.Logf("%s, %s, %s: %d points; killed at %d of %d chosen, %d before it connected, %d on lanes; cleaned up after %v in the median, after %v the slowest, at point %d, %s",
+		s.route.name, s.dialect, map[bool]string{false: "the client", true: "the server"}[listens],
+		whole.points, len(dead), len(points), unnoticed, striping,
 		half.Round(10*time.Microsecond), slowest.freed.Round(10*time.Microsecond), slowest.n, slowest.where)
 	if os.Getenv(pointsVar) != "" {
-		require.Equal(t, life.lanes, striping > 0, "deaths on lanes")
+		require.Equal(t, whole.lanes, striping > 0, "killed while lanes carry tensors")
 	}
-	return toll{points: life.points, chosen: len(points), killed: len(dead), slowest: slowest.freed}
+	return killStats{points: whole.points, chosen: len(points), killed: len(dead), slowest: slowest.freed}
 }
 
-func count(dead []fate, such func(fate) bool) (n int) {
+func count(dead []killResult, such func(killResult) bool) (n int) {
 	for _, f := range dead {
 		if such(f) {
 			n++
@@ -134,21 +133,21 @@ func count(dead []fate, such func(fate) bool) (n int) {
 	return n
 }
 
-// live is the life of a child that does not die.
-func (s *survivor) live(t *testing.T, start executioner, listens bool) fate {
+// runToEnd runs a child that is not killed.
+func (s *survivor) runToEnd(t *testing.T, start starter, listens bool) killResult {
 	t.Helper()
-	s.settleIn()
-	f := s.meet(t, start, listens, 0)
+	s.recordBaseline()
+	f := s.connect(t, start, listens, 0)
 	require.NoError(t, f.err)
 	require.Len(t, f.errs, 1)
 	require.ErrorIs(t, f.errs[0], pipe.ErrPeerClosed)
 	require.Positive(t, f.points)
-	require.Equal(t, s.way.channel == mpt.UVName, f.lanes, "lanes carry")
+	require.Equal(t, s.route.channel == mpt.UVName, f.lanes, "lanes carry tensors")
 	return f
 }
 
-// chosen are points from the first to the last, at equal distances.
-func chosen(t *testing.T, points, few int) (all []int) {
+// choosePoints returns few points, or as many as pointsVar specifies, at equal distances.
+func choosePoints(t *testing.T, points, few int) (all []int) {
 	t.Helper()
 	switch v := os.Getenv(pointsVar); v {
 	case "":

@@ -9,19 +9,19 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// striped is what a child says when its lanes carry tensors.
+// striped is printed by a child once its lanes carry tensors.
 const striped = "striped"
 
-// errNoLanes is why a conversation ends in which lanes carry nothing.
+// errNoLanes is returned if lanes do not carry tensors within the limit.
 var errNoLanes = errors.New("lanes carry nothing")
 
-// stripe sends large tensors, where the pipe has lanes for them: until these carry
-// them, and then some more.
-func stripe(ctx context.Context, p *pipe.Pipe) error {
+// useLanes sends large tensors until the lanes carry them, and then some more. It does nothing if
+// the pipe has no lanes.
+func useLanes(ctx context.Context, p *pipe.Pipe) error {
 	if !hasLanes(p) {
 		return nil
 	}
@@ -30,7 +30,7 @@ func stripe(ctx context.Context, p *pipe.Pipe) error {
 	}
 	fmt.Println(striped)
 	const more = 3
-	return askAgain(ctx, p, words()[1], more)
+	return repeatSend(ctx, p, testMessages()[1], more)
 }
 
 func hasLanes(p *pipe.Pipe) bool {
@@ -38,32 +38,32 @@ func hasLanes(p *pipe.Pipe) bool {
 	return name == mpt.UVName
 }
 
-// openLanes sends large tensors until the lanes carry them: in the native dialect they
-// are opened meanwhile.
+// openLanes sends large tensors until the lanes carry them. In the native dialect lanes are opened
+// concurrently.
 func openLanes(ctx context.Context, p *pipe.Pipe) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience.Limit, errNoLanes)
+	ctx, cancel := context.WithTimeoutCause(ctx, testwait.Limit, errNoLanes)
 	defer cancel()
-	large := words()[1]
+	large := testMessages()[1]
 	for !lanesCarry() {
-		if err := ask(ctx, p, large); err != nil {
+		if err := sendAndCompare(ctx, p, large); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func askAgain(ctx context.Context, p *pipe.Pipe, m *pipe.Message, times int) error {
+func repeatSend(ctx context.Context, p *pipe.Pipe, m *pipe.Message, times int) error {
 	for range times {
-		if err := ask(ctx, p, m); err != nil {
+		if err := sendAndCompare(ctx, p, m); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lanesCarry reports whether a mebibyte has gone over each of two connections of
-// this process, and not over one a hundred times as much as over the other: the bulk
-// connection carries tensors as well, and the session few bytes for each.
+// lanesCarry reports whether two TCP connections of this process have each carried more than a
+// mebibyte, and neither more than a hundred times as much as the other. The bulk connection carries
+// tensors too, and the session a few bytes for each.
 func lanesCarry() bool {
 	const limit, descriptors = 1 << 20, 1024
 	var first, second uint64

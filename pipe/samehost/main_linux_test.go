@@ -6,40 +6,72 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// partVar tells a process that it is a child, and its part; userVar that it runs
-// a test as another user.
+// childVar holds the arguments of a child process. userVar is set in a process that runs a test as
+// another user.
 const (
-	partVar = "SAMEHOST_TEST_PART"
-	userVar = "SAMEHOST_TEST_USER"
+	childVar = "SAMEHOST_TEST_PART"
+	userVar  = "SAMEHOST_TEST_USER"
 )
 
-// prompt has the race detector end a process at once, and not after a second.
-const prompt = "GORACE=atexit_sleep_ms=0"
+// noExitDelay is an environment setting: without it the race detector delays the exit of a process
+// by a second.
+const noExitDelay = "GORACE=atexit_sleep_ms=0"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(partVar) == "" {
+	short.SkipPackage("processes that are killed at many points")
+	if os.Getenv(childVar) == "" {
 		leakcheck.Main(m)
 	}
-	life, part := lifeOf(os.Getenv(partVar))
-	if err := life(part); err != nil {
+	run, childArgs := childMain(os.Getenv(childVar))
+	if err := run(childArgs); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// lifeOf is what a child does, and with which words.
-func lifeOf(part string) (life func(string) error, words string) {
-	kind, words, _ := strings.Cut(part, " ")
+// childMain returns the main function of a child and its arguments.
+func childMain(childArgs string) (run func(string) error, args string) {
+	kind, args, _ := strings.Cut(childArgs, " ")
 	switch kind {
-	case restrictedPart:
-		return playRestricted, words
-	case descriptorsPart:
-		return playDescriptors, words
-	case crowdPart:
-		return playCrowd, words
+	case restrictedChild:
+		return runRestricted, args
+	case descriptorsChild:
+		return runDescriptors, args
+	case meshChild:
+		return runMember, args
 	}
-	return play, part
+	return runChild, childArgs
+}
+
+// variant is a dialect, and whether the child listens or dials.
+type variant struct {
+	dialect string
+	listens bool
+}
+
+// variants returns all four. Under the race detector, with which a child takes a second to start,
+// it returns two that have both dialects and both roles, alternating with i.
+func variants(i int) (all []variant) {
+	for j, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+		for k, listens := range []bool{false, true} {
+			if !race.Enabled || (i+j+k)%2 == 0 {
+				all = append(all, variant{dialect, listens})
+			}
+		}
+	}
+	return all
+}
+
+// child returns the role of the child, for the names of tests.
+func (c variant) child() string {
+	if c.listens {
+		return "child listens"
+	}
+	return "child dials"
 }

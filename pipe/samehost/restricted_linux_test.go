@@ -1,34 +1,41 @@
 package samehost_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// restrictedPart begins the part of a child to which the system grants less.
-const restrictedPart = "restricted"
+// restrictedChild is the first argument of a child that the system restricts.
+const restrictedChild = "restricted"
 
-// everything is what both processes have: shared memory goes before TCP, and direct
-// copies before a connection.
-func everything(name, dialect, require string, f *cma.Factory) (*pipe.Context, error) {
-	return pipe.New(everythingOptions(name, dialect, require, f))
+// allOptionsContext returns the context of both processes, in which shared memory is preferred to
+// TCP and direct copies to a connection.
+func allOptionsContext(name, dialect, require string, f *cma.Factory) (*pipe.Context, error) {
+	return pipe.New(allOptions(name, dialect, require, f))
 }
 
-func everythingOptions(name, dialect, require string, f *cma.Factory) pipe.Options {
+func allOptions(name, dialect, require string, f *cma.Factory) pipe.Options {
 	o := pipe.Options{
 		Name: name, Dialect: dialect,
 		Transports: []pipe.TransportEntry{
@@ -49,50 +56,49 @@ func everythingOptions(name, dialect, require string, f *cma.Factory) pipe.Optio
 	return o
 }
 
-// none is a word for nothing.
+// none stands for an empty argument.
 const none = "-"
 
-// restricted is how a test wants to have such a child, and what it expects.
+// restricted describes a restricted child.
 type restricted struct {
-	meeting
-	require string // by the policy of the end that dials
-	cable   bool   // to a network of its own
-	root    string // where cma looks what the child's machine is like, if not at "/"
+	childSpec
+	require  string // transport or channel that the policy of the dialling end requires
+	vethPair bool   // the child is in another network namespace
+	root     string // root directory in which cma reads the child's /proc and /sys, or "" for "/"
 }
 
-func (r restricted) part(url string) string {
+func (r restricted) childArgs(url string) string {
 	policy := none
 	if !r.listens && r.require != "" {
 		policy = r.require
 	}
-	return strings.Join([]string{restrictedPart, r.dialect, url, r.spoil, policy, cmp.Or(r.role, "echo"), cmp.Or(r.root, none)}, " ")
+	return strings.Join([]string{restrictedChild, r.dialect, url, r.restriction, policy, cmp.Or(r.role, "echo"), cmp.Or(r.root, none)}, " ")
 }
 
-// open starts a child and opens a pipe to it. Without a pipe there is the error
-// of whoever dialled.
+// open starts a child and opens a pipe to it. On failure it returns the error of the dialling end.
 func (r restricted) open(t *testing.T) (kid *child, p *pipe.Pipe, err error) {
 	t.Helper()
 	policy := ""
 	if r.listens {
 		policy = r.require
 	}
-	c, err := everything("parent", r.dialect, policy, cma.New(cma.Options{}))
+	c, err := allOptionsContext("parent", r.dialect, policy, cma.New(cma.Options{}))
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	if r.listens {
-		kid = r.spawn(t, "listen")
+		kid = r.startChild(t, "listen")
 		p, err := c.Dial(ctx, kid.line())
 		return kid, p, err
 	}
 	l, err := c.Listen(ctx, "uv://0.0.0.0:0", "shm://")
 	require.NoError(t, err)
 	host := "127.0.0.1"
-	if r.cable {
+	if r.vethPair {
 		host = nearHost
 	}
-	kid = r.spawn(t, strings.Replace(l.URLs()[1], "0.0.0.0", host, 1))
+	kid = r.startChild(t, strings.Replace(l.URLs()[1], "0.0.0.0", host, 1))
 	if r.require != "" {
 		return kid, nil, errors.New(kid.line())
 	}
@@ -100,46 +106,46 @@ func (r restricted) open(t *testing.T) (kid *child, p *pipe.Pipe, err error) {
 	return kid, p, err
 }
 
-func (r restricted) spawn(t *testing.T, url string) *child {
+func (r restricted) startChild(t *testing.T, url string) *child {
 	t.Helper()
-	kid := spawn(t, r.part(url), r.attr)
-	if r.cable {
-		layCable(t, kid)
+	kid := startChild(t, r.childArgs(url), r.attr)
+	if r.vethPair {
+		createVeth(t, kid)
 	}
 	return kid
 }
 
-// playRestricted is the life of such a child. It spoils something before it looks
-// what works, or after, and then echoes.
-func playRestricted(part string) error {
-	words := strings.Split(part, " ")
-	dialect, url, spoil, policy, role, root := words[0], words[1], words[2], words[3], words[4], words[5]
+// runRestricted is the main function of such a child: it applies the restriction before or after it
+// has checked transports and channels for viability, opens the pipe, and runs its role.
+func runRestricted(childArgs string) error {
+	args := strings.Split(childArgs, " ")
+	dialect, url, restriction, policy, role, root := args[0], args[1], args[2], args[3], args[4], args[5]
 	f := cma.New(cma.Options{Root: strings.TrimPrefix(root, none)})
-	if name, late := strings.CutPrefix(spoil, "late-"); late {
+	if name, late := strings.CutPrefix(restriction, "late-"); late {
 		if err := errors.Join(f.Viable(), shm.New().Viable()); err != nil {
 			return err
 		}
-		spoil = name
+		restriction = name
 	}
-	take := spoilers[spoil]
-	if spoil == "nofile" && url == "listen" {
-		take = func() error { return limitDescriptors(few + 1) } // its listener holds one in reserve
+	take := restrictions[restriction]
+	if restriction == "nofile" && url == "listen" {
+		take = func() error { return limitDescriptors(fewDescriptors + 1) } // its listener keeps one in reserve
 	}
 	if err := take(); err != nil {
-		return fmt.Errorf("spoil %s: %w", spoil, err)
+		return fmt.Errorf("restriction %s: %w", restriction, err)
 	}
-	c, err := everything("child", dialect, policy, f)
+	c, err := allOptionsContext("child", dialect, policy, f)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	host := "127.0.0.1"
-	if spoil == "cable" {
+	if restriction == "veth" {
 		host = farHost
 	}
-	p, err := meetSharing(c, url, host)
+	p, err := connectOverSHM(c, url, host)
 	if errors.Is(err, pipe.ErrPolicy) && policy != none {
-		fmt.Println(strings.ReplaceAll(err.Error(), "\n", " ")) // as it should be
+		fmt.Println(strings.ReplaceAll(err.Error(), "\n", " ")) // expected
 		return nil
 	}
 	if err != nil {
@@ -148,35 +154,35 @@ func playRestricted(part string) error {
 	fmt.Printf("%q\n", p.Plan().String())
 	err = restrictedRoles[role](p)
 	if errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrPeerLost) {
-		return nil // the parent has had enough
+		return nil // the parent ended the pipe
 	}
 	return err
 }
 
 var restrictedRoles = map[string]func(*pipe.Pipe) error{
-	"echo": echo,
-	"hide": hide,
+	"echo":              echo,
+	"become-undumpable": becomeUndumpable,
 }
 
-// hide echoes small messages; before it answers the first it makes itself
-// unreadable, and then it sends a large tensor first.
-func hide(p *pipe.Pipe) error {
+// becomeUndumpable is a role: it reads a message, becomes undumpable, sends a large tensor and then
+// echoes.
+func becomeUndumpable(p *pipe.Pipe) error {
 	in, err := p.Next(context.Background())
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(in.Read(context.Background(), pipe.NewAllocation(in.Descriptor())), spoilers["dumpable"]()); err != nil {
+	if err := errors.Join(in.Read(context.Background(), pipe.NewAllocation(in.Descriptor())), restrictions["dumpable"]()); err != nil {
 		return err
 	}
-	large := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, much)), TargetDevice: device.CPU()}}}
+	large := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, hugeSize)), TargetDevice: device.CPU()}}}
 	if err := p.Write(context.Background(), large); err != nil {
 		return err
 	}
 	return echo(p)
 }
 
-// meetSharing dials, or listens on all there is and says where over TCP.
-func meetSharing(c *pipe.Context, url, host string) (*pipe.Pipe, error) {
+// connectOverSHM dials, or listens on all transports, prints the TCP address and accepts.
+func connectOverSHM(c *pipe.Context, url, host string) (*pipe.Pipe, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if url != "listen" {
@@ -189,4 +195,73 @@ func meetSharing(c *pipe.Context, url, host string) (*pipe.Pipe, error) {
 	urls := l.URLs()
 	fmt.Println(urls[len(urls)-1])
 	return l.Accept(ctx)
+}
+
+// restrictions deny this process something that it needs to be read, to read, or to share memory.
+var restrictions = map[string]func() error{
+	"nothing":  func() error { return nil },
+	"dumpable": func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) },
+	"user":     becomeNobody,
+	"readv":    func() error { return subprocess.DenySyscall(unix.SYS_PROCESS_VM_READV, unix.EPERM) },
+	"memfd":    func() error { return subprocess.DenySyscall(unix.SYS_MEMFD_CREATE, unix.EPERM) },
+	"populate": func() error {
+		return subprocess.DenySyscall(unix.SYS_MADVISE, unix.EINVAL, subprocess.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE})
+	},
+	"pages": func() error {
+		return subprocess.DenySyscall(unix.SYS_MADVISE, unix.ENOMEM, subprocess.Argument{Number: 2, Value: unix.MADV_POPULATE_WRITE})
+	},
+	"fsize":  func() error { return limit(unix.RLIMIT_FSIZE, 4096) },
+	"nofile": func() error { return limitDescriptors(fewDescriptors) },
+	"full":   func() error { return limitDescriptors(0) },
+	"veth":   configureVeth,
+}
+
+func limit(resource int, soft uint64) error {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(resource, &before); err != nil {
+		return err
+	}
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: soft, Max: before.Max})
+}
+
+// becomeNobody makes this process one of an unprivileged user, but dumpable.
+func becomeNobody() error {
+	if err := errors.Join(syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody)); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+}
+
+// fewDescriptors suffice for a pipe over TCP, but not for one that changes to shared memory.
+const fewDescriptors = 8
+
+// limitDescriptors sets a limit that allows left more descriptors.
+func limitDescriptors(left int) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // makes the runtime open its own descriptors
+	if err != nil {
+		return err
+	}
+	l.Close()
+	end := uint64(0)
+	for free := 0; ; end++ {
+		if _, err := unix.FcntlInt(uintptr(end), unix.F_GETFD, 0); err == nil {
+			continue
+		}
+		if free++; free > left {
+			return limit(unix.RLIMIT_NOFILE, end)
+		}
+	}
+}
+
+// configureVeth waits until the parent has created the veth pair, and configures this end.
+func configureVeth() error {
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return err
+	}
+	for _, line := range []string{"link set lo up", "addr add " + farHost + "/30 dev " + farName, "link set " + farName + " up"} {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", line, err, bytes.TrimSpace(out))
+		}
+	}
+	return nil
 }

@@ -12,64 +12,62 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A process is stopped in the midst of messages that go both ways, time after time,
-// and goes on: every byte is right. While it stands still its peer, whose memory
-// for what is on its way is full, sleeps. Small messages fill the rings of a
-// session; large ones wait for the peer's memory as well.
+// A process is repeatedly stopped and continued while messages move in both directions: all bytes
+// arrive. While it is stopped its peer, whose buffers are full, is idle. Small messages fill the
+// rings of a session; large ones wait for the peer's memory as well.
 func TestStopped(t *testing.T) {
-	for _, w := range ways {
+	for _, w := range routes {
 		for _, dialect := range w.dialects() {
 			t.Run(w.name+"/"+dialect, func(t *testing.T) {
-				w.needs(t)
+				w.skipUnlessViable(t)
 				s := newSurvivor(t, w, dialect)
-				s.stopNowAndThen(t, mixed)
-				s.stopNowAndThen(t, small)
+				s.stopRepeatedly(t, mixed)
+				s.stopRepeatedly(t, small)
 			})
 		}
 	}
 }
 
-// stopNowAndThen sends messages without end to a child that is stopped at some of
-// them.
-func (s *survivor) stopNowAndThen(t *testing.T, message func(i int) *pipe.Message) {
-	kid := spawn(t, s.part(s.url, "reflect"), nil)
+// stopRepeatedly sends messages to a child while it is stopped and continued.
+func (s *survivor) stopRepeatedly(t *testing.T, message func(i int) *pipe.Message) {
+	kid := startChild(t, s.childArgs(s.url, "echo"), nil)
 	p, err := s.listener.Accept(t.Context())
 	require.NoError(t, err)
-	s.way.requireWay(t, p)
+	s.route.requireRoute(t, p)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	x := &exchange{pipe: p, message: message, came: make(chan struct{}, 1)}
-	written := patience.Start(func() error { return x.write(ctx) })
-	compared := patience.Start(func() error { return x.compare(ctx) })
+	x := &exchange{pipe: p, message: message, echoed: make(chan struct{}, 1)}
+	written := testwait.Start(func() error { return x.write(ctx) })
+	compared := testwait.Start(func() error { return x.compare(ctx) })
 	for range race.Pick(3, 2) {
 		for range 5 {
-			patience.Finish(t, x.came)
+			testwait.Finish(t, x.echoed)
 		}
-		patience.Stop(t, kid.cmd.Process)
-		patience.Asleep(t)
-		require.NoError(t, ask(ctx, s.sibling, words()[0]))
+		testwait.StopProcess(t, kid.cmd.Process)
+		testwait.WaitIdle(t)
+		require.NoError(t, sendAndCompare(ctx, s.sibling, testMessages()[0]))
 		require.NoError(t, kid.cmd.Process.Signal(syscall.SIGCONT))
 	}
 	x.enough.Store(true)
-	require.NoError(t, patience.Finish(t, written))
-	require.NoError(t, patience.Finish(t, compared))
+	require.NoError(t, testwait.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, compared))
 	require.NoError(t, p.Close())
 }
 
-// exchange is messages that go to a child and come back.
+// exchange sends messages to a child and compares their echoes.
 type exchange struct {
 	pipe    *pipe.Pipe
 	message func(i int) *pipe.Message
-	came    chan struct{} // has a token when a message has come back
-	enough  atomic.Bool   // no more are to be sent
+	echoed  chan struct{} // receives a token for each echo
+	enough  atomic.Bool   // stop sending
 }
 
-// write ends with a message of no parts.
+// write sends messages until enough is set, and then an empty one.
 func (x *exchange) write(ctx context.Context) error {
 	for i := 0; !x.enough.Load(); i++ {
 		if err := x.pipe.Write(ctx, x.message(i)); err != nil {
@@ -81,18 +79,18 @@ func (x *exchange) write(ctx context.Context) error {
 
 func (x *exchange) compare(ctx context.Context) error {
 	for i := 0; ; i++ {
-		got, err := read(ctx, x.pipe)
+		got, err := readMessage(ctx, x.pipe)
 		if err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
 		if len(got.Metadata) == 0 {
 			return nil
 		}
-		if !alike(x.message(i), got) {
+		if !equalMessages(x.message(i), got) {
 			return fmt.Errorf("message %d: %w", i, errOtherBytes)
 		}
 		select {
-		case x.came <- struct{}{}:
+		case x.echoed <- struct{}{}:
 		default:
 		}
 	}
@@ -104,7 +102,7 @@ func small(i int) *pipe.Message {
 	return m
 }
 
-// mixed is the i-th message of a stream of small and large ones, of bytes of its own.
+// mixed returns the i-th of a sequence of small and large messages with distinct contents.
 func mixed(i int) *pipe.Message {
 	fill := func(seed, n int) device.Buffer {
 		p := make([]byte, n)

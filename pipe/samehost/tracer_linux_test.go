@@ -15,83 +15,83 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// atSystemCall lets a child die before its n-th system call, of those that are no
-// business of the runtime alone. Counting begins with the first thing that it says.
-func atSystemCall(t *testing.T, part string, n int) *mortal {
+// atSystemCall starts a child that is killed before its n-th system call. Calls of the Go runtime's
+// own do not count, nor those before its first line of output.
+func atSystemCall(t *testing.T, childArgs string, n int) *killableChild {
 	t.Helper()
-	m := newMortal()
+	m := newKillableChild()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	heard := make(chan struct{})
+	outputRead := make(chan struct{})
 	go func() {
-		m.hear(r)
+		m.readOutput(r)
 		r.Close()
-		close(heard)
+		close(outputRead)
 	}()
 	go func() {
-		runtime.LockOSThread() // which is the tracer
+		runtime.LockOSThread() // the thread is the tracer
 		defer runtime.UnlockOSThread()
-		e := trace(part, w, n)
-		<-heard
+		e := trace(childArgs, w, n)
+		<-outputRead
 		m.ended <- e
 	}()
 	return m
 }
 
-// needsTracing skips a test where a process may not be traced, as in some containers.
-func needsTracing(t *testing.T) {
+// skipWithoutTracing skips a test where ptrace is not permitted, as in some containers.
+func skipWithoutTracing(t *testing.T) {
 	t.Helper()
-	m := atSystemCall(t, strings.Join([]string{onWay, ways[0].name, pipe.DialectNative, "uv://127.0.0.1:1", "nap"}, " "), 1)
-	if e := patience.Finish(t, m.ended); errors.Is(e.err, unix.EPERM) || errors.Is(e.err, unix.ENOSYS) {
+	m := atSystemCall(t, strings.Join([]string{routeChild, routes[0].name, pipe.DialectNative, "uv://127.0.0.1:1", "idle"}, " "), 1)
+	if e := testwait.Finish(t, m.ended); errors.Is(e.err, unix.EPERM) || errors.Is(e.err, unix.ENOSYS) {
 		t.Skip("no process may be traced here: ", e.err)
 	}
 }
 
-// tracer follows all threads of a child.
+// tracer traces all threads of a child.
 type tracer struct {
-	pid   int
-	fatal int // the system call before which to kill it, from 1 on
-	known map[int]bool
-	begun bool
-	ending
+	pid      int
+	fatal    int // the number of the system call before which to kill it, from 1
+	known    map[int]bool
+	counting bool
+	exitInfo
 }
 
-func trace(part string, out *os.File, fatal int) ending {
+func trace(childArgs string, out *os.File, fatal int) exitInfo {
 	attr := &syscall.ProcAttr{
-		Env:   environment(part),
+		Env:   environment(childArgs),
 		Files: []uintptr{0, out.Fd(), 2},
 		Sys:   &syscall.SysProcAttr{Ptrace: true},
 	}
 	pid, err := syscall.ForkExec(os.Args[0], []string{os.Args[0]}, attr)
 	out.Close()
 	if err != nil {
-		return ending{err: err}
+		return exitInfo{err: err}
 	}
 	tr := &tracer{pid: pid, fatal: fatal, known: map[int]bool{pid: true}}
 	tr.err = tr.follow()
 	tr.at = time.Now()
-	return tr.ending
+	return tr.exitInfo
 }
 
-// traced are the options: calls are told from signals, threads are followed, and
-// nobody outlives the tracer.
-const traced = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+// traceOptions make system calls distinguishable from signals, trace new threads, and kill the
+// child with the tracer.
+const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 
-// follow returns when the child has ended.
+// follow resumes the child at each stop until it exits.
 func (tr *tracer) follow() error {
 	var status unix.WaitStatus
 	if _, err := wait(tr.pid, &status); err != nil {
 		return err
 	}
-	if err := unix.PtraceSetOptions(tr.pid, traced); err != nil {
+	if err := unix.PtraceSetOptions(tr.pid, traceOptions); err != nil {
 		return errors.Join(err, unix.Kill(tr.pid, unix.SIGKILL))
 	}
 	for tid := tr.pid; ; {
-		if err := unix.PtraceSyscall(tid, tr.heed(tid, status)); err != nil && err != unix.ESRCH {
+		if err := unix.PtraceSyscall(tid, tr.handleStop(tid, status)); err != nil && err != unix.ESRCH {
 			return err
 		}
 		var err error
@@ -117,7 +117,7 @@ func failure(status unix.WaitStatus) error {
 	return fmt.Errorf("the child ended with status %#x", int(status))
 }
 
-// wait waits for a thread of this thread's child: other children are others'.
+// wait waits for threads that this thread traces, not for other children of the process.
 func wait(pid int, status *unix.WaitStatus) (int, error) {
 	for {
 		tid, err := unix.Wait4(pid, status, unix.WALL|unix.WNOTHREAD, nil)
@@ -127,13 +127,13 @@ func wait(pid int, status *unix.WaitStatus) (int, error) {
 	}
 }
 
-// heed looks why a thread has stopped and returns the signal that it is to have.
-func (tr *tracer) heed(tid int, status unix.WaitStatus) int {
+// handleStop returns the signal to deliver to a stopped thread, or 0.
+func (tr *tracer) handleStop(tid int, status unix.WaitStatus) int {
 	switch s := status.StopSignal(); {
 	case s == unix.SIGTRAP|0x80:
 		tr.call(tid)
-	case s == unix.SIGTRAP: // an event, or the beginning
-	case s == unix.SIGSTOP && !tr.known[tid]: // a thread begins
+	case s == unix.SIGTRAP: // a ptrace event, or the first stop
+	case s == unix.SIGSTOP && !tr.known[tid]: // a new thread
 		tr.known[tid] = true
 	default:
 		return int(s)
@@ -141,14 +141,14 @@ func (tr *tracer) heed(tid int, status unix.WaitStatus) int {
 	return 0
 }
 
-// call counts a system call that begins, and may be its end.
+// call counts a system call if the thread is entering it, and kills the child at the chosen one.
 func (tr *tracer) call(tid int) {
 	var c systemCall
 	if !c.of(tid) {
 		return
 	}
-	tr.begun = tr.begun || c.number == unix.SYS_WRITE && c.args[0] == 1
-	if !tr.begun || tr.killed || c.private() {
+	tr.counting = tr.counting || c.number == unix.SYS_WRITE && c.args[0] == 1
+	if !tr.counting || tr.killed || c.ignored() {
 		return
 	}
 	tr.points++
@@ -160,7 +160,7 @@ func (tr *tracer) call(tid int) {
 	tr.dialled = tr.dialled || c.number == unix.SYS_CONNECT && c.args[2] == unix.SizeofSockaddrInet4
 }
 
-// systemCall is the kernel's struct ptrace_syscall_info, of a call that begins.
+// systemCall is the kernel's struct ptrace_syscall_info for the entry of a call.
 type systemCall struct {
 	op     uint8
 	_      [23]byte
@@ -174,25 +174,25 @@ const (
 	entry          = 1      // PTRACE_SYSCALL_INFO_ENTRY
 )
 
-// of asks what a thread is about to call, and reports whether it is.
+// of reads the call that a thread enters, and returns false if it does not enter one.
 func (c *systemCall) of(tid int) bool {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(tid), unsafe.Sizeof(*c), uintptr(unsafe.Pointer(c)), 0, 0)
 	return errno == 0 && c.op == entry
 }
 
-// private reports whether a call has to do with threads and their processors, signals and
-// the heap of the runtime only, which come when they want, or with the test.
-func (c *systemCall) private() bool {
+// ignored reports whether a call belongs to the Go runtime (threads, signals, its heap), which
+// makes such calls at arbitrary times, or to the test.
+func (c *systemCall) ignored() bool {
 	switch c.number {
 	case unix.SYS_MMAP:
 		return int32(c.args[4]) < 0 // no file
 	case unix.SYS_GETSOCKOPT:
 		return c.args[2] == unix.TCP_INFO // see lanesCarry
 	}
-	return slices.Contains(runtimesOwn, c.number)
+	return slices.Contains(runtimeCalls, c.number)
 }
 
-var runtimesOwn = []uint64{
+var runtimeCalls = []uint64{
 	unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP, unix.SYS_MADVISE, unix.SYS_MPROTECT,
 	unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_SETAFFINITY, unix.SYS_GETCPU,
 	unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK,

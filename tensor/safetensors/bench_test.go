@@ -9,7 +9,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// model makes n tensors of size bytes each.
+// model returns n tensors of size bytes each.
 func model(n, size int) map[string]*tensor.Tensor {
 	tensors := map[string]*tensor.Tensor{}
 	for i := range n {
@@ -67,7 +67,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// counter is a writer that counts.
+// counter is a writer that counts bytes.
 type counter int
 
 func (c *counter) Write(p []byte) (int, error) {

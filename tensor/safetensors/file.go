@@ -7,17 +7,19 @@ import (
 	"maps"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
+	"unsafe"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// File is an open file, mapped into memory. Its methods may be called from any
-// goroutine.
+// File is an open file, mapped into memory where the system supports that. Its methods may be called
+// from any goroutine. The caller must call Close.
 type File struct {
 	options Options
 	header  *header
-	data    int // where the tensors start
+	data    int // offset of the tensors
 
 	mu     sync.RWMutex // Close waits for readers
 	file   *os.File
@@ -25,13 +27,13 @@ type File struct {
 	closed bool
 }
 
-// Open maps a regular file and reads its header; take other kinds with
-// NewReader. The caller closes the File.
+// Open maps a regular file and reads its header; use NewReader for other files. The caller must close
+// the File.
 //
-// The error is a *FormatError, a *DTypeError for a dtype that the format does
-// not have, a *LimitError, ErrShrunk, or one of package os.
+// The error is a *FormatError, a *DTypeError for a dtype that the format does not have, a *LimitError,
+// ErrShrunk, or one of package os.
 func Open(path string, options Options) (*File, error) {
-	// A look before opening: to open a named pipe would wait for a writer.
+	// Check before opening: opening a named pipe would block until it has a writer.
 	if info, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
@@ -43,32 +45,34 @@ func Open(path string, options Options) (*File, error) {
 	}
 	f := &File{options: options.withDefaults(), file: file}
 	if err := f.load(); err != nil {
-		_ = file.Close() // err says more
+		_ = file.Close() // err is more specific
 		return nil, err
 	}
 	return f, nil
 }
 
-// load maps the file and reads the header; on an error nothing is mapped.
+// load maps the open file and reads its header. After an error nothing is mapped; the caller closes the
+// file.
 func (f *File) load() error {
 	size, err := f.size()
 	if err != nil {
 		return err
 	}
 	if size == 0 {
-		return cutShort("the length of the header", io.EOF)
+		return truncated("the length of the header", io.EOF)
 	}
 	if f.pages, err = mapPages(f.file, size); err != nil {
 		return err
 	}
 	if err := f.loadHeader(size); err != nil {
-		_ = f.pages.unmap() // err says more
+		_ = f.pages.unmap() // err is more specific
 		return err
 	}
 	return nil
 }
 
-// loadHeader reads the header of a file of that size.
+// loadHeader reads the header of the mapped file, which has size bytes, and sets header and data. The
+// error is a *FormatError unless the tensors end exactly at size, or that of readHeader.
 func (f *File) loadHeader(size int) (err error) {
 	f.header, f.data, err = readHeader(&pagesReader{pages: f.pages, end: size}, f.options)
 	if err != nil {
@@ -76,14 +80,14 @@ func (f *File) loadHeader(size int) (err error) {
 	}
 	switch want := f.data + f.header.size; {
 	case want > size || want < 0:
-		return cutShort("the data", io.EOF)
+		return truncated("the data", io.EOF)
 	case want < size:
-		return &FormatError{Reason: fmt.Sprintf("there are %d bytes behind the last tensor", size-want)}
+		return &FormatError{Reason: fmt.Sprintf("there are %d bytes after the last tensor", size-want)}
 	}
 	return nil
 }
 
-// size is the number of bytes that the file has now.
+// size returns the present size of the file in bytes, or the error of Stat.
 func (f *File) size() (int, error) {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -92,11 +96,11 @@ func (f *File) size() (int, error) {
 	return int(info.Size()), nil
 }
 
-// Infos describes the tensors in the order of the data. The caller must not
-// change what it gets.
+// Infos returns the descriptions of the tensors in the order of the data. The caller must not change
+// the slice.
 func (f *File) Infos() []Info { return f.header.infos }
 
-// Info describes one tensor. The error is a *NotFoundError.
+// Info returns the description of the tensor with that name. The error is a *NotFoundError.
 func (f *File) Info(name string) (Info, error) {
 	i, ok := f.header.index[name]
 	if !ok {
@@ -105,11 +109,12 @@ func (f *File) Info(name string) (Info, error) {
 	return f.header.infos[i], nil
 }
 
-// Metadata is the file's map of strings, nil if it has none.
+// Metadata returns a copy of the file's metadata, nil if it has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.header.metadata) }
 
-// Tensor copies a tensor out of the file. The error is a *NotFoundError, a
-// *DTypeError, ErrShrunk, ErrClosed, or that of the Allocator.
+// Tensor returns a copy, in memory from Options.Allocator, of the tensor with that name. The error is a
+// *NotFoundError, a *DTypeError if package tensor lacks the dtype, ErrShrunk, ErrClosed, or that of the
+// Allocator.
 func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	info, err := f.Info(name)
 	if err != nil {
@@ -130,7 +135,8 @@ func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	return tensor.FromStorage(s, dtype, info.Shape...)
 }
 
-// read fills s with the bytes of the file from offset on.
+// read fills s with the bytes of the file from offset on. The error is ErrClosed, ErrShrunk, or one of
+// package os or tensor. The caller must not hold f.mu.
 func (f *File) read(s *tensor.Storage, offset int) error {
 	dst, err := s.Bytes()
 	if err != nil {
@@ -148,8 +154,8 @@ func (f *File) read(s *tensor.Storage, offset int) error {
 	return f.checkSize(offset + len(dst))
 }
 
-// checkSize fails if the file has fewer bytes by now. What is missing from its
-// last page reads as zeros and does not fault.
+// checkSize returns ErrShrunk if the file has fewer than want bytes now, since bytes missing from its
+// last page read as zeros without a fault.
 func (f *File) checkSize(want int) error {
 	size, err := f.size()
 	if err != nil {
@@ -161,8 +167,8 @@ func (f *File) checkSize(want int) error {
 	return nil
 }
 
-// Close unmaps the file; tensors taken from it stay. It waits for calls of
-// Tensor. Closing again returns ErrClosed.
+// Close unmaps the file; tensors copied from it stay valid. It waits for calls of Tensor. A further
+// Close returns ErrClosed.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +179,7 @@ func (f *File) Close() error {
 	return errors.Join(f.pages.unmap(), f.file.Close())
 }
 
-// pagesReader reads mapped bytes front to back.
+// pagesReader is an io.Reader of the bytes from at to end of a mapped file.
 type pagesReader struct {
 	pages   pages
 	at, end int
@@ -191,8 +197,9 @@ func (r *pagesReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ReadFile reads all tensors of a file and its metadata. It returns nothing
-// but an error if one tensor cannot be read; Open gives the others.
+// ReadFile returns copies of all tensors of a file by name, and its metadata, nil if it has none. If
+// one tensor cannot be read it returns only an error; use Open to read the others. The errors are those
+// of Open and File.Tensor.
 func ReadFile(path string, options Options) (map[string]*tensor.Tensor, map[string]string, error) {
 	f, err := Open(path, options)
 	if err != nil {
@@ -206,4 +213,35 @@ func ReadFile(path string, options Options) (map[string]*tensor.Tensor, map[stri
 		}
 	}
 	return tensors, f.Metadata(), nil
+}
+
+// copyMapped copies mapped memory to dst, which has the same length. It returns ErrShrunk if the mapped
+// file has lost a page, where the access faults.
+func copyMapped(dst, mapped []byte) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = convertFault(mapped, r)
+		}
+	}()
+	copy(dst, mapped)
+	return nil
+}
+
+// convertFault returns ErrShrunk if recovered is a memory fault at an address within mapped. It panics
+// with any other value of recovered.
+func convertFault(mapped []byte, recovered any) error {
+	// fault is an error like those of the runtime's panics.
+	fault, ok := recovered.(interface {
+		runtime.Error
+		Addr() uintptr
+	})
+	if !ok {
+		panic(recovered)
+	}
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(mapped)))
+	if fault.Addr() < start || fault.Addr() >= start+uintptr(len(mapped)) {
+		panic(recovered)
+	}
+	return ErrShrunk
 }

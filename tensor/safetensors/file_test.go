@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -71,14 +71,14 @@ func TestFileFromManyGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
-// twoTensors is a file of a tensor of 1000 bytes, on its first page, and one
-// that is large enough for a pool.
+// twoTensors returns a file with a tensor of 1000 bytes, on its first page, and one that is large
+// enough for a pool.
 func twoTensors() []byte {
 	header := entries(`"dtype":"U8","shape":[1000],"data_offsets":[0,1000]`, `"dtype":"U8","shape":[1048576],"data_offsets":[1000,1049576]`)
 	return build(header, bytes.Repeat([]byte{7}, 1049576)...)
 }
 
-// shrinking opens a file of two tensors and cuts it to size afterwards.
+// shrinking opens a file of two tensors and then truncates it to size.
 func shrinking(t *testing.T, size int, options Options) *File {
 	t.Helper()
 	path := save(t, twoTensors())
@@ -117,7 +117,7 @@ func TestFileThatShrinks(t *testing.T) {
 	}
 }
 
-// The memory of a tensor that could not be read goes back.
+// The memory of a tensor that could not be read is released.
 func TestFailedReadReleases(t *testing.T) {
 	pool := tensor.NewPool(tensor.PoolOptions{})
 	f := shrinking(t, 4096, Options{Allocator: pool})
@@ -134,13 +134,13 @@ func (f fault) Error() string { return "fault" }
 func (f fault) RuntimeError() {}
 func (f fault) Addr() uintptr { return f.at }
 
-// Only faults of the mapping are errors; all else is a defect and must show.
+// Only faults within the mapping are errors; any other panic is a defect and must show.
 func TestOtherPanicsGoOn(t *testing.T) {
 	mapped := bytes.Repeat([]byte{1}, 16) // on the heap, where it stays in place
 	start := uintptr(unsafe.Pointer(&mapped[0]))
-	require.ErrorIs(t, faultIn(mapped, fault{at: start}), ErrShrunk)
-	require.ErrorIs(t, faultIn(mapped, fault{at: start + 15}), ErrShrunk)
+	require.ErrorIs(t, convertFault(mapped, fault{at: start}), ErrShrunk)
+	require.ErrorIs(t, convertFault(mapped, fault{at: start + 15}), ErrShrunk)
 	for _, other := range []any{"text", errors.New("plain"), fault{at: start - 1}, fault{at: start + 16}} {
-		require.PanicsWithValue(t, other, func() { _ = faultIn(mapped, other) })
+		require.PanicsWithValue(t, other, func() { _ = convertFault(mapped, other) })
 	}
 }

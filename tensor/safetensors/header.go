@@ -1,32 +1,37 @@
 package safetensors
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"math"
+	"math/bits"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// metadataKey is the key that is no tensor but a map of strings.
+// metadataKey is the key of the metadata, which is a map of strings.
 const metadataKey = "__metadata__"
 
-// Info describes one tensor of a file.
+// Info describes one tensor of a file, as the file's header does.
 type Info struct {
 	Name  string
-	DType string // as the file spells it, as in "F32"
+	DType string // as in the file, such as "F32"
 	Shape []int
 
-	begin, end int // bytes behind the header
+	begin, end int // offsets after the header
 	format     format
 }
 
-// ByteSize is the number of bytes of the tensor in the file.
+// ByteSize returns the number of bytes of the tensor in the file.
 func (i Info) ByteSize() int { return i.end - i.begin }
 
-// Type is the dtype of the tensor in memory. The error is a *DTypeError if
-// package tensor lacks it.
+// Type returns the dtype that the tensor has in memory. The error is a *DTypeError if package tensor
+// lacks the dtype of the file.
 func (i Info) Type() (tensor.DType, error) {
 	if !i.format.dtype.Valid() {
 		return 0, &DTypeError{Tensor: i.Name, DType: i.DType, Reason: "is not supported; convert the tensor to another one"}
@@ -34,7 +39,7 @@ func (i Info) Type() (tensor.DType, error) {
 	return i.format.dtype, nil
 }
 
-// header is what a file says about its tensors.
+// header is the validated content of a file's header.
 type header struct {
 	infos    []Info // in the order of the data
 	index    map[string]int
@@ -42,12 +47,13 @@ type header struct {
 	size     int // bytes of all tensors
 }
 
-// readHeader reads the length and the header; it holds at most twice the bytes
-// that have arrived.
+// readHeader reads and validates the length and the header from the start of a file. It returns the
+// header and the number of bytes read. It allocates at most twice the received bytes. The error is a
+// *FormatError, a *DTypeError, a *LimitError or that of r.
 func readHeader(r io.Reader, o Options) (*header, int, error) {
 	var prefix [8]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return nil, 0, cutShort("the length of the header", err)
+		return nil, 0, truncated("the length of the header", err)
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
 	if err := within("bytes of header", n, o.HeaderLimit); err != nil {
@@ -58,22 +64,23 @@ func readHeader(r io.Reader, o Options) (*header, int, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return nil, 0, cutShort("the header", err)
+		return nil, 0, truncated("the header", err)
 	}
 	h, err := parseHeader(text, o)
 	return h, len(prefix) + len(text), err
 }
 
-// cutShort turns the end of a file in the middle of what into a FormatError.
-// Other errors, of the stream itself, stay as they are.
-func cutShort(what string, err error) error {
+// truncated returns a *FormatError that the file ends within what if err is io.EOF or
+// io.ErrUnexpectedEOF, and otherwise err unchanged.
+func truncated(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return &FormatError{Reason: "the file ends within " + what, Err: io.ErrUnexpectedEOF}
 	}
 	return err
 }
 
-// parseHeader reads the JSON and checks all that can be known from it.
+// parseHeader parses the JSON of a header and checks everything that can be checked without the data.
+// The error is a *FormatError, a *DTypeError or a *LimitError.
 func parseHeader(text []byte, o Options) (*header, error) {
 	switch {
 	case len(text) == 0 || text[0] != '{':
@@ -93,7 +100,7 @@ func parseHeader(text []byte, o Options) (*header, error) {
 	return layOut(p.infos, p.metadata, o)
 }
 
-// parser collects what a header says.
+// parser parses a header and collects its content.
 type parser struct {
 	scanner
 	options  Options
@@ -102,10 +109,11 @@ type parser struct {
 	seen     map[string]bool
 }
 
-// entry takes the value of one key of the header.
+// entry parses the value of one key of the header: the metadata, or the description of the tensor of
+// that name. The error is a *FormatError or a *LimitError.
 func (p *parser) entry(key string) error {
 	if p.seen[key] {
-		return &FormatError{Tensor: key, Reason: "the name is there twice"}
+		return &FormatError{Tensor: key, Reason: "the name occurs twice"}
 	}
 	p.seen[key] = true
 	if key == metadataKey {
@@ -119,7 +127,7 @@ func (p *parser) entry(key string) error {
 	return err
 }
 
-// metadatum takes the value of one key of the metadata.
+// metadatum parses the value of one key of the metadata. The error is a *FormatError.
 func (p *parser) metadatum(key string) error {
 	if _, twice := p.metadata[key]; twice {
 		return p.fail("the metadata has %.80q twice", key)
@@ -132,14 +140,15 @@ func (p *parser) metadatum(key string) error {
 	return err
 }
 
-// info takes the description of one tensor.
+// info parses the description of the tensor of that name, without checking that dtype, shape and
+// offsets are consistent. The error is a *FormatError or a *LimitError.
 func (p *parser) info(name string) (Info, error) {
 	info := Info{Name: name}
 	var offsets []int
 	seen := map[string]bool{}
 	err := p.object(func(key string) (err error) {
 		if seen[key] {
-			return &FormatError{Tensor: name, Reason: key + " is there twice"}
+			return &FormatError{Tensor: name, Reason: key + " occurs twice"}
 		}
 		seen[key] = true
 		switch key {
@@ -164,7 +173,8 @@ func (p *parser) info(name string) (Info, error) {
 	return info, nil
 }
 
-// ints takes an array of at most limit integers.
+// ints parses an array of at most limit integers. The error is a *FormatError, or a *LimitError that
+// names what.
 func (p *parser) ints(what string, limit int) ([]int, error) {
 	out := []int{}
 	err := p.list('[', ']', func() error {
@@ -176,4 +186,113 @@ func (p *parser) ints(what string, limit int) ([]int, error) {
 		return within(what, uint64(len(out)), limit)
 	})
 	return out, err
+}
+
+// layOut returns the header of these tensors, whose order it changes to that of their data. The error
+// is a *FormatError or a *DTypeError unless the tensors cover the data without overlap or gap in the
+// bytes that their dtypes and shapes require, or a *LimitError.
+func layOut(infos []Info, metadata map[string]string, o Options) (*header, error) {
+	slices.SortStableFunc(infos, func(a, b Info) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
+	})
+	h := &header{infos: infos, index: make(map[string]int, len(infos)), metadata: metadata}
+	for i := range infos {
+		if err := infos[i].check(h.size); err != nil {
+			return nil, err
+		}
+		h.index[infos[i].Name] = i
+		h.size = infos[i].end
+	}
+	return h, within("bytes of tensors", uint64(h.size), o.ByteLimit)
+}
+
+// check sets the format of i and returns an error unless the tensor starts at offset begin and has the
+// size that its dtype and shape require. The error is a *DTypeError for a dtype that the format does
+// not have, otherwise a *FormatError.
+func (i *Info) check(begin int) error {
+	var known bool
+	if i.format, known = formatNamed(i.DType); !known {
+		return &DTypeError{Tensor: i.Name, DType: i.DType, Reason: "does not exist in the format"}
+	}
+	if i.begin != begin {
+		return &FormatError{Tensor: i.Name, Reason: fmt.Sprintf(
+			"data_offsets [%d, %d] overlap another tensor or leave a gap: the tensors before end at %d", i.begin, i.end, begin)}
+	}
+	n, err := tensor.NumElements(i.Shape)
+	if err != nil {
+		return &FormatError{Tensor: i.Name, Reason: "bad shape", Err: err}
+	}
+	size, ok := i.format.byteSize(n)
+	if !ok {
+		return &FormatError{Tensor: i.Name, Reason: fmt.Sprintf("%s%v has an impossible size in bytes", i.DType, i.Shape)}
+	}
+	if size != i.end-i.begin {
+		return &FormatError{Tensor: i.Name, Reason: fmt.Sprintf("%s%v takes %d bytes, not %d", i.DType, i.Shape, size, i.end-i.begin)}
+	}
+	return nil
+}
+
+// format is a dtype of the safetensors format.
+type format struct {
+	name  string
+	bits  uint64       // of one element
+	dtype tensor.DType // zero if package tensor lacks it
+}
+
+// formats lists the dtypes by increasing alignment, in the order of the reference implementation; a
+// writer orders tensors the other way round.
+var formats = [...]format{
+	{"BOOL", 8, tensor.Bool},
+	{"F4", 4, 0},
+	{"F6_E2M3", 6, 0},
+	{"F6_E3M2", 6, 0},
+	{"U8", 8, tensor.U8},
+	{"I8", 8, tensor.I8},
+	{"F8_E5M2", 8, 0},
+	{"F8_E4M3", 8, 0},
+	{"F8_E8M0", 8, 0},
+	{"F8_E4M3FNUZ", 8, 0},
+	{"F8_E5M2FNUZ", 8, 0},
+	{"I16", 16, tensor.I16},
+	{"U16", 16, 0},
+	{"F16", 16, tensor.F16},
+	{"BF16", 16, tensor.BF16},
+	{"I32", 32, tensor.I32},
+	{"U32", 32, 0},
+	{"F32", 32, tensor.F32},
+	{"C64", 64, tensor.C64},
+	{"F64", 64, tensor.F64},
+	{"I64", 64, tensor.I64},
+	{"U64", 64, 0},
+}
+
+// formatNamed returns the dtype that has that name in a file; the result is false if the format has
+// none.
+func formatNamed(name string) (format, bool) {
+	for _, f := range formats {
+		if f.name == name {
+			return f, true
+		}
+	}
+	return format{}, false
+}
+
+// formatRank returns the index of dtype in formats; ok is false if the format lacks it.
+func formatRank(dtype tensor.DType) (rank int, ok bool) {
+	for i, f := range formats {
+		if f.dtype == dtype && dtype.Valid() {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// byteSize returns the number of bytes of n elements; ok is false if it is not an integer or does not
+// fit into an int.
+func (f format) byteSize(n int) (size int, ok bool) {
+	high, low := bits.Mul64(uint64(n), f.bits)
+	if high != 0 || low%8 != 0 || low/8 > math.MaxInt {
+		return 0, false
+	}
+	return int(low / 8), true
 }

@@ -7,10 +7,11 @@ import (
 	"syscall"
 )
 
-// pages is the contents of an open file, mapped.
+// pages is the mapped content of an open file, until unmap.
 type pages struct{ data []byte }
 
-// mapPages maps the first size bytes of a file, at least one.
+// mapPages maps the first size bytes of f for reading; size must be positive. The error is an
+// *os.PathError. The mapping does not need f to stay open.
 func mapPages(f *os.File, size int) (pages, error) {
 	data, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
@@ -19,7 +20,8 @@ func mapPages(f *os.File, size int) (pages, error) {
 	return pages{data}, nil
 }
 
-// read copies the bytes from offset on, which lie within the mapping.
+// read copies the bytes from offset on to dst; all of them must lie within the mapping. The error is
+// ErrShrunk if the file has lost one of their pages.
 func (p pages) read(dst []byte, offset int) error {
 	return copyMapped(dst, p.data[offset:offset+len(dst)])
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// build makes a file of a header and data.
+// build returns a file with a header and data.
 func build(header string, data ...byte) []byte {
 	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(out, header...), data...)
 }
 
-// save writes a file into a folder of the test.
+// save writes a file to a directory of the test.
 func save(t testing.TB, contents []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.safetensors")
@@ -33,7 +33,7 @@ func save(t testing.TB, contents []byte) string {
 	return path
 }
 
-// elements is the bytes of a contiguous tensor.
+// elements returns the bytes of a contiguous tensor.
 func elements(t testing.TB, x *tensor.Tensor) []byte {
 	t.Helper()
 	buf, err := x.Buffer()
@@ -43,7 +43,7 @@ func elements(t testing.TB, x *tensor.Tensor) []byte {
 	return append([]byte{}, p...)
 }
 
-// readers are the ways to read a whole file.
+// readers are the functions that read a whole file.
 var readers = map[string]func(t testing.TB, file []byte, o Options) (map[string]*tensor.Tensor, map[string]string, error){
 	"Decode": func(_ testing.TB, file []byte, o Options) (map[string]*tensor.Tensor, map[string]string, error) {
 		return Decode(bytes.NewReader(file), o)
@@ -56,8 +56,8 @@ var readers = map[string]func(t testing.TB, file []byte, o Options) (map[string]
 	},
 }
 
-// TestGolden compares every tensor of files that PyTorch's users wrote with
-// what a few lines of Python see in them.
+// TestGolden compares every tensor of files written by PyTorch users with the result of a few lines of
+// Python.
 func TestGolden(t *testing.T) {
 	list, err := os.ReadFile("testdata/sums.txt")
 	require.NoError(t, err)
@@ -113,8 +113,7 @@ func TestGoldenWeights(t *testing.T) {
 	}
 }
 
-// pattern is the bytes that the generator in internal/crosscheck gives to a
-// tensor.
+// pattern returns the bytes that the generator in internal/crosscheck writes for a tensor.
 func pattern(info Info) []byte {
 	p := make([]byte, info.ByteSize())
 	for i := range p {
@@ -126,7 +125,7 @@ func pattern(info Info) []byte {
 	return p
 }
 
-// The files in testdata/independent come from another implementation.
+// The files in testdata/independent were written by another implementation.
 func TestIndependentFiles(t *testing.T) {
 	for _, c := range []struct {
 		file     string
@@ -195,7 +194,7 @@ func TestUnsupportedDTypes(t *testing.T) {
 	require.ErrorAs(t, err, new(*DTypeError))
 }
 
-// Elements of less than a byte are counted in bits.
+// Elements smaller than a byte are counted in bits.
 func TestSmallDTypes(t *testing.T) {
 	f4 := build(`{"x":{"dtype":"F4","shape":[3,2],"data_offsets":[0,3]},"y":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[3,6]}}`, 1, 2, 3, 4, 5, 6)
 	r, err := NewReader(bytes.NewReader(f4), Options{})
@@ -211,7 +210,7 @@ func TestSmallDTypes(t *testing.T) {
 	require.ErrorAs(t, err, new(*FormatError))
 }
 
-// one is a header with one U8 tensor of n elements.
+// one returns a header with one U8 tensor of n elements.
 func one(n int) string {
 	return fmt.Sprintf(`{"x":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
 }
@@ -270,7 +269,7 @@ func TestRefused(t *testing.T) {
 		{"empty header", ``, 0, "start with {"},
 		{"array", `[]`, 0, "start with {"},
 		{"space in front", ` {}`, 0, "start with {"},
-		{"no end", `{`, 0, "want"},
+		{"not terminated", `{`, 0, "want"},
 		{"no value", `{"a"`, 0, "want ':'"},
 		{"comma at the end", `{"a":{` + u8 + `},}`, 1, `want '"'`},
 		{"no comma", `{"a":{` + u8 + `}"b":{}}`, 1, "want '}'"},
@@ -289,7 +288,7 @@ func TestRefused(t *testing.T) {
 		{"escape cut short", `{"\u00`, 0, "bad escape"},
 		{"backslash at the end", `{"\`, 0, "bad escape"},
 		{"control character", "{\"\n\":{" + u8 + "}}", 1, "control"},
-		{"string without end", `{"a`, 0, "no end"},
+		{"string without end", `{"a`, 0, "not terminated"},
 		{"number as name", `{1:{` + u8 + `}}`, 1, `want '"'`},
 		{"tensor is a number", `{"a":1}`, 0, "want '{'"},
 		{"tensor is null", `{"a":null}`, 0, "want '{'"},
@@ -308,8 +307,8 @@ func TestRefused(t *testing.T) {
 		{"shape missing", entries(`"dtype":"U8","data_offsets":[0,1]`), 1, "needed"},
 		{"offsets missing", entries(`"dtype":"U8","shape":[1]`), 1, "needed"},
 		{"one offset", entries(`"dtype":"U8","shape":[1],"data_offsets":[0]`), 1, "needed"},
-		{"dtype twice", entries(`"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]`), 1, "dtype is there twice"},
-		{"shape twice", entries(`"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]`), 1, "shape is there twice"},
+		{"dtype twice", entries(`"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]`), 1, "dtype occurs twice"},
+		{"shape twice", entries(`"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]`), 1, "shape occurs twice"},
 		{"unknown key", entries(u8 + `,"layout":"F"`), 1, `unknown key "layout"`},
 		{"dtype is a number", entries(`"dtype":8,"shape":[1],"data_offsets":[0,1]`), 1, `want '"'`},
 		{"shape is a number", entries(`"dtype":"U8","shape":1,"data_offsets":[0,1]`), 1, "want '['"},
@@ -325,26 +324,26 @@ func TestRefused(t *testing.T) {
 		{"more than an int", entries(`"dtype":"U8","shape":[9223372036854775808],"data_offsets":[0,1]`), 1, "too large"},
 		{"more than 64 bits", entries(`"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]`), 1, "too large"},
 		{"product overflows", entries(`"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]`), 0, "bad shape"},
-		{"bytes overflow", entries(`"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]`), 0, "no number of bytes"},
+		{"bytes overflow", entries(`"dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0]`), 0, "has an impossible size"},
 
 		{"too few bytes", entries(`"dtype":"F32","shape":[1],"data_offsets":[0,3]`), 3, "takes 4 bytes, not 3"},
 		{"too many bytes", entries(`"dtype":"U8","shape":[1],"data_offsets":[0,2]`), 2, "takes 1 bytes, not 2"},
-		{"end before begin", entries(`"dtype":"U8","shape":[0],"data_offsets":[0,0]`, `"dtype":"U8","shape":[0],"data_offsets":[1,0]`), 0, "hole"},
+		{"end before begin", entries(`"dtype":"U8","shape":[0],"data_offsets":[0,0]`, `"dtype":"U8","shape":[0],"data_offsets":[1,0]`), 0, "gap"},
 		{"end before begin, behind another", entries(`"dtype":"U8","shape":[2],"data_offsets":[0,2]`, `"dtype":"U8","shape":[0],"data_offsets":[2,1]`), 2, "takes 0 bytes, not -1"},
-		{"hole in front", entries(`"dtype":"U8","shape":[1],"data_offsets":[1,2]`), 2, "hole"},
-		{"hole between", entries(u8, `"dtype":"U8","shape":[1],"data_offsets":[2,3]`), 3, "hole"},
+		{"gap in front", entries(`"dtype":"U8","shape":[1],"data_offsets":[1,2]`), 2, "gap"},
+		{"gap between", entries(u8, `"dtype":"U8","shape":[1],"data_offsets":[2,3]`), 3, "gap"},
 		{"overlap", entries(`"dtype":"U8","shape":[2],"data_offsets":[0,2]`, `"dtype":"U8","shape":[2],"data_offsets":[1,3]`), 3, "overlap"},
 		{"the same bytes", entries(u8, u8), 1, "overlap"},
 		{"one within the other", entries(`"dtype":"U8","shape":[3],"data_offsets":[0,3]`, `"dtype":"U8","shape":[1],"data_offsets":[1,2]`), 3, "overlap"},
 		{"nothing in the middle of another", entries(`"dtype":"U8","shape":[2],"data_offsets":[0,2]`, `"dtype":"U8","shape":[0],"data_offsets":[1,1]`), 2, "overlap"},
-		{"more bytes than could be", entries(`"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]`), 1, "no number of bytes"},
-		{"half a byte", entries(`"dtype":"F4","shape":[3],"data_offsets":[0,2]`), 2, "no number of bytes"},
+		{"more bytes than could be", entries(`"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]`), 1, "has an impossible size"},
+		{"half a byte", entries(`"dtype":"F4","shape":[3],"data_offsets":[0,2]`), 2, "has an impossible size"},
 		{"more bytes than there are", entries(`"dtype":"U8","shape":[1152921504606846976],"data_offsets":[0,1152921504606846976]`), 1, "ends within the data"},
 
 		{"data missing", one(3), 2, "ends within the data"},
 		{"no data", one(3), 0, "ends within the data"},
-		{"data behind", one(3), 4, "behind the last tensor"},
-		{"data without a tensor", `{}`, 1, "behind the last tensor"},
+		{"data behind", one(3), 4, "after the last tensor"},
+		{"data without a tensor", `{}`, 1, "after the last tensor"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for name, read := range readers {
@@ -363,7 +362,7 @@ func TestUnknownDType(t *testing.T) {
 	for _, dtype := range []string{"F33", "f32", "", "C128", strings.Repeat("F", 1000)} {
 		for name, read := range readers {
 			_, _, err := read(t, build(entries(`"dtype":"`+dtype+`","shape":[0],"data_offsets":[0,0]`)), Options{})
-			require.Equal(t, &DTypeError{Tensor: "a", DType: dtype, Reason: "is none of the format's"}, err, name)
+			require.Equal(t, &DTypeError{Tensor: "a", DType: dtype, Reason: "does not exist in the format"}, err, name)
 			require.Less(t, len(err.Error()), 250)
 		}
 	}
@@ -415,10 +414,10 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, &LimitError{"dimensions", tensor.MaxRank + 1, tensor.MaxRank}, err)
 }
 
-// meter is an allocator that notes what it was asked for.
+// meter is an allocator that records the requested sizes.
 type meter struct {
 	sizes  []int
-	refuse int // sizes from here on fail; 0 is none
+	refuse int // sizes from here on fail; 0 for none
 }
 
 var errRefused = errors.New("refused")
@@ -431,15 +430,15 @@ func (m *meter) Alloc(size int) (*tensor.Storage, error) {
 	return tensor.Heap{}.Alloc(size)
 }
 
-// A claim of terabytes is worth no more memory than the bytes that follow.
+// A claim of terabytes allocates no more memory than in proportion to the bytes that follow.
 func TestMemoryFollowsTheBytes(t *testing.T) {
-	for _, have := range []int{0, 1, firstChunk, 3 * firstChunk, 5 * firstChunk} {
+	for _, have := range []int{0, 1, initialAlloc, 3 * initialAlloc, 5 * initialAlloc} {
 		var m meter
 		file := build(one(1<<40), make([]byte, have)...)
 		_, _, err := Decode(bytes.NewReader(file), Options{Allocator: &m})
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 		for _, size := range m.sizes {
-			require.LessOrEqual(t, size, max(firstChunk, 4*have))
+			require.LessOrEqual(t, size, max(initialAlloc, 4*have))
 		}
 	}
 	header := binary.LittleEndian.AppendUint64(nil, 99_000_000)
@@ -450,7 +449,7 @@ func TestMemoryFollowsTheBytes(t *testing.T) {
 }
 
 func TestLargeTensorFromStream(t *testing.T) {
-	for _, size := range []int{firstChunk - 1, firstChunk, firstChunk + 1, 4 * firstChunk, 9*firstChunk + 5} {
+	for _, size := range []int{initialAlloc - 1, initialAlloc, initialAlloc + 1, 4 * initialAlloc, 9*initialAlloc + 5} {
 		data := make([]byte, size)
 		for i := range data {
 			data[i] = byte(i * i >> 8)
@@ -468,9 +467,9 @@ func TestLargeTensorFromStream(t *testing.T) {
 }
 
 func TestAllocatorFails(t *testing.T) {
-	file := build(one(3*firstChunk), make([]byte, 3*firstChunk)...)
+	file := build(one(3*initialAlloc), make([]byte, 3*initialAlloc)...)
 	for name, read := range readers {
-		for _, refuse := range []int{1, 2 * firstChunk} {
+		for _, refuse := range []int{1, 2 * initialAlloc} {
 			_, _, err := read(t, file, Options{Allocator: &meter{refuse: refuse}})
 			require.ErrorIs(t, err, errRefused, name)
 		}
@@ -496,7 +495,7 @@ func TestErrorOfTheStream(t *testing.T) {
 	}
 }
 
-// One stream may carry several files if the reader stops in time.
+// One stream may contain several files if the reader stops in time.
 func TestReaderStopsBehindTheLastTensor(t *testing.T) {
 	stream := bytes.NewReader(append(build(one(2), 1, 2), build(one(1), 3)...))
 	for _, want := range [][]byte{{1, 2}, {3}} {

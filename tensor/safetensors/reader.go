@@ -9,8 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Reader takes tensors from a stream, in the order of the data. It is used by
-// one goroutine at a time.
+// Reader reads tensors from a stream, in the order of their data. It must be used by one goroutine at a
+// time.
 type Reader struct {
 	r       io.Reader
 	options Options
@@ -19,11 +19,11 @@ type Reader struct {
 	broken  error
 }
 
-// NewReader reads the header from r. It buffers nothing: behind the last
-// tensor, r is where the file ends, if Next has not been called again.
+// NewReader reads the header from r and returns a Reader of the tensors that follow. The Reader does
+// not read ahead: after the last tensor r is at the end of the file, until Next is called again.
 //
-// The error is a *FormatError, a *DTypeError for a dtype that the format does
-// not have, a *LimitError, or that of r.
+// The error is a *FormatError, a *DTypeError for a dtype that the format does not have, a *LimitError,
+// or that of r.
 func NewReader(r io.Reader, options Options) (*Reader, error) {
 	options = options.withDefaults()
 	h, _, err := readHeader(r, options)
@@ -33,20 +33,20 @@ func NewReader(r io.Reader, options Options) (*Reader, error) {
 	return &Reader{r: r, options: options, header: h}, nil
 }
 
-// Infos describes the tensors in the order of the data. The caller must not
-// change what it gets.
+// Infos returns the descriptions of the tensors in the order of the data. The caller must not change
+// the slice.
 func (r *Reader) Infos() []Info { return r.header.infos }
 
-// Metadata is the file's map of strings, nil if it has none.
+// Metadata returns a copy of the file's metadata, nil if it has none.
 func (r *Reader) Metadata() map[string]string { return maps.Clone(r.header.metadata) }
 
-// Next reads the next tensor. Behind the last one it checks that the stream
-// ends there, which may block, and returns io.EOF.
+// Next reads the next tensor, into memory from Options.Allocator that belongs to the caller. After the
+// last tensor it checks that the stream ends, which may block, and returns io.EOF.
 //
-// A *DTypeError is about this tensor only: it has been skipped, and the next
-// call goes on behind it. After any other error Next returns the same again: a
-// *FormatError where the stream ends early or goes on, the error of the
-// stream, or that of the Allocator.
+// A *DTypeError means that package tensor lacks the dtype: this tensor has been skipped, and the next
+// call reads the tensor after it. After any other error Next returns the same error again: a
+// *FormatError if the stream ends early or continues after the last tensor, the error of the stream, or
+// that of the Allocator.
 func (r *Reader) Next() (Info, *tensor.Tensor, error) {
 	if r.broken != nil {
 		return Info{}, nil, r.broken
@@ -58,6 +58,7 @@ func (r *Reader) Next() (Info, *tensor.Tensor, error) {
 	return info, t, err
 }
 
+// advance is Next without the check for an earlier error and without recording one in broken.
 func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	if r.next == len(r.header.infos) {
 		return Info{}, nil, r.finish()
@@ -67,7 +68,7 @@ func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	dtype, unsupported := info.Type()
 	if unsupported != nil {
 		if _, err := io.CopyN(io.Discard, r.r, int64(info.ByteSize())); err != nil {
-			return info, nil, cutShort("the data", err)
+			return info, nil, truncated("the data", err)
 		}
 		return info, nil, unsupported
 	}
@@ -79,23 +80,25 @@ func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	return info, t, err
 }
 
-// finish returns io.EOF if the stream ends here.
+// finish returns io.EOF if the stream has no more bytes, a *FormatError if it has, or the error of the
+// stream.
 func (r *Reader) finish() error {
 	var extra [1]byte
 	_, err := io.ReadFull(r.r, extra[:])
 	if err == nil {
-		return &FormatError{Reason: "there are bytes behind the last tensor"}
+		return &FormatError{Reason: "there are bytes after the last tensor"}
 	}
 	return err
 }
 
-// firstChunk is the number of bytes that are allocated on the word of a header
-// alone.
-const firstChunk = 1 << 20
+// initialAlloc is the maximum number of bytes that are allocated before any data of a tensor has
+// arrived.
+const initialAlloc = 1 << 20
 
-// fill reads size bytes into a storage that grows as they arrive.
+// fill reads the next size bytes of the stream and returns them in a new storage. It allocates more
+// memory only as bytes arrive, since a header may claim any size. After an error no storage is kept.
 func (r *Reader) fill(size int) (*tensor.Storage, error) {
-	s, err := r.options.Allocator.Alloc(min(size, firstChunk))
+	s, err := r.options.Allocator.Alloc(min(size, initialAlloc))
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +116,8 @@ func (r *Reader) fill(size int) (*tensor.Storage, error) {
 	}
 }
 
-// readInto reads the bytes of s from the given one on.
+// readInto reads the next bytes of the stream into s, from offset from to the end of s. The error is a
+// *FormatError if the stream ends early, that of the stream, or one of package tensor.
 func (r *Reader) readInto(s *tensor.Storage, from int) error {
 	p, err := s.Bytes()
 	if err != nil {
@@ -122,12 +126,13 @@ func (r *Reader) readInto(s *tensor.Storage, from int) error {
 	_, err = io.ReadFull(r.r, p[from:])
 	runtime.KeepAlive(s)
 	if err != nil {
-		return cutShort("the data", err)
+		return truncated("the data", err)
 	}
 	return nil
 }
 
-// grow moves what has arrived to a storage four times as large, at most size.
+// grow returns a new storage, four times as large as s but at most size bytes, that begins with the
+// bytes of s. It releases s in any case. The error is that of the Allocator or of package tensor.
 func (r *Reader) grow(s *tensor.Storage, size int) (*tensor.Storage, error) {
 	defer s.Release()
 	bigger, err := r.options.Allocator.Alloc(s.Len() + min(size-s.Len(), 3*s.Len()))
@@ -146,10 +151,9 @@ func (r *Reader) grow(s *tensor.Storage, size int) (*tensor.Storage, error) {
 	return bigger, nil
 }
 
-// Decode reads all tensors of a stream, which must end with the file, and the
-// file's metadata. It returns nothing but an error if one tensor cannot be
-// read; NewReader gives the others. The errors are those of NewReader and
-// Next.
+// Decode reads all tensors and the metadata of a stream, which must end with the file. It returns the
+// tensors by name, and the metadata, nil if the file has none. If one tensor cannot be read it returns
+// only an error; use NewReader to read the others. The errors are those of NewReader and Next.
 func Decode(r io.Reader, options Options) (map[string]*tensor.Tensor, map[string]string, error) {
 	reader, err := NewReader(r, options)
 	if err != nil {

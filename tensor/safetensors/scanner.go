@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads the JSON of a header, which is valid UTF-8. It knows objects,
-// arrays, strings and the integers from 0 up, for a header has nothing else.
-// Package encoding/json would let duplicate keys and broken surrogates pass.
+// scanner parses the JSON of a header from at on; the text must be valid UTF-8. It supports objects,
+// arrays, strings and integers from 0 on, since a header has nothing else. Package encoding/json would
+// accept duplicate keys and invalid surrogates. The errors of its methods are *FormatError.
 type scanner struct {
 	text []byte
 	at   int
@@ -20,7 +20,7 @@ func (s *scanner) fail(format string, args ...any) error {
 	return &FormatError{Reason: fmt.Sprintf("header at byte %d: ", s.at) + fmt.Sprintf(format, args...)}
 }
 
-// peek skips white space and returns the next byte, 0 at the end.
+// peek skips white space and returns the next byte without consuming it, 0 at the end.
 func (s *scanner) peek() byte {
 	for ; s.at < len(s.text); s.at++ {
 		switch c := s.text[s.at]; c {
@@ -32,7 +32,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// expect takes a byte that must come next.
+// expect skips white space and consumes the next byte, which must be c.
 func (s *scanner) expect(c byte) error {
 	if s.peek() != c {
 		return s.fail("want %q", c)
@@ -41,7 +41,8 @@ func (s *scanner) expect(c byte) error {
 	return nil
 }
 
-// list takes items between brackets, separated by commas.
+// list parses items separated by commas between the brackets open and end. It calls item at the start
+// of each, and item must consume it; an error of item is returned.
 func (s *scanner) list(open, end byte, item func() error) error {
 	if err := s.expect(open); err != nil {
 		return err
@@ -60,7 +61,8 @@ func (s *scanner) list(open, end byte, item func() error) error {
 	}
 }
 
-// object takes an object; value is called with each key and takes its value.
+// object parses an object. It calls value with each key, and value must consume the key's value; an
+// error of value is returned.
 func (s *scanner) object(value func(key string) error) error {
 	return s.list('{', '}', func() error {
 		key, err := s.str()
@@ -74,7 +76,7 @@ func (s *scanner) object(value func(key string) error) error {
 	})
 }
 
-// number takes an integer from 0 up.
+// number parses an integer from 0 on that fits into an int.
 func (s *scanner) number() (int, error) {
 	s.peek()
 	start := s.at
@@ -92,7 +94,7 @@ func (s *scanner) number() (int, error) {
 	return int(n), nil
 }
 
-// str takes a string.
+// str parses a string and returns it without quotes and escapes.
 func (s *scanner) str() (string, error) {
 	if err := s.expect('"'); err != nil {
 		return "", err
@@ -118,13 +120,13 @@ func (s *scanner) str() (string, error) {
 			s.at++
 		}
 	}
-	return "", s.fail("a string has no end")
+	return "", s.fail("a string is not terminated")
 }
 
-// escapes maps the letter of a short escape to what it stands for.
+// escapes maps the letter of a short escape to its character.
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// escape takes a backslash and what belongs to it.
+// escape parses one escape sequence, or two that form a surrogate pair, and returns the character.
 func (s *scanner) escape() (rune, error) {
 	if s.at+1 < len(s.text) {
 		if r, ok := escapes[s.text[s.at+1]]; ok {
@@ -146,7 +148,8 @@ func (s *scanner) escape() (rune, error) {
 	return r, nil
 }
 
-// unicode takes an escape of four hexadecimal digits.
+// unicode parses an escape \u with four hexadecimal digits and returns their value, which may be half
+// of a surrogate pair.
 func (s *scanner) unicode() (rune, error) {
 	const size = len(`\u0000`)
 	if s.at+size > len(s.text) || string(s.text[s.at:s.at+2]) != `\u` {

@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// must takes the result of a call that cannot fail here.
+// must returns the result of a call that cannot fail here.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -22,8 +22,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// The expected bytes are those that the format's first implementation writes
-// for the same tensors.
+// The expected bytes are those that the reference implementation writes for the same tensors.
 func TestEncodeBytes(t *testing.T) {
 	x := must(tensor.FromSlice([]float32{0, 1, 2, 3, 4, 5}, 1, 2, 3))
 	elements := string([]byte{0, 0, 0, 0, 0, 0, 128, 63, 0, 0, 0, 64, 0, 0, 64, 64, 0, 0, 128, 64, 0, 0, 160, 64})
@@ -72,7 +71,7 @@ func TestEncodeOrder(t *testing.T) {
 	}
 }
 
-// roundTrip writes and reads again, and compares bit by bit.
+// roundTrip writes and reads tensors, and compares them bit by bit.
 func roundTrip(t testing.TB, tensors map[string]*tensor.Tensor, metadata map[string]string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -141,7 +140,7 @@ type region int
 
 func (r region) Len() int { return int(r) }
 
-// narrow takes so many bytes and then fails.
+// narrow is a writer that fails after a number of bytes.
 type narrow int
 
 var errFull = errors.New("full")
@@ -161,7 +160,7 @@ func TestEncodeReportsTheWriter(t *testing.T) {
 	}
 }
 
-// namesIn lists a folder.
+// namesIn lists a directory.
 func namesIn(t *testing.T, folder string) []string {
 	t.Helper()
 	list, err := os.ReadDir(folder)
@@ -180,7 +179,7 @@ func TestWriteFile(t *testing.T) {
 	require.NoError(t, WriteFile(path, old, map[string]string{"version": "1"}))
 	require.Equal(t, []string{"x.safetensors"}, namesIn(t, folder))
 
-	// The second tensor fails when the first is written already.
+	// The second tensor fails after the first has been written.
 	broken := map[string]*tensor.Tensor{
 		"a": must(tensor.Zeros(tensor.I64, 1000)),
 		"b": must(tensor.FromBuffer(device.On(device.Device{Kind: "npu"}, region(8), nil), tensor.F32, 2)),

@@ -3,8 +3,13 @@ package safetensors
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -13,21 +18,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// entry is a tensor to write.
+// entry is a tensor to write, with its name and its index in formats.
 type entry struct {
 	name   string
 	tensor *tensor.Tensor
-	rank   int // in formats
+	rank   int // index in formats
 }
 
-// Encode writes tensors and metadata, which may be nil, to w. Equal input makes
-// equal output. A tensor that is not contiguous is copied first, one at a
-// time.
+// Encode writes tensors and metadata, which may be nil, to w. Equal input gives equal output. Tensors
+// that are not contiguous are copied first, one at a time.
 //
-// The error is a *DTypeError for C128, which the format lacks, a *NameError, a
-// *LimitError for a header that nobody would read, one of package tensor for
-// memory that was released or is not on the host, or that of w. Unless it is of
-// the last two kinds, nothing has been written.
+// The error is a *DTypeError for C128, which the format lacks, a *NameError, a *LimitError for a header
+// that other implementations would reject, one of package tensor for memory that was released or is not
+// on the host, or that of w. Unless it is one of the last two, nothing has been written.
 func Encode(w io.Writer, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
 	entries, err := sortEntries(tensors)
 	if err != nil {
@@ -48,15 +51,16 @@ func Encode(w io.Writer, tensors map[string]*tensor.Tensor, metadata map[string]
 	return nil
 }
 
-// sortEntries puts tensors in the order of the file: by falling alignment, so
-// that all are aligned, then by name.
+// sortEntries returns the tensors in the order of the file: by decreasing alignment, so that all are
+// aligned, then by name. The error is a *NameError for a nil tensor or a reserved name, or a
+// *DTypeError for a dtype that the format lacks.
 func sortEntries(tensors map[string]*tensor.Tensor) ([]entry, error) {
 	entries := make([]entry, 0, len(tensors))
 	for name, t := range tensors {
 		if t == nil {
 			return nil, &NameError{Name: name, Reason: "has no tensor"}
 		}
-		rank, ok := rankOf(t.DType())
+		rank, ok := formatRank(t.DType())
 		if !ok {
 			return nil, &DTypeError{Tensor: name, DType: t.DType().String(), Reason: "is not part of the format"}
 		}
@@ -71,7 +75,8 @@ func sortEntries(tensors map[string]*tensor.Tensor) ([]entry, error) {
 	return entries, nil
 }
 
-// encodeHeader is the header with its length, padded to a multiple of 8.
+// encodeHeader returns the start of a file: the length of the header and the header, together padded to
+// a multiple of 8 bytes. The error is a *NameError or a *LimitError.
 func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 	out := append(make([]byte, 8, 256), '{')
 	var err error
@@ -139,8 +144,8 @@ func appendInts(out []byte, values ...int) []byte {
 	return append(out, ']')
 }
 
-// appendString appends a JSON string that escapes only what must be, as the
-// format's first implementation does.
+// appendString appends text as a JSON string with only the necessary escapes, as the reference
+// implementation does. The error is a *NameError if text is not UTF-8.
 func appendString(out []byte, text string) ([]byte, error) {
 	if !utf8.ValidString(text) {
 		return nil, &NameError{Name: text, Reason: "is not UTF-8"}
@@ -169,7 +174,8 @@ func appendEscape(out []byte, c byte) []byte {
 	return append(out, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 }
 
-// writeElements writes the elements of t in row-major order.
+// writeElements writes the elements of t to w in row-major order. If t is not contiguous it writes a
+// copy. The error is tensor.ErrReleased, a *tensor.DeviceError, or that of w.
 func writeElements(w io.Writer, t *tensor.Tensor) error {
 	t, err := t.Contiguous()
 	if err != nil {
@@ -186,4 +192,43 @@ func writeElements(w io.Writer, t *tensor.Tensor) error {
 	_, err = w.Write(p)
 	runtime.KeepAlive(t)
 	return err
+}
+
+// WriteFile writes tensors and metadata to a file, as Encode does. The file at path is replaced
+// atomically after the new content is complete and on disk, so that it is never incomplete. The error
+// is that of Encode or of package os; the old file then usually stays. A process that is killed may
+// leave a file whose name is path followed by a number and ".tmp".
+func WriteFile(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
+	temporary := fmt.Sprintf("%s.%016x.tmp", path, rand.Uint64())
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(writeSynced(f, tensors, metadata), f.Close())
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	return syncDirectory(filepath.Dir(path))
+}
+
+// writeSynced encodes to f and waits until the bytes are on disk. It does not close f. The error is
+// that of Encode or of Sync.
+func writeSynced(f *os.File, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
+	if err := Encode(io.Writer(f), tensors, metadata); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// syncDirectory waits until changed names in the directory at path are on disk, so that a renamed file
+// survives a crash of the machine.
+func syncDirectory(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -24,7 +24,7 @@ func TestParity(t *testing.T) {
 	})
 }
 
-// In a bubble it is known when a call has joined the line.
+// In a bubble the test knows when a call of Accept is waiting.
 func TestAcceptServesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := mem.New(nil)

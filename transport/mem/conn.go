@@ -2,23 +2,29 @@ package mem
 
 import (
 	"errors"
+	"net"
 	"os"
+	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
+	"github.com/tensorpipe-go/tensorpipe/internal/mux"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// conn is one end of a connection. Frames travel as on TCP, headers and all,
-// so that the bound of a ring holds for empty ones too.
+// conn is one end of a connection. It implements transport.Conn, transport.Streamer and
+// transport.Multiplexer. Frames have headers as on TCP, so that the limit of a ring holds for empty
+// ones too.
 type conn struct {
 	local, remote string
 	out           *ring
 	in            *ring
 	frames        *frame.Reader // reads from in
-	header        []byte        // scratch of the writing goroutine
+	header        []byte        // memory of WriteFrames
 }
 
-// pair returns the two ends of a new connection.
+// pair returns the two ends of a new connection, with their addresses, which holds up to buffer
+// bytes per direction.
 func pair(dialAddr, acceptAddr string, buffer int) (dial, accept *conn) {
 	there, back := newRing(buffer), newRing(buffer)
 	return newConn(dialAddr, acceptAddr, there, back), newConn(acceptAddr, dialAddr, back, there)
@@ -50,7 +56,8 @@ func (c *conn) writeFrame(f transport.Frame) error {
 	return nil
 }
 
-// writeError names the peer where it is to blame.
+// writeError returns err, the error of a write, as an *Error with the peer's address if the peer
+// has caused it. ErrClosed, os.ErrDeadlineExceeded and nil are returned unchanged.
 func (c *conn) writeError(err error) error {
 	if err == nil || errors.Is(err, transport.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -63,15 +70,80 @@ func (c *conn) NextFrame() (int64, error) { return c.frames.Next() }
 func (c *conn) ReadBody(dst ...[]byte) error { return c.frames.Body(dst...) }
 
 func (c *conn) CloseWrite() error {
-	c.out.finish()
+	c.out.closeWriting()
 	return nil
 }
 
 func (c *conn) Close() error {
-	c.out.finish()
-	c.in.abandon()
+	c.out.closeWriting()
+	c.in.closeReading()
 	return nil
 }
 
 func (c *conn) LocalAddr() string  { return c.local }
 func (c *conn) RemoteAddr() string { return c.remote }
+
+// Stream implements [transport.Streamer]. It begins with the next byte in the ring, since nothing
+// is read ahead. The error is nil.
+func (c *conn) Stream() (transport.Stream, error) { return newStream(c), nil }
+
+// Multiplex implements [transport.Multiplexer] with a session of package mux, which owns the
+// connection. An error means that cfg is invalid.
+func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
+	return mux.New(newStream(c), cfg)
+}
+
+// stream implements transport.Stream on a connection. Its methods may be called concurrently, and
+// closing it closes the connection.
+type stream struct {
+	conn             *conn
+	reading, writing chanmutex.Mutex
+}
+
+func newStream(c *conn) *stream {
+	return &stream{conn: c, reading: chanmutex.New(), writing: chanmutex.New()}
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if len(p) == 0 {
+		return 0, nil
+	}
+	return s.conn.in.Read(p)
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	n, err := s.conn.out.Write(p)
+	return n, s.conn.writeError(err)
+}
+
+func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }
+func (s *stream) Close() error      { return s.conn.Close() }
+
+func (s *stream) LocalAddr() net.Addr  { return addr(s.conn.local) }
+func (s *stream) RemoteAddr() net.Addr { return addr(s.conn.remote) }
+
+func (s *stream) SetDeadline(t time.Time) error {
+	s.conn.in.setReadDeadline(t)
+	s.conn.out.setWriteDeadline(t)
+	return nil
+}
+
+func (s *stream) SetReadDeadline(t time.Time) error {
+	s.conn.in.setReadDeadline(t)
+	return nil
+}
+
+func (s *stream) SetWriteDeadline(t time.Time) error {
+	s.conn.out.setWriteDeadline(t)
+	return nil
+}
+
+// addr is the address of one end of a stream.
+type addr string
+
+func (addr) Network() string  { return "mem" }
+func (a addr) String() string { return string(a) }

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// DialRaw connects to a listener as a peer that writes what it likes.
+// DialRaw connects to a listener as a peer that writes bytes without framing.
 func (t *Transport) DialRaw(addr string) (io.WriteCloser, error) {
 	c, err := t.Dial(context.Background(), addr)
 	if err != nil {

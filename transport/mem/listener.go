@@ -8,16 +8,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// backlog is the number of connections that wait for Accept before Dial waits
-// too.
+// backlog is the number of connections that wait for Accept before Dial blocks.
 const backlog = 128
 
 type listener struct {
-	network *Network
-	addr    string
-	queue   chan *conn
-	done    chan struct{} // closed by Close
-	close   func()
+	network   *Network
+	addr      string
+	queue     chan *conn
+	done      chan struct{} // closed by Close
+	closeOnce func()
 }
 
 func newListener(n *Network, addr string) *listener {
@@ -27,12 +26,12 @@ func newListener(n *Network, addr string) *listener {
 		queue:   make(chan *conn, backlog),
 		done:    make(chan struct{}),
 	}
-	l.close = sync.OnceFunc(l.shut)
+	l.closeOnce = sync.OnceFunc(l.close)
 	return l
 }
 
-// Accept asks ctx first, as select would choose at random between it and a
-// connection that waits.
+// Accept implements transport.Listener. It checks ctx first, so that a call with an ended ctx
+// accepts nothing: select would choose at random.
 func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -50,12 +49,13 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 func (l *listener) Addr() string { return l.addr }
 
 func (l *listener) Close() error {
-	l.close()
+	l.closeOnce()
 	return nil
 }
 
-// offer puts c in line for Accept.
-func (l *listener) offer(ctx context.Context, c *conn) error {
+// enqueue queues c for Accept, which owns it then, and blocks while the queue is full. The error is
+// ECONNREFUSED if the listener is closed, or ctx's; the caller then keeps c.
+func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	select {
 	case l.queue <- c:
 	case <-l.done:
@@ -65,19 +65,19 @@ func (l *listener) offer(ctx context.Context, c *conn) error {
 	}
 	select {
 	case <-l.done:
-		l.drain() // Close may have done so just before c went in
+		l.drain() // Close may have drained the queue just before c was added
 	default:
 	}
 	return nil
 }
 
-func (l *listener) shut() {
-	l.network.forget(l)
+func (l *listener) close() {
+	l.network.removeListener(l)
 	close(l.done)
 	l.drain()
 }
 
-// drain closes the connections that nobody accepted.
+// drain closes the queued connections, which were not accepted. It is called after done is closed.
 func (l *listener) drain() {
 	for {
 		select {

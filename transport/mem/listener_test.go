@@ -8,15 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Dial that found the listener just before Close must not leave its
-// connection in a queue that nobody looks at any more.
-func TestOfferToAClosedListener(t *testing.T) {
+// A Dial that finds the listener just before Close does not leave its connection in the queue.
+func TestDialDuringClose(t *testing.T) {
 	l := newListener(NewNetwork(), "name")
 	require.NoError(t, l.Close())
 	queued := 0
 	for range 100 {
 		near, far := pair("near", "far", 1)
-		if l.offer(context.Background(), far) != nil {
+		if l.enqueue(context.Background(), far) != nil {
 			continue
 		}
 		queued++

@@ -1,12 +1,10 @@
-// Package mem is the transport within one process: bytes are copied from the
-// writer's memory into a bounded buffer and from there into the reader's.
+// Package mem is the transport within one process. Bytes are copied from the writer's memory into a
+// bounded buffer and from there into the reader's.
 //
-// Transports reach each other when they share a [Network], by the names that
-// their listeners carry. Two networks know nothing of each other, which keeps
-// tests that run side by side apart. Nothing but channels and condition
-// variables blocks, so everything here works inside a testing/synctest bubble;
-// make the Network inside the bubble. The connections are Streamers and
-// Multiplexers.
+// Transports that share a [Network] reach each other by the names of their listeners. Different
+// networks are separate, so that tests can run concurrently. Calls block only on channels and
+// condition variables, so everything works inside a testing/synctest bubble; the Network must be
+// made inside the bubble. The connections are Streamers and Multiplexers.
 package mem
 
 import (
@@ -19,19 +17,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// DefaultBuffer is the number of bytes that a connection holds per direction
-// before a writer blocks, unless [WithBuffer] says otherwise.
+// DefaultBuffer is the number of bytes that a connection holds per direction before a writer
+// blocks, unless [WithBuffer] sets another.
 const DefaultBuffer = 256 << 10
 
-// Network is the name space that joins transports. Its methods may be called
+// Network is the name space of listeners that transports share. Its methods may be called
 // concurrently.
 type Network struct {
 	id string
 
-	mu        sync.Mutex
-	listeners map[string]*listener
-	names     uint64 // names picked so far
-	conns     uint64 // connections made so far
+	mu          sync.Mutex
+	listeners   map[string]*listener
+	pickedNames uint64 // number of names picked so far
+	conns       uint64 // number of connections so far
 }
 
 // NewNetwork returns a network without listeners.
@@ -39,25 +37,24 @@ func NewNetwork() *Network {
 	return &Network{id: rand.Text(), listeners: make(map[string]*listener)}
 }
 
-// Transport is one process's view of a Network. It implements
-// [transport.Transport].
+// Transport is one process's view of a Network, on which it listens and dials. It implements
+// [transport.Transport] and [transport.Local].
 type Transport struct {
 	network *Network
 	buffer  int
 }
 
-// Option changes a Transport.
+// Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithBuffer sets how many bytes, frame headers of 8 bytes included, a
-// connection dialled by this transport holds per direction before a writer
-// blocks. Values below 1 mean 1.
+// WithBuffer sets how many bytes, including frame headers of 8 bytes, a connection that this
+// transport dials holds per direction before a writer blocks. Values below 1 mean 1.
 func WithBuffer(bytes int) Option {
 	return func(t *Transport) { t.buffer = max(bytes, 1) }
 }
 
-// New returns a transport that reaches the listeners of network. A nil network
-// is a new one that the transport has for itself.
+// New returns a transport that reaches the listeners of network. If network is nil the transport
+// gets a new one of its own.
 func New(network *Network, opts ...Option) *Transport {
 	if network == nil {
 		network = NewNetwork()
@@ -69,19 +66,21 @@ func New(network *Network, opts ...Option) *Transport {
 	return t
 }
 
-// Viable is always nil.
+// Viable returns nil: the transport works everywhere.
 func (t *Transport) Viable() error { return nil }
 
-// DomainDescriptor names the network: "mem:" and an id that no other network
-// has, in this process or another.
+// DomainDescriptor returns a text that identifies the network: "mem:" and an id that no other
+// network has, in this process or another one.
 func (t *Transport) DomainDescriptor() string { return "mem:" + t.network.id }
 
-// CanCommunicate reports whether remote describes the same network.
+// CanCommunicate reports whether remote is the domain descriptor of the same network.
 func (t *Transport) CanCommunicate(remote string) bool { return remote == t.DomainDescriptor() }
 
-// Listen opens a listener under the name addr; an empty name is replaced by
-// one that is free. A name in use is an [*Error] that matches
-// syscall.EADDRINUSE.
+// IsLocal implements [transport.Local]. It returns true: a network exists in one process.
+func (t *Transport) IsLocal(string) bool { return true }
+
+// Listen opens a listener with the name addr, or with a free name if addr is empty. ctx bounds the
+// call only. The error is an [*Error]; it matches syscall.EADDRINUSE if the name is in use.
 func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Op: "listen", Addr: addr, Err: err}
@@ -93,20 +92,20 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return l, nil
 }
 
-// Dial connects to the listener named addr. It waits while too many
-// connections to that listener are not accepted yet. Without such a listener
-// the error is an [*Error] that matches syscall.ECONNREFUSED.
+// Dial connects to the listener with the name addr. It blocks while 128 connections to that
+// listener are not yet accepted, until ctx ends. The error is an [*Error]; it matches
+// syscall.ECONNREFUSED if there is no such listener or it is closed.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Op: "dial", Addr: addr, Err: err}
 	}
-	l, number := t.network.find(addr)
+	l, number := t.network.lookup(addr)
 	if l == nil {
 		return nil, &Error{Op: "dial", Addr: addr, Err: syscall.ECONNREFUSED}
 	}
 	name := addr + "/" + strconv.FormatUint(number, 10)
 	near, far := pair(name+".dial", name+".accept", t.buffer)
-	if err := l.offer(ctx, far); err != nil {
+	if err := l.enqueue(ctx, far); err != nil {
 		return nil, &Error{Op: "dial", Addr: addr, Err: err}
 	}
 	return near, nil
@@ -116,8 +115,8 @@ func (n *Network) listen(addr string) (*listener, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for addr == "" {
-		n.names++
-		if pick := "listener" + strconv.FormatUint(n.names, 10); n.listeners[pick] == nil {
+		n.pickedNames++
+		if pick := "listener" + strconv.FormatUint(n.pickedNames, 10); n.listeners[pick] == nil {
 			addr = pick
 		}
 	}
@@ -129,20 +128,35 @@ func (n *Network) listen(addr string) (*listener, error) {
 	return l, nil
 }
 
-// find returns the listener of that name, or nil, and a number for a
-// connection to it.
-func (n *Network) find(addr string) (*listener, uint64) {
+// lookup returns the listener with the name addr, or nil if there is none, and a number that no
+// other connection of the network has.
+func (n *Network) lookup(addr string) (*listener, uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.conns++
 	return n.listeners[addr], n.conns
 }
 
-// forget frees the name of a listener.
-func (n *Network) forget(l *listener) {
+// removeListener frees the name of l, if it still belongs to l.
+func (n *Network) removeListener(l *listener) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners[l.addr] == l {
 		delete(n.listeners, l.addr)
 	}
 }
+
+// Error is the error of Listen, Dial or a write. Err is the cause: ctx's error, or the
+// syscall.Errno that TCP would return, so that callers can treat both transports alike:
+// ECONNREFUSED if there is no listener, EADDRINUSE if there already is one, EPIPE if the peer has
+// closed.
+type Error struct {
+	Op   string // "listen", "dial" or "write"
+	Addr string // the address asked for, or the peer's
+	Err  error
+}
+
+func (e *Error) Error() string { return "mem: " + e.Op + " " + e.Addr + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }

@@ -8,14 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// connect returns both ends of a connection; they are closed with the test.
+// connect returns both ends of a connection, which are closed when the test ends.
 func connect(t *testing.T, opts ...mem.Option) (dialled, accepted transport.Conn) {
 	t.Helper()
 	tr := mem.New(nil, opts...)
@@ -56,7 +56,7 @@ func TestAddressesMatchAndAreUnique(t *testing.T) {
 
 func TestNamesBelongToTheNetwork(t *testing.T) {
 	network := mem.NewNetwork()
-	a, b, stranger := mem.New(network), mem.New(network), mem.New(nil)
+	a, b, other := mem.New(network), mem.New(network), mem.New(nil)
 
 	l, err := a.Listen(t.Context(), "here")
 	require.NoError(t, err)
@@ -66,12 +66,12 @@ func TestNamesBelongToTheNetwork(t *testing.T) {
 	c, err := b.Dial(t.Context(), "here")
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
-	_, err = stranger.Dial(t.Context(), "here")
+	_, err = other.Dial(t.Context(), "here")
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.ErrorContains(t, err, "here")
 
 	require.True(t, a.CanCommunicate(b.DomainDescriptor()))
-	require.False(t, a.CanCommunicate(stranger.DomainDescriptor()))
+	require.False(t, a.CanCommunicate(other.DomainDescriptor()))
 
 	require.NoError(t, l.Close())
 	again, err := b.Listen(t.Context(), "here")
@@ -79,7 +79,7 @@ func TestNamesBelongToTheNetwork(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-func TestPickedNamesAvoidTakenOnes(t *testing.T) {
+func TestPickedNamesAreFree(t *testing.T) {
 	tr := mem.New(nil)
 	taken, err := tr.Listen(t.Context(), "listener1")
 	require.NoError(t, err)
@@ -90,9 +90,9 @@ func TestPickedNamesAvoidTakenOnes(t *testing.T) {
 	require.NotEqual(t, taken.Addr(), picked.Addr())
 }
 
-// In a bubble "blocked" is something that can be observed: synctest.Wait
-// returns when every other goroutine waits for another one.
-func TestWriterBlocksAtTheLimit(t *testing.T) {
+// In a bubble a test can observe that a goroutine is blocked: synctest.Wait returns when all other
+// goroutines are.
+func TestWriterBlocksAtLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100
 		w, r := connect(t, mem.WithBuffer(limit))
@@ -134,9 +134,9 @@ func TestWriteToClosedPeer(t *testing.T) {
 	require.ErrorContains(t, err, w.RemoteAddr())
 }
 
-// A peer that dies while it writes leaves half a frame behind; the error must
-// not turn into a clean end when the reader asks again.
-func TestEndWithinAHeader(t *testing.T) {
+// A peer that closes within a frame is an error that later reads return again, not the end of the
+// connection.
+func TestEndWithinHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, r := connect(t, mem.WithBuffer(5))
 		go w.WriteFrames(transport.Frame{{1}})
@@ -149,7 +149,7 @@ func TestEndWithinAHeader(t *testing.T) {
 	})
 }
 
-func TestEndWithinABody(t *testing.T) {
+func TestEndWithinBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, r := connect(t, mem.WithBuffer(20))
 		go w.WriteFrames(transport.Frame{make([]byte, 100)})
@@ -164,7 +164,7 @@ func TestEndWithinABody(t *testing.T) {
 	})
 }
 
-func TestDialWaitsForTheBacklog(t *testing.T) {
+func TestDialWaitsForBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := mem.New(nil)
 		l, err := tr.Listen(t.Context(), "")

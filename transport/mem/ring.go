@@ -5,27 +5,28 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// minRing is the first size of a ring's memory; idle connections stay cheap.
+// minRing is the first size of a ring's memory, small so that idle connections take little.
 const minRing = 512
 
-// ring carries the bytes of one direction, from one writer to one reader. Its
-// memory grows with use up to limit.
+// ring carries the bytes of one direction of a connection, from one writer to one reader. Its
+// memory grows with use up to limit bytes.
 type ring struct {
 	limit int
 
-	mu        sync.Mutex
-	changed   sync.Cond // bytes came or went, or an end closed
-	buf       []byte
-	start     int  // index of the oldest byte
-	used      int  // bytes held
-	finished  bool // the writing end sends no more
-	abandoned bool // the reading end reads no more
-	readBy    deadline
-	writeBy   deadline
+	mu            sync.Mutex
+	changed       sync.Cond // bytes were added or removed, or an end was closed
+	buf           []byte
+	start         int  // index of the oldest byte
+	used          int  // number of bytes
+	writerClosed  bool // no more bytes are written
+	readerClosed  bool // no more bytes are read
+	readDeadline  deadline
+	writeDeadline deadline
 }
 
 func newRing(limit int) *ring {
@@ -34,71 +35,76 @@ func newRing(limit int) *ring {
 	return r
 }
 
-// Write copies all of p into the ring and waits for room as needed. It returns
-// how much it copied.
+// Write copies all of p into the ring, blocks for space as needed, and returns how much it copied,
+// less than len(p) only with an error: ErrClosed after closeWriting, EPIPE after closeReading, or
+// os.ErrDeadlineExceeded.
 func (r *ring) Write(p []byte) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
 		switch {
-		case r.finished:
+		case r.writerClosed:
 			return n, transport.ErrClosed
-		case r.abandoned:
+		case r.readerClosed:
 			return n, syscall.EPIPE
-		case r.writeBy.expired():
+		case r.writeDeadline.expired():
 			return n, os.ErrDeadlineExceeded
 		case n == len(p):
 			return n, nil
 		case r.used == r.limit:
 			r.changed.Wait()
 		default:
-			n += r.put(p[n:])
+			n += r.push(p[n:])
 			r.changed.Broadcast()
 		}
 	}
 }
 
-// Read waits for bytes and moves some into p. It returns io.EOF when the writer
-// finished and nothing is left.
+// Read blocks until there are bytes and moves some to p, which must not be empty; it returns how
+// many. It returns io.EOF once the writer has closed and the ring is empty, ErrClosed after
+// closeReading, or os.ErrDeadlineExceeded.
 func (r *ring) Read(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
 		switch {
-		case r.abandoned:
+		case r.readerClosed:
 			return 0, transport.ErrClosed
-		case r.readBy.expired():
+		case r.readDeadline.expired():
 			return 0, os.ErrDeadlineExceeded
 		case r.used > 0:
-			n := r.take(p)
+			n := r.pop(p)
 			r.changed.Broadcast()
 			return n, nil
-		case r.finished:
+		case r.writerClosed:
 			return 0, io.EOF
 		}
 		r.changed.Wait()
 	}
 }
 
-// finish ends writing: the reader gets what is in the ring, then io.EOF.
-func (r *ring) finish() {
+// closeWriting closes the writing end: reads return the bytes in the ring, then io.EOF; writes,
+// also a blocked one, return ErrClosed.
+func (r *ring) closeWriting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.finished = true
+	r.writerClosed = true
 	r.changed.Broadcast()
 }
 
-// abandon ends reading: what is in the ring is lost and writes fail.
-func (r *ring) abandon() {
+// closeReading closes the reading end: the bytes in the ring are lost, reads, also a blocked one,
+// return ErrClosed, and writes EPIPE.
+func (r *ring) closeReading() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.abandoned = true
+	r.readerClosed = true
 	r.buf, r.used = nil, 0
 	r.changed.Broadcast()
 }
 
-// put copies as much of p as fits and returns how much that was.
-func (r *ring) put(p []byte) int {
+// push copies as much of p into the ring as limit allows and returns how much that is. The caller
+// holds mu.
+func (r *ring) push(p []byte) int {
 	r.grow(r.used + len(p))
 	n := min(len(p), len(r.buf)-r.used)
 	end := (r.start + r.used) % len(r.buf)
@@ -108,8 +114,8 @@ func (r *ring) put(p []byte) int {
 	return n
 }
 
-// take moves the oldest bytes into p and returns how many that were.
-func (r *ring) take(p []byte) int {
+// pop moves the oldest bytes to p, as many as fit, and returns how many. The caller holds mu.
+func (r *ring) pop(p []byte) int {
 	n := min(len(p), r.used)
 	first := copy(p[:n], r.buf[r.start:])
 	copy(p[first:n], r.buf)
@@ -121,13 +127,57 @@ func (r *ring) take(p []byte) int {
 	return n
 }
 
-// grow makes room for want bytes in all, as far as limit allows.
+// grow enlarges the ring's memory if it is smaller than want bytes and limit allows. The caller
+// holds mu.
 func (r *ring) grow(want int) {
 	if want <= len(r.buf) || len(r.buf) == r.limit {
 		return
 	}
 	buf := make([]byte, min(r.limit, max(want, 2*len(r.buf), minRing)))
 	held := r.used
-	r.take(buf[:held])
+	r.pop(buf[:held])
 	r.buf, r.start, r.used = buf, 0, held
+}
+
+// deadline is the deadline of the reads or of the writes of a ring, whose mu guards it. The zero
+// value is no deadline.
+type deadline struct {
+	at    time.Time // zero: none
+	timer *time.Timer
+}
+
+func (d *deadline) expired() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+
+// setReadDeadline sets the deadline of Read to t, also for a blocked call. The zero time is no
+// deadline.
+func (r *ring) setReadDeadline(t time.Time) { r.setDeadline(&r.readDeadline, t) }
+
+// setWriteDeadline sets the deadline of Write to t, also for a blocked call. The zero time is no
+// deadline.
+func (r *ring) setWriteDeadline(t time.Time) { r.setDeadline(&r.writeDeadline, t) }
+
+// setDeadline sets d, a deadline of r, to t, and wakes blocked calls now and when t has passed. It
+// converts t to the clock of timers, so that a call which the timer wakes finds the deadline
+// passed.
+func (r *ring) setDeadline(d *deadline, t time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	d.at, d.timer = time.Time{}, nil
+	if !t.IsZero() {
+		left := time.Until(t)
+		d.at = time.Now().Add(left)
+		d.timer = time.AfterFunc(left, r.wake)
+	}
+	r.changed.Broadcast()
+}
+
+// wake makes blocked calls check the state of the ring again. It acquires the mutex so that no call
+// is between its check and its wait.
+func (r *ring) wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changed.Broadcast()
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// stream gives up the framing of a connection.
+// stream returns the stream of a connection.
 func stream(t *testing.T, c transport.Conn) transport.Stream {
 	t.Helper()
 	s, err := c.(transport.Streamer).Stream()
@@ -21,7 +21,7 @@ func stream(t *testing.T, c transport.Conn) transport.Stream {
 	return s
 }
 
-// multiplex makes a session of both ends of a connection.
+// multiplex returns the sessions of both ends of a connection.
 func multiplex(t *testing.T, dialled, accepted transport.Conn) (client, server transport.Session) {
 	t.Helper()
 	server, err := accepted.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 10})
@@ -32,8 +32,8 @@ func multiplex(t *testing.T, dialled, accepted transport.Conn) (client, server t
 	return client, server
 }
 
-// In a bubble time passes only when everybody waits: the reader did.
-func TestDeadlinesInABubble(t *testing.T) {
+// In a bubble time passes only when all goroutines are blocked, so the reader was.
+func TestDeadlinesInBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := connect(t, mem.WithBuffer(10))
 		s := stream(t, d)
@@ -50,8 +50,8 @@ func TestDeadlinesInABubble(t *testing.T) {
 	})
 }
 
-// A reader that waits obeys a deadline that comes later.
-func TestDeadlineUnderRead(t *testing.T) {
+// A blocked read observes a deadline that is set later.
+func TestDeadlineDuringRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := connect(t)
 		s := stream(t, d)
@@ -68,7 +68,7 @@ func TestDeadlineUnderRead(t *testing.T) {
 	})
 }
 
-func TestSessionInABubble(t *testing.T) {
+func TestSessionInBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dialled, accepted := connect(t, mem.WithBuffer(100))
 		client, server := multiplex(t, dialled, accepted)

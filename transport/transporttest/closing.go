@@ -9,54 +9,55 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 var closeCases = []testCase{
-	{"UnderNextFrame", closeUnderNextFrame},
-	{"UnderWriteFrames", closeUnderWrite},
-	{"CloseWriteUnderWriteFrames", closeWriteUnderWrite},
-	{"OfThePeerUnderWriteFrames", peerClosesUnderWrite},
-	{"OfThePeerUnderNextFrame", peerClosesUnderRead},
-	{"ThenEverythingFails", everythingFailsAfterClose},
+	{"DuringNextFrame", closeDuringNextFrame},
+	{"DuringWriteFrames", closeDuringWrite},
+	{"CloseWriteDuringWriteFrames", closeWriteDuringWrite},
+	{"ByPeerDuringWriteFrames", peerClosesDuringWrite},
+	{"ByPeerDuringNextFrame", peerClosesDuringRead},
+	{"FailsLaterCalls", everythingFailsAfterClose},
 	{"FromManyGoroutines", closeFromManyGoroutines},
-	{"WriterWaitsForTheReader", writerWaits},
+	{"WriterWaitsForReader", writerWaits},
 }
 
-// chunk is sent again and again where the contents do not matter.
+// chunk is sent repeatedly where the contents do not matter.
 var chunk = bytes.Repeat([]byte{0xaa}, 64<<10)
 
-// stretch of them, 128 MiB, are more than a transport may hold on its way, which is
-// half as much: of TCP the kernel alone may hold more than 32 MiB.
-const stretch = 2048
+// manyChunks of them, 128 MiB, are twice what a transport may buffer. For TCP the kernel alone may
+// buffer more than 32 MiB.
+const manyChunks = 2048
 
-// ahead is how many chunks a writer may be ahead of its reader.
-const ahead = stretch / 2
+// maxBufferedChunks is how many chunks a writer may be ahead of its reader.
+const maxBufferedChunks = manyChunks / 2
 
-// yield lets the other goroutines get to where they block. A test must hold
-// without it too; it only makes the interesting order the likely one.
+// yield gives other goroutines time to block. Tests must not depend on it; it only makes the tested
+// order likely.
 func yield() {
 	for range 100 {
 		runtime.Gosched()
 	}
 }
 
-// writeEndless writes one frame that cannot end before its reader reads.
-func writeEndless(c transport.Conn) <-chan error {
-	return patience.Start(func() error { return c.WriteFrames(endless(chunk)) })
+// writeHugeFrame writes one frame that exceeds all buffers, so that it blocks until the peer reads.
+func writeHugeFrame(c transport.Conn) <-chan error {
+	return testwait.Start(func() error { return c.WriteFrames(hugeFrame(chunk)) })
 }
 
-func endless(part []byte) transport.Frame {
-	frame := make(transport.Frame, stretch)
+func hugeFrame(part []byte) transport.Frame {
+	frame := make(transport.Frame, manyChunks)
 	for i := range frame {
 		frame[i] = part
 	}
 	return frame
 }
 
-// drained counts the chunks that come until the connection ends in order.
-func drained(c transport.Conn) int {
+// countChunks reads chunks until the connection ends and returns their number, or -1 if one is
+// wrong.
+func countChunks(c transport.Conn) int {
 	dst := make([]byte, len(chunk))
 	for n := 0; ; n++ {
 		if _, err := c.NextFrame(); err != nil {
@@ -68,30 +69,30 @@ func drained(c transport.Conn) int {
 	}
 }
 
-func closeUnderNextFrame(t *testing.T, b Backend) {
-	for i := range many {
+func closeDuringNextFrame(t *testing.T, b Backend) {
+	for i := range repetitions {
 		dialled, accepted := b.connect(t)
 		c := []transport.Conn{dialled, accepted}[i%2]
-		read := patience.Start(func() error {
+		read := testwait.Start(func() error {
 			_, err := c.NextFrame()
 			return err
 		})
 		yield()
 		require.NoError(t, c.Close())
-		require.ErrorIs(t, patience.Finish(t, read), transport.ErrClosed)
+		require.ErrorIs(t, testwait.Finish(t, read), transport.ErrClosed)
 	}
 }
 
-// The peer must never see what the caller does to the memory after the call.
-func closeUnderWrite(t *testing.T, b Backend) {
+// After the call the caller may change the memory without the peer seeing that.
+func closeDuringWrite(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	part := bytes.Clone(chunk)
-	written := patience.Start(func() error { return dialled.WriteFrames(endless(part)) })
+	written := testwait.Start(func() error { return dialled.WriteFrames(hugeFrame(part)) })
 	_, err := accepted.NextFrame()
 	require.NoError(t, err)
 	yield()
 	require.NoError(t, dialled.Close())
-	require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
 	clear(part)
 	dst := make([]byte, 100)
 	for accepted.ReadBody(dst) == nil {
@@ -99,44 +100,45 @@ func closeUnderWrite(t *testing.T, b Backend) {
 	}
 }
 
-func closeWriteUnderWrite(t *testing.T, b Backend) {
+func closeWriteDuringWrite(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	written := writeEndless(dialled)
+	written := writeHugeFrame(dialled)
 	_, err := accepted.NextFrame()
 	require.NoError(t, err)
 	yield()
 	require.NoError(t, dialled.CloseWrite())
-	require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
-	require.NoError(t, accepted.WriteFrames(text("reading goes on")))
-	wantFrame(t, dialled, []byte("reading goes on"))
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
+	require.NoError(t, accepted.WriteFrames(text("still readable")))
+	wantFrame(t, dialled, []byte("still readable"))
 	for err == nil {
 		err = accepted.ReadBody(make([]byte, len(chunk)))
 	}
 	require.Equal(t, io.ErrUnexpectedEOF, err)
 }
 
-func peerClosesUnderWrite(t *testing.T, b Backend) {
+func peerClosesDuringWrite(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	written := writeEndless(dialled)
+	written := writeHugeFrame(dialled)
 	_, err := accepted.NextFrame()
 	require.NoError(t, err)
 	require.NoError(t, accepted.Close())
-	err = patience.Finish(t, written)
+	err = testwait.Finish(t, written)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, transport.ErrClosed)
 }
 
-func peerClosesUnderRead(t *testing.T, b Backend) {
+func peerClosesDuringRead(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	read := patience.Start(func() error {
+	read := testwait.Start(func() error {
 		_, err := dialled.NextFrame()
 		return err
 	})
 	yield()
 	require.NoError(t, accepted.Close())
-	require.Equal(t, io.EOF, patience.Finish(t, read))
+	require.Equal(t, io.EOF, testwait.Finish(t, read))
 }
 
+// After Close all calls fail with ErrClosed.
 func everythingFailsAfterClose(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	require.NoError(t, accepted.WriteFrames(text("first"), text("second")))
@@ -154,16 +156,16 @@ func everythingFailsAfterClose(t *testing.T, b Backend) {
 
 func closeFromManyGoroutines(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	written := writeEndless(dialled)
-	read := patience.Start(func() error {
+	written := writeHugeFrame(dialled)
+	read := testwait.Start(func() error {
 		_, err := dialled.NextFrame()
 		return err
 	})
 	_, err := accepted.NextFrame()
 	require.NoError(t, err)
 	var calls []<-chan error
-	for i := range many {
-		calls = append(calls, patience.Start(func() error {
+	for i := range repetitions {
+		calls = append(calls, testwait.Start(func() error {
 			if i%3 == 0 {
 				dialled.CloseWrite()
 			}
@@ -171,19 +173,19 @@ func closeFromManyGoroutines(t *testing.T, b Backend) {
 		}))
 	}
 	for _, call := range calls {
-		require.NoError(t, patience.Finish(t, call))
+		require.NoError(t, testwait.Finish(t, call))
 	}
-	require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
-	require.ErrorIs(t, patience.Finish(t, read), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, read), transport.ErrClosed)
 }
 
-// writerWaits compares the progress of both ends: a writer that queues what
-// nobody reads runs away from its reader.
+// writerWaits compares the progress of both ends: a writer must block once it is maxBufferedChunks
+// ahead of its reader.
 func writerWaits(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	var written atomic.Int64
-	done := patience.Start(func() error {
-		for range stretch {
+	done := testwait.Start(func() error {
+		for range manyChunks {
 			if err := dialled.WriteFrames(one(chunk)); err != nil {
 				return err
 			}
@@ -192,14 +194,14 @@ func writerWaits(t *testing.T, b Backend) {
 		return nil
 	})
 	dst := make([]byte, len(chunk))
-	for read := range int64(stretch) {
-		require.LessOrEqual(t, written.Load()-read, int64(ahead), "the writer does not wait for the reader")
+	for read := range int64(manyChunks) {
+		require.LessOrEqual(t, written.Load()-read, int64(maxBufferedChunks), "the writer does not wait for the reader")
 		_, err := accepted.NextFrame()
 		require.NoError(t, err)
 		require.NoError(t, accepted.ReadBody(dst))
-		if read < int64(ahead) {
+		if read < int64(maxBufferedChunks) {
 			yield()
 		}
 	}
-	require.NoError(t, patience.Finish(t, done))
+	require.NoError(t, testwait.Finish(t, done))
 }

@@ -6,24 +6,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 var endCases = []testCase{
-	{"CloseIsEOFBehindTheFrames", closeIsEOF},
-	{"CloseWriteThenReadOn", closeWriteThenReadOn},
-	{"CloseWriteOnBothSides", closeWriteBothSides},
-	{"CloseWithinABody", closeWithinBody},
+	{"CloseIsEOFAfterFrames", closeIsEOF},
+	{"CloseWriteThenRead", closeWriteThenReadOn},
+	{"CloseWriteAtBothEnds", closeWriteBothSides},
+	{"CloseWithinBody", closeWithinBody},
 }
 
-// rawCases are ends within a frame, at every byte.
+// rawCases end a connection within a frame, after each of its bytes.
 var rawCases = []testCase{
-	{"EndWithinAHeader", endWithinHeader},
-	{"EndWithinABody", endWithinBody},
+	{"EndWithinHeader", endWithinHeader},
+	{"EndWithinBody", endWithinBody},
 	{"EndBetweenFrames", endBetweenFrames},
-	{"FrameInDrops", frameInDrops},
-	{"CloseUnderReadBody", closeUnderReadBody},
+	{"FrameByteByByte", frameByteByByte},
+	{"CloseDuringReadBody", closeDuringReadBody},
 }
 
 func closeIsEOF(t *testing.T, b Backend) {
@@ -37,13 +37,13 @@ func closeIsEOF(t *testing.T, b Backend) {
 
 func closeWriteThenReadOn(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	require.NoError(t, dialled.WriteFrames(text("question")))
+	require.NoError(t, dialled.WriteFrames(text("request")))
 	require.NoError(t, dialled.CloseWrite())
 	require.ErrorIs(t, dialled.WriteFrames(text("too late")), transport.ErrClosed)
-	wantFrame(t, accepted, []byte("question"))
+	wantFrame(t, accepted, []byte("request"))
 	wantEOF(t, accepted)
-	require.NoError(t, accepted.WriteFrames(text("answer")))
-	wantFrame(t, dialled, []byte("answer"))
+	require.NoError(t, accepted.WriteFrames(text("reply")))
+	wantFrame(t, dialled, []byte("reply"))
 	require.NoError(t, accepted.Close())
 	wantEOF(t, dialled)
 }
@@ -56,15 +56,15 @@ func closeWriteBothSides(t *testing.T, b Backend) {
 	wantEOF(t, accepted)
 }
 
-// The writer gives up within a frame that is larger than any buffer.
+// The writer closes within a frame that is larger than any buffer.
 func closeWithinBody(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	written := writeEndless(dialled)
+	written := writeHugeFrame(dialled)
 	n, err := accepted.NextFrame()
 	require.NoError(t, err)
-	require.EqualValues(t, stretch*len(chunk), n)
+	require.EqualValues(t, manyChunks*len(chunk), n)
 	require.NoError(t, dialled.Close())
-	require.ErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
 
 	dst := make([]byte, len(chunk))
 	for err = nil; err == nil; {
@@ -76,7 +76,7 @@ func closeWithinBody(t *testing.T, b Backend) {
 	require.NotEqual(t, io.EOF, err, "a broken frame must not become a clean end")
 }
 
-// raw connects a raw peer.
+// raw returns a raw peer and the connection accepted from it.
 func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
 	t.Helper()
 	_, l := b.listen(t)
@@ -86,7 +86,7 @@ func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
 	return w, accept(t, l)
 }
 
-// frame is a frame as it looks on the wire.
+// frame returns a frame as it is on the wire.
 func (b Backend) frame(s string) []byte { return append(b.AppendHeader(nil, len(s)), s...) }
 
 func endWithinHeader(t *testing.T, b Backend) {
@@ -132,36 +132,36 @@ func endBetweenFrames(t *testing.T, b Backend) {
 	wantEOF(t, c)
 }
 
-func frameInDrops(t *testing.T, b Backend) {
+func frameByteByByte(t *testing.T, b Backend) {
 	w, c := b.raw(t)
-	got := patience.Start(func() string {
+	got := testwait.Start(func() string {
 		p, err := readFrame(c)
 		if err != nil {
 			return err.Error()
 		}
 		return string(p)
 	})
-	for _, drop := range b.frame("one byte at a time") {
-		_, err := w.Write([]byte{drop})
+	for _, c := range b.frame("one byte at a time") {
+		_, err := w.Write([]byte{c})
 		require.NoError(t, err)
 	}
-	require.Equal(t, "one byte at a time", patience.Finish(t, got))
+	require.Equal(t, "one byte at a time", testwait.Finish(t, got))
 }
 
-// The memory is the caller's again, though the peer still sends.
-func closeUnderReadBody(t *testing.T, b Backend) {
+// After Close the caller may use the memory, even if the peer still sends.
+func closeDuringReadBody(t *testing.T, b Backend) {
 	w, c := b.raw(t)
 	_, err := w.Write(append(b.AppendHeader(nil, 8), "half"...))
 	require.NoError(t, err)
 	_, err = c.NextFrame()
 	require.NoError(t, err)
 	dst := make([]byte, 8)
-	read := patience.Start(func() error { return c.ReadBody(dst) })
+	read := testwait.Start(func() error { return c.ReadBody(dst) })
 	yield()
 	require.NoError(t, c.Close())
-	require.ErrorIs(t, patience.Finish(t, read), transport.ErrClosed)
-	copy(dst, "mine now")
+	require.ErrorIs(t, testwait.Finish(t, read), transport.ErrClosed)
+	copy(dst, "new data")
 	w.Write([]byte("late"))
 	yield()
-	require.Equal(t, "mine now", string(dst))
+	require.Equal(t, "new data", string(dst))
 }

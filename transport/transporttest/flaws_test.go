@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
@@ -21,76 +21,75 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// flaws are transports that break one promise each, and the test that must
-// notice.
+// flaws are transports that each violate one contract, and the test that must fail.
 var flaws = []struct {
 	name    string
-	noticed string
-	bend    func(bent) bent
+	failing string
+	modify  func(flawed) flawed
 }{
-	{"none", "", func(b bent) bent { return b }},
-	{"no descriptor", "Parity/ContextDomainDescriptor", func(b bent) bent {
+	{"none", "", func(b flawed) flawed { return b }},
+	{"no descriptor", "Parity/ContextDomainDescriptor", func(b flawed) flawed {
 		b.descriptor = func() string { return "" }
 		return b
 	}},
-	{"reaches everybody", "Transport/DescriptorsOfStrangers", func(b bent) bent {
+	{"accepts every descriptor", "Transport/ForeignDescriptors", func(b flawed) flawed {
 		b.reaches = func(string) bool { return true }
 		return b
 	}},
-	{"nameless errors", "Transport/DialNobody", func(b bent) bent {
+	{"errors without address", "Transport/DialClosedListener", func(b flawed) flawed {
 		b.dialError = errors.New("no")
 		return b
 	}},
-	{"listens in spite of its context", "Transport/CancelledBefore", func(b bent) bent {
+	{"ignores the context of Listen", "Transport/CancelledBefore", func(b flawed) flawed {
 		b.listenContext = context.WithoutCancel
 		return b
 	}},
-	{"serves the last who waits first", "Parity/ListenerAcceptCallbacksAreQueued", func(b bent) bent {
-		b.listener = func(l transport.Listener) transport.Listener { return newLastFirst(l) }
+	{"serves blocked calls in reverse order", "Parity/ListenerAcceptCallbacksAreQueued", func(b flawed) flawed {
+		b.listener = func(l transport.Listener) transport.Listener { return newLIFOListener(l) }
 		return b
 	}},
-	{"joins frames", "Frames/ManyFramesPerCall", bendConn(func(c transport.Conn) transport.Conn { return joiner{c} })},
-	{"drops empty frames", "Frames/Empty", bendConn(func(c transport.Conn) transport.Conn { return dropper{c} })},
-	{"consumes the caller's frame", "Frames/MemoryIsTheCallersAgain", bendConn(func(c transport.Conn) transport.Conn { return consumer{c} })},
-	{"writes behind the caller's back", "Frames/MemoryIsTheCallersAgain", bendConn(func(c transport.Conn) transport.Conn { return hoarder{c, late} })},
-	{"skips what is unread", "Frames/NextBeforeTheEnd", bendConn(func(c transport.Conn) transport.Conn { return &skipper{Conn: c} })},
-	{"reads before it refuses", "Frames/MoreThanIsLeft", bendConn(func(c transport.Conn) transport.Conn { return &skipper{Conn: c} })},
-	{"clean end within a body", "Ends/CloseWithinABody", bendConn(func(c transport.Conn) transport.Conn { return optimist{c} })},
-	{"writes after CloseWrite", "Ends/CloseWriteThenReadOn", bendConn(func(c transport.Conn) transport.Conn { return talker{c} })},
-	{"forgets its address", "Transport/AddressesStayAfterClose", bendConn(func(c transport.Conn) transport.Conn { return &amnesiac{Conn: c} })},
-	{"queues without bound", "Close/WriterWaitsForTheReader", bendConn(func(c transport.Conn) transport.Conn { return &queue{Conn: c} })},
-	{"streams without an end", "Stream/CloseWriteThenReadOn", bendStreams(func(s transport.Stream) transport.Stream { return endlessStream{s} })},
-	{"streams that garble what was read ahead", "Stream/BehindFrames", bendStreams(func(s transport.Stream) transport.Stream { return &garbler{Stream: s} })},
-	{"streams that seem whole", "Session/WhatArrivedStays", bendSessions(func(s transport.Session) transport.Session { return pretender{s} })},
-	{"streams in disorder", "Session/Order", bendSessions(func(s transport.Session) transport.Session { return &shuffler{Session: s} })},
-	{"sessions that end without a cause", "Session/CloseOfThePeer", bendSessions(func(s transport.Session) transport.Session { return mute{s} })},
-	{"hides its own end", "Close/ThenEverythingFails", bendConn(func(c transport.Conn) transport.Conn { return shy{c} })},
+	{"joins frames", "Frames/ManyFramesPerCall", wrapConns(func(c transport.Conn) transport.Conn { return frameJoiner{c} })},
+	{"drops empty frames", "Frames/Empty", wrapConns(func(c transport.Conn) transport.Conn { return emptyFrameDropper{c} })},
+	{"modifies the caller's frame", "Frames/MemoryReusableAfterWrite", wrapConns(func(c transport.Conn) transport.Conn { return frameClearer{c} })},
+	{"writes after WriteFrames has returned", "Frames/MemoryReusableAfterWrite", wrapConns(func(c transport.Conn) transport.Conn { return delayedWriter{c, delayedWrites} })},
+	{"skips unread bytes", "Frames/NextFrameBeforeEndOfBody", wrapConns(func(c transport.Conn) transport.Conn { return &unreadSkipper{Conn: c} })},
+	{"reads before it rejects", "Frames/ReadBeyondBody", wrapConns(func(c transport.Conn) transport.Conn { return &unreadSkipper{Conn: c} })},
+	{"EOF within a body", "Ends/CloseWithinBody", wrapConns(func(c transport.Conn) transport.Conn { return cleanEOFConn{c} })},
+	{"writes after CloseWrite", "Ends/CloseWriteThenRead", wrapConns(func(c transport.Conn) transport.Conn { return closeWriteIgnorer{c} })},
+	{"forgets its address", "Transport/AddressesStayAfterClose", wrapConns(func(c transport.Conn) transport.Conn { return &addressForgetter{Conn: c} })},
+	{"queues without bound", "Close/WriterWaitsForReader", wrapConns(func(c transport.Conn) transport.Conn { return &unboundedQueue{Conn: c} })},
+	{"streams that close for reading too", "Stream/CloseWriteThenRead", wrapStreams(func(s transport.Stream) transport.Stream { return endlessStream{s} })},
+	{"streams that corrupt bytes read ahead", "Stream/AfterFrames", wrapStreams(func(s transport.Stream) transport.Stream { return &corruptingStream{Stream: s} })},
+	{"streams that hide the end of the session", "Session/BufferedDataAfterClose", wrapSessions(func(s transport.Session) transport.Session { return cleanEOFSession{s} })},
+	{"streams out of order", "Session/Order", wrapSessions(func(s transport.Session) transport.Session { return &streamReorderer{Session: s} })},
+	{"sessions without a cause of their end", "Session/CloseByPeer", wrapSessions(func(s transport.Session) transport.Session { return causeHider{s} })},
+	{"hides that it is closed", "Close/FailsLaterCalls", wrapConns(func(c transport.Conn) transport.Conn { return closedErrorHider{c} })},
 }
 
-// late is what the hoarders of the victim have not written yet.
-var late = make(chan func(), 1)
+// delayedWrites are the writes that a delayedWriter has not executed yet.
+var delayedWrites = make(chan func(), 1)
 
-// TestSuiteNoticesFlaws runs TestVictim on each of them.
-func TestSuiteNoticesFlaws(t *testing.T) {
+// TestSuiteFindsFlaws runs TestFlawedTransport in a subprocess for each flaw.
+func TestSuiteFindsFlaws(t *testing.T) {
 	for _, flaw := range flaws {
 		t.Run(flaw.name, func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestVictim$/"+flaw.noticed)
+			cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestFlawedTransport$/"+flaw.failing)
 			cmd.Env = append(os.Environ(), "TRANSPORTTEST_FLAW="+flaw.name)
 			out, err := cmd.CombinedOutput()
-			if flaw.noticed == "" {
+			if flaw.failing == "" {
 				require.NoError(t, err, string(out))
 				return
 			}
 			require.Error(t, err)
-			require.Contains(t, string(out), "--- FAIL: TestVictim/"+flaw.noticed)
+			require.Contains(t, string(out), "--- FAIL: TestFlawedTransport/"+flaw.failing)
 		})
 	}
 }
 
-func TestVictim(t *testing.T) {
+func TestFlawedTransport(t *testing.T) {
 	name := os.Getenv("TRANSPORTTEST_FLAW")
 	if name == "" {
-		t.Skip("the other process of TestSuiteNoticesFlaws")
+		t.Skip("runs in the subprocesses of TestSuiteFindsFlaws")
 	}
 	network := mem.NewNetwork()
 	for _, flaw := range flaws {
@@ -98,15 +97,15 @@ func TestVictim(t *testing.T) {
 			transporttest.Run(t, transporttest.Backend{
 				Name: "flawed",
 				New: func(*testing.T) transport.Transport {
-					return flaw.bend(bent{Transport: mem.New(network)})
+					return flaw.modify(flawed{Transport: mem.New(network)})
 				},
 			})
 		}
 	}
 }
 
-// bent is a transport with some of its behaviour replaced.
-type bent struct {
+// flawed is a transport with replaceable behaviour.
+type flawed struct {
 	transport.Transport
 	descriptor    func() string
 	reaches       func(string) bool
@@ -117,25 +116,25 @@ type bent struct {
 	conn          func(transport.Conn) transport.Conn
 }
 
-func bendConn(f func(transport.Conn) transport.Conn) func(bent) bent {
-	return func(b bent) bent {
+func wrapConns(f func(transport.Conn) transport.Conn) func(flawed) flawed {
+	return func(b flawed) flawed {
 		b.conn = f
 		return b
 	}
 }
 
-func (b bent) DomainDescriptor() string {
+func (b flawed) DomainDescriptor() string {
 	if b.descriptor != nil {
 		return b.descriptor()
 	}
 	return b.Transport.DomainDescriptor()
 }
 
-func (b bent) CanCommunicate(remote string) bool {
+func (b flawed) CanCommunicate(remote string) bool {
 	return b.reaches != nil && b.reaches(remote) || b.Transport.CanCommunicate(remote)
 }
 
-func (b bent) Listen(ctx context.Context, addr string) (transport.Listener, error) {
+func (b flawed) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	if b.listenContext != nil {
 		ctx = b.listenContext(ctx)
 	}
@@ -146,10 +145,10 @@ func (b bent) Listen(ctx context.Context, addr string) (transport.Listener, erro
 	if b.listener != nil {
 		l = b.listener(l)
 	}
-	return bentListener{l, b}, nil
+	return flawedListener{l, b}, nil
 }
 
-func (b bent) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (b flawed) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := b.Transport.Dial(ctx, addr)
 	if err != nil && b.dialError != nil {
 		return nil, b.dialError
@@ -157,38 +156,38 @@ func (b bent) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return b.wrap(c, err)
 }
 
-type bentListener struct {
+type flawedListener struct {
 	transport.Listener
-	bent bent
+	flawed flawed
 }
 
-func (l bentListener) Accept(ctx context.Context) (transport.Conn, error) {
-	if l.bent.beforeAccept != nil {
-		l.bent.beforeAccept(ctx)
+func (l flawedListener) Accept(ctx context.Context) (transport.Conn, error) {
+	if l.flawed.beforeAccept != nil {
+		l.flawed.beforeAccept(ctx)
 	}
-	return l.bent.wrap(l.Listener.Accept(ctx))
+	return l.flawed.wrap(l.Listener.Accept(ctx))
 }
 
-func (b bent) wrap(c transport.Conn, err error) (transport.Conn, error) {
+func (b flawed) wrap(c transport.Conn, err error) (transport.Conn, error) {
 	if err != nil || b.conn == nil {
 		return c, err
 	}
 	return b.conn(c), nil
 }
 
-// lastFirst has its callers wait in a stack.
-type lastFirst struct {
+// lifoListener serves blocked calls of Accept in the reverse order.
+type lifoListener struct {
 	transport.Listener
 	changed sync.Cond
 	stack   []*int
 	busy    bool
 }
 
-func newLastFirst(l transport.Listener) *lastFirst {
-	return &lastFirst{Listener: l, changed: sync.Cond{L: new(sync.Mutex)}}
+func newLIFOListener(l transport.Listener) *lifoListener {
+	return &lifoListener{Listener: l, changed: sync.Cond{L: new(sync.Mutex)}}
 }
 
-func (l *lastFirst) Accept(ctx context.Context) (transport.Conn, error) {
+func (l *lifoListener) Accept(ctx context.Context) (transport.Conn, error) {
 	l.changed.L.Lock()
 	defer l.changed.L.Unlock()
 	me := new(int)
@@ -205,15 +204,15 @@ func (l *lastFirst) Accept(ctx context.Context) (transport.Conn, error) {
 	return c, err
 }
 
-type joiner struct{ transport.Conn }
+type frameJoiner struct{ transport.Conn }
 
-func (c joiner) WriteFrames(frames ...transport.Frame) error {
+func (c frameJoiner) WriteFrames(frames ...transport.Frame) error {
 	return c.Conn.WriteFrames(slices.Concat(frames...))
 }
 
-type dropper struct{ transport.Conn }
+type emptyFrameDropper struct{ transport.Conn }
 
-func (c dropper) WriteFrames(frames ...transport.Frame) error {
+func (c emptyFrameDropper) WriteFrames(frames ...transport.Frame) error {
 	for _, f := range frames {
 		if len(bytes.Join(f, nil)) == 0 {
 			continue
@@ -225,9 +224,9 @@ func (c dropper) WriteFrames(frames ...transport.Frame) error {
 	return nil
 }
 
-type consumer struct{ transport.Conn }
+type frameClearer struct{ transport.Conn }
 
-func (c consumer) WriteFrames(frames ...transport.Frame) error {
+func (c frameClearer) WriteFrames(frames ...transport.Frame) error {
 	err := c.Conn.WriteFrames(frames...)
 	for _, f := range frames {
 		clear(f)
@@ -235,40 +234,39 @@ func (c consumer) WriteFrames(frames ...transport.Frame) error {
 	return err
 }
 
-// hoarder writes when the other end reads, from memory that is the caller's
-// again by then.
-type hoarder struct {
+// delayedWriter writes when the other end reads, from memory that the caller may use again by then.
+type delayedWriter struct {
 	transport.Conn
-	late chan func()
+	delayedWrites chan func()
 }
 
-func (c hoarder) WriteFrames(frames ...transport.Frame) error {
+func (c delayedWriter) WriteFrames(frames ...transport.Frame) error {
 	kept := make([]transport.Frame, len(frames))
 	for i, f := range frames {
 		kept[i] = slices.Clone(f)
 	}
-	c.late <- func() { c.Conn.WriteFrames(kept...) }
+	c.delayedWrites <- func() { c.Conn.WriteFrames(kept...) }
 	return nil
 }
 
-func (c hoarder) NextFrame() (int64, error) {
-	(<-c.late)()
+func (c delayedWriter) NextFrame() (int64, error) {
+	(<-c.delayedWrites)()
 	return c.Conn.NextFrame()
 }
 
-// skipper serves any order of calls.
-type skipper struct {
+// unreadSkipper accepts calls in any order.
+type unreadSkipper struct {
 	transport.Conn
 	left int64
 }
 
-func (c *skipper) NextFrame() (n int64, err error) {
+func (c *unreadSkipper) NextFrame() (n int64, err error) {
 	c.Conn.ReadBody(make([]byte, c.left))
 	c.left, err = c.Conn.NextFrame()
 	return c.left, err
 }
 
-func (c *skipper) ReadBody(dst ...[]byte) error {
+func (c *unreadSkipper) ReadBody(dst ...[]byte) error {
 	for _, p := range dst {
 		n := min(int64(len(p)), c.left)
 		if err := c.Conn.ReadBody(p[:n]); err != nil {
@@ -282,43 +280,43 @@ func (c *skipper) ReadBody(dst ...[]byte) error {
 	return nil
 }
 
-type optimist struct{ transport.Conn }
+type cleanEOFConn struct{ transport.Conn }
 
-func (c optimist) ReadBody(dst ...[]byte) error {
+func (c cleanEOFConn) ReadBody(dst ...[]byte) error {
 	if err := c.Conn.ReadBody(dst...); err != io.ErrUnexpectedEOF {
 		return err
 	}
 	return io.EOF
 }
 
-type talker struct{ transport.Conn }
+type closeWriteIgnorer struct{ transport.Conn }
 
-func (c talker) CloseWrite() error { return nil }
+func (c closeWriteIgnorer) CloseWrite() error { return nil }
 
-type amnesiac struct {
+type addressForgetter struct {
 	transport.Conn
 	closed bool
 }
 
-func (c *amnesiac) Close() error {
+func (c *addressForgetter) Close() error {
 	c.closed = true
 	return c.Conn.Close()
 }
 
-func (c *amnesiac) LocalAddr() string {
+func (c *addressForgetter) LocalAddr() string {
 	if c.closed {
 		return ""
 	}
 	return c.Conn.LocalAddr()
 }
 
-// queue takes everything at once and writes it when it can.
-type queue struct {
+// unboundedQueue returns from writes at once and executes them later.
+type unboundedQueue struct {
 	transport.Conn
 	last chan struct{}
 }
 
-func (c *queue) WriteFrames(frames ...transport.Frame) error {
+func (c *unboundedQueue) WriteFrames(frames ...transport.Frame) error {
 	before, done := c.last, make(chan struct{})
 	c.last = done
 	go func() {
@@ -331,9 +329,9 @@ func (c *queue) WriteFrames(frames ...transport.Frame) error {
 	return nil
 }
 
-type shy struct{ transport.Conn }
+type closedErrorHider struct{ transport.Conn }
 
-func (c shy) WriteFrames(frames ...transport.Frame) error {
+func (c closedErrorHider) WriteFrames(frames ...transport.Frame) error {
 	if err := c.Conn.WriteFrames(frames...); err != nil && !errors.Is(err, transport.ErrClosed) {
 		return err
 	}

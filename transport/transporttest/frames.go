@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -18,15 +18,15 @@ var frameCases = []testCase{
 	{"Empty", emptyFrames},
 	{"Big", bigFrame},
 	{"Random", randomFrames},
-	{"MemoryIsTheCallersAgain", memoryGoesBack},
+	{"MemoryReusableAfterWrite", memoryReusable},
 	{"BodyInPieces", bodyInPieces},
-	{"NextBeforeTheEnd", nextBeforeTheEnd},
-	{"MoreThanIsLeft", moreThanIsLeft},
+	{"NextFrameBeforeEndOfBody", nextBeforeTheEnd},
+	{"ReadBeyondBody", moreThanRemains},
 	{"BodyWithoutFrame", bodyWithoutFrame},
 	{"BothWaysAtOnce", bothWaysAtOnce},
 }
 
-// More parts than one system call takes.
+// A frame may have more parts than one system call accepts.
 func manyParts(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	var frame transport.Frame
@@ -36,9 +36,9 @@ func manyParts(t *testing.T, b Backend) {
 		frame = append(frame, part)
 		want = append(want, part...)
 	}
-	written := patience.Start(func() error { return dialled.WriteFrames(frame) })
+	written := testwait.Start(func() error { return dialled.WriteFrames(frame) })
 	wantFrame(t, accepted, want)
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 }
 
 func manyFramesPerCall(t *testing.T, b Backend) {
@@ -47,11 +47,11 @@ func manyFramesPerCall(t *testing.T, b Backend) {
 	for i := range 3_000 {
 		frames = append(frames, transport.Frame{number(i), nil, number(i * i)})
 	}
-	written := patience.Start(func() error { return dialled.WriteFrames(frames...) })
+	written := testwait.Start(func() error { return dialled.WriteFrames(frames...) })
 	for i := range 3_000 {
 		wantFrame(t, accepted, append(number(i), number(i*i)...))
 	}
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 }
 
 func noFrames(t *testing.T, b Backend) {
@@ -76,7 +76,7 @@ func emptyFrames(t *testing.T, b Backend) {
 	wantEOF(t, accepted)
 }
 
-// random returns n bytes that do not repeat.
+// random returns n pseudo-random bytes.
 func random(seed uint64, n int) []byte {
 	p := make([]byte, n)
 	var key [32]byte
@@ -88,17 +88,17 @@ func random(seed uint64, n int) []byte {
 func bigFrame(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	want := random(1, 8<<20+3)
-	written := patience.Start(func() error {
-		return dialled.WriteFrames(transport.Frame{want[:17], want[17:]}, text("behind"))
+	written := testwait.Start(func() error {
+		return dialled.WriteFrames(transport.Frame{want[:17], want[17:]}, text("next"))
 	})
 	got, err := readFrame(accepted)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(want, got))
-	wantFrame(t, accepted, []byte("behind"))
-	require.NoError(t, patience.Finish(t, written))
+	wantFrame(t, accepted, []byte("next"))
+	require.NoError(t, testwait.Finish(t, written))
 }
 
-// cut cuts p into up to n parts at random places.
+// cut divides p at n random positions.
 func cut(rng *rand.Rand, p []byte, n int) transport.Frame {
 	var f transport.Frame
 	for range n {
@@ -109,8 +109,8 @@ func cut(rng *rand.Rand, p []byte, n int) transport.Frame {
 	return append(f, p)
 }
 
-// randomFrames sends frames of all sizes, cut and batched at random, and reads
-// them cut differently.
+// randomFrames sends frames of random sizes in random parts and batches, and reads them in other
+// parts.
 func randomFrames(t *testing.T, b Backend) {
 	const frames = 300
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -126,7 +126,7 @@ func randomFrames(t *testing.T, b Backend) {
 		}
 		batches = append(batches, batch)
 	}
-	written := patience.Start(func() error {
+	written := testwait.Start(func() error {
 		for _, batch := range batches {
 			if err := dialled.WriteFrames(batch...); err != nil {
 				return err
@@ -144,16 +144,17 @@ func randomFrames(t *testing.T, b Backend) {
 		}
 		require.True(t, bytes.Equal(want, got))
 	}
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 }
 
-// The peer reads what the memory held when WriteFrames returned.
-func memoryGoesBack(t *testing.T, b Backend) {
+// The peer reads the contents that the memory had when WriteFrames was called, though the caller
+// changes it after the call.
+func memoryReusable(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	p, batch := []byte("before"), make([]transport.Frame, 1)
 	batch[0] = transport.Frame{p[:3], p[3:]}
 	require.NoError(t, dialled.WriteFrames(batch...))
-	require.Equal(t, transport.Frame{[]byte("bef"), []byte("ore")}, batch[0], "the frame itself is not changed")
+	require.Equal(t, transport.Frame{[]byte("bef"), []byte("ore")}, batch[0], "WriteFrames must not modify the frame")
 	copy(p, "after!")
 	batch[0][0], batch[0] = nil, nil
 	wantFrame(t, accepted, []byte("before"))
@@ -189,7 +190,7 @@ func nextBeforeTheEnd(t *testing.T, b Backend) {
 	wantFrame(t, accepted, []byte("next"))
 }
 
-func moreThanIsLeft(t *testing.T, b Backend) {
+func moreThanRemains(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	require.NoError(t, dialled.WriteFrames(text("body"), text("next")))
 	_, err := accepted.NextFrame()
@@ -199,7 +200,7 @@ func moreThanIsLeft(t *testing.T, b Backend) {
 	require.ErrorIs(t, accepted.ReadBody(got[:4], got[4:5]), transport.ErrFrame)
 	require.NoError(t, accepted.ReadBody(got[:2]))
 	require.ErrorIs(t, accepted.ReadBody(got[2:5]), transport.ErrFrame)
-	require.Equal(t, "bo\x00\x00\x00\x00\x00\x00", string(got), "a refused read must not read")
+	require.Equal(t, "bo\x00\x00\x00\x00\x00\x00", string(got), "a rejected read must not store bytes")
 	require.NoError(t, accepted.ReadBody(got[2:4]))
 	require.Equal(t, "body", string(got[:4]))
 	wantFrame(t, accepted, []byte("next"))
@@ -213,12 +214,12 @@ func bodyWithoutFrame(t *testing.T, b Backend) {
 	require.ErrorIs(t, accepted.ReadBody(make([]byte, 1)), transport.ErrFrame)
 }
 
-// bothWaysAtOnce sends more than any buffer holds in both directions.
+// bothWaysAtOnce sends more bytes than all buffers hold in both directions concurrently.
 func bothWaysAtOnce(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	stream := func(c transport.Conn) <-chan error {
-		return patience.Start(func() error {
-			for range stretch {
+		return testwait.Start(func() error {
+			for range manyChunks {
 				if err := c.WriteFrames(one(chunk)); err != nil {
 					return err
 				}
@@ -227,12 +228,12 @@ func bothWaysAtOnce(t *testing.T, b Backend) {
 		})
 	}
 	drain := func(c transport.Conn) <-chan int {
-		return patience.Start(func() int { return drained(c) })
+		return testwait.Start(func() int { return countChunks(c) })
 	}
 	sent := []<-chan error{stream(dialled), stream(accepted)}
 	got := []<-chan int{drain(dialled), drain(accepted)}
 	for i := range sent {
-		require.NoError(t, patience.Finish(t, sent[i]))
-		require.Equal(t, stretch, patience.Finish(t, got[i]))
+		require.NoError(t, testwait.Finish(t, sent[i]))
+		require.Equal(t, manyChunks, testwait.Finish(t, got[i]))
 	}
 }

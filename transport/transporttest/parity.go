@@ -10,14 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
-	"github.com/tensorpipe-go/tensorpipe/internal/parity"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// parityCases are the cases of TensorPipe's own transport tests. Its callbacks are
-// calls that block here. Its contexts are those of package pipe, whose tests have the
-// case of a closed one.
+// parityCases are the cases of TensorPipe's transport tests, with blocking calls in place of
+// callbacks. TensorPipe's tests of closed contexts are in package pipe, which has the contexts.
 func parityCases(backend string) []testCase {
 	cases := []testCase{
 		{"ListenerBasics", listenerBasics},
@@ -45,13 +44,13 @@ func parityCases(backend string) []testCase {
 
 func listenerBasics(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
-	dialUnderAccept(t, tr, l)
+	dialDuringAccept(t, tr, l)
 }
 
-// dialUnderAccept dials a listener at which a call of Accept waits.
-func dialUnderAccept(t *testing.T, tr transport.Transport, l transport.Listener) transport.Conn {
+// dialDuringAccept dials a listener while a call of Accept is blocked, and returns the dialled end.
+func dialDuringAccept(t *testing.T, tr transport.Transport, l transport.Listener) transport.Conn {
 	t.Helper()
-	accepted := patience.StartBlocked(t, "Accept", func() error {
+	accepted := testwait.StartBlocked(t, "Accept", func() error {
 		c, err := l.Accept(t.Context())
 		if err == nil {
 			c.Close()
@@ -59,32 +58,32 @@ func dialUnderAccept(t *testing.T, tr transport.Transport, l transport.Listener)
 		return err
 	})
 	dialled := dial(t, tr, l.Addr())
-	require.NoError(t, patience.Finish(t, accepted))
+	require.NoError(t, testwait.Finish(t, accepted))
 	return dialled
 }
 
-const many = 10
+// repetitions is how often tests repeat a short sequence.
+const repetitions = 10
 
-// number is the frame by which a connection says which one it is.
+// number returns the frame with which connection i identifies itself.
 func number(i int) []byte { return fmt.Append(nil, "connection ", i) }
 
-// Calls wait in line before anybody comes, and whoever called first gets the first
-// connection.
+// Blocked calls of Accept return connections in the order of the calls.
 func listenerAcceptsWait(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	var waiters []<-chan string
-	for range many {
-		waiters = append(waiters, patience.StartBlocked(t, "Accept", func() string { return acceptNumber(t.Context(), l) }))
+	for range repetitions {
+		waiters = append(waiters, testwait.StartBlocked(t, "Accept", func() string { return acceptNumber(t.Context(), l) }))
 	}
-	for i := range many {
+	for i := range repetitions {
 		require.NoError(t, dial(t, tr, l.Addr()).WriteFrames(one(number(i))))
 	}
 	for i, got := range waiters {
-		require.Equal(t, string(number(i)), patience.Finish(t, got), "call %d", i)
+		require.Equal(t, string(number(i)), testwait.Finish(t, got), "call %d", i)
 	}
 }
 
-// acceptNumber returns what the next connection says it is, or what went wrong.
+// acceptNumber accepts a connection and returns its first frame, or the text of an error.
 func acceptNumber(ctx context.Context, l transport.Listener) string {
 	c, err := l.Accept(ctx)
 	if err != nil {
@@ -100,10 +99,10 @@ func acceptNumber(ctx context.Context, l transport.Listener) string {
 
 func listenerConnectionsWait(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
-	for i := range many {
+	for i := range repetitions {
 		require.NoError(t, dial(t, tr, l.Addr()).WriteFrames(one(number(i))))
 	}
-	for i := range many {
+	for i := range repetitions {
 		wantFrame(t, accept(t, l), number(i))
 	}
 }
@@ -113,10 +112,10 @@ func listenerAddressAfterClose(t *testing.T, b Backend) {
 	addr := l.Addr()
 	require.NotEmpty(t, addr)
 	require.NoError(t, l.Close())
-	wantDeadListener(t, tr, l, addr)
+	wantClosedListener(t, tr, l, addr)
 }
 
-func wantDeadListener(t *testing.T, tr transport.Transport, l transport.Listener, addr string) {
+func wantClosedListener(t *testing.T, tr transport.Transport, l transport.Listener, addr string) {
 	t.Helper()
 	require.Equal(t, addr, l.Addr())
 	_, err := l.Accept(t.Context())
@@ -127,23 +126,23 @@ func wantDeadListener(t *testing.T, tr transport.Transport, l transport.Listener
 	require.Equal(t, addr, l.Addr())
 }
 
-// thirteen is a frame of upstream's length.
-const thirteen = "thirteen byte"
+// upstreamFrame has the length of the frames in TensorPipe's tests.
+const upstreamFrame = "thirteen byte"
 
 func connectionInitialization(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	require.Len(t, thirteen, 13)
-	require.NoError(t, dialled.WriteFrames(text(thirteen)))
-	wantFrame(t, accepted, []byte(thirteen))
+	require.Len(t, upstreamFrame, 13)
+	require.NoError(t, dialled.WriteFrames(text(upstreamFrame)))
+	wantFrame(t, accepted, []byte(upstreamFrame))
 }
 
 func connectionInitializationError(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	require.NoError(t, accepted.Close())
-	for range many {
+	for range repetitions {
 		_, err := dialled.NextFrame()
 		require.Error(t, err)
-		require.NotErrorIs(t, err, transport.ErrClosed, "it was the peer who closed")
+		require.NotErrorIs(t, err, transport.ErrClosed, "the peer closed the connection")
 	}
 }
 
@@ -166,19 +165,18 @@ func connectionNopWrite(t *testing.T, b Backend) {
 func connectionWritesBeforeReads(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	block := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 16<<10) }
-	for i := range many {
+	for i := range repetitions {
 		require.NoError(t, accepted.WriteFrames(one(block(i))))
 	}
-	for i := range many {
+	for i := range repetitions {
 		wantFrame(t, dialled, block(i))
 	}
 }
 
-// The goroutine that a frame wakes closes the connection under the frames that
-// still come.
+// The reader closes the connection on arrival of a frame, while further frames arrive.
 func connectionCloseOnArrival(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
-	written := patience.Start(func() error {
+	written := testwait.Start(func() error {
 		for {
 			if err := dialled.WriteFrames(text("more")); err != nil {
 				return err
@@ -189,16 +187,16 @@ func connectionCloseOnArrival(t *testing.T, b Backend) {
 	require.NoError(t, err)
 	require.NoError(t, accepted.Close())
 	require.ErrorIs(t, accepted.ReadBody(make([]byte, 4)), transport.ErrClosed)
-	require.NotErrorIs(t, patience.Finish(t, written), transport.ErrClosed)
+	require.NotErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
 
-	// As upstream has it, the reader closes the connection when its read fails.
+	// As in TensorPipe's test, the reader closes the connection when its read fails.
 	dialled, accepted = b.connect(t)
-	failed := patience.StartBlocked(t, "NextFrame", func() error {
+	failed := testwait.StartBlocked(t, "NextFrame", func() error {
 		_, err := dialled.NextFrame()
 		return errors.Join(err, dialled.Close())
 	})
 	require.NoError(t, accepted.Close())
-	err = patience.Finish(t, failed)
+	err = testwait.Finish(t, failed)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, transport.ErrClosed, "the peer closed the connection")
 	_, err = dialled.NextFrame()
@@ -208,9 +206,9 @@ func connectionCloseOnArrival(t *testing.T, b Backend) {
 func connectionEmptyFrames(t *testing.T, b Backend) {
 	const frames = 100
 	dialled, accepted := b.connect(t)
-	written := patience.Start(func() error {
+	written := testwait.Start(func() error {
 		for range frames / 2 {
-			if err := errors.Join(dialled.WriteFrames(transport.Frame{}), dialled.WriteFrames(text(thirteen))); err != nil {
+			if err := errors.Join(dialled.WriteFrames(transport.Frame{}), dialled.WriteFrames(text(upstreamFrame))); err != nil {
 				return err
 			}
 		}
@@ -218,15 +216,15 @@ func connectionEmptyFrames(t *testing.T, b Backend) {
 	})
 	for range frames / 2 {
 		wantFrame(t, accepted, nil)
-		wantFrame(t, accepted, []byte(thirteen))
+		wantFrame(t, accepted, []byte(upstreamFrame))
 	}
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 }
 
 func contextBasics(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	require.NoError(t, tr.Viable())
-	require.NotEmpty(t, dialUnderAccept(t, tr, l).RemoteAddr())
+	require.NotEmpty(t, dialDuringAccept(t, tr, l).RemoteAddr())
 	dial(t, tr, l.Addr())
 	require.NotEmpty(t, accept(t, l).RemoteAddr())
 }

@@ -12,39 +12,39 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// sessionCases are for connections with the power of a Multiplexer.
+// sessionCases are the tests of transport.Multiplexer.
 var sessionCases = []testCase{
-	{"BehindFrames", sessionBehindFrames},
+	{"AfterFrames", sessionAfterFrames},
 	{"Order", sessionOrder},
 	{"ManyStreams", sessionManyStreams},
 	{"Limit", sessionLimit},
 	{"Window", sessionWindow},
 	{"Budget", sessionBudget},
-	{"AcceptWaits", sessionAcceptWaits},
-	{"CloseWriteThenReadOn", onStreams(closeWriteThenRead)},
-	{"CloseStreamUnderRead", onStreams(func(t *testing.T, one, _ transport.Stream) { closeUnderRead(t, one) })},
-	{"CloseStreamUnderWrite", onStreams(closeUnderStreamWrite)},
+	{"AcceptBlocks", sessionAcceptWaits},
+	{"CloseWriteThenRead", onStreams(closeWriteThenRead)},
+	{"CloseStreamDuringRead", onStreams(func(t *testing.T, one, _ transport.Stream) { closeDuringRead(t, one) })},
+	{"CloseStreamDuringWrite", onStreams(closeDuringStreamWrite)},
 	{"PeerClosesStream", onStreams(peerClosesStream)},
 	{"ReadDeadlines", onStreams(readDeadlines)},
 	{"WriteDeadlines", onStreams(writeDeadlines)},
 	{"BothWaysAtOnce", onStreams(exchange)},
 	{"NetConn", sessionNetConn},
 	{"Close", sessionClose},
-	{"CloseOfThePeer", sessionPeerCloses},
-	{"CloseOfTheConn", sessionConnCloses},
+	{"CloseByPeer", sessionPeerCloses},
+	{"CloseOfConn", sessionConnCloses},
 	{"CloseFromManyGoroutines", sessionCloseFromMany},
-	{"WhatArrivedStays", sessionWhatArrivedStays},
+	{"BufferedDataAfterClose", sessionBufferedDataAfterClose},
 }
 
-// limits are what the sessions of the suite are made with.
+// limits is the configuration of the sessions.
 var limits = transport.SessionConfig{Streams: 5, Window: 256 << 10}
 
-// multiplex makes a connection a session.
+// multiplex makes c a session, which is closed at the end of the test.
 func multiplex(t *testing.T, c transport.Conn, cfg transport.SessionConfig) transport.Session {
 	t.Helper()
 	s, err := c.(transport.Multiplexer).Multiplex(cfg)
@@ -62,7 +62,7 @@ func (b Backend) sessions(t *testing.T, cfg transport.SessionConfig) (client, se
 	return multiplex(t, d, cfg), server
 }
 
-// open opens a stream and accepts it at the other end.
+// open opens a stream at one end and accepts it at the other.
 func open(t *testing.T, from, to transport.Session) (opened, accepted transport.Stream) {
 	t.Helper()
 	opened, err := from.Open()
@@ -72,76 +72,75 @@ func open(t *testing.T, from, to transport.Session) (opened, accepted transport.
 
 func acceptStream(t *testing.T, s transport.Session) transport.Stream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	st, err := s.Accept(ctx)
 	require.NoError(t, err)
 	return st
 }
 
-// onStreams tests the streams that either end opens, from either side.
+// onStreams returns a test of streams: it runs test on streams opened by each end, in both roles.
 func onStreams(test func(t *testing.T, one, other transport.Stream)) func(*testing.T, Backend) {
 	return func(t *testing.T, b Backend) {
 		client, server := b.sessions(t, limits)
-		for _, way := range [][2]transport.Session{{client, server}, {server, client}} {
-			opened, accepted := open(t, way[0], way[1])
+		for _, direction := range [][2]transport.Session{{client, server}, {server, client}} {
+			opened, accepted := open(t, direction[0], direction[1])
 			test(t, opened, accepted)
-			opened, accepted = open(t, way[0], way[1])
+			opened, accepted = open(t, direction[0], direction[1])
 			test(t, accepted, opened)
 		}
 	}
 }
 
-// The dialling end changes over at once and does not wait for the other.
-func sessionBehindFrames(t *testing.T, b Backend) {
+// The client starts the session without waiting for the server, which still reads frames.
+func sessionAfterFrames(t *testing.T, b Backend) {
 	d, a := b.connect(t)
 	require.NoError(t, d.WriteFrames(text("one"), text("two")))
 	client := multiplex(t, d, transport.SessionConfig{Streams: 1, Client: true})
 	opened, err := client.Open()
 	require.NoError(t, err)
-	write(t, opened, "behind the frames")
+	write(t, opened, "after the frames")
 
 	wantFrame(t, a, []byte("one"))
 	wantFrame(t, a, []byte("two"))
 	server := multiplex(t, a, transport.SessionConfig{Streams: 1})
 	accepted := acceptStream(t, server)
-	wantBytes(t, accepted, "behind the frames")
-	write(t, accepted, "answer")
-	wantBytes(t, opened, "answer")
+	wantBytes(t, accepted, "after the frames")
+	write(t, accepted, "reply")
+	wantBytes(t, opened, "reply")
 	require.Equal(t, a.RemoteAddr(), accepted.RemoteAddr().String())
 }
 
 func sessionOrder(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
-	for _, way := range [][2]transport.Session{{client, server}, {server, client}} {
+	for _, direction := range [][2]transport.Session{{client, server}, {server, client}} {
 		for i := range limits.Streams {
-			st, err := way[0].Open()
+			st, err := direction[0].Open()
 			require.NoError(t, err)
 			write(t, st, fmt.Sprint(i))
 		}
 		for i := range limits.Streams {
-			wantBytes(t, acceptStream(t, way[1]), fmt.Sprint(i))
+			wantBytes(t, acceptStream(t, direction[1]), fmt.Sprint(i))
 		}
 	}
 }
 
-// More streams than fit are opened one after the other, from both ends, while
-// others are in use.
+// Both ends open more streams, one after the other, than may be open at once.
 func sessionManyStreams(t *testing.T, b Backend) {
 	rounds := race.Pick(50, 20)
 	client, server := b.sessions(t, transport.SessionConfig{Streams: 100})
 	var users sync.WaitGroup
 	errs := make(chan error, 4*rounds)
-	for _, way := range [][2]transport.Session{{client, server}, {server, client}} {
+	for _, direction := range [][2]transport.Session{{client, server}, {server, client}} {
 		for range rounds {
-			opened, accepted := open(t, way[0], way[1])
+			opened, accepted := open(t, direction[0], direction[1])
 			users.Go(func() {
 				_, err := io.Copy(accepted, accepted)
 				accepted.Close()
 				errs <- err
 			})
 			users.Go(func() {
-				errs <- echoed(opened)
+				errs <- echoRandom(opened)
 				opened.Close()
 			})
 		}
@@ -153,20 +152,20 @@ func sessionManyStreams(t *testing.T, b Backend) {
 	}
 }
 
-// echoed sends some bytes and wants them back.
-func echoed(s transport.Stream) error {
+// echoRandom writes random bytes and compares their echo.
+func echoRandom(s transport.Stream) error {
 	want, got := random(1, 100_000), make([]byte, 100_000)
-	written := patience.Start(func() error { return writeInPieces(s, want) })
+	written := testwait.Start(func() error { return writeInPieces(s, want) })
 	if _, err := io.ReadFull(s, got); err != nil {
 		return err
 	}
 	if string(want) != string(got) {
-		return fmt.Errorf("other bytes came back")
+		return fmt.Errorf("the echo differs")
 	}
 	return <-written
 }
 
-// Streams beyond the limit are reset, and take nothing else with them.
+// A stream beyond the limit is reset, without an effect on others.
 func sessionLimit(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	var opened, accepted []transport.Stream
@@ -174,27 +173,27 @@ func sessionLimit(t *testing.T, b Backend) {
 		o, a := open(t, client, server)
 		opened, accepted = append(opened, o), append(accepted, a)
 	}
-	for range many {
+	for range repetitions {
 		more, err := client.Open()
 		require.NoError(t, err)
-		err = patience.Finish(t, patience.Start(func() error { return readOne(more) }))
+		err = testwait.Finish(t, testwait.Start(func() error { return readOne(more) }))
 		require.Error(t, err)
 		require.NotEqual(t, io.EOF, err)
 		require.NotErrorIs(t, err, transport.ErrClosed)
 	}
 	require.NoError(t, client.Err())
 	for i := range opened {
-		write(t, opened[i], "still there")
-		wantBytes(t, accepted[i], "still there")
+		write(t, opened[i], "still open")
+		wantBytes(t, accepted[i], "still open")
 	}
 	require.NoError(t, accepted[0].Close())
-	roomAgain(t, client, server)
+	openUntilAccepted(t, client, server)
 }
 
-// roomAgain opens streams until the peer has noticed that it closed one.
-func roomAgain(t *testing.T, client, server transport.Session) {
+// openUntilAccepted opens streams until the peer accepts one, after it has closed another one.
+func openUntilAccepted(t *testing.T, client, server transport.Session) {
 	t.Helper()
-	served := patience.Start(func() error {
+	served := testwait.Start(func() error {
 		st, err := server.Accept(t.Context())
 		if err != nil {
 			return err
@@ -202,19 +201,19 @@ func roomAgain(t *testing.T, client, server transport.Session) {
 		_, err = st.Write([]byte("!"))
 		return err
 	})
-	for refused := true; refused && !t.Failed(); {
+	for rejected := true; rejected && !t.Failed(); {
 		st, err := client.Open()
 		require.NoError(t, err)
-		refused = readOne(st) != nil
+		rejected = readOne(st) != nil
 	}
-	require.NoError(t, patience.Finish(t, served))
+	require.NoError(t, testwait.Finish(t, served))
 }
 
-// A writer waits for the reader of its stream, and nobody else waits with it.
+// A writer blocks until its stream is read, without blocking other streams.
 func sessionWindow(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	full, unread := open(t, client, server)
-	written := patience.Start(func() error {
+	written := testwait.Start(func() error {
 		for range 64 {
 			if _, err := full.Write(chunk); err != nil {
 				return err
@@ -235,22 +234,22 @@ func sessionWindow(t *testing.T, b Backend) {
 	n, err := io.Copy(io.Discard, unread)
 	require.NoError(t, err)
 	require.EqualValues(t, 64*len(chunk), n)
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 }
 
-// What the streams of a session may have unread, all together, stays within its
-// budget, to which everything goes back in the end; and they all come through.
+// All unread bytes of a session's streams stay within its budget. All data arrives, and the budget
+// is released in the end.
 func sessionBudget(t *testing.T, b Backend) {
 	const streams = 5
 	rounds := race.Pick(100, 40) // of 64 KiB, together more than the budget
-	p := &purse{size: 1 << 20}
+	p := &countingBudget{size: 1 << 20}
 	client, server := b.sessions(t, transport.SessionConfig{Streams: streams, Budget: p})
 	var opened, accepted []transport.Stream
 	var written []<-chan error
 	for range streams {
 		o, a := open(t, client, server)
 		opened, accepted = append(opened, o), append(accepted, a)
-		written = append(written, patience.Start(func() error {
+		written = append(written, testwait.Start(func() error {
 			for range rounds {
 				if _, err := o.Write(chunk); err != nil {
 					return err
@@ -263,7 +262,7 @@ func sessionBudget(t *testing.T, b Backend) {
 		n, err := io.Copy(io.Discard, a)
 		require.NoError(t, err)
 		require.EqualValues(t, rounds*len(chunk), n)
-		require.NoError(t, patience.Finish(t, written[i]))
+		require.NoError(t, testwait.Finish(t, written[i]))
 		if i%2 == 0 {
 			require.NoError(t, a.Close())
 			require.NoError(t, opened[i].Close())
@@ -271,49 +270,49 @@ func sessionBudget(t *testing.T, b Backend) {
 	}
 	require.NoError(t, client.Close())
 	require.NoError(t, server.Close())
-	require.Zero(t, p.out)
-	require.False(t, p.wrong, "more came back than was taken")
+	require.Zero(t, p.used)
+	require.False(t, p.wrong, "more was released than acquired")
 }
 
-// purse is a budget that is told all there is to test.
-type purse struct {
+// countingBudget is a budget that counts the acquired bytes and checks every release.
+type countingBudget struct {
 	size int
 
 	mu    sync.Mutex
-	out   int
-	wrong bool
+	used  int
+	wrong bool // more was released than acquired
 }
 
-func (p *purse) Acquire(n int) bool {
+func (p *countingBudget) Acquire(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n > p.size-p.out {
+	if n > p.size-p.used {
 		return false
 	}
-	p.out += n
+	p.used += n
 	return true
 }
 
-func (p *purse) Release(n int) {
+func (p *countingBudget) Release(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out -= n
-	p.wrong = p.wrong || n <= 0 || p.out < 0
+	p.used -= n
+	p.wrong = p.wrong || n <= 0 || p.used < 0
 }
 
 func sessionAcceptWaits(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := patience.Start(func() error {
+	waiting := testwait.Start(func() error {
 		_, err := server.Accept(ctx)
 		return err
 	})
 	yield()
 	cancel()
-	require.ErrorIs(t, patience.Finish(t, waiting), context.Canceled)
+	require.ErrorIs(t, testwait.Finish(t, waiting), context.Canceled)
 	o, a := open(t, client, server)
-	write(t, o, "not lost to a call that had given up")
-	wantBytes(t, a, "not lost to a call that had given up")
+	write(t, o, "not taken by the cancelled call")
+	wantBytes(t, a, "not taken by the cancelled call")
 	_, err := client.Open()
 	require.NoError(t, err)
 	_, err = server.Accept(ctx)
@@ -331,19 +330,19 @@ func sessionNetConn(t *testing.T, b Backend) {
 // calls blocks one call of each kind on a session and one of its streams.
 func calls(s transport.Session, st transport.Stream) []<-chan error {
 	return []<-chan error{
-		patience.Start(func() error { return readOne(st) }),
-		patience.Start(func() error { return readOne(st) }),
-		patience.Start(func() error { return writeOn(st) }),
-		patience.Start(func() error { _, err := s.Accept(context.Background()); return err }),
-		patience.Start(func() error { <-s.Done(); return s.Err() }),
+		testwait.Start(func() error { return readOne(st) }),
+		testwait.Start(func() error { return readOne(st) }),
+		testwait.Start(func() error { return writeUntilError(st) }),
+		testwait.Start(func() error { _, err := s.Accept(context.Background()); return err }),
+		testwait.Start(func() error { <-s.Done(); return s.Err() }),
 	}
 }
 
-// wantEnd checks that everything on a session fails with one cause.
+// wantEnd checks that the blocked calls and all later ones fail with cause.
 func wantEnd(t *testing.T, s transport.Session, st transport.Stream, blocked []<-chan error, cause error) {
 	t.Helper()
 	for i, call := range blocked {
-		require.ErrorIs(t, patience.Finish(t, call), cause, "call %d", i)
+		require.ErrorIs(t, testwait.Finish(t, call), cause, "call %d", i)
 	}
 	require.Equal(t, cause, s.Err())
 	_, err := s.Open()
@@ -369,7 +368,7 @@ func sessionClose(t *testing.T, b Backend) {
 }
 
 func sessionPeerCloses(t *testing.T, b Backend) {
-	for range many {
+	for range repetitions {
 		client, server := b.sessions(t, limits)
 		opened, accepted := open(t, client, server)
 		blocked := calls(client, opened)
@@ -377,7 +376,7 @@ func sessionPeerCloses(t *testing.T, b Backend) {
 		require.NoError(t, server.Close())
 		wantEnd(t, client, opened, blocked, io.EOF)
 		require.NoError(t, client.Close())
-		require.Equal(t, io.EOF, client.Err(), "the first cause stays")
+		require.Equal(t, io.EOF, client.Err(), "the first cause is kept")
 	}
 }
 
@@ -389,14 +388,14 @@ func sessionConnCloses(t *testing.T, b Backend) {
 	client := multiplex(t, d, cfg)
 	opened, accepted := open(t, client, server)
 	blocked := calls(client, opened)
-	there := patience.Start(func() error {
+	serverErr := testwait.Start(func() error {
 		_, err := server.Accept(context.Background())
 		return err
 	})
 	wantBytes(t, accepted, string(chunk))
 	require.NoError(t, d.Close())
 	wantEnd(t, client, opened, blocked, transport.ErrClosed)
-	require.Error(t, patience.Finish(t, there))
+	require.Error(t, testwait.Finish(t, serverErr))
 	require.NoError(t, a.Close())
 }
 
@@ -404,19 +403,19 @@ func sessionCloseFromMany(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	opened, accepted := open(t, client, server)
 	var all []<-chan error
-	for range many {
+	for range repetitions {
 		for _, c := range []io.Closer{client, server, opened, accepted} {
-			all = append(all, patience.Start(c.Close))
+			all = append(all, testwait.Start(c.Close))
 		}
 	}
 	for _, call := range all {
-		require.NoError(t, patience.Finish(t, call))
+		require.NoError(t, testwait.Finish(t, call))
 	}
 }
 
-// What arrived before the peer closed can be read, on streams that nobody has
-// accepted yet, too.
-func sessionWhatArrivedStays(t *testing.T, b Backend) {
+// Data that arrived before the peer closed can be read, also on streams that were not accepted
+// before.
+func sessionBufferedDataAfterClose(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	first, accepted := open(t, client, server)
 	for i := range 3 {
@@ -431,8 +430,8 @@ func sessionWhatArrivedStays(t *testing.T, b Backend) {
 	write(t, first, "!")
 	wantBytes(t, accepted, string(random(5, 100_000)))
 	wantBytes(t, accepted, "!")
-	write(t, accepted, "all of it has arrived")
-	wantBytes(t, first, "all of it has arrived")
+	write(t, accepted, "all data has arrived")
+	wantBytes(t, first, "all data has arrived")
 	require.NoError(t, client.Close())
 
 	<-server.Done()
@@ -441,7 +440,7 @@ func sessionWhatArrivedStays(t *testing.T, b Backend) {
 		wantBytes(t, st, fmt.Sprint("stream ", i))
 		err := readOne(st)
 		require.ErrorIs(t, err, io.EOF)
-		require.Equal(t, i == 0, err == io.EOF, "only the end of a stream looks like one")
+		require.Equal(t, i == 0, err == io.EOF, "only the stream that was closed ends with EOF itself")
 	}
 	_, err := server.Accept(t.Context())
 	require.ErrorIs(t, err, io.EOF)

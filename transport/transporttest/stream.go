@@ -10,26 +10,26 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// streamCases are for connections with the power of a Streamer.
+// streamCases are the tests of transport.Streamer.
 var streamCases = []testCase{
 	{"BothWaysAtOnce", streamBothWays},
-	{"BehindFrames", streamBehindFrames},
+	{"AfterFrames", streamAfterFrames},
 	{"ReadAhead", streamReadAhead},
-	{"CloseWriteThenReadOn", streamCloseWrite},
-	{"CloseUnderRead", streamCloseUnderRead},
-	{"CloseUnderWrite", streamCloseUnderWrite},
-	{"CloseOfThePeer", streamPeerCloses},
-	{"CloseOfTheConn", streamConnCloses},
+	{"CloseWriteThenRead", streamCloseWrite},
+	{"CloseDuringRead", streamCloseDuringRead},
+	{"CloseDuringWrite", streamCloseDuringWrite},
+	{"CloseByPeer", streamPeerCloses},
+	{"CloseOfConn", streamConnCloses},
 	{"Deadlines", streamDeadlines},
 	{"NetConn", streamNetConn},
 }
 
-// raw gives up the framing of a connection.
+// raw turns a connection into a stream, which is closed at the end of the test.
 func raw(t *testing.T, c transport.Conn) transport.Stream {
 	t.Helper()
 	s, err := c.(transport.Streamer).Stream()
@@ -38,35 +38,35 @@ func raw(t *testing.T, c transport.Conn) transport.Stream {
 	return s
 }
 
-// rawPair returns the two ends of a connection without framing.
+// rawPair returns the two ends of a connection as streams.
 func (b Backend) rawPair(t *testing.T) (dialled, accepted transport.Stream) {
 	t.Helper()
 	d, a := b.connect(t)
 	return raw(t, d), raw(t, a)
 }
 
-// exchange sends bytes both ways at once, many more than any buffer holds, and
-// compares what arrives.
+// exchange sends more bytes than all buffers hold in both directions concurrently, and compares
+// what arrives.
 func exchange(t *testing.T, one, other transport.Stream) {
 	t.Helper()
-	const size = 8<<20 + 7 // with less the rings of a session do not grow
+	const size = 8<<20 + 7 // enough to make the rings of a session grow
 	var sent []<-chan error
 	var got []<-chan bool
-	for i, way := range [][2]transport.Stream{{one, other}, {other, one}} {
+	for i, direction := range [][2]transport.Stream{{one, other}, {other, one}} {
 		want := random(uint64(i), size)
-		sent = append(sent, patience.Start(func() error { return writeInPieces(way[0], want) }))
-		got = append(got, patience.Start(func() bool {
-			p, err := io.ReadAll(way[1])
+		sent = append(sent, testwait.Start(func() error { return writeInPieces(direction[0], want) }))
+		got = append(got, testwait.Start(func() bool {
+			p, err := io.ReadAll(direction[1])
 			return err == nil && bytes.Equal(want, p)
 		}))
 	}
 	for i := range sent {
-		require.NoError(t, patience.Finish(t, sent[i]))
-		require.True(t, patience.Finish(t, got[i]))
+		require.NoError(t, testwait.Finish(t, sent[i]))
+		require.True(t, testwait.Finish(t, got[i]))
 	}
 }
 
-// writeInPieces writes p in pieces of all sizes, and the end.
+// writeInPieces writes p in pieces of varying sizes and then calls CloseWrite.
 func writeInPieces(s transport.Stream, p []byte) error {
 	for size := 1; len(p) > 0; size = size*3%300_007 + 1 {
 		n, err := s.Write(p[:min(size, len(p))])
@@ -83,29 +83,29 @@ func streamBothWays(t *testing.T, b Backend) {
 	exchange(t, dialled, accepted)
 }
 
-// One end has changed over and talks on while the other still reads frames.
-func streamBehindFrames(t *testing.T, b Backend) {
+// One end writes bytes while the other still reads frames.
+func streamAfterFrames(t *testing.T, b Backend) {
 	d, a := b.connect(t)
-	for _, way := range [][2]transport.Conn{{d, a}, {a, d}} {
-		require.NoError(t, way[0].WriteFrames(text("one"), text("two")))
+	for _, direction := range [][2]transport.Conn{{d, a}, {a, d}} {
+		require.NoError(t, direction[0].WriteFrames(text("one"), text("two")))
 	}
 	dialled := raw(t, d)
-	write(t, dialled, "raw from here")
+	write(t, dialled, "raw bytes")
 	wantFrame(t, a, []byte("one"))
 	wantFrame(t, a, []byte("two"))
 	accepted := raw(t, a)
-	wantBytes(t, accepted, "raw from here")
-	write(t, accepted, "raw answer")
+	wantBytes(t, accepted, "raw bytes")
+	write(t, accepted, "raw reply")
 	require.NoError(t, accepted.CloseWrite())
 
 	const frames = "one" + "two"
 	got, err := io.ReadAll(dialled)
 	require.NoError(t, err)
-	require.True(t, bytes.HasSuffix(got, []byte("raw answer")))
-	require.Greater(t, len(got), len(frames)+len("raw answer"), "what was not read as frames is bytes too")
+	require.True(t, bytes.HasSuffix(got, []byte("raw reply")))
+	require.Greater(t, len(got), len(frames)+len("raw reply"), "frames that were not read are part of the stream")
 }
 
-// Frames and bytes come with one write, and so with one read of the other end.
+// Frames and bytes are written at once, so that the other end may read both at once.
 func streamReadAhead(t *testing.T, b Backend) {
 	if b.DialRaw == nil {
 		t.Skip("no DialRaw")
@@ -132,16 +132,16 @@ func streamCloseWrite(t *testing.T, b Backend) {
 	closeWriteThenRead(t, dialled, accepted)
 }
 
-func streamCloseUnderRead(t *testing.T, b Backend) {
-	for range many {
+func streamCloseDuringRead(t *testing.T, b Backend) {
+	for range repetitions {
 		dialled, _ := b.rawPair(t)
-		closeUnderRead(t, dialled)
+		closeDuringRead(t, dialled)
 	}
 }
 
-func streamCloseUnderWrite(t *testing.T, b Backend) {
+func streamCloseDuringWrite(t *testing.T, b Backend) {
 	dialled, accepted := b.rawPair(t)
-	closeUnderStreamWrite(t, dialled, accepted)
+	closeDuringStreamWrite(t, dialled, accepted)
 }
 
 func streamPeerCloses(t *testing.T, b Backend) {
@@ -152,10 +152,10 @@ func streamPeerCloses(t *testing.T, b Backend) {
 func streamConnCloses(t *testing.T, b Backend) {
 	d, a := b.connect(t)
 	dialled, accepted := raw(t, d), raw(t, a)
-	read := patience.Start(func() error { return readOne(dialled) })
+	read := testwait.Start(func() error { return readOne(dialled) })
 	yield()
 	require.NoError(t, d.Close())
-	require.ErrorIs(t, patience.Finish(t, read), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, read), transport.ErrClosed)
 	require.Equal(t, io.EOF, readOne(accepted))
 	require.NoError(t, accepted.Close())
 	require.NoError(t, a.Close())
@@ -181,7 +181,7 @@ func streamNetConn(t *testing.T, b Backend) {
 	})
 }
 
-// The rest holds for any stream, of a connection or of a session.
+// The following tests apply to streams of connections and of sessions.
 
 func write(t *testing.T, s transport.Stream, p string) {
 	t.Helper()
@@ -195,7 +195,7 @@ func wantBytes(t *testing.T, s transport.Stream, want string) {
 	got := make([]byte, len(want))
 	_, err := io.ReadFull(s, got)
 	require.NoError(t, err)
-	require.True(t, want == string(got), "other bytes")
+	require.True(t, want == string(got), "the bytes differ")
 }
 
 func readOne(s transport.Stream) error {
@@ -203,8 +203,8 @@ func readOne(s transport.Stream) error {
 	return err
 }
 
-// writeOn writes until that fails.
-func writeOn(s transport.Stream) error {
+// writeUntilError writes until a write fails.
+func writeUntilError(s transport.Stream) error {
 	for {
 		if _, err := s.Write(chunk); err != nil {
 			return err
@@ -214,31 +214,31 @@ func writeOn(s transport.Stream) error {
 
 func closeWriteThenRead(t *testing.T, one, other transport.Stream) {
 	t.Helper()
-	write(t, one, "question")
+	write(t, one, "request")
 	require.NoError(t, one.CloseWrite())
 	require.NoError(t, one.CloseWrite())
 	_, err := one.Write([]byte("too late"))
 	require.ErrorIs(t, err, transport.ErrClosed)
-	wantBytes(t, other, "question")
+	wantBytes(t, other, "request")
 	for range 2 {
 		require.Equal(t, io.EOF, readOne(other))
 	}
-	write(t, other, "answer")
-	wantBytes(t, one, "answer")
+	write(t, other, "reply")
+	wantBytes(t, one, "reply")
 	require.NoError(t, other.Close())
 	require.Equal(t, io.EOF, readOne(one))
 }
 
-func closeUnderRead(t *testing.T, s transport.Stream) {
+func closeDuringRead(t *testing.T, s transport.Stream) {
 	t.Helper()
 	reads := []<-chan error{
-		patience.Start(func() error { return readOne(s) }),
-		patience.Start(func() error { return readOne(s) }),
+		testwait.Start(func() error { return readOne(s) }),
+		testwait.Start(func() error { return readOne(s) }),
 	}
 	yield()
 	require.NoError(t, s.Close())
 	for _, read := range reads {
-		require.ErrorIs(t, patience.Finish(t, read), transport.ErrClosed)
+		require.ErrorIs(t, testwait.Finish(t, read), transport.ErrClosed)
 	}
 	require.ErrorIs(t, readOne(s), transport.ErrClosed)
 	_, err := s.Write([]byte("x"))
@@ -246,14 +246,14 @@ func closeUnderRead(t *testing.T, s transport.Stream) {
 	s.Close()
 }
 
-// closeUnderStreamWrite closes under two writers, whose peer must not see what
-// they do to their memory afterwards.
-func closeUnderStreamWrite(t *testing.T, one, other transport.Stream) {
+// closeDuringStreamWrite closes a stream during two writes. The peer must not see changes to their
+// memory after they return.
+func closeDuringStreamWrite(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	part := bytes.Clone(chunk)
 	var writers []<-chan error
 	for range 2 {
-		writers = append(writers, patience.Start(func() error {
+		writers = append(writers, testwait.Start(func() error {
 			for {
 				if _, err := one.Write(part); err != nil {
 					return err
@@ -265,7 +265,7 @@ func closeUnderStreamWrite(t *testing.T, one, other transport.Stream) {
 	yield()
 	require.NoError(t, one.Close())
 	for _, w := range writers {
-		require.ErrorIs(t, patience.Finish(t, w), transport.ErrClosed)
+		require.ErrorIs(t, testwait.Finish(t, w), transport.ErrClosed)
 	}
 	clear(part)
 	p := make([]byte, len(chunk))
@@ -280,17 +280,17 @@ func closeUnderStreamWrite(t *testing.T, one, other transport.Stream) {
 
 func peerClosesStream(t *testing.T, one, other transport.Stream) {
 	t.Helper()
-	written := patience.Start(func() error { return writeOn(one) })
-	read := patience.Start(func() error { return readOne(one) })
+	written := testwait.Start(func() error { return writeUntilError(one) })
+	read := testwait.Start(func() error { return readOne(one) })
 	wantBytes(t, other, string(chunk))
 	require.NoError(t, other.Close())
-	err := patience.Finish(t, written)
+	err := testwait.Finish(t, written)
 	require.Error(t, err)
 	require.NotErrorIs(t, err, transport.ErrClosed)
-	require.Error(t, patience.Finish(t, read))
+	require.Error(t, testwait.Finish(t, read))
 }
 
-// wantTimeout checks for the error of a deadline that has passed.
+// wantTimeout checks that err is the error of a passed deadline.
 func wantTimeout(t *testing.T, err error) {
 	t.Helper()
 	timeout, ok := err.(net.Error)
@@ -302,32 +302,32 @@ var longAgo = time.Unix(1, 0)
 
 func readDeadlines(t *testing.T, one, other transport.Stream) {
 	t.Helper()
-	for range many {
-		read := patience.Start(func() error { return readOne(one) })
+	for range repetitions {
+		read := testwait.Start(func() error { return readOne(one) })
 		yield()
 		require.NoError(t, one.SetReadDeadline(longAgo))
-		wantTimeout(t, patience.Finish(t, read))
+		wantTimeout(t, testwait.Finish(t, read))
 		wantTimeout(t, readOne(one))
-		write(t, one, "writing goes on")
-		wantBytes(t, other, "writing goes on")
+		write(t, one, "still writable")
+		wantBytes(t, other, "still writable")
 
 		require.NoError(t, one.SetReadDeadline(time.Time{}))
-		write(t, other, "reading goes on")
-		wantBytes(t, one, "reading goes on")
+		write(t, other, "still readable")
+		wantBytes(t, one, "still readable")
 	}
-	impatientReader(t, one, other)
+	readWithShortDeadlines(t, one, other)
 }
 
-// impatientReader gives up again and again while much more comes than any
-// window takes: no byte, and no leave to send more, may be lost on the way.
-func impatientReader(t *testing.T, one, other transport.Stream) {
+// readWithShortDeadlines reads with short deadlines while the peer sends more than any window. No
+// byte and no window update may be lost.
+func readWithShortDeadlines(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	want := random(3, race.Pick(4<<20, 1<<20))
-	written := patience.Start(func() error {
+	written := testwait.Start(func() error {
 		_, err := other.Write(want)
 		return err
 	})
-	got := patience.Start(func() []byte {
+	got := testwait.Start(func() []byte {
 		var got []byte
 		p := make([]byte, 100_000)
 		for try := 0; len(got) < len(want); try++ {
@@ -343,17 +343,17 @@ func impatientReader(t *testing.T, one, other transport.Stream) {
 		}
 		return got
 	})
-	require.NoError(t, patience.Finish(t, written))
-	require.True(t, bytes.Equal(want, patience.Finish(t, got)))
+	require.NoError(t, testwait.Finish(t, written))
+	require.True(t, bytes.Equal(want, testwait.Finish(t, got)))
 	require.NoError(t, one.SetReadDeadline(time.Time{}))
 }
 
-// writeDeadlines gives up writing where nobody reads, and goes on behind what
-// was written.
+// writeDeadlines interrupts a write that blocks because the peer does not read, and continues after
+// the bytes that it wrote.
 func writeDeadlines(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	block := random(4, 100_000)
-	begun := patience.Start(func() int {
+	begun := testwait.Start(func() int {
 		for written := 0; ; {
 			n, err := one.Write(block[written%len(block):])
 			written += n
@@ -367,15 +367,15 @@ func writeDeadlines(t *testing.T, one, other transport.Stream) {
 	})
 	yield()
 	require.NoError(t, one.SetWriteDeadline(longAgo))
-	n := patience.Finish(t, begun)
+	n := testwait.Finish(t, begun)
 	require.GreaterOrEqual(t, n, 0)
 	_, err := one.Write([]byte("x"))
 	wantTimeout(t, err)
 	require.NoError(t, one.SetDeadline(time.Time{}))
 
-	written := patience.Start(func() error { return writeInPieces(one, block[n%len(block):]) })
+	written := testwait.Start(func() error { return writeInPieces(one, block[n%len(block):]) })
 	got, err := io.ReadAll(other)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(bytes.Repeat(block, n/len(block)+1), got))
-	require.NoError(t, patience.Finish(t, written))
+	require.NoError(t, testwait.Finish(t, written))
 }

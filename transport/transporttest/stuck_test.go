@@ -14,64 +14,64 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
 )
 
-// stuck are transports on which a test waits for what never comes.
+// stuck are transports on which a test blocks forever.
 var stuck = []struct {
-	name, run, says string
-	bend            func(bent) bent
+	name, run, output string
+	modify            func(flawed) flawed
 }{
 	{
-		"swallows frames", "Frames/NoFrames", "not over after 200ms",
-		bendConn(func(c transport.Conn) transport.Conn { return swallower{c} }),
+		"discards frames", "Frames/NoFrames", "not over after 200ms",
+		wrapConns(func(c transport.Conn) transport.Conn { return writeDiscarder{c} }),
 	},
 	{
-		"accepts nobody", "Transport/CloseListenerSparesTheAccepted", "not over after 200ms",
-		func(b bent) bent {
+		"never accepts", "Transport/CloseListenerKeepsAccepted", "not over after 200ms",
+		func(b flawed) flawed {
 			b.beforeAccept = func(ctx context.Context) { <-ctx.Done() }
 			return b
 		},
 	},
 	{
-		"is deaf to everything", "Transport/CloseListenerSparesTheAccepted",
-		"panic: TestStuckVictim/Transport/CloseListenerSparesTheAccepted is stuck",
-		func(b bent) bent {
+		"ignores its context and Close", "Transport/CloseListenerKeepsAccepted",
+		"panic: TestStuckTransport/Transport/CloseListenerKeepsAccepted is stuck",
+		func(b flawed) flawed {
 			b.beforeAccept = func(context.Context) { select {} }
 			return b
 		},
 	},
 }
 
-// swallower promises everything.
-type swallower struct{ transport.Conn }
+// writeDiscarder discards frames without an error.
+type writeDiscarder struct{ transport.Conn }
 
-func (swallower) WriteFrames(...transport.Frame) error { return nil }
+func (writeDiscarder) WriteFrames(...transport.Frame) error { return nil }
 
-// The test that is stuck fails and says so; the run goes on, or at least ends.
-func TestSuiteIsNotStuck(t *testing.T) {
+// A test that blocks fails with a message. The others run, or at least the process ends.
+func TestSuiteIsBounded(t *testing.T) {
 	for _, c := range stuck {
 		t.Run(c.name, func(t *testing.T) {
-			// With -test.v what is said before a panic is not lost.
-			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=25s", "-test.run=^TestStuckVictim$/"+c.run)
+			// With -test.v the output before a panic is printed.
+			cmd := exec.Command(os.Args[0], "-test.v", "-test.timeout=25s", "-test.run=^TestStuckTransport$/"+c.run)
 			cmd.Env = append(os.Environ(), "TRANSPORTTEST_STUCK="+c.name)
 			out, err := cmd.CombinedOutput()
 			require.Error(t, err)
-			require.Contains(t, string(out), c.says)
-			require.Regexp(t, "(--- FAIL|panic): TestStuckVictim/"+c.run, string(out))
+			require.Contains(t, string(out), c.output)
+			require.Regexp(t, "(--- FAIL|panic): TestStuckTransport/"+c.run, string(out))
 			require.NotContains(t, string(out), "test timed out")
 		})
 	}
 }
 
-func TestStuckVictim(t *testing.T) {
+func TestStuckTransport(t *testing.T) {
 	name := os.Getenv("TRANSPORTTEST_STUCK")
 	if name == "" {
-		t.Skip("the other process of TestSuiteIsNotStuck")
+		t.Skip("runs in the subprocesses of TestSuiteIsBounded")
 	}
 	network := mem.NewNetwork()
 	for _, c := range stuck {
 		if c.name == name {
 			transporttest.Run(t, transporttest.Backend{
 				Name:     "stuck",
-				New:      func(*testing.T) transport.Transport { return c.bend(bent{Transport: mem.New(network)}) },
+				New:      func(*testing.T) transport.Transport { return c.modify(flawed{Transport: mem.New(network)}) },
 				Patience: 200 * time.Millisecond,
 			})
 		}

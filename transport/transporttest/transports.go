@@ -9,22 +9,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 var transportCases = []testCase{
 	{"Descriptors", descriptors},
-	{"DescriptorsOfStrangers", foreignDescriptors},
+	{"ForeignDescriptors", foreignDescriptors},
 	{"AddressesMatch", addressesMatch},
 	{"AddressesStayAfterClose", addressesAfterClose},
-	{"DialNobody", dialNobody},
+	{"DialClosedListener", dialClosedListener},
 	{"CancelledBefore", cancelledBefore},
 	{"CancelledAfterListen", cancelledAfterListen},
 	{"CancelledAccept", cancelledAccept},
-	{"CloseListenerUnderAccept", closeUnderAccept},
-	{"CloseListenerDropsTheUnaccepted", closeDropsUnaccepted},
-	{"CloseListenerSparesTheAccepted", closeSparesAccepted},
+	{"CloseListenerDuringAccept", closeDuringAccept},
+	{"CloseListenerResetsUnaccepted", closeResetsUnaccepted},
+	{"CloseListenerKeepsAccepted", closeKeepsAccepted},
 	{"ManyConnections", manyConnections},
 }
 
@@ -60,7 +60,7 @@ func addressesAfterClose(t *testing.T, b Backend) {
 	require.Equal(t, remote, dialled.RemoteAddr())
 }
 
-func dialNobody(t *testing.T, b Backend) {
+func dialClosedListener(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	require.NoError(t, l.Close())
 	_, err := tr.Dial(t.Context(), l.Addr())
@@ -82,7 +82,7 @@ func cancelledBefore(t *testing.T, b Backend) {
 	accept(t, l)
 }
 
-// The context of Listen bounds the call only: its end closes nothing.
+// The context of Listen bounds only the call. Cancelling it later has no effect.
 func cancelledAfterListen(t *testing.T, b Backend) {
 	tr := b.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -93,19 +93,19 @@ func cancelledAfterListen(t *testing.T, b Backend) {
 	dial(t, tr, addr)
 	accept(t, l)
 	require.NoError(t, l.Close())
-	wantDeadListener(t, tr, l, addr)
+	wantClosedListener(t, tr, l, addr)
 }
 
-// An Accept that gives up takes nothing away from those that wait on.
+// A cancelled Accept takes no connection from another one.
 func cancelledAccept(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
-	for i := range many {
+	for i := range repetitions {
 		ctx, cancel := context.WithCancel(t.Context())
-		impatient := patience.Start(func() error {
+		cancelled := testwait.Start(func() error {
 			_, err := l.Accept(ctx)
 			return err
 		})
-		patient := patience.Start(func() string {
+		other := testwait.Start(func() string {
 			c, err := l.Accept(t.Context())
 			if err != nil {
 				return err.Error()
@@ -115,29 +115,29 @@ func cancelledAccept(t *testing.T, b Backend) {
 			return string(p)
 		})
 		cancel()
-		require.ErrorIs(t, patience.Finish(t, impatient), context.Canceled)
+		require.ErrorIs(t, testwait.Finish(t, cancelled), context.Canceled)
 		require.NoError(t, dial(t, tr, l.Addr()).WriteFrames(one(number(i))))
-		require.Equal(t, string(number(i)), patience.Finish(t, patient))
+		require.Equal(t, string(number(i)), testwait.Finish(t, other))
 	}
 }
 
-func closeUnderAccept(t *testing.T, b Backend) {
+func closeDuringAccept(t *testing.T, b Backend) {
 	_, l := b.listen(t)
 	var calls []<-chan error
-	for range many {
-		calls = append(calls, patience.Start(func() error {
+	for range repetitions {
+		calls = append(calls, testwait.Start(func() error {
 			_, err := l.Accept(t.Context())
 			return err
 		}))
 	}
 	require.NoError(t, l.Close())
 	for _, call := range calls {
-		require.ErrorIs(t, patience.Finish(t, call), transport.ErrClosed)
+		require.ErrorIs(t, testwait.Finish(t, call), transport.ErrClosed)
 	}
 	require.NoError(t, l.Close())
 }
 
-func closeDropsUnaccepted(t *testing.T, b Backend) {
+func closeResetsUnaccepted(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	waiting := dial(t, tr, l.Addr())
 	require.NoError(t, l.Close())
@@ -145,15 +145,15 @@ func closeDropsUnaccepted(t *testing.T, b Backend) {
 	require.Error(t, err)
 }
 
-func closeSparesAccepted(t *testing.T, b Backend) {
+func closeKeepsAccepted(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	dialled, accepted := dial(t, tr, l.Addr()), accept(t, l)
 	require.NoError(t, l.Close())
-	require.NoError(t, dialled.WriteFrames(text("still here")))
-	wantFrame(t, accepted, []byte("still here"))
+	require.NoError(t, dialled.WriteFrames(text("still open")))
+	wantFrame(t, accepted, []byte("still open"))
 }
 
-// manyConnections runs questions and answers on many connections at once.
+// manyConnections exchanges requests and replies on many connections concurrently.
 func manyConnections(t *testing.T, b Backend) {
 	const connections, rounds = 16, 20
 	tr, l := b.listen(t)
@@ -185,7 +185,7 @@ func echo(c transport.Conn, rounds int) error {
 
 func ask(c transport.Conn, id, rounds int) error {
 	for round := range rounds {
-		want := fmt.Sprintf("question %d of connection %d", round, id)
+		want := fmt.Sprintf("request %d of connection %d", round, id)
 		if err := c.WriteFrames(text(want)); err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package transporttest is the conformance suite of package transport: what
-// the comments there promise, as tests that every implementation passes.
+// Package transporttest is the conformance suite of package transport: it tests that an
+// implementation keeps the contracts that the comments there state.
 //
 // An implementation runs it from one of its own tests:
 //
@@ -11,9 +11,9 @@
 //		})
 //	}
 //
-// The powers that only some connections have are tested where they have them.
-// Nothing sleeps and nothing is timed. A test with a call that stays blocked
-// where it must not fails within a minute, and what it opened is closed.
+// Optional interfaces are tested on connections that implement them. No test sleeps or measures
+// time. A test in which a call stays blocked fails after a minute, and everything that it opened is
+// closed.
 package transporttest
 
 import (
@@ -31,33 +31,32 @@ type Backend struct {
 	// Name of the implementation, for the names of the tests.
 	Name string
 
-	// New returns a transport. All transports that it returns reach each
-	// other. What it opens beside them it closes with the test.
+	// New returns a transport. All transports that it returns can reach each
+	// other. New registers cleanups of t for other resources that it opens.
 	New func(t *testing.T) transport.Transport
 
 	// Addr is an address to listen on that any number of listeners may use at
 	// once, such as one with port 0.
 	Addr string
 
-	// DialRaw connects to a listener as a peer that is free to break the
-	// framing: what is written arrives as it is. Close ends the connection in
-	// order, after what was written. Nil leaves out the tests of ends within a
-	// frame that need it.
+	// DialRaw connects to a listener without framing: written bytes go onto the
+	// wire unchanged. Close ends the connection in order, after all written
+	// bytes. If it is nil, tests of partial frames are skipped.
 	DialRaw func(addr string) (io.WriteCloser, error)
 
-	// AppendHeader appends what precedes a body of size bytes on the wire. It
-	// goes with DialRaw.
+	// AppendHeader appends the header of a frame whose body has size bytes. It
+	// is required with DialRaw.
 	AppendHeader func(dst []byte, size int) []byte
 
-	// WriteDeadlineBreaks says that a write to a raw stream whose deadline has
-	// passed leaves it broken, as with TLS. The tests of going on are left out.
+	// WriteDeadlineBreaks is set if a stream cannot be used after a write
+	// exceeded its deadline, as with TLS. Tests that use it again are skipped.
 	WriteDeadlineBreaks bool
 
-	// Patience bounds each test; zero stands for one minute.
+	// Patience is the time limit of each test; zero stands for one minute.
 	Patience time.Duration
 }
 
-// Run tests b.
+// Run runs the suite on b.
 func Run(t *testing.T, b Backend) {
 	groups := []struct {
 		name  string
@@ -78,35 +77,35 @@ func Run(t *testing.T, b Backend) {
 			c.run(t, g.name, b)
 		}
 	}
-	t.Run("Stream", func(t *testing.T) { runPower[transport.Streamer](t, b, streamCases) })
-	t.Run("Session", func(t *testing.T) { runPower[transport.Multiplexer](t, b, sessionCases) })
+	t.Run("Stream", func(t *testing.T) { runOptional[transport.Streamer](t, b, streamCases) })
+	t.Run("Session", func(t *testing.T) { runOptional[transport.Multiplexer](t, b, sessionCases) })
 }
 
-// runPower runs the tests of a power that some connections have.
-func runPower[Power any](t *testing.T, b Backend, cases []testCase) {
-	dialled, accepted := b.watched(t).connect(t)
-	_, one := dialled.(Power)
-	_, other := accepted.(Power)
-	require.Equal(t, one, other, "only one end has the power")
+// runOptional runs the tests of an optional interface if the connections implement it.
+func runOptional[Capability any](t *testing.T, b Backend, cases []testCase) {
+	dialled, accepted := b.withTimeout(t).connect(t)
+	_, one := dialled.(Capability)
+	_, other := accepted.(Capability)
+	require.Equal(t, one, other, "only one end implements the interface")
 	if !one {
-		t.Skip("the connections do not have this power")
+		t.Skip("the connections do not implement the interface")
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { c.test(t, b.watched(t)) })
+		t.Run(c.name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
 	}
 }
 
-// testCase is one test; parity ids are names with a slash of their own.
+// testCase is one test. The ids of parity cases are names that contain a slash.
 type testCase struct {
 	name string
 	test func(t *testing.T, b Backend)
 }
 
 func (c testCase) run(t *testing.T, group string, b Backend) {
-	t.Run(group+"/"+c.name, func(t *testing.T) { c.test(t, b.watched(t)) })
+	t.Run(group+"/"+c.name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
 }
 
-// listen opens a listener that is closed with the test.
+// listen returns a transport and a listener, which is closed at the end of the test.
 func (b Backend) listen(t *testing.T) (transport.Transport, transport.Listener) {
 	t.Helper()
 	tr := b.New(t)
@@ -116,7 +115,7 @@ func (b Backend) listen(t *testing.T) (transport.Transport, transport.Listener) 
 	return tr, l
 }
 
-// connect returns the two ends of a connection that is closed with the test.
+// connect returns the two ends of a connection, which are closed at the end of the test.
 func (b Backend) connect(t *testing.T) (dialled, accepted transport.Conn) {
 	t.Helper()
 	tr, l := b.listen(t)
@@ -140,7 +139,7 @@ func accept(t *testing.T, l transport.Listener) transport.Conn {
 	return c
 }
 
-// readFrame reads one frame in full.
+// readFrame reads one whole frame.
 func readFrame(c transport.Conn) ([]byte, error) {
 	n, err := c.NextFrame()
 	if err != nil {
@@ -150,7 +149,7 @@ func readFrame(c transport.Conn) ([]byte, error) {
 	return p, c.ReadBody(p)
 }
 
-// wantFrame reads one frame and compares it.
+// wantFrame reads one frame and compares it with want.
 func wantFrame(t *testing.T, c transport.Conn, want []byte) {
 	t.Helper()
 	got, err := readFrame(c)
@@ -158,8 +157,7 @@ func wantFrame(t *testing.T, c transport.Conn, want []byte) {
 	require.Equal(t, string(want), string(got))
 }
 
-// wantEOF checks that the peer ended the connection between two frames, and
-// that this stays so.
+// wantEOF checks that the connection has ended between two frames, twice.
 func wantEOF(t *testing.T, c transport.Conn) {
 	t.Helper()
 	for range 2 {
@@ -168,8 +166,8 @@ func wantEOF(t *testing.T, c transport.Conn) {
 	}
 }
 
-// one is a frame of one part.
+// one returns a frame of one part.
 func one(p []byte) transport.Frame { return transport.Frame{p} }
 
-// text is a frame of one part.
+// text returns a frame of one part.
 func text(s string) transport.Frame { return one([]byte(s)) }

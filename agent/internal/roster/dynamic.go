@@ -2,30 +2,28 @@ package roster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// JoinDynamic joins a group whose members come and go, and returns at once, with
-// those who are in it. A rank below 0 gets the lowest that is free. The caller
-// keeps the store, which the [Roster] goes on using.
+// JoinDynamic joins a group whose members come and go, and returns at once, with the present
+// members. A negative rank is replaced by the lowest free one. The [Roster] goes on using the
+// store, which remains the caller's. The error is an [*Error].
 //
-// The list of members is changed by compare-and-set, again and again until it
-// succeeds, or ctx ends. Each failure is the success of somebody else. There is no
-// token as in PyTorch, which a member that dies may hold for ever.
+// The member list is changed by compare-and-set, repeated until it succeeds or ctx ends; an
+// attempt fails only when that of another member succeeds. There is no lock as in PyTorch, which
+// a member that dies would never release.
 //
-// A member that died without leaving stays in the list until somebody calls Remove
-// for it. Without that, joining again under its name is [ErrRejoin], unless
-// self.Replace is set. A name or rank that is taken, versions that no member has in
-// common with another, and a static group are errors of this member alone; but a
-// static group that still waits for members fails.
+// A member that died without leaving stays in the list until another member calls Remove for it.
+// Until then joining under its name fails with [ErrRejoin], unless self.Replace is set. A name or
+// rank in use, a version conflict with a present member, and a static group are errors of this
+// member alone; but a static group that still waits for members fails as a whole.
 func JoinDynamic(ctx context.Context, s store.Store, group string, self Member) (*Roster, error) {
-	self = self.private()
+	self = self.clone()
 	self.Static, self.Rank = false, max(self.Rank, -1)
-	a := &applicant{visit: newVisit(s, group, self.Incarnation), self: self}
+	a := &dynamicJoin{groupAccess: newGroupAccess(s, group, self.Incarnation), self: self}
 	err := checkGroup(group)
 	if err == nil {
 		err = self.check()
@@ -41,22 +39,24 @@ func JoinDynamic(ctx context.Context, s store.Store, group string, self Member) 
 	return r, nil
 }
 
-// applicant is a member on its way into a dynamic group.
-type applicant struct {
-	*visit
+// dynamicJoin is a member that joins a dynamic group.
+type dynamicJoin struct {
+	*groupAccess
 	self  Member
-	tried bool // it may be in the list already
+	tried bool // the member may be in the list already
 }
 
-func (a *applicant) join(ctx context.Context) (*Roster, error) {
+func (a *dynamicJoin) join(ctx context.Context) (*Roster, error) {
 	for {
-		g, err := a.look(ctx)
+		g, err := a.readState(ctx)
 		var r *Roster
 		if err == nil {
-			r, err = a.step(ctx, g)
+			r, err = a.advance(ctx, g)
 		}
-		if err != nil && a.tried {
-			a.retract(ctx)
+		if err != nil && a.tried { // a change may have succeeded whose reply was lost
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cleanupTimeout)
+			defer cancel()
+			_ = a.removeMember(ctx, a.self.Name, a.self.Incarnation) // on failure the member counts as dead
 		}
 		if r != nil || err != nil {
 			return r, err
@@ -64,141 +64,121 @@ func (a *applicant) join(ctx context.Context) (*Roster, error) {
 	}
 }
 
-// retract takes this member off the list, if a change succeeded of which it has not
-// heard.
-func (a *applicant) retract(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.parting)
-	defer cancel()
-	_ = a.strike(ctx, a.self.Name, a.self.Incarnation) // out of reach: it counts as dead
-}
-
-// step does what there is to do at a gate. It returns neither a roster nor an error
-// where the gate must be looked at again.
-func (a *applicant) step(ctx context.Context, g *gate) (*Roster, error) {
+// advance performs the step of joining that the state g of the group requires. It returns the
+// roster once the member is in the list. It returns neither a roster nor an error if the caller
+// must read the state again and call advance with it.
+func (a *dynamicJoin) advance(ctx context.Context, g *groupState) (*Roster, error) {
 	switch {
-	case g.vacant():
-		return a.enter(ctx, g, g.opened(dynamic, 0))
+	case g.available():
+		return a.addSelf(ctx, g, g.nextGeneration(dynamic, 0))
 	case g.phase == dynamic:
-		return a.enter(ctx, g, g.next())
+		return a.addSelf(ctx, g, g.next())
 	case g.phase == failed:
-		told, err := a.hear(ctx, g, toldDynamic)
-		if err != nil || !told {
+		acked, err := a.learnFailure(ctx, g, dynamicAck)
+		if err != nil || !acked {
 			return nil, err
 		}
-		r, err := a.enter(ctx, g, g.opened(dynamic, 0))
+		r, err := a.addSelf(ctx, g, g.nextGeneration(dynamic, 0))
 		if r != nil {
 			a.sweep(ctx, g)
 		}
 		return r, err
 	case g.phase == open:
-		return nil, a.condemn(ctx, g, failure{kind: mixture, name: a.self.Name}, toldDynamic)
+		return nil, a.failGroup(ctx, g, failure{kind: mixedKinds, name: a.self.Name}, dynamicAck)
 	}
-	waits, err := a.leaving(ctx, g, -1)
+	waits, err := a.isEnding(ctx, g, -1)
 	if err != nil {
 		return nil, err
 	}
 	if !waits {
-		return nil, failure{kind: mixture}.err()
+		return nil, failure{kind: mixedKinds}.err()
 	}
-	return nil, a.outlast(ctx, g)
+	return nil, a.awaitEnd(ctx, g)
 }
 
-// enter puts this member into the list of a gate that is to take the place of
-// another. It may be there: where the answer to a change was lost.
-func (a *applicant) enter(ctx context.Context, from, to *gate) (*Roster, error) {
-	if i := find(to.members, a.self.Name); i >= 0 && to.members[i].Incarnation == a.self.Incarnation {
-		return newRoster(a.visit, to.members[i], from, to.members), nil
+// addSelf adds this member to the list of the new state to, and stores that if the state on the
+// store is still from. If the member is in the list already, because the reply to an earlier
+// change was lost, it returns the roster at once. It returns nil and no error if another member
+// has changed the state since from was read.
+func (a *dynamicJoin) addSelf(ctx context.Context, from, to *groupState) (*Roster, error) {
+	if i := indexOf(to.members, a.self.Name); i >= 0 && to.members[i].Incarnation == a.self.Incarnation {
+		return newRoster(a.groupAccess, to.members[i], from, to.members), nil
 	}
-	members, self, err := admit(to.members, a.self)
+	members, self, err := insertMember(to.members, a.self)
 	if err != nil {
 		return nil, err
 	}
 	to.members, a.tried = members, true
-	won, err := a.change(ctx, from, to)
+	won, err := a.replaceState(ctx, from, to)
 	if !won || err != nil {
 		return nil, err
 	}
-	a.birth = &to.birth
-	return newRoster(a.visit, self, to, members), nil
+	a.storeID = &to.storeID
+	return newRoster(a.groupAccess, self, to, members), nil
 }
 
-func find(members []Member, name string) int {
+func indexOf(members []Member, name string) int {
 	return slices.IndexFunc(members, func(m Member) bool { return m.Name == name })
 }
 
-// admit returns the list with a new member, and that with its rank.
-func admit(present []Member, self Member) ([]Member, Member, error) {
+// insertMember returns a copy of the list present, ordered by rank, with self in it, and self
+// with its rank: a negative one becomes the lowest free rank. If self.Replace is set self
+// replaces a member of its name. The error matches ErrDuplicateName, ErrDuplicateRank, ErrRejoin,
+// ErrVersion or ErrMember.
+func insertMember(present []Member, self Member) ([]Member, Member, error) {
 	members := slices.Clone(present)
-	if i := find(members, self.Name); i >= 0 {
+	if i := indexOf(members, self.Name); i >= 0 {
 		old := members[i]
-		if !self.Replace {
-			return nil, self, twice(old, self)
-		}
-		if self.Rank < 0 {
+		switch {
+		case !self.Replace && self.Rank >= 0 && self.Rank != old.Rank:
+			return nil, self, failure{kind: sameName, name: old.Name, a: old.Rank, b: self.Rank}.err()
+		case !self.Replace:
+			return nil, self, &NotLeftError{old.Name, old.Rank}
+		case self.Rank < 0:
 			self.Rank = old.Rank
 		}
 		members = slices.Delete(members, i, i+1)
 	}
 	self.Replace = false
-	place, err := seat(members, &self)
-	if err != nil {
-		return nil, self, err
-	}
-	return slices.Insert(members, place, self), self, nil
-}
-
-// seat returns the place of a new member in the list, and gives it a rank if it has
-// none.
-func seat(members []Member, self *Member) (place int, err error) {
-	free := 0
+	index, free := 0, 0 // of the new member; the lowest free rank
 	for _, m := range members {
 		if m.Rank == self.Rank {
-			return 0, failure{kind: sameRank, name: m.Name, other: self.Name, a: m.Rank}.err()
+			return nil, self, failure{kind: sameRank, name: m.Name, other: self.Name, a: m.Rank}.err()
 		}
-		if !m.understands(*self) {
-			return 0, failure{kind: noVersion, name: m.Name, other: self.Name}.err()
+		if !m.compatible(self) {
+			return nil, self, failure{kind: noCommonVersion, name: m.Name, other: self.Name}.err()
 		}
 		if m.Rank == free {
 			free++
 		}
 		if m.Rank < self.Rank {
-			place++
+			index++
 		}
 	}
-	if self.Rank >= 0 {
-		return place, nil
+	if self.Rank < 0 {
+		if free > maxRank {
+			return nil, self, fmt.Errorf("%w: no rank is free", ErrMember)
+		}
+		self.Rank, index = free, free
 	}
-	if free > maxRank {
-		return 0, fmt.Errorf("%w: no rank is free", ErrMember)
-	}
-	self.Rank = free
-	return free, nil
+	return slices.Insert(members, index, self), self, nil
 }
 
-// twice is what a name that is taken means: another worker, or one that was started
-// again.
-func twice(old, self Member) error {
-	if self.Rank >= 0 && self.Rank != old.Rank {
-		return failure{kind: sameName, name: old.Name, a: old.Rank, b: self.Rank}.err()
-	}
-	return clashf(errors.Join(ErrRejoin, ErrDuplicateName),
-		"RPC worker name %s is not unique. Another incarnation has it, with rank %d, and has not left: if it has died, remove or replace it", old.Name, old.Rank)
-}
-
-// strike takes an incarnation off the list. It may have gone already.
-func (v *visit) strike(ctx context.Context, name string, who Incarnation) error {
+// removeMember removes the incarnation id of the member with that name from the list of a dynamic
+// group on the store. It is no error if that incarnation is not in the list.
+func (v *groupAccess) removeMember(ctx context.Context, name string, id Incarnation) error {
 	for {
-		g, err := v.look(ctx)
+		g, err := v.readState(ctx)
 		if err != nil {
 			return err
 		}
-		i := find(g.members, name)
-		if i < 0 || g.members[i].Incarnation != who {
+		i := indexOf(g.members, name)
+		if i < 0 || g.members[i].Incarnation != id {
 			return nil
 		}
 		to := g.next()
 		to.members = slices.Delete(slices.Clone(g.members), i, i+1)
-		if won, err := v.change(ctx, g, to); won || err != nil {
+		if won, err := v.replaceState(ctx, g, to); won || err != nil {
 			return err
 		}
 	}

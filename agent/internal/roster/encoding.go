@@ -6,18 +6,18 @@ import (
 	"math"
 )
 
-// Every value on the store begins with the version of this format and with what it
-// is. Numbers are varints, and texts follow their lengths.
+// Every value on the store begins with the version of this format and the kind of the value.
+// Numbers are varints; a text is its length and its bytes.
 const formatVersion = 1
 
 const (
-	kindGate  = 'g'
+	kindState = 'g'
 	kindEntry = 'm' // one member
 	kindList  = 'l'
 	kindClaim = 'n' // of a name
 )
 
-// maxNumber bounds numbers that only grow, far below where they would overflow.
+// maxNumber bounds sequence numbers, so that incrementing one cannot overflow.
 const maxNumber = math.MaxInt64
 
 func begin(kind byte) []byte { return []byte{formatVersion, kind} }
@@ -28,7 +28,8 @@ func appendText[T string | []byte](dst []byte, s T) []byte {
 	return append(appendNumber(dst, uint64(len(s))), s...)
 }
 
-// decoder reads a value. After the first thing that is wrong it returns zeros.
+// decoder reads the fields of a value from the store. After the first error, which end returns,
+// it reads zero values. Slices that it returns are part of the value.
 type decoder struct {
 	data []byte
 	err  error
@@ -70,7 +71,7 @@ func (d *decoder) byte() byte {
 	return 0
 }
 
-// number is at most limit.
+// number reads a number. One that is larger than limit is an error, for which it returns 0.
 func (d *decoder) number(limit uint64) uint64 {
 	if d.err != nil {
 		return 0
@@ -93,7 +94,8 @@ func (d *decoder) incarnation() (i Incarnation) {
 	return i
 }
 
-// end returns what was wrong, which a value that goes on is as well.
+// end returns the first error of the decoder, which matches ErrCorrupt or ErrVersion. Bytes that
+// were not read are an error too.
 func (d *decoder) end() error {
 	if len(d.data) > 0 {
 		d.fail("%d bytes too many", len(d.data))
@@ -101,8 +103,8 @@ func (d *decoder) end() error {
 	return d.err
 }
 
-// smallest is what a member takes at least.
-const smallest = 24
+// minMemberBytes is the least number of bytes that an encoded member takes.
+const minMemberBytes = 24
 
 func (m Member) append(dst []byte) []byte {
 	dst = appendText(dst, m.Name)
@@ -134,7 +136,7 @@ func (d *decoder) member(static bool) Member {
 	flag := d.byte()
 	m.Static = flag == 1
 	if flag > 1 || m.Static != static {
-		d.fail("worker %.130q is of another kind than its group", m.Name)
+		d.fail("worker %.130q is static or dynamic, unlike its group", m.Name)
 	}
 	if extra := d.bytes(maxExtra); len(extra) > 0 {
 		m.Extra = append([]byte(nil), extra...)
@@ -158,10 +160,11 @@ func appendMembers(dst []byte, members []Member) []byte {
 	return dst
 }
 
-// members are in the order of their ranks.
+// members reads a list of members, nil if it is empty or invalid. It is an error if the list is
+// not ordered by rank, has a name twice, or a member is not static as given.
 func (d *decoder) members(static bool) []Member {
 	n := int(d.number(maxWorld))
-	if n > len(d.data)/smallest {
+	if n > len(d.data)/minMemberBytes {
 		d.fail("%d members in %d bytes", n, len(d.data))
 	}
 	if d.err != nil || n == 0 {
@@ -182,7 +185,8 @@ func (d *decoder) members(static bool) []Member {
 
 func encodeEntry(m Member) []byte { return m.append(begin(kindEntry)) }
 
-// decodeEntry reads who wants a rank of a static group.
+// decodeEntry decodes the value of the key of a rank in a static group: the member that claims
+// this rank. The error matches ErrCorrupt or ErrVersion.
 func decodeEntry(value []byte, rank int) (Member, error) {
 	d := decode(value, kindEntry)
 	m := d.member(true)
@@ -206,14 +210,14 @@ func decodeList(value []byte, world int) ([]Member, error) {
 	return members, nil
 }
 
-// claim says who wants a name.
+// claim is the value of a name's key: the member that claims the name.
 type claim struct {
 	rank int
-	who  Incarnation
+	id   Incarnation
 }
 
 func (c claim) encode() []byte {
-	return append(appendNumber(begin(kindClaim), uint64(c.rank)), c.who[:]...)
+	return append(appendNumber(begin(kindClaim), uint64(c.rank)), c.id[:]...)
 }
 
 func decodeClaim(value []byte) (claim, error) {

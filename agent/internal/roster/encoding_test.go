@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func full(rank int) Member {
+func staticMember(rank int) Member {
 	m := worker("worker"+string(rune('0'+rank)), rank)
 	m.Static, m.MinVersion, m.MaxVersion = true, 1, 1<<32-1
 	return m
@@ -15,8 +15,8 @@ func full(rank int) Member {
 
 func TestEntryRoundTrip(t *testing.T) {
 	bare := Member{Name: "a", Incarnation: Incarnation{1}, Static: true}
-	require.Equal(t, smallest, len(encodeEntry(bare))-2)
-	for _, m := range []Member{bare, full(3)} {
+	require.Equal(t, minMemberBytes, len(encodeEntry(bare))-2)
+	for _, m := range []Member{bare, staticMember(3)} {
 		got, err := decodeEntry(encodeEntry(m), m.Rank)
 		require.NoError(t, err)
 		require.Equal(t, m, got)
@@ -24,85 +24,85 @@ func TestEntryRoundTrip(t *testing.T) {
 }
 
 func TestListRoundTrip(t *testing.T) {
-	list := []Member{full(0), full(1), full(2)}
+	list := []Member{staticMember(0), staticMember(1), staticMember(2)}
 	got, err := decodeList(encodeList(list), 3)
 	require.NoError(t, err)
 	require.Equal(t, list, got)
 
 	_, err = decodeList(encodeList(list), 2)
 	require.ErrorIs(t, err, ErrCorrupt)
-	_, err = decodeList(encodeList([]Member{full(0), full(2)}), 2)
+	_, err = decodeList(encodeList([]Member{staticMember(0), staticMember(2)}), 2)
 	require.ErrorIs(t, err, ErrCorrupt)
-	_, err = decodeList(encodeList([]Member{full(1), full(0)}), 2)
+	_, err = decodeList(encodeList([]Member{staticMember(1), staticMember(0)}), 2)
 	require.ErrorIs(t, err, ErrCorrupt)
-	twin := full(1)
-	twin.Name = full(0).Name
-	_, err = decodeList(encodeList([]Member{full(0), twin}), 2)
+	twin := staticMember(1)
+	twin.Name = staticMember(0).Name
+	_, err = decodeList(encodeList([]Member{staticMember(0), twin}), 2)
 	require.ErrorIs(t, err, ErrCorrupt)
 	_, err = decodeList(encodeList(nil), 1)
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// gates are one of each kind.
-func gates() []*gate {
-	first := (&gate{}).opened(open, 4)
+// stateSamples returns a state of each phase.
+func stateSamples() []*groupState {
+	first := (&groupState{}).nextGeneration(open, 4)
 	done := first.next()
-	done.phase, done.lister = complete, Incarnation{7}
+	done.phase, done.listWriter = complete, Incarnation{7}
 	bad := first.next()
 	bad.phase, bad.failure = failed, &failure{gen: 1, kind: sameRank, name: "a", other: "b", a: 3, b: 2}
-	moving := bad.opened(dynamic, 0)
+	moving := bad.nextGeneration(dynamic, 0)
 	moving.members = []Member{{Name: "a", Incarnation: Incarnation{1}}, {Name: "b", Rank: 9, Incarnation: Incarnation{2}}}
 	over := done.next()
 	over.phase = ended
-	return []*gate{first, done, bad, moving, over}
+	return []*groupState{first, done, bad, moving, over}
 }
 
-func TestGateRoundTrip(t *testing.T) {
-	for _, g := range gates() {
+func TestStateRoundTrip(t *testing.T) {
+	for _, g := range stateSamples() {
 		g.raw = g.encode()
-		got, err := decodeGate(g.raw)
+		got, err := decodeState(g.raw)
 		require.NoError(t, err)
 		if g.phase == ended {
-			require.NotZero(t, got.lister, "who sweeps wants to know")
+			require.NotZero(t, got.listWriter, "needed for sweeping")
 		}
 		require.Equal(t, g, got)
 	}
 }
 
-func TestGatesNeverComeTwice(t *testing.T) {
-	a, b := (&gate{}).opened(open, 4), (&gate{}).opened(open, 4)
-	require.NotEqual(t, a.encode(), b.encode(), "two births")
+func TestStatesAreUnique(t *testing.T) {
+	a, b := (&groupState{}).nextGeneration(open, 4), (&groupState{}).nextGeneration(open, 4)
+	require.NotEqual(t, a.encode(), b.encode(), "two store IDs")
 	require.NotEqual(t, a.encode(), a.next().encode())
 }
 
-// What is on the store may be anything.
+// Arbitrary values on the store are errors.
 func TestBadValues(t *testing.T) {
-	good := gates()[2].encode()
+	good := stateSamples()[2].encode()
 	for cut := range good {
-		_, err := decodeGate(good[:cut])
+		_, err := decodeState(good[:cut])
 		require.ErrorIs(t, err, ErrCorrupt)
 	}
-	_, err := decodeGate(append(good, 0))
+	_, err := decodeState(append(good, 0))
 	require.ErrorIs(t, err, ErrCorrupt)
-	_, err = decodeGate(append([]byte{2}, good[1:]...))
+	_, err = decodeState(append([]byte{2}, good[1:]...))
 	require.ErrorIs(t, err, ErrVersion)
 	require.NotErrorIs(t, err, ErrCorrupt)
 
-	for what, change := range map[string]func(*gate){
-		"no phase":           func(g *gate) { g.phase = absent },
-		"unknown phase":      func(g *gate) { g.phase = lastPhase },
-		"failed for nothing": func(g *gate) { g.failure = nil },
-		"failed before":      func(g *gate) { g.gen++ },
-		"unknown failure":    func(g *gate) { g.failure.kind = lastConflict },
-		"nobody failed":      func(g *gate) { g.failure.name = "" },
-		"not a name":         func(g *gate) { g.failure.other = "\x1b[2J" },
-		"no world":           func(g *gate) { g.world = 0 },
-		"large world":        func(g *gate) { g.world = maxWorld + 1 },
-		"large number":       func(g *gate) { g.seq = 1 << 63 },
+	for what, change := range map[string]func(*groupState){
+		"no phase":           func(g *groupState) { g.phase = absent },
+		"unknown phase":      func(g *groupState) { g.phase = lastPhase },
+		"failed for nothing": func(g *groupState) { g.failure = nil },
+		"failed before":      func(g *groupState) { g.gen++ },
+		"unknown failure":    func(g *groupState) { g.failure.kind = lastConflict },
+		"nobody failed":      func(g *groupState) { g.failure.name = "" },
+		"not a name":         func(g *groupState) { g.failure.other = "\x1b[2J" },
+		"no world":           func(g *groupState) { g.world = 0 },
+		"large world":        func(g *groupState) { g.world = maxWorld + 1 },
+		"large number":       func(g *groupState) { g.seq = 1 << 63 },
 	} {
-		g := gates()[2]
+		g := stateSamples()[2]
 		change(g)
-		_, err := decodeGate(g.encode())
+		_, err := decodeState(g.encode())
 		require.ErrorIs(t, err, ErrCorrupt, what)
 	}
 	for what, m := range map[string]Member{
@@ -121,31 +121,31 @@ func TestBadValues(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// A list that claims many members takes no memory for them.
-func TestManyMembersInFewBytes(t *testing.T) {
+// A list that claims many members in few bytes does not allocate memory for them.
+func TestForgedMemberCount(t *testing.T) {
 	value := appendNumber(begin(kindList), maxWorld)
 	require.Less(t, testing.AllocsPerRun(10, func() { _, _ = decodeList(value, maxWorld) }), 20.0)
 	_, err := decodeList(value, maxWorld)
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// FuzzDecode decodes arbitrary bytes as everything that may be on the store. What
-// is accepted means the same when it is written again.
+// FuzzDecode decodes arbitrary bytes as each kind of value. A value that is accepted decodes to
+// the same again after encoding.
 func FuzzDecode(f *testing.F) {
-	for _, g := range gates() {
+	for _, g := range stateSamples() {
 		f.Add(g.encode())
 	}
-	f.Add(encodeEntry(full(0)))
-	f.Add(encodeList([]Member{full(0), full(1)}))
+	f.Add(encodeEntry(staticMember(0)))
+	f.Add(encodeList([]Member{staticMember(0), staticMember(1)}))
 	f.Add(claim{3, Incarnation{1}}.encode())
 	f.Fuzz(func(t *testing.T, value []byte) {
 		typed := func(err error) bool {
 			require.True(t, err == nil || isAny(err, ErrCorrupt, ErrVersion), "%v", err)
 			return err == nil
 		}
-		g, err := decodeGate(value)
+		g, err := decodeState(value)
 		if typed(err) {
-			again, err := decodeGate(g.encode())
+			again, err := decodeState(g.encode())
 			require.NoError(t, err)
 			again.raw = g.raw
 			require.Equal(t, g, again)
@@ -160,16 +160,16 @@ func FuzzDecode(f *testing.F) {
 		list, err := decodeList(value, 2)
 		if typed(err) {
 			require.Len(t, list, 2)
-			require.Nil(t, unnamed(judge(list)), "names are checked when they are read")
+			require.Nil(t, ignoreVersions(findConflict(list)), "names are checked when they are read")
 		}
 		_, err = decodeClaim(value)
 		typed(err)
 	})
 }
 
-// unnamed leaves a failure over versions out, which a list may hold.
-func unnamed(f *failure) *failure {
-	if f != nil && f.kind == noVersion {
+// ignoreVersions returns nil for a version conflict, which a list may contain.
+func ignoreVersions(f *failure) *failure {
+	if f != nil && f.kind == noCommonVersion {
 		return nil
 	}
 	return f

@@ -11,26 +11,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// opener returns a handle on one store, as each worker would have one.
-type opener func() store.Store
+// openFunc returns a handle on one store; each worker has its own.
+type openFunc func() store.Store
 
-// backends runs a test on every kind of store.
-func backends(t *testing.T, test func(t *testing.T, open opener)) {
-	for name, make := range map[string]func(t *testing.T) opener{"memory": onMemory, "file": onFile, "tcp": onTCP} {
+// forEachStore runs a test on every kind of store.
+func forEachStore(t *testing.T, test func(t *testing.T, open openFunc)) {
+	for name, make := range map[string]func(t *testing.T) openFunc{"memory": memoryStore, "file": fileStore, "tcp": tcpStore} {
 		t.Run(name, func(t *testing.T) { test(t, make(t)) })
 	}
 }
 
-func onMemory(t *testing.T) opener {
+func memoryStore(t *testing.T) openFunc {
 	s := store.NewMemory(store.Limits{})
 	t.Cleanup(func() { s.Close() })
 	return func() store.Store { return s }
 }
 
-func onFile(t *testing.T) opener {
+func fileStore(t *testing.T) openFunc {
 	path := filepath.Join(t.TempDir(), "store")
 	return func() store.Store {
 		s, err := store.OpenFile(t.Context(), path, store.Limits{})
@@ -40,7 +40,7 @@ func onFile(t *testing.T) opener {
 	}
 }
 
-func onTCP(t *testing.T) opener {
+func tcpStore(t *testing.T) openFunc {
 	server, err := store.Serve(t.Context(), "127.0.0.1:0", store.ServerOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
@@ -55,34 +55,33 @@ func dial(t *testing.T, addr string) *store.Client {
 	return c
 }
 
-// worker is a member that was just started.
+// worker returns a new incarnation of a member.
 func worker(name string, rank int) Member {
 	m := Member{Name: name, Rank: rank, MaxVersion: 1, URLs: []string{"uv://" + name}, Extra: []byte("of " + name)}
 	_, _ = rand.Read(m.Incarnation[:])
 	return m
 }
 
-// started is a worker that was started again.
-func started(m Member) Member { return worker(m.Name, m.Rank) }
+// restartedMember returns another incarnation of a member.
+func restartedMember(m Member) Member { return worker(m.Name, m.Rank) }
 
 type joined struct {
 	r   *Roster
 	err error
 }
 
-func joining(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
-	return patience.Start(func() joined {
+func startJoin(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
+	return testwait.Start(func() joined {
 		r, err := JoinStatic(ctx, s, "group", m, world)
 		return joined{r, err}
 	})
 }
 
-// joiningToWithdraw is joining, and the store has any time to take back what was
-// written.
-func joiningToWithdraw(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
-	j := newJoiner(s, "group", m, world)
-	j.parting = time.Hour
-	return patience.Start(func() joined {
+// startJoinSlowCleanup is startJoin with no practical limit on the time for withdrawing.
+func startJoinSlowCleanup(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
+	j := newStaticJoin(s, "group", m, world)
+	j.cleanupTimeout = time.Hour
+	return testwait.Start(func() joined {
 		r, err := j.join(ctx)
 		return joined{r, err}
 	})
@@ -90,24 +89,24 @@ func joiningToWithdraw(ctx context.Context, s store.Store, m Member, world int) 
 
 func mustJoin(t *testing.T, ch <-chan joined) *Roster {
 	t.Helper()
-	got := patience.Finish(t, ch)
+	got := testwait.Finish(t, ch)
 	require.NoError(t, got.err)
 	return got.r
 }
 
-func failsJoin(t *testing.T, ch <-chan joined, want error) error {
+func requireJoinError(t *testing.T, ch <-chan joined, want error) error {
 	t.Helper()
-	got := patience.Finish(t, ch)
+	got := testwait.Finish(t, ch)
 	require.ErrorIs(t, got.err, want)
 	return got.err
 }
 
-// formed is a complete static group of these members.
-func formed(t *testing.T, open opener, members ...Member) []*Roster {
+// formGroup returns the rosters of a complete static group of these members.
+func formGroup(t *testing.T, open openFunc, members ...Member) []*Roster {
 	t.Helper()
 	var coming []<-chan joined
 	for _, m := range members {
-		coming = append(coming, joining(t.Context(), open(), m, len(members)))
+		coming = append(coming, startJoin(t.Context(), open(), m, len(members)))
 	}
 	var rosters []*Roster
 	for _, ch := range coming {
@@ -116,8 +115,8 @@ func formed(t *testing.T, open opener, members ...Member) []*Roster {
 	return rosters
 }
 
-// wantMembers wants these members, in the order of their ranks.
-func wantMembers(t *testing.T, r *Roster, want ...Member) {
+// requireMembers requires that r has these members, ordered by rank.
+func requireMembers(t *testing.T, r *Roster, want ...Member) {
 	t.Helper()
 	got := r.Members()
 	for i := range want {
@@ -126,39 +125,39 @@ func wantMembers(t *testing.T, r *Roster, want ...Member) {
 	require.Equal(t, want, got)
 }
 
-func seen(t *testing.T, s store.Store, group string) *gate {
+func readGroup(t *testing.T, s store.Store, group string) *groupState {
 	t.Helper()
-	g, err := newShelf(s, group).look(t.Context())
+	g, err := newKeySpace(s, group).readState(t.Context())
 	require.NoError(t, err)
 	return g
 }
 
-// counted notes which keys were written, and how many calls were made.
-type counted struct {
+// countingStore counts calls and records the keys that were written.
+type countingStore struct {
 	store.Store
 	mu    sync.Mutex
 	calls int
 	keys  map[string]bool
 }
 
-func (c *counted) note(key string) {
+func (c *countingStore) note(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls++
 	c.keys[key] = true
 }
 
-func (c *counted) Set(ctx context.Context, key string, value []byte) error {
+func (c *countingStore) Set(ctx context.Context, key string, value []byte) error {
 	c.note(key)
 	return c.Store.Set(ctx, key, value)
 }
 
-func (c *counted) Wait(ctx context.Context, keys ...string) error {
+func (c *countingStore) Wait(ctx context.Context, keys ...string) error {
 	c.note("")
 	return c.Store.Wait(ctx, keys...)
 }
 
-func (c *counted) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
+func (c *countingStore) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
 	c.note(key)
 	return c.Store.CompareAndSet(ctx, key, expected, desired)
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Bounds of what one member may say about itself.
+// Bounds of a Member's fields, and of a group.
 const (
 	maxName  = 127
 	maxGroup = 255
@@ -16,29 +16,28 @@ const (
 	maxExtra = 16 << 10
 )
 
-// Incarnation tells a worker from one that had its name before, or will have.
+// Incarnation identifies one life of a worker under its name.
 type Incarnation [16]byte
 
-// Member is one worker of a group, as all see it.
+// Member describes one worker to all members of its group.
 type Member struct {
 	Name string // 1 to 127 characters; unique in the group
-	Rank int    // from 0 to 32,767, unique; below 0 JoinDynamic gives the lowest that is free
+	Rank int    // 0 to 32,767, unique; JoinDynamic replaces a negative rank by the lowest free one
 
-	// Incarnation is random, and made anew whenever the worker starts. It must
-	// not be zero.
+	// Incarnation is random and different each time the worker starts. It must not be zero.
 	Incarnation Incarnation
 
 	URLs []string // where it listens; at most 16, of at most 2 KiB each
 
-	// MinVersion and MaxVersion are what it speaks of the protocol that the
-	// caller has in mind. Any two members must have one in common.
+	// MinVersion and MaxVersion are the versions of the caller's protocol that the worker
+	// supports. Any two members must have one in common.
 	MinVersion, MaxVersion uint32
 
-	Static bool   // set by JoinStatic, and by nobody else
-	Extra  []byte // whatever the caller wants others to know; at most 16 KiB
+	Static bool   // set by JoinStatic
+	Extra  []byte // data of the caller for the other members; at most 16 KiB
 
-	// Replace lets JoinDynamic take the place of another incarnation of the same
-	// name, which is known to be dead. Others do not see it.
+	// Replace lets JoinDynamic replace another incarnation of the same name, which the
+	// caller knows to be dead. Other members do not see this field.
 	Replace bool
 }
 
@@ -48,7 +47,7 @@ func (m Member) check() error {
 	}
 	switch {
 	case m.Rank > maxRank:
-		return clashf(ErrMember, "RPC worker id %d out of bound of int16_t.", m.Rank)
+		return &RankError{m.Rank}
 	case m.Incarnation == Incarnation{}:
 		return fmt.Errorf("%w: no incarnation", ErrMember)
 	case m.MinVersion > m.MaxVersion:
@@ -68,17 +67,13 @@ func (m Member) check() error {
 
 func checkName(name string) error {
 	good := name != "" && len(name) <= maxName
-	for i := 0; good && i < len(name); i++ {
-		good = allowed(name[i])
+	for _, c := range []byte(name) {
+		good = good && ('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == ':' || c == '-')
 	}
 	if !good {
-		return clashf(ErrName, "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, but got %.200q", name)
+		return &NameError{name}
 	}
 	return nil
-}
-
-func allowed(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == ':' || c == '-'
 }
 
 func checkGroup(group string) error {
@@ -88,22 +83,23 @@ func checkGroup(group string) error {
 	return nil
 }
 
-// understands returns whether two members have a version in common.
-func (m Member) understands(o Member) bool {
+// compatible reports whether two members have a version in common.
+func (m Member) compatible(o Member) bool {
 	return m.MinVersion <= o.MaxVersion && o.MinVersion <= m.MaxVersion
 }
 
-// private returns a member that shares no memory with the caller's.
-func (m Member) private() Member {
+// clone returns a copy of m that shares no memory with it.
+func (m Member) clone() Member {
 	m.URLs, m.Extra = slices.Clone(m.URLs), slices.Clone(m.Extra)
 	return m
 }
 
-// judge looks for what speaks against a complete static group. members are in the
-// order of their ranks.
-func judge(members []Member) *failure {
+// findConflict returns the first reason for which the members of a complete static group do not
+// fit together: two members with the same name, or without a common version. It returns nil if
+// there is none. members must be ordered by rank and not be empty.
+func findConflict(members []Member) *failure {
 	ranks := make(map[string]int, len(members))
-	strictest, newest := members[0], members[0] // by the lowest maximum, and the highest minimum
+	strictest, newest := members[0], members[0] // lowest MaxVersion, highest MinVersion
 	for _, m := range members {
 		if other, taken := ranks[m.Name]; taken {
 			return &failure{kind: sameName, name: m.Name, a: other, b: m.Rank}
@@ -116,8 +112,8 @@ func judge(members []Member) *failure {
 			newest = m
 		}
 	}
-	if !strictest.understands(newest) {
-		return &failure{kind: noVersion, name: strictest.Name, other: newest.Name}
+	if !strictest.compatible(newest) {
+		return &failure{kind: noCommonVersion, name: strictest.Name, other: newest.Name}
 	}
 	return nil
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// JoinStatic joins a group of worldSize members, and returns once all of them have
-// joined. self has the rank that it shall have; the caller keeps the store, which
-// the [Roster] goes on using.
+// JoinStatic joins a group of worldSize members, and returns once all of them have joined.
+// self.Rank is the rank that the member shall have. The [Roster] goes on using the store, which
+// remains the caller's. The error is an [*Error].
 //
-// Members who do not fit together, by name, rank, versions or world size, or with
-// one who wants a dynamic group, fail: all of them, also those who come later, with
-// the same error. Whoever has been told may try again, under the same group name.
-// Once the group is complete, those who do not belong to it fail alone.
+// If members are in conflict over names, ranks, versions or the world size, or with a member that
+// wants a dynamic group, all of them fail with the same error, also those that join later. Each
+// may try again after it has got the error, under the same group name. Once the group is
+// complete, a member that does not belong to it fails alone.
 //
-// A group that all members have left with Leave is over, and its name is free for
-// the next one, of any size. As long as some have not left, those who have wait for
-// them here. A member that died without leaving is never waited for by its
-// successor: that gets ErrRejoin, and the group needs another name.
+// A group that all members have left with Leave has ended, and its name is free for the next one,
+// of any size. While some have not left, JoinStatic blocks for a member whose predecessor, the
+// member of the same rank, has left. It does not wait for a member that died without leaving: the
+// successor of a dead member gets ErrRejoin, and the group needs another name.
 //
-// When ctx ends, the error says which ranks are missing, and this member has
-// withdrawn as far as the store could be reached within a second.
+// When ctx ends the error names the missing ranks, and this member has withdrawn its claims if
+// the store answered within a second.
 func JoinStatic(ctx context.Context, s store.Store, group string, self Member, worldSize int) (*Roster, error) {
-	j := newJoiner(s, group, self, worldSize)
+	j := newStaticJoin(s, group, self, worldSize)
 	err := checkJoin(group, j.self, worldSize)
 	var r *Roster
 	if err == nil {
@@ -57,31 +57,31 @@ func checkJoin(group string, self Member, world int) error {
 	return nil
 }
 
-// joiner is a member on its way into a static group.
-type joiner struct {
-	*visit
+// staticJoin is a member that joins a static group.
+type staticJoin struct {
+	*groupAccess
 	self  Member
 	world int
 
-	entered uint64 // the generation in which it has claimed something; 0 for none
-	behind  *gate  // the complete group whose end it waits for
+	claimedGen  uint64      // the generation in which it has claimed a rank; 0 for none
+	predecessor *groupState // the complete group for whose end it waits
 }
 
-func newJoiner(s store.Store, group string, self Member, world int) *joiner {
-	self = self.private()
+func newStaticJoin(s store.Store, group string, self Member, world int) *staticJoin {
+	self = self.clone()
 	self.Static = true
-	return &joiner{visit: newVisit(s, group, self.Incarnation), self: self, world: world}
+	return &staticJoin{groupAccess: newGroupAccess(s, group, self.Incarnation), self: self, world: world}
 }
 
-func (j *joiner) join(ctx context.Context) (*Roster, error) {
+func (j *staticJoin) join(ctx context.Context) (*Roster, error) {
 	for {
-		g, err := j.look(ctx)
+		g, err := j.readState(ctx)
 		var r *Roster
 		if err == nil {
-			r, err = j.step(ctx, g)
+			r, err = j.advance(ctx, g)
 		}
 		if err != nil {
-			return nil, j.giveUp(ctx, err)
+			return nil, j.abort(ctx, err)
 		}
 		if r != nil {
 			return r, nil
@@ -89,97 +89,106 @@ func (j *joiner) join(ctx context.Context) (*Roster, error) {
 	}
 }
 
-// step does what there is to do at a gate. It returns neither a roster nor an error
-// where the gate must be looked at again.
-func (j *joiner) step(ctx context.Context, g *gate) (*Roster, error) {
+// advance performs the step of joining that the state g of the group requires. It returns the
+// roster once the group is complete. It returns neither a roster nor an error if the caller must
+// read the state again and call advance with it.
+func (j *staticJoin) advance(ctx context.Context, g *groupState) (*Roster, error) {
 	switch {
-	case g.vacant():
+	case g.available():
 		return nil, j.begin(ctx, g)
 	case g.phase == dynamic:
-		return nil, failure{kind: mixture}.err()
+		return nil, failure{kind: mixedKinds}.err()
 	case g.phase == failed:
-		told, err := j.hear(ctx, g, toldRank(j.self.Rank))
-		if err == nil && told {
+		acked, err := j.learnFailure(ctx, g, rankAck(j.self.Rank))
+		if err == nil && acked {
 			err = j.begin(ctx, g)
 		}
 		return nil, err
 	case g.phase == complete:
-		return j.late(ctx, g)
+		return j.joinComplete(ctx, g)
 	}
-	return j.enter(ctx, g)
+	return j.joinOpen(ctx, g)
 }
 
-// begin opens the next generation. Somebody else may have, which is as good.
-func (j *joiner) begin(ctx context.Context, g *gate) error {
-	won, err := j.change(ctx, g, g.opened(open, j.world))
+// begin opens the next generation after g. It is no error, and nothing changes, if another member
+// has changed the state first.
+func (j *staticJoin) begin(ctx context.Context, g *groupState) error {
+	won, err := j.replaceState(ctx, g, g.nextGeneration(open, j.world))
 	if won && g.phase == failed {
 		j.sweep(ctx, g)
 	}
 	return err
 }
 
-// late comes to a complete group. It may wait only where its rank has left, or where
-// it never had one and the others are leaving.
-func (j *joiner) late(ctx context.Context, g *gate) (*Roster, error) {
-	waits, err := j.leaving(ctx, g, j.self.Rank)
+// joinComplete handles the complete group g. If the member of this rank has left, or the group
+// has no such rank and members are leaving, it waits for the end and returns nil twice. A member
+// that is in the group already, because it could not withdraw an earlier attempt, gets the
+// roster. Otherwise the error matches ErrRejoin or ErrWorldSize.
+func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, error) {
+	waits, err := j.isEnding(ctx, g, j.self.Rank)
 	switch {
 	case err != nil:
 		return nil, err
 	case waits:
-		j.behind = g
-		err := j.outlast(ctx, g)
+		j.predecessor = g
+		err := j.awaitEnd(ctx, g)
 		if err == nil {
-			j.behind = nil
+			j.predecessor = nil
 		}
 		return nil, err
 	case g.world != j.world:
-		return nil, failure{kind: otherWorld, name: j.self.Name, a: j.world, b: g.world}.err()
+		return nil, failure{kind: worldMismatch, name: j.self.Name, a: j.world, b: g.world}.err()
 	}
 	members, err := j.members(ctx, g)
 	if members == nil || err != nil {
 		return nil, err
 	}
 	old := members[j.self.Rank]
-	if bytes.Equal(encodeEntry(old), encodeEntry(j.self)) { // it could not withdraw, and comes again
-		return newRoster(j.visit, j.self, g, members), nil
+	if bytes.Equal(encodeEntry(old), encodeEntry(j.self)) {
+		return newRoster(j.groupAccess, j.self, g, members), nil
 	}
-	return nil, j.taken(old)
+	return nil, j.rankTakenError(old)
 }
 
-// taken says who has the rank.
-func (j *joiner) taken(old Member) error {
+// rankTakenError returns the error of joining a complete group in which the member old has this
+// member's rank. It matches ErrRejoin, and also ErrDuplicateRank if old is another worker, by
+// name and incarnation.
+func (j *staticJoin) rankTakenError(old Member) error {
 	const advice = "if it has died, form the group under another name"
 	if old.Incarnation == j.self.Incarnation {
-		return clashf(ErrRejoin, "worker %s with rank %d has joined already, and said other things about itself", old.Name, old.Rank)
+		return clashf(ErrRejoin, "worker %s with rank %d has joined already, with other URLs, versions or extra data", old.Name, old.Rank)
 	}
 	if old.Name == j.self.Name {
 		return clashf(ErrRejoin, "worker %s with rank %d has joined as another incarnation, which has not left: %s", old.Name, old.Rank, advice)
 	}
-	both := errors.Join(ErrRejoin, ErrDuplicateRank)
-	return clashf(both, "%v It has not left: %s", failure{kind: sameRank, name: old.Name, other: j.self.Name, a: old.Rank}.err(), advice)
+	same := &DuplicateRankError{Rank: old.Rank, Holder: old.Name, Other: j.self.Name}
+	return clashf(errors.Join(ErrRejoin, same), "%v (%s has not left: %s)", same, old.Name, advice)
 }
 
-// giveUp ends a join that failed. What it has claimed must not be in the way of a
-// later attempt.
-func (j *joiner) giveUp(ctx context.Context, cause error) error {
-	over := ctx.Err() != nil || errors.Is(cause, context.DeadlineExceeded) // a store may be faster than the context
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.parting)
+// abort withdraws the claims of a join that failed with cause, so that they do not conflict with
+// a later attempt, within cleanupTimeout after ctx. It returns cause, with the missing ranks if
+// ctx has ended.
+func (j *staticJoin) abort(ctx context.Context, cause error) error {
+	over := ctx.Err() != nil || errors.Is(cause, context.DeadlineExceeded) // a store may report the timeout before the context does
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.cleanupTimeout)
 	defer cancel()
 	if over {
-		cause = j.missing(ctx, cause)
+		cause = j.withMissing(ctx, cause)
 	}
-	// The claims in a generation that failed tell who cleans up what there is.
-	if _, told := errors.AsType[*clash](cause); j.entered != 0 && !told {
+	// In a generation that failed the claims stay: they are the list of keys to sweep.
+	if _, failed := errors.AsType[*clash](cause); j.claimedGen != 0 && !failed {
 		j.withdraw(ctx)
 	}
 	return cause
 }
 
-// missing adds to the cause for whom this member has waited.
-func (j *joiner) missing(ctx context.Context, cause error) error {
-	gen, world, verb, key := j.entered, j.world, "joined", j.rankKey
-	if j.behind != nil {
-		gen, world, verb, key = j.behind.gen, j.behind.world, "left the group that there was before", j.goneKey
+// withMissing returns cause with a text that names the ranks for which this member has waited:
+// those that have not joined, or not left the previous group. It returns cause itself if there
+// are none.
+func (j *staticJoin) withMissing(ctx context.Context, cause error) error {
+	gen, world, verb, key := j.claimedGen, j.world, "joined", j.rankKey
+	if j.predecessor != nil {
+		gen, world, verb, key = j.predecessor.gen, j.predecessor.world, "left the previous group", j.leftKey
 	}
 	if gen == 0 {
 		return cause
@@ -188,7 +197,7 @@ func (j *joiner) missing(ctx context.Context, cause error) error {
 	for r := range world {
 		value, err := j.get(ctx, key(gen, r))
 		if err != nil {
-			return fmt.Errorf("who has not %s is not known: %w", verb, cause)
+			return fmt.Errorf("the ranks that have not %s are unknown: %w", verb, cause)
 		}
 		if value == nil {
 			ranks = append(ranks, r)
@@ -197,5 +206,5 @@ func (j *joiner) missing(ctx context.Context, cause error) error {
 	if len(ranks) == 0 {
 		return cause
 	}
-	return fmt.Errorf("%s not %s: %w", describe(ranks, world), verb, cause)
+	return fmt.Errorf("%s not %s: %w", describeRanks(ranks, world), verb, cause)
 }

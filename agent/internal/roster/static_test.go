@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 func isAny(err error, targets ...error) bool {
@@ -25,10 +25,10 @@ func isAny(err error, targets ...error) bool {
 }
 
 func TestStaticGroup(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		want := []Member{worker("c", 0), worker("a", 1), worker("b:-_9", 2)}
-		for i, r := range formed(t, open, want...) {
-			wantMembers(t, r, want...)
+		for i, r := range formGroup(t, open, want...) {
+			requireMembers(t, r, want...)
 			require.Equal(t, want[i].Incarnation, r.Self().Incarnation)
 			m, ok := r.Lookup("a")
 			require.True(t, ok)
@@ -52,9 +52,9 @@ func TestStaticGroup(t *testing.T) {
 }
 
 func TestGroupOfOne(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		for range 3 {
-			r := formed(t, open, worker("a", 0))[0]
+			r := formGroup(t, open, worker("a", 0))[0]
 			require.NoError(t, r.Leave(t.Context()))
 			require.NoError(t, r.Leave(t.Context()))
 		}
@@ -62,7 +62,7 @@ func TestGroupOfOne(t *testing.T) {
 }
 
 func TestBadArguments(t *testing.T) {
-	s := onMemory(t)()
+	s := memoryStore(t)()
 	good := worker("a", 0)
 	type change func(m *Member)
 	for _, c := range []struct {
@@ -74,13 +74,13 @@ func TestBadArguments(t *testing.T) {
 	}{
 		{"", 1, func(*Member) {}, ErrName, "a group name of 0 bytes"},
 		{strings.Repeat("g", 256), 1, func(*Member) {}, ErrName, "256 bytes"},
-		{"g", 1, func(m *Member) { m.Name = "" }, ErrName, "must be non-empty and shorter than 128 chars, but got "},
-		{"g", 1, func(m *Member) { m.Name = strings.Repeat("n", 128) }, ErrName, "Worker name must match ^[A-Za-z0-9-_:]*$"},
-		{"g", 1, func(m *Member) { m.Name = "a b" }, ErrName, `but got "a b"`},
+		{"g", 1, func(m *Member) { m.Name = "" }, ErrName, "a worker's name has 1 to 127 characters of A-Z, a-z, 0-9, _, : and -, got "},
+		{"g", 1, func(m *Member) { m.Name = strings.Repeat("n", 128) }, ErrName, "a worker's name has 1 to 127 characters"},
+		{"g", 1, func(m *Member) { m.Name = "a b" }, ErrName, `, got "a b"`},
 		{"g", 1, func(m *Member) { m.Name = "ä" }, ErrName, ""},
 		{"g", 1, func(m *Member) { m.Rank = 1 }, ErrWorldSize, "rank 1 in a group of 1"},
 		{"g", 0, func(*Member) {}, ErrWorldSize, "0, and 1 to 32768 are possible"},
-		{"g", 1 << 15, func(m *Member) { m.Rank = 1 << 15 }, ErrMember, "RPC worker id 32768 out of bound of int16_t."},
+		{"g", 1 << 15, func(m *Member) { m.Rank = 1 << 15 }, ErrMember, "rank 32768 exceeds the limit of 32767"},
 		{"g", 1<<15 + 1, func(*Member) {}, ErrWorldSize, "32769"},
 		{"g", 1, func(m *Member) { m.Rank = -1 }, ErrMember, "rank -1"},
 		{"g", 1, func(m *Member) { m.Incarnation = Incarnation{} }, ErrMember, "no incarnation"},
@@ -89,7 +89,7 @@ func TestBadArguments(t *testing.T) {
 		{"g", 1, func(m *Member) { m.URLs[0] = strings.Repeat("u", 2049) }, ErrMember, "2049 bytes"},
 		{"g", 1, func(m *Member) { m.Extra = make([]byte, 16385) }, ErrMember, "16385 extra bytes"},
 	} {
-		m := good.private()
+		m := good.clone()
 		c.change(&m)
 		_, err := JoinStatic(t.Context(), s, c.group, m, c.world)
 		require.ErrorIs(t, err, c.want, c.text)
@@ -102,13 +102,13 @@ func TestBadArguments(t *testing.T) {
 			require.ErrorIs(t, err, c.want, c.text)
 		}
 	}
-	require.Equal(t, absent, seen(t, s, "g").phase, "nothing of that came to the store")
+	require.Equal(t, absent, readGroup(t, s, "g").phase, "nothing was written to the store")
 }
 
-// A name as long as it may be, and a group whose name has slashes, which is not
-// another group's part.
-func TestNamesAtTheLimit(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+// Names of the maximal length; group names with slashes, whose keys do not mix with those of
+// other groups.
+func TestLongNamesAndSlashes(t *testing.T) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		for _, group := range []string{"a", "a/1", "a/1/name", "a/1/name/gate", strings.Repeat("/", 255)} {
 			r, err := JoinStatic(t.Context(), open(), group, worker("gate", 0), 1)
 			require.NoError(t, err)
@@ -119,9 +119,9 @@ func TestNamesAtTheLimit(t *testing.T) {
 	})
 }
 
-// All members fail if some do not fit: those who wait, those who see it, and those
-// who come later.
-func TestConflictsFailEverybody(t *testing.T) {
+// A conflict fails all members: those that wait, the one that finds it, and those that join
+// later.
+func TestConflictFailsAllMembers(t *testing.T) {
 	older, newer := worker("o", 0), worker("n", 1)
 	older.MinVersion, older.MaxVersion = 1, 3
 	newer.MinVersion, newer.MaxVersion = 4, 5
@@ -138,49 +138,49 @@ func TestConflictsFailEverybody(t *testing.T) {
 		text    string
 	}{
 		"name": {[]arrival{{worker("X", 0), 4}, {worker("b", 3), 4}}, arrival{worker("X", 1), 4}, ErrDuplicateName,
-			"RPC worker name X is not unique. Workers 0 and 1 share the same name."},
+			"name is not unique: ranks 0 and 1 have the name X"},
 		"rank": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("b", 1), 4}, ErrDuplicateRank,
-			"RPC worker id 1 is not unique. Worker a and already has ID and b cannot be added."},
+			"rank is not unique: worker a has rank 1, so b cannot have it"},
 		"again": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("a", 1), 4}, ErrRejoin, "worker a with rank 1 wants to join twice"},
 		"world": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("b", 2), 3}, ErrWorldSize, "worker b wants a group of 3, and others one of 4"},
 		"mixed": {[]arrival{{worker("z", 0), 4}, {worker("a", 1), 4}}, arrival{worker("b", 2), 0}, ErrMixed,
-			"RPC group mixes statically and dynamically initialized members which is not supported."},
+			"static and dynamic members are mixed"},
 		"version": {[]arrival{{older, 4}, {any2, 4}, {any3, 4}}, arrival{newer, 4}, ErrVersion, "workers o and n have no version in common"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			backends(t, func(t *testing.T, open opener) {
+			forEachStore(t, func(t *testing.T, open openFunc) {
 				var waiting []<-chan joined
 				for _, m := range c.waiting {
-					waiting = append(waiting, joining(t.Context(), open(), restarted(m.Member), m.world))
+					waiting = append(waiting, startJoin(t.Context(), open(), restartedSameVersions(m.Member), m.world))
 				}
 				s := open()
-				for _, m := range c.waiting { // they are there, so nobody else is the last
-					_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, m.Name))
+				for _, m := range c.waiting { // all have claimed, so the last one is c.last
+					_, err := store.Await(t.Context(), s, newKeySpace(s, "group").nameKey(1, m.Name))
 					require.NoError(t, err)
 				}
 				var err error
 				if c.last.world == 0 {
 					_, err = JoinDynamic(t.Context(), open(), "group", c.last.Member)
 				} else {
-					_, err = JoinStatic(t.Context(), open(), "group", restarted(c.last.Member), c.last.world)
+					_, err = JoinStatic(t.Context(), open(), "group", restartedSameVersions(c.last.Member), c.last.world)
 				}
 				require.ErrorIs(t, err, c.want)
 				require.ErrorContains(t, err, c.text)
 				for _, ch := range waiting {
-					require.ErrorContains(t, failsJoin(t, ch, c.want), c.text)
+					require.ErrorContains(t, requireJoinError(t, ch, c.want), c.text)
 				}
 				late := freeRank(c.last.Rank, c.waiting[0].Rank, c.waiting[1].Rank)
 				if len(waiting) == 2 {
-					require.ErrorContains(t, failsJoin(t, joining(t.Context(), open(), worker("late", late), 4), c.want), c.text)
+					require.ErrorContains(t, requireJoinError(t, startJoin(t.Context(), open(), worker("late", late), 4), c.want), c.text)
 				}
 			})
 		})
 	}
 }
 
-// restarted keeps what a worker says about versions.
-func restarted(m Member) Member {
-	n := started(m)
+// restartedSameVersions is restartedMember with the versions of m.
+func restartedSameVersions(m Member) Member {
+	n := restartedMember(m)
 	n.MinVersion, n.MaxVersion = m.MinVersion, m.MaxVersion
 	return n
 }
@@ -198,37 +198,37 @@ func freeRank(taken ...int) int {
 	return 0
 }
 
-// As PyTorch's test_duplicate_name has it: all have one name, and all fail.
-func TestAllHaveOneName(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+// All members have one name and all fail, as in PyTorch's test_duplicate_name.
+func TestAllMembersHaveOneName(t *testing.T) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		var coming []<-chan joined
 		for rank := range 4 {
-			coming = append(coming, joining(t.Context(), open(), worker("duplicate_name", rank), 4))
+			coming = append(coming, startJoin(t.Context(), open(), worker("duplicate_name", rank), 4))
 		}
 		for _, ch := range coming {
-			require.ErrorContains(t, failsJoin(t, ch, ErrDuplicateName), "is not unique")
+			require.ErrorContains(t, requireJoinError(t, ch, ErrDuplicateName), "is not unique")
 		}
 	})
 }
 
-// Who was told tries again, and forms a group with the others.
-func TestGroupAfterAConflict(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+// Members that got the error of a conflict join again and form a group.
+func TestGroupAfterConflict(t *testing.T) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		for range 3 {
-			first := joining(t.Context(), open(), worker("X", 0), 2)
-			second := joining(t.Context(), open(), worker("X", 1), 2)
-			failsJoin(t, first, ErrDuplicateName)
-			failsJoin(t, second, ErrDuplicateName)
-			for _, r := range formed(t, open, worker("a", 0), worker("b", 1)) {
+			first := startJoin(t.Context(), open(), worker("X", 0), 2)
+			second := startJoin(t.Context(), open(), worker("X", 1), 2)
+			requireJoinError(t, first, ErrDuplicateName)
+			requireJoinError(t, second, ErrDuplicateName)
+			for _, r := range formGroup(t, open, worker("a", 0), worker("b", 1)) {
 				require.NoError(t, r.Leave(t.Context()))
 			}
 		}
 	})
 }
 
-func TestCompleteGroupRefusesOthersAlone(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
-		rosters := formed(t, open, worker("a", 0), worker("b", 1))
+func TestCompleteGroupRejectsLateJoins(t *testing.T) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
+		rosters := formGroup(t, open, worker("a", 0), worker("b", 1))
 		s := open()
 		_, err := JoinStatic(t.Context(), s, "group", worker("b", 1), 2)
 		require.ErrorIs(t, err, ErrRejoin)
@@ -237,31 +237,31 @@ func TestCompleteGroupRefusesOthersAlone(t *testing.T) {
 		_, err = JoinStatic(t.Context(), s, "group", worker("c", 1), 2)
 		require.ErrorIs(t, err, ErrRejoin)
 		require.ErrorIs(t, err, ErrDuplicateRank)
-		require.ErrorContains(t, err, "RPC worker id 1 is not unique. Worker b and already has ID and c cannot be added.")
+		require.ErrorContains(t, err, "rank is not unique: worker b has rank 1, so c cannot have it")
 		_, err = JoinStatic(t.Context(), s, "group", worker("c", 2), 3)
 		require.ErrorIs(t, err, ErrWorldSize)
 		_, err = JoinDynamic(t.Context(), s, "group", worker("c", 2))
 		require.ErrorIs(t, err, ErrMixed)
 		_, err = JoinStatic(t.Context(), s, "other", worker("b", 0), 1)
-		require.NoError(t, err, "two groups on one store do not disturb each other")
+		require.NoError(t, err, "two groups on one store are independent")
 		for _, r := range rosters {
 			require.NoError(t, r.Leave(t.Context()))
 		}
-		require.True(t, seen(t, s, "group").is(ended, 1))
+		require.True(t, readGroup(t, s, "group").is(ended, 1))
 	})
 }
 
-// The next group under a name may have other members, and another size or kind.
+// The next group under a name may have other members, another size or another kind.
 func TestGenerations(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		for i, names := range []string{"ab", "abc", "c", "ba"} {
 			var members []Member
 			for rank, name := range names {
 				members = append(members, worker(string(name), rank))
 			}
-			for _, r := range formed(t, open, members...) {
+			for _, r := range formGroup(t, open, members...) {
 				require.Equal(t, uint64(i+1), r.Generation())
-				wantMembers(t, r, members...)
+				requireMembers(t, r, members...)
 				require.NoError(t, r.Leave(t.Context()))
 			}
 		}
@@ -269,20 +269,20 @@ func TestGenerations(t *testing.T) {
 		require.NoError(t, err)
 		_, err = JoinStatic(t.Context(), open(), "group", worker("a", 0), 1)
 		require.ErrorIs(t, err, ErrMixed)
-		require.ErrorContains(t, err, "RPC group mixes")
+		require.ErrorContains(t, err, "static and dynamic members are mixed")
 		require.NoError(t, r.Leave(t.Context()))
-		require.Equal(t, uint64(6), formed(t, open, worker("a", 0))[0].Generation())
+		require.Equal(t, uint64(6), formGroup(t, open, worker("a", 0))[0].Generation())
 	})
 }
 
-// What is over leaves the gate and two bells behind, however often it was.
-func TestGenerationsLeaveNothingBehind(t *testing.T) {
-	s := &counted{Store: onMemory(t)(), keys: map[string]bool{}}
+// Of all generations that have ended only the state and two notification keys remain.
+func TestGenerationsAreSwept(t *testing.T) {
+	s := &countingStore{Store: memoryStore(t)(), keys: map[string]bool{}}
 	for range 5 {
-		one, two := joining(t.Context(), s, worker("X", 0), 2), joining(t.Context(), s, worker("X", 1), 2)
-		failsJoin(t, one, ErrDuplicateName)
-		failsJoin(t, two, ErrDuplicateName)
-		for _, r := range formed(t, func() store.Store { return s }, worker("a", 0), worker("b", 1)) {
+		one, two := startJoin(t.Context(), s, worker("X", 0), 2), startJoin(t.Context(), s, worker("X", 1), 2)
+		requireJoinError(t, one, ErrDuplicateName)
+		requireJoinError(t, two, ErrDuplicateName)
+		for _, r := range formGroup(t, func() store.Store { return s }, worker("a", 0), worker("b", 1)) {
 			require.NoError(t, r.Leave(t.Context()))
 		}
 	}
@@ -295,27 +295,27 @@ func TestGenerationsLeaveNothingBehind(t *testing.T) {
 	require.Equal(t, 3, left)
 }
 
-// A member goes on to the next group while another one is still in the last.
-func TestRejoinWaitsForThoseWhoLeaveLate(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
-		old := formed(t, open, worker("a", 0), worker("b", 1))
+// A member joins the next group while another one has not left the last.
+func TestRejoinWaitsForLastLeave(t *testing.T) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
+		old := formGroup(t, open, worker("a", 0), worker("b", 1))
 		require.NoError(t, old[0].Leave(t.Context()))
 		a, newcomer := worker("a", 0), worker("c", 2)
-		first, third := joining(t.Context(), open(), a, 3), joining(t.Context(), open(), newcomer, 3)
+		first, third := startJoin(t.Context(), open(), a, 3), startJoin(t.Context(), open(), newcomer, 3)
 		require.NoError(t, old[1].Leave(t.Context()))
 		b := worker("b", 1)
-		second := joining(t.Context(), open(), b, 3)
+		second := startJoin(t.Context(), open(), b, 3)
 		for _, ch := range []<-chan joined{first, second, third} {
-			wantMembers(t, mustJoin(t, ch), a, b, newcomer)
+			requireMembers(t, mustJoin(t, ch), a, b, newcomer)
 		}
 	})
 }
 
-// A member that died keeps the generation open.
+// A member that died without leaving keeps the generation from ending.
 func TestDeadMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		open := onMemory(t)
-		old := formed(t, open, worker("a", 0), worker("b", 1))
+		open := memoryStore(t)
+		old := formGroup(t, open, worker("a", 0), worker("b", 1))
 		require.NoError(t, old[0].Leave(t.Context()))
 		_, err := JoinStatic(t.Context(), open(), "group", worker("b", 1), 2)
 		require.ErrorIs(t, err, ErrRejoin)
@@ -325,14 +325,14 @@ func TestDeadMember(t *testing.T) {
 		begun := time.Now()
 		_, err = JoinStatic(ctx, open(), "group", worker("a", 0), 2)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "rank 1 of 2 has not left the group that there was before")
+		require.ErrorContains(t, err, "rank 1 of 2 has not left the previous group")
 		require.Equal(t, time.Minute, time.Since(begun))
 	})
 }
 
 func TestMissingMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := onMemory(t)()
+		s := memoryStore(t)()
 		for _, c := range []struct {
 			world int
 			text  string
@@ -351,76 +351,75 @@ func TestMissingMembers(t *testing.T) {
 			cancel()
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		coming := joining(ctx, s, worker("a", 1), 2)
+		coming := startJoin(ctx, s, worker("a", 1), 2)
 		synctest.Wait()
 		cancel()
-		require.ErrorContains(t, failsJoin(t, coming, context.Canceled), "rank 0 of 2 has not joined")
+		require.ErrorContains(t, requireJoinError(t, coming, context.Canceled), "rank 0 of 2 has not joined")
 	})
 }
 
-// Who gave up is not in the way of a later attempt, of a member of other name or
-// another size.
+// A canceled join does not conflict with a later one under another name or of another size.
 func TestWithdrawal(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		for i := range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
-			coming := joiningToWithdraw(ctx, open(), worker(fmt.Sprint("a", i), 0), i+2)
+			coming := startJoinSlowCleanup(ctx, open(), worker(fmt.Sprint("a", i), 0), i+2)
 			s := open()
-			_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(uint64(i+1), fmt.Sprint("a", i)))
+			_, err := store.Await(t.Context(), s, newKeySpace(s, "group").nameKey(uint64(i+1), fmt.Sprint("a", i)))
 			require.NoError(t, err)
 			cancel()
-			failsJoin(t, coming, context.Canceled)
-			require.True(t, seen(t, s, "group").vacant(), "the last one closes")
+			requireJoinError(t, coming, context.Canceled)
+			require.True(t, readGroup(t, s, "group").available(), "the last member that withdraws ends the generation")
 		}
-		formed(t, open, worker("b", 0), worker("a0", 1))
+		formGroup(t, open, worker("b", 0), worker("a0", 1))
 	})
 }
 
-// The others go on waiting for one who gave up and comes again.
-func TestWithdrawalOfOne(t *testing.T) {
-	backends(t, func(t *testing.T, open opener) {
+// The other members keep waiting while one withdraws and joins again.
+func TestOneMemberWithdraws(t *testing.T) {
+	forEachStore(t, func(t *testing.T, open openFunc) {
 		b := worker("b", 1)
-		waiting := joining(t.Context(), open(), b, 3)
+		waiting := startJoin(t.Context(), open(), b, 3)
 		s := open()
-		_, err := store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, "b"))
+		_, err := store.Await(t.Context(), s, newKeySpace(s, "group").nameKey(1, "b"))
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		coming := joiningToWithdraw(ctx, open(), worker("a", 0), 3)
-		_, err = store.Await(t.Context(), s, newShelf(s, "group").nameKey(1, "a"))
+		coming := startJoinSlowCleanup(ctx, open(), worker("a", 0), 3)
+		_, err = store.Await(t.Context(), s, newKeySpace(s, "group").nameKey(1, "a"))
 		require.NoError(t, err)
 		cancel()
-		failsJoin(t, coming, context.Canceled)
-		a, c := worker("a", 2), worker("c", 0) // its name and its rank, with others
-		first, third := joining(t.Context(), open(), c, 3), joining(t.Context(), open(), a, 3)
+		requireJoinError(t, coming, context.Canceled)
+		a, c := worker("a", 2), worker("c", 0) // its name and its rank, each claimed by another member
+		first, third := startJoin(t.Context(), open(), c, 3), startJoin(t.Context(), open(), a, 3)
 		for _, ch := range []<-chan joined{waiting, first, third} {
-			wantMembers(t, mustJoin(t, ch), c, b, a)
+			requireMembers(t, mustJoin(t, ch), c, b, a)
 		}
 	})
 }
 
-// Values that this package did not write are errors, in time.
-func TestForeignValues(t *testing.T) {
+// Values that this package did not write are errors.
+func TestForeignStoreValues(t *testing.T) {
 	for _, key := range []string{"gate", "1/rank/1", "1/rank/0", "1/name/a"} {
 		t.Run(key, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := onMemory(t)()
+				s := memoryStore(t)()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				require.NoError(t, s.Set(ctx, "roster/group/"+key, []byte("foreign")))
-				got := patience.Finish(t, joining(ctx, s, worker("a", 0), 2))
+				got := testwait.Finish(t, startJoin(ctx, s, worker("a", 0), 2))
 				require.True(t, isAny(got.err, ErrCorrupt, ErrVersion), "%v", got.err)
 			})
 		})
 	}
 }
 
-// A bell that rings for nothing makes nobody spin.
-func TestBellThatRingsForNothing(t *testing.T) {
+// A notification without a change of the state does not make members spin.
+func TestSpuriousNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &counted{Store: onMemory(t)(), keys: map[string]bool{}}
+		s := &countingStore{Store: memoryStore(t)(), keys: map[string]bool{}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		require.NoError(t, s.Set(ctx, "roster/group/1/decided", mark))
+		require.NoError(t, s.Set(ctx, "roster/group/1/decided", flagValue))
 		_, err := JoinStatic(ctx, s, "group", worker("a", 0), 2)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Less(t, s.calls, 200)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 var addCases = []testCase{
@@ -39,7 +39,7 @@ func addSums(f fixture) {
 	f.add(f.b, "key", -7, -2)
 	f.add(f.a, "key", 0, -2)
 	f.add(f.b, "zero", 0, 0)
-	f.wants("zero", "0")
+	f.wantValue("zero", "0")
 	f.add(f.a, "large", math.MaxInt64, math.MaxInt64)
 	f.add(f.a, "small", math.MinInt64, math.MinInt64)
 }
@@ -47,7 +47,7 @@ func addSums(f fixture) {
 func addKeepsText(f fixture) {
 	f.set(f.a, "key", "41")
 	f.add(f.b, "key", 1, 42)
-	f.wants("key", "42")
+	f.wantValue("key", "42")
 }
 
 func addToOther(f fixture) {
@@ -63,7 +63,7 @@ func addToOther(f fixture) {
 		_, err := f.b.Add(f.ctx, key, 1)
 		require.ErrorIs(f, err, want, key)
 	}
-	f.wants("text", "four")
+	f.wantValue("text", "four")
 }
 
 func addByMany(f fixture) {
@@ -72,7 +72,7 @@ func addByMany(f fixture) {
 	seen := map[int64]bool{}
 	var done []<-chan error
 	for i := range workers {
-		done = append(done, patience.Start(func() error {
+		done = append(done, testwait.Start(func() error {
 			for range each {
 				n, err := []store.Store{f.a, f.b}[i%2].Add(f.ctx, "key", 1)
 				if err != nil {
@@ -86,10 +86,10 @@ func addByMany(f fixture) {
 		}))
 	}
 	for _, d := range done {
-		require.NoError(f, patience.Finish(f, d))
+		require.NoError(f, testwait.Finish(f, d))
 	}
 	require.Len(f, seen, workers*each)
-	f.wants("key", fmt.Sprint(workers*each))
+	f.wantValue("key", fmt.Sprint(workers*each))
 }
 
 func (f fixture) compare(s store.Store, key, expected, desired, want string) {
@@ -97,7 +97,7 @@ func (f fixture) compare(s store.Store, key, expected, desired, want string) {
 	got, err := s.CompareAndSet(f.ctx, key, []byte(expected), []byte(desired))
 	require.NoError(f, err)
 	require.Equal(f, want, string(got))
-	f.wants(key, want)
+	f.wantValue(key, want)
 }
 
 func compareCreates(f fixture) {
@@ -117,7 +117,7 @@ func compareMissing(f fixture) {
 		got, err := f.a.CompareAndSet(f.ctx, "key", []byte("one"), []byte(desired))
 		require.ErrorIs(f, err, store.ErrNotFound)
 		require.Nil(f, got)
-		f.wantsNone("key")
+		f.wantMissing("key")
 	}
 }
 
@@ -138,15 +138,15 @@ func compareOneWins(f fixture) {
 	const workers = 8
 	var done []<-chan string
 	for i := range workers {
-		done = append(done, patience.Start(func() string {
+		done = append(done, testwait.Start(func() string {
 			now, err := []store.Store{f.a, f.b}[i%2].CompareAndSet(f.ctx, "key", nil, []byte{byte('a' + i)})
 			return fmt.Sprint(string(now), err)
 		}))
 	}
-	winner := patience.Finish(f, done[0])
+	winner := testwait.Finish(f, done[0])
 	require.Regexp(f, `^[a-h]<nil>$`, winner)
 	for _, d := range done[1:] {
-		require.Equal(f, winner, patience.Finish(f, d))
+		require.Equal(f, winner, testwait.Finish(f, d))
 	}
-	f.wants("key", winner[:1])
+	f.wantValue("key", winner[:1])
 }

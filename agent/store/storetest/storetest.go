@@ -1,14 +1,13 @@
-// Package storetest is the conformance suite of package store: what the comments
-// of store.Store promise, as tests that every store passes.
+// Package storetest is the conformance suite of package store: tests of the contract
+// in the comments of store.Store.
 //
-// A store runs it from one of its own tests:
+// An implementation runs it in one of its tests:
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, storetest.Backend{New: func(t *testing.T) (a, b store.Store) { ... }})
 //	}
 //
-// Nothing sleeps and nothing is timed. A call that stays blocked where it must not
-// fails its test.
+// No test sleeps or measures time. A call that blocks for too long fails its test.
 package storetest
 
 import (
@@ -19,26 +18,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// Backend is the store under test.
+// Backend describes the implementation under test.
 type Backend struct {
-	// New returns two handles on one empty store, as two workers would have
-	// them, or the same one twice. It closes with the test what it opens.
+	// New returns two handles on an empty store, as two workers would have them, or
+	// the same handle twice. It registers a cleanup that closes them.
 	New func(t *testing.T) (a, b store.Store)
 
-	// CompareAndSetWakesNobody says that Wait does not learn of a key that
-	// CompareAndSet has made, as with PyTorch's own server. The test is left out.
+	// CompareAndSetWakesNobody is set if Wait does not return when CompareAndSet
+	// creates the key, as with PyTorch's own server. It skips that test.
 	CompareAndSetWakesNobody bool
 
-	// RefusesByClosing says that a server refuses what it cannot do by closing
-	// the connection, so that the error is store.ErrDisconnected instead of the
-	// reason.
+	// RefusesByClosing is set if a server rejects a request by closing the connection.
+	// The error is then store.ErrDisconnected instead of the reason.
 	RefusesByClosing bool
 }
 
-// Run tests b.
+// Run tests the implementation that b describes.
 func Run(t *testing.T, b Backend) {
 	for _, group := range []struct {
 		name  string
@@ -62,24 +60,24 @@ type testCase struct {
 	test func(f fixture)
 }
 
-// fixture is what a test works with.
+// fixture is the context of one test.
 type fixture struct {
 	*testing.T
 	backend Backend
-	ctx     context.Context // ends when a test is late
+	ctx     context.Context // ends at the time limit of the test
 	a, b    store.Store
 }
 
 func (c testCase) run(t *testing.T, b Backend) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
 	defer cancel()
 	f := fixture{T: t, backend: b, ctx: ctx}
 	f.a, f.b = b.New(t)
 	c.test(f)
 }
 
-// wants fails the test unless key has this value, seen through both handles.
-func (f fixture) wants(key, value string) {
+// wantValue fails the test unless both handles see this value of key.
+func (f fixture) wantValue(key, value string) {
 	f.Helper()
 	for _, s := range []store.Store{f.a, f.b} {
 		got, err := s.Get(f.ctx, key)
@@ -88,8 +86,8 @@ func (f fixture) wants(key, value string) {
 	}
 }
 
-// wantsNone fails the test if key exists.
-func (f fixture) wantsNone(key string) {
+// wantMissing fails the test if key exists.
+func (f fixture) wantMissing(key string) {
 	f.Helper()
 	for _, s := range []store.Store{f.a, f.b} {
 		got, err := s.Get(f.ctx, key)
@@ -103,10 +101,60 @@ func (f fixture) set(s store.Store, key, value string) {
 	require.NoError(f, s.Set(f.ctx, key, []byte(value)))
 }
 
-// yield lets the other goroutines get to where they block. A test must hold
-// without it too; it only makes the interesting order the likely one.
+// yield gives other goroutines the time to block. Tests must pass without it too; it
+// makes the interesting interleaving likely.
 func yield() {
 	for range 100 {
 		runtime.Gosched()
 	}
+}
+
+var endCases = []testCase{
+	{"ContextThatHasEnded", contextThatHasEnded},
+	{"Close", closes},
+	{"CloseUnderWait", closeUnderWait},
+}
+
+// callAll calls each method once and returns the errors by name of the operation.
+func callAll(ctx context.Context, s store.Store) map[string]error {
+	errs := map[string]error{"set": s.Set(ctx, "key", []byte("changed"))}
+	_, errs["get"] = s.Get(ctx, "key")
+	errs["wait"] = s.Wait(ctx, "key")
+	_, errs["add"] = s.Add(ctx, "number", 1)
+	_, errs["compare-and-set"] = s.CompareAndSet(ctx, "key", []byte("1"), []byte("changed"))
+	_, errs["delete"] = s.Delete(ctx, "key")
+	_, errs["watch"] = s.Watch(ctx, "key")
+	return errs
+}
+
+// contextThatHasEnded tests that a call whose context has ended does nothing, even if it would not block.
+func contextThatHasEnded(f fixture) {
+	f.set(f.a, "key", "1")
+	f.set(f.a, "number", "1")
+	cancelled, cancel := context.WithCancel(f.ctx)
+	cancel()
+	for op, err := range callAll(cancelled, f.a) {
+		require.ErrorIs(f, err, context.Canceled, op)
+		var typed *store.Error
+		require.ErrorAs(f, err, &typed, op)
+		require.Equal(f, op, typed.Op)
+	}
+	f.wantValue("key", "1")
+	f.wantValue("number", "1")
+}
+
+func closes(f fixture) {
+	f.set(f.a, "key", "1")
+	require.NoError(f, f.a.Close())
+	require.NoError(f, f.a.Close())
+	for op, err := range callAll(f.ctx, f.a) {
+		require.ErrorIs(f, err, store.ErrClosed, op)
+	}
+}
+
+func closeUnderWait(f fixture) {
+	one, two := f.wait(f.a, "key"), f.wait(f.a, "one", "two")
+	require.NoError(f, f.a.Close())
+	require.ErrorIs(f, testwait.Finish(f, one), store.ErrClosed)
+	require.ErrorIs(f, testwait.Finish(f, two), store.ErrClosed)
 }

@@ -22,12 +22,12 @@ var valueCases = []testCase{
 }
 
 func setAndGet(f fixture) {
-	f.wantsNone("key")
+	f.wantMissing("key")
 	f.set(f.a, "key", "one")
-	f.wants("key", "one")
+	f.wantValue("key", "one")
 	f.set(f.b, "key", "two")
-	f.wants("key", "two")
-	f.wantsNone("other")
+	f.wantValue("key", "two")
+	f.wantMissing("other")
 }
 
 func anyBytes(f fixture) {
@@ -35,13 +35,13 @@ func anyBytes(f fixture) {
 	for i, key := range []string{"", "/", "a/b//c", "\x00\xff", "käse", string(bytes.Repeat([]byte("k"), 1000))} {
 		value := string(large[i:]) + key
 		f.set(f.a, key, value)
-		f.wants(key, value)
+		f.wantValue(key, value)
 	}
 }
 
 func emptyIsNotMissing(f fixture) {
 	require.NoError(f, f.a.Set(f.ctx, "key", nil))
-	f.wants("key", "")
+	f.wantValue("key", "")
 	got, err := f.b.Get(f.ctx, "key")
 	require.NoError(f, err)
 	require.NotNil(f, got)
@@ -58,8 +58,8 @@ func ownership(f fixture) {
 	got, err := f.a.Get(f.ctx, "set")
 	require.NoError(f, err)
 	clear(got)
-	f.wants("set", "value")
-	f.wants("cas", "value")
+	f.wantValue("set", "value")
+	f.wantValue("cas", "value")
 }
 
 func deletes(f fixture) {
@@ -68,10 +68,10 @@ func deletes(f fixture) {
 		existed, err := f.b.Delete(f.ctx, "key")
 		require.NoError(f, err)
 		require.Equal(f, want, existed)
-		f.wantsNone("key")
+		f.wantMissing("key")
 	}
 	f.set(f.b, "key", "two")
-	f.wants("key", "two")
+	f.wantValue("key", "two")
 }
 
 func limits(f fixture) {
@@ -85,7 +85,7 @@ func limits(f fixture) {
 	require.ErrorIs(f, err, store.ErrLimit)
 	_, err = f.a.CompareAndSet(f.ctx, "key", nil, value)
 	require.ErrorIs(f, err, store.ErrLimit)
-	f.wantsNone("key")
+	f.wantMissing("key")
 }
 
 func errorsNameTheKey(f fixture) {
@@ -97,7 +97,7 @@ func errorsNameTheKey(f fixture) {
 	require.ErrorContains(f, err, `store: get "some key": no such key`)
 }
 
-// likeAMap does the same at random to the store and to a map.
+// likeAMap applies random operations to the store and to a map and compares them.
 func likeAMap(f fixture) {
 	r := rand.New(rand.NewPCG(1, 2))
 	model := map[string]string{}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 var waitCases = []testCase{
@@ -18,14 +18,14 @@ var waitCases = []testCase{
 	{"ForCompareAndSet", waitForCompareAndSet},
 	{"ForMany", waitForMany},
 	{"ByMany", waitByMany},
-	{"GivenUp", waitGivenUp},
+	{"Cancelled", waitCancelled},
 	{"AfterDelete", waitAfterDelete},
 	{"Await", await},
 }
 
-// wait waits for keys on the side.
+// wait starts a call of Wait and returns a channel with its result.
 func (f fixture) wait(s store.Store, keys ...string) <-chan error {
-	done := patience.Start(func() error { return s.Wait(f.ctx, keys...) })
+	done := testwait.Start(func() error { return s.Wait(f.ctx, keys...) })
 	yield()
 	return done
 }
@@ -42,28 +42,28 @@ func waitForSet(f fixture) {
 	waited := f.wait(f.a, "key")
 	f.set(f.b, "other", "1")
 	f.set(f.b, "key", "1")
-	require.NoError(f, patience.Finish(f, waited))
-	f.wants("key", "1")
+	require.NoError(f, testwait.Finish(f, waited))
+	f.wantValue("key", "1")
 }
 
 func waitForAdd(f fixture) {
 	waited := f.wait(f.a, "key")
 	_, err := f.b.Add(f.ctx, "key", 1)
 	require.NoError(f, err)
-	require.NoError(f, patience.Finish(f, waited))
+	require.NoError(f, testwait.Finish(f, waited))
 }
 
 func waitForCompareAndSet(f fixture) {
 	if f.backend.CompareAndSetWakesNobody {
-		f.Skip("this store does not tell those who wait")
+		f.Skip("CompareAndSet does not wake Wait in this store")
 	}
 	waited := f.wait(f.a, "key")
 	_, err := f.b.CompareAndSet(f.ctx, "key", nil, []byte("1"))
 	require.NoError(f, err)
-	require.NoError(f, patience.Finish(f, waited))
+	require.NoError(f, testwait.Finish(f, waited))
 }
 
-// Keys may come in any order.
+// waitForMany tests that keys may be created in any order.
 func waitForMany(f fixture) {
 	keys := []string{"c", "a", "d", "b"}
 	f.set(f.a, "d", "")
@@ -78,7 +78,7 @@ func waitForMany(f fixture) {
 	default:
 	}
 	f.set(f.b, "c", "")
-	require.NoError(f, patience.Finish(f, waited))
+	require.NoError(f, testwait.Finish(f, waited))
 }
 
 func waitByMany(f fixture) {
@@ -90,12 +90,12 @@ func waitByMany(f fixture) {
 		f.set(f.a, fmt.Sprint("key", i), "")
 	}
 	for _, w := range waits {
-		require.NoError(f, patience.Finish(f, w))
+		require.NoError(f, testwait.Finish(f, w))
 	}
 }
 
-// A call that was given up takes nothing with it.
-func waitGivenUp(f fixture) {
+// waitCancelled tests that cancelling one call leaves the others waiting.
+func waitCancelled(f fixture) {
 	expired, cancel := context.WithTimeout(f.ctx, 1)
 	defer cancel()
 	err := f.a.Wait(expired, "key")
@@ -103,14 +103,14 @@ func waitGivenUp(f fixture) {
 	require.ErrorIs(f, err, context.DeadlineExceeded)
 
 	ctx, cancel := context.WithCancel(f.ctx)
-	given := patience.Start(func() error { return f.a.Wait(ctx, "key") })
+	waited := testwait.Start(func() error { return f.a.Wait(ctx, "key") })
 	kept := f.wait(f.a, "key")
 	cancel()
-	err = patience.Finish(f, given)
+	err = testwait.Finish(f, waited)
 	require.ErrorIs(f, err, context.Canceled)
 	require.NotErrorIs(f, err, store.ErrTimeout)
 	f.set(f.a, "key", "1")
-	require.NoError(f, patience.Finish(f, kept))
+	require.NoError(f, testwait.Finish(f, kept))
 	require.NoError(f, f.a.Wait(f.ctx, "key"))
 }
 
@@ -125,17 +125,17 @@ func waitAfterDelete(f fixture) {
 	default:
 	}
 	f.set(f.a, "key", "2")
-	require.NoError(f, patience.Finish(f, waited))
+	require.NoError(f, testwait.Finish(f, waited))
 }
 
 func await(f fixture) {
-	got := patience.Start(func() string {
+	got := testwait.Start(func() string {
 		value, err := store.Await(f.ctx, f.a, "key")
 		return fmt.Sprint(string(value), err)
 	})
 	yield()
 	f.set(f.b, "key", "1")
-	require.Equal(f, "1<nil>", patience.Finish(f, got))
+	require.Equal(f, "1<nil>", testwait.Finish(f, got))
 	ctx, cancel := context.WithCancel(f.ctx)
 	cancel()
 	_, err := store.Await(ctx, f.a, "other")

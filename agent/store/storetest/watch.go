@@ -7,16 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 var watchCases = []testCase{
 	{"EachChange", watchEachChange},
 	{"OnlyItsKey", watchOnlyItsKey},
-	{"NotWhatWas", watchNotWhatWas},
+	{"OnlyLaterChanges", watchOnlyLaterChanges},
 	{"EndsAtTheLast", watchEndsAtTheLast},
 	{"Several", watchSeveral},
-	{"GivenUp", watchGivenUp},
+	{"Cancelled", watchCancelled},
 	{"Closed", watchClosed},
 	{"OfAStoreThatCloses", watchOfAStoreThatCloses},
 }
@@ -29,15 +29,15 @@ func (f fixture) watch(s store.Store, key string) store.Watcher {
 	return w
 }
 
-// next waits on the side.
+// next starts a call of Next and returns a channel with its result as text.
 func (f fixture) next(w store.Watcher) <-chan string {
-	done := patience.Start(func() string { return word(w.Next(f.ctx)) })
+	done := testwait.Start(func() string { return changeText(w.Next(f.ctx)) })
 	yield()
 	return done
 }
 
-// word is a change, or error, as text.
-func word(c store.Change, err error) string {
+// changeText formats a change or an error.
+func changeText(c store.Change, err error) string {
 	switch {
 	case err != nil:
 		return err.Error()
@@ -65,7 +65,7 @@ func watchEachChange(f fixture) {
 	} {
 		next := f.next(w)
 		require.NoError(f, step.do())
-		require.Equal(f, step.want, patience.Finish(f, next))
+		require.Equal(f, step.want, testwait.Finish(f, next))
 	}
 }
 
@@ -80,18 +80,18 @@ func watchOnlyItsKey(f fixture) {
 	_, err = f.b.Delete(f.ctx, "key")
 	require.NoError(f, err)
 	f.set(f.b, "key", "2")
-	require.Equal(f, "is 2", patience.Finish(f, next))
+	require.Equal(f, "is 2", testwait.Finish(f, next))
 }
 
-func watchNotWhatWas(f fixture) {
+func watchOnlyLaterChanges(f fixture) {
 	f.set(f.b, "key", "before")
 	w := f.watch(f.a, "key")
 	next := f.next(w)
 	f.set(f.b, "key", "after")
-	require.Equal(f, "is after", patience.Finish(f, next))
+	require.Equal(f, "is after", testwait.Finish(f, next))
 }
 
-// A reader who is slow may miss some, but not the last, and none comes twice.
+// watchEndsAtTheLast tests that a slow reader may miss changes, but not the last one, and gets none twice.
 func watchEndsAtTheLast(f fixture) {
 	w := f.watch(f.a, "key")
 	const last = 50
@@ -110,32 +110,32 @@ func watchEndsAtTheLast(f fixture) {
 	next := f.next(w)
 	_, err := f.b.Delete(f.ctx, "key")
 	require.NoError(f, err)
-	require.Equal(f, "gone", patience.Finish(f, next))
+	require.Equal(f, "gone", testwait.Finish(f, next))
 }
 
 func watchSeveral(f fixture) {
 	one, same, other := f.watch(f.a, "one"), f.watch(f.a, "one"), f.watch(f.b, "other")
 	f.set(f.b, "one", "1")
 	f.set(f.a, "other", "2")
-	require.Equal(f, "is 1", patience.Finish(f, f.next(one)))
+	require.Equal(f, "is 1", testwait.Finish(f, f.next(one)))
 	require.NoError(f, one.Close())
-	require.Equal(f, "is 1", patience.Finish(f, f.next(same)))
-	require.Equal(f, "is 2", patience.Finish(f, f.next(other)))
+	require.Equal(f, "is 1", testwait.Finish(f, f.next(same)))
+	require.Equal(f, "is 2", testwait.Finish(f, f.next(other)))
 	f.set(f.b, "one", "3")
-	require.Equal(f, "is 3", patience.Finish(f, f.next(same)))
+	require.Equal(f, "is 3", testwait.Finish(f, f.next(same)))
 	again := f.watch(f.a, "one")
 	f.set(f.b, "one", "4")
-	require.Equal(f, "is 4", patience.Finish(f, f.next(again)))
+	require.Equal(f, "is 4", testwait.Finish(f, f.next(again)))
 }
 
-// A call that was given up loses no change.
-func watchGivenUp(f fixture) {
+// watchCancelled tests that a cancelled call loses no change.
+func watchCancelled(f fixture) {
 	w := f.watch(f.a, "key")
 	ctx, cancel := context.WithCancel(f.ctx)
-	given := patience.Start(func() error { _, err := w.Next(ctx); return err })
+	waited := testwait.Start(func() error { _, err := w.Next(ctx); return err })
 	yield()
 	cancel()
-	require.ErrorIs(f, patience.Finish(f, given), context.Canceled)
+	require.ErrorIs(f, testwait.Finish(f, waited), context.Canceled)
 	_, err := f.a.Watch(ctx, "key")
 	require.ErrorIs(f, err, context.Canceled)
 	expired, cancel := context.WithTimeout(f.ctx, 1)
@@ -143,27 +143,27 @@ func watchGivenUp(f fixture) {
 	_, err = w.Next(expired)
 	require.ErrorIs(f, err, store.ErrTimeout)
 	f.set(f.b, "key", "1")
-	require.Equal(f, "is 1", patience.Finish(f, f.next(w)))
+	require.Equal(f, "is 1", testwait.Finish(f, f.next(w)))
 }
 
 func watchClosed(f fixture) {
 	w := f.watch(f.a, "key")
-	next := patience.Start(func() error { _, err := w.Next(f.ctx); return err })
+	next := testwait.Start(func() error { _, err := w.Next(f.ctx); return err })
 	yield()
 	require.NoError(f, w.Close())
 	require.NoError(f, w.Close())
-	require.ErrorIs(f, patience.Finish(f, next), store.ErrClosed)
+	require.ErrorIs(f, testwait.Finish(f, next), store.ErrClosed)
 	_, err := w.Next(f.ctx)
 	require.ErrorIs(f, err, store.ErrClosed)
 	f.set(f.a, "key", "1")
-	f.wants("key", "1")
+	f.wantValue("key", "1")
 }
 
 func watchOfAStoreThatCloses(f fixture) {
 	w := f.watch(f.a, "key")
-	next := patience.Start(func() error { _, err := w.Next(f.ctx); return err })
+	next := testwait.Start(func() error { _, err := w.Next(f.ctx); return err })
 	yield()
 	require.NoError(f, f.a.Close())
-	require.ErrorIs(f, patience.Finish(f, next), store.ErrClosed)
+	require.ErrorIs(f, testwait.Finish(f, next), store.ErrClosed)
 	require.NoError(f, w.Close())
 }

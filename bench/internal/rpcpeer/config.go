@@ -1,39 +1,39 @@
 package rpcpeer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// What the calls of a peer go over.
+// Values of Config.Over: how the two processes of a peer are connected.
 const (
-	TCP     = "tcp"     // both; of Torch its transport uv and its channel basic
+	TCP     = "tcp"     // both peers; for Torch its transport uv and its channel basic
 	Unix    = "unix"    // GRPC: a Unix socket
-	Default = "default" // Torch: what it chooses, shared memory and cma on one host
+	Default = "default" // Torch: its own choice, shared memory and cma within a host
 )
 
-// Config says what to measure.
+// Config describes what a peer measures.
 type Config struct {
-	Over string // of the constants above
+	Over string // one of the constants above
 	Jobs []Job
 }
 
-// Job is one measurement, by [Add] or [Bytes].
+// Job is one measurement. [Add] and [Bytes] return one.
 type Job struct {
-	What string // as the Result has it
+	What string // name of the job in its Result
 	N    int    // calls that count
 }
 
-// Add adds two 2x2 tensors of float32 at the other process, n times. So many calls as
-// depth says are in flight, each of which counts from its beginning; 1 is one call
-// behind the other.
+// Add returns a job that makes n calls, each of which adds two 2x2 tensors of float32 at the other
+// process, with depth calls at a time. The time of each call is measured from its own start.
 func Add(depth, n int) Job { return Job{fmt.Sprint("add@", depth), n} }
 
-// Bytes passes an argument of so many bytes, n times, one call behind the other.
+// Bytes returns a job that makes n calls with an argument of size bytes, one after the other.
 func Bytes(size, n int) Job { return Job{fmt.Sprint("bytes@", size), n} }
 
-// Result is what was measured in a job. Times are in microseconds.
+// Result is the result of a job. Times are in microseconds.
 type Result struct {
 	What string `json:"what"`
 	Over string `json:"over"`
@@ -44,16 +44,17 @@ type Result struct {
 	P99 float64 `json:"p99_us"`
 
 	PerSecond      float64 `json:"per_s"`
-	BytesPerSecond float64 `json:"bytes_per_s"` // of the arguments; 0 of Add
+	BytesPerSecond float64 `json:"bytes_per_s"` // of the arguments; 0 for Add
 
-	// CPU is processor time of both processes for a call. Nobody else's is in it.
+	// CPU is the CPU time of both processes per call.
 	CPU float64 `json:"cpu_us"`
 }
 
-// check refuses what the program would misread as something else than a job.
+// check returns an error that matches ErrConfig unless c is valid for a peer that supports the given
+// values of Over. It rejects jobs that the program would parse as flags.
 func (c Config) check(overs []string) error {
 	if !slices.Contains(overs, c.Over) {
-		return fmt.Errorf("%w: over %q: it is %s", ErrConfig, c.Over, strings.Join(overs, " or "))
+		return fmt.Errorf("%w: over %q: want %s", ErrConfig, c.Over, strings.Join(overs, " or "))
 	}
 	if len(c.Jobs) == 0 {
 		return fmt.Errorf("%w: no jobs", ErrConfig)
@@ -66,7 +67,7 @@ func (c Config) check(overs []string) error {
 	return nil
 }
 
-// args is the command line of a program.
+// args returns the command line arguments of the peer's program for c, which must be valid.
 func (c Config) args() []string {
 	args := []string{"--over", c.Over}
 	for _, j := range c.Jobs {
@@ -75,12 +76,51 @@ func (c Config) args() []string {
 	return args
 }
 
-// check makes sure that a result is of that job, and was measured.
+// check returns an error that matches ErrOutput unless r is a plausible result of the job j with that
+// value of Config.Over.
 func (r Result) check(over string, j Job) error {
 	sane := r.What == j.What && r.Over == over && r.N == j.N &&
 		0 < r.P50 && r.P50 <= r.P90 && r.P90 <= r.P99 && r.PerSecond > 0 && r.CPU >= 0
 	if !sane {
-		return fmt.Errorf("%w: %+v; asked for were %d of %s over %s", ErrOutput, r, j.N, j.What, over)
+		return fmt.Errorf("%w: %+v; requested were %d of %s over %s", ErrOutput, r, j.N, j.What, over)
 	}
 	return nil
 }
+
+// ErrConfig matches errors about an invalid Config.
+var ErrConfig = errors.New("rpcpeer: bad config")
+
+// ErrOutput matches errors about unexpected output of a peer, which is of another version than this
+// package.
+var ErrOutput = errors.New("rpcpeer: unexpected output")
+
+// MissingError reports that a peer needs something, What, that this machine does not have. It matches
+// [errors.ErrUnsupported].
+type MissingError struct {
+	Peer string
+	What string
+}
+
+func (e *MissingError) Error() string { return "no " + e.Peer + " here: " + e.What }
+
+// Is makes the error match [errors.ErrUnsupported].
+func (e *MissingError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// ProcessError reports that a program could not be started or ended unexpectedly, with its standard
+// error output.
+type ProcessError struct {
+	Name   string
+	Stderr string
+	Err    error
+}
+
+func (e *ProcessError) Error() string {
+	text := fmt.Sprintf("%s: %v", e.Name, e.Err)
+	if e.Stderr != "" {
+		text += ": " + e.Stderr
+	}
+	return text
+}
+
+// Unwrap returns the error with which the program ended.
+func (e *ProcessError) Unwrap() error { return e.Err }

@@ -1,3 +1,10 @@
+// Package rpcpeer runs programs that measure calls with other libraries, for benchmarks that compare
+// them with this library in the same run: grpc-go, whose program is a separate module in
+// bench/peers/grpc, and torch.distributed.rpc, in bench/peers/torchrpc. Their comments define what is
+// measured.
+//
+// [GRPC] and [Torch] return a [Peer], or an error that matches [errors.ErrUnsupported] if the library is
+// missing. [Peer.Run] starts the peer's two processes, measures, and ends them. It may be called again.
 package rpcpeer
 
 import (
@@ -14,23 +21,23 @@ import (
 	"time"
 )
 
-// farewell is how long the second process of a peer may take to end when the first
-// one has: it holds the other end of stderr.
-const farewell = 30 * time.Second
+// exitTimeout bounds the time in which the second process of a peer, which has the other end of stderr,
+// must end after the first one.
+const exitTimeout = 30 * time.Second
 
-// Peer is a program that measures calls between two processes.
+// Peer is a program that measures calls between two processes of another library.
 type Peer struct {
 	name    string
 	command []string
-	overs   []string // what its calls can go over
+	overs   []string // supported values of Config.Over
 }
 
-// Name is that of the library.
+// Name returns the name of the library.
 func (p *Peer) Name() string { return p.name }
 
-// Run measures, and returns a result for each job, in their order. Its processes
-// have ended when it returns. The end of ctx ends it early, with the cause; beside
-// that, a program that takes longer than two minutes ends itself.
+// Run starts the program with c, and returns one result per job, in the order of the jobs. Its
+// processes have ended when it returns. The error matches ErrConfig or ErrOutput, is a *ProcessError,
+// or the cause of ctx when ctx ends. The program ends itself after two minutes.
 func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) {
 	if err := c.check(p.overs); err != nil {
 		return nil, err
@@ -45,8 +52,8 @@ func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) 
 
 	cmd := exec.CommandContext(ctx, p.command[0], p.command[1:]...)
 	cmd.Args = append(cmd.Args, c.args()...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+folder) // where a program that is killed leaves its files
-	cmd.WaitDelay = farewell
+	cmd.Env = append(os.Environ(), "TMPDIR="+folder) // a killed program leaves its files there
+	cmd.WaitDelay = exitTimeout
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
@@ -71,13 +78,15 @@ func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) 
 	return results, nil
 }
 
-// results reads what the program prints until it ends: a line for each job.
+// results reads the output of the program until it ends: one result in JSON per line. The error matches
+// ErrOutput if a line is not the result of the job at its position, or if there are too many lines; too
+// few are left to the caller.
 func (p *Peer) results(stdout io.Reader, c Config) ([]Result, error) {
 	lines := bufio.NewScanner(stdout)
 	var results []Result
 	for lines.Scan() {
 		if len(results) == len(c.Jobs) {
-			return nil, fmt.Errorf("%w: %s goes on with %.80q", ErrOutput, p.name, lines.Bytes())
+			return nil, fmt.Errorf("%w: %s continues with %.80q", ErrOutput, p.name, lines.Bytes())
 		}
 		var r Result
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {

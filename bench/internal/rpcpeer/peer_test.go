@@ -9,13 +9,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-func TestMain(m *testing.M) { leakcheck.Main(m) }
+func TestMain(m *testing.M) {
+	short.SkipPackage("starts peers in Python and compiles a nested module")
+	leakcheck.Main(m)
+}
 
-// script is a peer that runs a shell script.
+// script returns a peer that runs a shell script.
 func script(text string) *Peer {
 	return &Peer{"script", []string{"/bin/sh", "-c", text, "script"}, []string{TCP}}
 }
@@ -37,7 +41,7 @@ func TestRun(t *testing.T) {
 	}, got)
 }
 
-// What a program leaves in its folder is removed, even if it is killed.
+// Files that a program leaves in its folder are removed, even if it is killed.
 func TestRunCleansUp(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
@@ -48,17 +52,17 @@ func TestRunCleansUp(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestRunRefusesOutput(t *testing.T) {
+func TestRunRejectsOutput(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"no JSON":     {`echo hello; exec sleep 1000`, `script printed "hello"`},
-		"other job":   {`echo '` + line2 + `'; exec sleep 1000`, "asked for were 5 of add@1 over tcp"},
-		"not sane":    {`echo '{"what":"add@1","over":"tcp","n":5}'; exec sleep 1000`, "asked for were 5 of add@1 over tcp"},
+		"other job":   {`echo '` + line2 + `'; exec sleep 1000`, "requested were 5 of add@1 over tcp"},
+		"not sane":    {`echo '{"what":"add@1","over":"tcp","n":5}'; exec sleep 1000`, "requested were 5 of add@1 over tcp"},
 		"too few":     {`echo '` + line1 + `'`, "script printed 1 results for 2 jobs"},
-		"too many":    {`echo '` + line1 + `'; echo '` + line2 + `'; echo bye; exec sleep 1000`, `script goes on with "bye"`},
+		"too many":    {`echo '` + line1 + `'; echo '` + line2 + `'; echo bye; exec sleep 1000`, `script continues with "bye"`},
 		"no line end": {`exec cat /dev/zero`, "token too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := patience.Finish(t, patience.Start(func() error {
+			err := testwait.Finish(t, testwait.Start(func() error {
 				_, err := script(c.text).Run(t.Context(), twoJobs)
 				return err
 			}))
@@ -68,7 +72,7 @@ func TestRunRefusesOutput(t *testing.T) {
 	}
 }
 
-// A program that fails is to blame with its own words, whatever it printed before.
+// If a program fails, the error has its standard error output, whatever it printed before.
 func TestRunFails(t *testing.T) {
 	_, err := script(`echo '`+line1+`'; echo out of luck >&2; exit 3`).Run(t.Context(), twoJobs)
 	require.EqualError(t, err, "script: exit status 3: out of luck")

@@ -12,11 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/patience"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// requireTorch is the environment variable that turns a missing PyTorch from a
-// reason to skip into a failure.
+// requireTorch is the environment variable that makes a test fail, instead of skip, without PyTorch.
 const requireTorch = "TENSORPIPE_REQUIRE_TORCH"
 
 func grpcPeer(t *testing.T) *Peer {
@@ -39,17 +38,16 @@ func torchPeer(t *testing.T) *Peer {
 	return peer
 }
 
-func TestGRPC(t *testing.T) { measures(t, grpcPeer(t)) }
+func TestGRPC(t *testing.T) { requireMeasures(t, grpcPeer(t)) }
 
-func TestTorch(t *testing.T) { measures(t, torchPeer(t)) }
+func TestTorch(t *testing.T) { requireMeasures(t, torchPeer(t)) }
 
-// measures lets a peer do every kind of job, with answers that it checks itself, over
-// whatever it knows.
-func measures(t *testing.T, peer *Peer) {
+// requireMeasures runs every kind of job, over every kind of connection. The peer checks the replies.
+func requireMeasures(t *testing.T, peer *Peer) {
 	const size, calls = 1 << 20, 3
 	for _, over := range peer.overs {
 		t.Run(over, func(t *testing.T) {
-			// More bytes than a byte counts, and more calls than are in flight.
+			// More bytes than fit into a counter of one byte, and more calls than are in flight.
 			jobs := []Job{Add(1, 10), Add(64, 300), Bytes(1, 300), Bytes(size, calls)}
 			results, err := peer.Run(t.Context(), Config{Over: over, Jobs: jobs})
 			require.NoError(t, err)
@@ -65,11 +63,11 @@ func measures(t *testing.T, peer *Peer) {
 	}
 }
 
-func TestGRPCRefuses(t *testing.T) { refuses(t, grpcPeer(t)) }
+func TestGRPCRejectsInvalidJobs(t *testing.T) { requireRejects(t, grpcPeer(t)) }
 
-func TestTorchRefuses(t *testing.T) { refuses(t, torchPeer(t)) }
+func TestTorchRejectsInvalidJobs(t *testing.T) { requireRejects(t, torchPeer(t)) }
 
-func refuses(t *testing.T, peer *Peer) {
+func requireRejects(t *testing.T, peer *Peer) {
 	for _, what := range []string{"dance@1", "add@0", "bytes@268435457"} {
 		_, err := peer.Run(t.Context(), Config{Over: TCP, Jobs: []Job{Add(1, 1), {what, 1}}})
 		var failed *ProcessError
@@ -78,13 +76,13 @@ func refuses(t *testing.T, peer *Peer) {
 	}
 }
 
-func TestGRPCEndsEarly(t *testing.T) { endsEarly(t, grpcPeer(t), Unix) }
+func TestGRPCContextEnds(t *testing.T) { requireEndsWithContext(t, grpcPeer(t), Unix) }
 
-func TestTorchEndsEarly(t *testing.T) { endsEarly(t, torchPeer(t), Default) }
+func TestTorchContextEnds(t *testing.T) { requireEndsWithContext(t, torchPeer(t), Default) }
 
-// With its context both processes of a peer end, the second one as soon as it is up.
-// It has the folder of the run in its command line.
-func endsEarly(t *testing.T, peer *Peer, over string) {
+// Both processes of a peer end with its context, the second one as soon as it runs. Its command line
+// contains the folder of the run.
+func requireEndsWithContext(t *testing.T, peer *Peer, over string) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes are looked for in /proc")
 	}
@@ -92,28 +90,28 @@ func endsEarly(t *testing.T, peer *Peer, over string) {
 	t.Setenv("TMPDIR", folder)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	run := patience.Start(func() error {
+	run := testwait.Start(func() error {
 		_, err := peer.Run(ctx, Config{Over: over, Jobs: []Job{Add(1, 1_000_000_000)}})
 		return err
 	})
-	require.Eventually(t, func() bool { return running(t, folder) }, patience.Limit, time.Millisecond)
+	require.Eventually(t, func() bool { return isRunning(t, folder) }, testwait.Limit, time.Millisecond)
 	why := errors.New("enough")
 	cancel(why)
-	require.ErrorIs(t, patience.Finish(t, run), why)
-	require.False(t, running(t, folder))
+	require.ErrorIs(t, testwait.Finish(t, run), why)
+	require.False(t, isRunning(t, folder))
 	left, err := os.ReadDir(folder)
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
 
-// running reports whether some process has that text in its command line.
-func running(t *testing.T, text string) bool {
+// isRunning reports whether the command line of a process contains text.
+func isRunning(t *testing.T, text string) bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 	for _, file := range files {
 		line, err := os.ReadFile(file)
-		if err == nil && strings.Contains(string(line), text) { // else it is gone
+		if err == nil && strings.Contains(string(line), text) { // on an error the process has ended
 			return true
 		}
 	}

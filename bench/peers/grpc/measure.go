@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// result is what is printed of a job.
+// result is the output line of a job.
 type result struct {
 	What     string  `json:"what"`
 	Over     string  `json:"over"`
@@ -23,11 +23,11 @@ type result struct {
 	P90      float64 `json:"p90_us"`
 	P99      float64 `json:"p99_us"`
 	PerS     float64 `json:"per_s"`
-	CPU      float64 `json:"cpu_us"` // of both processes, for a call
+	CPU      float64 `json:"cpu_us"` // of both processes, per call
 	BytesPer float64 `json:"bytes_per_s,omitempty"`
 }
 
-// measureAll starts a server, and prints a line for each job.
+// measureAll starts a server and prints a line for each job.
 func measureAll(ctx context.Context, over string, jobs []job) (err error) {
 	s, err := startServer(ctx, over)
 	if err != nil {
@@ -56,13 +56,17 @@ func measureAll(ctx context.Context, over string, jobs []job) (err error) {
 func measure(ctx context.Context, conn *grpc.ClientConn, j job) (result, error) {
 	calls := make([]call, j.depth())
 	for i := range calls {
-		calls[i] = newCall(conn, j)
+		if j.kind == kindAdd {
+			calls[i] = newAdd(conn)
+		} else {
+			calls[i] = newBytes(conn, j.param)
+		}
 	}
 	if err := makeCalls(ctx, calls, make([]time.Duration, min(j.calls/10+1, 1000))); err != nil {
 		return result{}, err
 	}
 	samples := make([]time.Duration, j.calls)
-	before, err := used(ctx, conn)
+	before, err := cpuOfBoth(ctx, conn)
 	if err != nil {
 		return result{}, err
 	}
@@ -71,12 +75,12 @@ func measure(ctx context.Context, conn *grpc.ClientConn, j job) (result, error) 
 		return result{}, err
 	}
 	took := time.Since(begin)
-	after, err := used(ctx, conn)
+	after, err := cpuOfBoth(ctx, conn)
 	return newResult(j, samples, took, after-before), err
 }
 
-// makeCalls makes as many calls as there are samples, with all callers at once, and
-// notes how long each took.
+// makeCalls makes one call per sample, with all callers concurrently, and sets the samples to their
+// durations.
 func makeCalls(ctx context.Context, calls []call, samples []time.Duration) error {
 	var (
 		next    atomic.Int64
@@ -93,7 +97,7 @@ func makeCalls(ctx context.Context, calls []call, samples []time.Duration) error
 		})
 	}
 	callers.Wait()
-	return cmp.Or(errs...) // one says enough
+	return cmp.Or(errs...)
 }
 
 func newResult(j job, samples []time.Duration, took, cpu time.Duration) result {

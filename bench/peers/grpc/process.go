@@ -16,10 +16,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// serverProcess is the server, which ends with its stdin or, killed, with ctx.
+// serverProcess is the server process. It ends with its stdin, and is killed when ctx ends.
 type serverProcess struct {
 	address string
-	folder  string // with its socket
+	folder  string // contains its socket
 	cmd     *exec.Cmd
 	stdin   io.Closer
 }
@@ -52,19 +52,19 @@ func startServer(ctx context.Context, over string) (s *serverProcess, err error)
 	}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the server says no address: %w", err), s.end())
+		return nil, errors.Join(fmt.Errorf("the server printed no address: %w", err), s.end())
 	}
 	s.address = strings.TrimSpace(line)
 	return s, nil
 }
 
-// end lets the server end.
+// end stops the server.
 func (s *serverProcess) end() error {
 	_ = s.stdin.Close()
 	return errors.Join(s.cmd.Wait(), os.RemoveAll(s.folder))
 }
 
-// connect returns the one connection of all calls, which is made by the first.
+// connect returns the connection for all calls. The first call opens it.
 func connect(network, address string) (*grpc.ClientConn, error) {
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
@@ -72,7 +72,7 @@ func connect(network, address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///server",
 		grpc.WithContextDialer(dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(longest), grpc.WithInitialConnWindowSize(longest),
+		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})),
 	)
 }

@@ -15,32 +15,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The names of the methods, as a client calls them.
+// Full names of the methods.
 const (
 	methodAdd   = "/bench.Peer/Add"
 	methodBytes = "/bench.Peer/Bytes"
 	methodUsage = "/bench.Peer/Usage"
 )
 
-// workers is how many goroutines serve calls and are kept. Those that are made for a
-// call have to grow their stack anew, a quarter of the server's processor time.
+// workers is the number of goroutines that serve calls and are reused. A new goroutine per call would have
+// to grow its stack each time, which takes a quarter of the server's CPU time.
 const workers = 64
 
-// server keeps the memory of requests: one pool for each method, so that no small
-// request takes memory of a large one.
+// server has the memory of requests, one pool per method, so that small requests do not use the memory of
+// large ones.
 type server struct{ adds, bytes sync.Pool }
-
-func service() *grpc.ServiceDesc {
-	return &grpc.ServiceDesc{
-		ServiceName: "bench.Peer",
-		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{
-			{MethodName: "Add", Handler: add},
-			{MethodName: "Bytes", Handler: lastByte},
-			{MethodName: "Usage", Handler: usage},
-		},
-	}
-}
 
 // serve prints its address and serves until stdin ends.
 func serve(network, address string) error {
@@ -51,10 +39,18 @@ func serve(network, address string) error {
 	s := grpc.NewServer(
 		grpc.NumStreamWorkers(workers),
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(longest),
-		grpc.InitialWindowSize(longest), grpc.InitialConnWindowSize(longest),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.InitialWindowSize(maxMessage), grpc.InitialConnWindowSize(maxMessage),
 	)
-	s.RegisterService(service(), &server{})
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "bench.Peer",
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{
+			{MethodName: "Add", Handler: add},
+			{MethodName: "Bytes", Handler: lastByte},
+			{MethodName: "Usage", Handler: usage},
+		},
+	}, &server{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
 		s.Stop()
@@ -65,7 +61,7 @@ func serve(network, address string) error {
 	return s.Serve(l)
 }
 
-// request reads a request into memory of the pool. Give it back with Put.
+// request reads a request into memory of the pool. The caller returns it with Put.
 func request(pool *sync.Pool, read func(any) error) (*message, error) {
 	m, ok := pool.Get().(*message)
 	if !ok {
@@ -88,7 +84,7 @@ func add(srv any, _ context.Context, read func(any) error, _ grpc.UnaryServerInt
 	return &message{out}, nil
 }
 
-// lastByte answers with the size of the argument and its last byte.
+// lastByte replies with the size of the argument and its last byte.
 func lastByte(srv any, _ context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	pool := &srv.(*server).bytes
 	in, err := request(pool, read)
@@ -103,7 +99,7 @@ func lastByte(srv any, _ context.Context, read func(any) error, _ grpc.UnaryServ
 	return &message{append(binary.LittleEndian.AppendUint64(nil, uint64(n)), in.bytes[n-1])}, nil
 }
 
-// usage answers with the processor time of this process, in nanoseconds.
+// usage replies with the CPU time of this process in nanoseconds.
 func usage(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 	used, err := cpuTime()
 	if err != nil {

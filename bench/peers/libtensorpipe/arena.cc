@@ -13,9 +13,8 @@ constexpr size_t kLine = 64, kHugePage = 2 << 20;
 
 size_t roundUp(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Eight bytes of message number, those that start at offset 8 * index. It
-// depends on both, so that messages or parts in the wrong place show. The Go
-// side makes the same ones (arena.go).
+// Returns the eight bytes of a message at offset 8 * index. They depend on both numbers, so
+// that misplaced messages and parts are detected. The Go code generates the same ones (data.go).
 uint64_t word(uint64_t number, uint64_t index) {
   uint64_t x = (number + 1) * 0x9e3779b97f4a7c15 + index * 0xbf58476d1ce4e5b9;
   return x ^ (x >> 29);

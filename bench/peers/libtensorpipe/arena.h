@@ -1,4 +1,4 @@
-// Memory for the messages of a batch, and what is written into it.
+// Memory for the messages of a batch, and their contents.
 #pragma once
 
 #include <cstddef>
@@ -6,29 +6,29 @@
 #include <string>
 #include <vector>
 
-// Slots of equal size, all in one mapping of huge pages where the system has
-// them, or each a block of malloc: a message is sent from one slot and read into
-// another, so no message of a batch shares memory with the one before.
+// Slots of equal size, all in one mapping of huge pages if the system has them, or each a
+// block of malloc. A message is sent from one slot and read into another, so no two messages
+// of a batch share memory.
 class Arena {
  public:
-  // buffers as in Flags.
+  // buffers is that of Flags.
   explicit Arena(const std::string& buffers) : blocks_(buffers == "malloc") {}
   ~Arena() { release(); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Makes room for slots of size bytes each, all pages touched.
+  // Provides slots of size bytes each, with all pages touched.
   void resize(size_t slots, size_t size);
 
   uint8_t* slot(size_t index) const { return slots_[index]; }
 
-  // Writes what message number has to say into a slot.
+  // Writes the contents of a message into a slot.
   void fill(size_t index, uint64_t number);
 
-  // Says where a slot differs from what fill wrote, or "".
+  // Returns where a slot differs from the output of fill, or "".
   std::string difference(size_t index, uint64_t number) const;
 
-  // Spoils the slots, so that bytes of an earlier batch cannot pass for new.
+  // Zeroes the slots, so that bytes of an earlier batch are not taken for new ones.
   void clear(size_t slots);
 
  private:

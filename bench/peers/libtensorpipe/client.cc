@@ -19,10 +19,10 @@ int64_t nsSince(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-// Says text and waits until it has left.
-void say(tp::Pipe& pipe, const std::string& text) {
+// Sends a control message and waits until it has been sent.
+void sendControl(tp::Pipe& pipe, const std::string& text) {
   Outcome outcome;
-  pipe.write(words(text), [outcome](const tp::Error& error) {
+  pipe.write(controlMessage(text), [outcome](const tp::Error& error) {
     if (!outcome.failedOn(error)) {
       outcome.done("");
     }
@@ -30,9 +30,9 @@ void say(tp::Pipe& pipe, const std::string& text) {
   outcome.wait();
 }
 
-// Reads a message of words, when its turn comes. On the library's thread, first
-// runs when it is there, and then when it has been read.
-void hear(
+// Receives the next control message. On the library's thread, first runs when its descriptor
+// has arrived, and then when it has been read.
+void receiveControl(
     tp::Pipe& pipe,
     const Outcome& outcome,
     std::function<void()> first = [] {},
@@ -56,17 +56,17 @@ void hear(
   });
 }
 
-// Reads the number in "done NUMBER".
+// Parses the number in "done NUMBER".
 int64_t expectDone(const std::string& text) {
   const std::string verb = "done ";
   if (text.rfind(verb, 0) != 0) {
-    throw std::runtime_error("the server says: " + text);
+    throw std::runtime_error("the server reports: " + text);
   }
   return std::stoll(text.substr(verb.size()));
 }
 
-// Batch is a number of messages with memory of their own, and what is measured
-// about them. Callbacks keep it: those of writes may come when all is over.
+// Batch is a number of messages, each with its own memory, and their measurements. Callbacks
+// keep it alive: those of writes may run after the measurement.
 class Batch : public std::enable_shared_from_this<Batch> {
  public:
   Batch(const Flags& flags, tp::Pipe& pipe, Arena& sources, Arena& echoes, uint64_t messages, uint64_t first)
@@ -78,31 +78,31 @@ class Batch : public std::enable_shared_from_this<Batch> {
     echoes_.clear(count_);
   }
 
-  // Says what comes and waits until the server is ready for it; start then runs
-  // on the library's thread.
+  // Announces a batch and waits until the server is ready; start then runs on the library's
+  // thread.
   void announce(const char* kind, std::function<void()> start = [] {}) {
     std::ostringstream order;
     order << kind << ' ' << count_ << ' ' << first_ << ' ' << flags_.size << ' ' << flags_.depth << ' ' << flags_.named;
-    say(pipe_, order.str());
+    sendControl(pipe_, order.str());
     expect("ready", start);
   }
 
-  // Waits for a word; then runs on the library's thread when it has come.
+  // Waits for a control message; then runs on the library's thread when it has arrived.
   void expect(const std::string& word, std::function<void()> then = [] {}) {
     Outcome outcome;
-    hear(pipe_, outcome, [] {}, [word, then](const std::string& text) {
+    receiveControl(pipe_, outcome, [] {}, [word, then](const std::string& text) {
       if (text == word) {
         then();
       }
     });
     std::string text = outcome.wait();
     if (text != word) {
-      throw std::runtime_error("the server says: " + text);
+      throw std::runtime_error("the server reports: " + text);
     }
   }
 
-  // All round trips in a row, each from the callback of the one before. Adds the
-  // CPU time of both processes.
+  // Makes all round trips, each started by the callback of the previous one. Adds the CPU time
+  // of both processes.
   void roundTrips(Samples& samples, int64_t& cpu) {
     announce("echo");
     Outcome outcome;
@@ -113,7 +113,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
     cpu += used + checkEchoes();
   }
 
-  // Round trips after a time in which nothing happens.
+  // Makes round trips, each after an idle time.
   void coldTrips(Samples& samples) {
     announce("echo");
     for (uint64_t i = 0; i < count_; ++i) {
@@ -125,8 +125,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
     checkEchoes();
   }
 
-  // Messages one way, depth of them in flight. Adds to the two times. All writes
-  // start on the library's thread: two threads would change their order.
+  // Sends messages one way, depth of them in flight, and adds to the two times. All writes are
+  // started on the library's thread, because two threads could change their order.
   void oneWay(int64_t& ns, int64_t& cpu) {
     Outcome arrived;
     int64_t before = 0, took = 0, used = 0;
@@ -134,7 +134,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
     announce("sink", [&] {
       before = cpuNs();
       start = Clock::now();
-      hear(pipe_, arrived, [&] {
+      receiveControl(pipe_, arrived, [&] {
         took = nsSince(start);
         used = cpuNs() - before;
       });
@@ -145,7 +145,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
     used += expectDone(arrived.wait());
     ns += took;
     cpu += used;
-    say(pipe_, "check");
+    sendControl(pipe_, "check");
     expect("checked");
   }
 
@@ -179,7 +179,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
     });
   }
 
-  // Writes the next message, and another when it has left.
+  // Writes the next message, and another one when it has been sent.
   void send(const Outcome& outcome) {
     uint64_t index = next_++;
     if (index >= count_) {
@@ -196,7 +196,7 @@ class Batch : public std::enable_shared_from_this<Batch> {
   // Returns the CPU time of the server.
   int64_t checkEchoes() {
     Outcome outcome;
-    hear(pipe_, outcome);
+    receiveControl(pipe_, outcome);
     int64_t used = expectDone(outcome.wait());
     for (uint64_t i = 0; i < count_; ++i) {
       std::string wrong = echoes_.difference(i, first_ + i);
@@ -212,12 +212,11 @@ class Batch : public std::enable_shared_from_this<Batch> {
   Arena& sources_;
   Arena& echoes_;
   const uint64_t count_, first_;
-  uint64_t next_ = 0;  // message to write, of oneWay
+  uint64_t next_ = 0;  // next message that oneWay writes
   std::vector<tp::Message> messages_;
 };
 
-// Client does one kind of work after the other, each in batches, with a batch
-// before that does not count.
+// Client makes one kind of measurement after the other, each in batches after a warm-up batch.
 class Client {
  public:
   Client(const Flags& flags, tp::Pipe& pipe)

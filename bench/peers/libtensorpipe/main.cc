@@ -1,6 +1,6 @@
-// tpbench measures the C++ library: the same loop, on the same messages, as
-// package bench runs on the Go library. server.cc says how the two ends talk,
-// client.h what is measured.
+// tpbench measures the C++ library with the same loops and messages as package bench measures
+// the Go library. server.cc describes the protocol between the two ends, client.h the
+// measurements.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Ends the process when stdin ends: it must not outlive the one that started it.
+// Ends the process when stdin ends, so that it does not outlive its parent.
 void watchParent() {
   std::thread([] {
     char ignored[256];
@@ -26,7 +26,7 @@ void watchParent() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error of its pipe
+  signal(SIGPIPE, SIG_IGN);  // the loss of a peer is an error of its pipe
   try {
     Flags flags = parseFlags(argc, argv);
     watchParent();

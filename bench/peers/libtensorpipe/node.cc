@@ -46,7 +46,7 @@ std::shared_ptr<tp::transport::Context> createTransport(const std::string& name)
 std::unique_ptr<tp::Context> makeContext(const Flags& flags) {
   auto transport = createTransport(flags.transport);
   auto channel = createChannel(flags.channel, flags.lanes);
-  // The library would leave out silently what does not work here.
+  // The library would silently omit a transport or channel that does not work here.
   if (!transport->isViable() || !channel->isViable()) {
     throw UnviableError(flags.transport + " with " + flags.channel + " does not work on this machine");
   }
@@ -56,7 +56,7 @@ std::unique_ptr<tp::Context> makeContext(const Flags& flags) {
   return context;
 }
 
-tp::Message words(const std::string& text) {
+tp::Message controlMessage(const std::string& text) {
   tp::Message out;
   out.metadata = text;
   return out;

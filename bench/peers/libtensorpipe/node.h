@@ -1,5 +1,5 @@
-// A TensorPipe context with one transport and one channel, and the parts of a
-// conversation that are not measured.
+// A TensorPipe context with one transport and one channel, and helpers for messages that are
+// not measured.
 #pragma once
 
 #include <future>
@@ -14,31 +14,31 @@
 
 using PipePtr = std::shared_ptr<tensorpipe::Pipe>;
 
-// Makes a context as the flags say; throws UsageError or UnviableError.
+// Creates a context for the flags; throws UsageError or UnviableError.
 std::unique_ptr<tensorpipe::Context> makeContext(const Flags& flags);
 
-// A message of words and nothing else.
-tensorpipe::Message words(const std::string& text);
+// Returns a control message, which has metadata only.
+tensorpipe::Message controlMessage(const std::string& text);
 
-// The message in a slot; size 0 means one without a tensor.
+// Returns the message in a slot; with size 0 it has no tensor.
 tensorpipe::Message message(const Arena& arena, size_t slot, uint64_t size, bool named);
 
-// Where to read such a message; throws if the description is of another one.
+// Returns the memory for such a message; throws if the descriptor does not match.
 tensorpipe::Allocation allocation(const tensorpipe::Descriptor& descriptor, const Arena& arena, size_t slot, uint64_t size);
 
-// CPU time of this process so far, in ns.
+// Returns the CPU time of this process in ns.
 int64_t cpuNs();
 
-// The end of something that happens on the library's threads, for the main
-// thread to wait for. Only the first call counts. Copies are the same outcome:
-// callbacks hold one, since some come when nobody waits any more.
+// The result of an operation on the library's threads, for which the main thread waits. Only
+// the first result counts. Copies share their state: callbacks hold one, because some run
+// after the wait has ended.
 class Outcome {
  public:
   void done(std::string value) const;
   void fail(const std::string& error) const;
-  bool failedOn(const tensorpipe::Error& error) const;  // fails if there is an error
+  bool failedOn(const tensorpipe::Error& error) const;  // fails the outcome if error is set
 
-  // Waits, once; throws the failure.
+  // Waits for the result, at most once; throws the error if it failed.
   std::string wait() const { return state_->promise.get_future().get(); }
 
  private:

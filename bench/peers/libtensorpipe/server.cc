@@ -9,24 +9,23 @@ namespace tp = tensorpipe;
 
 namespace {
 
-// Session serves a pipe. The client announces each batch in words,
+// Session serves a pipe. The client announces each batch by a control message,
 //
 //   echo|sink MESSAGES FIRST SIZE DEPTH NAMED
 //
-// where FIRST is the number of the first message. The session makes room and
-// says "ready". To echo is to send each message back from the memory that it was
-// read into; a sink only reads. Behind the last message comes "done CPU_NS", which
-// ends the clock of a client that sends to a sink. CPU_NS is what this process
-// used from "ready" until then. When its clock stands the client says "check", and
-// the session looks at every byte and says "checked" or "error TEXT". It must not
-// look before it is asked: all of it happens in callbacks on the thread of the
-// library that would have to send "done", as in its own benchmark.
+// where FIRST is the number of the first message. The session allocates memory and replies
+// "ready". In an echo batch it sends each message back from the memory into which it was read; in
+// a sink batch it only reads. After the last message it sends "done CPU_NS", at which a client
+// that sends to a sink stops its clock. CPU_NS is the CPU time of this process since "ready". The
+// client then sends "check", and the session compares every byte and replies "checked" or
+// "error TEXT". It must not compare earlier, because the callbacks run on the thread of the
+// library that sends "done", as in the library's own benchmark.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(PipePtr pipe, Outcome outcome, const std::string& buffers)
       : pipe_(std::move(pipe)), outcome_(std::move(outcome)), arena_(buffers) {}
 
-  // Waits for the next batch. Here the client may end the pipe.
+  // Waits for the next batch. Only here may the client close the pipe.
   void listen() {
     auto self = shared_from_this();
     pipe_->readDescriptor([this, self](const tp::Error& error, tp::Descriptor descriptor) {
@@ -42,7 +41,7 @@ class Session : public std::enable_shared_from_this<Session> {
         }
         if (order == "check") {
           std::string wrong = check();
-          say(wrong.empty() ? "checked" : "error " + wrong, [this, self] { listen(); });
+          sendControl(wrong.empty() ? "checked" : "error " + wrong, [this, self] { listen(); });
         } else {
           begin(order);
         }
@@ -68,11 +67,11 @@ class Session : public std::enable_shared_from_this<Session> {
     begun_ = finished_ = 0;
     cpu_ = cpuNs();
     auto self = shared_from_this();
-    say("ready", [] {});
+    sendControl("ready", [] {});
     next();
   }
 
-  // Takes the next message; while it is on its way it waits for the one behind.
+  // Receives the next message; while its bytes arrive it waits for the one after it.
   void next() {
     if (begun_ == messages_) {
       return;
@@ -112,13 +111,13 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
 
-  // Counts a message; behind the last one it reports.
+  // Counts a message, and reports after the last one.
   void finish() {
     if (++finished_ < messages_) {
       return;
     }
     auto self = shared_from_this();
-    say("done " + std::to_string(cpuNs() - cpu_), [this, self] { listen(); });
+    sendControl("done " + std::to_string(cpuNs() - cpu_), [this, self] { listen(); });
   }
 
   std::string check() const {
@@ -131,9 +130,9 @@ class Session : public std::enable_shared_from_this<Session> {
     return "";
   }
 
-  void say(const std::string& text, std::function<void()> then) {
+  void sendControl(const std::string& text, std::function<void()> then) {
     auto self = shared_from_this();
-    pipe_->write(words(text), [this, self, then](const tp::Error& error) {
+    pipe_->write(controlMessage(text), [this, self, then](const tp::Error& error) {
       if (!failed(error)) {
         then();
       }

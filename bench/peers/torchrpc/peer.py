@@ -1,27 +1,27 @@
-"""Measures calls of torch.distributed.rpc between two processes of one machine, as a
-yardstick for calls between workers.
+"""Measures calls of torch.distributed.rpc between two processes of one machine, for
+comparison with calls between workers.
 
     peer.py [--over default|tcp] [--limit SECONDS] JOB...
 
 A job is one of
 
     add@DEPTH=N    N calls of torch.add on two 2x2 tensors of float32, DEPTH in flight
-    bytes@SIZE=N   N calls of a Python function on a tensor of SIZE bytes, one behind
+    bytes@SIZE=N   N calls of a Python function on a tensor of SIZE bytes, one after
                    the other
 
-and is answered by a line of JSON. Times are in microseconds.
+Each job prints a line of JSON. Times are in microseconds.
 
-A call begins before rpc_sync is called and ends when it has returned the answer.
-With several in flight it begins before rpc_async is called and ends when the oldest
-future has been waited for, which is when the next call is made. Answers are checked
-when no clock runs. A tenth of the calls, but at most 1000, go before those that
-count. cpu_us is processor time of both processes by the number of calls.
+A call begins before rpc_sync is called and ends when that has returned the reply.
+With several in flight it begins before rpc_async is called and ends when the wait for
+the oldest future has returned, after which the next call is made. Replies are checked
+after the measurement. A tenth of the calls, but at most 1000, are made before those
+that count. cpu_us is the CPU time of both processes divided by the number of calls.
 
-All options of the agent are at their defaults, which on one host is shared memory and
-cma; with tcp it has the transport uv and the channel basic alone.
+The agent has default options, with which it uses shared memory and cma within a host;
+with tcp it has only the transport uv and the channel basic.
 
 The second worker is the same program, started as a child. It ends when its stdin
-does. Both end themselves when they are not over in time.
+does. Both end themselves at the time limit.
 """
 import argparse
 import collections
@@ -43,7 +43,7 @@ CALLEE = NAMES[1]
 
 
 def join(rank, over, folder):
-    """Joins the group of two that meets at a file, so that no port is needed."""
+    """Joins the group of two. Its store is a file, so that no port is needed."""
     path = {"default": {}, "tcp": {"_transports": ["uv"], "_channels": ["basic"]}}[over]
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/store", **path)
     rpc.init_rpc(NAMES[rank], rank=rank, world_size=len(NAMES), rpc_backend_options=options)
@@ -60,7 +60,7 @@ def end_with_stdin():
 
 
 def ends(tensor):
-    """What bytes@SIZE calls: the size of the argument and its last byte."""
+    """The function of bytes@SIZE: returns the size of the argument and its last byte."""
     return tensor.numel(), int(tensor[-1])
 
 
@@ -69,7 +69,7 @@ def process_time():
 
 
 def used():
-    """The processor time of both processes so far, in nanoseconds."""
+    """Returns the CPU time of both processes in nanoseconds."""
     return process_time() + rpc.rpc_sync(CALLEE, process_time)
 
 
@@ -122,13 +122,13 @@ def check_sums(answers, want):
 
 
 def send_bytes(size):
-    # A storage of its own: of a view all of the storage would travel.
+    # Cloned, because of a view the whole storage would be sent.
     tensor = torch.arange(256).to(torch.uint8).repeat(size // 256 + 1)[:size].clone()
 
     def calls(n):
         samples, answers = [], []
         for i in range(n):
-            tensor[-1] = i & 255  # numbers the call
+            tensor[-1] = i & 255  # counts the calls
             begin = time.perf_counter_ns()
             answer = rpc.rpc_sync(CALLEE, ends, args=(tensor,))
             samples.append(time.perf_counter_ns() - begin)
@@ -141,12 +141,12 @@ def send_bytes(size):
 def check_ends(answers, size):
     for i, got in enumerate(answers):
         if got != (size, i & 255):
-            raise ValueError(f"of call {i} with {size} bytes arrived {got}")
+            raise ValueError(f"call {i} with {size} bytes: got {got}")
 
 
 def prepare(kind, param):
-    """Makes the arguments, and returns a function that makes so many calls. That
-    returns their times in nanoseconds and a function that checks the answers."""
+    """Creates the arguments and returns a function that makes n calls. That returns
+    their times in nanoseconds and a function that checks the replies."""
     if kind == "bytes":
         return send_bytes(param)
     return add_in_turn() if param == 1 else add_in_flight(param)
@@ -193,15 +193,15 @@ def parse():
     parser.add_argument("job", nargs="*", type=parse_job)
     args = parser.parse_args()
     if not args.job and not args.callee:
-        parser.error("no job, as add@1=10000")
+        parser.error("no job: want for example add@1=10000")
     return args
 
 
 def be_callee(args):
     end_with_stdin()
     join(1, args.over, args.callee)
-    rpc.shutdown()  # serves until the other is done
-    os._exit(0)  # the thread that waits for stdin stays where it is
+    rpc.shutdown()  # serves until the caller has shut down
+    os._exit(0)  # ends the thread that waits for stdin too
 
 
 def be_caller(args, folder):
@@ -221,9 +221,9 @@ def be_caller(args, folder):
 
 def main():
     args = parse()
-    # It needs no interpreter lock, and no thread that is still alive.
+    # Works even if all threads hang, because it needs no interpreter lock.
     faulthandler.dump_traceback_later(args.limit, exit=True)
-    # Nothing leaves this machine.
+    # All connections stay within this machine.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
     if args.callee:
         be_callee(args)

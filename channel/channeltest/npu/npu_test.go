@@ -19,8 +19,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-	"github.com/tensorpipe-go/tensorpipe/internal/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -30,12 +30,12 @@ func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func hold(s device.Stream) func() { return s.(*delayed.Stream).Hold() }
 
-// Under the race detector it is one transport: what is added to the channel below
-// sees none.
+// Under the race detector only one transport is tested: the code of npu does not use
+// the transport.
 func TestConformance(t *testing.T) {
 	type conformance struct {
 		name         string
-		below        channel.Factory
+		host         channel.Factory
 		connect      channeltest.Connect
 		skipsAborted bool
 	}
@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 			t.Cleanup(kind.Close)
 			channeltest.Run(t, channeltest.Backend{
 				Name:         npu.Name,
-				New:          func(*testing.T) channel.Factory { return npu.New(kind, c.below) },
+				New:          func(*testing.T) channel.Factory { return npu.New(kind, c.host) },
 				Connect:      c.connect,
 				Kinds:        []device.Kind{kind},
 				Hold:         hold,
@@ -60,9 +60,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// The promise is that a device kind costs its author less than 150 lines and
-// nothing but public packages.
-func TestSmallAndOutside(t *testing.T) {
+// A device kind takes less than 150 lines and only public packages.
+func TestSmallAndPublic(t *testing.T) {
 	src, err := os.ReadFile("npu.go")
 	require.NoError(t, err)
 	require.Less(t, bytes.Count(src, []byte("\n")), 150)
@@ -73,7 +72,7 @@ func TestSmallAndOutside(t *testing.T) {
 	}
 }
 
-// ends opens a channel over basic without the suite's checks.
+// ends returns the two ends of a channel over basic, without the checks of the suite.
 func ends(t *testing.T, kind *delayed.Kind) (from, to channel.Channel) {
 	t.Helper()
 	near, far := channeltest.Over(mem.New(nil), "")(t)
@@ -91,18 +90,18 @@ func ends(t *testing.T, kind *delayed.Kind) (from, to channel.Channel) {
 	return open(near), open(far)
 }
 
-// Memory of another kind, and work that fails on the device.
+// done reports memory of another kind and failed work on the device.
 func TestFaultsReachDone(t *testing.T) {
 	kind, other := npu.NewKind(), delayed.New("other", 1)
 	t.Cleanup(kind.Close)
 	t.Cleanup(other.Close)
-	strange, err := other.Alloc(other.Devices()[0], 10, nil)
+	foreign, err := other.Alloc(other.Devices()[0], 10, nil)
 	require.NoError(t, err)
 	own, err := kind.Alloc(kind.Devices()[0], 10, nil)
 	require.NoError(t, err)
 	stream, err := kind.NewStream(kind.Devices()[0])
 	require.NoError(t, err)
-	spoiled, err := kind.Alloc(kind.Devices()[0], 10, stream)
+	failing, err := kind.Alloc(kind.Devices()[0], 10, stream)
 	require.NoError(t, err)
 	require.NoError(t, stream.(*delayed.Stream).Launch(func(...[]byte) error { return io.ErrNoProgress }))
 
@@ -112,9 +111,9 @@ func TestFaultsReachDone(t *testing.T) {
 		send     error
 		recv     error
 	}{
-		{"foreign source", strange, own, device.ErrMemory, io.EOF},
-		{"foreign target", own, strange, nil, device.ErrMemory},
-		{"spoiled source", spoiled, own, io.ErrNoProgress, io.EOF},
+		{"foreign source", foreign, own, device.ErrMemory, io.EOF},
+		{"foreign target", own, foreign, nil, device.ErrMemory},
+		{"failing source", failing, own, io.ErrNoProgress, io.EOF},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			from, to := ends(t, kind)

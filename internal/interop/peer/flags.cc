@@ -9,7 +9,7 @@ const char* const kUsage =
     "usage: tppeer ROLE (--listen URL[,URL] | --to URL) [flags]\n"
     "\n"
     "roles:\n"
-    "  echo    sends every message back as it came\n"
+    "  echo    sends every message back\n"
     "  sink    reads every message, prints a JSON line about each; with --count\n"
     "          it closes the pipe after that many\n"
     "  stall   reads one descriptor, prints a JSON line, never reads the rest\n"

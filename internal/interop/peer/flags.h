@@ -11,10 +11,10 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// How the tensors of a message name the device they should arrive on.
+// Which tensors of a message name their target device.
 enum class Targets { kMixed, kAll, kNone };
 
-// A number that was given, or -1 if none was.
+// The number of a flag, or -1 without that flag.
 using Fixed = int64_t;
 
 struct Flags {
@@ -28,15 +28,15 @@ struct Flags {
 
   Fixed count = -1;
   uint64_t seed = 1;
-  std::vector<uint64_t> sizes;  // of the parts of each message, in turn, or empty
+  std::vector<uint64_t> sizes;  // of the parts of successive messages, cyclically, or empty
   Fixed payloads = -1;
   Fixed tensors = -1;
   Targets targets = Targets::kMixed;
   bool both = false;
 };
 
-// Reads the command line; throws UsageError.
+// Parses the command line. Throws UsageError.
 Flags parseFlags(int argc, char** argv);
 
-// What to print when it cannot be read.
+// The usage text.
 extern const char* const kUsage;

@@ -1,5 +1,4 @@
-// tppeer is a process that speaks TensorPipe with the C++ library, for tests of
-// other implementations to talk to.
+// tppeer is a peer on the C++ TensorPipe library, for tests of other implementations.
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -17,11 +16,10 @@ namespace {
 // Exit codes.
 constexpr int kOk = 0, kFailed = 1, kUsageError = 2, kStopped = 3;
 
-// Stop is what the main thread waits for: the end of the role, of stdin, or a
-// SIGTERM.
+// Stop waits for the end of the role, the end of stdin, or a SIGTERM.
 class Stop {
  public:
-  // Threads inherit the mask: to be made before any of them.
+  // Must be constructed before any thread starts, since threads inherit the signal mask.
   Stop() : finished_(eventfd(0, EFD_CLOEXEC)) {
     sigset_t set;
     sigemptyset(&set);
@@ -30,7 +28,7 @@ class Stop {
     signal_ = signalfd(-1, &set, SFD_CLOEXEC);
   }
 
-  // Takes note of how a pipe ended, and ends the process if it was the only one.
+  // Records the result of a pipe, and ends the process if it was the only one.
   void finish(const std::string& error, bool only) {
     if (!error.empty()) {
       std::cerr << "tppeer: " << error << std::endl;
@@ -41,7 +39,7 @@ class Stop {
     }
   }
 
-  // Whether the role came to its end.
+  // Returns true at the end of the role, and false at the end of stdin or a SIGTERM.
   bool wait() {
     pollfd fds[] = {{finished_, POLLIN, 0}, {signal_, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
     for (;;) {
@@ -67,12 +65,13 @@ int run(const Flags& flags) {
   Stop stop;
   bool one = servesOne(flags);
   auto finish = [&stop, one](const std::string& error) { stop.finish(error, one); };
-  std::atomic<bool> taken{false};
-  // Last, so that it goes first: its end waits for the callbacks of all pipes.
+  std::atomic<bool> accepted{false};
+  // Declared last, so that it is destroyed first: its destructor waits for the
+  // callbacks of all pipes.
   Node node(flags);
   if (flags.to.empty()) {
     printLine(node.listen([&](PipePtr pipe) {
-      if (!one || !taken.exchange(true)) {
+      if (!one || !accepted.exchange(true)) {
         play(flags, std::move(pipe), finish);
       }
     }));
@@ -88,8 +87,8 @@ int run(const Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // The library writes to sockets without a word about this signal; a peer that
-  // is gone must become an error of its pipe.
+  // The library does not suppress SIGPIPE. Writing to a peer that died must be an error
+  // of its pipe.
   signal(SIGPIPE, SIG_IGN);
   try {
     return run(parseFlags(argc, argv));

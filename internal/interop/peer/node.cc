@@ -4,7 +4,7 @@ namespace tp = tensorpipe;
 
 namespace {
 
-// The library leaves out silently what does not work here. A test must know.
+// Throws if the context is not viable, where the library itself ignores it silently.
 template <class T>
 std::shared_ptr<T> viable(std::shared_ptr<T> context, const std::string& name) {
   if (!context->isViable()) {
@@ -26,8 +26,7 @@ void addTransport(tp::Context& context, const std::string& name) {
   }
 }
 
-// The public header only declares the class of the listeners, which is enough to
-// hand them over.
+// The public header only declares the class Listener, which suffices to pass pointers.
 std::shared_ptr<tp::channel::Context> createLanes(int lanes) {
   std::vector<std::shared_ptr<tp::transport::Context>> contexts;
   std::vector<std::shared_ptr<tp::transport::Listener>> listeners;

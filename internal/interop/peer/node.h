@@ -15,8 +15,8 @@ class Node {
  public:
   explicit Node(const Flags& flags);
 
-  // Listens, hands every pipe that comes to serve (on a thread of the
-  // library), and returns the URLs to dial.
+  // Listens, calls serve with every accepted pipe on a thread of the library, and
+  // returns the URLs to dial.
   std::string listen(std::function<void(PipePtr)> serve);
 
   PipePtr connect();

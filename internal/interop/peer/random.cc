@@ -35,7 +35,7 @@ uint64_t Random::size() {
   return drawn < 15 ? kSizes[drawn / 3] : (1 << 20) + next() % (3 << 20);
 }
 
-// Eight bytes at a time, little-endian; the last word is cut.
+// Fills 8 bytes at a time, little-endian; the last word is truncated.
 void Random::fill(uint8_t* data, uint64_t length) {
   for (uint64_t at = 0; at < length; at += 8) {
     uint64_t word = next();

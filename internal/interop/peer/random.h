@@ -1,27 +1,26 @@
-// The numbers that messages are made from. generate.go makes the same ones: a
-// change here is a change there.
+// The random numbers of generated messages. generate.go must generate the same ones.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "parcel.h"
+#include "message.h"
 
-// SplitMix64, whose whole state is one word.
+// SplitMix64, with a state of one 64-bit word.
 class Random {
  public:
   Random(uint64_t seed, uint64_t index) : state_(seed * 1000003 + index) {}
 
   uint64_t next();
 
-  // The fixed number if there is one, else 0 to 4.
+  // The fixed number unless that is -1, else 0 to 4.
   uint64_t count(Fixed fixed);
 
   // Up to 31 bytes of any value.
   std::string text();
 
-  // The fixed length if there is one, else one of those that matter to the
-  // protocol, or rarely some MiB.
+  // A blob of the fixed length unless that is -1, else of a length that the protocol
+  // treats specially, or rarely of some MiB.
   Blob blob(Fixed fixed);
 
  private:

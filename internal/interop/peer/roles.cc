@@ -4,19 +4,19 @@
 #include <map>
 #include <mutex>
 
-#include "parcel.h"
+#include "message.h"
 
 namespace tp = tensorpipe;
 
 namespace {
 
-// The uv transport has an error type of its own for the same thing.
+// Whether the error is the end of the connection. The uv transport has its own type for it.
 bool isEnd(const tp::Error& error) {
   return error.isOfType<tp::EOFError>() || error.what().rfind("EOF", 0) == 0;
 }
 
-// Session is what every role shares: a pipe and the one report at its end. It
-// lives as long as a callback of its pipe may come.
+// Session is the base of all roles: a pipe, and the call of Finish at its end. Each
+// pending callback of the pipe holds a reference to it.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(const Flags& flags, PipePtr pipe, Finish finish)
@@ -38,25 +38,24 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
 
-  // Reads one whole message and hands it over. At the end of the pipe it calls
-  // ended instead.
-  void receive(std::function<void(ParcelPtr)> then) {
+  // Reads one whole message and calls then with it, or ended at the end of the pipe.
+  void receive(std::function<void(MessagePtr)> then) {
     auto keep = shared_from_this();
     pipe_->readDescriptor([this, keep, then](const tp::Error& error, tp::Descriptor descriptor) {
       error ? ended(error) : read(descriptor, then);
     });
   }
 
-  // A reader that is not owed a message takes the end of the pipe for a good
-  // one. The library does not tell a peer that closed from one that died.
+  // The end of the pipe between messages is no error. The library reports a peer that
+  // closed and one that died in the same way.
   virtual void ended(const tp::Error& error) {
     done(isEnd(error) ? "" : error.what());
   }
 
-  // Writes a message; then runs when its memory is free again.
-  void send(ParcelPtr parcel, std::function<void()> then) {
+  // Writes a message and calls then once its memory may be reused.
+  void send(MessagePtr message, std::function<void()> then) {
     auto keep = shared_from_this();
-    pipe_->write(parcel->message(), [this, keep, parcel, then](const tp::Error& error) {
+    pipe_->write(message->view(), [this, keep, message, then](const tp::Error& error) {
       error ? done(error.what()) : then();
     });
   }
@@ -65,17 +64,17 @@ class Session : public std::enable_shared_from_this<Session> {
   const PipePtr pipe_;
 
  private:
-  void read(const tp::Descriptor& descriptor, std::function<void(ParcelPtr)> then) {
-    ParcelPtr parcel;
+  void read(const tp::Descriptor& descriptor, std::function<void(MessagePtr)> then) {
+    MessagePtr message;
     try {
-      parcel = allocate(descriptor);
+      message = allocate(descriptor);
     } catch (const std::exception& error) {
       done(error.what());
       return;
     }
     auto keep = shared_from_this();
-    pipe_->read(parcel->allocation(), [this, keep, then, parcel](const tp::Error& error) {
-      error ? done(error.what()) : then(parcel);
+    pipe_->read(message->allocation(), [this, keep, then, message](const tp::Error& error) {
+      error ? done(error.what()) : then(message);
     });
   }
 
@@ -88,8 +87,8 @@ class Echo final : public Session {
   using Session::Session;
   void start() override {
     auto keep = self<Echo>();
-    receive([keep](ParcelPtr parcel) {
-      keep->send(parcel, [] {});
+    receive([keep](MessagePtr message) {
+      keep->send(message, [] {});
       keep->start();
     });
   }
@@ -100,8 +99,8 @@ class Sink final : public Session {
   using Session::Session;
   void start() override {
     auto keep = self<Sink>();
-    receive([keep](ParcelPtr parcel) {
-      printLine(parcel->json());
+    receive([keep](MessagePtr message) {
+      printLine(message->json());
       ++keep->seen_ == keep->flags_.count ? keep->done("") : keep->start();
     });
   }
@@ -123,7 +122,7 @@ class Stall final : public Session {
       printLine(
           "{\"payloads\":" + std::to_string(descriptor.payloads.size()) +
           ",\"tensors\":" + std::to_string(descriptor.tensors.size()) + "}");
-      keep->kept_ = keep;  // an idle pipe: nothing else holds it
+      keep->kept_ = keep;  // an idle pipe has no callback that refers to the session
     });
   }
 
@@ -131,19 +130,19 @@ class Stall final : public Session {
   std::shared_ptr<Stall> kept_;
 };
 
-// Messages that a sender sends.
+// The number of messages that a sender sends.
 Fixed total(const Flags& flags) { return flags.count > 0 ? flags.count : 1; }
 
-// Counts what a sender did, for its last line.
-struct Tally {
+// The totals that a sender prints as its last line.
+struct Totals {
   Fixed messages = 0;
   uint64_t payloads = 0, tensors = 0, bytes = 0;
 
-  void add(const Parcel& parcel) {
+  void add(const OwnedMessage& message) {
     ++messages;
-    payloads += parcel.payloads.size();
-    tensors += parcel.tensors.size();
-    bytes += parcel.bytes();
+    payloads += message.payloads.size();
+    tensors += message.tensors.size();
+    bytes += message.bytes();
   }
 
   std::string json() const {
@@ -152,7 +151,7 @@ struct Tally {
   }
 };
 
-// Waits for all its writes: closing a pipe earlier would cut them off.
+// Sends messages and waits for all writes: closing the pipe earlier would abort them.
 class Source final : public Session {
  public:
   using Session::Session;
@@ -160,46 +159,46 @@ class Source final : public Session {
 
  private:
   void sendAll() {
-    std::vector<ParcelPtr> parcels;
+    std::vector<MessagePtr> messages;
     for (Fixed i = 0; i < total(flags_); ++i) {
-      parcels.push_back(generate(flags_, i));
+      messages.push_back(generate(flags_, i));
     }
-    for (const auto& parcel : parcels) {
+    for (const auto& message : messages) {
       auto keep = self<Source>();
-      send(parcel, [keep, parcel] { keep->sent(parcel); });
+      send(message, [keep, message] { keep->sent(message); });
     }
   }
 
   void sendNext() {
     auto keep = self<Source>();
-    ParcelPtr parcel = generate(flags_, tally_.messages);
-    send(parcel, [keep, parcel] {
-      if (!keep->sent(parcel)) {
+    MessagePtr message = generate(flags_, totals_.messages);
+    send(message, [keep, message] {
+      if (!keep->sent(message)) {
         keep->sendNext();
       }
     });
   }
 
-  bool sent(ParcelPtr parcel) {
-    tally_.add(*parcel);
-    bool last = tally_.messages == total(flags_);
+  bool sent(MessagePtr message) {
+    totals_.add(*message);
+    bool last = totals_.messages == total(flags_);
     if (last) {
-      printLine(tally_.json());
+      printLine(totals_.json());
       waitForEnd();
     }
     return last;
   }
 
-  // The reader closes the pipe once it has everything.
+  // Waits until the reader closes the pipe, after it has read everything.
   void waitForEnd() {
     auto keep = self<Source>();
-    receive([keep](ParcelPtr) { keep->done("the reader sent a message"); });
+    receive([keep](MessagePtr) { keep->done("the reader sent a message"); });
   }
 
-  Tally tally_;
+  Totals totals_;
 };
 
-// Sends messages one by one, or all at once, and compares each with its echo.
+// Sends messages one after the other, or all at once, and compares each with its echo.
 class Check final : public Session {
  public:
   using Session::Session;
@@ -207,8 +206,8 @@ class Check final : public Session {
     for (Fixed i = 0; flags_.both && i < total(flags_); ++i) {
       sent_.push_back(generate(flags_, i));
     }
-    for (const auto& parcel : sent_) {
-      send(parcel, [] {});
+    for (const auto& message : sent_) {
+      send(message, [] {});
     }
     next();
   }
@@ -218,32 +217,32 @@ class Check final : public Session {
 
   void next() {
     if (!flags_.both) {
-      sent_.push_back(generate(flags_, tally_.messages));
+      sent_.push_back(generate(flags_, totals_.messages));
       send(sent_.back(), [] {});
     }
     auto keep = self<Check>();
-    receive([keep](ParcelPtr echo) { keep->compare(*echo); });
+    receive([keep](MessagePtr echo) { keep->compare(*echo); });
   }
 
-  void compare(const Parcel& echo) {
-    ParcelPtr& sent = sent_[tally_.messages];
+  void compare(const OwnedMessage& echo) {
+    MessagePtr& sent = sent_[totals_.messages];
     std::string difference = sent->difference(echo);
     if (!difference.empty()) {
-      done("message " + std::to_string(tally_.messages) + " came back different: " + difference);
+      done("message " + std::to_string(totals_.messages) + " came back different: " + difference);
       return;
     }
     sent.reset();
-    tally_.add(echo);
-    if (tally_.messages < total(flags_)) {
+    totals_.add(echo);
+    if (totals_.messages < total(flags_)) {
       next();
       return;
     }
-    printLine(tally_.json());
+    printLine(totals_.json());
     done("");
   }
 
-  Tally tally_;
-  std::vector<ParcelPtr> sent_;
+  Totals totals_;
+  std::vector<MessagePtr> sent_;
 };
 
 template <class T>

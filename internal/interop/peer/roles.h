@@ -1,18 +1,18 @@
-// What a peer does with a pipe.
+// The roles of a peer.
 #pragma once
 
 #include "flags.h"
 #include "node.h"
 
-// Called once with "" or what went wrong, when a role is done with its pipe.
+// Called once when a role has finished with its pipe, with an error or "".
 using Finish = std::function<void(const std::string& error)>;
 
-// Starts the role of the flags on a pipe. It runs on threads of the library;
-// the flags must stay.
+// Starts the role of the flags on a pipe. It runs on threads of the library. The
+// flags must outlive it.
 void play(const Flags& flags, PipePtr pipe, Finish finish);
 
-// Whether the role serves one pipe and then ends, rather than any number.
+// Whether the process ends after one pipe.
 bool servesOne(const Flags& flags);
 
-// Prints a line on stdout, whole and at once.
+// Prints a line on stdout and flushes it. Safe for concurrent use.
 void printLine(const std::string& line);

@@ -1,11 +1,9 @@
-// Package capture reads recordings of two TensorPipe processes talking over
-// TCP. Tests decode them or play one of the two ends; no product code needs
-// them.
+// Package capture reads recordings of two TensorPipe processes that communicate over TCP. Tests decode
+// them or play one of the two ends; no product code uses them.
 //
-// A recording was made by a proxy in front of the server's listeners. What
-// processes wrote is cut here into frames, as the transport uv does: a length
-// of 8 bytes, little-endian, then that many bytes. The address in a server's
-// answer is the one it listens on, not the proxy's.
+// A recording was made by a proxy in front of the server's listeners. This package divides the recorded
+// bytes into frames, as the transport uv does: a length of 8 bytes, little-endian, followed by that
+// many bytes. The address in a server's answer is the one at which it listens, not the proxy's.
 package capture
 
 import (
@@ -16,11 +14,10 @@ import (
 	"os"
 )
 
-// Direction is the way that bytes go.
+// Direction is the direction of recorded bytes.
 type Direction string
 
-// The directions, as recordings spell them. The client is the process that
-// dialled.
+// The directions, as recordings spell them. The client is the process that dialled.
 const (
 	ToServer Direction = "C>S"
 	ToClient Direction = "S>C"
@@ -28,27 +25,26 @@ const (
 
 // Capture is one recording.
 type Capture struct {
-	// Listeners are the addresses of the server's listeners. The first is the
-	// one that the pipe was opened at, others belong to channels.
+	// Listeners are the addresses of the server's listeners. The pipe was opened at the first; the
+	// others belong to channels.
 	Listeners []string
 
-	// Connections are in the order in which the server got them.
+	// Connections are in the order in which the server accepted them.
 	Connections []Connection
 
-	// Events are the same frames in the order in which they passed the proxy,
-	// and where each stream ended. A frame counts as passed with its last
-	// byte. The order between connections owes much to chance.
+	// Events are the same frames in the order in which they passed the proxy, and the end of each
+	// stream. A frame passes with its last byte. The order between connections is partly random.
 	Events []Event
 }
 
-// Connection is one connection of a recording and all frames on it.
+// Connection is one connection of a recording with all its frames.
 type Connection struct {
 	Listener int // index in Listeners
 	ToServer [][]byte
 	ToClient [][]byte
 }
 
-// Event is a frame that passed, or the end of a stream.
+// Event is a frame, or the end of a stream.
 type Event struct {
 	Conn  int // index in Connections
 	Dir   Direction
@@ -69,9 +65,8 @@ func Load(path string) (*Capture, error) {
 	return c, nil
 }
 
-// Parse reads a recording from JSON: the addresses of the listeners, and a log
-// of time, listener, connection, direction and bytes in hexadecimal, none at
-// the end of a stream.
+// Parse reads a recording from JSON: the addresses of the listeners, and a log of time, listener,
+// connection, direction and bytes in hexadecimal, which are missing at the end of a stream.
 func Parse(text []byte) (*Capture, error) {
 	var file struct {
 		Addrs []string
@@ -120,8 +115,8 @@ type stream struct {
 	dir  Direction
 }
 
-// builder turns chunks into frames. rest holds the bytes of each stream that
-// are not a whole frame yet.
+// builder divides chunks into frames. rest holds the bytes of each stream that do not form a whole
+// frame yet.
 type builder struct {
 	capture *Capture
 	rest    map[stream][]byte
@@ -148,8 +143,8 @@ func (b *builder) add(c chunk) error {
 	return nil
 }
 
-// admit checks a chunk and makes room for its connection. Connections may show
-// up in another order than they were made in.
+// admit checks a chunk and creates its connection. Connections may appear in another order than they
+// were made in.
 func (b *builder) admit(c chunk) error {
 	switch {
 	case c.dir != ToServer && c.dir != ToClient:
@@ -176,7 +171,7 @@ func (b *builder) pass(s stream, frame []byte) {
 	b.capture.Events = append(b.capture.Events, Event{Conn: s.conn, Dir: s.dir, Frame: frame})
 }
 
-// split cuts a stream into frames and what is left of it.
+// split divides a stream into frames and the remaining bytes.
 func split(p []byte) (frames [][]byte, rest []byte) {
 	for len(p) >= 8 {
 		size := binary.LittleEndian.Uint64(p)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
@@ -45,7 +45,7 @@ func size(c *Capture) (n int) {
 	return n
 }
 
-// replay builds the connections anew from the events.
+// replay builds the connections again from the events.
 func replay(c *Capture) []Connection {
 	conns := make([]Connection, len(c.Connections))
 	for i := range conns {

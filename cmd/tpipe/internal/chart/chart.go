@@ -1,3 +1,6 @@
+// Package chart draws values over sizes as SVG: panels next to each other with a common legend.
+// The result is one file without scripts, whose colours follow the light or dark scheme of the
+// viewer.
 package chart
 
 import (
@@ -6,8 +9,8 @@ import (
 	"strings"
 )
 
-// Chart is what to draw. Sizes are on the logarithmic horizontal axis of all
-// panels; size 0 has a place of its own at its left end.
+// Chart is a chart of one or more panels. Their common horizontal axis is logarithmic and shows
+// sizes; size 0 is at its left end.
 type Chart struct {
 	Title  string
 	Note   string                    // below the title, in one line
@@ -17,36 +20,36 @@ type Chart struct {
 	Series []Series
 }
 
-// Panel is one pair of axes.
+// Panel is one of the diagrams of a Chart: a pair of axes with the lines of all series.
 type Panel struct {
 	Title  string
 	Values func(value float64) string // labels of the vertical ticks, with the unit
 	Log    bool                       // the vertical axis is logarithmic, else it begins at 0
 }
 
-// Series are the lines of one thing, at most one in each panel.
+// Series is one entry of the legend, with at most one line in each panel of the chart.
 type Series struct {
 	Name  string // in the legend
-	Hue   int    // the number of a colour, or of the dots of a Bound; the same for what belongs together
+	Hue   int    // number of a colour, or of the pattern of a Bound; equal for related series
 	Kind  Kind
 	Lines [][]Point // of the panels, in their order
 }
 
-// Kind is what a line stands for, which shows in how it is drawn.
+// Kind is the role of a series, which selects the style of its lines.
 type Kind int
 
 // The kinds of series.
 const (
 	Ours  Kind = iota // solid, with full dots
 	Peer              // dashed, with hollow dots
-	Bound             // dotted and grey, with small dots: a limit to hold the others against
+	Bound             // dotted and grey, with small dots: a limit for comparison
 )
 
 // Point is a value at a size.
 type Point struct{ Size, Value float64 }
 
-// WriteTo writes the chart as an SVG document. What cannot be drawn, as a value
-// that is not a number, or 0 where the axis is logarithmic, is left out.
+// WriteTo implements io.WriterTo: it writes the chart as an SVG document. It omits values that cannot
+// be drawn: those that are negative or not finite numbers, and 0 on a logarithmic axis.
 func (c *Chart) WriteTo(w io.Writer) (int64, error) {
 	text, err := xml.MarshalIndent(c.draw(), "", " ")
 	if err != nil {
@@ -56,7 +59,7 @@ func (c *Chart) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// Measures of the drawing, in units of the viewer, which are pixels at first.
+// Dimensions of the drawing, in SVG user units.
 const (
 	panelWidth  = 430.0 // of the axes
 	panelHeight = 300.0

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata")
 
-// example has all that a chart can have.
+// example returns a chart with every kind of element.
 func example() *Chart {
 	return &Chart{
 		Title: "Example <of> two panels", Note: "8 in flight & more",
@@ -46,7 +46,7 @@ func text(t *testing.T, c *Chart) string {
 	return out.String()
 }
 
-// requireWellFormed reads all of an SVG document, and holds that it is one.
+// requireWellFormed parses an SVG document to its end.
 func requireWellFormed(t *testing.T, text string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(text))
@@ -90,7 +90,7 @@ func TestTextIsEscaped(t *testing.T) {
 	require.Contains(t, got, "8 in flight &amp; more")
 }
 
-// Lines are told apart by colour, and those of one colour by how they are drawn.
+// Lines differ in colour; lines of one colour differ in style.
 func TestLinesDiffer(t *testing.T) {
 	c := example()
 	seen := map[string]bool{}
@@ -102,7 +102,7 @@ func TestLinesDiffer(t *testing.T) {
 	require.Equal(t, c.Series[0].colour(), c.Series[1].colour())
 }
 
-// Whatever comes, the result is a document without nonsense in it.
+// Values that cannot be drawn do not make the document invalid.
 func TestOddData(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for name, points := range map[string][]Point{

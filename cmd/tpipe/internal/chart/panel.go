@@ -2,10 +2,12 @@ package chart
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
-// panel draws the axes of panel i, which begin at left, and its lines.
+// panel returns the drawing of panel i: its axes, whose left end is at the coordinate left, and its
+// lines. Without values it is a short text.
 func (c *Chart) panel(i int, left float64) node {
 	g := element("g", nil)
 	g.add(label(left, top-14, "panel", c.Panels[i].Title))
@@ -27,7 +29,7 @@ func (c *Chart) panel(i int, left float64) node {
 	return g
 }
 
-// drawn are the sizes and values of all points that panel i can show.
+// drawn returns the sizes and the values of all points that panel i can show, in no particular order.
 func (c *Chart) drawn(i int) (sizes, values []float64) {
 	for _, s := range c.Series {
 		for _, p := range c.points(s, i) {
@@ -49,14 +51,15 @@ func (c *Chart) points(s Series, i int) (out []Point) {
 	return out
 }
 
-// axes place what a panel shows.
+// axes map sizes and values to coordinates of a panel whose left end is at left.
 type axes struct {
 	left   float64
 	sizes  scale
 	values scale
 }
 
-// x and y are in tenths of a pixel, which keeps the file small.
+// x returns the horizontal coordinate of a size, rounded to tenths of a pixel, which keeps the file
+// small.
 func (a axes) x(size float64) float64 { return tenths(a.left + panelWidth*a.sizes.place(size)) }
 
 func (a axes) y(value float64) float64 { return tenths(top + panelHeight*(1-a.values.place(value))) }
@@ -71,8 +74,8 @@ func (a axes) vertical(format func(float64) string) (out []node) {
 	return append(out, line("axis", a.left, top, a.left, top+panelHeight))
 }
 
-// tickRoom is what the label of a size takes.
-const tickRoom = 44
+// tickWidth is the width of the label of a size.
+const tickWidth = 44
 
 func (a axes) horizontal(format func(float64) string, name string) []node {
 	const bottom = top + panelHeight
@@ -81,7 +84,7 @@ func (a axes) horizontal(format func(float64) string, name string) []node {
 	for _, size := range a.sizes.ticks {
 		x := a.x(size)
 		out = append(out, line("axis", x, bottom, x, bottom+4))
-		if x-last >= tickRoom {
+		if x-last >= tickWidth {
 			out = append(out, label(x, bottom+18, "tick", format(size)))
 			last = x
 		}
@@ -89,7 +92,8 @@ func (a axes) horizontal(format func(float64) string, name string) []node {
 	return append(out, label(a.left+panelWidth/2, bottom+38, "tick", name))
 }
 
-// line draws a series in panel i. Each dot says what it stands for.
+// line returns the drawing of series s in panel i: a line and a dot for each point, with size and value
+// as the title of the dot. It returns nil if the panel can show no point of the series.
 func (c *Chart) line(a axes, s Series, i int) []node {
 	points := c.points(s, i)
 	if len(points) == 0 {
@@ -110,4 +114,96 @@ func (c *Chart) line(a axes, s Series, i int) []node {
 	}
 	stroke["points"] = path.String()
 	return append([]node{element("polyline", stroke)}, dots...)
+}
+
+// scale maps values to positions on an axis, between 0 and 1, and has the values at which the axis has
+// ticks.
+type scale struct {
+	place func(float64) float64
+	ticks []float64
+}
+
+// sizeScale returns a logarithmic scale for sizes with a tick at each size that occurs. Size 0 is two
+// doublings to the left of the smallest other size.
+func sizeScale(sizes []float64) scale {
+	sizes = slices.Compact(slices.Sorted(slices.Values(sizes)))
+	doublings := func(size float64) float64 {
+		if size > 0 {
+			return math.Log2(size)
+		}
+		if last := len(sizes) - 1; last > 0 {
+			return math.Log2(sizes[1]) - 2
+		}
+		return 0
+	}
+	if len(sizes) < 2 {
+		return scale{func(float64) float64 { return 0.5 }, sizes}
+	}
+	first, last := doublings(sizes[0]), doublings(sizes[len(sizes)-1])
+	return scale{func(size float64) float64 { return (doublings(size) - first) / (last - first) }, sizes}
+}
+
+// logScale returns a logarithmic scale that contains all values, which must be positive, with ticks at
+// powers of ten, and also at two and five times these if the range is small.
+func logScale(values []float64) scale {
+	low, high := slices.Min(values), slices.Max(values)
+	wide := high/low > 500
+	var ticks []float64
+	for power := math.Floor(math.Log10(low)); power <= math.Ceil(math.Log10(high)); power++ {
+		for _, m := range []float64{1, 2, 5} {
+			if m == 1 || !wide {
+				ticks = append(ticks, m*math.Pow(10, power))
+			}
+		}
+	}
+	for len(ticks) > 2 && ticks[1] <= low {
+		ticks = ticks[1:]
+	}
+	for len(ticks) > 2 && ticks[len(ticks)-2] >= high {
+		ticks = ticks[:len(ticks)-1]
+	}
+	first, last := math.Log(ticks[0]), math.Log(ticks[len(ticks)-1])
+	return scale{func(v float64) float64 { return (math.Log(v) - first) / (last - first) }, ticks}
+}
+
+// linearScale returns a scale from 0 that contains all values, with about six round ticks.
+func linearScale(values []float64) scale {
+	high := slices.Max(values)
+	if high <= 0 {
+		high = 1
+	}
+	step := math.Pow(10, math.Floor(math.Log10(high/6)))
+	for _, m := range []float64{1, 2, 5, 10} {
+		if high/(m*step) <= 6 {
+			step *= m
+			break
+		}
+	}
+	n := math.Ceil(high / step)
+	var ticks []float64
+	for i := range int(n) + 1 {
+		ticks = append(ticks, float64(i)*step)
+	}
+	return scale{func(v float64) float64 { return v / (n * step) }, ticks}
+}
+
+// legend is the drawing of the names of the series, below the panels, and its height.
+type legend struct {
+	group  node
+	height float64
+}
+
+func (c *Chart) legend(width float64) legend {
+	columns := max(int((width-marginLeft)/legendWidth), 1)
+	g := element("g", nil)
+	for i, s := range c.Series {
+		x := marginLeft + float64(i%columns)*legendWidth
+		y := top + panelHeight + below + float64(i/columns)*legendRow
+		sample := s.stroke()
+		sample["points"] = number(x) + "," + number(y) + " " + number(x+36) + "," + number(y)
+		g.add(element("polyline", sample), s.dot(x+18, y))
+		g.add(label(x+46, y+4, "entry", s.Name))
+	}
+	rows := (len(c.Series) + columns - 1) / columns
+	return legend{g, float64(rows) * legendRow}
 }

@@ -1,9 +1,9 @@
-// Command crosscheck writes the files in testdata/independent with another
-// implementation of the format, github.com/maruel/safetensors. Its tests let
-// that implementation read what ours writes.
+// Command crosscheck writes the files in testdata/independent with another implementation of the
+// format, github.com/maruel/safetensors. Its tests read with that implementation the files that this
+// one writes.
 //
-// It is a module of its own so that users of ours do not get the other one.
-// From this folder:
+// It is a separate module, so that users of this module do not download the other implementation. In
+// this folder run:
 //
 //	go run . ../../testdata/independent
 //	go test ./...
@@ -18,8 +18,8 @@ import (
 	"github.com/maruel/safetensors"
 )
 
-// pattern is the bytes of a tensor: they depend on its name, so that tensors
-// cannot be mistaken for each other. Bools are 0 and 1.
+// pattern returns size bytes for a tensor of that name and dtype. They depend on the length of the
+// name, so that tensors differ; for bools they are 0 and 1.
 func pattern(name string, dtype safetensors.DType, size int) []byte {
 	p := make([]byte, size)
 	for i := range p {
@@ -31,18 +31,18 @@ func pattern(name string, dtype safetensors.DType, size int) []byte {
 	return p
 }
 
-// sample makes a tensor with the bytes of pattern.
+// sample returns a tensor of that name, dtype and shape with the bytes of pattern.
 func sample(name string, dtype safetensors.DType, shape ...uint64) safetensors.Tensor {
 	size := dtype.WordSize()
 	for _, dim := range shape {
 		size *= dim
 	}
-	// Their writer makes null of the missing shape of a scalar; the format wants [].
+	// The other writer encodes the missing shape of a scalar as null; the format requires [].
 	shape = append([]uint64{}, shape...)
 	return safetensors.Tensor{Name: name, DType: dtype, Shape: shape, Data: pattern(name, dtype, int(size))}
 }
 
-// files lists what is written, by name.
+// files returns the files to write, by name without extension.
 func files() map[string]safetensors.File {
 	return map[string]safetensors.File{
 		"dtypes": {Tensors: []safetensors.Tensor{

@@ -32,7 +32,7 @@ func TestCommittedFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// requireSame checks that their reader sees in file what ours was given.
+// requireSame checks that the other reader returns from file what this package was given.
 func requireSame(t *testing.T, file []byte, tensors map[string]*tensor.Tensor, metadata map[string]string) {
 	t.Helper()
 	parsed, err := theirs.Parse(file)
@@ -57,7 +57,8 @@ func requireSame(t *testing.T, file []byte, tensors map[string]*tensor.Tensor, m
 	}
 }
 
-// Every file that we can read, written by us, must say the same to them.
+// Every file that this package can read and writes again must be read equally by the other
+// implementation.
 func TestTheyReadWhatWeWrite(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(testdata, "*.safetensors"))
 	require.NoError(t, err)
@@ -93,7 +94,7 @@ func TestTheyReadOurViews(t *testing.T) {
 	requireSame(t, out.Bytes(), tensors, nil)
 }
 
-// The tests of the package rely on the bytes of pattern; so do we read them.
+// The tests of package safetensors depend on the bytes of pattern.
 func TestWeReadWhatTheyWrite(t *testing.T) {
 	for name, file := range files() {
 		t.Run(name, func(t *testing.T) {

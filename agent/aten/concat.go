@@ -1,0 +1,152 @@
+package aten
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// cat is a kernel that concatenates dense tensors along an existing dimension. Like PyTorch it ignores
+// empty vectors.
+func cat(c *call) (*tensor.Tensor, error) {
+	list := c.tensors(0)
+	if len(list) == 0 {
+		return nil, valueErrorf("torch.cat(): expected a non-empty list of Tensors")
+	}
+	var parts []*tensor.Tensor
+	for i, t := range list {
+		if t.Rank() == 0 {
+			return nil, valueErrorf("zero-dimensional tensor (at position %d) cannot be concatenated", i)
+		}
+		if t.Rank() > 1 || t.Len() > 0 { // PyTorch ignores empty vectors
+			parts = append(parts, t)
+		}
+	}
+	if len(parts) == 0 {
+		parts = list[:1]
+	}
+	dim, err := c.dim(1, parts[0].Rank())
+	if err != nil {
+		return nil, err
+	}
+	return c.concat(list, parts, dim)
+}
+
+// concat returns the concatenation of parts along dimension dim, in the dtype to which all tensors of
+// list are promoted. parts is not empty; list contains the tensors of which parts are views, and those
+// that are left out. The error is a *ValueError if the shapes do not match, or a *LimitError.
+func (c *call) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
+	shape, err := concatShape(parts, dim)
+	if err != nil {
+		return nil, err
+	}
+	var o operands
+	for _, t := range list {
+		o.add(t)
+	}
+	d := o.dtype()
+	out, err := c.zeros(d, shape...)
+	if err != nil {
+		return nil, err
+	}
+	at := 0
+	for _, t := range parts {
+		size := t.Shape()[dim]
+		slot, err := out.Narrow(dim, at, size)
+		if err != nil {
+			return nil, err
+		}
+		if t, err = c.cast(t, d); err != nil {
+			return nil, err
+		}
+		if err := slot.CopyFrom(t); err != nil {
+			return nil, err
+		}
+		at += size
+	}
+	return out, nil
+}
+
+// concatShape returns the shape of the concatenation of parts along dimension dim. The error is a
+// *ValueError if their shapes differ in another dimension or the sum overflows.
+func concatShape(parts []*tensor.Tensor, dim int) ([]int, error) {
+	shape := slices.Clone(parts[0].Shape())
+	total := 0
+	for i, t := range parts {
+		if t.Rank() != len(shape) {
+			return nil, valueErrorf("Tensors must have same number of dimensions: got %d and %d", len(shape), t.Rank())
+		}
+		for j, size := range t.Shape() {
+			if j != dim && size != shape[j] {
+				return nil, valueErrorf("Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list.", dim, shape[j], size, i)
+			}
+		}
+		if size := t.Shape()[dim]; size > math.MaxInt-total {
+			return nil, valueErrorf("the size of the concatenated dimension overflows")
+		}
+		total += t.Shape()[dim]
+	}
+	shape[dim] = total
+	return shape, nil
+}
+
+// stack is a kernel that concatenates tensors of one shape along a new dimension.
+func stack(c *call) (*tensor.Tensor, error) {
+	list := c.tensors(0)
+	if len(list) == 0 {
+		return nil, valueErrorf("stack expects a non-empty TensorList")
+	}
+	first := list[0]
+	dim, err := wrapDim(c.int(1), first.Rank()+1)
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]*tensor.Tensor, len(list))
+	for i, t := range list {
+		if !slices.Equal(t.Shape(), first.Shape()) {
+			return nil, valueErrorf("stack expects each tensor to be equal size, but got %s at entry 0 and %s at entry %d", sizes(first.Shape()), sizes(t.Shape()), i)
+		}
+		if parts[i], err = t.Unsqueeze(dim); err != nil {
+			return nil, err
+		}
+	}
+	return c.concat(list, parts, dim)
+}
+
+// viewBytes is the approximate memory of a view.
+const viewBytes = 256
+
+// split is a kernel that returns views of a tensor: pieces of the given size along a dimension, the
+// last of which may be smaller. The error is a *ValueError, or a *LimitError for too many views.
+func split(c *call) (Value, error) {
+	x, size := c.tensor(0), c.int(1)
+	if x.Rank() == 0 {
+		return nil, valueErrorf("split expects at least a 1-dimensional tensor")
+	}
+	dim, err := c.dim(2, x.Rank())
+	if err != nil {
+		return nil, err
+	}
+	total := x.Shape()[dim]
+	switch {
+	case size < 0:
+		return nil, valueErrorf("split expects split_size be non-negative, but got split_size=%d", size)
+	case size == 0 && total > 0:
+		return nil, valueErrorf("split_size can only be 0 if dimension size is 0, but got dimension size of %d", total)
+	case total == 0:
+		return []*tensor.Tensor{x}, nil
+	}
+	if n, limit := (total-1)/size+1, c.limits.tensorBytes(); n > limit/viewBytes {
+		return nil, &LimitError{Bytes: min(n, math.MaxInt/viewBytes) * viewBytes, Limit: limit}
+	}
+	var out []*tensor.Tensor
+	for at := 0; at < total; at += min(size, total-at) {
+		part, err := x.Narrow(dim, at, min(size, total-at))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, part)
+	}
+	return out, nil
+}

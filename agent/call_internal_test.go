@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+type valueKey struct{}
+
+// The limit ends the context for goroutines that wait, for those that poll Err, and for derived
+// contexts.
+func TestLimitContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := &TimeoutError{Limit: time.Minute}
+		parent := context.WithValue(t.Context(), valueKey{}, 7)
+		for name, wait := range map[string]func(ctx context.Context){
+			"Done":  func(ctx context.Context) { <-ctx.Done() },
+			"Err":   func(ctx context.Context) { <-time.NewTimer(time.Minute).C },
+			"child": func(ctx context.Context) { child, stop := context.WithCancel(ctx); <-child.Done(); stop() },
+		} {
+			ctx := &limitContext{Context: parent, call: &call{begun: time.Now(), limit: time.Minute}}
+			require.NoError(t, ctx.Err(), name)
+			require.NoError(t, context.Cause(ctx), name)
+			require.Equal(t, 7, ctx.Value(valueKey{}), name)
+			wait(ctx)
+			require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded, name)
+			require.Equal(t, over, context.Cause(ctx), name)
+			require.Equal(t, 7, ctx.Value(valueKey{}), name)
+			ctx.release()
+		}
+	})
+}
+
+// The parent ends the context with its cause, whether a goroutine waits or not. Without a limit
+// nothing else ends it.
+func TestLimitContextOfCancelledParent(t *testing.T) {
+	enough := errors.New("enough")
+	for _, waits := range []bool{false, true} {
+		parent, cancel := context.WithCancelCause(t.Context())
+		ctx := &limitContext{Context: parent, call: &call{begun: time.Now().Add(-time.Hour)}}
+		_, timed := ctx.Deadline()
+		require.False(t, timed)
+		if waits {
+			require.NotNil(t, ctx.Done())
+		}
+		require.NoError(t, ctx.Err())
+		cancel(enough)
+		<-ctx.Done()
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.Equal(t, enough, context.Cause(ctx))
+		ctx.release()
+	}
+}
+
+// WaitAll waits for a call that is being started and has no future yet.
+func TestWaitAllOfCallsWithoutFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("failed")
+		begun, proceed, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			ended <- WaitAll(t.Context(), func(ctx context.Context) error {
+				go trackInScope(ctx, func() *Future[int] {
+					close(begun)
+					<-proceed
+					return future.Failed[int](failed)
+				})
+				<-begun
+				return nil
+			})
+		}()
+		synctest.Wait()
+		require.Empty(t, ended)
+		close(proceed)
+		require.ErrorIs(t, <-ended, failed)
+	})
+}
+
+// WaitAll does not wait for a call that panics before it has a future.
+func TestWaitAllOfCallsThatPanic(t *testing.T) {
+	require.NoError(t, WaitAll(t.Context(), func(ctx context.Context) error {
+		require.Panics(t, func() { trackInScope(ctx, func() *Future[int] { panic("oh") }) })
+		return nil
+	}))
+}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+// invokeType is the type of the messages of Invoke, whose values have any types.
+const invokeType = "agent.invoke"
+
+// invocation is the argument of a message of type invokeType or opType: values by position and by
+// name.
+type invocation struct {
+	Args  []any
+	Named map[string]any
+}
+
+// Named holds arguments by name: the fields of the struct that a function takes, or the
+// arguments of an operator by the names of its schema.
+type Named map[string]any
+
+// Invoke calls a function by its name and returns its results, however many there are. The
+// arguments are those of the function, one by one; for a Func, or any function of one struct, a
+// Named can give the fields of the struct instead. The worker that is called converts the
+// arguments to the types of the function: integers to integers and floats that can hold the
+// number, a type to one that differs only in its name, and nil to any type that can be nil.
+//
+// The types of the values must be in the Registry of both workers. A CallOption among the
+// arguments changes the call and is not passed to the function. The memory of the arguments is
+// free when Invoke returns.
+//
+// The error is that of Func.Call. It matches ErrNoFunction if the worker does not serve the
+// function, and ErrArguments, from the worker that is called, if the arguments are not those of
+// the function.
+func (a *Agent) Invoke(ctx context.Context, to To, name string, args ...any) ([]any, error) {
+	return a.invoke(ctx, target{to: to, typ: invokeType, name: name}, args)
+}
+
+// InvokeAsync is Invoke without waiting for the results, see Func.Go.
+func (a *Agent) InvokeAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
+	return a.invokeAsync(ctx, target{to: to, typ: invokeType, name: name}, args)
+}
+
+// invoke implements Invoke and Op: it calls t with args, of which CallOptions change the call,
+// and returns the results. The error is an *Error.
+func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error) {
+	t, v, err := a.splitArgs(t, args)
+	if err != nil {
+		return nil, err
+	}
+	var results []any
+	err = a.roundTrip(ctx, t, &results, &v)
+	return results, err
+}
+
+// invokeAsync implements InvokeAsync and OpAsync: it is invoke without waiting for the results.
+// An error of args fails the future.
+func (a *Agent) invokeAsync(ctx context.Context, t target, args []any) *Future[[]any] {
+	t, v, err := a.splitArgs(t, args)
+	if err != nil {
+		return trackInScope(ctx, func() *Future[[]any] { return future.Failed[[]any](err) })
+	}
+	return callInScope[[]any](ctx, a, t, &v)
+}
+
+// splitArgs separates the arguments of Invoke or Op: it returns t with the CallOptions among args
+// appended to its options, and the other arguments, of which a Named gives those by name. The
+// error, for a second Named, is an *Error that matches ErrArguments.
+func (a *Agent) splitArgs(t target, args []any) (target, invocation, error) {
+	v := invocation{Args: args}
+	isOption := func(arg any) bool {
+		switch arg.(type) {
+		case Named, CallOption:
+			return true
+		}
+		return false
+	}
+	if !slices.ContainsFunc(args, isOption) {
+		return t, v, nil
+	}
+	v.Args = nil
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case CallOption:
+			t.opts = append(t.opts, arg)
+		case Named:
+			if v.Named != nil {
+				err := fmt.Errorf("%w: Named is given twice", ErrArguments)
+				return t, v, &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: string(t.to), Err: err}
+			}
+			v.Named = arg
+		default:
+			v.Args = append(v.Args, arg)
+		}
+	}
+	return t, v, nil
+}
+
+// One returns the only result of Invoke or Op as an R:
+//
+//	n, err := agent.One[int](a.Invoke(ctx, "worker1", "math.max", 3, 4))
+//
+// If err is not nil it returns err. If there is not exactly one result, or it is no R, the error
+// matches ErrResult.
+func One[R any](results []any, err error) (R, error) {
+	var one R
+	if err != nil {
+		return one, err
+	}
+	if len(results) != 1 {
+		return one, fmt.Errorf("%w: %d results, want one", ErrResult, len(results))
+	}
+	one, ok := results[0].(R)
+	if !ok {
+		return one, fmt.Errorf("%w: the result is %T, want %T", ErrResult, results[0], one)
+	}
+	return one, nil
+}

@@ -1,0 +1,255 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
+)
+
+// Retry sets how often, and when, a call without a reply is made again. A field of 0 takes
+// the default.
+type Retry struct {
+	Max     int           // attempts after the first one. Default 5
+	Delay   time.Duration // from one attempt to the next. Default 1 s
+	Backoff float64       // factor by which the delay grows, from the third attempt on. Default 1.5
+}
+
+// WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply
+// within the limit. The limit applies to each attempt, the context to all of them
+// together. A call is not made again after any other reply, an error included, if the agent is closed,
+// or if the worker has restarted. After the last attempt the error is a *RetryError.
+//
+// The function may run more than once, unless it is served with Once: all attempts have the
+// same key. Then the error of the call matches ErrEvicted if the function has run, or may
+// have run, and its reply is not kept: an earlier reply was lost, and more replies followed
+// before the next attempt than Limits.Remembered or Limits.RememberedBytes of the worker
+// allow. If no attempt has arrived the function runs, unless Limits.KeyBytes of keys of later
+// calls have arrived before. The error of the call matches ErrConfig if r is invalid.
+func WithRetry(r Retry) CallOption {
+	err := r.check()
+	if r.Max == 0 {
+		r.Max = 5
+	}
+	if r.Delay == 0 {
+		r.Delay = time.Second
+	}
+	if r.Backoff == 0 {
+		r.Backoff = 1.5
+	}
+	return func(o *callOptions) { o.retry, o.err = &r, errors.Join(o.err, err) }
+}
+
+func (r Retry) check() error {
+	switch {
+	case r.Max < 0:
+		return &ConfigError{Field: "Retry.Max", Value: r.Max}
+	case r.Delay < 0:
+		return &ConfigError{Field: "Retry.Delay", Value: r.Delay}
+	case r.Backoff != 0 && !(r.Backoff >= 1):
+		return &ConfigError{Field: "Retry.Backoff", Value: r.Backoff, Min: 1}
+	}
+	return nil
+}
+
+// delayAfter returns the time from attempt k, counted from 0, to the next one.
+func (r *Retry) delayAfter(k int) time.Duration {
+	d := float64(r.Delay) * math.Pow(r.Backoff, float64(max(k-1, 0)))
+	return time.Duration(min(d, float64(maxTimeout)))
+}
+
+// RetryError is the error of a call of which all attempts have failed.
+type RetryError struct {
+	Max int   // attempts after the first one
+	Err error // of the last one
+}
+
+func (e *RetryError) Error() string {
+	return fmt.Sprintf("no success after %d retries: %v", e.Max, e.Err)
+}
+
+// Unwrap returns the error of the last attempt.
+func (e *RetryError) Unwrap() error { return e.Err }
+
+// Idempotent gives a call a key. A function that is served with Once runs once for all calls made
+// by this worker with the same key that arrive within the called worker's Limits.RetryWindow.
+// WithRetry gives each call a unique key, which has no such window. The key has 1 to 1024 bytes;
+// the error of the call matches ErrConfig otherwise.
+//
+// A worker holds at most Limits.KeyBytes / 64 keys of each caller, each for up to 1.5 times its
+// Limits.RetryWindow: by default a sustained rate of some 11,600 new keys a second. The error of
+// a call beyond that matches ErrOverloaded.
+func Idempotent(key string) CallOption {
+	return func(o *callOptions) {
+		if key == "" || len(key) > maxName {
+			o.err = errors.Join(o.err, fmt.Errorf("%w: a key of %d bytes", ErrConfig, len(key)))
+		}
+		o.key = "u" + key
+	}
+}
+
+// retry returns the Retry of the options, nil for a call that is made once. It also returns nil
+// if an option is invalid: the single attempt then fails with that error.
+func (t *target) retry() *Retry {
+	if len(t.opts) == 0 {
+		return nil
+	}
+	o := callOptions{}
+	for _, set := range t.opts {
+		set(&o)
+	}
+	if o.err != nil {
+		return nil // the call fails with the error
+	}
+	return o.retry
+}
+
+// callWithRetry makes a call, and makes it again, with the same key, while its error is retryable
+// and r allows another attempt. It decodes the reply to result and returns the streams on which
+// the tensors of the result are valid. The error is an *Error; after the last attempt it wraps a
+// *RetryError.
+func (a *Agent) callWithRetry(ctx context.Context, r *Retry, t target, result, args any) ([]device.Stream, error) {
+	o, err := a.callOptions(t)
+	if err != nil {
+		return nil, t.wrapError(err)
+	}
+	if o.key == "" {
+		number := a.callNumbers.begin()
+		defer a.callNumbers.end(number)
+		t.opts = append(t.opts[:len(t.opts):len(t.opts)], func(o *callOptions) { o.number = number })
+	}
+	between := &call{to: t.to, typ: t.typ, name: t.name, limit: o.limit}
+	for k := 0; ; k++ {
+		between.begun = time.Now()
+		streams, err := a.callOnce(ctx, t, result, args)
+		if err == nil || ctx.Err() != nil || !isRetryable(err) {
+			return streams, err
+		}
+		if k == r.Max {
+			return nil, t.wrapError(&RetryError{r.Max, err})
+		}
+		a.log.Debug("call is made again", "function", displayName(t.typ, t.name), "worker", string(t.to), "attempt", k+1, "error", err)
+		if stop := a.waitForRetry(ctx, between, between.begun.Add(r.delayAfter(k))); stop != nil {
+			return nil, t.wrapError(fmt.Errorf("%w: %w", stop, err))
+		}
+	}
+}
+
+// callNumbers numbers the calls WithRetry that have no key of the application.
+type callNumbers struct {
+	mu    sync.Mutex
+	last  uint64 // number of the latest call
+	ended uint64 // all calls up to this number have ended
+	open  map[uint64]struct{}
+}
+
+// begin returns a new number for a call. The caller must call end with it after the last attempt.
+func (c *callNumbers) begin() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open = map[uint64]struct{}{}
+	}
+	c.last++
+	c.open[c.last] = struct{}{}
+	return c.last
+}
+
+// end marks the call of that number as ended, and advances c.ended to the last number before the
+// oldest call that is still open.
+func (c *callNumbers) end(number uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, number)
+	for c.ended < c.last {
+		if _, open := c.open[c.ended+1]; open {
+			return
+		}
+		c.ended++
+	}
+}
+
+// appendKey appends to dst the key of the call of that number, and returns the extended slice.
+// The key also contains the number up to which all calls have ended.
+func (c *callNumbers) appendKey(dst []byte, number uint64) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return appendKey(dst, number, c.ended)
+}
+
+// isRetryable reports whether a call that failed with err may succeed later: if the worker was
+// overloaded or unreachable, or did not reply in time. Other errors with which the worker
+// replied, and a rejected pipe, are final.
+func isRetryable(err error) bool {
+	if errors.Is(err, ErrOverloaded) {
+		return true
+	}
+	var remote *RemoteError
+	if errors.As(err, &remote) || errors.Is(err, ErrRefused) {
+		return false
+	}
+	return errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable)
+}
+
+// waitForRetry blocks until the time of the next attempt of a call. It returns nil then, the
+// cause of ctx if that ends first, or ErrClosed if the agent is closed. While it waits the call
+// is listed for introspection, and a handler that makes the call has no slot.
+func (a *Agent) waitForRetry(ctx context.Context, c *call, then time.Time) error {
+	defer beginWait(ctx)()
+	defer a.outsideCalls.add(c, CallRetrying)()
+	t := time.NewTimer(time.Until(then))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-a.base.Done():
+		return ErrClosed
+	}
+}
+
+// retryAsync runs callWithRetry on a new goroutine and returns the future that its result
+// completes. Cancelling the future ends the attempt in progress, and returns when the memory of
+// args is free.
+func retryAsync[R any](ctx context.Context, a *Agent, r *Retry, t target, args any) *Future[R] {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t.argsLock = chanmutex.New()
+	cancelled := &atomic.Bool{}
+	onCancel := func(cause error) {
+		cancelled.Store(true)
+		cancel(cause)
+		t.argsLock.Lock() // from then on no attempt uses the arguments
+		defer t.argsLock.Unlock()
+	}
+	f := future.NewWith[R](future.Options{Recall: onCancel, OnPanic: a.onPanic, Activity: &a.activity})
+	// The call ends when the agent is closed. Close does not wait for this goroutine: a
+	// function of the application that runs here may have called it.
+	go func() {
+		defer cancel(nil)
+		var result R
+		var streams []device.Stream
+		err := t.wrapError(errGoexitWaiting) // if a function that runs here ends the goroutine
+		defer func() {
+			switch {
+			case err == nil:
+				_ = f.SetOn(result, streams...) // an error of this becomes that of the future
+			case cancelled.Load(): // the future fails as cancelled
+			default:
+				_ = f.Fail(err)
+			}
+		}()
+		err = catchPanic(func() (err error) {
+			streams, err = a.callWithRetry(ctx, r, t, &result, args)
+			return err
+		})
+	}()
+	return f
+}

@@ -1,0 +1,165 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+)
+
+// callOverhead is roughly the memory that a call takes at either end in addition to its
+// message. It is part of the charge.
+const callOverhead = 512
+
+// batchThreshold is the number of calls in progress beyond which the pipe may send several
+// small requests together instead of each at once.
+const batchThreshold = 8
+
+// send adds a call, whose id must be set, to the table and sends its request out, once the budget
+// allows that. It owns out. It returns when the request was sent, or, for a large request of a
+// call with an observer, when another goroutine sends it. After an error the call has ended:
+// nothing else completes it.
+func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
+	call.charge, call.sendBegun = 0, false
+	call.requestSent.Store(false)
+	if n := out.bytes() + callOverhead; !call.nested {
+		if err := c.acquire(ctx, call, n); err != nil {
+			c.agent.outMessages.put(out)
+			return err
+		}
+		call.charge = n
+	}
+	inBackground := call.observer != nil && !out.small()
+	if inBackground { // before other goroutines find the call in the table
+		ctx, call.cancelSend = call.withLimit(ctx)
+		call.sendEnded = make(chan struct{})
+	}
+	pending, err := c.calls.add(call)
+	if err != nil {
+		call.releaseCharge()
+		call.endSend()
+		c.agent.outMessages.put(out)
+		return err
+	}
+	out.message.More = pending > batchThreshold
+	if done, err := c.tryWrite(out); done {
+		err = c.sendResult(ctx, call, err)
+		call.endSend()
+		return err
+	}
+	call.sendBegun = true
+	if inBackground {
+		go c.sendInBackground(ctx, call, out)
+		return nil
+	}
+	return c.sendBlocking(ctx, call, out)
+}
+
+// sendBlocking sends a request that is large, or for which the pipe has no space. It blocks until
+// the memory of the arguments is free, or the context or the limit of the call has ended. The
+// error is that of sendResult.
+func (c *conn) sendBlocking(ctx context.Context, call *call, out *outMessage) error {
+	defer beginWait(ctx)()
+	limited := &limitContext{Context: ctx, call: call}
+	defer limited.release()
+	return c.sendResult(limited, call, c.write(limited, out))
+}
+
+// sendInBackground sends the large request of a call that has an observer. If that fails it ends
+// the call, and calls the observer with the error.
+func (c *conn) sendInBackground(ctx context.Context, call *call, out *outMessage) {
+	err := c.sendResult(ctx, call, c.write(ctx, out))
+	call.endSend()
+	if err != nil {
+		call.observer.callEnded(nil, err, nil)
+	}
+}
+
+// acquire takes n bytes for a call from the budget of the connection, and waits for them if
+// necessary. The error is the cause of ctx, a *TimeoutError after the limit of the call, or why
+// the pipe has ended.
+func (c *conn) acquire(ctx context.Context, call *call, n int) error {
+	if c.callBudget.TryAcquire(n) {
+		return nil
+	}
+	defer beginWait(ctx)()
+	defer c.agent.outsideCalls.add(call, CallBlocked)()
+	ctx, cancel := call.withLimit(ctx)
+	defer cancel(nil)
+	if c.callBudget.Acquire(ctx, c.down, n) {
+		return nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	// The pipe has ended, and its read loop may not have closed the table yet.
+	return cmp.Or(c.calls.closeReason(), ErrUnreachable)
+}
+
+// sendResult handles the result err of sending a request with ctx. On success it marks the
+// request as sent. After an error it removes the call from the table and returns the cause of
+// ctx, or the error of the lost pipe. It returns nil if the call has already ended otherwise.
+func (c *conn) sendResult(ctx context.Context, call *call, err error) error {
+	if err == nil {
+		call.requestSent.Store(true)
+		return nil
+	}
+	if c.calls.remove(call.id) == nil {
+		return nil
+	}
+	call.releaseCharge()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return c.lostError(err)
+}
+
+// limitContext is a context with the limit of a call. It starts a timer only when a goroutine
+// waits for its end: most messages are written without waiting. Its user must call release.
+type limitContext struct {
+	context.Context // without the limit
+	call            *call
+
+	mu     sync.Mutex
+	timed  context.Context // with the timer, once made
+	cancel context.CancelCauseFunc
+}
+
+// current returns the context with the timer if there is one, making it first if start is set,
+// and otherwise the context without the limit.
+func (l *limitContext) current(start bool) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timed == nil && start {
+		l.timed, l.cancel = l.call.withLimit(l.Context)
+	}
+	if l.timed == nil {
+		return l.Context
+	}
+	return l.timed
+}
+
+// Done implements context.Context.
+func (l *limitContext) Done() <-chan struct{} { return l.current(true).Done() }
+
+// Err implements context.Context. It checks the limit without a timer, too.
+func (l *limitContext) Err() error {
+	over := l.call.limit > 0 && time.Since(l.call.begun) >= l.call.limit
+	return l.current(over).Err()
+}
+
+// Deadline implements context.Context.
+func (l *limitContext) Deadline() (time.Time, bool) { return l.current(true).Deadline() }
+
+// Value implements context.Context.
+func (l *limitContext) Value(key any) any { return l.current(false).Value(key) }
+
+// release ends the context with the timer, if one was made. The limitContext must not be used
+// after that.
+func (l *limitContext) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cancel != nil {
+		l.cancel(nil)
+	}
+}

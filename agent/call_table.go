@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// call is a call of this worker. From add to remove it is in the table of its conn; the
+// goroutine that removes it completes it.
+type call struct {
+	conn      *conn
+	to        To
+	id        uint64
+	typ, name string
+	begun     time.Time
+	limit     time.Duration
+	nested    bool // made by a handler, or by an interceptor of a reply
+	charge    int  // bytes taken from the conn's callBudget
+
+	requestSent atomic.Bool
+	sendBegun   bool // the request could not be sent without blocking
+
+	// Of a large request that another goroutine sends: how to stop that, and a channel that
+	// is closed when it has ended. The memory of the arguments is in use until then.
+	cancelSend context.CancelCauseFunc
+	sendEnded  chan struct{}
+
+	// A call either has an observer, which gets its end, or one goroutine waits for it: that
+	// one receives from completed once reply or err is set.
+	observer  observer
+	completed chan struct{}
+	reply     *inMessage
+	err       error
+	timer     *time.Timer     // for the limit; made when first needed
+	leader    leader          // while the goroutine that waits reads messages
+	streams   []device.Stream // on which the tensors of the result are valid
+}
+
+// observer is notified of the end of a call for which no goroutine waits.
+type observer interface {
+	// callEnded is called once, with the reply in, which it owns, or with an error. l is the
+	// leader on which it runs, nil on another goroutine; on a leader it must not block.
+	callEnded(in *inMessage, err error, l *leader)
+}
+
+// complete ends a call, which the caller must have removed from the table, with the reply in,
+// which passes to the goroutine that waits or to the observer, or with an error. If the request
+// is still being sent an observer is called after that: the memory of the arguments is free then.
+// l is the leader on which complete runs, nil on another goroutine.
+func (c *call) complete(in *inMessage, err error, l *leader) {
+	c.releaseCharge()
+	switch {
+	case c.observer == nil:
+		c.reply, c.err = in, err
+		c.completed <- struct{}{}
+	case c.isSending():
+		go func() {
+			<-c.sendEnded
+			c.observer.callEnded(in, err, nil)
+		}()
+	default:
+		c.observer.callEnded(in, err, l)
+	}
+}
+
+// isSending reports whether another goroutine sends the request.
+func (c *call) isSending() bool {
+	if c.sendEnded == nil {
+		return false
+	}
+	select {
+	case <-c.sendEnded:
+		return false
+	default:
+		return true
+	}
+}
+
+// endSend releases the context with which a request is sent in the background and closes
+// sendEnded. It is called once per request, when it was sent or will not be; it does nothing for
+// a request that is not sent in the background.
+func (c *call) endSend() {
+	if c.sendEnded != nil {
+		c.cancelSend(nil)
+		close(c.sendEnded)
+	}
+}
+
+// releaseCharge returns the charge of the call to the budget of its connection. Only the
+// goroutine that ends the call may call it, once.
+func (c *call) releaseCharge() {
+	if c.charge > 0 {
+		c.conn.callBudget.Release(c.charge)
+	}
+}
+
+// withLimit returns a context derived from ctx that also ends at the limit of the call, with a
+// *TimeoutError as its cause. The caller must call the returned function to release it.
+func (c *call) withLimit(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if c.limit == 0 {
+		return ctx, cancel
+	}
+	ctx, stop := context.WithDeadlineCause(ctx, c.begun.Add(c.limit), &TimeoutError{Limit: c.limit})
+	return ctx, func(cause error) { cancel(cause); stop() }
+}
+
+// callTable holds the calls of one conn that have not ended.
+type callTable struct {
+	mu      sync.Mutex
+	pending map[uint64]*call
+	err     error // set once the pipe has ended: why there can be no more calls
+	last    atomic.Uint64
+}
+
+// nextID returns the number of a new call.
+func (t *callTable) nextID() uint64 { return t.last.Add(1) }
+
+// closeReason returns the error with which the table was closed, nil if it was not.
+func (t *callTable) closeReason() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.err
+}
+
+// add adds a call, before its request is sent, and returns the number of calls in the table. If
+// the table was closed it adds nothing and returns the error of close.
+func (t *callTable) add(c *call) (pending int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		return 0, t.err
+	}
+	if t.pending == nil {
+		t.pending = map[uint64]*call{}
+	}
+	t.pending[c.id] = c
+	return len(t.pending), nil
+}
+
+// remove removes the call of that number and returns it, nil if it is not in the table. The
+// caller must end the call that it gets.
+func (t *callTable) remove(id uint64) *call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.pending[id]
+	delete(t.pending, id)
+	return c
+}
+
+// close removes and returns all calls, which the caller must end. Later calls of add fail with
+// err, or with that of the first close.
+func (t *callTable) close(err error) map[uint64]*call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil {
+		t.err = err
+	}
+	all := t.pending
+	t.pending = nil
+	return all
+}

@@ -1,0 +1,135 @@
+package codec
+
+import (
+	"encoding"
+	"encoding/binary"
+	"math"
+	"reflect"
+	"unsafe"
+)
+
+// Appender is implemented by a type with a custom encoding. AppendTensorpipe writes a value with the
+// methods of the Encoder, which it must not keep. Its receiver may be a value or a pointer and is never
+// nil. An error that it returns fails the Encode, with the path to the value.
+type Appender interface {
+	AppendTensorpipe(e *Encoder) error
+}
+
+// Parser is implemented by the pointer to a type that implements Appender. ParseTensorpipe reads what
+// AppendTensorpipe wrote, the same items in the same order and nothing else, into its receiver, which
+// points to a zero value. An error that it returns fails the Decode, with the path to the value.
+type Parser interface {
+	ParseTensorpipe(d *Decoder) error
+}
+
+// customPrefix is the size of the length that precedes a custom encoding.
+const customPrefix = 4
+
+// custom makes p the plan of a type with a custom encoding. name identifies the encoding in messages
+// and must be the same at both ends. encode and decode get a pointer to the variable; before decode the
+// variable is set to zero.
+func (p *plan) custom(name string, encode func(*Encoder, unsafe.Pointer) error, decode func(*Decoder, unsafe.Pointer) error) {
+	p.schema.name = name
+	p.leaf(kindCustom, func(e *Encoder, from unsafe.Pointer) error {
+		return e.custom(from, encode)
+	}, func(d *Decoder, to unsafe.Pointer) error {
+		zero(p.typ, to)
+		return d.custom(to, decode)
+	})
+}
+
+func (e *Encoder) custom(from unsafe.Pointer, encode func(*Encoder, unsafe.Pointer) error) error {
+	if err := e.descend(); err != nil {
+		return err
+	}
+	start := len(e.buf)
+	e.buf = append(e.buf, 0, 0, 0, 0)
+	if err := encode(e, from); err != nil {
+		return err
+	}
+	if e.err != nil {
+		return e.err
+	}
+	n := len(e.buf) - start - customPrefix
+	if uint64(n) > math.MaxUint32 {
+		return errorf(ErrLimit, "a custom encoding of %d bytes", n)
+	}
+	binary.LittleEndian.PutUint32(e.buf[start:], uint32(n))
+	e.depth--
+	return nil
+}
+
+// custom calls decode with the next custom encoding: the Decoder ends after its bytes. The error is
+// that of decode, or matches ErrCorrupt unless decode read all of these bytes. After an error the
+// Decoder must not be used until Reset.
+func (d *Decoder) custom(to unsafe.Pointer, decode func(*Decoder, unsafe.Pointer) error) error {
+	n, err := d.customLength()
+	if err != nil {
+		return err
+	}
+	if err := d.enter(); err != nil {
+		return err
+	}
+	outer := d.data
+	d.data = d.data[:d.pos+n]
+	if err := decode(d, to); err != nil {
+		return err
+	}
+	if d.err != nil {
+		return d.err
+	}
+	if d.remaining() > 0 {
+		return corruptf("%d bytes of a custom encoding were not read", d.remaining())
+	}
+	d.data = outer
+	d.leave()
+	return nil
+}
+
+// hook makes p the plan of a type with the registered hook h. If the type is a pointer type, nil and
+// shared pointers are encoded as for other pointers, and h encodes the value.
+func (c *compiler) hook(p *plan, h hook) {
+	if p.typ.Kind() != reflect.Pointer {
+		p.custom(h.name, h.encode, h.decode)
+		return
+	}
+	p.schema.kind = kindPointer
+	p.schema.elem = leafSchema(kindCustom, h.name)
+	p.encode = func(e *Encoder, from unsafe.Pointer) error {
+		return e.object(p.typ, *(*unsafe.Pointer)(from), func(e *Encoder, _ unsafe.Pointer) error {
+			return e.custom(from, h.encode)
+		})
+	}
+	decode := func(d *Decoder, _ *schema, to unsafe.Pointer) error {
+		if err := d.custom(to, h.decode); err != nil {
+			return err
+		}
+		if *(*unsafe.Pointer)(to) == nil {
+			return errorf(ErrType, "the hook %q made no value", h.name)
+		}
+		return nil
+	}
+	p.decode = func(d *Decoder, s *schema, to unsafe.Pointer) error { return d.object(p, s, to, decode) }
+}
+
+// compileBinary makes p the plan of a type that implements encoding.BinaryMarshaler and, by its
+// pointer, encoding.BinaryUnmarshaler.
+func compileBinary(p *plan) {
+	p.leaf(kindBinary, func(e *Encoder, from unsafe.Pointer) error {
+		text, err := reflect.NewAt(p.typ, from).Interface().(encoding.BinaryMarshaler).MarshalBinary()
+		if err == nil {
+			e.Bytes(text)
+		}
+		return err
+	}, func(d *Decoder, to unsafe.Pointer) error {
+		text, err := d.text()
+		if err != nil {
+			return err
+		}
+		if err := d.charge(len(text)); err != nil {
+			return err
+		}
+		zero(p.typ, to)
+		return reflect.NewAt(p.typ, to).Interface().(encoding.BinaryUnmarshaler).UnmarshalBinary(text)
+	})
+}

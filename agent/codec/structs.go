@@ -1,0 +1,205 @@
+package codec
+
+import (
+	"reflect"
+	"slices"
+	"unsafe"
+)
+
+// tag is the key of the struct tag that renames a field or, with "-", omits it.
+const tag = "tensorpipe"
+
+func (c *compiler) structType(p *plan) error {
+	p.schema.kind, p.schema.name = kindStruct, p.typ.String()
+	names := map[string]bool{}
+	for i := range p.typ.NumField() {
+		f := p.typ.Field(i)
+		name := fieldName(f)
+		if name == "" {
+			continue
+		}
+		if !f.IsExported() {
+			return addSegment(errorf(ErrUnsupported, "the field is not exported"), "."+f.Name)
+		}
+		if names[name] {
+			return addSegment(errorf(ErrUnsupported, "two fields with the name %q", name), "."+f.Name)
+		}
+		names[name] = true
+		elem, err := c.plan(f.Type)
+		if err != nil {
+			return addSegment(err, "."+f.Name)
+		}
+		p.fields = append(p.fields, field{name: name, offset: f.Offset, plan: elem})
+		p.schema.fields = append(p.schema.fields, schemaField{name: name, typ: elem.schema})
+	}
+	if n := len(p.fields); n > maxFields {
+		return errorf(ErrUnsupported, "%v has %d encoded fields, at most %d are allowed", p.typ, n, maxFields)
+	}
+	p.encode, p.decode = p.encodeStruct, p.decodeStruct
+	return nil
+}
+
+// fieldName returns the name of a struct field in messages: that of its tag, or the Go name. It returns
+// "" if the field is omitted, by the tag "-" or because it is named _ and has no value.
+func fieldName(f reflect.StructField) string {
+	switch name := f.Tag.Get(tag); {
+	case name == "-" || f.Name == "_":
+		return ""
+	case name != "":
+		return name
+	default:
+		return f.Name
+	}
+}
+
+func (p *plan) encodeStruct(e *Encoder, from unsafe.Pointer) error {
+	for i := range p.fields {
+		f := &p.fields[i]
+		if err := f.plan.encode(e, unsafe.Add(from, f.offset)); err != nil {
+			return addSegment(err, "."+f.name)
+		}
+	}
+	return nil
+}
+
+func (p *plan) decodeStruct(d *Decoder, s *schema, to unsafe.Pointer) error {
+	if s != p.schema {
+		return p.decodeMatched(d, s, to)
+	}
+	for i := range p.fields {
+		f := &p.fields[i]
+		if err := f.plan.decode(d, f.plan.schema, unsafe.Add(to, f.offset)); err != nil {
+			return addSegment(err, "."+f.name)
+		}
+	}
+	return nil
+}
+
+// decodeMatched decodes a struct of the sender's schema s to the variable at to, where s differs from
+// the schema of p and d.match has matched the two. Fields that p does not have are skipped, and fields
+// that s does not have become zero.
+func (p *plan) decodeMatched(d *Decoder, s *schema, to unsafe.Pointer) error {
+	m := d.matches[pair{s, p}]
+	for _, part := range m.steps {
+		var err error
+		if part.local == nil {
+			err = d.skip(part.remote.typ)
+		} else {
+			err = part.local.plan.decode(d, part.remote.typ, unsafe.Add(to, part.local.offset))
+		}
+		if err != nil {
+			return addSegment(err, "."+part.remote.name)
+		}
+	}
+	for _, f := range m.missing {
+		zero(f.plan.typ, unsafe.Add(to, f.offset))
+	}
+	return nil
+}
+
+// zero sets the variable of type t at address at to its zero value.
+func zero(t reflect.Type, at unsafe.Pointer) { reflect.NewAt(t, at).Elem().SetZero() }
+
+// pair is a struct type of the sender and the local struct type to which it is decoded.
+type pair struct {
+	remote *schema
+	local  *plan
+}
+
+// match records how a struct of the sender is decoded to a local struct type.
+type match struct {
+	steps   []step   // in the sender's order, without unknown fields that take no bytes
+	missing []*field // local fields that the sender does not have; they become zero
+}
+
+// step is a field of the sender and the local field to which it is decoded; a nil local field means
+// that the sender's field is skipped.
+type step struct {
+	remote *schemaField
+	local  *field
+}
+
+// match returns nil if values of the sender's schema remote can be decoded by p, and records in
+// d.matches how the structs among them are decoded. local is the schema of p, or of a part of p that
+// has no plan of its own. The error is a *TypeError, with the path, or matches ErrCorrupt or ErrLimit.
+func (d *Decoder) match(remote, local *schema, p *plan) error {
+	switch {
+	case remote == local:
+		return nil
+	case remote.kind != local.kind,
+		remote.kind == kindCustom && remote.name != local.name,
+		remote.kind == kindArray && remote.n != local.n:
+		return &TypeError{Wire: remote.String(), Go: p.typ.String()}
+	}
+	switch remote.kind {
+	case kindMap:
+		if err := d.match(remote.key, local.key, p.key); err != nil {
+			return addSegment(err, "[key]")
+		}
+		return addSegment(d.match(remote.elem, local.elem, p.elem), "[]")
+	case kindSlice, kindArray:
+		return addSegment(d.match(remote.elem, local.elem, elemPlan(p.elem, p)), "[]")
+	case kindPointer:
+		return d.match(remote.elem, local.elem, elemPlan(p.elem, p))
+	case kindStruct:
+		return d.matchStruct(remote, p)
+	}
+	return nil
+}
+
+// elemPlan returns part, the plan of the elements of a type, or whole, the plan of the type itself, if
+// part is nil: the bytes of an array, and the values of a hook for a pointer, have no plan.
+func elemPlan(part, whole *plan) *plan {
+	if part != nil {
+		return part
+	}
+	return whole
+}
+
+func (d *Decoder) matchStruct(remote *schema, p *plan) error {
+	k := pair{remote, p}
+	if d.matches[k] != nil {
+		return nil
+	}
+	if err := d.charge(int(unsafe.Sizeof(match{})) + 32*(len(remote.fields)+len(p.fields))); err != nil {
+		return err
+	}
+	if d.matches == nil {
+		d.matches = map[pair]*match{}
+	}
+	m := &match{steps: make([]step, 0, len(remote.fields))}
+	d.matches[k] = m // before its fields, which may contain the same types
+	found := make([]bool, len(p.fields))
+	for i := range remote.fields {
+		if err := d.matchField(m, &remote.fields[i], p, found); err != nil {
+			return addSegment(err, "."+remote.fields[i].name)
+		}
+	}
+	for i := range p.fields {
+		if !found[i] {
+			m.missing = append(m.missing, &p.fields[i])
+		}
+	}
+	return nil
+}
+
+// matchField matches a field of the sender's struct with the field of that name of the struct type p,
+// sets its element of found, and adds the step to m. Without such a field it adds a step that skips,
+// unless the values take no bytes. The error is that of match, or matches ErrCorrupt if the sender has
+// two fields of that name.
+func (d *Decoder) matchField(m *match, remote *schemaField, p *plan, found []bool) error {
+	n := slices.IndexFunc(p.fields, func(local field) bool { return local.name == remote.name })
+	switch {
+	case n < 0 && remote.typ.width == 0:
+		return nil
+	case n < 0:
+		m.steps = append(m.steps, step{remote: remote})
+		return nil
+	case found[n]:
+		return corruptf("two fields with the same name")
+	}
+	local := &p.fields[n]
+	found[n] = true
+	m.steps = append(m.steps, step{remote, local})
+	return d.match(remote.typ, local.plan.schema, local.plan)
+}

@@ -1,0 +1,258 @@
+package codec
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"unsafe"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// extent describes which bytes of its storage a tensor uses, and in which part of the message they are
+// sent.
+type extent struct {
+	tensor  *tensor.Tensor
+	buffer  device.Buffer // of the whole storage
+	storage int           // number of the storage
+	lo, hi  int           // byte range from the first element to the end of the last
+	part    int           // number of the part with this range
+	from    int           // start of the part in bytes of the storage
+}
+
+// extent returns the extent of t without a part. buf is the memory of the storage of t. It assigns a
+// number to a storage that it does not know yet.
+func (e *Encoder) extent(t *tensor.Tensor, buf device.Buffer) extent {
+	s, ok := e.storages.find(t.Storage())
+	if !ok {
+		s = e.storages.add(t.Storage())
+	}
+	p := extent{tensor: t, buffer: buf, storage: s}
+	if t.Len() == 0 {
+		return p
+	}
+	last := t.Offset()
+	for i, dim := range t.Shape() {
+		last += (dim - 1) * t.Strides()[i]
+	}
+	size := t.DType().Size()
+	p.lo, p.hi = t.Offset()*size, (last+1)*size
+	return p
+}
+
+var sparseType = reflect.TypeFor[*tensor.Sparse]()
+
+func encodeSparse(e *Encoder, from unsafe.Pointer) error {
+	p := *(*unsafe.Pointer)(from)
+	return e.object(sparseType, p, func(e *Encoder, p unsafe.Pointer) error {
+		s := (*tensor.Sparse)(p)
+		if err := e.Tensor(s.Indices()); err != nil {
+			return err
+		}
+		if err := e.Tensor(s.Values()); err != nil {
+			return err
+		}
+		e.Uint(uint64(len(s.Shape())))
+		for _, dim := range s.Shape() {
+			e.Uint(uint64(dim))
+		}
+		return nil
+	})
+}
+
+func (p *plan) decodeSparse(d *Decoder, s *schema, to unsafe.Pointer) error {
+	return d.object(p, s, to, func(d *Decoder, _ *schema, to unsafe.Pointer) error {
+		v, err := d.sparse()
+		*(**tensor.Sparse)(to) = v
+		return err
+	})
+}
+
+// sparse decodes a sparse tensor. It reads the indices, so their memory must have been received and be
+// accessible to the host. The error matches ErrCorrupt, ErrLimit or ErrStorage, or is a
+// *tensor.DeviceError or tensor.ErrReleased.
+func (d *Decoder) sparse() (*tensor.Sparse, error) {
+	indices, err := d.Tensor()
+	if err != nil {
+		return nil, err
+	}
+	values, err := d.Tensor()
+	if err != nil {
+		return nil, err
+	}
+	rank, err := d.count(1)
+	if err != nil {
+		return nil, err
+	}
+	if indices == nil || values == nil || rank > tensor.MaxRank {
+		return nil, corruptf("a sparse tensor of %d dimensions, of %v and %v", rank, indices, values)
+	}
+	shape := d.shape[:rank]
+	for i := range shape {
+		if shape[i], err = d.size(); err != nil {
+			return nil, err
+		}
+	}
+	// Memory of the result, and of the check of the indices, one number for each. Indices whose own
+	// memory is at least that are not charged.
+	memory := 256
+	if indices.Rank() == 2 && indices.Shape()[1] > indices.Len() {
+		memory = plus(memory, times(8, indices.Shape()[1]))
+	}
+	if err := d.charge(memory); err != nil {
+		return nil, err
+	}
+	v, err := tensor.NewSparse(indices, values, shape...)
+	if err != nil {
+		return nil, tensorFault(err)
+	}
+	return v, nil
+}
+
+// tensorFault converts an error of package tensor about a received tensor to an *Error. It matches
+// ErrCorrupt, unless err is a *tensor.DeviceError or tensor.ErrReleased, which are about the receiver's
+// own memory.
+func tensorFault(err error) error {
+	if _, elsewhere := err.(*tensor.DeviceError); elsewhere || err == tensor.ErrReleased {
+		return &Error{Err: err}
+	}
+	return &Error{Err: fmt.Errorf("%w: %w", ErrCorrupt, err)}
+}
+
+func (d *Decoder) skipSparse() error {
+	for range 2 {
+		if _, err := d.uvarint(); err != nil {
+			return err
+		}
+	}
+	rank, err := d.count(1)
+	for ; err == nil && rank > 0; rank-- {
+		_, err = d.uvarint()
+	}
+	return err
+}
+
+// partAlign is the multiple of bytes within a storage at which a part begins, so that
+// a view of any dtype begins at a whole element.
+const partAlign = 16
+
+// planParts decides which parts of the storages are sent: it sets the part of each extent, and adds the
+// parts. It is called once, after all tensors have been encoded. The views of a storage share one part,
+// unless they use less than half of the bytes between the first and the last; then views that do not
+// overlap get separate parts.
+func (e *Encoder) planParts() error {
+	e.order = e.order[:0]
+	for i := range e.extents {
+		e.order = append(e.order, i)
+	}
+	if len(e.order) > 1 {
+		slices.SortFunc(e.order, func(a, b int) int {
+			p, q := &e.extents[a], &e.extents[b]
+			return cmp.Or(cmp.Compare(p.storage, q.storage), cmp.Compare(p.lo, q.lo), cmp.Compare(a, b))
+		})
+	}
+	for remaining := e.order; len(remaining) > 0; {
+		// The views at the front with the same storage. A view without elements is handled on its
+		// own, because it uses no bytes.
+		n, first := 1, &e.extents[remaining[0]]
+		for n < len(remaining) && first.lo < first.hi && e.extents[remaining[n]].storage == first.storage {
+			n++
+		}
+		if err := e.planStorageParts(remaining[:n]); err != nil {
+			return err
+		}
+		remaining = remaining[n:]
+	}
+	return nil
+}
+
+// planStorageParts adds the parts for the views of one storage. order has the indices of their extents,
+// sorted by the first byte. The error is one of package tensor.
+func (e *Encoder) planStorageParts(order []int) error {
+	lo, hi, used := e.span(order)
+	if used >= (hi-lo)/2 {
+		return e.addPart(order, lo, hi)
+	}
+	for len(order) > 0 {
+		n, end := 1, e.extents[order[0]].hi
+		for n < len(order) && e.extents[order[n]].lo < end {
+			end = max(end, e.extents[order[n]].hi)
+			n++
+		}
+		if err := e.addPart(order[:n], e.extents[order[0]].lo, end); err != nil {
+			return err
+		}
+		order = order[n:]
+	}
+	return nil
+}
+
+// span returns the range of bytes of a storage from the first to the last that the views use, and the
+// number of bytes that at least one of them uses. order has the indices of the extents of one storage,
+// sorted by the first byte.
+func (e *Encoder) span(order []int) (lo, hi, used int) {
+	lo = e.extents[order[0]].lo
+	hi = lo
+	for _, i := range order {
+		p := &e.extents[i]
+		used += max(0, p.hi-max(p.lo, hi))
+		hi = max(hi, p.hi)
+	}
+	return lo, hi, used
+}
+
+// addPart adds a part with the bytes from lo to hi of one storage, for the views whose extents have the
+// indices in order. It sends a copy of a single view that shouldGather selects. The error is one of
+// package tensor.
+func (e *Encoder) addPart(order []int, lo, hi int) error {
+	first := &e.extents[order[0]]
+	if len(order) == 1 && e.shouldGather(first) {
+		if err := first.gather(); err != nil {
+			return err
+		}
+		lo, hi = 0, first.hi
+	}
+	from := lo &^ (partAlign - 1)
+	for _, i := range order {
+		e.extents[i].part, e.extents[i].from = len(e.parts), from
+	}
+	e.parts = append(e.parts, pipe.Tensor{Buffer: first.buffer.Slice(from, hi-from)})
+	e.partStorages = append(e.partStorages, first.tensor.Storage())
+	return nil
+}
+
+// minGatherSpan is the smallest span of a view, in bytes, for which gathering its
+// elements is faster than sending the gaps.
+const minGatherSpan = 8 << 10
+
+// shouldGather reports whether to send a contiguous copy of a view: its elements take less than half of
+// its span, and they can be copied on the host without waiting for a stream.
+func (e *Encoder) shouldGather(p *extent) bool {
+	return p.hi-p.lo >= minGatherSpan && p.tensor.ByteSize() < (p.hi-p.lo)/2 && p.tensor.ByteSize() > 0 &&
+		!isExpanded(p.tensor.Shape(), p.tensor.Strides()) && p.buffer.IsHost() && p.buffer.Stream() == nil
+}
+
+// isExpanded reports whether a view with that shape and strides uses elements more than once, as Expand
+// makes it. A contiguous copy would be larger than the memory of the view.
+func isExpanded(shape, strides []int) bool {
+	for i, stride := range strides {
+		if stride == 0 && shape[i] > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// gather replaces the tensor of p by a contiguous copy, and its buffer and range by those of the copy's
+// new storage. The error is one of package tensor.
+func (p *extent) gather() (err error) {
+	if p.tensor, err = p.tensor.Clone(); err != nil {
+		return err
+	}
+	p.buffer, err = p.tensor.Storage().Buffer()
+	p.lo, p.hi = 0, p.tensor.ByteSize()
+	return err
+}

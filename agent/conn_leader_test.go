@@ -1,0 +1,151 @@
+package agent_test
+
+import (
+	"context"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// A Short function may take part in a barrier or an all-gather, whose messages come on the
+// connection on which the function was called.
+func TestShortFunctionsInGroupOperations(t *testing.T) {
+	for name, meet := range map[string]func(ctx context.Context, a *agent.Agent) error{
+		"barrier": func(ctx context.Context, a *agent.Agent) error { return a.Barrier(ctx) },
+		"all-gather": func(ctx context.Context, a *agent.Agent) error {
+			all, err := agent.AllGather(ctx, a, a.Self().Rank)
+			if err == nil {
+				err = want(1, all["worker1"])
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := agent.NewFunc[agent.None, agent.None]("test.meet")
+			configure := func(_ int, c *agent.Config) {
+				c.Funcs = agent.Funcs{f.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+					return agent.None{}, meet(ctx, agent.FromContext(ctx))
+				}, agent.Short())}
+			}
+			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+				for rank, a := range group {
+					there := f.Go(t.Context(), a, agent.Rank(1-rank), agent.None{})
+					synctest.Wait()
+					require.NoError(t, meet(t.Context(), a))
+					_, err := there.Wait(t.Context())
+					require.NoError(t, err)
+				}
+			})
+		})
+	}
+}
+
+// Short functions call each other on the connection on which they were called, many at once.
+func TestShortFunctionsThatCall(t *testing.T) {
+	const callers = 8
+	back := agent.NewFunc[int, int]("test.back")
+	rounds := 50
+	if race.Enabled {
+		rounds = 10
+	}
+	configure := func(_ int, c *agent.Config) {
+		c.Funcs = agent.Funcs{
+			echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.Short()),
+			back.Serve(func(ctx context.Context, n int) (int, error) {
+				caller, _ := agent.Caller(ctx)
+				return echo.Call(ctx, agent.FromContext(ctx), caller.To(), n)
+			}, agent.Short()),
+		}
+	}
+	for name, listen := range map[string][]string{"any": nil, "uv": {"uv://127.0.0.1:0"}} {
+		t.Run(name, func(t *testing.T) {
+			group := startGroup(t, 2, func(rank int, c *agent.Config) { configure(rank, c); c.Listen = listen })
+			outcomes := make(chan error, 2*callers)
+			for rank, a := range group {
+				for range callers {
+					go func() {
+						var err error
+						for n := 0; n < rounds && err == nil; n++ {
+							var got int
+							if got, err = back.Call(t.Context(), a, agent.Rank(1-rank), n); err == nil {
+								err = want(n, got)
+							}
+						}
+						outcomes <- err
+					}()
+				}
+			}
+			for range 2 * callers {
+				require.NoError(t, testwait.Finish(t, outcomes))
+			}
+		})
+	}
+}
+
+// The calls of a Short function end with the pipe on which it was called.
+func TestShortFunctionWhoseCallerDies(t *testing.T) {
+	h := &hanging{}
+	var outcome chan error // of the bubble
+	wait := agent.NewFunc[agent.None, agent.None]("test.wait")
+	configure := func(rank int, c *agent.Config) {
+		h.serve(rank, c)
+		outcome = make(chan error, 1)
+		c.Funcs = append(c.Funcs, wait.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
+			caller, _ := agent.Caller(ctx)
+			_, err := hang.Call(ctx, agent.FromContext(ctx), caller.To(), agent.None{})
+			outcome <- err
+			return agent.None{}, err
+		}, agent.Short()))
+	}
+	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+		begun := time.Now()
+		f := wait.Go(t.Context(), group[1], "worker0", agent.None{})
+		synctest.Wait()
+		require.NoError(t, group[1].Close())
+		_, err := f.Wait(t.Context())
+		require.ErrorIs(t, err, agent.ErrClosed)
+		require.Error(t, <-outcome) // of the pipe, or of the handler at the agent that was closed
+		require.Less(t, time.Since(begun), time.Minute, "it ends before its limit")
+	})
+}
+
+var stackOf = agent.NewFunc[*tensor.Tensor, string]("test.whereabouts")
+
+// A handler runs on the goroutine that has read its request, also if the request is large. While
+// it waits another goroutine reads messages.
+func TestHandlersRunWhereRequestsAreRead(t *testing.T) {
+	for name, elements := range map[string]int{"small": 1, "large": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			wait, stacks := make(chan struct{}), make(chan string, 1)
+			group := startGroup(t, 2, func(_ int, c *agent.Config) {
+				c.Funcs = agent.Funcs{
+					stackOf.Serve(func(context.Context, *tensor.Tensor) (string, error) {
+						stacks <- string(debug.Stack())
+						<-wait
+						return "here", nil
+					}),
+					descend.Serve(serveDescend),
+				}
+			})
+			x, err := tensor.FromSlice(make([]float32, elements), elements)
+			require.NoError(t, err)
+			blocked := stackOf.Go(t.Context(), group[0], "worker1", x)
+			require.Contains(t, <-stacks, "(*conn).readLoop")
+
+			_, err = descend.Call(t.Context(), group[0], "worker1", depth{})
+			require.NoError(t, err)
+			close(wait)
+			where, err := blocked.Wait(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "here", where)
+		})
+	}
+}

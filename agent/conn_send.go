@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+const (
+	// maxInlineBytes bounds the tensors of a message that the pipe copies into its stream,
+	// and that the peer reads from there without waiting.
+	maxInlineBytes = 64 << 10
+
+	// maxInlineBody bounds the body that is sent in the metadata of a pipe's message. A
+	// larger one is its payload.
+	maxInlineBody = 16 << 10
+
+	// maxKeptBuffer bounds the buffer that an outMessage keeps for its next use.
+	maxKeptBuffer = 1 << 20
+)
+
+// outMessage is a message to be sent. It is reused.
+type outMessage struct {
+	encoder     *codec.Encoder
+	message     pipe.Message
+	payload     [1]pipe.Payload
+	buf         []byte
+	head        int          // bytes of the head
+	tensorBytes int          // bytes of the tensors
+	remote      bool         // a tensor is not in host memory
+	replyMap    deviceRoutes // devices of the tensors, if the message is a reply
+	view        Message
+}
+
+// outMessages is the pool of the outMessages of one agent.
+type outMessages struct{ pool sync.Pool }
+
+func (p *outMessages) init(r *codec.Registry, limits codec.Limits) {
+	p.pool.New = func() any { return &outMessage{encoder: codec.NewEncoder(r, limits)} }
+}
+
+func (p *outMessages) get() *outMessage { return p.pool.Get().(*outMessage) }
+
+// put returns a message to the pool after it was sent, or if it will not be. The message and its
+// buffers must not be used after that.
+func (p *outMessages) put(out *outMessage) {
+	out.message, out.payload, out.view, out.replyMap = pipe.Message{}, [1]pipe.Payload{}, Message{}, nil
+	if cap(out.buf) > maxKeptBuffer {
+		out.buf = nil
+	}
+	out.encoder.Reset(out.buf[:0])
+	p.pool.Put(out)
+}
+
+// begin starts a message with head, whose memory the message takes over; the body is encoded
+// after it into the same buffer.
+func (out *outMessage) begin(head []byte) {
+	out.buf, out.head = head, len(head)
+	out.encoder.Reset(head)
+}
+
+// seal completes the pipe's message from the head and the values that were encoded. The error is
+// that of the encoder, or of a tensor that the device map does not send anywhere.
+func (out *outMessage) seal(d *devices) error {
+	data, tensors, err := out.encoder.Finish()
+	if err != nil {
+		return err
+	}
+	return out.fill(data, tensors, d)
+}
+
+// fill makes the pipe's message from data, which begins with the head, and from tensors, whose
+// target devices it sets. Both are kept until the message is returned to the pool. The error is
+// that of a tensor that the device map does not send anywhere.
+func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err error) {
+	out.buf = data
+	out.message.Metadata = data
+	if len(data)-out.head > maxInlineBody {
+		data[flagsAt] |= flagPayload
+		out.payload[0].Data = data[out.head:]
+		out.message.Metadata, out.message.Payloads = data[:out.head], out.payload[:]
+	}
+	out.tensorBytes, out.remote = 0, false
+	for i := range tensors {
+		src := tensors[i].Buffer.Device()
+		if tensors[i].TargetDevice, err = out.target(d, src); err != nil {
+			return err
+		}
+		out.remote = out.remote || src != device.CPU()
+		out.tensorBytes += tensors[i].Buffer.Len()
+	}
+	out.message.Tensors = tensors
+	return nil
+}
+
+// bytes returns the size of the message: head, body and tensors.
+func (out *outMessage) bytes() int { return len(out.buf) + out.tensorBytes }
+
+// small reports whether the message is so small that TryWrite can send it.
+func (out *outMessage) small() bool { return out.bytes() <= maxInlineBytes && !out.remote }
+
+// tryWrite sends a message if that is possible without blocking, or if an injected fault replaces
+// the sending. If it returns true or an error the message is back in the pool; otherwise the
+// caller still has it and must send it.
+func (c *conn) tryWrite(out *outMessage) (done bool, err error) {
+	if c.agent.outgoing != nil {
+		done, err = c.injectFault(&out.view, &out.message)
+	}
+	if !done && out.small() {
+		done, err = c.pipe.TryWrite(&out.message)
+	}
+	if done = done || err != nil; done {
+		c.agent.outMessages.put(out)
+	}
+	return done, err
+}
+
+// write sends a message, waits until its memory is free, and returns it to the pool. The error is
+// that of the pipe, or of ctx.
+func (c *conn) write(ctx context.Context, out *outMessage) error {
+	err := c.pipe.Write(ctx, &out.message)
+	c.agent.outMessages.put(out)
+	return err
+}
+
+// copyMessage returns a copy of a message that does not refer to memory of the original. The
+// error matches ErrArguments for tensors that are not in host memory or have a stream.
+func copyMessage(m *pipe.Message) (*pipe.Message, error) {
+	k := &pipe.Message{Metadata: bytes.Clone(m.Metadata), Payloads: slices.Clone(m.Payloads), Tensors: slices.Clone(m.Tensors)}
+	for i := range k.Payloads {
+		k.Payloads[i].Data = bytes.Clone(k.Payloads[i].Data)
+	}
+	for i := range k.Tensors {
+		b := k.Tensors[i].Buffer
+		if !b.IsHost() || b.Stream() != nil {
+			return nil, fmt.Errorf("%w: a message with memory of %v cannot be copied", ErrArguments, b.Device())
+		}
+		k.Tensors[i].Buffer = device.Bytes(slices.Concat(b.AppendSegments(nil)...))
+	}
+	return k, nil
+}
+
+// Fate is a fault that is injected in place of sending a message, in tests; see package
+// faulty. The zero value injects none.
+type Fate struct {
+	Err   error         // sending fails with this error
+	Drop  bool          // the message is lost; its sender gets no error
+	Delay time.Duration // the message is sent later; others may overtake it
+	Extra int           // how often the message is sent in addition
+}
+
+// injectFault applies the fault that Config.Outgoing returns for the message sent; about has its
+// kind and function. It returns true if the caller must not send the message itself: then err is
+// the result of sending. Later copies are sent by another goroutine.
+func (c *conn) injectFault(about *Message, sent *pipe.Message) (done bool, err error) {
+	f := c.agent.outgoing(about)
+	if f.Err != nil || f.Drop {
+		return true, f.Err
+	}
+	n := f.Extra
+	if f.Delay > 0 {
+		n++
+	}
+	if n <= 0 {
+		return false, nil
+	}
+	m, err := copyMessage(sent)
+	if err != nil {
+		return true, err
+	}
+	c.agent.spawn(func() { // does nothing if the agent is closed: the message is lost
+		t := time.NewTimer(f.Delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-c.down:
+			return
+		case <-c.agent.base.Done():
+			return
+		}
+		for range n {
+			if c.pipe.Write(c.agent.base, m) != nil { // the read loop handles errors of the pipe
+				return
+			}
+		}
+	})
+	return f.Delay > 0, nil
+}

@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// AllGather sends value to each of several workers, of which this is one, and returns the
+// values of all by name. Without workers it is among all workers of the group that are no
+// clients. It returns when all of them have called it with the same set; the k-th call of one
+// worker meets the k-th call of the others.
+//
+// It ends with ctx, or after the agent's default timeout. A worker that dies, leaves or cancels
+// its call fails it for all. The error is an *Error whose Worker is that worker, or one that did
+// not call. It matches ErrUnreachable, ErrRestarted, ErrCallerGone or ErrTimeout, or is an error
+// of ctx.
+func AllGather[T any](ctx context.Context, a *Agent, value T, workers ...To) (map[string]T, error) {
+	values, err := gather(ctx, a, groupOp{op: "all-gather", workers: workers}, value)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]T, len(values))
+	for _, v := range values {
+		all[v.name] = v.value
+	}
+	return all, nil
+}
+
+// Barrier returns nil when all of several workers, of which this is one, have called it; without
+// workers it is among all workers of the group that are no clients. The error is that of
+// AllGather. The k-th Barrier of one worker meets the k-th Barrier of the others, not an
+// AllGather.
+func (a *Agent) Barrier(ctx context.Context, workers ...To) error {
+	_, err := gather(ctx, a, groupOp{op: "barrier", workers: workers}, None{})
+	return err
+}
+
+// groupOp is a collective operation.
+type groupOp struct {
+	op      string // rounds of different operations are independent
+	workers []To
+	opts    []CallOption
+}
+
+// memberValue is the contribution of one worker.
+type memberValue[T any] struct {
+	name  string
+	value T
+}
+
+// gather performs one round of a collective operation and returns the values of all its workers
+// ordered by rank. The error is an *Error, with the causes that AllGather lists.
+func gather[T any](ctx context.Context, a *Agent, g groupOp, value T) ([]memberValue[T], error) {
+	fail := func(err error) ([]memberValue[T], error) { return nil, a.opError(g.op, err) }
+	members, err := a.participants(ctx, g.workers)
+	if err != nil {
+		return fail(err)
+	}
+	q := groupRequest{Op: g.op, Members: members}
+	if q.Value, err = a.encodePacked(&value); err != nil {
+		return fail(withKind(ErrArguments, err))
+	}
+	begun := time.Now()
+	q.Seq = a.rounds.number(q.key())
+	var answer groupReply
+	t := target{to: To(members[0].Name), typ: groupType, opts: g.opts}
+	if err := a.roundTrip(ctx, t, &answer, &q); err != nil {
+		return fail(a.withMissing(q.key(), members, begun, err))
+	}
+	if answer.Failure != nil {
+		return fail(answer.Failure.err())
+	}
+	if len(answer.Values) != len(members) {
+		return fail(fmt.Errorf("%w: values of %d workers, want %d", ErrProtocol, len(answer.Values), len(members)))
+	}
+	all := make([]memberValue[T], len(members))
+	for i, m := range members {
+		all[i].name = m.Name
+		if err := a.decodePacked(answer.Values[i], &all[i].value); err != nil {
+			return fail(withKind(ErrResult, err))
+		}
+	}
+	return all, nil
+}
+
+// MissingError is the error of a collective operation that timed out, at the worker that leads it.
+type MissingError struct {
+	Workers []string // the names of the workers that have not called it
+	Waited  time.Duration
+	Err     error // the timeout
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("no contribution of %v after %v: %s", e.Workers, e.Waited, errorText(e.Err))
+}
+
+// Unwrap returns the timeout.
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// participants returns the members of a round ordered by rank: those that workers address, or all
+// of the group except clients if workers is empty. The error matches ErrConfig if this worker is
+// not among them, ErrNoWorker if one does not exist, ErrClosed, or is that of ctx or of the
+// store.
+func (a *Agent) participants(ctx context.Context, workers []To) ([]identity, error) {
+	if a.isClosed() {
+		return nil, ErrClosed
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	var peers []*peer
+	for _, to := range workers {
+		p, err := a.peer(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		peers = append(peers, p)
+	}
+	if len(workers) == 0 {
+		if err := a.refresh(ctx); err != nil {
+			return nil, err
+		}
+		peers = a.peers.workers()
+	}
+	if !slices.Contains(peers, a.selfPeer) {
+		return nil, fmt.Errorf("%w: %s is not among the workers", ErrConfig, a.self)
+	}
+	slices.SortFunc(peers, func(x, y *peer) int { return x.info.Rank - y.info.Rank })
+	peers = slices.Compact(peers)
+	members := make([]identity, len(peers))
+	for i, p := range peers {
+		members[i] = p.identity()
+	}
+	return members, nil
+}
+
+// opError returns err as an *Error of the operation op. If err contains an *Error, its Worker and
+// its cause are taken over.
+func (a *Agent) opError(op string, err error) *Error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return &Error{Op: op, Worker: e.Worker, Err: e.Err}
+	}
+	return &Error{Op: op, Err: err}
+}
+
+// withMissing returns err with a *MissingError that names the workers that have not contributed,
+// if err is a timeout and this worker leads the round. Otherwise it returns err unchanged.
+func (a *Agent) withMissing(key roundKey, members []identity, begun time.Time, err error) error {
+	if members[0] != a.identity() || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	missing := a.rounds.missing(key)
+	if len(missing) == 0 {
+		return err
+	}
+	waited := time.Since(begun)
+	if timeout := (*TimeoutError)(nil); errors.As(err, &timeout) {
+		waited = timeout.Limit
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	return &Error{Worker: missing[0], Err: &MissingError{missing, waited, err}}
+}
+
+// key identifies a round: its operation, its set of workers and its number.
+func (q *groupRequest) key() roundKey {
+	h := sha256.New()
+	for _, m := range q.Members {
+		fmt.Fprintf(h, "%q %d %x\n", m.Name, m.Rank, m.Incarnation)
+	}
+	k := roundKey{op: q.Op, seq: q.Seq}
+	h.Sum(k.set[:0])
+	return k
+}

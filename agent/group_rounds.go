@@ -1,0 +1,263 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+)
+
+// rounds is the rounds of which this worker is the leader, and the numbers of those that it takes
+// part in. The leader of a round is the worker with the lowest rank.
+type rounds struct {
+	agent  *Agent
+	mu     sync.Mutex
+	next   map[roundKey]uint64 // number of the next round of each set and operation; seq of the keys is 0
+	open   map[roundKey]*round
+	failed fifo.Queue[roundKey]
+}
+
+// maxFailedRounds bounds the failed rounds that are kept, so that workers that contribute later get
+// the failure.
+const maxFailedRounds = 1 << 10
+
+type roundKey struct {
+	set [32]byte
+	op  string
+	seq uint64
+}
+
+// round is one round at its leader, guarded by the mutex of rounds.
+type round struct {
+	key     roundKey
+	members []identity
+	states  []memberState // by index in members
+	missing int
+	failure *groupFailure
+	cancel  context.CancelFunc // of ctx
+	ctx     context.Context    // of the liveness monitors
+	timer   *time.Timer
+}
+
+// memberState is the progress of one member of a round.
+type memberState struct {
+	arrived, notified bool
+	contribution
+}
+
+// contribution is the request of one member, until the leader replies.
+type contribution struct {
+	request *Request
+	value   packed
+	stop    func() bool // stops watching the request's context
+}
+
+// number returns the number of this worker's next round of the set and operation in key, and
+// counts it as used. key.seq must be 0.
+func (s *rounds) number(key roundKey) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.next[key]
+	s.next[key]++
+	return n
+}
+
+// missing returns the names of the members that have not contributed to a round which this worker
+// leads, nil if the round is not open.
+func (s *rounds) missing(key roundKey) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rd := s.open[key]; rd != nil {
+		return rd.missingNames()
+	}
+	return nil
+}
+
+func (rd *round) missingNames() (names []string) {
+	for i, m := range rd.members {
+		if !rd.states[i].arrived {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// Open implements Handler.
+func (s *rounds) Open(r *Request) (Task, error) {
+	t := &contributionTask{rounds: s}
+	return t, r.Decode(&t.groupRequest)
+}
+
+type contributionTask struct {
+	rounds *rounds
+	groupRequest
+}
+
+// Run implements Task. It stores the contribution and returns without waiting for the other
+// members. It is short, because all handler slots of this worker may be occupied for long.
+func (t *contributionTask) Run(ctx context.Context, r *Request) {
+	s := t.rounds
+	i := slices.Index(t.Members, r.conn.owner.identity())
+	if i < 0 || t.Members[0] != s.agent.identity() {
+		_ = r.Fail(fmt.Errorf("%w: %s is not the leader of a round with %s", ErrProtocol, s.agent.self, r.From()))
+		return
+	}
+	s.mu.Lock()
+	rd := s.findOrBegin(&t.groupRequest)
+	g := &rd.states[i]
+	switch {
+	case g.arrived:
+		s.mu.Unlock()
+		_ = r.Fail(fmt.Errorf("%w: second contribution of %s to %s %d", ErrProtocol, r.From(), t.Op, t.Seq))
+	case rd.failure != nil:
+		answer := groupReply{Failure: rd.failure}
+		g.notified = true
+		s.removeIfNotified(rd)
+		s.mu.Unlock()
+		_ = r.Reply(&answer)
+	default:
+		g.arrived, g.request, g.value = true, r, t.Value
+		g.stop = context.AfterFunc(ctx, func() { s.fail(rd, i, context.Cause(ctx)) })
+		rd.missing--
+		last := rd.missing == 0
+		if last {
+			delete(s.open, rd.key)
+		}
+		s.mu.Unlock()
+		if last {
+			answer := groupReply{Values: make([]packed, len(rd.states))}
+			for i := range rd.states {
+				answer.Values[i] = rd.states[i].value
+			}
+			rd.reply(rd.takeContributions(), &answer)
+		}
+	}
+}
+
+// findOrBegin returns the round to which a contribution belongs, and begins it if this is the
+// first contribution. The caller holds mu.
+func (s *rounds) findOrBegin(q *groupRequest) *round {
+	key := q.key()
+	if rd := s.open[key]; rd != nil {
+		return rd
+	}
+	rd := &round{key: key, members: q.Members, states: make([]memberState, len(q.Members)), missing: len(q.Members)}
+	rd.ctx, rd.cancel = context.WithCancel(s.agent.base)
+	rd.timer = time.AfterFunc(monitorDelay, func() { s.monitorMissing(rd) })
+	s.open[key] = rd
+	return rd
+}
+
+// fail ends a round with a failure caused by one member, given by its index, and replies with it
+// to all members that have contributed. Members that contribute later get the same failure. It
+// does nothing if the round has ended. The caller must not hold mu.
+func (s *rounds) fail(rd *round, member int, cause error) {
+	s.mu.Lock()
+	if s.open[rd.key] != rd || rd.failure != nil {
+		s.mu.Unlock()
+		return
+	}
+	rd.failure = newGroupFailure(rd.members[member].Name, cause)
+	if names := rd.missingNames(); rd.failure.Code == groupTimeout && len(names) > 0 {
+		rd.failure.Worker, rd.failure.Text = names[0], fmt.Sprintf("followers %v did not contribute: %v", names, cause)
+	}
+	rd.states[member].notified = true
+	for i := range rd.states {
+		rd.states[i].notified = rd.states[i].notified || rd.states[i].arrived
+	}
+	s.failed.Push(rd.key)
+	if s.failed.Len() > maxFailedRounds {
+		delete(s.open, s.failed.Pop())
+	}
+	s.removeIfNotified(rd)
+	contributions := rd.takeContributions()
+	s.mu.Unlock()
+	rd.reply(contributions, &groupReply{Failure: rd.failure})
+}
+
+// removeIfNotified removes a failed round once all members have been sent the failure. The caller
+// holds mu.
+func (s *rounds) removeIfNotified(rd *round) {
+	for i := range rd.states {
+		if !rd.states[i].notified {
+			return
+		}
+	}
+	delete(s.open, rd.key)
+}
+
+// takeContributions removes and returns the contributions, so that a failed round, which may be
+// kept for long, does not keep their memory. The caller holds mu, or has removed the round from
+// open.
+func (rd *round) takeContributions() []contribution {
+	contributions := make([]contribution, len(rd.states))
+	for i := range rd.states {
+		contributions[i], rd.states[i].contribution = rd.states[i].contribution, contribution{}
+	}
+	return contributions
+}
+
+// reply sends the answer to the members whose contributions these are, and ends the timer and the
+// liveness monitors of the round. It is called once, without mu held.
+func (rd *round) reply(contributions []contribution, answer *groupReply) {
+	rd.timer.Stop()
+	rd.cancel()
+	// This worker, the first, is last: it may close the agent as soon as it has the answer.
+	for _, s := range slices.Backward(contributions) {
+		if s.request != nil {
+			s.stop()
+			_ = s.request.Reply(answer) // an error becomes the reply
+		}
+	}
+}
+
+// monitorDelay is the age at which a round begins to monitor its missing members; most rounds are
+// over by then.
+const monitorDelay = 100 * time.Millisecond
+
+// monitorMissing starts a liveness monitor for each member, other than this worker, that has not
+// contributed. A monitor that finds its member dead fails the round.
+func (s *rounds) monitorMissing(rd *round) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range rd.states {
+		if !rd.states[i].arrived && rd.members[i] != s.agent.identity() {
+			// If the agent is closed, spawn fails and the round has ended.
+			s.agent.spawn(func() {
+				if err := s.agent.monitorPeer(rd.ctx, rd.members[i]); err != nil {
+					s.fail(rd, i, err)
+				}
+			})
+		}
+	}
+}
+
+// monitorPeer keeps a pipe to a worker open. It returns nil when ctx ends, and an error when no
+// pipe can be opened because the worker has died or left. A worker that does not answer, for
+// example because it is stopped, counts as alive.
+func (a *Agent) monitorPeer(ctx context.Context, id identity) error {
+	for ctx.Err() == nil {
+		p, err := a.peerByIdentity(ctx, id)
+		var c *conn
+		if err == nil {
+			c, err = p.connect(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, context.DeadlineExceeded):
+			continue
+		case err != nil:
+			return err
+		}
+		select {
+		case <-c.down:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+)
+
+// Message is one message of a call, for interceptors and Config.Outgoing. It is valid until the
+// interceptor or Outgoing returns.
+type Message struct {
+	Kind Kind
+	Type string     // of the request, empty for the call of a function
+	Name string     // of the function
+	Peer WorkerInfo // the other end
+
+	encoder *codec.Encoder // of a message that is sent
+	decoder *codec.Decoder // of a message that was received
+	hold    func(context.Context) error
+}
+
+// State returns the value that an interceptor, or the encoding of a value, has set for key with
+// SetState while this message was encoded or decoded.
+func (m *Message) State(key any) any {
+	switch {
+	case m.encoder != nil:
+		return m.encoder.State(key)
+	case m.decoder != nil:
+		return m.decoder.State(key)
+	}
+	return nil
+}
+
+// SetState keeps a value for key until the message is encoded or decoded.
+func (m *Message) SetState(key, value any) {
+	switch {
+	case m.encoder != nil:
+		m.encoder.SetState(key, value)
+	case m.decoder != nil:
+		m.decoder.SetState(key, value)
+	}
+}
+
+// SetHeader adds a header to a message that is sent; it does nothing for one that was received.
+// The other end can read the header before it decodes a value. data must not change until the
+// message was sent.
+func (m *Message) SetHeader(name string, data []byte) {
+	if m.encoder != nil {
+		m.encoder.SetHeader(name, data)
+	}
+}
+
+// Header returns the header of that name of a message that was received. data must not be changed,
+// nor used after the interceptor has returned.
+func (m *Message) Header(name string) (data []byte, ok bool) {
+	if m.decoder == nil {
+		return nil, false
+	}
+	return m.decoder.Header(name)
+}
+
+// Hold delays the handler of a request until wait has returned. A request that is held needs no
+// slot of Config.MaxHandlers. If wait returns an error, that is the reply. Only
+// Interceptor.Decoded may call Hold. Several waits run one after the other.
+func (m *Message) Hold(wait func(context.Context) error) {
+	first := m.hold
+	if first == nil {
+		m.hold = wait
+		return
+	}
+	m.hold = func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
+		}
+		return wait(ctx)
+	}
+}
+
+// Interceptor handles all messages of calls: requests, results and errors, sent and received,
+// including calls of this worker to itself. Functions that are nil are skipped. An error fails
+// the call. For messages that are sent the functions run in the order of Config.Interceptors, for
+// messages that were received in the opposite order. A reply that is sent again, see Once, is not
+// passed to interceptors again.
+//
+// The functions must not block. For messages that were received, and for replies, they may run on
+// the goroutine that reads the messages of the peer, which can be that of a caller: the
+// restrictions of Short on locks and on runtime.Goexit hold for them as well. They may make calls
+// that return a future, with their context. Such calls do not wait for Limits.CallBytes; while
+// one opens a pipe another goroutine reads messages.
+type Interceptor struct {
+	// Encoding runs before the values of a message are encoded. ctx is that of the call, or of
+	// the handler that replies.
+	Encoding func(ctx context.Context, m *Message) error
+
+	// Encoded runs after the values are encoded.
+	Encoded func(ctx context.Context, m *Message) error
+
+	// Received runs before the values of a message are decoded. It must return the context
+	// of the handler, ctx or one derived from it.
+	Received func(ctx context.Context, m *Message) (context.Context, error)
+
+	// Decoded runs after the values are decoded, and before the handler.
+	Decoded func(ctx context.Context, m *Message) error
+}
+
+// encodeValues encodes the values to which ptrs point to out, runs the interceptors before and
+// after that, and completes the pipe's message. It returns the first error; out remains the
+// caller's.
+func (a *Agent) encodeValues(ctx context.Context, out *outMessage, ptrs ...any) error {
+	for i := range a.interceptors {
+		if f := a.interceptors[i].Encoding; f != nil {
+			if err := f(ctx, &out.view); err != nil {
+				return err
+			}
+		}
+	}
+	for _, ptr := range ptrs {
+		var err error
+		if out.view.Kind == KindFailure {
+			err = out.encoder.Encode(ptr)
+		} else {
+			err = a.values.Encode(out.encoder, ptr)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i := range a.interceptors {
+		if f := a.interceptors[i].Encoded; f != nil {
+			if err := f(ctx, &out.view); err != nil {
+				return err
+			}
+		}
+	}
+	return out.seal(a.devices)
+}
+
+// runReceived runs the Received functions of the interceptors, before a value is decoded, and
+// returns the context that they derived from ctx. It stops at the first error, which matches
+// ErrProtocol if an interceptor returned no context.
+func (a *Agent) runReceived(ctx context.Context, m *Message) (context.Context, error) {
+	for i := len(a.interceptors) - 1; i >= 0; i-- {
+		f := a.interceptors[i].Received
+		if f == nil {
+			continue
+		}
+		next, err := f(ctx, m)
+		if err != nil {
+			return ctx, err
+		}
+		if next == nil {
+			return ctx, fmt.Errorf("%w: an interceptor returned no context", ErrProtocol)
+		}
+		ctx = next
+	}
+	return ctx, nil
+}
+
+// runDecoded runs the Decoded functions of the interceptors, after all values are decoded, and
+// returns the first error.
+func (a *Agent) runDecoded(ctx context.Context, m *Message) error {
+	for i := len(a.interceptors) - 1; i >= 0; i-- {
+		if f := a.interceptors[i].Decoded; f != nil {
+			if err := f(ctx, m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Codec encodes and decodes arguments and results in place of package codec, which still encodes
+// errors and the structure of messages. All workers of a group must use the same one. Its methods
+// must be safe for concurrent use.
+type Codec interface {
+	// Encode encodes the value to which ptr points with the methods of e, such as Tensor and
+	// Encode.
+	Encode(e *codec.Encoder, ptr any) error
+
+	// Decode decodes the same values in the same order to the value to which ptr points. The
+	// bytes come from a peer, and may be invalid.
+	Decode(d *codec.Decoder, ptr any) error
+}
+
+// defaultCodec is package codec.
+type defaultCodec struct{}
+
+func (defaultCodec) Encode(e *codec.Encoder, ptr any) error { return e.Encode(ptr) }
+func (defaultCodec) Decode(d *codec.Decoder, ptr any) error { return d.Decode(ptr) }

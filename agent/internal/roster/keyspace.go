@@ -1,0 +1,251 @@
+package roster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+)
+
+// keySpace is the keys of one group on the store. Its methods repeat a request to the store while
+// the connection fails, until the context ends or maxTries is reached, see retry. Such a request
+// must therefore have the same effect when it is made twice.
+type keySpace struct {
+	base     store.Store
+	prefix   string
+	maxTries int // bounds the attempts of one call while connections fail; 0 is no limit
+}
+
+func newKeySpace(s store.Store, group string) *keySpace {
+	return &keySpace{base: s, prefix: "roster/" + url.PathEscape(group) + "/"} // an unescaped slash would mix the keys of groups
+}
+
+func (s *keySpace) stateKey() string { return s.prefix + "gate" }
+
+func (s *keySpace) key(gen uint64, parts string) string {
+	return s.prefix + strconv.FormatUint(gen, 10) + "/" + parts
+}
+
+func (s *keySpace) rankKey(gen uint64, rank int) string {
+	return s.key(gen, "rank/"+strconv.Itoa(rank))
+}
+func (s *keySpace) nameKey(gen uint64, name string) string { return s.key(gen, "name/"+name) }
+func (s *keySpace) listKey(gen uint64, writer Incarnation) string {
+	return s.key(gen, fmt.Sprintf("list/%x", writer[:]))
+}
+func (s *keySpace) leftKey(gen uint64, rank int) string {
+	return s.key(gen, "gone/"+strconv.Itoa(rank))
+}
+func (s *keySpace) ackKey(gen uint64, ack string) string { return s.key(gen, "told/"+ack) }
+func (s *keySpace) decidedKey(gen uint64) string         { return s.key(gen, "decided") }
+func (s *keySpace) endedKey(gen uint64) string           { return s.key(gen, "over") }
+
+// get returns the value of a key, nil if the key does not exist or is empty.
+func (s *keySpace) get(ctx context.Context, key string) (value []byte, err error) {
+	err = s.retry(ctx, func() error {
+		value, err = s.base.Get(ctx, key)
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) || len(value) == 0 {
+		value = nil
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	return value, err
+}
+
+func (s *keySpace) set(ctx context.Context, key string, value []byte) error {
+	return s.retry(ctx, func() error { return s.base.Set(ctx, key, value) })
+}
+
+func (s *keySpace) deleteKey(ctx context.Context, key string) error {
+	return s.retry(ctx, func() error {
+		_, err := s.base.Delete(ctx, key)
+		return err
+	})
+}
+
+// compareAndSwap writes desired if the value of key is expected, where nil stands for a key that
+// does not exist, and returns the value afterwards, nil if the key does not exist. If the reply
+// of a first attempt was lost, the second attempt finds desired and returns it too; so no other
+// member may write the same value.
+func (s *keySpace) compareAndSwap(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
+	err = s.retry(ctx, func() error {
+		now, err = s.base.CompareAndSet(ctx, key, expected, desired)
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	return now, err
+}
+
+// readState reads and decodes the state of the group. If the store has none it returns a state in
+// phase absent. The error matches ErrCorrupt or ErrVersion, or is that of the store.
+func (s *keySpace) readState(ctx context.Context) (*groupState, error) {
+	value, err := s.get(ctx, s.stateKey())
+	if err != nil {
+		return nil, err
+	}
+	if value == nil {
+		return &groupState{}, nil
+	}
+	return decodeState(value)
+}
+
+// replaceState stores the new state to, whose raw it sets, if the state on the store is still
+// from, the one that was read, and reports whether it did. It returns false without an error if
+// another member has changed the state since.
+func (s *keySpace) replaceState(ctx context.Context, from, to *groupState) (bool, error) {
+	to.raw = to.encode()
+	now, err := s.compareAndSwap(ctx, s.stateKey(), from.raw, to.raw)
+	return err == nil && bytes.Equal(now, to.raw), err
+}
+
+// Bounds of retry. A store that is being restarted comes back. One that accepts connections
+// and ends maxDisconnects of them in a row does not want the request.
+const (
+	firstBackoff   = 10 * time.Millisecond
+	lastBackoff    = time.Second
+	maxDisconnects = 12
+)
+
+// retry repeats call while connections to the store fail, with growing delays, until ctx ends or
+// maxTries or maxDisconnects is reached. It returns the result of the last call, with the error
+// of ctx if that has ended.
+func (s *keySpace) retry(ctx context.Context, call func() error) error {
+	drops := 0
+	for tries, wait := 1, firstBackoff; ; tries, wait = tries+1, min(2*wait, lastBackoff) {
+		err := call()
+		if !isConnError(err) || tries == s.maxTries {
+			return err
+		}
+		if errors.Is(err, store.ErrDisconnected) {
+			drops++
+		} else {
+			drops = 0
+		}
+		if drops > maxDisconnects {
+			return err
+		}
+		if ended := sleep(ctx, wait); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
+		}
+	}
+}
+
+// isConnError reports whether err is a failure of the connection to the store.
+func isConnError(err error) bool {
+	_, network := errors.AsType[*net.OpError](err)
+	return network || errors.Is(err, store.ErrDisconnected)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// notification is a key that is set when members should read the state again. It is a plain
+// key: PyTorch's server does not wake those that wait for a key written by compare-and-set.
+// The member that should set it may have died, and the store may lose it, so waits are short.
+type notification struct {
+	store    store.Store
+	key      string
+	received bool
+	interval time.Duration
+}
+
+const (
+	firstInterval = 100 * time.Millisecond
+	lastInterval  = 2 * time.Second
+)
+
+func newNotification(s *keySpace, key string) *notification {
+	return &notification{s.base, key, false, firstInterval}
+}
+
+// wait blocks until the key is set or an interval has passed, which grows from wait to wait. Once
+// a wait has found the key set, later ones last for the whole interval. It returns nil in either
+// case and after a lost connection; the error is that of ctx or of the store.
+func (b *notification) wait(ctx context.Context) error {
+	d := b.interval
+	b.interval = min(2*b.interval, lastInterval)
+	if b.received {
+		return sleep(ctx, d)
+	}
+	short, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	err := b.store.Wait(short, b.key)
+	b.received = err == nil
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return err
+	case isConnError(err):
+		return sleep(ctx, firstBackoff) // the caller's next read waits until the store is back
+	case short.Err() != nil, errors.Is(err, context.DeadlineExceeded): // a store may report the timeout before the context does
+		return nil
+	}
+	return err
+}
+
+// sweep deletes the keys of a generation that has ended or failed, of which g is the last state,
+// and the notification keys of the generation before. It stops at the first error: keys that
+// remain do no harm.
+func (v *groupAccess) sweep(ctx context.Context, g *groupState) {
+	keys := []string{v.endedKey(g.gen - 1), v.decidedKey(g.gen - 1), v.ackKey(g.gen, dynamicAck)}
+	for _, name := range v.claimedNames(ctx, g) {
+		keys = append(keys, v.nameKey(g.gen, name))
+	}
+	if g.phase == complete {
+		keys = append(keys, v.listKey(g.gen, g.listWriter))
+	}
+	for r := range g.world {
+		keys = append(keys, v.rankKey(g.gen, r), v.leftKey(g.gen, r), v.ackKey(g.gen, rankAck(r)))
+	}
+	for _, key := range keys {
+		if v.deleteKey(ctx, key) != nil {
+			return
+		}
+	}
+}
+
+// claimedNames returns the names that members claimed in the generation of g, read from its
+// member list or its rank keys. Names that cannot be read are left out.
+func (v *groupAccess) claimedNames(ctx context.Context, g *groupState) (names []string) {
+	if g.phase == complete {
+		value, err := v.get(ctx, v.listKey(g.gen, g.listWriter))
+		if err != nil {
+			return nil
+		}
+		members, _ := decodeList(value, g.world) // a damaged list has no names
+		for _, m := range members {
+			names = append(names, m.Name)
+		}
+		return names
+	}
+	for r := range g.world {
+		value, err := v.get(ctx, v.rankKey(g.gen, r))
+		if err != nil {
+			return names
+		}
+		if m, err := decodeEntry(value, r); err == nil {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,236 @@
+package roster
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+)
+
+// phase is the phase of a group's life.
+type phase byte
+
+const (
+	absent   phase = iota // no member has ever joined; never on the store
+	open                  // static, waiting for members
+	complete              // static, all members have joined
+	failed                // static, the members are in conflict
+	ended                 // static, all members have left
+	dynamic
+	lastPhase
+)
+
+// groupState is the state of a group: its phase and generation, and the members of a dynamic
+// group. It is stored under one key. A member changes it only by replacing the state that it has
+// read, which fails if another member has changed it since.
+type groupState struct {
+	raw     []byte  // the encoded value on the store; nil if the key does not exist
+	storeID [8]byte // random, set by the first change; a different one means that the store lost its content
+	gen     uint64  // generation
+	seq     uint64  // incremented by every change
+	phase   phase
+
+	world      int         // of a static group
+	listWriter Incarnation // the member that wrote the list of a complete group
+	failure    *failure    // the latest failure, of this or an earlier generation
+	members    []Member    // of a dynamic group, ordered by rank
+}
+
+// next returns a copy of g with the next sequence number, and with a store ID if g is absent. The
+// caller changes fields of the copy, not what they refer to, and passes it to replaceState.
+func (g *groupState) next() *groupState {
+	n := *g
+	n.seq++
+	if g.phase == absent {
+		_, _ = rand.Read(n.storeID[:]) // never fails
+	}
+	return &n
+}
+
+// nextGeneration returns the first state of the next generation, in phase p.
+func (g *groupState) nextGeneration(p phase, world int) *groupState {
+	n := g.next()
+	n.gen++
+	n.phase, n.world, n.members, n.listWriter = p, world, nil, Incarnation{}
+	return n
+}
+
+// available reports whether the next member that joins begins a new generation.
+func (g *groupState) available() bool {
+	return g.phase == absent || g.phase == ended || g.phase == dynamic && len(g.members) == 0
+}
+
+// is reports whether the group is in phase p of generation gen.
+func (g *groupState) is(p phase, gen uint64) bool { return g.phase == p && g.gen == gen }
+
+// isOver reports whether the static generation gen has ended, or a later one has begun.
+func (g *groupState) isOver(gen uint64) bool { return g.gen > gen || g.is(ended, gen) }
+
+func (g *groupState) encode() []byte {
+	dst := append(begin(kindState), byte(g.phase))
+	dst = append(dst, g.storeID[:]...)
+	dst = appendNumber(dst, g.gen)
+	dst = appendNumber(dst, g.seq)
+	if g.failure == nil {
+		dst = append(dst, 0)
+	} else {
+		dst = g.failure.append(append(dst, 1))
+	}
+	if g.phase == dynamic {
+		return appendMembers(dst, g.members)
+	}
+	dst = appendNumber(dst, uint64(g.world))
+	return append(dst, g.listWriter[:]...)
+}
+
+func decodeState(value []byte) (*groupState, error) {
+	d := decode(value, kindState)
+	g := &groupState{raw: value, phase: phase(d.byte())}
+	if g.phase == absent || g.phase >= lastPhase {
+		d.fail("a group in phase %d", g.phase)
+	}
+	copy(g.storeID[:], d.take(len(g.storeID)))
+	g.gen, g.seq = d.number(maxNumber), d.number(maxNumber)
+	if d.byte() != 0 {
+		g.failure = d.failure()
+	}
+	if g.phase == dynamic {
+		g.members = d.members(false)
+	} else {
+		g.world, g.listWriter = int(d.number(maxWorld)), d.incarnation()
+		if g.world == 0 {
+			d.fail("a group without members")
+		}
+	}
+	if g.phase == failed && (g.failure == nil || g.failure.gen != g.gen) {
+		d.fail("a group that failed for no reason")
+	}
+	return g, d.end()
+}
+
+// cleanupTimeout bounds the time after the end of its context in which a join takes back its
+// claims.
+const cleanupTimeout = time.Second
+
+// groupAccess reads and changes the state of one group on behalf of one member.
+type groupAccess struct {
+	*keySpace
+	id             Incarnation
+	storeID        *[8]byte // of the first state that was read; nil before
+	cleanupTimeout time.Duration
+}
+
+func newGroupAccess(s store.Store, group string, id Incarnation) *groupAccess {
+	return &groupAccess{keySpace: newKeySpace(s, group), id: id, cleanupTimeout: cleanupTimeout}
+}
+
+// readState reads the state of the group. The error is ErrLost if the store has lost its content
+// since the first state was read, or otherwise that of keySpace.readState.
+func (v *groupAccess) readState(ctx context.Context) (*groupState, error) {
+	g, err := v.keySpace.readState(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if v.storeID != nil && (g.phase == absent || g.storeID != *v.storeID) {
+		return nil, ErrLost
+	}
+	if v.storeID == nil && g.phase != absent {
+		v.storeID = &g.storeID
+	}
+	return g, nil
+}
+
+// members reads the member list of the complete group g. It returns nil and no error if the group
+// has changed since g was read. The error matches ErrCorrupt if the list is missing or invalid.
+func (v *groupAccess) members(ctx context.Context, g *groupState) ([]Member, error) {
+	value, err := v.get(ctx, v.listKey(g.gen, g.listWriter))
+	if err != nil {
+		return nil, err
+	}
+	if value == nil {
+		same, err := v.unchanged(ctx, g)
+		if same {
+			err = corrupt("a complete group without members")
+		}
+		return nil, err
+	}
+	return decodeList(value, g.world)
+}
+
+// learnFailure handles a state g that has failed. It returns true if this member, named by its
+// acknowledgement key ack, has reported the failure before. Otherwise it notes on the store that
+// the member has, and returns the failure as the error. It returns false and nil if the state has
+// changed since g was read.
+func (v *groupAccess) learnFailure(ctx context.Context, g *groupState, ack string) (acked bool, err error) {
+	value, err := v.get(ctx, v.ackKey(g.gen, ack))
+	if err != nil || value != nil {
+		return value != nil, err
+	}
+	if same, err := v.unchanged(ctx, g); err != nil || !same {
+		return false, err
+	}
+	return false, v.acknowledgeFailure(ctx, g, ack)
+}
+
+// unchanged reports whether the state is still g. If it is, a key of its generation that was
+// not found does not exist, rather than having been swept.
+func (v *groupAccess) unchanged(ctx context.Context, g *groupState) (bool, error) {
+	now, err := v.readState(ctx)
+	return err == nil && now.seq == g.seq, err
+}
+
+// acknowledgeFailure notes on the store, under the key ack, that this member knows of the failure
+// of g, and returns the failure as the error, or the error of the store.
+func (v *groupAccess) acknowledgeFailure(ctx context.Context, g *groupState, ack string) error {
+	if err := v.set(ctx, v.ackKey(g.gen, ack), flagValue); err != nil {
+		return err
+	}
+	return g.failure.err()
+}
+
+// flagValue is the value of keys that only exist or not. It is not empty, since get reports
+// an empty value as missing.
+var flagValue = []byte{1}
+
+func rankAck(rank int) string { return strconv.Itoa(rank) }
+
+// dynamicAck stands for all members that wanted a dynamic group.
+const dynamicAck = "dynamic"
+
+// failGroup makes the open generation of g fail with f, notifies members that wait, and returns
+// the failure, or an error of the store. It returns nil if another member has changed the state
+// first: the caller then must read the state again.
+func (v *groupAccess) failGroup(ctx context.Context, g *groupState, f failure, ack string) error {
+	f.gen = g.gen
+	to := g.next()
+	to.phase, to.failure = failed, &f
+	won, err := v.replaceState(ctx, g, to)
+	if !won || err != nil {
+		return err
+	}
+	if err := v.set(ctx, v.decidedKey(g.gen), flagValue); err != nil {
+		return err
+	}
+	return v.acknowledgeFailure(ctx, to, ack)
+}
+
+// describeRanks returns the beginning of a sentence about ranks, which must not be empty: "rank 3
+// of 4 has", "ranks 2, 3 of 4 have". It names at most 16 ranks.
+func describeRanks(ranks []int, world int) string {
+	const most = 16
+	var list []string
+	for _, r := range ranks[:min(len(ranks), most)] {
+		list = append(list, strconv.Itoa(r))
+	}
+	if more := len(ranks) - most; more > 0 {
+		list = append(list, fmt.Sprintf("and %d more", more))
+	}
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %s of %d has", list[0], world)
+	}
+	return fmt.Sprintf("ranks %s of %d have", strings.Join(list, ", "), world)
+}

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// CallState is the state of a call that this worker makes.
+type CallState byte
+
+// The states of a call, in the order in which it goes through them, except the last.
+const (
+	CallConnecting CallState = 1 + iota // waits for a pipe to the worker
+	CallBlocked                         // waits until Limits.CallBytes admit its request
+	CallSending                         // its request is being sent
+	CallWaiting                         // waits for the reply
+	CallReading                         // its reply is being read
+	CallRetrying                        // waits for its next attempt, see WithRetry
+)
+
+func (s CallState) String() string {
+	switch s {
+	case CallConnecting:
+		return "waiting for a pipe"
+	case CallBlocked:
+		return "waiting for the byte budget"
+	case CallSending:
+		return "request being sent"
+	case CallWaiting:
+		return "at the callee"
+	case CallReading:
+		return "reply being read"
+	case CallRetrying:
+		return "waiting for the next attempt"
+	}
+	return fmt.Sprintf("state %d", byte(s))
+}
+
+// CallInfo describes a call of this worker that has not ended.
+type CallInfo struct {
+	To         To
+	Type, Name string
+	ID         uint64        // among the calls to this worker; 0 before the request is encoded
+	Begun      time.Time     // of the latest attempt, see WithRetry
+	Limit      time.Duration // of that attempt, 0 for none
+	State      CallState
+}
+
+// ServedState is the state of a request that this worker serves.
+type ServedState byte
+
+// The states of a request.
+const (
+	ServedReading   ServedState = iota // is being read or decoded
+	ServedHeld                         // an interceptor holds it
+	ServedRepeated                     // waits for the reply to a request with the same key, see Once
+	ServedQueued                       // waits for Config.MaxHandlers, or until its caller reads replies
+	ServedRunning                      // its handler runs
+	ServedNested                       // its handler waits for a call or a future
+	ServedLater                        // its handler has returned and has not replied yet
+	ServedAnswering                    // its reply is being sent
+)
+
+func (s ServedState) String() string {
+	names := [...]string{"being read", "held back", "waiting for the reply to a repeat", "waiting for a slot",
+		"running", "waiting for a call of its own", "to be replied to later", "being replied to"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("state %d", byte(s))
+}
+
+// ServedInfo describes a request that this worker serves.
+type ServedInfo struct {
+	From       WorkerInfo
+	Type, Name string
+	ID         uint64 // among the requests of this caller
+	Begun      time.Time
+	Limit      time.Duration // time that was left when it arrived, 0 for no limit
+	State      ServedState
+}
+
+// info returns a description of the call in state s. No other goroutine may change the call
+// concurrently.
+func (c *call) info(s CallState) CallInfo {
+	return CallInfo{To: c.to, Type: c.typ, Name: c.name, ID: c.id, Begun: c.begun, Limit: c.limit, State: s}
+}
+
+// list returns descriptions of the calls in the table, in no order.
+func (t *callTable) list() []CallInfo {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []CallInfo
+	for _, c := range t.pending {
+		s := CallSending
+		if c.requestSent.Load() {
+			s = CallWaiting
+		}
+		all = append(all, c.info(s))
+	}
+	return all
+}
+
+// servedInfos returns descriptions of the requests of the peer that have no reply yet, in no
+// order.
+func (c *conn) servedInfos() []ServedInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []ServedInfo
+	for _, r := range c.serving {
+		all = append(all, ServedInfo{
+			From: c.peer, Type: r.handler.typ, Name: r.handler.name, ID: r.id,
+			Begun: r.begun, Limit: r.limit, State: r.state(),
+		})
+	}
+	return all
+}
+
+func (r *Request) state() ServedState {
+	s := ServedState(r.stage.Load())
+	switch {
+	case r.answered.Load():
+		return ServedAnswering
+	case s == ServedRunning && r.slot.isWaiting():
+		return ServedNested
+	}
+	return s
+}
+
+// openConns returns the connections that are up, including those of this worker to itself.
+func (a *Agent) openConns() []*conn {
+	var all []*conn
+	a.conns.Range(func(c, _ any) bool {
+		all = append(all, c.(*conn))
+		return true
+	})
+	return all
+}
+
+// PendingCalls returns descriptions of the calls of this worker that have not ended, the oldest
+// first.
+func (a *Agent) PendingCalls() []CallInfo {
+	all := a.outsideCalls.list()
+	for _, c := range a.openConns() {
+		all = append(all, c.calls.list()...)
+	}
+	slices.SortFunc(all, func(x, y CallInfo) int { return cmp.Or(x.Begun.Compare(y.Begun), cmp.Compare(x.ID, y.ID)) })
+	return all
+}
+
+// ServedCalls returns descriptions of the requests that this worker serves, the oldest first.
+func (a *Agent) ServedCalls() []ServedInfo {
+	var all []ServedInfo
+	for _, c := range a.openConns() {
+		all = append(all, c.servedInfos()...)
+	}
+	slices.SortFunc(all, func(x, y ServedInfo) int { return cmp.Or(x.Begun.Compare(y.Begun), cmp.Compare(x.ID, y.ID)) })
+	return all
+}
+
+// outsideCalls lists the calls that are in the table of no connection, for introspection: they
+// are not in it yet, or not any more.
+type outsideCalls struct {
+	mu  sync.Mutex
+	all map[*CallInfo]struct{}
+}
+
+// add lists a call in the given state until the returned function is called, as the caller must.
+func (s *outsideCalls) add(c *call, state CallState) (remove func()) {
+	info := c.info(state)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[*CallInfo]struct{}{}
+	}
+	s.all[&info] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.all, &info)
+	}
+}
+
+func (s *outsideCalls) list() (all []CallInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for info := range s.all {
+		all = append(all, *info)
+	}
+	return all
+}
+
+// Metrics is a snapshot of the state and of the counters of an agent.
+type Metrics struct {
+	MaxHandlers     int // Config.MaxHandlers
+	RunningHandlers int // handlers that run and count for it
+	QueuedRequests  int // requests that wait for one of them to end
+
+	PendingCalls int // calls of this worker that have not ended
+	BlockedCalls int // of these: calls that wait until Limits.CallBytes admit them
+	ServedCalls  int // requests that have no reply yet
+	LaterAnswers int // of these: requests whose handler has returned
+	Pipes        int // pipes that are up
+
+	LateAnswers      uint64 // replies to calls that had ended
+	RepeatedRequests uint64 // requests that arrived again while they were served
+	TurnedAway       uint64 // pipes of other processes that were rejected
+}
+
+// Metrics returns a snapshot of the state and of the counters of the agent.
+func (a *Agent) Metrics() Metrics {
+	m := Metrics{
+		MaxHandlers:      a.slots.max,
+		Pipes:            len(a.openConns()),
+		LateAnswers:      a.stats.lateReplies.Load(),
+		RepeatedRequests: a.stats.duplicateRequests.Load(),
+		TurnedAway:       a.stats.rejectedPipes.Load(),
+	}
+	m.RunningHandlers, m.QueuedRequests = a.slots.counts()
+	for _, c := range a.PendingCalls() {
+		m.PendingCalls++
+		if c.State == CallBlocked {
+			m.BlockedCalls++
+		}
+	}
+	for _, r := range a.ServedCalls() {
+		m.ServedCalls++
+		if r.State == ServedLater {
+			m.LaterAnswers++
+		}
+	}
+	return m
+}
+
+// Dump writes the state of the agent to w as text: each call that has not ended, with its worker,
+// age and state, and each request that is served here. The error is that of w.
+func (a *Agent) Dump(w io.Writer) error {
+	var b bytes.Buffer
+	now, m := time.Now(), a.Metrics()
+	fmt.Fprintf(&b, "agent %s rank %d: %d of %d handlers running, %d requests waiting for one, %d pipes\n",
+		a.self.Name, a.self.Rank, m.RunningHandlers, m.MaxHandlers, m.QueuedRequests, m.Pipes)
+	calls := a.PendingCalls()
+	fmt.Fprintf(&b, "calls: %d\n", len(calls))
+	for _, c := range calls {
+		fmt.Fprintf(&b, "  #%d %s to %s: %v, %s\n", c.ID, displayName(c.Type, c.Name), c.To, now.Sub(c.Begun), c.State)
+	}
+	served := a.ServedCalls()
+	fmt.Fprintf(&b, "serving: %d\n", len(served))
+	for _, r := range served {
+		fmt.Fprintf(&b, "  #%d %s from %s: %v, %s\n", r.ID, displayName(r.Type, r.Name), r.From.Name, now.Sub(r.Begun), r.State)
+	}
+	_, err := b.WriteTo(w)
+	return err
+}

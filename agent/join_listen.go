@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// accept accepts pipes of other workers until the listener or the agent is closed, and performs
+// the handshake of each on another goroutine.
+func (a *Agent) accept() {
+	for {
+		pp, err := a.listener.Accept(a.base)
+		if err != nil {
+			return // the listener is closed
+		}
+		ctx, cancel := context.WithCancelCause(a.base)
+		a.handshakes.start(pendingHandshake{pp, cancel})
+		if !a.spawn(func() { a.serveHandshake(ctx, pp); cancel(nil) }) {
+			cancel(ErrClosed)
+			pp.Abort(ErrClosed)
+			return
+		}
+	}
+}
+
+// serveHandshake performs the handshake of a pipe that another worker, or this one, opened, and
+// attaches the pipe to that worker's peer. A pipe whose handshake fails is rejected and aborted.
+func (a *Agent) serveHandshake(ctx context.Context, pp *pipe.Pipe) {
+	defer a.handshakes.finish(pp)
+	ctx, cancel := context.WithTimeout(ctx, a.handshakeTimeout)
+	defer cancel()
+	p, t, err := a.acceptHandshake(ctx, pp)
+	if err != nil {
+		a.rejectPipe(ctx, pp, err)
+		return
+	}
+	if p == a.selfPeer {
+		if c := a.newConn(pp, p, t); !c.startReading() {
+			a.conns.Delete(c)
+			pp.Abort(ErrClosed)
+		}
+		return
+	}
+	if _, err := p.setConn(pp, t); err != nil {
+		a.log.Debug("pipe not attached", "worker", p.info.Name, "error", err)
+	}
+	p.acceptDone()
+}
+
+// rejectPipe logs and counts a pipe whose handshake failed with err, and aborts it after the peer
+// has closed it or ctx has ended, so that the peer can read the reason first.
+func (a *Agent) rejectPipe(ctx context.Context, pp *pipe.Pipe, err error) {
+	if !errors.Is(err, errSimultaneousOpen) {
+		a.log.Warn("worker rejected", "address", pp.RemoteAddr(), "error", err)
+		a.stats.rejectedPipes.Add(1)
+	}
+	if _, next := pp.Next(ctx); next == nil {
+		err = errors.Join(err, ErrProtocol) // a message after the rejection
+	}
+	pp.Abort(err)
+}
+
+// handshakeTable holds the pipes whose peers have not proved yet that they know the token. Any
+// process that reaches the address can open pipes and send nothing. If there are too many, the
+// oldest is evicted: a member completes its handshake in a few round trips, so a flood does not
+// keep it out.
+type handshakeTable struct {
+	max int
+	mu  sync.Mutex
+	all []pendingHandshake // oldest first
+}
+
+type pendingHandshake struct {
+	pp     *pipe.Pipe
+	cancel context.CancelCauseFunc // of the handshake's context
+}
+
+// errHandshakeEvicted ends an evicted pipe.
+var errHandshakeEvicted = fmt.Errorf("%w: too many pipes opened before this one proved that it knows the token", ErrRefused)
+
+// start adds a handshake. If there are more than max it evicts the oldest: it cancels that
+// handshake and aborts its pipe.
+func (t *handshakeTable) start(g pendingHandshake) {
+	t.mu.Lock()
+	t.all = append(t.all, g)
+	var oldest pendingHandshake
+	if len(t.all) > t.max {
+		oldest = t.all[0]
+		t.all = slices.Delete(t.all, 0, 1)
+	}
+	t.mu.Unlock()
+	if oldest.pp != nil {
+		oldest.cancel(errHandshakeEvicted)
+		oldest.pp.Abort(errHandshakeEvicted)
+	}
+}
+
+// finish removes a pipe whose peer has proved that it knows the token, or that has ended. It
+// returns false if the pipe is not in the table, because it was evicted or has been removed.
+func (t *handshakeTable) finish(pp *pipe.Pipe) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := len(t.all)
+	t.all = slices.DeleteFunc(t.all, func(g pendingHandshake) bool { return g.pp == pp })
+	return len(t.all) < before
+}

@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// A caller keeps within the limits that the ends of the pipe have agreed on. The bounds here are
+// for a caller that does not, and for calls that it has cancelled whose handlers still run.
+const (
+	// overcommit times Limits.CallBytes bounds the charges of the requests of one caller.
+	overcommit = 2
+
+	// nestedOvercommit times Limits.CallBytes bounds them for requests that handlers make, and
+	// nestedOvercommit times Limits.LargeBytes bounds the large ones of these.
+	nestedOvercommit = 8
+)
+
+// errDuplicate means that a request of the same number is being served.
+var errDuplicate = errors.New("request came twice")
+
+// register adds a request to those that are served and takes its charge. The error matches
+// ErrClosed if the pipe has ended, and ErrOverloaded if there are too many requests; it is
+// errDuplicate if a request of the same number is being served. If a cancellation has come before
+// the request, its context is cancelled.
+func (c *conn) register(r *Request) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.serving == nil {
+		return ErrClosed
+	}
+	if _, duplicate := c.serving[r.id]; duplicate {
+		return errDuplicate
+	}
+	factor := overcommit
+	if r.flags&flagNested != 0 {
+		factor = nestedOvercommit
+	}
+	if len(c.serving) > 0 && c.servingBytes+r.charge > factor*c.agent.limits.CallBytes {
+		return fmt.Errorf("%w: %d bytes in %d calls at once", ErrOverloaded, c.servingBytes, len(c.serving))
+	}
+	c.servingBytes += r.charge
+	c.serving[r.id] = r
+	if cause := c.earlyCancels.remove(r.id); cause != nil {
+		r.callContext.cancel(cause)
+	}
+	return nil
+}
+
+// earlyCancels remembers the latest cancellations of requests that are not registered, guarded by
+// the mutex of the conn. Most of these requests have been replied to, but a cancellation can also
+// overtake its request.
+type earlyCancels struct {
+	ids    [32]uint64 // 0 for none
+	causes [32]error
+	next   int // index of the oldest
+}
+
+func (e *earlyCancels) add(id uint64, cause error) {
+	e.ids[e.next], e.causes[e.next] = id, cause
+	e.next = (e.next + 1) % len(e.ids)
+}
+
+// remove forgets and returns the cause with which the request of that number was cancelled before
+// it was registered, nil if it was not.
+func (e *earlyCancels) remove(id uint64) error {
+	for i, other := range e.ids {
+		if other == id && e.causes[i] != nil {
+			cause := e.causes[i]
+			e.ids[i], e.causes[i] = 0, nil
+			return cause
+		}
+	}
+	return nil
+}
+
+// openLarge opens a request whose tensors do not travel within the message. They stay at the
+// caller until the budget for large requests has memory for them, for which openLarge waits; it
+// rejects the request if that fails. It does not run on the leader.
+func (c *conn) openLarge(r *Request) {
+	n := r.message.incoming.Descriptor().Bytes()
+	if err := c.acquireLarge(r, n); err != nil {
+		r.drop()
+		c.reject(r, err, nil)
+		return
+	}
+	// This goroutine does not read messages, but it can run one request that is detached.
+	l := &leader{conn: c, yielded: true}
+	c.open(r, l)
+	if l.detached != nil {
+		l.detached.runDetached()
+	}
+}
+
+// acquireLarge takes n bytes for a large request from the budget, and waits for them. The error
+// is the cause of the request's context, or ErrCallerGone if the pipe has ended. A request of a
+// handler does not wait, since handlers that hold memory may wait for its reply: if there are too
+// many such bytes, the error matches ErrOverloaded.
+func (c *conn) acquireLarge(r *Request, n int) error {
+	if r.flags&flagNested == 0 {
+		if !c.largeBudget.Acquire(r, c.down, n) {
+			if err := context.Cause(r); err != nil {
+				return err
+			}
+			return ErrCallerGone
+		}
+		r.largeCharge = n
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nestedLargeBytes > 0 && n > nestedOvercommit*c.agent.limits.LargeBytes-c.nestedLargeBytes {
+		return fmt.Errorf("%w: %d bytes in large calls of handlers", ErrOverloaded, c.nestedLargeBytes)
+	}
+	r.nestedCharge = n
+	c.nestedLargeBytes += n
+	return nil
+}

@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+// Function returns the function fn, of any type, as one to serve under a name, for Invoke:
+//
+//	agent.Function("math.max", func(first int, others ...int) int { ... })
+//
+// The function may have a context.Context, which is that of the handler, as its first parameter,
+// and an error as its last result. Use a method expression to serve a method with the receiver as
+// an argument, a method value to serve it for one receiver, and Methods to serve all methods of a
+// value. If fn cannot be served, Join fails with an error that matches ErrConfig.
+//
+// A Func can call it too if it has one parameter, or none for a None, and one result, or none for
+// a None.
+func Function(name string, fn any, opts ...ServeOption) Served {
+	return reflected(name, fn, false, opts)
+}
+
+// AsyncFunction is Function for functions whose only result is a *Future, whose outcome is the
+// result of the call; see Func.ServeAsync.
+func AsyncFunction(name string, fn any, opts ...ServeOption) Served {
+	return reflected(name, fn, true, opts)
+}
+
+func reflected(name string, fn any, async bool, opts []ServeOption) Served {
+	h, err := newFuncHandler(reflect.ValueOf(fn), async)
+	if err != nil {
+		return Served{entry: handlerEntry{name: name}, err: fmt.Errorf("%w: %s: %w", ErrConfig, name, err)}
+	}
+	return newServed(name, h, opts)
+}
+
+// funcHandler serves a function of any type by reflection.
+type funcHandler struct {
+	fn           reflect.Value
+	context      bool           // the first parameter is a context
+	in           []reflect.Type // the other parameters
+	variadic     bool
+	out          []reflect.Type // the results except the error
+	returnsError bool           // the last result is an error
+	async        bool           // the only result is a future
+}
+
+var (
+	contextType = reflect.TypeFor[context.Context]()
+	errorType   = reflect.TypeFor[error]()
+	futureType  = reflect.TypeFor[future.Any]()
+)
+
+// newFuncHandler returns the handler of fn. It fails if fn is not a function, if it returns a
+// future and async is not set, or if async is set and a future is not its only result.
+func newFuncHandler(fn reflect.Value, async bool) (*funcHandler, error) {
+	if fn.Kind() != reflect.Func || fn.IsNil() {
+		return nil, fmt.Errorf("want a function, got %v", describeValue(fn))
+	}
+	t := fn.Type()
+	h := &funcHandler{fn: fn, variadic: t.IsVariadic(), async: async}
+	for i := range t.NumIn() {
+		if i == 0 && t.In(0) == contextType {
+			h.context = true
+			continue
+		}
+		h.in = append(h.in, t.In(i))
+	}
+	for i := range t.NumOut() {
+		if i == t.NumOut()-1 && t.Out(i) == errorType {
+			h.returnsError = true
+			continue
+		}
+		h.out = append(h.out, t.Out(i))
+	}
+	if async && (len(h.out) != 1 || h.returnsError || !h.out[0].Implements(futureType)) {
+		return nil, fmt.Errorf("an asynchronous function must return a *Future and nothing else, but this is a %v", t)
+	}
+	for _, out := range h.out {
+		if !async && out.Implements(futureType) {
+			return nil, fmt.Errorf("%w, AsyncFunction or Methods", ErrFuture)
+		}
+	}
+	return h, nil
+}
+
+// describeValue returns the type of v for errors.
+func describeValue(v reflect.Value) string {
+	if !v.IsValid() {
+		return "nil"
+	}
+	return v.Type().String()
+}
+
+// returnsFuture reports whether a function is asynchronous by its type.
+func returnsFuture(t reflect.Type) bool { return t.NumOut() == 1 && t.Out(0).Implements(futureType) }
+
+// Open implements Handler, for calls by a Func.
+func (h *funcHandler) Open(r *Request) (Task, error) {
+	args := h.newArgs()
+	switch {
+	case len(args) > 1 || h.variadic || len(h.out) > 1:
+		return nil, fmt.Errorf("%w: %s takes %s and has %d results: call it with Invoke", ErrArguments, r.Name(), signatureOf(args, h.variadic), len(h.out))
+	case len(args) == 0:
+		return h.task(args), decodeArgs(r, new(None))
+	default:
+		return h.task(args), decodeArgs(r, args[0].Addr().Interface())
+	}
+}
+
+func (h *funcHandler) openInvoked(r *Request, v *invocation) (Task, error) {
+	args := h.newArgs()
+	if v.Named != nil && len(args) == 1 && !h.variadic {
+		return h.task(args), v.bindOnly(r.Name(), args[0])
+	}
+	return h.task(args), v.bindPositional(r.Name(), args, h.variadic)
+}
+
+func (h *funcHandler) newArgs() []reflect.Value {
+	args := make([]reflect.Value, len(h.in))
+	for i, t := range h.in {
+		args[i] = reflect.New(t).Elem()
+	}
+	return args
+}
+
+func (h *funcHandler) task(args []reflect.Value) Task { return &funcTask{h, args} }
+
+type funcTask struct {
+	*funcHandler
+	args []reflect.Value
+}
+
+// Run implements Task.
+func (t *funcTask) Run(ctx context.Context, r *Request) {
+	args := t.args
+	if t.context {
+		args = append([]reflect.Value{reflect.ValueOf(&ctx).Elem()}, args...)
+	}
+	call := t.fn.Call
+	if t.variadic {
+		call = t.fn.CallSlice
+	}
+	results := call(args)
+	if t.returnsError {
+		last := len(results) - 1
+		if err, _ := results[last].Interface().(error); err != nil {
+			r.failLogged(err)
+			return
+		}
+		results = results[:last]
+	}
+	if t.async {
+		f, _ := results[0].Interface().(future.Any)
+		r.replyFuture(ctx, f)
+		return
+	}
+	_ = r.replyResults(results) // an error is the reply instead
+}
+
+// replyResults replies with the results of a function: all of them as a list for Invoke, the only
+// one, or None, for a Func. The error is that of Reply; the caller of the function gets it as
+// well.
+func (r *Request) replyResults(results []reflect.Value) error {
+	if r.handler.typ == invokeType {
+		values := make([]any, len(results))
+		for i, v := range results {
+			values[i] = v.Interface()
+		}
+		return r.Reply(&values)
+	}
+	if len(results) == 0 {
+		return r.Reply(&None{})
+	}
+	ptr := reflect.New(results[0].Type()) // there is only one, see Open
+	ptr.Elem().Set(results[0])
+	return r.Reply(ptr.Interface())
+}
+
+// replyFuture replies with the outcome of f once it is done, and returns at once. It cancels f
+// when ctx ends before. If f is nil it replies with an error that matches ErrResult.
+func (r *Request) replyFuture(ctx context.Context, f future.Any) {
+	if f == nil || reflect.ValueOf(f).IsNil() {
+		r.failLogged(fmt.Errorf("%w: asynchronous function %s returned no future", ErrResult, r.Name()))
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { f.Cancel(context.Cause(ctx)) })
+	reply := func(ptr any, err error) {
+		stop()
+		if err != nil {
+			r.failLogged(err)
+			return
+		}
+		_ = r.replyResult(ptr)
+	}
+	if err := future.OnValue(f, reply); err != nil {
+		r.failLogged(err)
+	}
+}

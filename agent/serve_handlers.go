@@ -1,0 +1,197 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// reservedTypes is the prefix of the types of messages that the agent itself serves.
+const reservedTypes = "agent."
+
+// handlerEntry is a handler with its name and its options.
+type handlerEntry struct {
+	typ, name string
+	short     bool // see Short
+	once      bool // see Once
+	borrows   bool // see Borrows
+	Handler
+	invoked Handler // of a function: for the messages of Invoke
+}
+
+// handlers are the functions and the types of messages that a worker serves. They do not
+// change.
+type handlers struct {
+	funcs map[string]handlerEntry
+	types map[string]handlerEntry
+}
+
+// newHandlers returns the handlers of a configuration. The error matches ErrConfig.
+func newHandlers(c *Config) (*handlers, error) {
+	h := &handlers{funcs: map[string]handlerEntry{}, types: map[string]handlerEntry{}}
+	for _, f := range c.Funcs {
+		switch _, twice := h.funcs[f.entry.name]; {
+		case f.err != nil:
+			return nil, f.err
+		case twice:
+			return nil, fmt.Errorf("%w: function %s is served twice", ErrConfig, f.entry.name)
+		case f.entry.name == "" || len(f.entry.name) > maxName:
+			return nil, fmt.Errorf("%w: the name of a function has 1 to %d bytes, got %.50q", ErrConfig, maxName, f.entry.name)
+		}
+		h.funcs[f.entry.name] = f.entry
+	}
+	for typ, handler := range c.Handlers {
+		if typ == "" || len(typ) > maxName || handler == nil {
+			return nil, fmt.Errorf("%w: handler of type %.50q: want a name of 1 to %d bytes, and a handler", ErrConfig, typ, maxName)
+		}
+		if strings.HasPrefix(typ, reservedTypes) {
+			return nil, fmt.Errorf("%w: handler of type %s: types that begin with %s are reserved", ErrConfig, typ, reservedTypes)
+		}
+		_, short := handler.(ShortHandler)
+		h.types[typ] = handlerEntry{typ: typ, Handler: handler, short: short}
+	}
+	if _, taken := h.types[opType]; taken {
+		return nil, fmt.Errorf("%w: handler of type %s: use Config.Operators", ErrConfig, opType)
+	}
+	h.types[opType] = handlerEntry{typ: opType, Handler: opHandler{c.Operators}}
+	return h, nil
+}
+
+// ShortHandler is a Handler whose tasks run under the conditions of functions that are Short.
+type ShortHandler interface {
+	Handler
+
+	// Short is not called: it marks the type.
+	Short()
+}
+
+// lookup returns the handler of a request of that type and name, and false if there is none. It
+// does not keep typ and name.
+func (h *handlers) lookup(typ, name []byte) (handlerEntry, bool) {
+	if len(typ) == 0 {
+		e, ok := h.funcs[string(name)]
+		return e, ok
+	}
+	if string(typ) == invokeType {
+		e, ok := h.funcs[string(name)]
+		e.typ, e.Handler = invokeType, e.invoked
+		return e, ok
+	}
+	e, ok := h.types[string(typ)]
+	e.name = string(name)
+	return e, ok
+}
+
+// Methods returns all exported methods of value as functions to serve, each under prefix, a dot
+// and its name. They are served as by Function, or as by AsyncFunction if the only result is a
+// *Future. Several calls may run at once, so the methods must be safe for concurrent use. If
+// value has no exported methods, Join fails with an error that matches ErrConfig.
+//
+// All workers of the group can call all of them. To serve only some methods pass their method
+// values to Function.
+func Methods(prefix string, value any, opts ...ServeOption) Funcs {
+	v := reflect.ValueOf(value)
+	if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() || v.NumMethod() == 0 {
+		err := fmt.Errorf("%w: %s: want a value with exported methods, got %v", ErrConfig, prefix, describeValue(v))
+		return Funcs{{entry: handlerEntry{name: prefix}, err: err}}
+	}
+	var all Funcs
+	for i := range v.NumMethod() {
+		method := v.Method(i)
+		name := prefix + "." + v.Type().Method(i).Name
+		all = append(all, reflected(name, method.Interface(), returnsFuture(method.Type()), opts))
+	}
+	return all
+}
+
+// opType is the type of the messages that call an operator. The name of a message is that of
+// the operator.
+const opType = "aten"
+
+// Op calls an operator of the worker's table and returns its results:
+//
+//	sum, err := agent.One[*tensor.Tensor](a.Op(ctx, "worker1", "aten::add", x, y, agent.Named{"alpha": 2}))
+//
+// See package aten for names and values. A Named gives arguments by the names of the schema, a
+// CallOption changes the call. The error is that of Func.Call. It matches ErrArguments for
+// arguments that do not fit the schema, and ErrNoFunction for an operator that is not in the
+// worker's table.
+func (a *Agent) Op(ctx context.Context, to To, name string, args ...any) ([]any, error) {
+	return a.invoke(ctx, target{to: to, typ: opType, name: name}, args)
+}
+
+// OpAsync is Op without waiting for the results, see Func.Go.
+func (a *Agent) OpAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
+	return a.invokeAsync(ctx, target{to: to, typ: opType, name: name}, args)
+}
+
+// opHandler serves the operators of a table.
+type opHandler struct{ table *aten.Table }
+
+func (h opHandler) Open(r *Request) (Task, error) {
+	t := &opTask{}
+	if err := decodeArgs(r, &t.invocation); err != nil {
+		return nil, err
+	}
+	var err error
+	t.op, t.args, err = h.table.Resolve(r.Name(), t.Args, t.Named)
+	if err == nil {
+		return t, nil
+	}
+	if _, unknown := errors.AsType[*aten.UnknownError](err); unknown {
+		return nil, fmt.Errorf("%w: %w", ErrNoFunction, err)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrArguments, err)
+}
+
+type opTask struct {
+	invocation
+	op      *aten.Operator
+	args    []aten.Value
+	results []any
+}
+
+// Run implements Task.
+func (t *opTask) Run(ctx context.Context, r *Request) {
+	var err error
+	if t.results, err = t.op.Run(ctx, t.args); err != nil {
+		r.failLogged(err)
+		return
+	}
+	_ = r.Reply(&t.results) // an error is the reply instead
+}
+
+// shortElements bounds the elements of the arguments of an operator that runs on the leader. By
+// broadcasting or as a product the result has at most a quarter of its square, which takes some
+// ten microseconds. Without elements that bound does not hold: the product of [n, 0] and [0, n]
+// has n*n elements.
+const shortElements = 256
+
+func (t *opTask) short() bool {
+	if !t.op.Short {
+		return false
+	}
+	elements := 0
+	for _, v := range t.args {
+		switch v := v.(type) {
+		case *tensor.Tensor:
+			if v.Len() == 0 {
+				return false
+			}
+			elements += v.Len()
+		case nil, int64, float64, bool, string:
+		default: // a list of any length
+			return false
+		}
+	}
+	return elements <= shortElements
+}
+
+// shortTask is implemented by tasks that may run on the leader, without a slot; short reports
+// whether this one does, which may depend on its arguments.
+type shortTask interface{ short() bool }

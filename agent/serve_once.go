@@ -1,0 +1,312 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// Once makes a function run once for all requests of one caller that have the same key: the
+// attempts of a call WithRetry, or calls that are Idempotent. A request that arrives while the
+// function runs gets the same reply, and so does one that arrives later: the latest replies to
+// each caller are kept, within Limits.Remembered and Limits.RememberedBytes. The tensors of a
+// kept reply must not change; its other values are copied. A run that fails after its caller
+// has cancelled the call does not count.
+//
+// A reply that is larger than Limits.RememberedBytes is sent and not kept. A request whose
+// reply is not kept, or no longer, fails with ErrEvicted, and the function does not run again.
+// So does a repeat that waits, see Limits.AnswerBytes, if the reply is evicted before its turn.
+// For a key of the application this holds for Limits.RetryWindow, for one of WithRetry until
+// the call has ended and after that.
+func Once() ServeOption { return func(s *Served) { s.entry.once = true } }
+
+// keyHeader is the header of a request that has its key.
+const keyHeader = "agent.key"
+
+// keyOverhead is roughly the memory of a kept reply in addition to its message and its key.
+const keyOverhead = 512
+
+// onceCache holds the replies to the requests of one caller that have keys. The oldest ones
+// are evicted first.
+type onceCache struct {
+	mu        sync.Mutex
+	runs      map[onceKey]*onceRun // in progress, or with a reply that is kept
+	kept      fifo.Queue[*onceRun] // runs with a reply that is kept, the oldest first
+	keptBytes int                  // of these
+	used      usedKeys             // keys of replies that are not kept
+}
+
+// onceKey identifies one run of a function for one caller.
+type onceKey struct{ typ, name, key string }
+
+// bytes returns the memory of the key of a kept reply.
+func (k *onceKey) bytes() int { return keyOverhead + len(k.typ) + len(k.name) + len(k.key) }
+
+// onceRun is one run of a function, guarded by the mutex of the cache.
+type onceRun struct {
+	key      onceKey
+	id       keyID
+	finished bool
+	reply    *keptReply // nil before the end of the run, and once evicted
+	waiting  []*Request // for the same reply
+	evicted  eviction   // why the reply is not kept
+}
+
+// start registers a request with a key, and reports whether it is to be launched: as the first
+// one with its key, or as a repeat, which repeatTask answers, of one whose run has finished.
+// Otherwise r waits for the reply of the run in progress. The error matches ErrEvicted or
+// ErrOverloaded; then the request is not registered.
+func (m *onceCache) start(r *Request) (launch bool, err error) {
+	key := onceKey{r.handler.typ, r.handler.name, r.key}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used.expire(time.Now(), r.conn.agent.limits.RetryWindow)
+	m.used.drop(r.ended)
+	run := m.runs[key]
+	if run == nil {
+		id := m.used.identify(key, r.number)
+		if err := m.used.admit(id, len(m.runs), r); err != nil {
+			return false, err
+		}
+		r.once = &onceRun{key: key, id: id}
+		if m.runs == nil {
+			m.runs = map[onceKey]*onceRun{}
+		}
+		m.runs[key] = r.once
+		return true, nil
+	}
+	if !run.finished {
+		r.stage.Store(uint32(ServedRepeated))
+		run.waiting = append(run.waiting, r)
+		return false, nil
+	}
+	r.task = repeatTask{run}
+	return true, nil
+}
+
+// abandonRun ends the run that r started without a reply to keep, because it failed after its
+// caller had cancelled the call. The next request that waits for the reply runs instead. r must
+// have a run.
+func (r *Request) abandonRun() {
+	m, run := &r.conn.owner.onceCache, r.once
+	r.once = nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(run.waiting) == 0 {
+		delete(m.runs, run.key)
+		return
+	}
+	next := run.waiting[0]
+	run.waiting = run.waiting[1:]
+	next.once = run
+	go next.conn.launch(next, nil)
+}
+
+// sendReply sends the reply out to a request, and owns out. If the request has a key it keeps a
+// copy of the reply, and replies to the requests that wait for it. out is nil if no reply could
+// be encoded.
+//
+// The repeats are replied to one after the other. Once Limits.AnswerBytes of replies have not
+// been sent the backlog queues the remaining ones. These refer to the run only, whose reply may
+// be evicted before their turn.
+func (r *Request) sendReply(k Kind, out *outMessage) {
+	run := r.once
+	if run == nil {
+		if out != nil {
+			r.send(out)
+		}
+		return
+	}
+	r.once = nil
+	m, limits := &r.conn.owner.onceCache, &r.conn.agent.limits
+	waiting, evict := m.finish(run, k, out, limits)
+	if out != nil {
+		r.send(out)
+	}
+	for i, other := range waiting {
+		waiting[i] = nil
+		other.task = repeatTask{run}
+		other.conn.launch(other, nil)
+	}
+	if evict != 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.evict(run, evict, limits)
+	}
+}
+
+// finish marks a run as finished and keeps a copy of the reply in out, which is nil for none. It
+// returns the requests that wait for the reply, and 0 if the reply is kept; otherwise the reason
+// for which the caller must evict the run once these requests are launched.
+func (m *onceCache) finish(run *onceRun, k Kind, out *outMessage, limits *Limits) (waiting []*Request, evict eviction) {
+	var kept *keptReply
+	size := 0
+	if out == nil {
+		evict = evictedUnsent
+	} else if size = out.keptBytes(); run.key.bytes()+size > limits.RememberedBytes {
+		evict = evictedForBytes
+	} else {
+		kept = out.copyReply(k, size) // without the lock
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	waiting, run.waiting = run.waiting, nil
+	run.finished, run.evicted = true, evict
+	switch {
+	case kept != nil:
+		m.add(run, kept, limits)
+	case out != nil && len(waiting) > 0:
+		run.reply = out.copyReply(k, size)
+	}
+	return waiting, evict
+}
+
+// add keeps the reply of a run, and evicts the oldest ones beyond the limits. The caller holds
+// mu.
+func (m *onceCache) add(run *onceRun, kept *keptReply, limits *Limits) {
+	run.reply = kept
+	m.kept.Push(run)
+	m.keptBytes += run.key.bytes() + kept.bytes
+	for m.kept.Len() > limits.Remembered {
+		m.evictOldest(evictedForCount, limits)
+	}
+	for m.keptBytes > limits.RememberedBytes {
+		m.evictOldest(evictedForBytes, limits)
+	}
+}
+
+// evictOldest evicts the oldest kept reply, of which there must be one, for the given reason. The
+// caller holds mu.
+func (m *onceCache) evictOldest(why eviction, limits *Limits) {
+	oldest := m.kept.Pop()
+	m.keptBytes -= oldest.key.bytes() + oldest.reply.bytes
+	m.evict(oldest, why, limits)
+}
+
+// evict removes a run and its reply from the cache, with the reason for later requests; its key
+// counts as used from then on. A reply that is being sent again stays reachable until it was
+// sent. The caller holds mu and has removed the run from m.kept.
+func (m *onceCache) evict(run *onceRun, why eviction, limits *Limits) {
+	run.reply, run.evicted = nil, why
+	delete(m.runs, run.key)
+	m.used.expire(time.Now(), limits.RetryWindow)
+	m.used.add(run.id, why, limits)
+}
+
+// keptReply is the message of a reply, as interceptors and the codec made it. It can be sent
+// any number of times, concurrently.
+//
+// It does not refer to values of the handler, which could keep any amount of memory reachable,
+// but to the storages of the large tensors. These are released by the garbage collector after
+// the last reference to the reply is gone.
+type keptReply struct {
+	kind     Kind
+	body     []byte
+	tensors  []pipe.Tensor
+	storages []*tensor.Storage // of the tensors, nil for those that were copied
+	bytes    int               // memory of all this
+}
+
+// isCopied reports whether a kept reply has a copy of the tensor in b, rather than a reference:
+// if it is small and in host memory without a stream. A small tensor may lie in a large storage,
+// and a pipe copies tensors of that size as well.
+func isCopied(b device.Buffer) bool {
+	return b.IsHost() && b.Stream() == nil && b.Len() <= maxInlineBytes
+}
+
+// keptBytes returns the memory that the result of copyReply would keep: the body, the tensors
+// that it copies, and the storage of each other tensor, counting a shared one once.
+func (out *outMessage) keptBytes() int {
+	n := len(out.buf) - out.head
+	var counted map[*tensor.Storage]bool
+	for i, s := range out.encoder.Storages() {
+		b := out.message.Tensors[i].Buffer
+		switch {
+		case isCopied(b):
+			n += b.Len()
+		case !counted[s]:
+			if counted == nil {
+				counted = map[*tensor.Storage]bool{}
+			}
+			counted[s] = true
+			n += s.Len()
+		}
+	}
+	return n
+}
+
+// copyReply returns the reply in out, with copies of the body and of small tensors and references
+// to the storages of the others. size is the result of keptBytes. out is not changed.
+func (out *outMessage) copyReply(k Kind, size int) *keptReply {
+	kept := &keptReply{
+		kind: k, bytes: size,
+		body:     bytes.Clone(out.buf[out.head:]),
+		tensors:  slices.Clone(out.message.Tensors),
+		storages: slices.Clone(out.encoder.Storages()),
+	}
+	for i := range kept.tensors {
+		if b := kept.tensors[i].Buffer; isCopied(b) {
+			kept.tensors[i].Buffer = device.Bytes(slices.Concat(b.AppendSegments(nil)...))
+			kept.storages[i] = nil
+		}
+	}
+	return kept
+}
+
+// repeatTask is the task of a request that gets the reply of an earlier run. It refers to the
+// run, not to the reply: a task in the backlog does not keep the memory of a reply that was
+// evicted.
+type repeatTask struct{ run *onceRun }
+
+// Run implements Task.
+func (t repeatTask) Run(_ context.Context, r *Request) {
+	m := &r.conn.owner.onceCache
+	m.mu.Lock()
+	kept, why := t.run.reply, t.run.evicted
+	m.mu.Unlock()
+	if kept == nil {
+		_ = r.Fail(why.err(r)) // an error is the reply, too
+		return
+	}
+	if r.claim() == nil {
+		r.replyAgain(kept)
+	}
+}
+
+// short implements shortTask: no function of the application runs, which would need a slot.
+func (repeatTask) short() bool { return true }
+
+// replyAgain replies to r with a copy of a kept reply, without interceptors. If a tensor was
+// released or cannot be sent it replies with an error that matches ErrResult. r must have been
+// claimed.
+func (r *Request) replyAgain(kept *keptReply) {
+	a := r.conn.agent
+	out := a.outMessages.get()
+	out.begin(appendHead(out.buf[:0], kept.kind, 0, r.id))
+	out.replyMap = r.conn.replyMap
+	out.view = Message{Kind: kept.kind, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer}
+	err := catchPanic(func() error { // builds with the tag "invariants" panic at a use of released memory
+		for _, s := range kept.storages {
+			if s == nil {
+				continue
+			}
+			if _, err := s.Buffer(); err != nil { // the application has released the tensor
+				return err
+			}
+		}
+		return out.fill(append(out.buf, kept.body...), slices.Clone(kept.tensors), a.devices)
+	})
+	if err != nil {
+		a.outMessages.put(out)
+		r.replyFailure(withKind(ErrResult, err))
+		return
+	}
+	r.send(out)
+}

@@ -1,0 +1,198 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"hash/maphash"
+	"strconv"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+)
+
+// keyBytes is the largest memory of a key whose reply is not kept.
+const keyBytes = 64
+
+// eviction is the reason for which a reply is not kept.
+type eviction byte
+
+const (
+	evictedForBytes eviction = 1 + iota
+	evictedForCount
+	evictedUnsent  // the reply could not be encoded
+	evictedUnknown // the key was dropped, or its call has ended
+)
+
+// err returns the error for a request r whose reply is not kept for this reason. It matches
+// ErrEvicted, and its text names the limit to raise.
+func (why eviction) err(r *Request) error {
+	limits := &r.conn.agent.limits
+	ran, remedy := "has run", "its reply could not be encoded"
+	switch why {
+	case evictedForBytes:
+		remedy = fmt.Sprintf("raise Limits.RememberedBytes there, which is %d", limits.RememberedBytes)
+	case evictedForCount:
+		remedy = fmt.Sprintf("raise Limits.Remembered there, which is %d", limits.Remembered)
+	case evictedUnknown:
+		ran, remedy = "may have run", fmt.Sprintf("raise Limits.KeyBytes there, which is %d", limits.KeyBytes)
+	}
+	return fmt.Errorf("%w: %s %s on %s for this key: %s", ErrEvicted, r.Name(), ran, r.conn.agent.self.Name, remedy)
+}
+
+// usedKeys holds the keys of one caller for which a function has run and whose replies are not
+// kept. There are two sorts, which together are bounded by Limits.KeyBytes so that no function
+// runs twice:
+//
+// WithRetry numbers its calls, and sends with each the number up to which all have ended: the
+// keys of these are dropped. At the limit the oldest keys are dropped, and every number up to
+// the largest one that was dropped counts as used.
+//
+// The keys of an application have no order. They are dropped when no request has used them for
+// Limits.RetryWindow, or up to half of that later. At the limit new ones are rejected.
+type usedKeys struct {
+	numbered map[uint64]eviction
+	order    fifo.Queue[uint64] // the numbers, in the order in which their replies were evicted
+	dropped  uint64             // every number up to this counts as used
+
+	seed       maphash.Seed           // of the hashes that identify keys of any length
+	unnumbered [3]map[uint64]eviction // by hash: used in this period, the one before, and the one before that
+	begun      time.Time              // of this period, which is half of Limits.RetryWindow
+}
+
+// keyID identifies a key in usedKeys: by its number, or by its hash if it has none.
+type keyID struct{ number, hash uint64 }
+
+// appendKey appends a key of WithRetry to dst, and returns the extended slice: the number of the
+// call, and the number up to which all calls of this agent have ended.
+func appendKey(dst []byte, number, ended uint64) []byte {
+	dst = strconv.AppendUint(append(dst, 'r'), number, 36)
+	return strconv.AppendUint(append(dst, '.'), ended, 36)
+}
+
+// parseKey decodes the key of a request: one of the application, for which number and ended are
+// 0, or one that appendKey wrote, of which key is the part without ended. The error matches
+// ErrProtocol.
+func parseKey(text []byte) (key string, number, ended uint64, err error) {
+	if len(text) <= maxName+1 && bytes.HasPrefix(text, []byte("u")) {
+		return string(text), 0, 0, nil
+	}
+	numbered, last, _ := bytes.Cut(text, []byte("."))
+	if len(text) <= maxName && bytes.HasPrefix(numbered, []byte("r")) {
+		number, err = strconv.ParseUint(string(numbered[1:]), 36, 64)
+		if err == nil {
+			ended, err = strconv.ParseUint(string(last), 36, 64)
+		}
+		if err == nil && number > ended {
+			return string(numbered), number, ended, nil
+		}
+	}
+	return "", 0, 0, fmt.Errorf("%w: key %.50q of %d bytes", ErrProtocol, text, len(text))
+}
+
+// identify returns the identity of a key: number, if the key is one of WithRetry, otherwise, if
+// number is 0, a hash of key. The caller holds the lock of the onceCache.
+func (k *usedKeys) identify(key onceKey, number uint64) keyID {
+	if number > 0 {
+		return keyID{number: number}
+	}
+	if k.seed == (maphash.Seed{}) {
+		k.seed = maphash.MakeSeed()
+	}
+	return keyID{hash: maphash.Comparable(k.seed, key)}
+}
+
+// admit returns nil if the function may run for a key that has neither a run nor a kept reply.
+// The error matches ErrEvicted if the function may have run before. It matches ErrOverloaded if
+// there are too many keys of the application; the keys of the runs in the cache, whose number is
+// runs, count too. The caller holds the lock of the onceCache.
+func (k *usedKeys) admit(id keyID, runs int, r *Request) error {
+	limits := &r.conn.agent.limits
+	if id.number > 0 {
+		if why := k.numbered[id.number]; why != 0 {
+			return why.err(r)
+		}
+		if id.number <= k.dropped {
+			return evictedUnknown.err(r)
+		}
+		return nil
+	}
+	for _, period := range k.unnumbered {
+		if why := period[id.hash]; why != 0 {
+			delete(period, id.hash)
+			k.addUnnumbered(id.hash, why)
+			return why.err(r)
+		}
+	}
+	if n := k.count() - len(k.numbered) + runs; n >= limits.keys() {
+		return fmt.Errorf("%w: %s has used %d keys on %s within %v: raise Limits.KeyBytes there, which is %d, or lower Limits.RetryWindow, which is %v",
+			ErrOverloaded, r.conn.peer.Name, n, r.conn.agent.self.Name, limits.RetryWindow*3/2, limits.KeyBytes, limits.RetryWindow)
+	}
+	return nil
+}
+
+// add adds the key of a run whose reply is not kept, and drops the oldest keys of WithRetry
+// beyond the limit. The caller holds the lock of the onceCache.
+func (k *usedKeys) add(id keyID, why eviction, limits *Limits) {
+	switch {
+	case id.number == 0:
+		k.addUnnumbered(id.hash, why)
+	case id.number > k.dropped:
+		if k.numbered == nil {
+			k.numbered = map[uint64]eviction{}
+		}
+		if k.numbered[id.number] == 0 { // a hostile caller gives one number to several functions
+			k.order.Push(id.number)
+		}
+		k.numbered[id.number] = why
+	}
+	for k.order.Len() > 0 && k.count() > limits.keys() {
+		k.drop(k.order.Front())
+	}
+}
+
+// addUnnumbered adds the hash of a key of the application to the current period, with the reason
+// for which its reply is not kept.
+func (k *usedKeys) addUnnumbered(hash uint64, why eviction) {
+	if k.unnumbered[0] == nil {
+		k.unnumbered[0] = map[uint64]eviction{}
+	}
+	k.unnumbered[0][hash] = why
+}
+
+// drop forgets the numbered keys up to a number and their reasons; all of them count as used from
+// then on.
+func (k *usedKeys) drop(upTo uint64) {
+	k.dropped = max(k.dropped, upTo)
+	for k.order.Len() > 0 && k.order.Front() <= k.dropped {
+		delete(k.numbered, k.order.Pop())
+	}
+}
+
+// expire drops the keys of the application that were not used for window, or up to half of that
+// later, by starting a new period when the current one is over. now is the current time.
+func (k *usedKeys) expire(now time.Time, window time.Duration) {
+	period := (window + 1) / 2
+	for range k.unnumbered {
+		if now.Sub(k.begun) < period {
+			return
+		}
+		copy(k.unnumbered[1:], k.unnumbered[:])
+		k.unnumbered[0] = nil
+		k.begun = k.begun.Add(period)
+	}
+	if now.Sub(k.begun) >= period { // all are dropped
+		k.begun = now
+	}
+}
+
+// count returns the number of keys, numbered and unnumbered.
+func (k *usedKeys) count() int {
+	n := len(k.numbered)
+	for _, period := range k.unnumbered {
+		n += len(period)
+	}
+	return n
+}
+
+// keys returns how many keys Limits.KeyBytes allows.
+func (l *Limits) keys() int { return max(l.KeyBytes/keyBytes, 1) }

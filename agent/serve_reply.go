@@ -1,0 +1,273 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+)
+
+// Reply replies to the request with the values to which ptrs point; the caller decodes them in the
+// same order. The values must not change until they were sent; a reply of up to 64 KiB in host
+// memory is sent or copied when Reply returns. If a value cannot be encoded the caller gets an error,
+// which Reply returns as well. The error matches ErrResult, also if the request has been replied to
+// before.
+func (r *Request) Reply(ptrs ...any) error {
+	if err := r.claim(); err != nil {
+		return err
+	}
+	out, err := r.encode(KindReply, ptrs...)
+	if err != nil {
+		err = withKind(ErrResult, err)
+		r.replyFailure(err)
+		return err
+	}
+	r.sendReply(KindReply, out)
+	return nil
+}
+
+// Fail replies to the request with err. The caller gets the same error if it is registered there,
+// and otherwise one with its type and text. The error of Fail matches ErrResult if the request
+// has been replied to before.
+func (r *Request) Fail(err error) error {
+	if claimed := r.claim(); claimed != nil {
+		return claimed
+	}
+	if r.once != nil && r.Err() != nil {
+		r.abandonRun()
+	}
+	r.replyFailure(err)
+	return nil
+}
+
+// replyFailure replies with err, or with its text if it cannot be encoded. If that fails too it
+// aborts the pipe. r must have been claimed.
+func (r *Request) replyFailure(err error) {
+	err, stack := wireError(err), ""
+	if p, ok := err.(*PanicError); ok && r.flags&flagStack != 0 {
+		stack = p.Stack
+	}
+	out, failed := r.encode(KindFailure, &err, &stack)
+	if failed != nil {
+		text := fmt.Errorf("%v (which cannot be encoded: %v)", err, failed)
+		out, failed = r.encode(KindFailure, &text, &stack)
+	}
+	if failed != nil {
+		r.conn.agent.log.Error("no reply", "function", r.Name(), "caller", r.conn.peer.Name, "error", failed)
+		r.sendReply(KindFailure, nil)
+		r.conn.pipe.Abort(failed)
+		r.close()
+		return
+	}
+	r.sendReply(KindFailure, out)
+}
+
+// encode encodes a reply of kind k with the values to which ptrs point. The message comes from
+// the agent's pool, and passes to the caller. A panic of a method of a value, such as that of an
+// error that is a nil pointer, becomes a *PanicError.
+func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+		}
+	}()
+	a := r.conn.agent
+	out = a.outMessages.get()
+	out.begin(appendHead(out.buf[:0], k, 0, r.id))
+	out.replyMap = r.conn.replyMap
+	out.view = Message{Kind: k, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: out.encoder}
+	if err := a.encodeValues(r.ctx, out, ptrs...); err != nil {
+		a.outMessages.put(out)
+		return nil, err
+	}
+	return out, nil
+}
+
+// send sends the reply out, which it owns, and ends the request once it was sent. It does not
+// block: it may run on the leader of this or of another connection, and the other end may have to
+// read, or to be read from, before it has space.
+func (r *Request) send(out *outMessage) {
+	done, err := r.conn.tryWrite(out)
+	switch {
+	case done:
+		r.replySent(err)
+	case out.small():
+		r.sendCopy(out)
+	default:
+		r.sendInBackground(out.bytes(), false, func() error { return r.conn.write(context.Background(), out) })
+	}
+}
+
+// sendCopy sends a copy of the small reply out, which it owns, on another goroutine once the pipe
+// has space. Before that it frees the charge of a large request: the space may be taken by calls
+// that wait for the same budget at the other end.
+func (r *Request) sendCopy(out *outMessage) {
+	c, m, n := r.conn, &out.message, out.bytes()
+	if copied, err := copyMessage(m); err == nil {
+		c.agent.outMessages.put(out)
+		m = copied
+		r.freeMemory()
+	}
+	r.sendInBackground(n, true, func() error { return c.pipe.Write(context.Background(), m) })
+}
+
+// sendInBackground runs write, which sends a reply of n bytes, on another goroutine, and then
+// ends the request. The reply is part of the backlog until it was sent; small as in
+// outMessage.small.
+func (r *Request) sendInBackground(n int, small bool, write func() error) {
+	c := r.conn
+	c.backlog.add(n, small)
+	go func() {
+		r.replySent(write())
+		c.backlog.remove(n, small)
+		c.resume()
+	}()
+}
+
+// replySent ends a request after its reply was sent, or logs the loss and ends it if sending
+// failed with err.
+func (r *Request) replySent(err error) {
+	if err != nil {
+		r.conn.agent.log.Debug("reply lost", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
+	}
+	r.close()
+}
+
+// backlog counts the replies of one connection that have not been sent: small ones for which
+// the pipe has no space, and large ones, which are sent when the other end reads them. While there
+// are such replies it queues requests, so that no more replies are made than the other end reads.
+type backlog struct {
+	maxBytes int64        // bytes of replies from which on no request starts
+	bytes    atomic.Int64 // of all replies, with replyOverhead for each
+	small    atomic.Int64 // number of small replies
+	mu       sync.Mutex   // held while replies are removed, and while requests are queued or taken
+	queues   [4]requestQueue
+}
+
+// requestQueue holds requests that have not started.
+type requestQueue = fifo.Queue[*Request]
+
+// replyOverhead is roughly the memory of a reply in the backlog in addition to its bytes,
+// most of which is a goroutine.
+const replyOverhead = 4 << 10
+
+// add counts a reply of that many bytes, which is small or large, as not sent.
+func (b *backlog) add(bytes int, small bool) {
+	b.bytes.Add(int64(bytes) + replyOverhead)
+	if small {
+		b.small.Add(1)
+	}
+}
+
+// remove reverts a call of add with the same arguments, once the reply was sent or lost.
+func (b *backlog) remove(bytes int, small bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bytes.Add(-int64(bytes) - replyOverhead)
+	if small {
+		b.small.Add(-1)
+	}
+}
+
+// isFull reports whether a request must wait for replies to be sent. large is set for a request
+// that holds memory for large requests: it can start in spite of small replies, because the space
+// for these may be taken by calls that wait for the same memory at the other end.
+func (b *backlog) isFull(large bool) bool {
+	return b.bytes.Load() >= b.maxBytes || !large && b.small.Load() > 0
+}
+
+// queue returns the queue of the requests that do, or do not, hold memory for large requests and
+// are, or are not, short.
+func (b *backlog) queue(large, short bool) *requestQueue {
+	i := 0
+	if large {
+		i = 1
+	}
+	if short {
+		i += 2
+	}
+	return &b.queues[i]
+}
+
+// enqueue queues a request and returns true if the backlog is full; resume starts the request
+// later. It returns false if the request can start now.
+func (b *backlog) enqueue(r *Request) bool {
+	large := r.largeCharge+r.nestedCharge > 0
+	if !b.isFull(large) {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.isFull(large) {
+		return false
+	}
+	r.stage.Store(uint32(ServedQueued))
+	b.queue(large, r.short()).Push(r)
+	return true
+}
+
+// ready returns a queue of short, or of other, requests whose first one can start, nil if there
+// is none. The caller holds mu.
+func (b *backlog) ready(short bool) *requestQueue {
+	for _, large := range [...]bool{true, false} {
+		if q := b.queue(large, short); q.Len() > 0 && !b.isFull(large) {
+			return q
+		}
+	}
+	return nil
+}
+
+// hasReady reports whether a queued request, short or other, can start.
+func (b *backlog) hasReady(short bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready(short) != nil
+}
+
+// next removes and returns a queued request, short or other, that can start, nil if there is
+// none.
+func (b *backlog) next(short bool) *Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q := b.ready(short); q != nil {
+		return q.Pop()
+	}
+	return nil
+}
+
+// resume starts queued requests until none is left or the backlog is full again: short ones one
+// after the other on another goroutine, others as slots become free. It blocks until a slot is
+// free.
+func (c *conn) resume() {
+	b, s := &c.backlog, &c.agent.slots
+	if b.hasReady(true) {
+		go c.resumeShort()
+	}
+	for b.hasReady(false) {
+		s.acquire()
+		r := b.next(false)
+		if r == nil {
+			s.release()
+			return
+		}
+		go s.run(r)
+	}
+}
+
+// resumeShort runs the queued requests that are short, which need no slot, until none can start.
+// If one ends the goroutine it goes on in another.
+func (c *conn) resumeShort() {
+	done := false
+	defer func() {
+		if !done {
+			go c.resumeShort() // a Short handler has called runtime.Goexit
+		}
+	}()
+	for r := c.backlog.next(true); r != nil; r = c.backlog.next(true) {
+		r.run()
+	}
+	done = true
+}

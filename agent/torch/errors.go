@@ -1,0 +1,131 @@
+package torch
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+)
+
+// Error returns the text of err in which each error that PyTorch has too is replaced by PyTorch's
+// words for it; the rest of the text stays. Causes that another worker sent as text keep their
+// words, except the timeout of a call. For nil it returns "".
+func Error(err error) string {
+	if err == nil {
+		return ""
+	}
+	text, _ := replaceCauses(err.Error(), 0, err)
+	return remoteTimeout.ReplaceAllStringFunc(text, func(found string) string {
+		limit, err := time.ParseDuration(remoteTimeout.FindStringSubmatch(found)[1])
+		if err != nil {
+			return found
+		}
+		return timeoutText(limit)
+	})
+}
+
+// remoteTimeout matches the text of an agent.TimeoutError. The group operations of other workers
+// send such an error as text.
+var remoteTimeout = regexp.MustCompile(`no reply within the call's limit of ((?:[0-9.]+(?:h|ms|m|s|µs|ns))+)`)
+
+// replaceCauses replaces in text, at or after byte at, the first occurrence of the text of err by
+// the same error in PyTorch's words. If there is none it does so for each cause of err. It
+// returns the new text, and the offset in it of the end of the last replacement, or at.
+func replaceCauses(text string, at int, err error) (string, int) {
+	if err == nil {
+		return text, at
+	}
+	if plain := err.Error(); plain != "" {
+		if i := strings.Index(text[at:], plain); i >= 0 {
+			begin := at + i
+			torch := inWords(err)
+			return text[:begin] + torch + text[begin+len(plain):], begin + len(torch)
+		}
+	}
+	for _, cause := range causes(err) {
+		text, at = replaceCauses(text, at, cause)
+	}
+	return text, at
+}
+
+// inWords returns the text of err in PyTorch's words, as far as PyTorch has err or its causes,
+// and "unknown error" for nil.
+func inWords(err error) string {
+	if text, ok := ownWords(err); ok {
+		return text
+	}
+	if err == nil {
+		return "unknown error"
+	}
+	text, at := err.Error(), 0
+	for _, cause := range causes(err) {
+		text, at = replaceCauses(text, at, cause)
+	}
+	return text
+}
+
+func causes(err error) []error {
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return []error{e.Unwrap()}
+	case interface{ Unwrap() []error }:
+		return e.Unwrap()
+	}
+	return nil
+}
+
+// ownWords returns PyTorch's text for err itself, not for an error that only wraps it, and false
+// if PyTorch has none.
+func ownWords(err error) (string, bool) {
+	if err == agent.ErrMixed {
+		return "RPC group mixes statically and dynamically initialized members which is not supported.", true
+	}
+	switch e := err.(type) {
+	case *agent.TimeoutError:
+		return timeoutText(e.Limit), true
+	case *agent.RetryError:
+		return fmt.Sprintf("The RPC has not succeeded after the specified number of max retries (%d).: %s", e.Max, inWords(e.Err)), true
+	case *agent.MissingError:
+		return fmt.Sprintf("followers %v timed out in _all_gather after %.2f seconds: %s", e.Workers, e.Waited.Seconds(), inWords(e.Err)), true
+	case *agent.UnknownWorkerError:
+		if e.ByRank {
+			return fmt.Sprintf("%v: %s could not find destination id %d", agent.ErrNoWorker, e.Self, e.Rank), true
+		}
+		return fmt.Sprintf("%v: %s could not find destination name %s", agent.ErrNoWorker, e.Self, e.Name), true
+	case *agent.ConfigError:
+		return configText(e)
+	case *faulty.InjectedError:
+		if e.Err == nil {
+			return fmt.Sprintf("RPCErr:2:Send attempt failed intentionally for %s to %s", e.Message, e.Worker), true
+		}
+	case *roster.NameError:
+		return fmt.Sprintf("Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, but got %.200q", e.Name), true
+	case *roster.RankError:
+		return fmt.Sprintf("RPC worker id %d out of bound of int16_t.", e.Rank), true
+	case *roster.DuplicateNameError:
+		return fmt.Sprintf("RPC worker name %s is not unique. Workers %d and %d share the same name.", e.Name, e.Rank, e.Other), true
+	case *roster.NotLeftError:
+		return fmt.Sprintf("RPC worker name %s is not unique. Another incarnation has it, with rank %d, and has not left: if it has died, remove or replace it", e.Name, e.Rank), true
+	case *roster.DuplicateRankError:
+		return fmt.Sprintf("RPC worker id %d is not unique. Worker %s and already has ID and %s cannot be added.", e.Rank, e.Holder, e.Other), true
+	}
+	return "", false
+}
+
+func timeoutText(limit time.Duration) string {
+	return fmt.Sprintf("RPC ran for more than set timeout (%d ms) and will now be marked with an error", limit.Milliseconds())
+}
+
+func configText(e *agent.ConfigError) (string, bool) {
+	text := map[string]string{
+		"Timeout":       fmt.Sprintf("RPC Timeout must be non-negative, got %v", e.Value),
+		"Retry.Max":     "maxRetries cannot be negative",
+		"Retry.Delay":   "rpcRetryDuration cannot be negative",
+		"Retry.Backoff": "maxRetries cannot be exponentially decaying",
+	}[e.Field]
+	return fmt.Sprintf("%v: %s", agent.ErrConfig, text), text != ""
+}

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// The two ends exchange control messages, which have metadata only. The client announces a batch with a
+// batchCommand, and the server replies "ready". In an echo batch the server sends each message back from
+// the memory into which it was read; in a sink batch it only reads. After the last message it sends
+// "done CPU_NS", at which a client that sends to a sink stops its clock. CPU_NS is the CPU time of the
+// server since "ready". The client then sends "check" to a sink, which compares every byte and replies
+// "checked" or "error TEXT". The C++ server uses the same protocol (server.cc).
+const (
+	kindEcho = "echo"
+	kindSink = "sink"
+
+	ctlReady   = "ready"
+	ctlDone    = "done"
+	ctlCheck   = "check"
+	ctlChecked = "checked"
+	ctlError   = "error"
+)
+
+// batchCommand is the control message with which the client announces a batch.
+type batchCommand struct {
+	kind        string
+	messages    int
+	first       int // number of the first message
+	size, depth int
+	named       bool
+}
+
+func (o batchCommand) String() string {
+	named := 0
+	if o.named {
+		named = 1
+	}
+	return fmt.Sprint(o.kind, " ", o.messages, " ", o.first, " ", o.size, " ", o.depth, " ", named)
+}
+
+// parseBatchCommand decodes the output of batchCommand.String. The error matches ErrProtocol if the
+// text is invalid or the batch would take more than maxBatchBytes.
+func parseBatchCommand(text string) (batchCommand, error) {
+	var o batchCommand
+	var named int
+	if _, err := fmt.Sscan(text, &o.kind, &o.messages, &o.first, &o.size, &o.depth, &named); err != nil {
+		return o, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
+	}
+	o.named = named != 0
+	known := o.kind == kindEcho || o.kind == kindSink
+	fits := o.messages > 0 && o.messages <= 2*batchMessages && o.size >= 0 && o.size <= maxBatchBytes/o.messages
+	if !known || !fits || o.depth < 1 || o.depth > batchMessages {
+		return o, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
+	}
+	return o, nil
+}
+
+// sendControl writes a message with text as its metadata, and waits until it is sent.
+func sendControl(p *pipe.Pipe, text string) error {
+	return p.Write(context.Background(), &pipe.Message{Metadata: []byte(text)})
+}
+
+// receiveControl reads the next message and returns its metadata. The error matches ErrProtocol if the
+// message has tensors or payloads.
+func receiveControl(p *pipe.Pipe) (string, error) {
+	in, err := p.Next(context.Background())
+	if err != nil {
+		return "", err
+	}
+	if d := in.Descriptor(); len(d.Tensors)+len(d.Payloads) > 0 {
+		return "", fmt.Errorf("%w: a message instead of a control message", ErrProtocol)
+	}
+	text := string(in.Descriptor().Metadata)
+	return text, in.Read(context.Background(), pipe.Allocation{})
+}
+
+// expect receives a control message and returns nil if it is want. The error matches ErrCorrupt if the
+// message is an error report of the server, and ErrProtocol if it is anything else.
+func expect(p *pipe.Pipe, want string) error {
+	text, err := receiveControl(p)
+	if err != nil || text == want {
+		return err
+	}
+	if text, found := strings.CutPrefix(text, ctlError+" "); found {
+		return fmt.Errorf("%w: the server reports: %s", ErrCorrupt, text)
+	}
+	return fmt.Errorf("%w: %q instead of %q", ErrProtocol, text, want)
+}
+
+// expectDone receives the control message "done CPU_NS" and returns that CPU time. The error matches
+// ErrProtocol for any other message.
+func expectDone(p *pipe.Pipe) (time.Duration, error) {
+	text, err := receiveControl(p)
+	if err != nil {
+		return 0, err
+	}
+	number, found := strings.CutPrefix(text, ctlDone+" ")
+	ns, err := strconv.ParseInt(number, 10, 64)
+	if !found || err != nil {
+		return 0, fmt.Errorf("%w: %q instead of %q", ErrProtocol, text, ctlDone)
+	}
+	return time.Duration(ns), nil
+}

@@ -1,0 +1,117 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// echoPipe accepts pipes and replies to each message with an empty one, to show what a call costs
+// without the agent.
+type echoPipe struct {
+	context  *pipe.Context
+	listener *pipe.Listener
+	pool     *tensor.Pool
+	work     sync.WaitGroup
+}
+
+func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
+	c, err := tensorpipe.NewContext(pipe.Options{Name: "bare"})
+	if err != nil {
+		return nil, err
+	}
+	urls := []string{"uv://127.0.0.1:0", "shm://"}
+	if listen != "" {
+		urls = []string{listen}
+	}
+	l, err := c.Listen(ctx, urls...)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	b := &echoPipe{context: c, listener: l, pool: tensor.NewPool(tensor.PoolOptions{})}
+	b.work.Go(func() {
+		for {
+			p, err := l.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			b.work.Go(func() { b.answer(p) })
+		}
+	})
+	return b, nil
+}
+
+func (b *echoPipe) url() string { return b.listener.URLs()[0] }
+
+func (b *echoPipe) close() error {
+	err := b.context.Close()
+	b.work.Wait()
+	return err
+}
+
+// answer replies to the messages of one pipe until the pipe ends. It reads each message into pooled
+// memory and drops it.
+func (b *echoPipe) answer(p *pipe.Pipe) {
+	ctx := context.Background()
+	for {
+		in, err := p.Next(ctx)
+		if err != nil {
+			return
+		}
+		if err := b.readMessage(ctx, in); err != nil {
+			p.Abort(err)
+			return
+		}
+		if err := p.Write(ctx, &pipe.Message{Metadata: []byte{1}}); err != nil {
+			return
+		}
+	}
+}
+
+func (b *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
+	var storages []*tensor.Storage
+	var memory pipe.Allocation
+	for _, t := range in.Descriptor().Tensors {
+		s, err := b.pool.Alloc(t.Length)
+		if err != nil {
+			return err
+		}
+		buf, err := s.Buffer()
+		if err != nil {
+			return err
+		}
+		storages, memory.Tensors = append(storages, s), append(memory.Tensors, buf)
+	}
+	err := in.Read(ctx, memory)
+	for _, s := range storages {
+		s.Release()
+	}
+	return err
+}
+
+// pipeRoundTrip sends the contiguous tensor x over p to an echoPipe and waits for the reply. The memory
+// of x must not change until it returns.
+func pipeRoundTrip(ctx context.Context, p *pipe.Pipe, x *tensor.Tensor) error {
+	buf, err := x.Buffer()
+	if err != nil {
+		return err
+	}
+	m := &pipe.Message{Metadata: []byte{1}, Tensors: []pipe.Tensor{{Buffer: buf, TargetDevice: device.CPU()}}}
+	if err := p.Write(ctx, m); err != nil {
+		return err
+	}
+	in, err := p.Next(ctx)
+	if err != nil {
+		return err
+	}
+	if err := in.Read(ctx, pipe.Allocation{}); err != nil {
+		return err
+	}
+	in.Release()
+	return nil
+}

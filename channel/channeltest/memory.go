@@ -1,0 +1,226 @@
+package channeltest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// allocator allocates and accesses the memory of a test: on a device, with a stream if the device
+// has streams.
+type allocator struct {
+	t      *testing.T
+	kind   device.Kind
+	device device.Device
+
+	// For host memory that is valid on a stream of another device: the kind and
+	// the device of that stream.
+	streams      device.Kind
+	streamDevice device.Device
+}
+
+// defaultAllocator returns the allocator of the first device that the channel serves: plain host
+// memory, if it serves that.
+func defaultAllocator(t *testing.T, b Backend) allocator {
+	t.Helper()
+	return allocators(t, b)[0]
+}
+
+// allocators returns one allocator for each device that the channel serves, host memory first.
+func allocators(t *testing.T, b Backend) []allocator {
+	t.Helper()
+	descriptors := b.New(t).DeviceDescriptors()
+	var out []allocator
+	for _, k := range append([]device.Kind{device.NewCPU()}, b.Kinds...) {
+		for _, d := range k.Devices() {
+			if _, served := descriptors[d]; served {
+				out = append(out, allocator{t: t, kind: k, device: d})
+			}
+		}
+	}
+	require.NotEmpty(t, out, "no device of the Backend's Kinds has a descriptor")
+	return out
+}
+
+// alloc returns n bytes. On a device with streams they are valid on a new stream.
+func (p allocator) alloc(n int) device.Buffer {
+	p.t.Helper()
+	if p.streams != nil {
+		return device.Bytes(make([]byte, n)).WithStream(p.stream())
+	}
+	b, err := p.kind.Alloc(p.device, n, p.stream())
+	require.NoError(p.t, err)
+	return b
+}
+
+func (p allocator) stream() device.Stream {
+	p.t.Helper()
+	k, d := p.kind, p.device
+	if p.streams != nil {
+		k, d = p.streams, p.streamDevice
+	}
+	s, err := k.NewStream(d)
+	require.NoError(p.t, err)
+	return s
+}
+
+// allocWith returns memory with these contents, in stream order.
+func (p allocator) allocWith(data []byte) device.Buffer {
+	p.t.Helper()
+	b := p.alloc(len(data))
+	p.write(b, data)
+	return b
+}
+
+// write copies data into b on b's stream. The caller must not change data later, since the stream
+// may read it later.
+func (p allocator) write(b device.Buffer, data []byte) {
+	p.t.Helper()
+	p.copy(b, device.Bytes(data))
+}
+
+// poison overwrites b on its stream with bytes that no test sends.
+func (p allocator) poison(b device.Buffer) {
+	p.t.Helper()
+	p.write(b, poisonBytes.bytes(b.Len()))
+}
+
+// read returns the contents of b, after all work on its stream.
+func (p allocator) read(b device.Buffer) []byte {
+	p.t.Helper()
+	data := p.snapshot(b)
+	if s := b.Stream(); s != nil {
+		require.NoError(p.t, s.Synchronize(p.t.Context()))
+	}
+	return data
+}
+
+// want compares the contents of b, after all work on its stream, with data.
+func (p allocator) want(data []byte, b device.Buffer, what string) {
+	p.t.Helper()
+	seen := getBuffer(b.Len())
+	p.copy(device.Bytes(*seen), b)
+	if s := b.Stream(); s != nil {
+		require.NoError(p.t, s.Synchronize(p.t.Context()))
+	}
+	wantBytes(p.t, data, *seen, what)
+	putBuffer(seen)
+}
+
+// snapshot enqueues a copy of b on its stream and returns the target of the copy.
+func (p allocator) snapshot(b device.Buffer) []byte {
+	p.t.Helper()
+	data := make([]byte, b.Len())
+	p.copy(device.Bytes(data), b)
+	return data
+}
+
+// copy copies on the stream of dst or src. Between two pieces of host memory with a stream the
+// bytes pass through the device of the stream.
+func (p allocator) copy(dst, src device.Buffer) {
+	p.t.Helper()
+	if p.streams == nil {
+		require.NoError(p.t, p.kind.Copy(dst, src))
+		return
+	}
+	s := dst.Stream()
+	if s == nil {
+		s = src.Stream()
+	}
+	via, err := p.streams.Alloc(p.streamDevice, src.Len(), s)
+	require.NoError(p.t, err)
+	require.NoError(p.t, p.streams.Copy(via, src))
+	require.NoError(p.t, p.streams.Copy(dst, via))
+}
+
+// yield lets other goroutines run, so that operations that come too early show.
+func yield() {
+	for range 200 {
+		runtime.Gosched()
+	}
+}
+
+// Allocating memory is slow under the race detector, which clears the shadow of every byte.
+// Contents are therefore slices of two read-only pieces of memory that all tests share, and
+// buffers for comparisons are pooled.
+
+// poisonByte does not occur in the results of random.
+const poisonByte = 0xee
+
+// period is a prime, so that bytes at a wrong offset differ.
+const period = 4099
+
+var (
+	pattern     = contents{period: patternPeriod()}
+	poisonBytes = contents{period: []byte{poisonByte}}
+)
+
+// contents generates bytes by repeating period.
+type contents struct {
+	period []byte
+
+	mu   sync.Mutex
+	have []byte
+}
+
+// bytes returns n bytes, which must not be modified.
+func (c *contents) bytes(n int) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.have) < n {
+		c.have = bytes.Repeat(c.period, max(n, 2*len(c.have))/len(c.period)+1)
+	}
+	return c.have[:n:n]
+}
+
+func patternPeriod() []byte {
+	p := make([]byte, period)
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range p {
+		p[i] = byte(r.UintN(poisonByte))
+	}
+	return p
+}
+
+// random returns n bytes that depend on seed, which must not be modified.
+func random(n int, seed uint64) []byte {
+	const atCall = 1009 // successive seeds begin at distant offsets
+	shift := int(seed % period * atCall % period)
+	return pattern.bytes(shift + n)[shift:]
+}
+
+// buffers pools memory for comparisons.
+var buffers sync.Pool
+
+// getBuffer returns n zero bytes from the pool.
+func getBuffer(n int) *[]byte {
+	if p, ok := buffers.Get().(*[]byte); ok && cap(*p) >= n {
+		*p = (*p)[:n]
+		clear(*p)
+		return p
+	}
+	p := make([]byte, n)
+	return &p
+}
+
+func putBuffer(p *[]byte) { buffers.Put(p) }
+
+// wantBytes compares without printing megabytes.
+func wantBytes(t *testing.T, want, got []byte, what string) {
+	t.Helper()
+	require.Equal(t, len(want), len(got), what)
+	if bytes.Equal(want, got) {
+		return
+	}
+	i := 0
+	for want[i] == got[i] {
+		i++
+	}
+	require.Failf(t, "wrong bytes", "%s: at %d of %d: want %#x, got %#x", what, i, len(want), want[i], got[i])
+}

@@ -1,0 +1,67 @@
+package cma
+
+import (
+	"time"
+)
+
+// A pool tests periodically whether one worker more, or one less, would be better: for exploreChunks
+// out of every explorePeriod chunks.
+const (
+	explorePeriod = 128
+	exploreChunks = 4
+)
+
+// meanWindow is the number of chunks in a running mean: few enough that two tests change it. The
+// throughput of memory varies with the pages and with other activity of the machine.
+const meanWindow = 6
+
+// tuner determines how many workers of a pool increase the throughput. If memory is in small pages the
+// system spends its time on page tables, and two workers copy nearly twice as much as one. In huge
+// pages one worker may saturate the memory, and a second would only wait for it, on a processor that
+// others need.
+//
+// The zero value begins with one worker, then allows all, and measures. The pool's mutex guards it.
+type tuner struct {
+	rates      []rate // rates[k] is the total rate while k+1 workers copy
+	chunkCount int
+}
+
+// rate is a running mean in bytes per nanosecond.
+type rate struct {
+	mean float64
+	n    int // number of values, at most meanWindow
+}
+
+func (r *rate) record(seen float64) {
+	r.n = min(r.n+1, meanWindow)
+	r.mean += (seen - r.mean) / float64(r.n)
+}
+
+// record records that one of k workers copied a chunk of n bytes in the time took. k is at least 1.
+func (p *tuner) record(k, n int, took time.Duration) {
+	for len(p.rates) < k {
+		p.rates = append(p.rates, rate{})
+	}
+	p.rates[k-1].record(float64(k) * float64(n) / float64(max(took, 1)))
+}
+
+// countChunk counts a chunk that a worker has taken, so that allow explores periodically.
+func (p *tuner) countChunk() { p.chunkCount++ }
+
+// allow reports whether one more worker should copy in addition to k: if that is profitable, or in the
+// exploration period if it is not. It always allows the first.
+func (p *tuner) allow(k int) bool {
+	trying := p.chunkCount%explorePeriod < exploreChunks
+	return k == 0 || p.profitable(k) != trying
+}
+
+// profitable reports whether one worker in addition to k, at least 1, adds at least four fifths of the
+// rate of a single one. It returns true if one of the rates has not been measured.
+func (p *tuner) profitable(k int) bool {
+	if k >= len(p.rates) {
+		return true
+	}
+	// The total rates of one worker, of k, and of one more.
+	alone, before, after := p.rates[0], p.rates[k-1], p.rates[k]
+	return alone.n == 0 || before.n == 0 || after.n == 0 || after.mean-before.mean >= alone.mean*4/5
+}

@@ -1,0 +1,242 @@
+package mpt
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/framed"
+	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// compatLane is a lane of the compatible dialect, created before its connection is open. Its lifecycle
+// ends with the channel, or earlier if the peer ends the lane between two frames, because the other
+// lanes may still carry frames.
+type compatLane struct {
+	*framed.Mover
+	lifecycle *transfer.Lifecycle
+
+	mu   sync.Mutex
+	conn transport.Conn // nil until the lane is open
+}
+
+// newCompatLane returns a lane that reports its failure to e.laneEnded. arrived is Link.Arrived. Run
+// or abandon must be called for the lane.
+func newCompatLane(e *compatEnd, arrived func(bytes int)) *compatLane {
+	l := &compatLane{}
+	l.lifecycle = transfer.NewLifecycle(l.release, e.laneEnded)
+	l.Mover = framed.New(l.lifecycle, e.wrapError, arrived)
+	return l
+}
+
+// setConn gives conn to the lane, which closes it at its end. If the lane has ended, setConn closes
+// conn and returns the lane's error.
+func (l *compatLane) setConn(conn transport.Conn) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.lifecycle.Err(); err != nil {
+		_ = conn.Close()
+		return err
+	}
+	l.conn = conn
+	return nil
+}
+
+func (l *compatLane) release() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return nil
+	}
+	return l.conn.Close()
+}
+
+// abandon ends, with cause, a lane for which Run was not called, and completes its queued transfers
+// with the error of the lane.
+func (l *compatLane) abandon(cause error) {
+	l.lifecycle.Fail(cause)
+	l.Drain()
+}
+
+const (
+	// dialTimeout is the time limit for the dialling end to open the lanes.
+	dialTimeout = 10 * time.Second
+
+	// acceptTimeout is the time limit for the listening end.
+	acceptTimeout = 2 * dialTimeout
+)
+
+// withTimeout returns a context that ends with the channel, or after d with the cause [ErrLate]. The
+// caller must call the CancelFunc.
+func (e *compatEnd) withTimeout(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(e.lifecycle.Context(), d, ErrLate)
+}
+
+// openLanes calls open, which must give each lane its connection, and then starts the lanes. If open
+// fails openLanes ends the channel and completes the queued transfers.
+func (e *compatEnd) openLanes(open func() error) {
+	if err := open(); err != nil {
+		e.lifecycle.Fail(e.wrapError(err))
+		for _, l := range e.lanes {
+			l.abandon(e.lifecycle.Err())
+		}
+		return
+	}
+	for _, l := range e.lanes {
+		l.Run(l.conn)
+	}
+	close(e.opened)
+}
+
+// acceptLanes opens the lanes at the listening end: it announces addresses over the control
+// connection, and accepts a connection for each lane. It returns ErrLate after acceptTimeout, and
+// io.EOF if the peer has closed.
+func (e *compatEnd) acceptLanes() error {
+	ctx, cancel := e.withTimeout(acceptTimeout)
+	defer cancel()
+	x, err := e.factory.prepareLanes(ctx, e.pipeConn, len(e.lanes))
+	if err != nil {
+		return err
+	}
+	defer x.release()
+	if err := e.control.WriteFrames(transport.Frame{x.hello.Append(nil)}); err != nil {
+		select { // the reader of the connection determines whether it has ended
+		case <-e.controlEnded:
+			return io.EOF
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for i, l := range e.lanes {
+		conn, err := x.accept(ctx, i)
+		if err == nil {
+			err = l.setConn(conn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dialLanes opens the lanes at the dialling end: it waits for the peer's announcement from hello, and
+// dials the addresses in it. It returns ErrLate after dialTimeout. The lanes may be used at once,
+// since the peer reads them in order.
+func (e *compatEnd) dialLanes(hello <-chan []byte) error {
+	ctx, cancel := e.withTimeout(dialTimeout)
+	defer cancel()
+	var text []byte
+	select {
+	case text = <-hello:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	lanes, err := decodeServerHello(text, len(e.lanes))
+	if err != nil {
+		return err
+	}
+	if len(lanes) != len(e.lanes) {
+		return protocolError("the peer announces %d lanes, want %d", len(lanes), len(e.lanes))
+	}
+	conns, err := e.factory.dial(ctx, e.pipeConn, lanes, nil)
+	if err != nil {
+		return e.preferControlEnd(ctx, err)
+	}
+	for i, l := range e.lanes {
+		err = cmp.Or(err, l.setConn(conns[i]))
+	}
+	return err
+}
+
+// receiveHello reads the only message of the control connection, sends it to hello, which must have a
+// buffer, and then waits for the end of the connection. If the connection ends before the message it
+// ends the channel.
+func (e *compatEnd) receiveHello(hello chan<- []byte) {
+	text, err := readFrame(e.control, nil, maxServerHello)
+	if err != nil {
+		e.lifecycle.Fail(e.wrapError(err))
+		return
+	}
+	hello <- text
+	e.awaitControlEnd()
+}
+
+// awaitEOF blocks until the control connection ends, and returns its error: io.EOF if the peer closed
+// it. If the peer sends a frame instead, the error matches channel.ErrProtocol.
+func (e *compatEnd) awaitEOF() error {
+	n, err := e.control.NextFrame()
+	if err != nil {
+		return err
+	}
+	return protocolError("a frame of %d bytes on the control connection", n)
+}
+
+// lateLaneTimeout is how long lanes may still connect after the end of the control connection, and how
+// long this end waits for that end after lanes were refused. A peer that has failed looks the same
+// until then; even on a busy machine it becomes an error within a second.
+const lateLaneTimeout = 500 * time.Millisecond
+
+// awaitControlEnd waits for the end of the control connection. If it is a failure the channel ends.
+//
+// An orderly end means that both ends have passed all frames to their lanes, but not that all have
+// arrived: the peer may not even have accepted, or dialled, each lane. Therefore this end then closes
+// the write direction of each lane, and each lane ends after the frames that it carries. If the lanes
+// are not open within lateTimeout the channel ends with io.EOF.
+func (e *compatEnd) awaitControlEnd() {
+	if err := e.awaitEOF(); !errors.Is(err, io.EOF) {
+		e.lifecycle.Fail(e.wrapError(err))
+		return
+	}
+	close(e.controlEnded)
+	timer := time.NewTimer(e.factory.lateTimeout)
+	defer timer.Stop()
+	select {
+	case <-e.opened:
+		for _, l := range e.lanes {
+			e.lifecycle.Go(func() { _ = l.conn.CloseWrite() }) // an error shows when the reader reads
+		}
+		e.connectionEnded()
+	case <-timer.C:
+		e.lifecycle.Fail(e.wrapError(io.EOF))
+	case <-e.lifecycle.Context().Done():
+	}
+}
+
+// preferControlEnd waits up to lateTimeout for the peer to end the control connection, and returns
+// io.EOF if it does. Otherwise it returns err, the error of dialling the lanes. A peer that has closed
+// refuses its lanes too, and the end of the connection may arrive later than the refusal.
+func (e *compatEnd) preferControlEnd(ctx context.Context, err error) error {
+	timer := time.NewTimer(e.factory.lateTimeout)
+	defer timer.Stop()
+	select {
+	case <-e.controlEnded:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if e.hasControlEnded() {
+		return io.EOF
+	}
+	return err
+}
+
+// laneEnded handles the end of a lane with err. If the peer has ended the lane in an orderly way, the
+// others continue; any other error ends the channel.
+func (e *compatEnd) laneEnded(err error) {
+	if errors.Is(err, io.EOF) {
+		e.connectionEnded()
+	} else {
+		e.lifecycle.Fail(err)
+	}
+}
+
+// connectionEnded records that the peer has ended a lane, or the control connection, in an orderly
+// way. After the last of them it ends the channel with io.EOF.
+func (e *compatEnd) connectionEnded() {
+	if e.remaining.Add(-1) == 0 {
+		e.lifecycle.Fail(e.wrapError(io.EOF))
+	}
+}

@@ -1,0 +1,97 @@
+package mpt
+
+import (
+	"cmp"
+	"math/bits"
+	"sync"
+)
+
+// stripe is a transfer of the compatible dialect, with one piece per lane. It completes with its last
+// piece, and is then reused.
+type stripe struct {
+	pool  *stripes
+	piece func(error) // s.pieceDone, allocated once
+
+	// Guarded by stripes.mu:
+	remaining int // pieces in progress, plus one while beginStripe runs
+	err       error
+	done      func(error)
+}
+
+// stripes holds the transfers of an end that are in progress, and completed stripes for reuse.
+type stripes struct {
+	onAllFailed func(error) // called when all transfers in progress have failed
+
+	mu       sync.Mutex
+	free     []*stripe
+	healthy  int   // stripes in progress without a failed piece
+	firstErr error // of the first failed stripe
+}
+
+// begin returns a stripe with that many pieces, each of which must call s.piece once. The caller must
+// call s.through once itself after it has begun the pieces. Then done is returned by the last call of
+// through.
+func (h *stripes) begin(pieces int, done func(error)) *stripe {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var s *stripe
+	if n := len(h.free); n > 0 {
+		s, h.free = h.free[n-1], h.free[:n-1]
+	} else {
+		s = &stripe{pool: h}
+		s.piece = s.pieceDone
+	}
+	s.remaining, s.done = pieces+1, done
+	h.healthy++
+	return s
+}
+
+// pieceDone is the done function of each piece of s. It calls the done function of the stripe after
+// the last piece.
+func (s *stripe) pieceDone(err error) {
+	if done, err := s.through(err); done != nil {
+		done(err)
+	}
+}
+
+// through records the end of a piece with err. After the last piece it returns the done function of
+// the stripe, which the caller must call, and the first error of any piece; before, done is nil. If
+// stripes have failed and all others have completed, it ends the channel. While a stripe without a
+// failed piece is in progress it does not, since that one may still complete.
+func (s *stripe) through(err error) (done func(error), first error) {
+	h := s.pool
+	done, first, lost := h.count(s, err)
+	if lost != nil {
+		h.onAllFailed(lost)
+	}
+	return done, first
+}
+
+func (h *stripes) count(s *stripe, err error) (done func(error), first, lost error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	healthy := s.err == nil
+	s.err = cmp.Or(s.err, err)
+	s.remaining--
+	if healthy && (s.err != nil || s.remaining == 0) {
+		h.healthy--
+	}
+	h.firstErr = cmp.Or(h.firstErr, s.err)
+	if s.remaining == 0 {
+		done, first = s.done, s.err
+		s.done, s.err = nil, nil
+		h.free = append(h.free, s)
+	}
+	if h.healthy == 0 {
+		lost = h.firstErr
+	}
+	return done, first, lost
+}
+
+// laneOffset returns the offset in a tensor of size bytes at which the part of lane i begins in the
+// compatible dialect: size*i/lanes, rounded down. The product does not overflow. i is at most lanes.
+func laneOffset(size, i, lanes int) int {
+	hi, lo := bits.Mul64(uint64(size), uint64(i))
+	at, _ := bits.Div64(hi, lo, uint64(lanes))
+	return int(at)
+}

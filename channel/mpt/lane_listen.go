@@ -1,0 +1,233 @@
+package mpt
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+const (
+	// maxUnidentified is the maximum number of connections that have not sent their ClientHello, in
+	// addition to one for each expected lane.
+	maxUnidentified = 64
+
+	// helloTimeout is the time limit for the ClientHello.
+	helloTimeout = 10 * time.Second
+
+	// maxClientHello is the maximum size of a ClientHello.
+	maxClientHello = 16
+)
+
+// portKey identifies a port: a group of lanes and the address to listen at.
+type portKey struct {
+	group int
+	addr  string
+}
+
+// port is a listener with the reservations of lanes that will connect to it. All channels of a factory
+// share the ports. A port exists while there are reservations.
+type port struct {
+	factory  *Factory
+	key      portKey
+	listener transport.Listener
+	ctx      context.Context
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+
+	// Guarded by Factory.mu:
+	reservations int                     // reservations not released
+	waiting      map[uint64]*reservation // reservations without a connection
+	unidentified int
+}
+
+// open returns the open port with that key, or a new one. The caller holds f.mu, and must reserve a
+// lane on a new port before it releases f.mu, or the port is never closed. The error is the cause of
+// ctx, or matches channel.ErrUnopened.
+func (f *Factory) open(ctx context.Context, key portKey) (*port, error) {
+	if p := f.ports[key]; p != nil {
+		return p, nil
+	}
+	l, err := f.groups[key.group].Transport.Listen(ctx, key.addr)
+	if err != nil {
+		return nil, wrapUnopened(ctx, err)
+	}
+	p := &port{factory: f, key: key, listener: l, waiting: make(map[uint64]*reservation)}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	f.ports[key] = p
+	p.work.Go(p.accept)
+	return p, nil
+}
+
+// close takes p out of its factory and closes the listener, when the last reservation is released. It
+// does not wait for the goroutines of p. The caller holds Factory.mu, so that the address is free for
+// the next port.
+func (p *port) close() {
+	delete(p.factory.ports, p.key)
+	p.stop()
+	_ = p.listener.Close()
+}
+
+// accept accepts and identifies connections until the port is closed. After an error, such as a lack
+// of descriptors, it waits and tries again. It closes connections that admit rejects.
+func (p *port) accept() {
+	const firstPause, lastPause = 5 * time.Millisecond, time.Second
+	pause := firstPause
+	for {
+		conn, err := p.listener.Accept(p.ctx)
+		switch {
+		case p.ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return
+		case err != nil:
+			sleep(p.ctx, pause)
+			pause = min(2*pause, lastPause)
+		case !p.admit():
+			_ = conn.Close()
+		default:
+			pause = firstPause
+			p.work.Go(func() { p.identify(conn) })
+		}
+	}
+}
+
+// sleep waits for d, or for the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// admit counts a new connection that has not sent its ClientHello, and returns true. If there are too
+// many of these it returns false.
+func (p *port) admit() bool {
+	p.factory.mu.Lock()
+	defer p.factory.mu.Unlock()
+	if p.unidentified >= maxUnidentified+len(p.waiting) {
+		return false
+	}
+	p.unidentified++
+	return true
+}
+
+// releaseUnidentified ends the counting of a connection that admit has counted: it has sent its
+// ClientHello, has failed, or timed out.
+func (p *port) releaseUnidentified() {
+	p.factory.mu.Lock()
+	defer p.factory.mu.Unlock()
+	p.unidentified--
+}
+
+// identify reads the ClientHello of conn, which admit has counted, and passes conn to the reservation
+// with that number. It closes conn if there is no such reservation, or the ClientHello does not arrive
+// within helloTimeout.
+func (p *port) identify(conn transport.Conn) {
+	ctx, cancel := context.WithTimeout(p.ctx, helloTimeout)
+	defer cancel()
+	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	id, err := receiveClientHello(conn)
+	p.releaseUnidentified() // before deliver, which lowers the limit
+	if !stopWatch() || err != nil || !p.deliver(id, conn) {
+		_ = conn.Close()
+	}
+}
+
+// deliver passes conn, and its ownership, to the reservation with that id, and removes the reservation
+// from those that wait. It returns false if there is none; the caller then keeps conn.
+func (p *port) deliver(id uint64, conn transport.Conn) bool {
+	p.factory.mu.Lock()
+	defer p.factory.mu.Unlock()
+	t := p.waiting[id]
+	if t == nil {
+		return false
+	}
+	delete(p.waiting, id)
+	t.conn <- conn
+	return true
+}
+
+// receiveClientHello reads the first frame of conn and returns the number of the lane in it. An
+// invalid frame is a *wire.Error or matches channel.ErrProtocol.
+func receiveClientHello(conn transport.Conn) (id uint64, err error) {
+	text, err := readFrame(conn, nil, maxClientHello)
+	if err != nil {
+		return 0, err
+	}
+	hello, err := wire.DecodeMPTHello(text, wire.Limits{})
+	if err != nil {
+		return 0, err
+	}
+	client, ok := hello.(wire.MPTClientHello)
+	if !ok {
+		return 0, protocolError("a lane begins with a %T", hello)
+	}
+	return client.RegistrationID, nil
+}
+
+// reservation is a lane that is expected to connect to a port. Its owner must call release once.
+type reservation struct {
+	port *port
+	id   uint64
+	conn chan transport.Conn
+}
+
+// reserve adds a reservation with an unused random number, which the caller must release. The caller
+// holds Factory.mu.
+func (p *port) reserve() *reservation {
+	t := &reservation{port: p, id: randomID(), conn: make(chan transport.Conn, 1)}
+	for p.waiting[t.id] != nil {
+		t.id = randomID()
+	}
+	p.waiting[t.id] = t
+	p.reservations++
+	return t
+}
+
+func randomID() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// wait blocks until the lane has connected, and returns its connection, which the caller then owns.
+// The error is the cause of ctx.
+func (t *reservation) wait(ctx context.Context) (transport.Conn, error) {
+	select {
+	case conn := <-t.conn:
+		return conn, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// release ends the reservation, and closes its connection if wait has not returned it. It must be
+// called once, without Factory.mu. The release of the last reservation closes the port and waits for
+// its goroutines.
+func (t *reservation) release() {
+	f, p := t.port.factory, t.port
+	f.mu.Lock()
+	delete(p.waiting, t.id)
+	p.reservations--
+	last := p.reservations == 0
+	if last {
+		p.close()
+	}
+	f.mu.Unlock()
+	select {
+	case conn := <-t.conn:
+		_ = conn.Close()
+	default:
+	}
+	if last {
+		p.work.Wait()
+	}
+}

@@ -1,0 +1,215 @@
+package mpt
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// maxServerHello is the maximum size of a ServerHello.
+const maxServerHello = 64 << 10
+
+// decodeServerHello decodes text, the listening end's announcement, and returns its lanes, at most
+// want. The error is a *wire.Error or matches channel.ErrProtocol.
+func decodeServerHello(text []byte, want int) ([]wire.MPTLane, error) {
+	hello, err := wire.DecodeMPTHello(text, wire.Limits{Entries: maxLanes})
+	if err != nil {
+		return nil, err
+	}
+	server, ok := hello.(wire.MPTServerHello)
+	switch {
+	case !ok:
+		return nil, protocolError("a %T instead of a ServerHello", hello)
+	case len(server.Lanes) > want:
+		return nil, protocolError("the peer announces %d lanes, want %d", len(server.Lanes), want)
+	}
+	return server.Lanes, nil
+}
+
+// dial opens connections for all lanes concurrently, and returns them in the same order; the caller
+// owns them. It calls use, if not nil, with each connection and its number, from several goroutines.
+// If a lane fails, dial closes all of them and returns the first error.
+func (f *Factory) dial(ctx context.Context, pipeConn transport.Conn, lanes []wire.MPTLane, use func(transport.Conn, uint64) error) ([]transport.Conn, error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	conns := make([]transport.Conn, len(lanes))
+	var dials sync.WaitGroup
+	for i, lane := range lanes {
+		dials.Go(func() {
+			conn, err := dialLane(ctx, f.groups[f.group(i)].Transport, pipeConn, lane, use)
+			if err != nil {
+				fail(err)
+			}
+			conns[i] = conn
+		})
+	}
+	dials.Wait()
+	if err := context.Cause(ctx); err != nil {
+		closeAll(conns)
+		return nil, err
+	}
+	return conns, nil
+}
+
+// dialLane dials a lane, sends its number as the first frame, as a C++ peer does, and calls use if it
+// is not nil. Addresses are reached as from pipeConn, the connection to the peer; if that has TLS the
+// lane must too. On failure the connection is closed. The error is the cause of ctx, or matches
+// channel.ErrUnopened.
+func dialLane(ctx context.Context, t transport.Transport, pipeConn transport.Conn, lane wire.MPTLane, use func(transport.Conn, uint64) error) (transport.Conn, error) {
+	addr := lane.Address
+	if r, ok := t.(transport.Reacher); ok {
+		addr = r.Reach(addr, pipeConn)
+	}
+	conn, err := t.Dial(ctx, addr)
+	if err != nil {
+		return nil, wrapUnopened(ctx, err)
+	}
+	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err = checkSecure(pipeConn, conn)
+	if err == nil {
+		err = sendClientHello(conn, lane.RegistrationID)
+	}
+	if err == nil && use != nil {
+		err = use(conn, lane.RegistrationID)
+	}
+	if !stopWatch() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, wrapUnopened(ctx, err)
+	}
+	return conn, nil
+}
+
+func sendClientHello(conn transport.Conn, id uint64) error {
+	return conn.WriteFrames(transport.Frame{wire.MPTClientHello{RegistrationID: id}.Append(nil)})
+}
+
+// closeAll closes the connections that are not nil, concurrently, because with TLS each may take some
+// time.
+func closeAll(conns []transport.Conn) {
+	var closes sync.WaitGroup
+	for _, c := range conns {
+		if c != nil {
+			closes.Go(func() { _ = c.Close() })
+		}
+	}
+	closes.Wait()
+}
+
+// acceptance is the listening end's state while it accepts the lanes of one channel.
+type acceptance struct {
+	pipeConn     transport.Conn // a connection to the peer
+	reservations []*reservation
+	hello        wire.MPTServerHello
+}
+
+// prepareLanes opens ports and reserves lanes 0 to n-1 for the peer of pipeConn. The result has the
+// announcement for the peer; the caller must release it. The error is the cause of ctx, or matches
+// channel.ErrUnopened.
+func (f *Factory) prepareLanes(ctx context.Context, pipeConn transport.Conn, n int) (*acceptance, error) {
+	x := &acceptance{pipeConn: pipeConn}
+	for i := range n {
+		if err := f.prepareLane(ctx, x, i); err != nil {
+			x.release()
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+func (f *Factory) prepareLane(ctx context.Context, x *acceptance, i int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := portKey{group: f.group(i)}
+	key.addr = listenAddr(f.groups[key.group].Addr, x.pipeConn)
+	p, err := f.open(ctx, key)
+	if err != nil {
+		return err
+	}
+	t := p.reserve()
+	x.reservations = append(x.reservations, t)
+	x.hello.Lanes = append(x.hello.Lanes, wire.MPTLane{Address: p.advertise(x.pipeConn), RegistrationID: t.id})
+	return nil
+}
+
+// listenAddr returns the address to listen at: the configured one, or the local address of pipeConn
+// with any port, so that only peers which can reach the pipe can reach a lane. If that is no IP
+// address the peer is on this machine, and the address is that of the loopback interface.
+func listenAddr(configured string, pipeConn transport.Conn) string {
+	if configured != "" {
+		return configured
+	}
+	if local, err := netip.ParseAddrPort(pipeConn.LocalAddr()); err == nil {
+		return net.JoinHostPort(local.Addr().String(), "0")
+	}
+	return "127.0.0.1:0"
+}
+
+// advertise returns the address at which the peer of pipeConn can dial the port.
+func (p *port) advertise(pipeConn transport.Conn) string {
+	if a, ok := p.listener.(transport.Advertiser); ok {
+		return a.AdvertiseTo(pipeConn)
+	}
+	return p.listener.Addr()
+}
+
+// accept waits until lane i has connected and returns its connection, which the caller then owns. The
+// error is the cause of ctx, or matches ErrPlain if the lane needs TLS and has none.
+func (x *acceptance) accept(ctx context.Context, i int) (transport.Conn, error) {
+	conn, err := x.reservations[i].wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSecure(x.pipeConn, conn); err != nil {
+		_ = conn.Close()
+		return nil, wrapUnopened(ctx, err)
+	}
+	return conn, nil
+}
+
+func (x *acceptance) release() {
+	for _, t := range x.reservations {
+		t.release()
+	}
+}
+
+// checkSecure returns ErrPlain if pipeConn, the pipe's connection, has TLS and lane has none, and
+// otherwise nil.
+func checkSecure(pipeConn, lane transport.Conn) error {
+	if secured(pipeConn) && !secured(lane) {
+		return ErrPlain
+	}
+	return nil
+}
+
+func secured(c transport.Conn) bool {
+	s, ok := c.(transport.Secured)
+	if !ok {
+		return false
+	}
+	_, agreed := s.ConnectionState()
+	return agreed
+}
+
+// readFrame reads one frame of at most limit bytes and returns it. The result is part of buf if the
+// frame fits into it. The error is that of conn, or matches channel.ErrProtocol if the frame is
+// longer.
+func readFrame(conn transport.Conn, buf []byte, limit int64) ([]byte, error) {
+	n, err := conn.NextFrame()
+	if err != nil {
+		return nil, err
+	}
+	if n > limit {
+		return nil, protocolError("a frame of %d bytes, at most %d are expected", n, limit)
+	}
+	if n > int64(len(buf)) {
+		buf = make([]byte, n)
+	}
+	return buf[:n], conn.ReadBody(buf[:n])
+}

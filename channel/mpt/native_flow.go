@@ -1,0 +1,166 @@
+package mpt
+
+import (
+	"github.com/tensorpipe-go/tensorpipe/channel"
+)
+
+const (
+	// minStripe is the size in bytes of the smallest slice, except the last one of a tensor. A tensor
+	// of less than two is not sliced. It is part of the native dialect.
+	minStripe = 512 << 10
+
+	// NativeBytes is the size in bytes from which tensors move on lanes in the native dialect; smaller
+	// ones move over the bulk connection.
+	NativeBytes = 2 * minStripe
+
+	// maxSlice is the size of the largest slice: as much as a bulk.Mover writes with one system call.
+	maxSlice = 4 << 20
+
+	// slicesPerLane is the number of slices per lane into which a tensor is divided, so that a slow
+	// lane does not hold many at the end.
+	slicesPerLane = 4
+
+	// requestsPerLane is the number of slices requested from a lane at a time: while one moves, the
+	// request for the next is on its way.
+	requestsPerLane = 2
+
+	// maxUnmatchedOffers bounds the offers without a Recv.
+	maxUnmatchedOffers = 1 << 16
+)
+
+// sendOffer offers op, a Send whose memory is ready, to the peer: on lanes if this end may use them,
+// and otherwise over host, on which it begins at once. The caller holds mu.
+func (e *nativeEnd) sendOffer(op *transferOp) {
+	op.offered, op.route = true, routeLanes
+	if !e.mayOffer(e.role) {
+		op.route = routeHost
+		e.startWhole(&e.sends, op)
+	}
+	e.enqueue(controlFrame{kind: kindOffer, id: op.ID, route: op.route})
+}
+
+// match begins op, a Recv whose memory is ready, if the peer has offered its tensor; otherwise
+// handleOffer will. The caller holds mu.
+func (e *nativeEnd) match(op *transferOp) {
+	if w, ok := e.offers[op.ID]; ok {
+		delete(e.offers, op.ID)
+		e.accept(op, w)
+	}
+}
+
+// accept begins op, a Recv whose memory is ready and that the peer has offered on route w. The caller
+// holds mu.
+func (e *nativeEnd) accept(op *transferOp, w route) {
+	op.offered, op.route = true, w
+	if w == routeHost {
+		e.startWhole(&e.recvs, op)
+		return
+	}
+	e.unrequested.Push(op)
+	e.requestSlices()
+}
+
+// requestSlices requests slices of the tensors in unrequested, the oldest first, while there is a lane
+// with fewer requests than requestsPerLane. The lanes must be open unless unrequested is empty. The
+// caller holds mu.
+func (e *nativeEnd) requestSlices() {
+	for e.unrequested.Len() > 0 {
+		l := e.leastRequested()
+		if l.requested == requestsPerLane {
+			return
+		}
+		op := e.unrequested.Front()
+		length := min(e.sliceSize(op), op.Buf.Len()-op.assigned)
+		e.enqueue(controlFrame{kind: kindOrder, id: op.ID, offset: uint64(op.assigned), length: uint64(length), count: l.number})
+		l.requested++
+		e.startSlice(&e.recvs, op, e.newSlice(&e.recvs, l, length))
+		if op.assigned == op.Buf.Len() {
+			e.unrequested.Pop()
+		}
+	}
+}
+
+// leastRequested returns the lane with the fewest requested slices. The lanes must be open. The caller
+// holds mu.
+func (e *nativeEnd) leastRequested() *lane {
+	best := e.lanes[0]
+	for _, l := range e.lanes {
+		if l.requested < best.requested {
+			best = l
+		}
+	}
+	return best
+}
+
+// sliceSize returns the size in bytes of the slices of op, except the last: a multiple of 64 KiB from
+// minStripe to maxSlice. The lanes must be open. The caller holds mu.
+func (e *nativeEnd) sliceSize(op *transferOp) int {
+	const page = 64 << 10
+	n := op.Buf.Len() / (slicesPerLane * len(e.lanes))
+	n = (n + page - 1) / page * page
+	return max(min(n, maxSlice), e.factory.stripe)
+}
+
+// newSlice returns the next slice of direction s, of length bytes, on lane l. It takes the next id of
+// s. Both ends call it once for each request, in the order of the requests, so that a slice has the
+// same id at both. The caller holds mu.
+func (e *nativeEnd) newSlice(s *direction, l *lane, length int) *slice {
+	sl := &slice{on: l.channel, lane: l, id: s.next, length: length}
+	s.next++
+	return sl
+}
+
+// handleOffer handles the peer's offer w: it begins the Recv if its memory is ready, and otherwise
+// keeps the offer. The error matches channel.ErrProtocol. The caller holds mu.
+func (e *nativeEnd) handleOffer(w controlFrame) error {
+	op := e.recvs.ops[w.id]
+	switch _, twice := e.offers[w.id]; {
+	case twice || op != nil && op.offered:
+		return protocolError("transfer %d is offered twice", w.id)
+	case w.route == routeLanes && !e.mayOffer(1-e.role):
+		return protocolError("transfer %d is offered on lanes, of which there are none", w.id)
+	case len(e.offers) == maxUnmatchedOffers:
+		return protocolError("more than %d offers without a Recv", maxUnmatchedOffers)
+	}
+	e.wantLanes()
+	if op != nil && op.ready {
+		e.accept(op, w.route)
+	} else {
+		e.offers[w.id] = w.route
+	}
+	return nil
+}
+
+// handleWithdraw handles the withdrawal of an offer by the peer: it drops the offer, or cancels the
+// Recv with channel.ErrAborted. The caller holds mu.
+func (e *nativeEnd) handleWithdraw(w controlFrame) {
+	delete(e.offers, w.id)
+	if op := e.recvs.ops[w.id]; op != nil && op.offered {
+		e.cancel(&e.recvs, op, e.wrapError(channel.ErrAborted))
+	}
+}
+
+// handleOrder handles the peer's request for a slice: it starts to send it. A request for an unknown
+// transfer is ignored, because that was aborted and the peer is being informed. The error matches
+// channel.ErrProtocol. The caller holds mu.
+func (e *nativeEnd) handleOrder(w controlFrame) error {
+	if w.count >= len(e.lanes) {
+		return protocolError("an order on lane %d of %d", w.count, len(e.lanes))
+	}
+	l := e.lanes[w.count]
+	sl := e.newSlice(&e.sends, l, int(w.length))
+	op := e.sends.ops[w.id]
+	if op == nil {
+		return nil
+	}
+	left := uint64(op.Buf.Len() - op.assigned)
+	switch {
+	case op.route != routeLanes || w.offset != uint64(op.assigned):
+		return protocolError("an order of transfer %d from byte %d, where %d would be next", w.id, w.offset, op.assigned)
+	case w.length == 0 || w.length > left || w.length < uint64(e.factory.stripe) && w.length < left:
+		return protocolError("an order of %d bytes of transfer %d, of which %d are left", w.length, w.id, left)
+	}
+	e.startSlice(&e.sends, op, sl)
+	l.mover.HandleReady(0, sl.id)
+	return nil
+}

@@ -1,0 +1,313 @@
+package mpt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// lane is an open lane of the native dialect. It owns conn; mover moves slices over it.
+type lane struct {
+	number  int
+	conn    transport.Conn
+	mover   *bulk.Mover
+	channel channel.Channel // lane 0 of mover
+
+	// Guarded by nativeEnd.mu:
+	requested int  // slices requested from the peer
+	moving    int  // slices in progress in both directions
+	retired   bool // neither end will use it any more
+}
+
+// newLanes returns a lane for each of conns, in the same order. The lanes own the connections, but
+// e.conns must have them too, so that release can close them first.
+func (e *nativeEnd) newLanes(conns []transport.Conn) []*lane {
+	lanes := make([]*lane, len(conns))
+	for i, conn := range conns {
+		l := &lane{number: i, conn: conn}
+		l.mover = bulk.New(bulk.Config{
+			Open:     func(context.Context) (transport.Stream, error) { return stream(conn) },
+			Ready:    func(uint16, uint64) {}, // the order already requests the slice
+			Broken:   func(err error) { e.laneBroken(l, err) },
+			Arrived:  e.arrived,
+			Checksum: e.checksum,
+			Peer:     e.peer,
+		})
+		l.channel = l.mover.Lane(0)
+		lanes[i] = l
+	}
+	return lanes
+}
+
+// stream returns conn as a byte stream without frames. The error matches transport.ErrNotSupported if
+// the transport has no such streams.
+func stream(conn transport.Conn) (transport.Stream, error) {
+	s, ok := conn.(transport.Streamer)
+	if !ok {
+		return nil, fmt.Errorf("lane: %w", transport.ErrNotSupported)
+	}
+	return s.Stream()
+}
+
+// close ends the transfers of the lane with cause, waits for them, and closes the connection itself,
+// because an unused mover has not opened it. The caller does not hold nativeEnd.mu.
+func (l *lane) close(cause error) {
+	_ = l.mover.Close(cause)
+	_ = l.conn.Close()
+}
+
+// laneBroken handles the failure of lane l with err, on another goroutine: it does nothing if the lane
+// is retired, and otherwise calls connectionLost. It is the Broken function of the lane's mover, and
+// does not block.
+func (e *nativeEnd) laneBroken(l *lane, err error) {
+	if named, ok := errors.AsType[*channel.Error](err); ok {
+		err = named.Err // replace the name of the bulk channel
+	}
+	e.lifecycle.Go(func() {
+		e.mu.Lock()
+		retired := l.retired
+		e.mu.Unlock()
+		if !retired {
+			e.connectionLost(err)
+		}
+	})
+}
+
+// A channel of the native dialect has one lane per processor, within these bounds: not fewer, because a
+// lane also waits for its peer; not more, because then memory limits the throughput.
+const minNativeLanes, maxNativeLanes = 4, 8
+
+// NativeLanes returns the greatest number of lanes that one end of a channel in this process uses in
+// the native dialect, if its [Factory] has the given number. A channel uses the smaller number of its
+// two ends.
+func NativeLanes(have int) int {
+	return min(have, max(minNativeLanes, min(maxNativeLanes, runtime.GOMAXPROCS(0))))
+}
+
+// nativeLanes returns the greatest number of lanes that an end of a channel of f uses in the native
+// dialect.
+func (f *Factory) nativeLanes() int { return NativeLanes(f.lanes()) }
+
+// opening is the state of opening and closing the lanes. It is guarded by nativeEnd.mu.
+type opening struct {
+	begun     bool                    // kindOpen was sent or received
+	granted   int                     // lanes announced by the server; at the client: requested
+	answered  bool                    // the client has received kindLanes, or the server kindOpened
+	confirmed bool                    // the server has confirmed each lane, and uses no frames any more
+	cancel    context.CancelCauseFunc // cancels the server's wait for lanes
+	rest      restState               // state of closing open lanes
+}
+
+// wantLanes makes the client request lanes, unless it has requested some. At the server it does
+// nothing: the client takes part in every large transfer. Nor does it request lanes in a pipe within
+// one machine, whose bulk connection is faster than any network. The caller holds mu.
+func (e *nativeEnd) wantLanes() {
+	_, near := e.pipeConn.(transport.Identified)
+	if near || e.role == channel.RoleListen || e.opening.begun {
+		return
+	}
+	e.opening.begun, e.opening.granted = true, e.factory.nativeLanes()
+	e.enqueue(controlFrame{kind: kindOpen, count: e.opening.granted})
+}
+
+// handleOpen handles the client's request for count lanes: a goroutine announces, accepts and confirms
+// lanes, as many as both ends can use. The error matches channel.ErrProtocol. The caller holds mu.
+func (e *nativeEnd) handleOpen(count int) error {
+	if e.role == channel.RoleConnect || e.opening.begun || count == 0 {
+		return protocolError("it requests %d lanes, out of turn", count)
+	}
+	e.opening.begun = true
+	ctx, cancel := context.WithTimeoutCause(e.openCtx, acceptTimeout, ErrLate)
+	ctx, e.opening.cancel = context.WithCancelCause(ctx)
+	e.lifecycle.Go(func() {
+		defer cancel()
+		if err := e.grant(ctx, min(count, e.factory.nativeLanes())); err != nil {
+			e.abandonLanes(err)
+		}
+	})
+	return nil
+}
+
+// grant announces n lanes to the client, accepts their connections, and confirms each of them. If it
+// cannot listen it announces none. On an error the caller must abandon the lanes.
+func (e *nativeEnd) grant(ctx context.Context, n int) error {
+	x, err := e.factory.prepareLanes(ctx, e.pipeConn, n)
+	if err != nil {
+		e.sendLanes(wire.MPTServerHello{})
+		return err
+	}
+	defer x.release()
+	e.sendLanes(x.hello)
+	for i := range n {
+		conn, err := x.accept(ctx, i)
+		if err == nil {
+			err = e.addConns(conn)
+		}
+		if err == nil {
+			err = confirmLane(ctx, conn, x.reservations[i].id)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.opening.confirmed = true
+	e.work.Broadcast()
+	return nil
+}
+
+func (e *nativeEnd) sendLanes(hello wire.MPTServerHello) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.opening.granted = len(hello.Lanes)
+	e.enqueue(controlFrame{kind: kindLanes, hello: hello})
+}
+
+// addConns adds conns to the connections that the end owns and closes. If the channel has ended, or
+// the peer is lost, it closes conns and returns why.
+func (e *nativeEnd) addConns(conns ...transport.Conn) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if cause := e.endCause(); cause != nil {
+		e.lifecycle.Go(func() { closeAll(conns) })
+		return cause
+	}
+	e.conns = append(e.conns, conns...)
+	return nil
+}
+
+// dropConns closes all connections of conns, which have not become lanes, on another goroutine. The
+// caller holds mu.
+func (e *nativeEnd) dropConns() {
+	conns := e.conns
+	e.conns = nil
+	e.lifecycle.Go(func() { closeAll(conns) })
+	e.work.Broadcast()
+}
+
+// confirmLane sends id, the lane's number, back to the client over conn. It closes conn if ctx ends
+// first. The error is transport.ErrNotSupported if conn cannot be a byte stream.
+func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
+	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stopWatch()
+	if _, ok := conn.(transport.Streamer); !ok {
+		return transport.ErrNotSupported
+	}
+	return sendClientHello(conn, id)
+}
+
+// abandonLanes gives up the opening of lanes because of err, which it logs, and closes their
+// connections. All tensors then use the bulk connection. It does nothing after the end of the channel.
+func (e *nativeEnd) abandonLanes(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.endCause() != nil {
+		return
+	}
+	e.log.Warn("tensors are not striped", "channel", Name, "peer", e.peer, "error", err)
+	e.dropConns()
+}
+
+// handleLanes handles text, the server's announcement of lanes: it dials them on another goroutine.
+// The error is a *wire.Error or matches channel.ErrProtocol. The caller holds mu.
+func (e *nativeEnd) handleLanes(text []byte) error {
+	if e.role == channel.RoleListen || !e.opening.begun || e.opening.answered {
+		return protocolError("it announces lanes, out of turn")
+	}
+	e.opening.answered = true
+	lanes, err := decodeServerHello(text, e.opening.granted)
+	if err != nil {
+		return err
+	}
+	e.lifecycle.Go(func() { e.dialLanes(lanes) })
+	return nil
+}
+
+// dialLanes opens the announced lanes at the client and informs the server of the outcome. If one of
+// them fails none is used, and all tensors use the bulk connection.
+func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
+	ctx, cancel := context.WithTimeoutCause(e.openCtx, dialTimeout, ErrLate)
+	defer cancel()
+	conns, err := e.factory.dial(ctx, e.pipeConn, lanes, receiveConfirmation)
+	if len(lanes) == 0 {
+		err = errNotListening
+	}
+	if err == nil {
+		err = e.addConns(conns...)
+	}
+	if err != nil {
+		e.abandonLanes(err)
+		conns = nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.endCause() == nil {
+		e.useLanes()
+		e.enqueue(controlFrame{kind: kindOpened, count: len(conns)})
+	}
+}
+
+// receiveConfirmation waits for the server's confirmation of the lane with number id, the first frame
+// that arrives over conn. The error matches channel.ErrProtocol if it has another number.
+func receiveConfirmation(conn transport.Conn, id uint64) error {
+	got, err := receiveClientHello(conn)
+	if err == nil && got != id {
+		err = protocolError("lane %d is confirmed as %d", id, got)
+	}
+	return err
+}
+
+// handleOpened handles the report of the client that it has opened count lanes, all that were
+// announced or none: the server begins to use them, or gives up. The error matches
+// channel.ErrProtocol, or is that of the end of the channel. The caller holds mu, which is released
+// while it waits.
+func (e *nativeEnd) handleOpened(count int) error {
+	o := &e.opening
+	if e.role == channel.RoleConnect || !o.begun || o.answered {
+		return protocolError("it has opened %d lanes, out of turn", count)
+	}
+	o.answered = true
+	if count == 0 {
+		o.cancel(errNotDialled)
+		e.dropConns()
+		return nil
+	}
+	if count != o.granted || len(e.conns) != count {
+		return protocolError("it has opened %d lanes, of %d that were announced and %d that have come", count, o.granted, len(e.conns))
+	}
+	return e.awaitConfirmed()
+}
+
+// awaitConfirmed waits until grant has confirmed the last lane, and then calls useLanes: the client
+// may receive that confirmation, and report the lanes, before the write of it has returned. No other
+// frame is handled meanwhile, because the next one may be an offer on lanes. It returns an error if
+// the lanes failed or the channel has ended. The caller holds mu, which is released during the wait.
+func (e *nativeEnd) awaitConfirmed() error {
+	for !e.opening.confirmed && e.conns != nil && e.endCause() == nil {
+		e.work.Wait()
+	}
+	switch cause := e.endCause(); {
+	case cause != nil:
+		return cause
+	case e.conns == nil:
+		return protocolError("it has opened lanes that failed")
+	}
+	e.useLanes()
+	return nil
+}
+
+// useLanes makes lanes of the connections, if there are any, so that transfers may use them. The
+// caller holds mu.
+func (e *nativeEnd) useLanes() {
+	if len(e.conns) > 0 {
+		e.lanes = e.newLanes(e.conns)
+		e.watchIdle()
+	}
+}

@@ -1,0 +1,167 @@
+package mpt
+
+import (
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
+)
+
+// transferOp is a Send or Recv that is not small. Fields that are not constant are guarded by
+// nativeEnd.mu.
+type transferOp struct {
+	transfer.Transfer // constant
+	ready             bool
+	offered           bool  // a Send to the peer, or a Recv by the peer
+	route             route // valid once offered is set
+	assigned          int   // bytes assigned to slices
+	moved             int   // bytes of completed slices
+	slices            []*slice
+	cause             error // why it is being cancelled
+}
+
+// slice is a part of a transfer, in progress as one transfer with that id of the channel on.
+type slice struct {
+	on     channel.Channel
+	lane   *lane // nil if on is nativeEnd.host
+	id     uint64
+	length int
+}
+
+// direction holds the transfers of one direction of an end, the Sends or the Recvs. nativeEnd.mu
+// guards it.
+type direction struct {
+	begin func(channel.Channel, uint64, device.Buffer, func(error))
+	ops   map[uint64]*transferOp // neither completed nor cancelled
+	next  uint64                 // id of the next slice on a lane
+}
+
+// newDirection returns the direction in which the end with role sender sends. begin is Send or Recv of
+// the channels that move its slices. The ids of its slices differ from those of the other direction.
+func newDirection(sender channel.Role, begin func(channel.Channel, uint64, device.Buffer, func(error))) direction {
+	return direction{begin: begin, ops: make(map[uint64]*transferOp), next: uint64(sender) << 63}
+}
+
+// begin adds a transfer to direction s, and calls proceed with mu held once its memory is ready. If
+// the transfer cannot begin, or the work of its stream fails, it is completed with the error on
+// another goroutine, and proceed is not called.
+func (e *nativeEnd) begin(s *direction, id uint64, buf device.Buffer, done func(error), proceed func(*transferOp)) {
+	t, fault := transfer.New(e.lifecycle.Context(), id, buf, done)
+	op := &transferOp{Transfer: t}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.checkBegin(s, op, fault); err != nil {
+		op.CancelWait()
+		e.lifecycle.CompleteAsync(done, err)
+		return
+	}
+	s.ops[id] = op
+	e.wantLanes()
+	if op.ready = op.Ready(); op.ready {
+		proceed(op)
+	} else {
+		e.lifecycle.Go(func() { e.proceedWhenReady(s, op, proceed) })
+	}
+}
+
+// proceedWhenReady waits for the stream on which the memory of op is valid, and calls proceed with mu
+// held. If the work of the stream failed it cancels op. It does nothing if op was cancelled.
+func (e *nativeEnd) proceedWhenReady(s *direction, op *transferOp, proceed func(*transferOp)) {
+	fault := op.WaitReady()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if s.ops[op.ID] != op {
+		return
+	}
+	if fault != nil {
+		e.cancel(s, op, e.wrapError(fault))
+		return
+	}
+	op.ready = true
+	proceed(op)
+}
+
+// startSlice starts to move the next sl.length bytes of op, which must have as many left that are not
+// assigned. The caller holds mu.
+func (e *nativeEnd) startSlice(s *direction, op *transferOp, sl *slice) {
+	part := op.Buf.Slice(op.assigned, sl.length).WithStream(nil)
+	op.assigned += sl.length
+	if sl.lane != nil {
+		sl.lane.moving++
+		e.active = true
+	}
+	op.slices = append(op.slices, sl)
+	s.begin(sl.on, sl.id, part, func(err error) {
+		if over, outcome := e.completeSlice(s, op, sl, err); over {
+			op.Done(outcome)
+		}
+	})
+}
+
+// startWhole starts to move all bytes of op over host, the pipe's bulk connection. None may be
+// assigned. The caller holds mu.
+func (e *nativeEnd) startWhole(s *direction, op *transferOp) {
+	e.startSlice(s, op, &slice{on: e.host, id: op.ID, length: op.Buf.Len()})
+}
+
+// completeSlice records that slice sl of op has ended with err. If over is true all slices have ended,
+// and the caller must call op.Done(outcome). After a failed slice it aborts the others. The caller
+// does not hold mu.
+func (e *nativeEnd) completeSlice(s *direction, op *transferOp, sl *slice, err error) (over bool, outcome error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	i := slices.Index(op.slices, sl)
+	op.slices = slices.Delete(op.slices, i, i+1)
+	defer e.continueRest()
+	if sl.lane != nil {
+		sl.lane.moving--
+		if e.peerGone != nil && sl.lane.moving == 0 {
+			e.retireLane(sl.lane)
+		}
+	}
+	if sl.lane != nil && s == &e.recvs {
+		sl.lane.requested--
+		defer e.requestSlices()
+	}
+	if err == nil {
+		op.moved += sl.length
+	} else if op.cause == nil {
+		op.cause = err
+		e.remove(s, op)
+	}
+	if len(op.slices) > 0 || op.cause == nil && op.moved < op.Buf.Len() {
+		return false, nil
+	}
+	if s.ops[op.ID] == op {
+		delete(s.ops, op.ID)
+	}
+	return true, op.cause
+}
+
+// cancel removes op, of direction s, and aborts its slices. op completes with cause, on another
+// goroutine, as soon as no slice uses the memory. The caller holds mu.
+func (e *nativeEnd) cancel(s *direction, op *transferOp, cause error) {
+	op.cause = cause
+	e.remove(s, op)
+	if len(op.slices) == 0 {
+		e.lifecycle.CompleteAsync(op.Done, cause)
+	}
+}
+
+// remove takes op, whose cause must be set, out of direction s, and aborts its slices. It withdraws a
+// Send that was offered. It does not complete op. The caller holds mu.
+func (e *nativeEnd) remove(s *direction, op *transferOp) {
+	if s.ops[op.ID] == op {
+		delete(s.ops, op.ID)
+	}
+	op.CancelWait()
+	e.unrequested.Remove(func(other *transferOp) bool { return other == op })
+	for _, sl := range op.slices {
+		sl.on.Abort(sl.id, op.cause)
+	}
+	if s == &e.sends && op.offered {
+		e.enqueue(controlFrame{kind: kindWithdraw, id: op.ID})
+	}
+	e.continueRest()
+}

@@ -1,0 +1,307 @@
+package xth
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// end is this process's end of a channel in the compatible dialect; its peer is in the same process.
+// Three goroutines serve it: one announces tensors, one copies, and one reads completions.
+type end struct {
+	announcements transport.Conn // both ways
+	completions   transport.Conn // both ways
+	peer          string
+	lifecycle     *transfer.Lifecycle
+
+	sends     *transfer.Queue // sends that are not announced yet
+	recvs     *transfer.Queue
+	announced chan struct{} // closed after the last announcement
+
+	mu      sync.Mutex
+	pending fifo.Queue[pending] // sends announced and not completed
+	current activeRecv
+	spare   []*description
+
+	announcer announcer
+	copier    copier
+}
+
+// newEnd returns an end that owns the connections of link, and starts its goroutines.
+func newEnd(link channel.Link) *end {
+	e := &end{
+		announcements: link.Conns[0],
+		completions:   link.Conns[1],
+		peer:          link.Peer,
+		lifecycle:     transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken),
+		sends:         transfer.NewQueue(),
+		recvs:         transfer.NewQueue(),
+		announced:     make(chan struct{}),
+	}
+	here, there := link.Conns[0].LocalAddr(), link.Conns[0].RemoteAddr()
+	e.announcer.route = table.joinSender(endpoints{from: here, to: there})
+	e.copier.route = table.joinReceiver(endpoints{from: there, to: here})
+	e.lifecycle.Go(e.serveSends)
+	e.lifecycle.Go(e.serveRecvs)
+	e.lifecycle.Go(e.serveCompletions)
+	return e
+}
+
+func (e *end) serveSends() {
+	e.fail(e.announce())
+	e.lifecycle.Drain(e.sends)
+	close(e.announced)
+}
+
+func (e *end) serveRecvs() {
+	e.fail(e.receive())
+	e.lifecycle.Drain(e.recvs)
+	table.leaveReceiver(e.copier.route)
+}
+
+func (e *end) serveCompletions() {
+	e.fail(e.complete())
+	<-e.announced
+	e.revokeAll()
+	table.leaveSender(e.announcer.route)
+}
+
+func (e *end) Send(id uint64, src device.Buffer, done func(error)) { e.begin(e.sends, id, src, done) }
+
+func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) { e.begin(e.recvs, id, dst, done) }
+
+// begin queues a transfer in q, which is sends or recvs. An invalid transfer completes with an error,
+// on another goroutine, but is queued without done, because the peer counts it. An empty one is not
+// queued.
+func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
+	if buf.Len() == 0 {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+		return
+	}
+	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
+	if !buf.IsHost() {
+		err = device.ErrMemory
+	}
+	if err != nil {
+		t.Done = nil
+		e.lifecycle.CompleteAsync(done, e.wrapError(err))
+	}
+	if !q.Push(t) && t.Done != nil {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+	}
+}
+
+func (e *end) Abort(id uint64, cause error) {
+	cause = cmp.Or(cause, channel.ErrClosed)
+	e.abortSend(id, cause)
+	e.abortRecv(id, cause)
+}
+
+func (e *end) Close(cause error) error { return e.lifecycle.Close(cause) }
+
+func (e *end) fail(err error) { e.lifecycle.Fail(e.wrapError(err)) }
+
+func (e *end) wrapError(err error) error { return wrapError(e.peer, err) }
+
+// wrapError returns err as a [*channel.Error] with the channel's name and the peer. An invalid frame
+// also matches channel.ErrProtocol.
+func wrapError(peer string, err error) error {
+	if errors.Is(err, transport.ErrFrame) {
+		err = protocolError("%w", err)
+	}
+	return &channel.Error{Channel: Name, Peer: peer, Err: err}
+}
+
+// protocolError returns an error about a violation of the protocol by the peer. It matches
+// channel.ErrProtocol.
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{channel.ErrProtocol}, args...)...)
+}
+
+// batch is the maximum number of announcements per write.
+const batch = 64
+
+// pending is a Send that has been announced.
+type pending struct {
+	id          uint64
+	done        func(error) // nil after an Abort
+	description *description
+}
+
+// announcer is the state of the goroutine that runs announce.
+type announcer struct {
+	route  *route
+	frames []transport.Frame
+}
+
+// announce waits for queued tensors, describes them and sends their announcements. It returns the
+// error that ends the channel, or that has ended it.
+func (e *end) announce() error {
+	for {
+		if err := e.nextBatch(); err != nil {
+			return err
+		}
+		if err := e.announcements.WriteFrames(e.announcer.frames...); err != nil {
+			return err
+		}
+	}
+}
+
+// nextBatch waits for a tensor to send. It describes this tensor and those queued directly after it
+// that are ready, at most batch; their announcements are in announcer.frames. It returns an error if
+// the channel has ended.
+func (e *end) nextBatch() error {
+	t, err := e.sends.Wait(e.lifecycle.Context())
+	if err != nil {
+		return err
+	}
+	fault := t.WaitReady()
+	if err := e.lifecycle.Err(); err != nil {
+		return err
+	}
+	e.announcer.frames = e.announcer.frames[:0]
+	e.describeFront(fault)
+	for range batch - 1 {
+		t, ok := e.sends.Peek(0)
+		if !ok || !t.Ready() {
+			break
+		}
+		e.describeFront(nil)
+	}
+	return nil
+}
+
+// describeFront moves the front of sends to pending and appends its announcement to announcer.frames.
+// fault is the error of the work on its stream, nil if its memory is ready. A tensor with a fault, or
+// that was aborted, is announced too, to keep the order, but its description is revoked.
+func (e *end) describeFront(fault error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.sends.Pop()
+	if t.Done != nil && fault != nil {
+		e.lifecycle.CompleteAsync(t.Done, e.wrapError(fault))
+		t.Done = nil
+	}
+	o := e.reuseDescription(&t)
+	e.announcer.route.add(o)
+	e.announcer.add(wire.XTHDescriptor{Ptr: o.address()})
+	e.pending.Push(pending{id: t.ID, done: t.Done, description: o})
+}
+
+// reuseDescription returns a description of the memory of t, a finished one from spare if possible. If
+// t was aborted the description is revoked. The caller holds mu.
+func (e *end) reuseDescription(t *transfer.Transfer) *description {
+	if len(e.spare) == 0 {
+		e.spare = append(e.spare, newDescription())
+	}
+	last := len(e.spare) - 1
+	o := e.spare[last]
+	e.spare = e.spare[:last]
+	o.reset(t.Buf)
+	if t.Done == nil {
+		o.revoke()
+	}
+	return o
+}
+
+// add appends a frame with d to a.frames, reusing the memory of a frame of an earlier batch.
+func (a *announcer) add(d wire.XTHDescriptor) {
+	n := len(a.frames)
+	if n == cap(a.frames) {
+		a.frames = append(a.frames, nil)
+	}
+	a.frames = a.frames[:n+1]
+	if a.frames[n] == nil {
+		a.frames[n] = make(transport.Frame, 1)
+	}
+	a.frames[n][0] = d.Append(a.frames[n][0][:0])
+}
+
+// complete reads completions, and completes the announced tensors in order with the outcome in their
+// descriptions. It returns the error that ends the channel.
+func (e *end) complete() error {
+	for {
+		n, err := e.completions.NextFrame()
+		if err != nil {
+			return err
+		}
+		if n != 0 {
+			return protocolError("a completion of %d bytes", n)
+		}
+		done, result, err := e.popPending()
+		if err != nil {
+			return err
+		}
+		if result != nil {
+			result = e.wrapError(result)
+		}
+		if done != nil {
+			done(result)
+		}
+	}
+}
+
+// popPending removes the oldest announced tensor, and returns its done function, nil if it was
+// aborted, and the receiver's result for it. err matches channel.ErrProtocol if there is no such
+// tensor, or the receiver has not finished it.
+func (e *end) popPending() (done func(error), result, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.pending.Len() == 0 {
+		return nil, nil, protocolError("a completion without a tensor")
+	}
+	result, over := e.pending.At(0).description.outcome()
+	if !over {
+		return nil, nil, protocolError("a completion of a tensor that was not copied")
+	}
+	p := e.pending.Pop()
+	if p.done != nil { // otherwise the goroutine that revokes it may still use it
+		e.spare = append(e.spare, p.description)
+	}
+	return p.done, result, nil
+}
+
+// abortSend revokes the tensor with that id and completes its Send with cause, on another goroutine
+// once the receiver does not use the memory. The tensor is still announced to the peer, to keep the
+// order.
+func (e *end) abortSend(id uint64, cause error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if done, ok := e.sends.Cancel(id); ok {
+		e.lifecycle.CompleteAsync(done, cause)
+		return
+	}
+	for i := range e.pending.Len() {
+		if p := e.pending.At(i); p.id == id && p.done != nil {
+			o, done := p.description, p.done
+			p.done = nil
+			e.lifecycle.Go(func() {
+				o.revoke()
+				done(cause)
+			})
+		}
+	}
+}
+
+// revokeAll revokes all announced tensors and completes their Sends with the error of the channel,
+// which must have ended. It blocks while the receiver is copying a chunk. A receiver that reads an
+// announcement later finds it revoked.
+func (e *end) revokeAll() {
+	e.mu.Lock()
+	remaining := e.pending.Clear()
+	e.mu.Unlock()
+	for _, p := range remaining {
+		p.description.revoke()
+		if p.done != nil {
+			p.done(e.lifecycle.Err())
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package xth
+
+import (
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// maxDescriptor is the size of an announcement with every number in its longest form.
+const maxDescriptor = 1 + 9 + 9
+
+// activeRecv is the Recv in progress, in end.current. end.mu guards it.
+type activeRecv struct {
+	id    uint64
+	done  func(error) // nil if there is none, or if it was aborted before
+	cause error       // cause of an Abort during the copy
+}
+
+// copier is the state of the goroutine that runs receive.
+type copier struct {
+	route      *route
+	text       [maxDescriptor]byte
+	part       [1][]byte // of text
+	completion [1]transport.Frame
+}
+
+// receive copies the announced tensors in order, and sends a completion after each, whatever its
+// outcome. It returns the error that ends the channel.
+func (e *end) receive() error {
+	for {
+		address, err := e.nextAnnouncement()
+		if err != nil {
+			return err
+		}
+		if err := e.serve(address); err != nil {
+			return err
+		}
+		if err := e.completions.WriteFrames(e.copier.completion[:]...); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *end) nextAnnouncement() (address uint64, err error) {
+	n, err := e.announcements.NextFrame()
+	if err != nil {
+		return 0, err
+	}
+	if n > maxDescriptor {
+		return 0, protocolError("an announcement of %d bytes", n)
+	}
+	c := &e.copier
+	c.part[0] = c.text[:n]
+	if err := e.announcements.ReadBody(c.part[:]...); err != nil {
+		return 0, err
+	}
+	d, err := wire.DecodeXTHDescriptor(c.part[0], wire.Limits{})
+	if err != nil {
+		return 0, protocolError("%w", err)
+	}
+	return d.Ptr, nil
+}
+
+// serve waits for the next Recv and its memory, and copies the tensor that is announced at address
+// into it. A Recv that was aborted, or whose stream failed, takes its turn without a copy. An error
+// ends the channel.
+func (e *end) serve(address uint64) error {
+	t, err := e.recvs.Wait(e.lifecycle.Context())
+	if err != nil {
+		return err
+	}
+	fault := t.WaitReady()
+	if err := e.lifecycle.Err(); err != nil {
+		return err
+	}
+	o, err := e.copier.route.claim(address)
+	if err != nil {
+		return err
+	}
+	if want, got := t.Buf.Len(), o.size(); want != got {
+		return &channel.LengthError{Want: int64(want), Got: int64(got)}
+	}
+	t = e.beginActiveRecv()
+	switch {
+	case t.Done == nil: // aborted, possibly during WaitReady
+		o.finish(channel.ErrAborted)
+	case fault != nil:
+		o.finish(channel.ErrAborted)
+		t.Done(e.wrapError(fault))
+	default:
+		e.copyTensor(o, &t)
+	}
+	e.endActiveRecv()
+	return nil
+}
+
+// beginActiveRecv pops the front of recvs, stores it in e.current, where Abort finds it, and returns
+// it. Done is nil if the Recv was aborted before. endActiveRecv must be called after it.
+func (e *end) beginActiveRecv() transfer.Transfer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.recvs.Pop()
+	e.current = activeRecv{id: t.ID, done: t.Done}
+	return t
+}
+
+func (e *end) endActiveRecv() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.current = activeRecv{}
+}
+
+// copyTensor copies the tensor of o into the memory of t, reports the outcome to the sender in o, and
+// completes t.
+func (e *end) copyTensor(o *description, t *transfer.Transfer) {
+	err := e.copyFrom(o, t.Buf)
+	if err == nil {
+		o.finish(nil)
+	} else {
+		o.finish(channel.ErrAborted)
+	}
+	t.Done(err)
+}
+
+// copyFrom copies the tensor of o to dst until one of the two ends stops it. It returns nil after the
+// last byte, and the cause if the Recv was aborted or the channel has ended. If the sender has aborted
+// the error matches channel.ErrAborted.
+func (e *end) copyFrom(o *description, dst device.Buffer) error {
+	err := copyDescribed(dst, o, func() error { return e.interrupted(o) })
+	if err == channel.ErrAborted {
+		err = e.wrapError(err)
+	}
+	return err
+}
+
+// interrupted returns why the copy of o must stop, or nil: the error of the channel,
+// channel.ErrAborted if the sender has revoked o, or the cause of an Abort of the Recv.
+func (e *end) interrupted(o *description) error {
+	if err := e.lifecycle.Err(); err != nil {
+		return err
+	}
+	if o.stopRequested() {
+		return channel.ErrAborted
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.current.cause
+}
+
+// abortRecv cancels the Recv with that id. A queued one completes with cause on another goroutine; the
+// peer's tensor is skipped when it is announced. One in progress completes with cause when its copy
+// has stopped.
+func (e *end) abortRecv(id uint64, cause error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if done, ok := e.recvs.Cancel(id); ok {
+		e.lifecycle.CompleteAsync(done, cause)
+		return
+	}
+	if r := &e.current; r.done != nil && r.id == id && r.cause == nil {
+		r.cause = cause
+	}
+}

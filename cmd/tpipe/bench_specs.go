@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+)
+
+// specs returns the measurements that the flags select, in the order in which they are made and
+// printed. The error is a *usageError.
+func (b *benchmark) specs() ([]bench.Spec, error) {
+	if b.depth == 0 {
+		return nil, usageErrorf("-depth 0: want 1 or more")
+	}
+	if b.lanes == 0 {
+		return nil, usageErrorf("-lanes 0: want 1 to %d", maxLanes)
+	}
+	dialect, err := (&pathFlags{dialect: b.dialect}).chosenDialect()
+	if err != nil {
+		return nil, err
+	}
+	all := catalog(torchLanes)
+	transports, err := combinations("transport", b.transports, transportNames(all))
+	if err != nil {
+		return nil, err
+	}
+	channels, err := combinations("channel", b.channels, channelNames(all))
+	if err != nil {
+		return nil, err
+	}
+	var out []bench.Spec
+	for _, t := range transports {
+		for _, c := range channels {
+			for _, s := range b.messages() {
+				s.Transports, s.Channels, s.Dialect = t, c, dialect
+				s.OneProcess = slices.Equal(c, []string{xth.Name})
+				if err := s.Check(); err != nil {
+					return nil, usageErrorf("%w", withoutPrefix(err))
+				}
+				out = append(out, s)
+			}
+		}
+	}
+	return out, nil
+}
+
+// messages returns a spec without a path for each combination of -named and -size, which is measured on
+// each path.
+func (b *benchmark) messages() (out []bench.Spec) {
+	for _, named := range b.named {
+		for _, size := range b.sizes {
+			if size == 0 && !named && len(b.named) > 1 {
+				continue // without a tensor there is no target to name
+			}
+			s := b.spec(int(size))
+			s.Named = named
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// spec returns a spec with the flags that concern all paths, for tensors of size bytes.
+func (b *benchmark) spec(size int) bench.Spec {
+	roundTrips, messages := b.count, b.count
+	if b.count == 0 {
+		roundTrips, messages = bench.DefaultTrips(size), bench.DefaultMessages(size)
+	}
+	return bench.Spec{
+		Lanes: b.lanes, Buffers: b.buffers, Size: size, Depth: b.depth, NoSpin: !b.spin, Data: b.data, Compression: b.compression,
+		AllowAnyTracer: b.anyTracer,
+		PeerTransport:  b.peerTransport, PeerChannel: b.peerChannel,
+		RoundTrips: roundTrips, ColdTrips: min(roundTrips, maxColdTrips), OneWay: messages,
+	}
+}
+
+// maxColdTrips bounds the cold round trips, each of which takes more than 2 ms.
+const maxColdTrips = 200
+
+// combinations splits the list of the flag what into lists of one name each. The name auto becomes an
+// empty list, which selects the default of a pipe. The error is a *usageError for a name that is not
+// known.
+func combinations(what, list string, known []string) ([][]string, error) {
+	names, err := splitNames(what, list, append([]string{auto}, known...))
+	if err != nil {
+		return nil, err
+	}
+	var out [][]string
+	for _, n := range names {
+		if n == auto {
+			out = append(out, nil)
+		} else {
+			out = append(out, []string{n})
+		}
+	}
+	return out, nil
+}
+
+// sizeList is a flag.Value for a list of sizes, such as 0,8,64KiB.
+type sizeList []byteSize
+
+// Set implements flag.Value. It replaces the list by the sizes in text, which are separated by commas.
+func (l *sizeList) Set(text string) error {
+	*l = nil
+	for part := range strings.SplitSeq(text, ",") {
+		var size byteSize
+		if err := size.Set(part); err != nil {
+			return err
+		}
+		*l = append(*l, size)
+	}
+	return nil
+}
+
+// String formats the value in the syntax of Set.
+func (l *sizeList) String() string {
+	var parts []string
+	for _, size := range *l {
+		parts = append(parts, strings.ReplaceAll(size.String(), " ", ""))
+	}
+	return strings.Join(parts, ",")
+}
+
+// namedFlag is a flag.Value that selects whether the sender names the target device: false,
+// true, or both in turn.
+type namedFlag []bool
+
+// Set implements flag.Value. The values are true, false and both.
+func (n *namedFlag) Set(text string) error {
+	switch text {
+	case "true":
+		*n = namedFlag{true}
+	case "false":
+		*n = namedFlag{false}
+	case "both":
+		*n = namedFlag{true, false}
+	default:
+		return errors.New("want true, false or both")
+	}
+	return nil
+}
+
+// String formats the value in the syntax of Set.
+func (n *namedFlag) String() string {
+	switch {
+	case len(*n) == 2:
+		return "both"
+	case slices.Contains(*n, true):
+		return "true"
+	default:
+		return "false"
+	}
+}
+
+// IsBoolFlag makes package flag accept -named without a value, as -named=true.
+func (n *namedFlag) IsBoolFlag() bool { return true }

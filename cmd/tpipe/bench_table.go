@@ -1,0 +1,261 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// benchTable is the benchReport that prints results as text tables, with a new table where the heading
+// changes.
+type benchTable struct {
+	out  io.Writer
+	head string // heading of the current table
+}
+
+// measured implements benchReport. It prints a line for each library, and one with the ratios of two.
+func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
+	first := measuredRuns(runs)[0]
+	columns := benchColumns{spec: spec, runs: runs, alone: benchWithoutPeer(runs)}
+	if head := benchHead(spec, runs); head != t.head {
+		t.section(head)
+		fmt.Fprintln(t.out, columns.heads())
+	}
+	size := byteSize(first.SizeBytes).String()
+	if len(runs.A) > 0 {
+		fmt.Fprintln(t.out, columns.row(size, "here", runs.A))
+		size = ""
+	}
+	if len(runs.B) > 0 {
+		fmt.Fprintln(t.out, columns.row(size, runs.B[0].Subject, runs.B))
+	}
+	if len(runs.A) > 0 && len(runs.B) > 0 {
+		fmt.Fprintln(t.out, columns.ratios())
+	}
+	return nil
+}
+
+// absent implements benchReport. It prints a heading with the reason and no table.
+func (t *benchTable) absent(spec bench.Spec, why error) error {
+	t.section(fmt.Sprintf("transport %s, channel %s: not measured: %s", orAuto(spec.Transports), orAuto(spec.Channels), oneLine(why)))
+	return nil
+}
+
+// section prints a heading and makes it the current one. An empty line precedes it unless it is the
+// first.
+func (t *benchTable) section(head string) {
+	if t.head != "" {
+		fmt.Fprintln(t.out)
+	}
+	t.head = head
+	fmt.Fprintln(t.out, head)
+}
+
+// measuredRuns returns the results of this library, or those of the peer if this library was not
+// measured.
+func measuredRuns(runs *bench.Comparison) []*bench.Result {
+	if len(runs.A) > 0 {
+		return runs.A
+	}
+	return runs.B
+}
+
+// benchHead returns the heading of a table: path, dialect and options, which all its rows have in
+// common, and why a library is missing.
+func benchHead(spec bench.Spec, runs *bench.Comparison) string {
+	first := measuredRuns(runs)[0]
+	path := fmt.Sprintf("transport %s, channel %s", first.Transport, first.Channel)
+	if len(spec.Transports) == 0 || len(spec.Channels) == 0 {
+		path = pathName(spec) + ": " + path
+	}
+	facts := append([]string{path + benchLanes(first), first.Dialect + " dialect"}, benchFacts(spec)...)
+	if first.Congestion != "" {
+		facts = append(facts, "congestion control "+first.Congestion)
+	}
+	facts = append(facts, benchPairs(runs)...)
+	facts = append(facts, benchPeerPath(runs)...)
+	return strings.Join(facts, ", ") + without("this library", runs.WhyA) + without(bench.Libtensorpipe{}.Name(), runs.WhyB)
+}
+
+// benchPairs returns the text about the pairs of runs whose medians are shown, as the only element; nil
+// without a peer.
+func benchPairs(runs *bench.Comparison) []string {
+	if benchWithoutPeer(runs) {
+		return nil
+	}
+	return []string{"medians of " + plural(len(measuredRuns(runs)), "pair")}
+}
+
+// benchPeerPath returns a text with the peer's path, as the only element; nil if the path is that of
+// this library or only one library was measured.
+func benchPeerPath(runs *bench.Comparison) []string {
+	if len(runs.A) == 0 || len(runs.B) == 0 {
+		return nil
+	}
+	ours, theirs := runs.A[0], runs.B[0]
+	if ours.Transport == theirs.Transport && ours.Channel == theirs.Channel {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s on transport %s, channel %s%s", theirs.Subject, theirs.Transport, theirs.Channel, benchLanes(theirs))}
+}
+
+// benchLanes returns a text with the number of lanes of the path of r, "" if it has none.
+func benchLanes(r *bench.Result) string {
+	if r.Connections == 0 {
+		return ""
+	}
+	return " with up to " + plural(r.Connections, "lane")
+}
+
+// benchWithoutPeer reports whether runs compare no peer with this library.
+func benchWithoutPeer(runs *bench.Comparison) bool { return len(runs.B) == 0 && runs.WhyB == nil }
+
+// without returns a line with the reason why a library was not measured, "" if why is nil.
+func without(subject string, why error) string {
+	if why == nil {
+		return ""
+	}
+	return "\nwithout " + subject + ": " + oneLine(why)
+}
+
+// benchFacts returns the options of a spec other than path and size, one text for each that is worth
+// showing.
+func benchFacts(spec bench.Spec) []string {
+	facts := []string{fmt.Sprint(spec.Depth, " in flight"), spec.Buffers + " buffers"}
+	if spec.Data != "" && spec.Data != bench.DataPattern {
+		facts = append(facts, "tensors of "+spec.Data)
+	}
+	if spec.Compression != pipe.CompressionNone {
+		facts = append(facts, "compressed by "+spec.Compression.String())
+	}
+	if spec.Named {
+		facts = append(facts, "target device named")
+	}
+	if spec.NoSpin {
+		facts = append(facts, "no spinning")
+	}
+	if spec.OneProcess {
+		facts = append(facts, "both ends in one process")
+	}
+	return facts
+}
+
+// benchColumns formats the table lines of one spec.
+type benchColumns struct {
+	spec  bench.Spec
+	runs  *bench.Comparison
+	alone bool // no peer is measured
+}
+
+// benchWidths are the widths of the columns after the size and the subject.
+var benchWidths = []int{9, 9, 9, 9, 9, 11, 10, 12, 6, 12, 8, 8}
+
+// line joins the cells of a line. The subject is printed only if two libraries are compared.
+func (c benchColumns) line(size, subject string, cells ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %-8s", size)
+	if !c.alone {
+		fmt.Fprintf(&b, " %-13s", subject)
+	}
+	for i, cell := range cells {
+		fmt.Fprintf(&b, " %*s", benchWidths[i], cell)
+	}
+	return b.String()
+}
+
+func (c benchColumns) heads() string {
+	return c.line("size", "", append([]string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "CPU", "of TCP", "via"}, c.wire("wire")...)...)
+}
+
+// wire returns text as the only cell of the column "wire", or no cell if tensors are not compressed.
+func (c benchColumns) wire(text string) []string {
+	if c.spec.Compression == pipe.CompressionNone {
+		return nil
+	}
+	return []string{text}
+}
+
+// row returns the line with the medians of one library, whose results are of, under the given size and
+// name of the library.
+func (c benchColumns) row(size, subject string, of []*bench.Result) string {
+	figure := func(f bench.Figure) float64 { return bench.Median(of, f) }
+	cells := []string{
+		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
+		oneWayRate(of[0].SizeBytes, figure), oneWayCPU(of[0].SizeBytes, figure),
+		c.share(of, bench.Memcpy{}), c.memcpyCPU(of), c.share(of, bench.TCP{}), via(of[0]),
+	}
+	return c.line(size, subject, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*of[0].WireShare))...)...)
+}
+
+// via returns the text of the column "via": the route of the tensors in the round trips and, if it
+// differs, after a slash the route of the one-way messages.
+func via(r *bench.Result) string {
+	if r.TripRoute == r.OneWayRoute || r.TripRoute == "" || r.OneWayRoute == "" {
+		return cmp.Or(r.TripRoute, r.OneWayRoute, "-")
+	}
+	return r.TripRoute + "/" + r.OneWayRoute
+}
+
+// benchApplies reports whether results may be compared with the yardstick of that name: plain TCP
+// applies only to tensors that were sent over TCP.
+func benchApplies(yardstick string, of []*bench.Result) bool {
+	var tcp bench.TCP
+	return yardstick != tcp.Name() || tcp.Carries(of[0])
+}
+
+// share returns a cell with the fraction of a yardstick's rate that the library with the results of
+// reaches, and that rate in GB/s; "-" without such a yardstick.
+func (c benchColumns) share(of []*bench.Result, y bench.Yardstick) string {
+	results := c.runs.Yardsticks[y.Name()]
+	if len(results) == 0 || !benchApplies(y.Name(), of) {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(of, results, bench.Bandwidth), bench.Median(results, bench.Bandwidth))
+}
+
+// memcpyCPU returns a cell with the CPU time of the library with the results of, as a multiple of that
+// of a copy of the same bytes; "-" if the copy was not measured.
+func (c benchColumns) memcpyCPU(of []*bench.Result) string {
+	times := bench.Ratio(of, c.runs.Yardsticks[bench.Memcpy{}.Name()], bench.CPUPerMessage)
+	if times == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.3g", times)
+}
+
+func (c benchColumns) ratios() string {
+	ratio := func(f bench.Figure) string { return fmt.Sprintf("%.2f", c.runs.Ratio(f)) }
+	return c.line("", "ratio", ratio(bench.RTT), ratio(p90), ratio(p99), ratio(bench.ColdRTT), ratio(bench.CPUPerTrip), ratio(bench.Rate), ratio(bench.CPUPerMessage))
+}
+
+func p90(r *bench.Result) float64 { return r.RTT.P90 }
+func p99(r *bench.Result) float64 { return r.RTT.P99 }
+
+// smallMessage is the size below which rates are messages per second and not bytes per second.
+const smallMessage = 64 << 10
+
+func oneWayRate(size int, figure func(bench.Figure) float64) string {
+	perSecond := figure(bench.Rate)
+	switch {
+	case size >= smallMessage:
+		return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth))
+	case perSecond >= 1e6:
+		return fmt.Sprintf("%.3g M/s", perSecond/1e6)
+	default:
+		return fmt.Sprintf("%.3g k/s", perSecond/1e3)
+	}
+}
+
+func oneWayCPU(size int, figure func(bench.Figure) float64) string {
+	if size < smallMessage {
+		return micros(figure(bench.CPUPerMessage))
+	}
+	return fmt.Sprintf("%.3g s/GB", figure(bench.CPUPerGB))
+}
+
+func micros(us float64) string { return duration(time.Duration(us * 1e3)) }

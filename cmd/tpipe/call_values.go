@@ -1,0 +1,247 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// parseValue returns the value that an argument of a call represents: a tensor for nested lists of
+// numbers, optionally preceded by the element type, as in f32:[[1,2],[3,4]]; []int64 for a list such as
+// ints:[2,2]; an int64 or float64; a bool for true or false; nil for none; and otherwise a string: a
+// JSON string, or the text itself. The error says why the text is invalid.
+func parseValue(text string) (any, error) {
+	kind, rest, typed := strings.Cut(text, ":")
+	switch {
+	case strings.HasPrefix(text, "["):
+		return parseTensor(text, 0)
+	case strings.HasPrefix(text, `"`):
+		return parseText(text)
+	case typed && kind == "ints":
+		return parseInts(rest)
+	case typed && strings.HasPrefix(rest, "["):
+		dtype, err := tensor.ParseDType(kind)
+		if err != nil {
+			return nil, err
+		}
+		return parseTensor(rest, dtype)
+	}
+	switch text {
+	case "true", "false":
+		return text == "true", nil
+	case "none":
+		return nil, nil
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
+	}
+	if x, err := strconv.ParseFloat(text, 64); err == nil {
+		return x, nil
+	}
+	return text, nil
+}
+
+func parseText(quoted string) (text string, err error) {
+	if err := json.Unmarshal([]byte(quoted), &text); err != nil {
+		return "", fmt.Errorf("%s is not a string in double quotes: %w", quoted, err)
+	}
+	return text, nil
+}
+
+func parseInts(text string) ([]int64, error) {
+	var list []int64
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, fmt.Errorf("%q is not a list of integers: %w", text, err)
+	}
+	return list, nil
+}
+
+// parseTensor returns the tensor that nested JSON lists of numbers represent. If dtype is 0, its type
+// is I64 if all numbers are integers, and F32 otherwise.
+func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var tree any
+	if err := d.Decode(&tree); err != nil || d.More() {
+		return nil, fmt.Errorf("%q is not a tensor: want nested lists of numbers, as in [[1,2],[3,4]]", text)
+	}
+	var numbers []json.Number
+	shape, err := flatten(tree, &numbers)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a tensor: %w", text, err)
+	}
+	if dtype == 0 {
+		dtype = tensor.F32
+		if allInts(numbers) {
+			dtype = tensor.I64
+		}
+	}
+	return fill(dtype, shape, numbers)
+}
+
+// flatten appends the numbers in nested lists, a decoded JSON value, in row-major order, and returns
+// the shape of the lists. It fails if lists of one level differ in shape or an element is not a number.
+func flatten(tree any, numbers *[]json.Number) ([]int, error) {
+	switch v := tree.(type) {
+	case json.Number:
+		*numbers = append(*numbers, v)
+		return nil, nil
+	case []any:
+		var inner []int
+		for i, item := range v {
+			shape, err := flatten(item, numbers)
+			if err != nil {
+				return nil, err
+			}
+			if i > 0 && fmt.Sprint(shape) != fmt.Sprint(inner) {
+				return nil, fmt.Errorf("its lists differ in length")
+			}
+			inner = shape
+		}
+		return append([]int{len(v)}, inner...), nil
+	}
+	return nil, fmt.Errorf("%v is not a number", tree)
+}
+
+func allInts(numbers []json.Number) bool {
+	for _, n := range numbers {
+		if _, err := n.Int64(); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// fill returns a tensor of that dtype and shape with the numbers as its elements. It fails if a number
+// is not a value of the dtype, or the command line does not support the dtype.
+func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tensor, error) {
+	switch dtype {
+	case tensor.F32:
+		return filled(shape, numbers, func(x float64) (float32, bool) { return float32(x), !math.IsInf(float64(float32(x)), 0) })
+	case tensor.F64:
+		return filled(shape, numbers, func(x float64) (float64, bool) { return x, true })
+	case tensor.I32:
+		return filled(shape, numbers, func(x float64) (int32, bool) { return int32(x), x == math.Trunc(x) && math.Abs(x) <= math.MaxInt32 })
+	case tensor.U8:
+		return filled(shape, numbers, func(x float64) (uint8, bool) { return uint8(x), x == math.Trunc(x) && x >= 0 && x <= math.MaxUint8 })
+	case tensor.I64:
+		return filledInts(shape, numbers)
+	}
+	return nil, fmt.Errorf("tensors of %v are not supported on the command line: want f32, f64, i64, i32 or u8", dtype)
+}
+
+func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(float64) (T, bool)) (*tensor.Tensor, error) {
+	data := make([]T, len(numbers))
+	for i, n := range numbers {
+		x, err := n.Float64()
+		v, ok := convert(x)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("%v is not a value of %v", n, tensor.DTypeOf[T]())
+		}
+		data[i] = v
+	}
+	return tensor.FromSlice(data, shape...)
+}
+
+func filledInts(shape []int, numbers []json.Number) (*tensor.Tensor, error) {
+	data := make([]int64, len(numbers))
+	for i, n := range numbers {
+		v, err := n.Int64()
+		if err != nil {
+			return nil, fmt.Errorf("%v is not a value of i64", n)
+		}
+		data[i] = v
+	}
+	return tensor.FromSlice(data, shape...)
+}
+
+// maxPrinted is the largest number of elements of a tensor that is printed in full.
+const maxPrinted = 1000
+
+// format returns a result of a call as text, in the syntax of parseValue if that has one. Strings are
+// returned without quotes, and large tensors without elements.
+func format(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "none"
+	case *tensor.Tensor:
+		return formatTensor(v)
+	case []*tensor.Tensor:
+		parts := make([]string, len(v))
+		for i, t := range v {
+			parts[i] = formatTensor(t)
+		}
+		return strings.Join(parts, " ")
+	case []int64:
+		return "ints:" + strings.ReplaceAll(fmt.Sprint(v), " ", ",")
+	case string:
+		return v
+	}
+	return fmt.Sprint(v)
+}
+
+func formatTensor(t *tensor.Tensor) string {
+	if t == nil {
+		return "none"
+	}
+	if n, err := tensor.NumElements(t.Shape()); err != nil || n > maxPrinted {
+		return t.String()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v:", t.DType())
+	index := make([]int, t.Rank())
+	if err := appendTensor(&b, t, index, 0); err != nil {
+		return fmt.Sprintf("%v: %v", t, err)
+	}
+	return b.String()
+}
+
+// appendTensor writes the elements of t as nested lists: those of the dimensions from dim on, at the
+// position index in the dimensions before. It changes the elements of index from dim on.
+func appendTensor(b *strings.Builder, t *tensor.Tensor, index []int, dim int) error {
+	if dim == t.Rank() {
+		text, err := formatElement(t, index)
+		b.WriteString(text)
+		return err
+	}
+	b.WriteByte('[')
+	for i := range t.Shape()[dim] {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		index[dim] = i
+		if err := appendTensor(b, t, index, dim+1); err != nil {
+			return err
+		}
+	}
+	b.WriteByte(']')
+	return nil
+}
+
+func formatElement(t *tensor.Tensor, index []int) (string, error) {
+	switch t.DType() {
+	case tensor.F32:
+		x, err := tensor.At[float32](t, index...)
+		return strconv.FormatFloat(float64(x), 'g', -1, 32), err
+	case tensor.F64:
+		x, err := tensor.At[float64](t, index...)
+		return strconv.FormatFloat(x, 'g', -1, 64), err
+	case tensor.I64:
+		x, err := tensor.At[int64](t, index...)
+		return strconv.FormatInt(x, 10), err
+	case tensor.I32:
+		x, err := tensor.At[int32](t, index...)
+		return fmt.Sprint(x), err
+	case tensor.U8:
+		x, err := tensor.At[uint8](t, index...)
+		return fmt.Sprint(x), err
+	case tensor.Bool:
+		x, err := tensor.At[bool](t, index...)
+		return fmt.Sprint(x), err
+	}
+	return "", fmt.Errorf("elements of %v are not printed", t.DType())
+}

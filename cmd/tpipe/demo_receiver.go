@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// child is the second process of a demo, as the first one controls it.
+type child struct {
+	cmd    *exec.Cmd
+	stdin  io.Closer    // the receiver exits when this is closed
+	stderr bytes.Buffer // read after the process has exited
+	url    string       // where it listens
+	stop   func() error // ends the process and returns its error
+}
+
+// stopTimeout bounds the exit of a child after its stdin was closed.
+const stopTimeout = 10 * time.Second
+
+// startReceiver starts a second process of this program as the receiver and returns when it listens.
+// The caller must call stop. The process is also killed when ctx ends.
+func startReceiver(ctx context.Context) (*child, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd: exec.CommandContext(ctx, program, receiverName)}
+	c.cmd.Stderr = &c.stderr
+	c.cmd.WaitDelay = stopTimeout
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	c.stop = sync.OnceValue(c.end)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return nil, fmt.Errorf("the second process did not start to listen: %w", cmp.Or(c.stop(), err))
+	}
+	c.url = strings.TrimSpace(line)
+	return c, nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// end closes the stdin of the process, waits for its exit, and kills it after stopTimeout. The error
+// includes the process's standard error output. It must be called only once, by stop.
+func (c *child) end() error {
+	_ = c.stdin.Close()
+	late := time.AfterFunc(stopTimeout, func() { _ = c.cmd.Process.Kill() })
+	defer late.Stop()
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("second process: %w: %s", err, bytes.TrimSpace(c.stderr.Bytes()))
+	}
+	return nil
+}
+
+// receiver is the hidden command that runs the second process of a demo. It exits when its stdin is
+// closed, which happens at the latest when the first process exits.
+type receiver struct{}
+
+const receiverName = "demo-receiver"
+
+func receiverEntry() entry {
+	return entry{
+		name:    receiverName,
+		summary: "the second process of a demo",
+		help:    "Receives what tpipe demo sends, which starts it.",
+		hidden:  true,
+		make:    func() command { return &receiver{} },
+	}
+}
+
+func (*receiver) flags(*flag.FlagSet) {}
+
+// errNoSender is the cause of cancellation when the sender has closed stdin or has died.
+var errNoSender = errors.New("the sender has gone")
+
+func (*receiver) run(ctx context.Context, s streams) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		_, _ = io.Copy(io.Discard, s.in)
+		cancel(errNoSender)
+	}()
+	err := serveSender(ctx, s.out)
+	if context.Cause(ctx) == errNoSender {
+		return nil // no process is left that could receive the report
+	}
+	return interrupted(ctx, err)
+}
+
+// serveSender listens, prints the URL to out, and receives from the first pipe that is opened. It
+// returns after the report has been sent.
+func serveSender(ctx context.Context, out io.Writer) error {
+	c, err := tensorpipe.NewContext(pipe.Options{
+		Name: receiverName,
+		// Any process of this machine could connect instead of the sender.
+		Limits: pipe.Limits{TensorBytes: len(weightsFile), PayloadBytes: 1, Tensors: 64},
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	l, err := c.Listen(ctx, "uv://127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, l.URLs()[0])
+	p, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	return receive(ctx, p)
+}
+
+// receive receives copies of the weights until the last one or the first fault, sends the report to the
+// sender, and closes p.
+func receive(ctx context.Context, p *pipe.Pipe) error {
+	var v receiverReport
+	for last := false; !last && v.Fault == ""; {
+		in, err := p.Next(ctx)
+		if err != nil {
+			return err
+		}
+		memory := pipe.NewAllocation(in.Descriptor())
+		if err := in.Read(ctx, memory); err != nil {
+			return err
+		}
+		last = v.check(in.Descriptor(), memory)
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := p.Write(ctx, &pipe.Message{Metadata: text}); err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+// receiverReport is the result of the receiver, which it sends as the metadata of a message.
+type receiverReport struct {
+	Copies  int    `json:"copies"`
+	Tensors int    `json:"tensors"` // of the last copy
+	Fault   string `json:"fault,omitempty"`
+}
+
+// check counts a received copy, whose bytes are in memory, and verifies it; a fault is recorded in v.
+// It reports whether this was the last copy, after which the sender expects the report.
+func (v *receiverReport) check(d *pipe.Descriptor, memory pipe.Allocation) (last bool) {
+	var note weightsNote
+	err := json.Unmarshal(d.Metadata, &note)
+	if err == nil {
+		err = verifyWeights(note, d, memory)
+	}
+	v.Copies++
+	v.Tensors = len(d.Tensors)
+	if err != nil {
+		v.Fault = fmt.Sprintf("copy %d: %v", v.Copies, err)
+	}
+	return note.Last
+}
+
+func readReport(ctx context.Context, p *pipe.Pipe) (*receiverReport, error) {
+	in, err := p.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var v receiverReport
+	if err := json.Unmarshal(in.Descriptor().Metadata, &v); err != nil {
+		return nil, fmt.Errorf("report of the receiver: %w", err)
+	}
+	return &v, in.Discard(ctx)
+}
+
+// verifySent returns an error unless v reports that the receiver got that number of copies of all
+// tensors of w without a fault.
+func (v *receiverReport) verifySent(w *weights, copies int) error {
+	switch {
+	case v.Fault != "":
+		return fmt.Errorf("the receiver reports: %s", v.Fault)
+	case v.Copies != copies || v.Tensors != len(w.notes):
+		return fmt.Errorf("the receiver got %d copies of %d tensors, sent were %d of %d", v.Copies, v.Tensors, copies, len(w.notes))
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
+)
+
+// weightsFile holds the initial weights of a small network that reads
+// handwritten digits.
+//
+//go:embed testdata/digits_split_mlp_init.safetensors
+var weightsFile []byte
+
+// tensorNote is the metadata of one tensor in a message: its name, type and shape, and a
+// checksum that the receiver verifies.
+type tensorNote struct {
+	Name   string `json:"name"`
+	DType  string `json:"dtype"`
+	Shape  []int  `json:"shape"`
+	SHA256 string `json:"sha256"`
+}
+
+// weightsNote is the metadata of a message that holds one copy of the weights.
+type weightsNote struct {
+	FileSHA256 string `json:"file_sha256"` // of the tensors written as a file
+	Last       bool   `json:"last"`        // the receiver reports now
+}
+
+// weights are tensors by name, with their metadata.
+type weights struct {
+	tensors map[string]*tensor.Tensor
+	notes   []tensorNote // by name
+	file    string       // checksum of the tensors written as a file
+	bytes   int
+}
+
+func loadWeights(file []byte) (*weights, error) {
+	tensors, _, err := safetensors.Decode(bytes.NewReader(file), safetensors.Options{})
+	if err != nil {
+		return nil, err
+	}
+	w := &weights{tensors: tensors}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		t := tensors[name]
+		sum, err := checksum(t)
+		if err != nil {
+			return nil, err
+		}
+		w.notes = append(w.notes, tensorNote{name, t.DType().String(), t.Shape(), sum})
+		w.bytes += t.ByteSize()
+	}
+	w.file, err = fileChecksum(tensors)
+	return w, err
+}
+
+// message returns a message with one pipe tensor for each tensor of the weights, whose memory it refers
+// to. last marks the last copy.
+func (w *weights) message(last bool) (*pipe.Message, error) {
+	note, err := json.Marshal(weightsNote{w.file, last})
+	if err != nil {
+		return nil, err
+	}
+	m := &pipe.Message{Metadata: note}
+	for _, n := range w.notes {
+		buf, err := w.tensors[n.Name].Buffer()
+		if err != nil {
+			return nil, err
+		}
+		note, err := json.Marshal(n)
+		if err != nil {
+			return nil, err
+		}
+		m.Tensors = append(m.Tensors, pipe.Tensor{Buffer: buf, TargetDevice: device.CPU(), Metadata: note})
+	}
+	return m, nil
+}
+
+// verifyWeights returns an error unless the tensors in a, the memory of the received message d, have
+// the checksums in the metadata of the tensors, and together that in note.
+func verifyWeights(note weightsNote, d *pipe.Descriptor, a pipe.Allocation) error {
+	tensors := map[string]*tensor.Tensor{}
+	for i, buf := range a.Tensors {
+		var n tensorNote
+		if err := json.Unmarshal(d.Tensors[i].Metadata, &n); err != nil {
+			return fmt.Errorf("metadata of tensor %d: %w", i, err)
+		}
+		t, err := rebuild(n, buf)
+		if err != nil {
+			return fmt.Errorf("tensor %q: %w", n.Name, err)
+		}
+		tensors[n.Name] = t
+	}
+	sum, err := fileChecksum(tensors)
+	if err == nil && sum != note.FileSHA256 {
+		err = fmt.Errorf("the file written from them has sha256 %s, sent was %s", sum, note.FileSHA256)
+	}
+	return err
+}
+
+func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
+	dtype, err := tensor.ParseDType(n.DType)
+	if err != nil {
+		return nil, err
+	}
+	t, err := tensor.FromBuffer(buf, dtype, n.Shape...)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := checksum(t)
+	if err == nil && sum != n.SHA256 {
+		err = fmt.Errorf("it has sha256 %s, sent was %s", sum, n.SHA256)
+	}
+	return t, err
+}
+
+func checksum(t *tensor.Tensor) (string, error) {
+	buf, err := t.Buffer()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, segment := range buf.AppendSegments(nil) {
+		h.Write(segment)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func fileChecksum(tensors map[string]*tensor.Tensor) (string, error) {
+	h := sha256.New()
+	if err := safetensors.Encode(h, tensors, nil); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

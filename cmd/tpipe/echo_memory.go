@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+)
+
+// memoryWait is how long a message waits for memory before the pipe that holds most is
+// aborted. Without it a peer that stops in the middle of a message would hold its memory forever.
+const memoryWait = 10 * time.Second
+
+// echoMemory bounds the bytes of the messages that all pipes are receiving or sending back. Its methods
+// may be called concurrently.
+type echoMemory struct {
+	bytes *budget.Budget
+	wait  time.Duration
+
+	mu   sync.Mutex
+	held map[*pipe.Pipe]int
+}
+
+func newEchoMemory(bytes int) *echoMemory {
+	return &echoMemory{bytes: budget.New(bytes), wait: memoryWait, held: map[*pipe.Pipe]int{}}
+}
+
+// acquire blocks until n bytes are available for a message of p, and counts them. Each time it has
+// waited for the time wait, it aborts the pipe that holds most. It returns the error of p if p ends.
+func (m *echoMemory) acquire(p *pipe.Pipe, n int) error {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), m.wait)
+		ok := m.bytes.Acquire(ctx, p.Done(), n)
+		cancel()
+		if ok {
+			m.add(p, n)
+			return nil
+		}
+		if err := p.Err(); err != nil {
+			return err
+		}
+		m.abortLargest()
+	}
+}
+
+// tryAcquire counts n bytes for a message of p and returns true if they are available; otherwise it
+// returns false at once.
+func (m *echoMemory) tryAcquire(p *pipe.Pipe, n int) bool {
+	ok := m.bytes.TryAcquire(n)
+	if ok {
+		m.add(p, n)
+	}
+	return ok
+}
+
+func (m *echoMemory) release(p *pipe.Pipe, n int) {
+	m.add(p, -n)
+	m.bytes.Release(n)
+}
+
+func (m *echoMemory) add(p *pipe.Pipe, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held[p] += n
+	if m.held[p] == 0 {
+		delete(m.held, p)
+	}
+}
+
+// abortLargest aborts the pipe that holds most bytes. It skips pipes that have ended and have not
+// released their memory yet.
+func (m *echoMemory) abortLargest() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var largest *pipe.Pipe
+	for p, n := range m.held {
+		if p.Err() == nil && (largest == nil || n > m.held[largest]) {
+			largest = p
+		}
+	}
+	if largest != nil {
+		largest.Abort(fmt.Errorf("%w: others have waited %s for memory, and the messages of this pipe hold most of the -memory", pipe.ErrLimit, m.wait))
+	}
+}

@@ -1,0 +1,60 @@
+package filetransfer
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+)
+
+// smallDisk mounts a file system of 1 MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("no file system can be mounted here: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
+	return dir
+}
+
+// An offer larger than the free disk space is rejected before anything is sent.
+func TestDiskTooSmall(t *testing.T) { eachDialect(t, testDiskTooSmall) }
+
+func testDiskTooSmall(t *testing.T, dialect string) {
+	dir := smallDisk(t)
+	store, err := OpenStore(dir, StoreOptions{})
+	require.NoError(t, err)
+	defer store.Close()
+	path := filepath.Join(t.TempDir(), oneName)
+	writeFile(t, path, heap("big", 2<<20))
+	require.ErrorContains(t, move(t, dialect, store, path), "the disk has 1048576 left")
+	require.Empty(t, tree(t, dir))
+}
+
+// A disk that becomes full during a transfer fails it, and the part files are removed.
+func TestDiskFills(t *testing.T) { eachDialect(t, testDiskFills) }
+
+func testDiskFills(t *testing.T, dialect string) {
+	dir := smallDisk(t)
+	store, err := OpenStore(dir, StoreOptions{})
+	require.NoError(t, err)
+	defer store.Close()
+	path := filepath.Join(t.TempDir(), oneName)
+	writeFile(t, path, heap("big", 300<<10, 300<<10))
+	cargo, err := Gather([]string{path}, false)
+	require.NoError(t, err)
+	other := filepath.Join(dir, "other")
+	sender, receiver := ends(t, dialect)
+	got := startReceive(t.Context(), store, receiver, &log{onAccepted: func() { writeFile(t, other, make([]byte, 600<<10)) }})
+	err = Send(t.Context(), sender, cargo, NoWatcher{})
+	require.ErrorContains(t, err, "no space left on device")
+	require.ErrorIs(t, testwait.Finish(t, got), syscall.ENOSPC)
+	require.NoError(t, os.Remove(other))
+	require.Empty(t, tree(t, dir))
+	require.NoError(t, move(t, dialect, store, path))
+}

@@ -1,0 +1,235 @@
+package filetransfer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// receiveMessage handles one message of the sender after the offer: the start of a file, or a tensor.
+// The error matches ErrProtocol for any other message.
+func (r *receiver) receiveMessage(in *pipe.Incoming) error {
+	var o senderMessage
+	if err := decode(in.Descriptor(), &o); err != nil {
+		return err
+	}
+	switch {
+	case o.File != nil && o.Tensor == nil:
+		return r.receiveHead(in, o.File)
+	case o.Tensor != nil && o.File == nil:
+		return r.receiveTensor(in, o.Tensor)
+	}
+	return protocolErrorf("a message that is neither a file nor a tensor")
+}
+
+// currentComplete reports whether all tensors of the file that was started last have been received;
+// true before the first file.
+func (r *receiver) currentComplete() bool {
+	return r.current == nil || r.tensorsReceived == len(r.current.parts)
+}
+
+// receiveHead handles the message that starts a file: it reads and checks the header, creates the part
+// file, and has the header written on another goroutine. It waits until the window allows that.
+func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
+	if err := expectParts(in.Descriptor(), 1, 0); err != nil {
+		return err
+	}
+	size := in.Descriptor().Payloads[0].Length
+	if r.filesStarted == len(r.files) || o.File != r.filesStarted || !r.currentComplete() || size > r.files[o.File].Bytes {
+		return protocolErrorf("file %d starts with %d bytes, out of order or larger than offered", o.File, size)
+	}
+	if err := r.window.enter(r.ctx, size); err != nil {
+		return err
+	}
+	l, head, err := r.begin(in, o)
+	if err != nil {
+		r.window.leave(size)
+		return withName(r.files[o.File].Name, err)
+	}
+	r.filesStarted, r.current, r.tensorsReceived = r.filesStarted+1, l, 0
+	r.writeLater(l, size, func() error { return r.write(l, head, 0) })
+	return nil
+}
+
+// begin reads the bytes before the tensors of a file from the message in, checks them, and creates the
+// part file, which it adds to open. It returns the part file and those bytes. The error matches
+// ErrChecksum, ErrProtocol, ErrLimit or ErrBusy, or is one of package safetensors or os, or that of the
+// pipe.
+func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, []byte, error) {
+	f := r.files[o.File]
+	head := make([]byte, in.Descriptor().Payloads[0].Length) // bounded by the limits of the pipe
+	if err := in.Read(context.Background(), pipe.Allocation{Payloads: [][]byte{head}}); err != nil {
+		return nil, nil, err
+	}
+	r.clock.pause()
+	defer r.clock.resume()
+	if crc := sumOf(head); crc != o.CRC {
+		return nil, nil, fmt.Errorf("header: %w: %08x, sent was %08x", ErrChecksum, crc, o.CRC)
+	}
+	rest := bytes.NewReader(head)
+	parts, err := readHead(rest, f.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	if rest.Len() > 0 {
+		return nil, nil, protocolErrorf("%d bytes after the header", rest.Len())
+	}
+	if err := r.store.checkTensor(f.Name, largest(parts)); err != nil {
+		return nil, nil, err
+	}
+	l, err := r.store.newPartFile(f, head, parts)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.index = o.File
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open[l] = true
+	return l, head, nil
+}
+
+// receiveTensor handles a message with a tensor: it allocates memory for it, and has it read and
+// written on another goroutine. It waits until the window allows that. The error matches ErrProtocol if
+// the tensor is not the next one of the current file.
+func (r *receiver) receiveTensor(in *pipe.Incoming, o *tensorHead) error {
+	if err := expectParts(in.Descriptor(), 0, 1); err != nil {
+		return err
+	}
+	l := r.current
+	if r.currentComplete() || o.File != l.index || o.Index != r.tensorsReceived {
+		return protocolErrorf("tensor %d of file %d out of order", o.Index, o.File)
+	}
+	size := l.parts[o.Index].bytes
+	if n := in.Descriptor().Tensors[0].Length; n != size {
+		return withName(l.Name, protocolErrorf("tensor %d with %d bytes; the header describes %d", o.Index, n, size))
+	}
+	if err := r.window.enter(r.ctx, size); err != nil {
+		return err
+	}
+	memory, err := r.store.pool.Alloc(size)
+	if err != nil {
+		r.window.leave(size)
+		return err
+	}
+	r.tensorsReceived++
+	r.writeLater(l, size, func() error {
+		defer memory.Release()
+		return r.tensor(in, l, o, memory)
+	})
+	return nil
+}
+
+// writeLater runs do, which writes a part of the file l, on another goroutine, and ends the transfer if
+// it fails. The caller has entered the window with that number of bytes, which are released when do
+// returns.
+func (r *receiver) writeLater(l *partFile, bytes int, do func() error) {
+	r.working.Go(func() {
+		err := do()
+		r.window.leave(bytes)
+		if err != nil {
+			r.end(withName(l.Name, err))
+		}
+	})
+}
+
+// tensor reads the tensor of the message in into memory, checks it, and writes it to the file l. The
+// caller releases memory afterwards.
+func (r *receiver) tensor(in *pipe.Incoming, l *partFile, o *tensorHead, memory *tensor.Storage) error {
+	data, err := memory.Bytes()
+	if err != nil {
+		return err
+	}
+	if err := in.Read(context.Background(), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(data)}}); err != nil {
+		return err
+	}
+	if err := r.check(l, o, data); err != nil {
+		return err
+	}
+	return r.write(l, data, l.parts[o.Index].begin)
+}
+
+// check compares the bytes of a received tensor with its checksum and records the checksum in l. The
+// error matches ErrChecksum.
+func (r *receiver) check(l *partFile, o *tensorHead, data []byte) error {
+	r.clock.pause()
+	defer r.clock.resume()
+	crc := sumOf(data)
+	if crc != o.CRC {
+		return fmt.Errorf("tensor %d: %w: %08x, sent was %08x", o.Index, ErrChecksum, crc, o.CRC)
+	}
+	l.sum.set(o.Index, crc, len(data))
+	return nil
+}
+
+// write writes one part of the file l, which begins at offset. After the last part it gives the file
+// its final name and confirms it to the sender.
+func (r *receiver) write(l *partFile, data []byte, offset int) error {
+	placed, err := r.toDisk(l, data, offset)
+	if err != nil || placed == nil {
+		return err
+	}
+	return r.report(l, placed.CRC32C)
+}
+
+// toDisk writes one part of the file l, which begins at offset, and after the last part gives the file
+// its final name and returns its description; nil before. The time that it takes does not count as a
+// wait for the sender.
+func (r *receiver) toDisk(l *partFile, data []byte, offset int) (placed *File, err error) {
+	r.clock.pause()
+	defer r.clock.resume()
+	done, err := l.write(data, offset)
+	if err != nil {
+		return nil, err
+	}
+	r.watch.Moved(len(data))
+	if !done {
+		return nil, nil
+	}
+	if err := l.place(); err != nil {
+		return nil, err
+	}
+	f := File{l.Name, l.Bytes, len(l.parts), l.sum.total()}
+	r.watch.Placed(f)
+	return &f, nil
+}
+
+// report confirms to the sender that the file l has its final name, and sends the CRC32C of the file.
+// After the last file it ends the transfer. The error is that of the pipe.
+func (r *receiver) report(l *partFile, crc uint32) error {
+	m, err := encode(receiverMessage{Placed: &filePlaced{l.index, crc}})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.open, l)
+	r.placed++ // before the confirmation, after which the sender may close
+	r.mu.Unlock()
+	if err := r.pipe.Write(context.Background(), m); err != nil {
+		return err
+	}
+	r.clock.reset()
+	if int(r.reported.Add(1)) == len(r.files) {
+		r.end(nil)
+	}
+	return nil
+}
+
+// complete reports whether all files of the offer have their final names; false before the offer.
+func (r *receiver) complete() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.files != nil && r.placed == len(r.files)
+}
+
+// clear removes the part files that are left and releases the file names that were reserved. It must be
+// called after all goroutines of the transfer have ended.
+func (r *receiver) clear() {
+	for l := range r.open {
+		l.abandon()
+	}
+	r.store.free(r.files)
+}

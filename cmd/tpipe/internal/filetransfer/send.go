@@ -1,0 +1,303 @@
+package filetransfer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// Send offers the files of cargo to the receiver at the other end of p and sends them. It returns when
+// the receiver has confirmed every file; p is then still open, and the caller closes it. After an error
+// p is aborted. w receives the progress.
+//
+// The error is a *FaultError if the receiver has reported one; it matches ErrProtocol or ErrChecksum if
+// the messages of the receiver are wrong; otherwise it is ErrChanged or an error of package os for a
+// file of this end, the cause of ctx, or the error of the pipe.
+func Send(ctx context.Context, p *pipe.Pipe, cargo *Cargo, w Watcher) error {
+	s := &sender{pipe: p, cargo: cargo, watch: w, sums: make([]*fileSum, cargo.Len())}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	stop := context.AfterFunc(ctx, func() { s.abort(context.Cause(ctx)) })
+	defer stop()
+	err := s.run()
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		s.abort(err)
+	}
+	return err
+}
+
+// answerTime bounds the wait for the answer to an offer.
+const answerTime = 30 * time.Second
+
+// sender is the sending end of one transfer. abort ends it: all calls on the pipe return, and the
+// receiver gets the reason.
+type sender struct {
+	pipe   *pipe.Pipe
+	cargo  *Cargo
+	watch  Watcher
+	ctx    context.Context // ends with the transfer
+	cancel context.CancelCauseFunc
+
+	mu   sync.Mutex
+	sums []*fileSum // of the files that were written completely
+}
+
+func (s *sender) abort(err error) {
+	s.pipe.Abort(err)
+	s.cancel(err)
+}
+
+func (s *sender) run() error {
+	if err := s.sendOffer(); err != nil {
+		return err
+	}
+	s.watch.Accepted(s.cargo.Len(), s.cargo.Bytes)
+	sent := make(chan error, 1)
+	go func() { sent <- s.stream() }()
+	err := s.awaitPlaced()
+	// A receiver reports a fault before it closes the pipe. The fault takes precedence
+	// over the errors of writes that follow from it.
+	faultReported := err != nil && !pipeEnded(err) && s.ctx.Err() == nil
+	if err != nil {
+		s.abort(err) // a write may be blocked because the receiver does not read any more
+	}
+	sendErr := <-sent
+	if faultReported || sendErr == nil || pipeEnded(sendErr) {
+		return err
+	}
+	return sendErr
+}
+
+// pipeEnded reports whether err means that the peer has closed the pipe or was lost.
+func pipeEnded(err error) bool {
+	return errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrPeerLost)
+}
+
+// sendOffer sends the offer and blocks until the receiver has accepted it, or for answerTime. The error
+// is a *FaultError, matches ErrProtocol, or is that of the pipe.
+func (s *sender) sendOffer() error {
+	m, err := encode(s.cargo.offer())
+	if err != nil {
+		return err
+	}
+	// A receiver may report a fault and close before it has read the offer.
+	if err := s.pipe.Write(context.Background(), m); err != nil && !pipeEnded(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), answerTime, protocolErrorf("no answer to the offer within %s", answerTime))
+	defer cancel()
+	a, err := nextAnswer(ctx, s.pipe)
+	switch {
+	case err != nil:
+		return cmp.Or(context.Cause(ctx), err)
+	case !a.Accepted:
+		return protocolErrorf("no answer to the offer")
+	}
+	return nil
+}
+
+// awaitPlaced blocks until the receiver has confirmed every file. The error is a *FaultError, matches
+// ErrProtocol or ErrChecksum, or is that of the pipe.
+func (s *sender) awaitPlaced() error {
+	for range s.cargo.items {
+		a, err := nextAnswer(context.Background(), s.pipe)
+		if err != nil {
+			return err
+		}
+		if a.Placed == nil {
+			return protocolErrorf("an empty answer")
+		}
+		if err := s.confirm(a.Placed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// confirm handles the receiver's confirmation of one file: it compares the checksums of both ends and
+// notifies the watcher. The error matches ErrChecksum or ErrProtocol.
+func (s *sender) confirm(a *filePlaced) error {
+	if a.File < 0 || a.File >= len(s.sums) {
+		return protocolErrorf("confirmation of file %d, there are %d", a.File, len(s.sums))
+	}
+	s.mu.Lock()
+	sum := s.sums[a.File]
+	s.sums[a.File] = nil
+	s.mu.Unlock()
+	it := s.cargo.items[a.File]
+	switch {
+	case sum == nil:
+		return protocolErrorf("%s was confirmed before it was sent, or twice", it.name)
+	case sum.total() != a.CRC:
+		return withName(it.name, ErrChecksum)
+	}
+	s.watch.Placed(File{it.name, it.bytes, it.tensors, a.CRC})
+	return nil
+}
+
+// written records the checksum of a file for confirm. It must be called before the last message of the
+// file is written, since the confirmation may follow at once.
+func (s *sender) written(file int, sum *fileSum) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sums[file] = sum
+}
+
+// stream writes all files to the pipe, as many tensors at a time as the window allows, and returns its
+// first error. When it returns no goroutine uses the memory of the tensors. After an error it has ended
+// the transfer.
+func (s *sender) stream() error {
+	l := &streamer{sender: s, window: newWindow(), pool: newPool()}
+	for i := range s.cargo.items {
+		if err := l.file(i); err != nil {
+			l.stop(err)
+			break
+		}
+	}
+	l.leaving.Wait()
+	return l.err
+}
+
+// streamer reads files and writes them to the pipe. Its methods are called by one goroutine, except for
+// finish and stop.
+type streamer struct {
+	*sender
+	window  *window
+	pool    *tensor.Pool
+	leaving sync.WaitGroup
+
+	once sync.Once
+	err  error // the first one
+}
+
+// stop records err as the error of stream and ends the transfer. Only the first call has an effect.
+func (l *streamer) stop(err error) {
+	l.once.Do(func() {
+		if l.ctx.Err() != nil { // err is a consequence of the cancellation
+			err = context.Cause(l.ctx)
+		}
+		l.err = err
+		if pipeEnded(err) {
+			l.cancel(err) // without Abort, because the last message of the receiver can still be read
+		} else {
+			l.abort(err)
+		}
+	})
+}
+
+// file sends the file of the cargo with that index. Its last tensors may still be being written when it
+// returns. The error is ErrChanged if the file differs from what was offered, one of package os or
+// safetensors, or that of the pipe.
+func (l *streamer) file(index int) error {
+	it := l.cargo.items[index]
+	src, err := openSource(it.path)
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	if int(src.info.Size()) != it.bytes || len(src.parts) != it.tensors {
+		return withName(it.path, ErrChanged)
+	}
+	sum := newFileSum(src.head, len(src.parts))
+	if len(src.parts) == 0 {
+		l.written(index, &sum)
+	}
+	if err := l.head(index, src); err != nil {
+		return err
+	}
+	for i := range src.parts {
+		if err := l.tensor(index, i, src, &sum); err != nil {
+			return withName(it.path, err)
+		}
+	}
+	return nil
+}
+
+// head sends the message that starts a file, with the bytes before the tensors, and waits until it is
+// written.
+func (l *streamer) head(index int, src *source) error {
+	m, err := encode(senderMessage{File: &fileHead{index, sumOf(src.head)}})
+	if err != nil {
+		return err
+	}
+	m.Payloads = []pipe.Payload{{Data: src.head}}
+	if err := l.pipe.Write(context.Background(), m); err != nil {
+		return err
+	}
+	l.watch.Moved(len(src.head))
+	return nil
+}
+
+// tensor reads a tensor of src, once the window allows it, and starts to send it. finish releases the
+// memory later.
+func (l *streamer) tensor(file, index int, src *source, sum *fileSum) error {
+	at := src.parts[index]
+	if err := l.window.enter(l.ctx, at.bytes); err != nil {
+		return err
+	}
+	memory, err := l.pool.Alloc(at.bytes)
+	if err != nil {
+		l.window.leave(at.bytes)
+		return err
+	}
+	op, err := l.load(file, index, src, sum, memory)
+	if err != nil {
+		memory.Release()
+		l.window.leave(at.bytes)
+		return err
+	}
+	l.leaving.Go(func() { l.finish(op, memory, at.bytes) })
+	return nil
+}
+
+// load reads a tensor of src into memory and starts to write it to the pipe. The returned operation
+// uses the memory until it is done; after an error nothing does. With the last tensor it checks that
+// the file has not changed and records the file's checksum.
+func (l *streamer) load(file, index int, src *source, sum *fileSum, memory *tensor.Storage) (*pipe.WriteOp, error) {
+	data, err := memory.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	if err := src.read(data, src.parts[index].begin); err != nil {
+		return nil, fmt.Errorf("tensor %d: %w", index, err)
+	}
+	crc := sumOf(data)
+	sum.set(index, crc, len(data))
+	if index == len(src.parts)-1 {
+		if err := src.check(); err != nil { // before the receiver can complete the file
+			return nil, err
+		}
+		l.written(file, sum)
+	}
+	buf, err := memory.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	m, err := encodeTensor(tensorHead{file, index, crc}, buf)
+	if err != nil {
+		return nil, err
+	}
+	m.Tensors[0].Compression = l.cargo.Compression
+	return l.pipe.WriteAsync(context.Background(), m), nil
+}
+
+// finish blocks until the write of a tensor has ended, and releases the memory and the tensor's bytes
+// of the window. If the write failed it ends the transfer.
+func (l *streamer) finish(op *pipe.WriteOp, memory *tensor.Storage, bytes int) {
+	<-op.Done() // at the latest when the pipe ends
+	memory.Release()
+	l.window.leave(bytes)
+	if err := op.Err(); err != nil {
+		l.stop(err)
+		return
+	}
+	l.watch.Moved(bytes)
+}

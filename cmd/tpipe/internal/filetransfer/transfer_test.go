@@ -1,0 +1,226 @@
+package filetransfer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+)
+
+// A folder arrives byte for byte: files of other programs with all dtypes, including ones that
+// package tensor does not know, without tensors, with empty ones, with many, and with one
+// larger than the window.
+func TestFolderArrives(t *testing.T) { eachDialect(t, testFolderArrives) }
+
+func testFolderArrives(t *testing.T, dialect string) {
+	src := filepath.Join(t.TempDir(), "weights")
+	golden := "../../../../tensor/safetensors/testdata"
+	for name, text := range tree(t, golden) {
+		if strings.HasSuffix(name, Suffix) {
+			writeFile(t, filepath.Join(src, name), []byte(text))
+		}
+	}
+	writeFile(t, filepath.Join(src, "none.safetensors"), heap("none"))
+	writeFile(t, filepath.Join(src, "deep/er/padded.safetensors"), padded(heap("p", 5, 0, 9), 100))
+	writeFile(t, filepath.Join(src, "deep/er/empty.safetensors"), heap("e", 0, 0))
+	sizes := make([]int, 300)
+	for i := range sizes {
+		sizes[i] = i * i
+	}
+	writeFile(t, filepath.Join(src, "many.safetensors"), heap("m", sizes...))
+	want := tree(t, src)
+	require.Greater(t, len(want), 8)
+	writeFile(t, filepath.Join(src, "config.json"), []byte("{}"))
+
+	cargo, err := Gather([]string{src}, false)
+	require.NoError(t, err)
+	require.Equal(t, 1, cargo.Skipped)
+	require.Equal(t, len(want), cargo.Len())
+	s, dir := openStore(t, StoreOptions{})
+	sender, receiver := ends(t, dialect)
+	var sent, received log
+	got := startReceive(t.Context(), s, receiver, &received)
+	require.NoError(t, Send(t.Context(), sender, cargo, &sent))
+	require.Equal(t, want, tree(t, filepath.Join(dir, "weights")), "Send returns when all is in place")
+	require.NoError(t, sender.Close())
+	require.NoError(t, testwait.Finish(t, got))
+	require.Equal(t, len(want), len(sent.placed))
+	require.Equal(t, sent.placed, received.placed)
+	tensors := 0
+	for name, f := range sent.placed {
+		require.Equal(t, sumOf([]byte(want[strings.TrimPrefix(name, "weights/")])), f.CRC32C)
+		tensors += f.Tensors
+	}
+	require.Equal(t, cargo.Tensors, tensors)
+	for _, l := range []*log{&sent, &received} {
+		require.Equal(t, []int{cargo.Len(), cargo.Bytes, cargo.Bytes}, []int{l.files, l.bytes, l.moved})
+	}
+}
+
+// padded appends spaces to the header, as the format allows.
+func padded(file []byte, n int) []byte {
+	end := headOf(file)
+	out := append([]byte{}, file[:end]...)
+	binary.LittleEndian.PutUint64(out, uint64(end-8+n))
+	out = append(out, strings.Repeat(" ", n)...)
+	return append(out, file[end:]...)
+}
+
+func TestSendersAtOnce(t *testing.T) { eachDialect(t, testSendersAtOnce) }
+
+func testSendersAtOnce(t *testing.T, dialect string) {
+	s, dir := openStore(t, StoreOptions{})
+	var moving sync.WaitGroup
+	want := map[string]string{}
+	for i := range 5 {
+		name := fmt.Sprintf("w%d.safetensors", i)
+		file := heap(name, 1<<20, 100, 1<<20)
+		want[name] = string(file)
+		path := filepath.Join(t.TempDir(), name)
+		writeFile(t, path, file)
+		moving.Go(func() {
+			if err := move(t, dialect, s, path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	moving.Wait()
+	require.Equal(t, want, tree(t, dir))
+}
+
+func TestGather(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	a := heap("a", 3)
+	writeFile(t, "x/a.safetensors", a)
+	writeFile(t, "x/y/b.safetensors", a)
+	writeFile(t, "z/a.safetensors", a)
+	writeFile(t, "readme.md", a)
+	writeFile(t, "bad/cut.safetensors", a[:len(a)-1])
+	writeFile(t, "bad/long.safetensors", append(a, 0))
+	writeFile(t, "bad/none.safetensors", nil)
+	writeFile(t, "bad/text.safetensors", []byte("version https://git-lfs.github.com/spec/v1\n"))
+	writeFile(t, "case/A/a.safetensors", a)
+	writeFile(t, "case/a/b.safetensors", a)
+	writeFile(t, "odd/a\nb.safetensors", a)
+	writeFile(t, `back/a\b.safetensors`, a)
+	require.NoError(t, os.Mkdir("void", 0o777))
+	require.NoError(t, os.MkdirAll("links/dir", 0o777))
+	require.NoError(t, os.Symlink("../x/a.safetensors", "links/l.safetensors"))
+	require.NoError(t, os.Symlink("../readme.md", "links/readme.md"))
+	require.NoError(t, os.MkdirAll("loops", 0o777))
+	require.NoError(t, os.Symlink("../x", "loops/x"))
+	require.NoError(t, os.MkdirAll("torn", 0o777))
+	require.NoError(t, os.Symlink("nowhere", "torn/t.safetensors"))
+	require.NoError(t, os.Symlink("x", "alias"))
+
+	for _, c := range []struct{ paths, want string }{
+		{"x/a.safetensors", "a.safetensors"},
+		{"x", "x/a.safetensors x/y/b.safetensors"},
+		{"x/", "x/a.safetensors x/y/b.safetensors"},
+		{"./x", "x/a.safetensors x/y/b.safetensors"},
+		{"x/.", "a.safetensors y/b.safetensors"},
+		{"x/../x/y", "y/b.safetensors"},
+		{"alias", "alias/a.safetensors alias/y/b.safetensors"},
+		{"links/l.safetensors", "l.safetensors"},
+		{"x z/a.safetensors", "x/a.safetensors x/y/b.safetensors a.safetensors"},
+		{"x/a.safetensors z/a.safetensors", "! is there twice"},
+		{"x/. z/.", "! is there twice"},
+		{"nothing", "! no such file"},
+		{"readme.md", "! is no *.safetensors"},
+		{"void", "! no *.safetensors in void"},
+		{"bad/cut.safetensors", "! bad/cut.safetensors: safetensors: "},
+		{"bad/long.safetensors", "! the file has"},
+		{"bad/none.safetensors", "! ends within the length of the header"},
+		{"bad/text.safetensors", "! bad/text.safetensors: safetensors: "},
+		{"case", "! by case only"},
+		{"odd", "! has control characters"},
+		{"back", "! has a backslash"},
+		{"links", "! is a symbolic link; -follow"},
+		{"loops", "! is a symbolic link to a folder"},
+	} {
+		cargo, err := Gather(strings.Fields(c.paths), false)
+		if want, bad := strings.CutPrefix(c.want, "! "); bad {
+			require.ErrorContains(t, err, want, c.paths)
+			continue
+		}
+		require.NoError(t, err, c.paths)
+		require.Equal(t, strings.Fields(c.want), names(cargo), c.paths)
+	}
+	cargo, err := Gather([]string{"links"}, true)
+	require.NoError(t, err)
+	require.Equal(t, []string{"links/l.safetensors"}, names(cargo))
+	require.Equal(t, 1, cargo.Skipped)
+	_, err = Gather([]string{"torn"}, true)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	t.Chdir("x")
+	cargo, err = Gather([]string{"."}, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.safetensors", "y/b.safetensors"}, names(cargo))
+	t.Chdir("y")
+	cargo, err = Gather([]string{".."}, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"x/a.safetensors", "x/y/b.safetensors"}, names(cargo))
+}
+
+func names(c *Cargo) []string {
+	var out []string
+	for _, it := range c.items {
+		out = append(out, it.name)
+	}
+	return out
+}
+
+// A write to a file while it is sent fails the transfer.
+func TestFileThatChanges(t *testing.T) { eachDialect(t, testFileThatChanges) }
+
+func testFileThatChanges(t *testing.T, dialect string) {
+	for what, change := range map[string]func(path string) error{
+		"cut":     func(path string) error { return os.Truncate(path, 500) },
+		"longer":  func(path string) error { return os.Truncate(path, 5000) },
+		"removed": os.Remove,
+		"other":   func(path string) error { return os.WriteFile(path, heap("other", 1<<10, 5), 0o666) },
+		"touched": func(path string) error { return os.Rename(path, path+"x") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "w.safetensors")
+			writeFile(t, path, heap("c", 1<<10, 1<<10))
+			cargo, err := Gather([]string{path}, false)
+			require.NoError(t, err)
+			s, dir := openStore(t, StoreOptions{})
+			sender, receiver := ends(t, dialect)
+			got := startReceive(t.Context(), s, receiver, NoWatcher{})
+			err = Send(t.Context(), sender, cargo, &log{onAccepted: func() {
+				if err := change(path); err != nil {
+					t.Error(err)
+				}
+			}})
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, testwait.Finish(t, got), path, "the receiver hears why")
+			require.Empty(t, tree(t, dir))
+		})
+	}
+}
+
+// A file that is modified after its first tensor was read does not get its final name.
+func TestFileThatChangesLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	file := heap("c", 1<<10, 1<<10)
+	writeFile(t, path, file)
+	src, err := openSource(path)
+	require.NoError(t, err)
+	defer src.close()
+	data := make([]byte, 1<<10)
+	require.NoError(t, src.read(data, src.parts[1].begin))
+	require.NoError(t, src.check())
+	require.NoError(t, os.Truncate(path, int64(len(file)-1)))
+	require.ErrorIs(t, src.check(), ErrChanged)
+	require.ErrorIs(t, src.read(data, src.parts[1].begin), ErrChanged)
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// load generates the messages that a ping sends: equal ones, or random ones for -check.
+type load struct {
+	size, payloads, tensors int
+	named                   bool // all tensors name their target device
+	random                  bool // the numbers above are bounds, and metadata is random
+
+	pool    *tensor.Pool
+	bytes   *rand.ChaCha8
+	numbers *rand.Rand
+}
+
+// exchange is one message to send, the descriptor that its echo must have, and the memory for the echo.
+type exchange struct {
+	shape      pipe.Descriptor
+	sent, back *pooledMessage
+}
+
+func newGenerator(p *ping) *load {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], p.seed)
+	source := rand.NewChaCha8(seed)
+	return &load{
+		size: int(p.size), payloads: p.payloads, tensors: p.tensors,
+		named: p.named, random: p.check,
+		pool:    tensor.NewPool(tensor.PoolOptions{}),
+		bytes:   source,
+		numbers: rand.New(source),
+	}
+}
+
+// next returns a new message of random bytes. The caller must release it.
+func (l *load) next() (*exchange, error) {
+	x := &exchange{shape: l.shape()}
+	var err error
+	if x.sent, err = newPooledMessage(l.pool, &x.shape); err != nil {
+		return nil, err
+	}
+	if x.back, err = newPooledMessage(l.pool, &x.shape); err != nil {
+		return nil, err
+	}
+	for _, s := range x.sent.storages {
+		data, err := s.Bytes()
+		if err != nil {
+			return nil, err
+		}
+		l.bytes.Read(data) // never fails
+	}
+	return x, nil
+}
+
+// release returns the memory of the message and of its echo to the pool. Neither may be used
+// afterwards.
+func (x *exchange) release() {
+	x.sent.release()
+	x.back.release()
+}
+
+// shape returns the descriptor of the next message to generate.
+func (l *load) shape() pipe.Descriptor {
+	d := pipe.Descriptor{Metadata: l.metadata()}
+	for range l.upTo(l.payloads) {
+		d.Payloads = append(d.Payloads, pipe.PayloadDescriptor{Length: l.length(), Metadata: l.metadata()})
+	}
+	for range l.upTo(l.tensors) {
+		d.Tensors = append(d.Tensors, pipe.TensorDescriptor{
+			Length: l.length(), SourceDevice: device.CPU(), TargetDevice: l.target(), Metadata: l.metadata(),
+		})
+	}
+	return d
+}
+
+func (l *load) upTo(n int) int {
+	if l.random {
+		return l.numbers.IntN(n + 1)
+	}
+	return n
+}
+
+// length returns the length in bytes of the next part: size or, for random messages, a length between 0
+// and size, evenly distributed over the orders of magnitude, with 0 and size themselves more frequent.
+func (l *load) length() int {
+	if !l.random {
+		return l.size
+	}
+	switch l.numbers.IntN(8) {
+	case 0:
+		return 0
+	case 1:
+		return l.size
+	default:
+		return l.numbers.IntN(min(1<<l.numbers.IntN(bits.Len(uint(l.size))+1), l.size) + 1)
+	}
+}
+
+func (l *load) target() device.Device {
+	if l.named || l.random && l.numbers.IntN(2) == 0 {
+		return device.CPU()
+	}
+	return device.Device{}
+}
+
+func (l *load) metadata() []byte {
+	if !l.random {
+		return nil
+	}
+	data := make([]byte, l.numbers.IntN(32))
+	l.bytes.Read(data)
+	return data
+}
+
+// pinger makes round trips through a pipe, one at a time. Its user must call stop.
+type pinger struct {
+	pipe    *pipe.Pipe
+	ctx     context.Context
+	stop    func()
+	timeout time.Duration
+	timer   *time.Timer // cancels ctx when a round trip takes longer than timeout
+	compare bool        // compare every byte of the echo
+}
+
+func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare bool) *pinger {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := &pinger{pipe: p, ctx: ctx, timeout: timeout, compare: compare}
+	t.timer = time.AfterFunc(timeout, func() {
+		cancel(fmt.Errorf("no answer within %s", timeout))
+	})
+	t.stop = func() {
+		t.timer.Stop()
+		cancel(nil)
+	}
+	return t
+}
+
+// roundTrip sends the message of x, reads its echo and returns the time that both took. It fails if the
+// echo differs from the message; bytes are compared, after the time was taken, if compare is set. After
+// an error other than a difference in bytes the pipe is aborted or has ended.
+func (t *pinger) roundTrip(x *exchange) (time.Duration, error) {
+	t.timer.Reset(t.timeout)
+	start := time.Now()
+	// Write would block until the echo names the target devices, which the echo may
+	// do only after its own message was read.
+	op := t.pipe.WriteAsync(t.ctx, x.sent.message)
+	if err := op.Err(); err != nil {
+		return 0, err
+	}
+	if err := t.receive(x); err != nil {
+		t.pipe.Abort(err)
+		<-op.Done() // until then the pipe owns the message's memory
+		return 0, err
+	}
+	if err := op.Wait(t.ctx); err != nil {
+		return 0, err
+	}
+	took := time.Since(start)
+	if t.compare {
+		return took, compareBytes(x.sent, x.back)
+	}
+	return took, nil
+}
+
+func (t *pinger) receive(x *exchange) error {
+	in, err := t.pipe.Next(t.ctx)
+	if err != nil {
+		return err
+	}
+	if err := compareShape(&x.shape, in.Descriptor()); err != nil {
+		return fmt.Errorf("%s is not an echo: %w", t.pipe.Peer(), err)
+	}
+	return in.Read(t.ctx, x.back.memory)
+}
+
+// compareShape returns nil if the descriptor of an echo equals that of the message sent, and otherwise
+// an error that describes the first difference.
+func compareShape(sent, back *pipe.Descriptor) error {
+	if len(back.Payloads) != len(sent.Payloads) || len(back.Tensors) != len(sent.Tensors) {
+		return fmt.Errorf("%d payloads and %d tensors came back, sent were %d and %d",
+			len(back.Payloads), len(back.Tensors), len(sent.Payloads), len(sent.Tensors))
+	}
+	if !bytes.Equal(sent.Metadata, back.Metadata) {
+		return fmt.Errorf("metadata %q came back, sent was %q", shorten(back.Metadata), shorten(sent.Metadata))
+	}
+	for i, p := range sent.Payloads {
+		if err := comparePart(p.Length, back.Payloads[i].Length, p.Metadata, back.Payloads[i].Metadata); err != nil {
+			return fmt.Errorf("payload %d: %w", i, err)
+		}
+	}
+	for i, t := range sent.Tensors {
+		b := back.Tensors[i]
+		err := comparePart(t.Length, b.Length, t.Metadata, b.Metadata)
+		if err == nil && (t.SourceDevice != b.SourceDevice || t.TargetDevice != b.TargetDevice) {
+			err = fmt.Errorf("it came back from %s for %s, sent was from %s for %s",
+				b.SourceDevice, b.TargetDevice, t.SourceDevice, t.TargetDevice)
+		}
+		if err != nil {
+			return fmt.Errorf("tensor %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func comparePart(sent, back int, sentMetadata, backMetadata []byte) error {
+	if sent != back {
+		return fmt.Errorf("%d bytes came back, sent were %d", back, sent)
+	}
+	if !bytes.Equal(sentMetadata, backMetadata) {
+		return fmt.Errorf("metadata %q came back, sent was %q", shorten(backMetadata), shorten(sentMetadata))
+	}
+	return nil
+}
+
+// compareBytes returns nil if the payloads and tensors of two messages of the same shape are equal, and
+// otherwise an error that describes the first difference.
+func compareBytes(sent, back *pooledMessage) error {
+	for i, p := range sent.memory.Payloads {
+		if err := compareData(p, back.memory.Payloads[i]); err != nil {
+			return fmt.Errorf("payload %d: %w", i, err)
+		}
+	}
+	for i, t := range sent.memory.Tensors {
+		s, _ := t.Contiguous()
+		b, _ := back.memory.Tensors[i].Contiguous()
+		if err := compareData(s, b); err != nil {
+			return fmt.Errorf("tensor %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func compareData(sent, back []byte) error {
+	if bytes.Equal(sent, back) {
+		return nil
+	}
+	for i, b := range sent {
+		if b != back[i] {
+			return fmt.Errorf("byte %d of %d came back as %#02x, sent was %#02x", i, len(sent), back[i], b)
+		}
+	}
+	return nil
+}
+
+func shorten(p []byte) []byte { return p[:min(len(p), 40)] }

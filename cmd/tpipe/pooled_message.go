@@ -1,0 +1,55 @@
+package main
+
+import (
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// pooledMessage is a message together with the allocated memory that it is read into and sent from.
+type pooledMessage struct {
+	message  *pipe.Message
+	memory   pipe.Allocation
+	storages []*tensor.Storage
+	size     int // bytes of all
+}
+
+// newPooledMessage allocates memory from a for the parts that d describes, and returns it with a
+// message that has the same description and sends that memory. The caller must release it. The error is
+// that of a.
+func newPooledMessage(a tensor.Allocator, d *pipe.Descriptor) (*pooledMessage, error) {
+	p := &pooledMessage{size: d.Bytes()}
+	for _, payload := range d.Payloads {
+		data, err := p.bytes(a, payload.Length)
+		if err != nil {
+			return nil, err
+		}
+		p.memory.Payloads = append(p.memory.Payloads, data)
+	}
+	for _, t := range d.Tensors {
+		data, err := p.bytes(a, t.Length)
+		if err != nil {
+			return nil, err
+		}
+		p.memory.Tensors = append(p.memory.Tensors, device.Bytes(data))
+	}
+	p.message = d.Message(p.memory)
+	return p, nil
+}
+
+func (p *pooledMessage) bytes(a tensor.Allocator, n int) ([]byte, error) {
+	s, err := a.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	p.storages = append(p.storages, s)
+	return s.Bytes()
+}
+
+// release returns the memory to its allocator. No operation may use the message any more: the slices in
+// it do not keep the memory alive.
+func (p *pooledMessage) release() {
+	for _, s := range p.storages {
+		s.Release()
+	}
+}

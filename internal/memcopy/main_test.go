@@ -1,9 +1,0 @@
-package memcopy_test
-
-import (
-	"testing"
-
-	"github.com/tensorpipe-go/tensorpipe/internal/leakcheck"
-)
-
-func TestMain(m *testing.M) { leakcheck.Main(m) }

@@ -1,0 +1,151 @@
+package native
+
+import (
+	"encoding/binary"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+)
+
+// EncodedSize returns the size in bytes of the frame: header, descriptor and inline bytes, without the
+// checksum.
+func (m *Message) EncodedSize() int {
+	descriptor, inline := m.sizes()
+	return HeaderSize + int(descriptor+inline)
+}
+
+// sizes returns the size in bytes of the descriptor, the part of the body before the inline bytes, and
+// the total size of the inline bytes.
+func (m *Message) sizes() (descriptor, inline uint64) {
+	descriptor = messageFixed + uint64(len(m.Metadata))
+	for i := range m.Payloads {
+		p := &m.Payloads[i]
+		descriptor += payloadEntry + compressedEntrySize(p.Codec) + uint64(len(p.Metadata))
+		if p.Inline {
+			inline += p.WireLength()
+		}
+	}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		descriptor += tensorEntry + compressedEntrySize(t.Codec) + uint64(len(t.Metadata)+len(t.Source.Kind)+len(t.Target.Kind))
+		if t.Inline {
+			inline += t.WireLength()
+		}
+	}
+	return descriptor, inline
+}
+
+// compressedEntrySize returns the number of bytes that the descriptor has for the compressed length of
+// a part with that codec.
+func compressedEntrySize(codec compress.Codec) uint64 {
+	if codec != compress.None {
+		return compressedEntry
+	}
+	return 0
+}
+
+// Append appends the whole frame to dst, with a checksum if crc is set. m must pass [Message.Check],
+// and the Data of each inline part must be set, WireLength bytes.
+func (m *Message) Append(dst []byte, crc bool) []byte {
+	start := len(dst)
+	dst = m.AppendDescriptor(dst, crc)
+	for i := range m.Payloads {
+		if m.Payloads[i].Inline {
+			dst = append(dst, m.Payloads[i].Data...)
+		}
+	}
+	for i := range m.Tensors {
+		if m.Tensors[i].Inline {
+			dst = append(dst, m.Tensors[i].Data...)
+		}
+	}
+	if crc {
+		dst = AppendChecksum(dst, start)
+	}
+	return dst
+}
+
+// AppendDescriptor appends the header and the descriptor to dst; Data is ignored. The caller must then
+// append WireLength bytes for each inline payload, then for each inline tensor, and, if crc is set,
+// the checksum with [AppendChecksum]. m must pass [Message.Check].
+func (m *Message) AppendDescriptor(dst []byte, crc bool) []byte {
+	descriptor, inline := m.sizes()
+	dst = Header{Length: uint32(descriptor + inline), Kind: KindMessage, CRC: crc}.Append(dst)
+	dst = binary.LittleEndian.AppendUint64(dst, m.wireTimeout())
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(m.Metadata)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(m.Payloads)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(m.Tensors)))
+	dst = binary.LittleEndian.AppendUint32(dst, 0)
+	for i := range m.Payloads {
+		dst = m.Payloads[i].appendEntry(dst)
+	}
+	for i := range m.Tensors {
+		dst = m.Tensors[i].appendEntry(dst)
+	}
+	dst = m.appendCompressedLengths(dst)
+	for i := range m.Tensors {
+		dst = append(append(dst, m.Tensors[i].Source.Kind...), m.Tensors[i].Target.Kind...)
+	}
+	return m.appendMetadata(dst)
+}
+
+// wireTimeout returns the Timeout in nanoseconds. An expired one is sent as 1, since 0 means that the
+// message has no deadline.
+func (m *Message) wireTimeout() uint64 {
+	if m.Timeout == 0 {
+		return 0
+	}
+	return uint64(max(m.Timeout, 1))
+}
+
+// appendCompressedLengths appends the compressed length of each compressed part, first of the
+// payloads, then of the tensors.
+func (m *Message) appendCompressedLengths(dst []byte) []byte {
+	for i := range m.Payloads {
+		if m.Payloads[i].Codec != compress.None {
+			dst = binary.LittleEndian.AppendUint64(dst, m.Payloads[i].CompressedLength)
+		}
+	}
+	for i := range m.Tensors {
+		if m.Tensors[i].Codec != compress.None {
+			dst = binary.LittleEndian.AppendUint64(dst, m.Tensors[i].CompressedLength)
+		}
+	}
+	return dst
+}
+
+func (m *Message) appendMetadata(dst []byte) []byte {
+	dst = append(dst, m.Metadata...)
+	for i := range m.Payloads {
+		dst = append(dst, m.Payloads[i].Metadata...)
+	}
+	for i := range m.Tensors {
+		dst = append(dst, m.Tensors[i].Metadata...)
+	}
+	return dst
+}
+
+func (p *Payload) appendEntry(dst []byte) []byte {
+	dst = binary.LittleEndian.AppendUint64(dst, p.Length)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(p.Metadata)))
+	return append(dst, inlineFlag(p.Inline, p.Length), byte(p.Codec), 0, 0)
+}
+
+func (t *Tensor) appendEntry(dst []byte) []byte {
+	flags := inlineFlag(t.Inline, t.Length)
+	if !t.Target.IsZero() {
+		flags |= flagNamed
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, t.Length)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(t.Metadata)))
+	dst = append(dst, flags, byte(len(t.Source.Kind)), byte(len(t.Target.Kind)), byte(t.Codec))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.Source.Index))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(t.Target.Index))
+	return binary.LittleEndian.AppendUint64(dst, 0)
+}
+
+func inlineFlag(inline bool, length uint64) byte {
+	if inline || length == 0 {
+		return flagInline
+	}
+	return 0
+}

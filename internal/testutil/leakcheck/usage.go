@@ -1,0 +1,51 @@
+package leakcheck
+
+import (
+	"fmt"
+	"runtime"
+	"sort"
+	"time"
+)
+
+// usage counts open resources by name: descriptors by their target, mapped bytes by the mapped file.
+// Descriptor numbers and addresses are not used as names, because they are reused.
+type usage struct {
+	descriptors map[string]int
+	mapped      map[string]int
+}
+
+// since returns a line for each resource of which u has more than before has.
+func (u usage) since(before usage) []string {
+	out := grown("descriptors", u.descriptors, before.descriptors)
+	return append(out, grown("mapped bytes", u.mapped, before.mapped)...)
+}
+
+func grown(unit string, now, before map[string]int) []string {
+	var out []string
+	for name, n := range now {
+		if more := n - before[name]; more > 0 {
+			out = append(out, fmt.Sprintf("%s: %d more of %s", unit, more, name))
+		}
+	}
+	sort.Strings(out)
+	return out
+}
+
+// settleTimeout bounds how long resources may take to be released.
+const settleTimeout = 5 * time.Second
+
+// settle calls leaks repeatedly until it returns no lines or settleTimeout has passed, and returns its
+// last result. Between calls it collects garbage, for handles that finalizers close, and pauses,
+// because finalizers run on a goroutine of the runtime.
+func settle(leaks func() []string) []string {
+	pause := time.Duration(0)
+	for begin := time.Now(); ; {
+		found := leaks()
+		if len(found) == 0 || time.Since(begin) > settleTimeout {
+			return found
+		}
+		runtime.GC()
+		time.Sleep(pause)
+		pause += 5 * time.Millisecond
+	}
+}

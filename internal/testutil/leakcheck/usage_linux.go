@@ -1,0 +1,73 @@
+package leakcheck
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// inUse returns the descriptors and mappings that this process has open, as /proc lists them; none
+// without /proc.
+func inUse() usage {
+	maps, _ := os.ReadFile("/proc/self/maps")
+	return usage{descriptors: openDescriptors(), mapped: mappedFiles(string(maps))}
+}
+
+func openDescriptors() map[string]int {
+	const dir = "/proc/self/fd/"
+	open := map[string]int{}
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		// The descriptor of the directory itself is closed by now and has no link.
+		if target, err := os.Readlink(dir + e.Name()); err == nil {
+			open[target]++
+		}
+	}
+	return open
+}
+
+// mappedFiles returns the mapped bytes of each file in maps, the content of /proc/self/maps: regular
+// files, memfd, /dev/shm, and shared anonymous memory, which the kernel lists as /dev/zero. Files with
+// an executable mapping are left out: they are the program and its libraries, some of which the C
+// library loads late (for name resolution under -race) and never unloads.
+func mappedFiles(maps string) map[string]int {
+	bytes, code := map[string]int{}, map[string]bool{}
+	for line := range strings.Lines(maps) {
+		if m, ok := parseMapping(line); ok {
+			bytes[m.file] += m.size
+			code[m.file] = code[m.file] || m.executable
+		}
+	}
+	for file := range code {
+		if code[file] {
+			delete(bytes, file)
+		}
+	}
+	return bytes
+}
+
+type mapping struct {
+	file       string
+	size       int
+	executable bool
+}
+
+// parseMapping returns the mapping that a line of /proc/self/maps describes: start-end, permissions,
+// offset, device, inode, file. ok is false for a mapping without a file.
+func parseMapping(line string) (m mapping, ok bool) {
+	f := strings.Fields(line)
+	if len(f) < 6 || strings.HasPrefix(f[5], "[") {
+		return mapping{}, false
+	}
+	from, to, _ := strings.Cut(f[0], "-")
+	start, err1 := strconv.ParseUint(from, 16, 64)
+	end, err2 := strconv.ParseUint(to, 16, 64)
+	if err1 != nil || err2 != nil {
+		return mapping{}, false
+	}
+	return mapping{
+		file:       strings.Join(f[5:], " "),
+		size:       int(end - start),
+		executable: strings.Contains(f[1], "x"),
+	}, true
+}

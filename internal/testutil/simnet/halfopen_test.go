@@ -1,0 +1,182 @@
+package simnet_test
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// arrivals records the frames and the final error that a connection reads.
+type arrivals struct {
+	frames []string
+	err    error
+}
+
+// collect reads from c on a new goroutine, until an error.
+func collect(c transport.Conn) *arrivals {
+	a := new(arrivals)
+	go func() {
+		for {
+			f, err := readFrame(c)
+			if err != nil {
+				a.err = err
+				return
+			}
+			a.frames = append(a.frames, f)
+		}
+	}()
+	return a
+}
+
+func TestHalfOpenThenHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := over()
+		x, y := connect(t, n)
+		atX, atY := collect(x), collect(y)
+		send := func(s string) {
+			require.NoError(t, x.WriteFrames(text("x "+s)))
+			require.NoError(t, y.WriteFrames(text("y "+s)))
+			synctest.Wait()
+		}
+		send("before")
+		n.Links()[0].HalfOpen()
+		send("during")
+		n.Links()[0].HalfOpen()
+		require.NoError(t, y.CloseWrite())
+		synctest.Wait()
+		require.Equal(t, &arrivals{frames: []string{"y before"}}, atX)
+		require.Equal(t, &arrivals{frames: []string{"x before"}}, atY)
+
+		n.Links()[0].Heal()
+		synctest.Wait()
+		require.Equal(t, &arrivals{frames: []string{"y before", "y during"}, err: io.EOF}, atX)
+		require.Equal(t, []string{"x before", "x during"}, atY.frames)
+		require.NoError(t, x.WriteFrames(text("after")))
+		synctest.Wait()
+		require.Equal(t, []string{"x before", "x during", "after"}, atY.frames)
+	})
+}
+
+func TestHalfOpenAtEveryFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for n := range 4 {
+			w, r := connect(t, over(simnet.HalfOpenAt(simnet.AfterFrames(0, simnet.Dialled, n))))
+			require.NoError(t, w.WriteFrames(text("a"), text("b"), text("c")))
+			require.NoError(t, w.Close())
+			got := collect(r)
+			synctest.Wait()
+			require.NoError(t, got.err)
+			require.Equal(t, []string{"a", "b", "c"}[:n], append([]string{}, got.frames...))
+			require.NoError(t, r.Close())
+			synctest.Wait()
+			require.ErrorIs(t, got.err, transport.ErrClosed)
+		}
+	})
+}
+
+func TestHalfOpenWithinAFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := over(simnet.HalfOpenAt(simnet.WithinFrame(0, simnet.Dialled, 0, 3)))
+		w, r := connect(t, n)
+		require.NoError(t, w.WriteFrames(text("abcdef"), text("g")))
+		size, err := r.NextFrame()
+		require.NoError(t, err)
+		require.EqualValues(t, 6, size)
+		got := make([]byte, 6)
+		require.NoError(t, r.ReadBody(got[:3]))
+		remaining := make(chan error, 1)
+		go func() { remaining <- r.ReadBody(got[3:]) }()
+		synctest.Wait()
+		require.Empty(t, remaining)
+		n.Links()[0].Heal()
+		require.NoError(t, <-remaining)
+		require.Equal(t, "abcdef", string(got))
+		next, err := readFrame(r)
+		require.NoError(t, err)
+		require.Equal(t, "g", next)
+	})
+}
+
+// A half-open link hides that the peer closes.
+func TestHalfOpenHidesThePeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := over()
+		w, closed := connect(t, n)
+		n.Links()[0].HalfOpen()
+		require.NoError(t, closed.Close())
+		read := collect(w)
+		for range 10 {
+			require.NoError(t, w.WriteFrames(text("data")))
+		}
+		synctest.Wait()
+		require.NoError(t, read.err)
+		require.NoError(t, w.Close())
+		synctest.Wait()
+		require.ErrorIs(t, read.err, transport.ErrClosed)
+	})
+}
+
+func TestHalfOpenFillsTheBuffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(mem.New(nil, mem.WithBuffer(100)))
+		w, _ := connect(t, n)
+		n.Links()[0].HalfOpen()
+		written := make(chan error, 1)
+		go func() { written <- w.WriteFrames(transport.Frame{make([]byte, 200)}) }()
+		synctest.Wait()
+		require.Empty(t, written)
+		require.NoError(t, w.Close())
+		require.ErrorIs(t, <-written, transport.ErrClosed)
+	})
+}
+
+func TestCutOfAHalfOpenLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := over()
+		w, r := connect(t, n)
+		n.Links()[0].HalfOpen()
+		require.NoError(t, w.WriteFrames(text("lost")))
+		got := collect(r)
+		synctest.Wait()
+		n.Links()[0].Cut()
+		synctest.Wait()
+		require.Empty(t, got.frames)
+		wantReset(t, 0, got.err)
+	})
+}
+
+// Two faults in one frame both happen, in the order of the rules.
+func TestTwoFaultsInOneFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := over(
+			simnet.HalfOpenAt(simnet.WithinFrame(0, simnet.Dialled, 0, 2)),
+			simnet.CutAt(simnet.WithinFrame(0, simnet.Dialled, 0, 4)),
+		)
+		w, r := connect(t, n)
+		wantReset(t, 0, w.WriteFrames(text("abcdef")))
+		_, err := r.NextFrame()
+		require.NoError(t, err)
+		require.NoError(t, r.ReadBody(make([]byte, 2)))
+		wantReset(t, 0, r.ReadBody(make([]byte, 1)))
+	})
+}
+
+func TestReachAndAdvertise(t *testing.T) {
+	optional, plain := simnet.New(sameAddresses{mem.New(nil)}), over()
+	peer := fixed{remote: "me"}
+	require.Equal(t, "x from me", optional.Reach("x", peer))
+	require.Equal(t, "x", plain.Reach("x", peer))
+
+	for want, n := range map[string]*simnet.Network{"for me": optional, "name": plain} {
+		l, err := n.Listen(t.Context(), "name")
+		require.NoError(t, err)
+		defer l.Close()
+		require.Equal(t, want, l.(transport.Advertiser).AdvertiseTo(peer))
+	}
+}

@@ -1,0 +1,61 @@
+package wait
+
+import "time"
+
+const (
+	// pollsBeforeYield is how often a MemoryPoller polls before it yields, if the peer runs on
+	// another processor. It covers the few microseconds within which most changes come; a system
+	// call would delay them by one.
+	pollsBeforeYield = 300
+
+	// yieldedAnswers is the number of consecutive changes, each found right after a yield, from
+	// which on the peer is taken to share the processor.
+	yieldedAnswers = 4
+
+	// minAnswersToMove and maxAnswersToMove bound the number of such changes after which the
+	// thread moves to another processor.
+	minAnswersToMove, maxAnswersToMove = 16, 1 << 11
+
+	// In a yield of at least slowYield another thread has run here. Its duration counts as one
+	// change for each quickAnswer.
+	slowYield   = 20 * time.Microsecond
+	quickAnswer = 4 * time.Microsecond
+)
+
+// placement estimates whether the peer, which is to change the memory, runs on this processor. The
+// kernel may leave two processes that wait for each other on one processor. Then each change needs
+// a switch, so polling before a yield only delays it, and of two that copy much each stops while
+// the other one copies.
+type placement struct {
+	run   int // consecutive changes found after one yield; a slow yield counts as several
+	limit int // of run, at which the thread moves next; 0: minAnswersToMove
+}
+
+// polls returns how often to poll before the first yield: 0 if the peer seems to run on this
+// processor.
+func (a *placement) polls() int {
+	if a.run >= yieldedAnswers {
+		return 0
+	}
+	return pollsBeforeYield
+}
+
+// early records a change that was found without a yield, so that the peer runs on another
+// processor. It lowers the limit by one only: on a busy machine some such changes come in between.
+func (a *placement) early() { a.run, a.limit = 0, max(a.limit-1, 0) }
+
+// late records a change that was found after some yields, the last of which took last. It reports
+// whether the thread should move to another processor, because the peer seems to share this one.
+func (a *placement) late(yields int, last time.Duration) (move bool) {
+	if yields > 1 && last < slowYield {
+		a.run = 0 // a thread that runs here would have been found after one yield
+		return false
+	}
+	a.run += 1 + int(last/quickAnswer)
+	if a.run < max(a.limit, minAnswersToMove) {
+		return false
+	}
+	a.limit = min(2*max(a.limit, minAnswersToMove), maxAnswersToMove)
+	a.run = 0
+	return true
+}

@@ -1,0 +1,179 @@
+package wait
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reader reads from a socket and spins before it blocks. One goroutine at a time uses it. It does
+// not own the socket.
+type Reader struct {
+	socket  Socket
+	raw     syscall.RawConn
+	spinner spinner
+	attempt func(fd uintptr) bool // attemptRead
+	ready   func() bool           // read
+
+	fd     int
+	dst    []byte
+	asleep bool
+	n      int
+	err    error // of the system call
+}
+
+// NewReader returns a Reader of s that spins for at most that time; it never spins if the time is 0
+// or less. It fails if s has no descriptor, for example because it is closed.
+func NewReader(s Socket, spin time.Duration) (*Reader, error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	epoch := time.Now()
+	r := &Reader{
+		socket: s,
+		raw:    raw,
+		spinner: spinner{
+			bound:        spin,
+			registration: process.register(),
+			now:          func() time.Duration { return time.Since(epoch) },
+			yield:        runtime.Gosched,
+		},
+	}
+	r.attempt, r.ready = r.attemptRead, r.read
+	return r, nil
+}
+
+// Read behaves as the Read of the socket: it observes read deadlines and Close, which a spin may
+// delay by its duration, and returns the same errors. It allocates nothing, and keeps p only during
+// the call.
+func (r *Reader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	r.dst, r.asleep = p, false
+	err := r.raw.Read(r.attempt)
+	r.dst = nil
+	switch {
+	case err != nil:
+		return 0, r.failure(cause(err))
+	case r.err != nil:
+		return 0, r.failure(os.NewSyscallError("read", r.err))
+	case r.n == 0:
+		return 0, io.EOF
+	}
+	return r.n, nil
+}
+
+// attemptRead is the callback of Read, called when Read begins and after each wake-up. It reads,
+// spins the first time, and returns true if Read can return. If it returns false the runtime blocks
+// the goroutine until the socket may be readable.
+func (r *Reader) attemptRead(fd uintptr) bool {
+	r.fd = int(fd)
+	if r.read() || !r.asleep && r.spinner.poll(r.ready) {
+		r.spinner.registration.arrived()
+		return true
+	}
+	r.asleep = true
+	return false
+}
+
+// read calls read(2) for dst, stores the result in n and err, and reports whether there was one:
+// bytes, the end of the stream or an error. It returns false if the socket has nothing yet.
+func (r *Reader) read() bool {
+	for {
+		r.n, r.err = unix.Read(r.fd, r.dst)
+		if r.err != unix.EINTR {
+			return r.err != unix.EAGAIN
+		}
+	}
+}
+
+// failure returns err as a *net.OpError like those of the socket's Read.
+func (r *Reader) failure(err error) error {
+	local := r.socket.LocalAddr()
+	return &net.OpError{Op: "read", Net: local.Network(), Source: local, Addr: r.socket.RemoteAddr(), Err: err}
+}
+
+// cause returns the error that package net has wrapped in err, the error of a raw read or write, or
+// err itself if it has not.
+func cause(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Err
+	}
+	return err
+}
+
+// Writer writes to a socket without blocking. One goroutine at a time uses it. It does not own the
+// socket.
+type Writer struct {
+	socket  Socket
+	raw     syscall.RawConn
+	attempt func(fd uintptr) bool // write
+
+	// Of the call under way.
+	src []byte
+	n   int
+	err error // of the system call
+}
+
+// NewWriter returns a Writer of s. It fails if s has no descriptor, for example because it is
+// closed.
+func NewWriter(s Socket) (*Writer, error) {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{socket: s, raw: raw}
+	w.attempt = w.write
+	return w, nil
+}
+
+// TryWrite writes as much of p as the socket accepts without blocking, and returns how much that
+// is, possibly 0. It blocks only while another goroutine is in the socket's Write. It allocates
+// nothing, and keeps p only during the call. Its errors are those of the socket's Write.
+func (w *Writer) TryWrite(p []byte) (int, error) {
+	w.src, w.n = p, 0
+	err := w.raw.Write(w.attempt)
+	w.src = nil
+	switch {
+	case err != nil:
+		return 0, w.failure(cause(err))
+	case w.err != nil:
+		return w.n, w.failure(os.NewSyscallError("write", w.err))
+	}
+	return w.n, nil
+}
+
+// write is the callback of TryWrite: it writes src until the socket is full, and stores the result
+// in n and err. It always returns true, so that the runtime does not block the goroutine.
+func (w *Writer) write(fd uintptr) bool {
+	for w.n < len(w.src) {
+		var n int
+		n, w.err = unix.Write(int(fd), w.src[w.n:])
+		if w.err == unix.EINTR {
+			continue
+		}
+		if w.err == unix.EAGAIN {
+			w.err = nil
+			break
+		}
+		if w.err != nil {
+			break
+		}
+		w.n += n
+	}
+	return true
+}
+
+// failure returns err as a *net.OpError like those of the socket's Write.
+func (w *Writer) failure(err error) error {
+	local := w.socket.LocalAddr()
+	return &net.OpError{Op: "write", Net: local.Network(), Source: local, Addr: w.socket.RemoteAddr(), Err: err}
+}

@@ -1,0 +1,134 @@
+package wire
+
+import (
+	"github.com/tensorpipe-go/tensorpipe/internal/nop"
+)
+
+// CMADescriptor announces a tensor on the channel cma. The receiver copies it from the sender's memory,
+// then replies with an empty frame on the channel's second connection.
+type CMADescriptor struct {
+	PID uint32 // process id of the sender
+	Ptr uint64 // the tensor's address in it
+}
+
+// XTHDescriptor announces a tensor on the channel xth, both of whose ends are in one process. The
+// receiver copies the tensor, then replies with an empty frame on the channel's second connection.
+type XTHDescriptor struct {
+	Ptr uint64 // the tensor's address
+}
+
+// Append appends the encoded message to dst.
+func (m CMADescriptor) Append(dst []byte) []byte {
+	dst = nop.AppendUint(nop.AppendStructHeader(dst, 2), uint64(m.PID))
+	return nop.AppendUint(dst, m.Ptr)
+}
+
+// Append appends the encoded message to dst.
+func (m XTHDescriptor) Append(dst []byte) []byte {
+	return nop.AppendUint(nop.AppendStructHeader(dst, 1), m.Ptr)
+}
+
+// DecodeCMADescriptor decodes a CMADescriptor from the whole of p. The error is an [*Error].
+func DecodeCMADescriptor(p []byte, limits Limits) (CMADescriptor, error) {
+	r := newReader("CMADescriptor", p, limits)
+	r.Struct(2)
+	r.at("pid")
+	m := CMADescriptor{PID: r.Uint32()}
+	r.at("ptr")
+	m.Ptr = r.Uint64()
+	return result(&r, m)
+}
+
+// DecodeXTHDescriptor decodes an XTHDescriptor from the whole of p. The error is an [*Error].
+func DecodeXTHDescriptor(p []byte, limits Limits) (XTHDescriptor, error) {
+	r := newReader("XTHDescriptor", p, limits)
+	r.Struct(1)
+	r.at("ptr")
+	return result(&r, XTHDescriptor{Ptr: r.Uint64()})
+}
+
+// MPTHello is a message with which the channel mpt opens its lanes: the server sends an
+// [MPTServerHello] on the channel's only connection, and the client begins each lane, a new connection,
+// with an [MPTClientHello].
+type MPTHello interface {
+	// Append appends the encoded message to dst.
+	Append(dst []byte) []byte
+
+	mptHello()
+}
+
+// The alternatives of an MPTHello.
+const (
+	mptServerHello = 0
+	mptClientHello = 1
+)
+
+// MPTServerHello lists the lanes that the server expects, in order.
+type MPTServerHello struct {
+	Lanes []MPTLane
+}
+
+// MPTLane is one lane of mpt, as the server announces it.
+type MPTLane struct {
+	Address        string // at which the server listens for it
+	RegistrationID uint64 // for the lane's MPTClientHello
+}
+
+// MPTClientHello is the first message on a lane. It identifies the lane to the server.
+type MPTClientHello struct {
+	RegistrationID uint64 // from the MPTServerHello
+}
+
+const minLane = 5 // b9 02, bd 00, 00
+
+func (MPTServerHello) mptHello() {}
+func (MPTClientHello) mptHello() {}
+
+// Append appends the encoded message to dst.
+func (m MPTServerHello) Append(dst []byte) []byte {
+	dst = nop.AppendStructHeader(nop.AppendVariantHeader(dst, mptServerHello), 1)
+	dst = nop.AppendArrayHeader(dst, len(m.Lanes))
+	for _, lane := range m.Lanes {
+		dst = nop.AppendString(nop.AppendStructHeader(dst, 2), lane.Address)
+		dst = nop.AppendUint(dst, lane.RegistrationID)
+	}
+	return dst
+}
+
+// Append appends the encoded message to dst.
+func (m MPTClientHello) Append(dst []byte) []byte {
+	dst = nop.AppendStructHeader(nop.AppendVariantHeader(dst, mptClientHello), 1)
+	return nop.AppendUint(dst, m.RegistrationID)
+}
+
+// DecodeMPTHello decodes an MPTHello, an [MPTServerHello] or an [MPTClientHello], from the whole of p.
+// The error is an [*Error].
+func DecodeMPTHello(p []byte, limits Limits) (MPTHello, error) {
+	r := newReader("MPTHello", p, limits)
+	return result(&r, r.mptHello())
+}
+
+func (r *reader) mptHello() MPTHello {
+	switch index := r.Variant(); index {
+	case mptServerHello:
+		r.at("ServerHello")
+		r.Struct(1)
+		return MPTServerHello{Lanes: r.mptLanes()}
+	case mptClientHello:
+		r.at("ClientHello")
+		r.Struct(1)
+		return MPTClientHello{RegistrationID: r.Uint64()}
+	default:
+		r.Failf("unknown alternative %d", index)
+		return nil
+	}
+}
+
+func (r *reader) mptLanes() []MPTLane {
+	lanes := resize[MPTLane](nil, r.list(minLane, r.limits.Entries))
+	for i := range lanes {
+		r.Struct(2)
+		lanes[i] = MPTLane{Address: r.text(), RegistrationID: r.Uint64()}
+	}
+	return lanes
+}

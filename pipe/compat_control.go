@@ -1,0 +1,252 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// closeFrameTimeout bounds how long the end of a pipe waits for the peer's
+// close frame, which is sent on a connection of its own and arrives at about the same time.
+const closeFrameTimeout = time.Second
+
+// compatControl is the control connection, which two ends of this library have in addition to
+// TensorPipe's connections. It carries confirmations of read messages and the close frame. With a
+// C++ peer Conn is nil, and nothing is sent or received.
+type compatControl struct {
+	pipe *compat
+	namedConn
+	ended chan struct{} // closed after the last frame of the peer
+
+	wake       chan struct{} // has a token when the writer must check for frames to send
+	writerDone chan struct{} // closed when the writer has ended
+
+	confirmer
+
+	closeMu    sync.Mutex
+	closeFrame *wire.Control // of this end, sent last
+	peerClosed bool          // the peer has sent its close frame
+	reason     string        // the reason in it
+}
+
+// init sets up c. conn is nil with a C++ peer; both directions then count as ended.
+func (c *compatControl) init(p *compat, conn transport.Conn) {
+	c.pipe = p
+	c.namedConn = namedConn{conn, "control"}
+	c.ended = make(chan struct{})
+	c.wake = make(chan struct{}, 1)
+	c.writerDone = make(chan struct{})
+	c.confirmer.init(c.wakeWriter, p.account)
+	if conn == nil {
+		close(c.ended)
+		close(c.writerDone)
+	}
+}
+
+// markEnded marks both directions as ended, for a pipe whose goroutines do not start. Otherwise run
+// and write do that.
+func (c *compatControl) markEnded() {
+	if c.exists() {
+		close(c.ended)
+		close(c.writerDone)
+	}
+}
+
+// exists reports whether there is a control connection.
+func (c *compatControl) exists() bool { return c.Conn != nil }
+
+// run handles the peer's frames until its close frame or the end of the connection, queues the
+// close frame of this end, closes ended, and then waits until the peer has ended the connection.
+// Without a control connection it returns at once.
+func (c *compatControl) run() {
+	if !c.exists() {
+		return
+	}
+	c.readFrames()
+	c.sendClose(cmp.Or(c.pipe.Err(), ErrClosed)) // the peer requests nothing any more
+	close(c.ended)
+	c.NextFrame() // reads the end: closing with unread bytes, as of TLS, would discard frames being sent
+}
+
+// readFrames handles the peer's frames until its close frame or the first error. It fails the pipe
+// if the peer has broken the protocol. It drops other errors: the other connections end too, and
+// report why.
+func (c *compatControl) readFrames() {
+	var buf []byte
+	for {
+		frame, err := readFrame(c, buf, wire.MaxControl, nil)
+		if err == nil {
+			buf = frame
+			err = c.handle(frame)
+		}
+		if err = classify(err); errors.Is(err, ErrProtocol) {
+			c.pipe.fail(c.pipe.errorFor("connection", c.name, err))
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// handle handles a frame of the peer. It returns io.EOF for the close frame, and an error that
+// matches ErrProtocol for an invalid frame.
+func (c *compatControl) handle(frame []byte) error {
+	m, err := wire.DecodeControl(frame)
+	if err != nil {
+		return protocolError("%w", err)
+	}
+	switch m.Kind {
+	case wire.WantRead:
+		return c.handleRequest(m.Number)
+	case wire.HaveRead:
+		c.handleConfirmation(m.Number)
+	case wire.Goodbye:
+		c.closeMu.Lock()
+		defer c.closeMu.Unlock()
+		c.peerClosed, c.reason = true, m.Reason
+		return io.EOF
+	}
+	return nil
+}
+
+func (c *compatControl) wakeWriter() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sendClose queues the close frame, with the reason for cause, after the confirmations of all
+// messages that were read. Only the first call has an effect. It does not wait until the frame is
+// sent.
+func (c *compatControl) sendClose(cause error) {
+	if !c.exists() {
+		return
+	}
+	c.confirmAll()
+	c.closeMu.Lock()
+	if c.closeFrame == nil {
+		c.closeFrame = &wire.Control{Kind: wire.Goodbye, Reason: closeReason(cause)}
+	}
+	c.closeMu.Unlock()
+	c.wakeWriter()
+}
+
+// write sends queued frames until it has sent the close frame or sending fails, and closes
+// writerDone. Without a control connection it returns at once.
+func (c *compatControl) write() {
+	if !c.exists() {
+		return
+	}
+	defer close(c.writerDone)
+	var buf []byte
+	for {
+		m := c.next()
+		buf = m.Append(buf[:0])
+		if c.WriteFrames(transport.Frame{buf}) != nil {
+			return
+		}
+		if m.Kind == wire.Goodbye {
+			c.CloseWrite()
+			return
+		}
+	}
+}
+
+// next waits until there is a frame to send and returns it. After the close frame there is no
+// other.
+func (c *compatControl) next() wire.Control {
+	for {
+		if m, ok := c.take(); ok {
+			return m
+		}
+		<-c.wake
+	}
+}
+
+// take returns the next frame to send; false if there is none. It holds closeMu throughout: a close
+// frame that was queued between the checks would otherwise be sent before confirmations that must
+// precede it.
+func (c *compatControl) take() (wire.Control, bool) {
+	c.closeMu.Lock()
+	defer c.closeMu.Unlock()
+	if n, ok := c.nextConfirmation(); ok {
+		return wire.Control{Kind: wire.HaveRead, Number: n}, true
+	}
+	if n, ok := c.nextQuery(); ok {
+		return wire.Control{Kind: wire.WantRead, Number: n}, true
+	}
+	if c.closeFrame != nil {
+		return *c.closeFrame, true
+	}
+	return wire.Control{}, false
+}
+
+// closeReason returns the reason that a close frame has for a cause: "" for an orderly close,
+// else the text of the cause without the peer and connection names of this end.
+func closeReason(cause error) string {
+	if e, ok := cause.(*Error); ok {
+		cause = e.Err
+	}
+	if cause == ErrClosed {
+		return ""
+	}
+	return strings.ToValidUTF8(cause.Error(), "?")
+}
+
+// explainEnd adds the reason of the peer's close frame to err, if err means that the peer is gone;
+// it returns other errors unchanged. It waits for the close frame, for closeFrameTimeout at most.
+// Without one an orderly end becomes ErrPeerLost, since TCP connections also end in an orderly way
+// when a process is killed.
+func (c *compatControl) explainEnd(err error) error {
+	if !isPeerGone(err) {
+		return err
+	}
+	if errors.Is(err, ErrPeerLost) {
+		c.sendClose(err) // the peer may also wait for a close frame
+	}
+	t := time.NewTimer(closeFrameTimeout)
+	defer t.Stop()
+	select {
+	case <-c.ended:
+	case <-c.pipe.down:
+	case <-t.C:
+	}
+	ended := isClosed(c.ended) // also if the pipe failed for the same reason
+	c.closeMu.Lock()
+	defer c.closeMu.Unlock()
+	switch {
+	case c.reason != "":
+		return fmt.Errorf("%w: its reason: %q", err, c.reason)
+	case c.exists() && ended && !c.peerClosed && errors.Is(err, ErrPeerClosed):
+		return fmt.Errorf("%w: it ended without a close frame", ErrPeerLost)
+	default:
+		return err
+	}
+}
+
+// awaitRead waits until the peer has confirmed that it has read the message of this end with this
+// number. If ctx or the pipe ends first, the error matches ErrUnconfirmed.
+func (c *compatControl) awaitRead(ctx context.Context, number uint64) error {
+	confirmed, err := c.await(ctx, number, c.ended, c.pipe.down)
+	switch {
+	case confirmed:
+		return nil
+	case err != nil:
+		return c.pipe.unconfirmed("", err)
+	case c.pipe.Err() != nil:
+		return c.pipe.unconfirmed("", c.pipe.Err())
+	case c.pipe.isClosing():
+		return c.pipe.unconfirmed("", ErrClosed)
+	default:
+		return c.pipe.unconfirmed(c.name, c.explainEnd(ErrPeerClosed))
+	}
+}

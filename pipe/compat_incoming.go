@@ -1,0 +1,338 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// compatIncoming implements Incoming in the compatible dialect.
+type compatIncoming struct {
+	Incoming
+	reader    *compatReader
+	number    uint64          // of the message, from 0
+	turn      <-chan struct{} // closed when the message before has started
+	started   chan struct{}   // closed when memory has been supplied
+	readAhead int             // bytes of the read-ahead budget
+	memory    charge          // the decoded frame, and payloads read ahead
+	claimed   atomic.Bool     // by a call of Read or Discard
+
+	payloadsAhead [][]byte      // payloads read ahead, nil if they are read into dst
+	dst           [][]byte      // memory for payloads, nil to discard them
+	body          chan struct{} // closed when the payloads have been received or failed; nil without payloads
+	bodyErr       error
+
+	tensors sync.WaitGroup
+	mu      sync.Mutex
+	err     error // the first error of a tensor
+}
+
+func (in *compatIncoming) read(ctx context.Context, a Allocation) error {
+	return in.countRead(in.receive(ctx, a))
+}
+
+func (in *compatIncoming) discard(ctx context.Context) error { return in.countRead(in.drop(ctx)) }
+
+// countRead notes that the application has read or discarded the message, if err is nil, so that it
+// can be confirmed. It returns err.
+func (in *compatIncoming) countRead(err error) error {
+	if p := in.reader.pipe; err == nil && p.control.exists() {
+		p.control.noteRead(in.number)
+	}
+	return err
+}
+
+// drop receives the message and throws away its bytes. Unlike discard it does not count the message
+// as read. Its errors are those of receive, or match ErrAllocation.
+func (in *compatIncoming) drop(ctx context.Context) error {
+	a, err := in.discardAllocation()
+	if err != nil {
+		return in.errorFor(err)
+	}
+	return in.receive(ctx, a)
+}
+
+// isInline reports whether the message has no bytes in payloads and tensors: in this dialect only
+// metadata is inline.
+func (in *compatIncoming) isInline() bool { return in.desc.Bytes() == 0 }
+
+func (in *compatIncoming) release() {} // it is not reused
+
+// receive waits for the message's turn, supplies a as its memory and waits for all parts; after
+// that a is not used. If ctx ends before the turn the message can still be read. If ctx ends later
+// the pipe fails, and the error matches ErrCancelled. The error of a message that was claimed
+// before matches ErrAlreadyRead.
+func (in *compatIncoming) receive(ctx context.Context, a Allocation) error {
+	if ctx.Err() != nil {
+		return in.errorFor(context.Cause(ctx))
+	}
+	if !in.claimed.CompareAndSwap(false, true) {
+		return in.errorFor(ErrAlreadyRead)
+	}
+	if err := in.awaitTurn(ctx); err != nil {
+		in.claimed.Store(false)
+		return in.errorFor(err)
+	}
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() { in.reader.pipe.fail(ErrCancelled) })
+	}
+	in.start(a)
+	err := in.wait()
+	in.memory.release()
+	if !stop() && errors.Is(err, ErrCancelled) {
+		err = fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+	}
+	if err != nil {
+		return in.errorFor(err)
+	}
+	in.reader.traffic.add(in.desc.Bytes())
+	return nil
+}
+
+// awaitTurn waits until memory was supplied for the message before this one. If ctx or the pipe
+// ends first it returns the cause. If it is the message's turn already it returns nil even after
+// the pipe has failed, so that received messages can be read.
+func (in *compatIncoming) awaitTurn(ctx context.Context) error {
+	select {
+	case <-in.turn:
+		return nil
+	default:
+	}
+	select {
+	case <-in.turn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-in.reader.pipe.down:
+		return in.reader.pipe.Err()
+	}
+}
+
+// start supplies a as the memory of the message: it sends the reply, gives the tensors to their
+// channels, and closes started, which makes it the turn of the next message. So replies and
+// transfers are in the order of messages. A reply that cannot be sent fails the pipe, unless this
+// end is closing.
+func (in *compatIncoming) start(a Allocation) {
+	r := in.reader
+	in.dst = a.Payloads
+	if err := in.reply(a); err != nil && r.pipe.isClosing() {
+		r.noMoreTensors = true // without replies the peer sends neither these tensors nor later ones
+	} else if err != nil {
+		r.pipe.fail(r.pipe.errorFor("read", r.pipe.reply.name, r.replyError(err)))
+	}
+	for k, b := range a.Tensors {
+		t := &in.desc.Tensors[k]
+		if t.Length == 0 || r.noMoreTensors {
+			continue
+		}
+		ch := r.pipe.channelFor(b.Device(), t.SourceDevice, t.Length)
+		in.tensors.Add(1)
+		ch.recv(b, t.Length, func(err error) {
+			if err == nil {
+				ch.received.add(t.Length)
+			} else {
+				failed := r.pipe.failTransfer("read", ch, err)
+				in.mu.Lock()
+				in.err = cmp.Or(in.err, failed)
+				in.mu.Unlock()
+			}
+			in.tensors.Done()
+		})
+	}
+	r.mu.Lock()
+	r.unread.Pop()
+	r.mu.Unlock()
+	r.readAhead.Release(in.readAhead)
+	close(in.started)
+}
+
+// reply sends the devices of those tensors of a whose target the sender left to the receiver;
+// nothing if there are none. After replyConn.endWrites it returns ErrClosed.
+func (in *compatIncoming) reply(a Allocation) error {
+	var reply wire.DescriptorReply
+	for k, t := range in.desc.Tensors {
+		if t.TargetDevice.IsZero() {
+			reply.TargetDevices = append(reply.TargetDevices, a.Tensors[k].Device())
+		}
+	}
+	if len(reply.TargetDevices) == 0 {
+		return nil
+	}
+	return in.reader.pipe.reply.write(reply.Append(nil))
+}
+
+// wait waits until all parts have been received or have failed, and then copies payloads that were
+// read ahead to dst. It returns the first error or, if the pipe has failed, the cause of that.
+func (in *compatIncoming) wait() error {
+	in.tensors.Wait()
+	err := in.err
+	if in.body != nil {
+		<-in.body
+		err = cmp.Or(err, in.bodyErr)
+	}
+	if err != nil {
+		return in.reader.pipe.rootCause(err)
+	}
+	for k, p := range in.dst {
+		if in.payloadsAhead != nil {
+			copy(p, in.payloadsAhead[k])
+		}
+	}
+	return nil
+}
+
+// endBody notes that the payloads have been received or, with an error, that they will not be. It
+// is called at most once.
+func (in *compatIncoming) endBody(err error) {
+	if in.body != nil {
+		in.bodyErr = err
+		close(in.body)
+	}
+}
+
+// setDescriptor sets the message's descriptor from that of the peer, which it checks against the
+// limits and the channels of the pipe. Errors match ErrProtocol. The metadata refers to the memory
+// of the frame.
+func (in *compatIncoming) setDescriptor(d *wire.Descriptor) error {
+	limits := &in.reader.pipe.context.limits
+	in.desc.Metadata = d.Metadata
+	if n := len(d.Payloads); n > 0 {
+		in.desc.Payloads = make([]PayloadDescriptor, n)
+		in.body = make(chan struct{})
+	}
+	for k, p := range d.Payloads {
+		if p.Length > uint64(limits.PayloadBytes) {
+			return protocolError("%w", limitError("payload", p.Length, uint64(limits.PayloadBytes)))
+		}
+		in.desc.Payloads[k] = PayloadDescriptor{Length: int(p.Length), Metadata: p.Metadata}
+	}
+	if n := len(d.Tensors); n > 0 {
+		in.desc.Tensors = make([]TensorDescriptor, n)
+	}
+	for k, t := range d.Tensors {
+		if t.Length > uint64(limits.TensorBytes) {
+			return protocolError("%w", limitError("tensor", t.Length, uint64(limits.TensorBytes)))
+		}
+		in.desc.Tensors[k] = TensorDescriptor{
+			Length:       int(t.Length),
+			SourceDevice: t.SourceDevice,
+			TargetDevice: t.TargetDevice,
+			Metadata:     t.Metadata,
+		}
+		if err := in.reader.pipe.checkArrival(&in.desc.Tensors[k]); err != nil {
+			return protocolError("tensor %d: %w", k, err)
+		}
+	}
+	if n := in.desc.Bytes(); n > limits.MessageBytes {
+		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
+	}
+	return nil
+}
+
+// discardBufferSize is the largest buffer, in bytes, into which a payload or the host tensors
+// of a channel are discarded.
+const discardBufferSize = 512 << 10
+
+// discardAllocation returns memory for a message that is discarded. The peer may have announced
+// more than this machine has: the host tensors of a channel share one small buffer, which is
+// repeated, since a channel receives one tensor after the other; for a channel that implements
+// channel.Discarder they get an empty buffer. Tensors on other devices get memory of their own.
+// Errors match ErrAllocation.
+func (in *compatIncoming) discardAllocation() (Allocation, error) {
+	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
+	pieces := map[*pipeChannel][]byte{}
+	for k, t := range in.desc.Tensors {
+		d := in.discardDevice(t)
+		if d == device.CPU() {
+			l := in.reader.pipe.channelFor(d, t.SourceDevice, t.Length)
+			if _, able := l.channel.(channel.Discarder); able {
+				a.Tensors[k] = device.Bytes(nil)
+				continue
+			}
+			pieces[l] = slices.Grow(pieces[l], min(t.Length, discardBufferSize))
+			a.Tensors[k] = repeatedBuffer(pieces[l], t.Length)
+			continue
+		}
+		b, err := in.reader.pipe.context.alloc(d, t.Length)
+		if err != nil {
+			return a, allocationError("discard tensor %d: %w", k, err)
+		}
+		a.Tensors[k] = b
+	}
+	return a, nil
+}
+
+// discardDevice returns the device on which a discarded tensor is received: its target device or,
+// if the sender left that open, the CPU if a channel can bring the tensor there, else another local
+// device.
+func (in *compatIncoming) discardDevice(t TensorDescriptor) device.Device {
+	if !t.TargetDevice.IsZero() {
+		return t.TargetDevice
+	}
+	if in.reader.pipe.channelsByPair[devicePair{device.CPU(), t.SourceDevice}] != nil {
+		return device.CPU()
+	}
+	return in.reader.pipe.recvDevices[t.SourceDevice]
+}
+
+// recv receives the next tensor of the channel, of n bytes, into b. If b is empty and the channel
+// implements channel.Discarder it discards the tensor, see discardAllocation. Calls are made in the
+// order of messages. done is called once b is not used any more.
+func (l *pipeChannel) recv(b device.Buffer, n int, done func(error)) {
+	id := l.nextRecv
+	l.nextRecv++
+	if d, able := l.channel.(channel.Discarder); able && b.Len() == 0 {
+		d.Discard(id, n, done)
+		return
+	}
+	l.channel.Recv(id, b, done)
+}
+
+// repeatedBuffer returns a buffer of n bytes that consists of repetitions of piece's memory, up to
+// its capacity, which must not be 0 unless n is. What is received into the buffer is lost.
+func repeatedBuffer(piece []byte, n int) device.Buffer {
+	if n <= cap(piece) {
+		return device.Bytes(piece[:n])
+	}
+	segments := make([][]byte, 0, n/cap(piece)+1)
+	for ; n > 0; n -= len(piece) {
+		piece = piece[:min(n, cap(piece))]
+		segments = append(segments, piece)
+	}
+	return device.Host(segments...)
+}
+
+// alloc allocates n bytes on d. It returns an error if Options.Kinds lacks the kind of d, or the
+// error of that kind.
+func (c *Context) alloc(d device.Device, n int) (device.Buffer, error) {
+	for _, k := range c.opts.Kinds {
+		if k.Name() == d.Kind {
+			return k.Alloc(d, n, nil)
+		}
+	}
+	return device.Buffer{}, fmt.Errorf("Options.Kinds lacks the kind of device %s", d)
+}
+
+// discardBody reads the body, of size bytes, of the frame whose header NextFrame has returned, and
+// throws it away.
+func discardBody(conn transport.Conn, size int) error {
+	piece := make([]byte, min(size, discardBufferSize))
+	for size > 0 {
+		piece = piece[:min(size, len(piece))]
+		if err := conn.ReadBody(piece); err != nil {
+			return err
+		}
+		size -= len(piece)
+	}
+	return nil
+}

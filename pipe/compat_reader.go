@@ -1,0 +1,374 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/budget"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/framed"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+)
+
+// poll always returns nil: the connections of this dialect are read by goroutines.
+func (p *compat) poll(context.Context) *Incoming { return nil }
+
+func (p *compat) next(ctx context.Context) (*Incoming, error) {
+	select {
+	case in, ok := <-p.reader.ready:
+		if !ok {
+			return nil, p.errorFor("next", "", p.reader.endError())
+		}
+		return &in.Incoming, nil
+	case <-p.closing:
+		return nil, p.errorFor("next", "", ErrClosed)
+	case <-ctx.Done():
+		return nil, p.errorFor("next", "", context.Cause(ctx))
+	}
+}
+
+// compatReader is the receiving half of a pipe in the compatible dialect. Its goroutine always
+// reads from the descriptor connection, except while the read-ahead limits are reached; so an idle
+// pipe notices that its peer is gone.
+type compatReader struct {
+	pipe          *compat
+	ready         chan *compatIncoming // the messages for Next; closed after the last one
+	readAhead     *budget.Budget       // bytes read before the application asked for them
+	desc          wire.Descriptor
+	noMoreTensors bool // the peer will send none; belongs to the message whose turn it is
+
+	mu     sync.Mutex
+	unread fifo.Queue[*compatIncoming] // messages whose Read or Discard has not started
+	state  readProgress
+	end    error // why there are no more messages
+
+	traffic traffic
+}
+
+// readProgress is the state of the reader's goroutine. Two equal states with waiting set, at
+// different times, mean that the reader has waited for the peer in between.
+type readProgress struct {
+	received uint64 // messages
+	waiting  bool   // for the peer, and not for the application
+	ended    bool   // the peer has ended the connection
+}
+
+func (r *compatReader) init(p *compat) {
+	r.pipe = p
+	r.ready = make(chan *compatIncoming, p.context.limits.ReadAheadMessages)
+	r.readAhead = budget.New(p.context.limits.ReadAheadBytes)
+}
+
+// run reads descriptors and payloads until the connection ends, and then closes ready. If the peer
+// has ended the connection in an orderly way, run then answers the close.
+func (r *compatReader) run() {
+	last, err := r.receiveAll()
+	r.finish(err)
+	close(r.ready)
+	if r.progress().ended {
+		r.pipe.loops.Go(func() { r.endRecvs(last) })
+		r.pipe.answerClose()
+	}
+}
+
+// endRecvs calls EndRecv of all channels that have it, once last is closed: memory was then
+// supplied for the last message, and no receive follows. A peer that died may have sent a tensor
+// without its message; after EndRecv the channel does not wait for a receive of it. endRecvs
+// returns early if the pipe fails.
+func (r *compatReader) endRecvs(last <-chan struct{}) {
+	select {
+	case <-last:
+	case <-r.pipe.down:
+		return
+	}
+	for _, ch := range r.pipe.channels {
+		if e, ok := ch.channel.(channel.Ender); ok {
+			e.EndRecv()
+		}
+	}
+}
+
+// receiveAll receives messages until the descriptor connection ends or the pipe fails, and returns
+// the error. last is closed once memory was supplied for the last complete message.
+func (r *compatReader) receiveAll() (last <-chan struct{}, _ error) {
+	turn := make(chan struct{})
+	close(turn)
+	for {
+		in, err := r.receive(turn)
+		if err == nil {
+			err = r.enqueue(in)
+		}
+		if err == nil {
+			err = r.receivePayloads(in)
+		}
+		if err != nil {
+			return turn, err
+		}
+		turn = in.started
+	}
+}
+
+// Decoding a descriptor of many empty parts takes many times its bytes, but at most mostParts
+// more.
+const (
+	descriptorGrowth = 20
+	mostParts        = (receivedPayloadSize + receivedTensorSize) << 16
+)
+
+// receive waits for the next descriptor, decodes and checks it, and returns its message; the
+// payloads are still to be read. The message's memory charge covers the frame and the descriptor.
+// turn is closed when memory was supplied for the message before.
+func (r *compatReader) receive(turn chan struct{}) (*compatIncoming, error) {
+	p := r.pipe
+	r.setWaiting(true)
+	size, err := p.desc.NextFrame()
+	r.setWaiting(false)
+	if err != nil {
+		return nil, err
+	}
+	if limit := p.context.limits.DescriptorBytes; size > int64(limit) {
+		return nil, protocolError("%w", limitError("descriptor", uint64(size), uint64(limit)))
+	}
+	in := &compatIncoming{reader: r, turn: turn, started: make(chan struct{}), memory: p.newCharge()}
+	frame, err := readBody(p.desc, nil, int(size), &in.memory)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.memory.grow(len(frame) + min(descriptorGrowth*len(frame), mostParts)); err != nil {
+		return nil, err
+	}
+	if err := wire.DecodeDescriptor(frame, p.context.limits.wire(), &r.desc); err != nil {
+		return nil, protocolError("descriptor: %w", err)
+	}
+	in.Incoming.pipe, in.of = p.Pipe, in
+	err = in.setDescriptor(&r.desc)
+	r.desc.DropMetadata()
+	if max(cap(r.desc.Payloads), cap(r.desc.Tensors)) > keptParts {
+		r.desc = wire.Descriptor{}
+	}
+	if err != nil {
+		return nil, err
+	}
+	in.readAhead = len(frame) + 64*len(in.desc.Payloads) + 128*len(in.desc.Tensors)
+	in.memory.shrink(len(frame) + receivedPayloadSize*len(in.desc.Payloads) + receivedTensorSize*len(in.desc.Tensors))
+	return in, nil
+}
+
+// enqueue waits until the read-ahead limits allow the message and passes it to a receiver from
+// Ahead, or to Next. If the limits also allow its payloads, it sets payloadsAhead, so that these
+// are read ahead. It returns an error if the pipe fails or the peer is evicted.
+func (r *compatReader) enqueue(in *compatIncoming) error {
+	p := r.pipe
+	if !r.readAhead.Acquire(context.Background(), p.down, in.readAhead) {
+		return p.Err()
+	}
+	n := 0
+	for _, d := range in.desc.Payloads {
+		n = addSizes(n, d.Length)
+	}
+	if len(in.desc.Payloads) > 0 && n <= r.readAhead.Size() && r.readAhead.TryAcquire(n) {
+		in.readAhead += n
+		in.payloadsAhead = make([][]byte, len(in.desc.Payloads))
+		if err := in.memory.grow(in.memory.bytes + n); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	r.unread.Push(in)
+	in.number = r.state.received
+	r.state.received++
+	r.mu.Unlock()
+	if len(r.ready) == 0 && p.sendAhead(&in.Incoming) {
+		return nil
+	}
+	select {
+	case r.ready <- in:
+		return nil
+	case <-p.down:
+		in.endBody(p.Err())
+		return p.Err()
+	}
+}
+
+// receivePayloads reads the payloads of a message, ahead of the application or into the memory that
+// it supplies, and then calls endBody.
+func (r *compatReader) receivePayloads(in *compatIncoming) error {
+	if len(in.desc.Payloads) == 0 {
+		return nil
+	}
+	err := midMessage(r.readPayloads(in))
+	if err != nil {
+		err = r.pipe.errorFor("read", r.pipe.desc.name, classify(err))
+	}
+	in.endBody(err)
+	return err
+}
+
+// readPayloads reads the payload frames of in: into new memory if payloadsAhead is set, and
+// otherwise, after Read or Discard has supplied memory, into dst, or nowhere if dst is nil. It
+// returns an error if the connection or the pipe fails.
+func (r *compatReader) readPayloads(in *compatIncoming) error {
+	p := r.pipe
+	if in.payloadsAhead == nil {
+		select {
+		case <-in.started:
+		case <-p.down:
+			return p.Err()
+		}
+	}
+	for k, d := range in.desc.Payloads {
+		if err := expectFrame(p.desc, d.Length); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case in.payloadsAhead != nil:
+			in.payloadsAhead[k] = make([]byte, d.Length)
+			err = p.desc.ReadBody(in.payloadsAhead[k])
+		case in.dst != nil:
+			err = framed.Fill(p.desc, p.arrived, [][]byte{in.dst[k]})
+		default:
+			err = discardBody(p.desc, d.Length)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish handles the end of the descriptor connection with err, which is io.EOF for an orderly end.
+// After that writes of messages that have not started fail, and the pipe stays up, so that received
+// messages can be read. Any other error fails the pipe.
+func (r *compatReader) finish(err error) {
+	p := r.pipe
+	orderly := errors.Is(err, io.EOF)
+	end := classify(err)
+	if orderly && !p.control.exists() {
+		end = r.checkOrderly(end)
+	}
+	end = p.errorFor("next", p.desc.name, p.control.explainEnd(end))
+	r.mu.Lock()
+	r.end = end
+	r.state.ended = orderly
+	r.mu.Unlock()
+	if orderly {
+		p.writer.stopStarting(p.errorFor("write", p.desc.name, end))
+		p.noteEnd(p.desc.name)
+	} else {
+		p.fail(end)
+	}
+}
+
+// checkOrderly returns the error for an orderly end of the connection of a C++ peer, which sends no
+// close frame: end if the peer has closed, and an error that matches ErrPeerLost if it was lost. It
+// counts as lost if messages of this end have failed because of that, or are still incomplete after
+// closeFrameTimeout, for which checkOrderly waits.
+func (r *compatReader) checkOrderly(end error) error {
+	t := time.NewTimer(closeFrameTimeout)
+	defer t.Stop()
+	idle := r.pipe.writer.idle()
+	select {
+	case <-idle:
+	case <-r.pipe.down:
+	case <-t.C:
+	}
+	if !isClosed(idle) && !isClosed(r.pipe.down) {
+		end = classify(io.ErrUnexpectedEOF)
+	}
+	if cause := r.pipe.Err(); errors.Is(cause, ErrPeerLost) {
+		return cause // writes may not have returned it yet
+	}
+	return cmp.Or(r.pipe.writer.lossError(), end)
+}
+
+// endError returns the error of Next after the last message: that of the orderly end of the
+// connection, or else the cause of the pipe's failure.
+func (r *compatReader) endError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state.ended {
+		return r.end
+	}
+	return cmp.Or(r.pipe.Err(), r.end)
+}
+
+// replyError returns the error for a reply that could not be sent because of err. If the peer has
+// closed, and this end has therefore ended its writes, that is the error of the peer's end.
+func (r *compatReader) replyError(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state.ended && errors.Is(err, ErrClosed) {
+		return r.end
+	}
+	return classify(err)
+}
+
+// setWaiting notes whether the reader's goroutine waits for the peer to send a descriptor.
+func (r *compatReader) setWaiting(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state.waiting = on
+}
+
+func (r *compatReader) progress() readProgress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
+}
+
+// drain discards messages while the pipe is closing, so that the peer's writes succeed and no
+// unread bytes reset the connections. It returns when the reader's goroutine has ended or the pipe
+// is down.
+func (r *compatReader) drain() {
+	for r.drainUnread() {
+		select {
+		case _, ok := <-r.ready:
+			if !ok {
+				r.drainUnread()
+				return
+			}
+		case <-r.pipe.down:
+			return
+		}
+	}
+}
+
+// drainUnread discards the messages that have been received and not read, in order, and returns
+// true once there are none. If a message cannot be discarded it fails the pipe and returns false.
+func (r *compatReader) drainUnread() bool {
+	for {
+		r.mu.Lock()
+		if r.unread.Len() == 0 {
+			r.mu.Unlock()
+			return true
+		}
+		in := r.unread.Front()
+		r.mu.Unlock()
+		for len(r.ready) > 0 {
+			<-r.ready // makes the reader continue if it waits to add this message
+		}
+		err := in.drop(context.Background())
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrAlreadyRead):
+			// A call of Read or Discard has claimed the message: wait until it has supplied
+			// memory, or for long enough to see that its context has ended before.
+			t := time.NewTimer(10 * time.Millisecond)
+			select {
+			case <-in.started:
+			case <-r.pipe.down:
+			case <-t.C:
+			}
+			t.Stop()
+		default:
+			r.pipe.fail(err) // the message cannot be discarded, or was cut off
+			return false
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// compatWriter is the sending half of a pipe in the compatible dialect. A message is in queue until
+// the writer's goroutine starts it, and then in started until all its parts are complete; messages
+// complete in order. It is also in unsent until its target devices are known, since tensors are
+// given to the channels in the order of messages.
+type compatWriter struct {
+	pipe          *compat
+	budget        writeBudget
+	maxDescriptor int           // the largest descriptor that the peer can read, 0 if there is no bound
+	wake          chan struct{} // has a token when run must check the queue
+
+	rejected chan struct{} // closed with rejection
+	halted   chan struct{} // closed with stopped
+
+	mu            sync.Mutex
+	count         uint64 // messages started
+	queue         fifo.Queue[*compatWriteOp]
+	started       fifo.Queue[*compatWriteOp]
+	unsent        fifo.Queue[*compatWriteOp]
+	awaitingReply fifo.Queue[*compatWriteOp] // the messages of unsent that wait for a reply
+	rejection     error                      // the error of new messages
+	stopped       error                      // the error of started messages that cannot complete
+	noReplies     bool                       // the peer sends no more replies
+	lossErr       error                      // of the first message that failed because the peer is lost
+	flushed       chan struct{}              // made by idle, closed when all messages are complete
+
+	traffic traffic
+}
+
+func (w *compatWriter) init(p *compat) {
+	w.pipe = p
+	w.budget = newWriteBudget(p.context)
+	if c, ok := p.first.(transport.Whole); ok {
+		w.maxDescriptor = c.LargestWhole()
+	}
+	w.wake = make(chan struct{}, 1)
+	w.rejected = make(chan struct{})
+	w.halted = make(chan struct{})
+}
+
+// enqueue checks m, waits until the budgets allow it and adds it to the queue. m belongs to the
+// returned operation until that is done. It returns an error if m cannot be sent, ctx ends first,
+// or the pipe has failed or is closing.
+func (w *compatWriter) enqueue(ctx context.Context, m *Message) (*compatWriteOp, error) {
+	if err := w.pipe.Err(); err != nil {
+		return nil, w.pipe.errorFor("write", "", err)
+	}
+	op, err := w.prepare(m)
+	if err != nil {
+		return nil, w.pipe.errorFor("write", "", err)
+	}
+	acquired := ctx.Err() == nil && w.budget.acquire(ctx, w.rejected, op.cost)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.rejection != nil:
+		if acquired {
+			w.budget.release(op.cost)
+		}
+		return nil, w.rejection
+	case !acquired:
+		return nil, w.pipe.errorFor("write", "", context.Cause(ctx))
+	}
+	w.queue.Push(op)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+	return op, nil
+}
+
+// run sends the descriptors and payloads of the queued messages, one after the other, until the
+// writer is stopped. An error of the descriptor connection stops the writer.
+func (w *compatWriter) run() {
+	var enc compatEncoder
+	for op := w.next(); op != nil; op = w.next() {
+		err := w.pipe.desc.WriteFrames(enc.encode(op)...)
+		enc.clear()
+		if err != nil {
+			w.stop(w.pipe.errorFor("write", w.pipe.desc.name, w.pipe.control.explainEnd(classify(err))))
+		}
+		w.finishPart(op, nil, err)
+	}
+}
+
+// next waits for a queued message, starts it and returns it. It returns nil once the writer is
+// stopped.
+func (w *compatWriter) next() *compatWriteOp {
+	for {
+		if op, stopped := w.take(); op != nil || stopped {
+			return op
+		}
+		select {
+		case <-w.wake:
+		case <-w.halted:
+		}
+	}
+}
+
+// take starts the first queued message, which includes giving its tensors to the channels, and
+// returns it. op is nil if the queue is empty or the writer is stopped; stopped reports the latter.
+func (w *compatWriter) take() (op *compatWriteOp, stopped bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped != nil {
+		return nil, true
+	}
+	if w.queue.Len() == 0 {
+		return nil, false
+	}
+	op = w.queue.Pop()
+	op.state = opStarted
+	op.number = w.count
+	w.count++
+	w.started.Push(op)
+	w.unsent.Push(op)
+	if op.missingTargets > 0 {
+		w.awaitingReply.Push(op)
+	}
+	w.sendTensors()
+	return op, false
+}
+
+// sendTensors gives the tensors of unsent messages to the channels, in order, up to the first
+// message whose targets are not known. The caller holds mu; Send does not block.
+func (w *compatWriter) sendTensors() {
+	for w.unsent.Len() > 0 && w.unsent.Front().missingTargets == 0 {
+		op := w.unsent.Pop()
+		if op.state == opComplete {
+			continue
+		}
+		for i, t := range op.msg.Tensors {
+			if t.Buffer.Len() == 0 {
+				continue
+			}
+			ch := w.pipe.channelFor(t.Buffer.Device(), op.target(i), t.Buffer.Len())
+			id := ch.nextSend
+			ch.nextSend++
+			ch.sent.add(t.Buffer.Len())
+			ch.channel.Send(id, t.Buffer, func(err error) { w.finishPart(op, ch, err) })
+		}
+	}
+}
+
+// readReplies reads the receiver's choices of target devices from the reply connection and has
+// resolve apply them, until the connection ends. An invalid reply fails the pipe; the end of the
+// connection goes to connEnded.
+func (w *compatWriter) readReplies() {
+	p := w.pipe
+	var buf []byte // reused, and so is its charge
+	held := p.newCharge()
+	var reply wire.DescriptorReply
+	for {
+		frame, err := readFrame(p.reply.namedConn, buf, p.context.limits.DescriptorBytes, &held)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				w.endReplies()
+			}
+			p.connEnded(p.reply.name, err)
+			return
+		}
+		buf = frame
+		if err = wire.DecodeDescriptorReply(frame, p.context.limits.wire(), &reply); err != nil {
+			err = protocolError("descriptor reply: %w", err)
+		} else {
+			err = w.resolve(reply.TargetDevices)
+		}
+		if err != nil {
+			p.fail(p.errorFor("connection", p.reply.name, err))
+			return
+		}
+	}
+}
+
+// resolve applies the devices that a reply names to the oldest message that waits for a reply, and
+// sends its tensors. A reply that fits no message is an error that matches ErrProtocol. After
+// endReplies or dropUnsent replies are ignored.
+func (w *compatWriter) resolve(chosen []device.Device) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.noReplies {
+		return nil
+	}
+	if w.awaitingReply.Len() == 0 {
+		return protocolError("descriptor reply, and no message waits for one")
+	}
+	op := w.awaitingReply.Pop()
+	if len(chosen) != op.missingTargets {
+		return protocolError("descriptor reply names %d devices, the message needs %d", len(chosen), op.missingTargets)
+	}
+	targets, err := w.pipe.mergeTargets(op.msg.Tensors, chosen)
+	if err != nil {
+		return protocolError("descriptor reply: %w", err)
+	}
+	op.targets, op.missingTargets = targets, 0
+	w.sendTensors()
+	return nil
+}
+
+// reject makes all later calls of enqueue, and those that wait, return err. Only the first call has
+// an effect.
+func (w *compatWriter) reject(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rejectLocked(err)
+}
+
+// rejectLocked makes all later calls of enqueue, and those that wait, return err. Only the first
+// call has an effect. The caller holds mu.
+func (w *compatWriter) rejectLocked(err error) {
+	if w.rejection == nil {
+		w.rejection = err
+		close(w.rejected)
+	}
+}
+
+// stop ends all writing. Messages fail with err: those that have not started at once, the others
+// when the connections and channels that use their memory have released it. It does not wait for
+// that.
+func (w *compatWriter) stop(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.halt(err)
+	w.dropUnsent()
+	w.completeFinished()
+}
+
+// stopStarting fails queued and new messages with err, because the peer has closed. Messages that
+// have started continue: the peer may have sent the targets of their tensors before it closed, and
+// waits for these tensors. After endReplies, messages without targets fail.
+func (w *compatWriter) stopStarting(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.halt(err)
+	if w.noReplies {
+		w.dropUnsent()
+	}
+	w.completeFinished()
+}
+
+// endReplies notes that the peer has sent its last reply. If the writer is stopped, messages that
+// still wait for a reply fail.
+func (w *compatWriter) endReplies() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.noReplies = true
+	if w.stopped != nil {
+		w.dropUnsent()
+		w.completeFinished()
+	}
+}
+
+// halt fails queued and new messages with err and makes run end. Only the first call has an effect.
+// The caller holds mu and must then call completeFinished, which ends the queued messages.
+func (w *compatWriter) halt(err error) {
+	if w.stopped != nil {
+		return
+	}
+	w.rejectLocked(err)
+	w.stopped = err
+	close(w.halted)
+	for w.queue.Len() > 0 {
+		op := w.queue.Pop()
+		op.state = opStarted
+		op.pendingParts = 0
+		w.failOp(op, err)
+		w.started.Push(op)
+	}
+}
+
+// dropUnsent fails the messages in unsent, whose tensors wait for their target devices or come
+// after such a message, with w.stopped, which must be set. Later replies are ignored. The caller
+// holds mu and must then call completeFinished.
+func (w *compatWriter) dropUnsent() {
+	w.noReplies = true
+	for w.unsent.Len() > 0 {
+		op := w.unsent.Pop()
+		if op.state == opComplete {
+			continue // only the targets of empty tensors were missing
+		}
+		op.pendingParts -= op.msg.tensorParts()
+		w.failOp(op, w.stopped)
+	}
+	w.awaitingReply = fifo.Queue[*compatWriteOp]{}
+}
+
+// lossError returns the error of the first message that failed because the peer is lost; nil if
+// there is none.
+func (w *compatWriter) lossError() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lossErr
+}
+
+// idle returns a channel that is closed once no message is queued or started, which may be the case
+// already.
+func (w *compatWriter) idle() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.flushed == nil {
+		w.flushed = make(chan struct{})
+	}
+	flushed := w.flushed
+	w.completeFinished()
+	return flushed
+}

@@ -1,0 +1,236 @@
+package pipe
+
+import (
+	"math"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// Upper bounds for the encoded size of the parts of a descriptor, without metadata and device
+// kinds. They also are the budget charge of a message without any bytes.
+const (
+	messageOverhead = 32
+	payloadOverhead = 24
+	tensorOverhead  = 48
+)
+
+// prepare checks m and returns the operation that writes it, which keeps m until it is done. The
+// operation is not queued yet and has acquired nothing of the budgets. The error matches ErrMessage
+// or context.DeadlineExceeded.
+func (w *compatWriter) prepare(m *Message) (*compatWriteOp, error) {
+	size, err := w.pipe.measure(m)
+	if err == nil {
+		err = w.checkWireSizes(m, size.descriptor)
+	}
+	if err == nil {
+		err = m.checkDeadline()
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.pipe.plain.addMany(size.compressible)
+	op := &compatWriteOp{writer: w, msg: m, pendingParts: 1 + m.tensorParts(), data: size.data, cost: size.total()}
+	op.of, op.done = op, make(chan struct{})
+	for i := range m.Tensors {
+		if m.Tensors[i].TargetDevice.IsZero() {
+			op.missingTargets++
+		}
+	}
+	return op, nil
+}
+
+// measure checks a message against the limits and the channels of the pipe and returns its size.
+// Errors match ErrMessage. It does not check the message's deadline.
+func (p *Pipe) measure(m *Message) (size messageSize, err error) {
+	if m == nil {
+		return size, messageError("no message")
+	}
+	l := &p.context.limits
+	if len(m.Payloads) > l.Payloads {
+		return size, messageError("%w", limitError("number of payloads", uint64(len(m.Payloads)), uint64(l.Payloads)))
+	}
+	if len(m.Tensors) > l.Tensors {
+		return size, messageError("%w", limitError("number of tensors", uint64(len(m.Tensors)), uint64(l.Tensors)))
+	}
+	size.descriptor = messageOverhead + len(m.Metadata)
+	for i := range m.Payloads {
+		payload := &m.Payloads[i]
+		size.add(payloadOverhead, payload.Metadata, len(payload.Data))
+		if err := size.addCompressible(payload.Compression, len(payload.Data)); err != nil {
+			return size, messageError("payload %d: %w", i, err)
+		}
+		if len(payload.Data) > l.PayloadBytes {
+			return size, messageError("%w", limitError("payload", uint64(len(payload.Data)), uint64(l.PayloadBytes)))
+		}
+	}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		if err := p.checkTensor(t); err != nil {
+			return size, messageError("tensor %d: %w", i, err)
+		}
+		size.add(tensorOverhead+len(t.Buffer.Device().Kind)+len(t.TargetDevice.Kind), t.Metadata, t.Buffer.Len())
+		if err := size.addCompressible(t.Compression, t.Buffer.Len()); err != nil {
+			return size, messageError("tensor %d: %w", i, err)
+		}
+	}
+	return size, size.check(l)
+}
+
+// checkWireSizes returns an error that matches ErrMessage and ErrLimit if the peer cannot read the
+// descriptor of m, whose size is at most descriptorSize, or if a part is larger than the transport
+// or the part's channel can carry. Without this check the pipe would fail when m is sent. measure
+// must have accepted m.
+func (w *compatWriter) checkWireSizes(m *Message, descriptorSize int) error {
+	if w.maxDescriptor > 0 && descriptorSize > w.maxDescriptor {
+		var e compatEncoder
+		if n := len(e.encodeDescriptor(m)); n > w.maxDescriptor {
+			return messageError("%w", limitError("descriptor, which this peer reads at once,", uint64(n), uint64(w.maxDescriptor)))
+		}
+	}
+	for i, p := range m.Payloads {
+		if err := transport.CheckFrame(w.pipe.first, int64(len(p.Data))); err != nil {
+			return messageError("payload %d: %w: %w", i, ErrLimit, err)
+		}
+	}
+	for i := range m.Tensors {
+		if err := w.pipe.checkTensorWireSize(&m.Tensors[i]); err != nil {
+			return messageError("tensor %d: %w: %w", i, ErrLimit, err)
+		}
+	}
+	return nil
+}
+
+// checkTensorWireSize returns an error if the channel of t cannot carry t. If the receiver chooses
+// the target device, it checks each channel that t may take. A channel must exist; checkTensor
+// checks that.
+func (p *compat) checkTensorWireSize(t *Tensor) error {
+	source := t.Buffer.Device()
+	if !t.TargetDevice.IsZero() {
+		return p.channelsBetween(source, t.TargetDevice)[0].channel.fits(t.Buffer)
+	}
+	for pair, sized := range p.channelsByPair {
+		if pair.local != source {
+			continue
+		}
+		if err := sized[0].channel.fits(t.Buffer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTensor returns an error that matches ErrLimit if t is too large, or ErrNoChannel if no
+// channel serves its devices.
+func (p *Pipe) checkTensor(t *Tensor) error {
+	source := t.Buffer.Device()
+	if limit := p.context.limits.TensorBytes; t.Buffer.Len() > limit {
+		return limitError("tensor", uint64(t.Buffer.Len()), uint64(limit))
+	}
+	if t.TargetDevice.IsZero() {
+		return p.checkSource(source)
+	}
+	_, err := p.findChannel(source, t.TargetDevice)
+	return err
+}
+
+// mergeTargets returns the target devices of all tensors: the one that the sender has set or else,
+// in order, one of chosen. chosen must have as many devices as tensors lack one. The error matches
+// ErrNoChannel if no channel serves a pair.
+func (p *compat) mergeTargets(tensors []Tensor, chosen []device.Device) ([]device.Device, error) {
+	targets := make([]device.Device, len(tensors))
+	for i, t := range tensors {
+		targets[i] = t.TargetDevice
+		if t.TargetDevice.IsZero() {
+			targets[i], chosen = chosen[0], chosen[1:]
+		}
+		if _, err := p.findChannel(t.Buffer.Device(), targets[i]); err != nil {
+			return nil, err
+		}
+	}
+	return targets, nil
+}
+
+// tensorParts returns the number of tensors that are not empty.
+func (m *Message) tensorParts() int {
+	n := 0
+	for _, t := range m.Tensors {
+		if t.Buffer.Len() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// messageSize has the sizes of a message in bytes. A sum that would overflow is math.MaxInt.
+type messageSize struct {
+	descriptor, data int     // an upper bound for the encoded descriptor; the payloads and tensors
+	compressible     Traffic // parts for which compression is requested
+}
+
+// add adds the sizes of a part: data is the number of its bytes, and overhead bounds the size of
+// its descriptor without metadata.
+func (s *messageSize) add(overhead int, metadata []byte, data int) {
+	s.descriptor = addSizes(s.descriptor, overhead+len(metadata))
+	s.data = addSizes(s.data, data)
+}
+
+func (s *messageSize) check(l *Limits) error {
+	if s.descriptor > l.DescriptorBytes {
+		return messageError("%w", limitError("descriptor", uint64(s.descriptor), uint64(l.DescriptorBytes)))
+	}
+	if s.data > l.MessageBytes {
+		return messageError("%w", limitError("message", uint64(s.data), uint64(l.MessageBytes)))
+	}
+	return nil
+}
+
+func (s *messageSize) total() int { return addSizes(s.descriptor, s.data) }
+
+// addSizes returns a+b, at most math.MaxInt.
+func addSizes(a, b int) int {
+	if a > math.MaxInt-b {
+		return math.MaxInt
+	}
+	return a + b
+}
+
+// copyTo copies host memory to memory of a device, in the order of dst's stream, which may still
+// read src after copyTo has returned. If Options.Kinds lacks the kind of the device the error
+// matches ErrAllocation.
+func (c *Context) copyTo(dst, src device.Buffer) error {
+	k, ok := find(c.opts.Kinds, func(k device.Kind) bool { return k.Name() == dst.Device().Kind })
+	if !ok {
+		return allocationError("Options.Kinds lacks the kind of device %s, which a small tensor needs", dst.Device())
+	}
+	return k.Copy(dst, src)
+}
+
+// check returns an error that matches ErrAllocation unless a fits the message: the number and sizes
+// of the parts, the target devices that the sender has set, and for each tensor a channel to its
+// device.
+func (in *Incoming) check(a Allocation) error {
+	d := &in.desc
+	if len(a.Payloads) != len(d.Payloads) || len(a.Tensors) != len(d.Tensors) {
+		return allocationError("memory for %d payloads and %d tensors, the message has %d and %d",
+			len(a.Payloads), len(a.Tensors), len(d.Payloads), len(d.Tensors))
+	}
+	for k, p := range a.Payloads {
+		if len(p) != d.Payloads[k].Length {
+			return allocationError("payload %d: %d bytes for %d", k, len(p), d.Payloads[k].Length)
+		}
+	}
+	for k, b := range a.Tensors {
+		t := &d.Tensors[k]
+		if b.Len() != t.Length {
+			return allocationError("tensor %d: %d bytes for %d", k, b.Len(), t.Length)
+		}
+		if !t.TargetDevice.IsZero() && b.Device() != t.TargetDevice {
+			return allocationError("tensor %d: it is on %s, the sender named %s", k, b.Device(), t.TargetDevice)
+		}
+		if _, err := in.pipe.findChannel(b.Device(), t.SourceDevice); err != nil {
+			return allocationError("tensor %d: %w", k, err)
+		}
+	}
+	return nil
+}

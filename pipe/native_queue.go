@@ -1,0 +1,231 @@
+package pipe
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// blockSize bounds the bytes of small messages that share one write.
+const blockSize = 64 << 10
+
+// block is a queue entry of the run loop: encoded messages that are written together, or the
+// remaining bytes of one message, part of which may be borrowed from the message's memory.
+type block struct {
+	data     []byte
+	borrowed *borrowedWrite // follows data; nil if all bytes are in data
+	share    budgetShare
+}
+
+// blockFor returns a block of the queue to which n bytes are to be appended: the last one if they
+// fit in it, and otherwise a new one. The caller holds mu.
+func (o *nativeWriter) blockFor(n int) *block {
+	if o.blocks.Len() > 0 {
+		if b := *o.blocks.At(o.blocks.Len() - 1); b.borrowed == nil && len(b.data)+n <= blockSize {
+			return b
+		}
+	}
+	b := o.pipe.context.blocks.Get().(*block)
+	o.blocks.Push(b)
+	return b
+}
+
+// chargeBlock moves the share s of the budgets to b, which releases it when it is written, and
+// counts its bytes in the account of an unadmitted peer. It does not wait for the quota; send does.
+func (o *nativeWriter) chargeBlock(b *block, s budgetShare) {
+	b.share.add(s)
+	o.pipe.account.Add(s.own)
+}
+
+func (o *nativeWriter) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes blocks, one after the other, until the writer is stopped or the stream fails. It runs
+// on a goroutine of the pipe.
+func (o *nativeWriter) run() {
+	for b := o.next(); b != nil; b = o.next() {
+		err := o.writeBlock(b)
+		o.blockWritten(b, err)
+		if err != nil {
+			o.pipe.streamFailed("message", err)
+			return
+		}
+	}
+}
+
+// next waits for a block to write and takes it from the queue. It returns nil once the writer is
+// stopped.
+func (o *nativeWriter) next() *block {
+	for {
+		if b, stopped := o.take(); b != nil || stopped {
+			return b
+		}
+		select {
+		case <-o.wake:
+			if o.batching.Swap(false) {
+				runtime.Gosched() // lets other writers add messages to the block
+			}
+		case <-o.halted:
+		}
+	}
+}
+
+// take removes and returns the next block: an unfinished one, or the first of the queue if no other
+// goroutine is writing. b is nil if there is none or the writer is stopped; stopped reports the
+// latter. writing is then set until blockWritten.
+func (o *nativeWriter) take() (b *block, stopped bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopped != nil {
+		return nil, true
+	}
+	if b := o.unfinished; b != nil {
+		o.unfinished = nil
+		return b, false
+	}
+	if o.writing || o.blocks.Len() == 0 {
+		return nil, false
+	}
+	o.writing = true
+	b = o.blocks.Pop()
+	if b.borrowed != nil {
+		b.borrowed.started = true
+	}
+	return b, false
+}
+
+// writeBlock writes a block and returns the error of the stream. borrowedWrite.cancel sets a write
+// deadline in the past to have borrowed memory released: writeBlock then goes on with a copy of the
+// bytes. The deadline may also have been set for an earlier block.
+func (o *nativeWriter) writeBlock(b *block) error {
+	data := b.data
+	var pieces [][]byte
+	if b.borrowed != nil {
+		pieces = b.borrowed.pieces
+	}
+	for {
+		n, err := o.stream.Write(data)
+		data = data[n:]
+		for err == nil && len(pieces) > 0 {
+			n, err = o.stream.Write(pieces[0])
+			if pieces[0] = pieces[0][n:]; err == nil {
+				pieces = pieces[1:]
+			}
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		data, pieces = o.copyRecalled(b, data, pieces)
+	}
+}
+
+// copyRecalled removes the write deadline. If b borrows memory that has been recalled, it copies
+// the bytes that remain to be written and ends the borrower's operation. It returns the bytes that
+// remain: those given, or the copy alone.
+func (o *nativeWriter) copyRecalled(b *block, data []byte, pieces [][]byte) (restData []byte, restPieces [][]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_ = o.stream.SetWriteDeadline(time.Time{}) // Write returns the error of a broken stream
+	if b.borrowed == nil || !b.borrowed.recalled {
+		return data, pieces
+	}
+	restData = appendAll(data, pieces)
+	b.borrowed.end()
+	b.borrowed = nil
+	return restData, nil
+}
+
+// blockWritten releases a block that has been written. After an error no bytes may be written,
+// because a message is incomplete: the block stays in unfinished for stop, which knows the pipe's
+// error. If the writer is stopped already the block is released with that error.
+func (o *nativeWriter) blockWritten(b *block, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil && o.stopped == nil {
+		if b.borrowed != nil {
+			b.borrowed.started = false // the run loop no longer uses it
+		}
+		o.unfinished = b
+		return
+	}
+	o.writing = false
+	if err != nil {
+		err = o.stopped
+	}
+	o.recycle(b, err)
+	o.signalIdle()
+}
+
+// recycle releases a block, its share of the budgets and its bytes in the account. If it borrows
+// memory that operation ends with err. The caller holds mu.
+func (o *nativeWriter) recycle(b *block, err error) {
+	if b.borrowed != nil {
+		b.borrowed.err = err
+		b.borrowed.end()
+	}
+	o.budget.releaseShare(b.share)
+	o.pipe.account.Release(b.share.own)
+	if cap(b.data) <= 2*blockSize {
+		*b = block{data: b.data[:0]}
+		o.pipe.context.blocks.Put(b)
+	}
+}
+
+// borrowedWrite is the operation of a message whose remaining bytes are written from its own
+// memory, because they are too many to copy. It is guarded by nativeWriter.mu.
+type borrowedWrite struct {
+	cancelableOp
+	msg      *Message // keeps the memory alive
+	pieces   [][]byte
+	block    *block
+	started  bool // the run loop is writing it
+	recalled bool
+}
+
+// borrow enqueues a block that refers to remaining, the bytes of m that are not written yet and a
+// tail of o.pieces. The encoded descriptor is copied. It returns the operation that ends when m's
+// memory may be reused. The caller holds mu.
+func (o *nativeWriter) borrow(m *Message, remaining [][]byte, share budgetShare) *cancelableOp {
+	b := o.pipe.context.blocks.Get().(*block)
+	if len(remaining) == len(o.pieces) { // the first one is head, which the next message overwrites
+		b.data = append(b.data, remaining[0]...)
+		remaining = remaining[1:]
+	}
+	o.chargeBlock(b, share)
+	b.borrowed = &borrowedWrite{msg: m, pieces: slices.Clone(remaining), block: b}
+	b.borrowed.init(o, b.borrowed)
+	b.borrowed.expireAt(m.Deadline)
+	o.blocks.Push(b)
+	return &b.borrowed.cancelableOp
+}
+
+// cancel implements canceler. It releases the message's memory early; the message is still sent,
+// from a copy of the remaining bytes, and the operation ends without an error. It locks
+// nativeWriter.mu.
+func (l *borrowedWrite) cancel(error) {
+	l.out.mu.Lock()
+	defer l.out.mu.Unlock()
+	switch {
+	case l.ended || l.recalled:
+	case l.started:
+		l.recalled = true
+		_ = l.out.stream.SetWriteDeadline(time.Unix(1, 0)) // if that fails, so does Write
+	default:
+		l.block.data, l.block.borrowed = appendAll(l.block.data, l.pieces), nil
+		l.end()
+	}
+}
+
+// appendAll appends copies of all pieces to data and returns the result.
+func appendAll(data []byte, pieces [][]byte) []byte {
+	for _, p := range pieces {
+		data = append(data, p...)
+	}
+	return data
+}

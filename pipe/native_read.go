@@ -1,0 +1,298 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+)
+
+// startTransfers gives the memory in a for the parts that are not inline to their channels, and
+// sends the peer a TARGETS frame if the sender left devices to the receiver. It returns an error,
+// and gives nothing, if the message was aborted or the session has ended. Otherwise the caller must
+// call wait.
+func (in *nativeIncoming) startTransfers(a Allocation) error {
+	i := in.reader
+	i.mu.Lock()
+	if in.aborted != nil {
+		defer i.mu.Unlock()
+		return in.aborted
+	}
+	if i.readsEnded {
+		defer i.mu.Unlock()
+		return i.end
+	}
+	in.pending, in.done = in.large, make(chan struct{})
+	i.countReads(1)
+	i.mu.Unlock()
+	var chosen []device.Device
+	for k := range in.parts.Tensors {
+		if part := &in.parts.Tensors[k]; !part.Inline && part.Target.IsZero() {
+			chosen = append(chosen, a.Tensors[k].Device())
+		}
+	}
+	if len(chosen) > 0 {
+		i.pipe.control.sendTargets(in.number, chosen)
+	}
+	i.recvMu.Lock()
+	defer i.recvMu.Unlock()
+	for k := range in.parts.Payloads {
+		if part := &in.parts.Payloads[k]; !part.Inline {
+			in.startTransfer(nil, i.pipe.mover.Lane(payloadLane), k, formTail(device.Bytes(a.Payloads[k]), part.WireLength()))
+		}
+	}
+	for k := range in.parts.Tensors {
+		if part := &in.parts.Tensors[k]; !part.Inline {
+			b := formTail(a.Tensors[k], part.WireLength())
+			l := i.pipe.channelFor(b.Device(), part.Source, b.Len())
+			in.startTransfer(l, l.channel, k, b)
+		}
+	}
+	return nil
+}
+
+// startTransfer has channel c receive one part, payload or tensor index, into b, which belongs to c
+// until partDone. l is the pipe's entry for c, nil for a payload. The caller holds recvMu.
+func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index int, b device.Buffer) {
+	id := transferID(in.Incoming.pipe.peerRole(), in.number, index)
+	in.reader.mu.Lock()
+	in.transfers = append(in.transfers, incomingTransfer{id, c})
+	in.reader.mu.Unlock()
+	c.Recv(id, b, func(err error) { in.partDone(l, b.Len(), err) })
+	in.reader.mu.Lock()
+	aborted := in.aborted
+	in.reader.mu.Unlock()
+	if aborted != nil {
+		c.Abort(id, aborted) // the abort may have come before the channel knew the transfer
+	}
+}
+
+// partDone notes that a channel has received a part of n bytes or has failed, and no longer uses
+// its memory; l is nil for a payload. A failure of the channel itself cancels the message. If the
+// error only means that the peer is gone or has aborted the message, awaitReason waits for the
+// reason.
+func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
+	conn := "bulk"
+	if l != nil {
+		conn = "channel " + l.name
+	}
+	reasonPending := false
+	if err != nil {
+		err = classifyPart(err)
+		reasonPending = isPeerGone(err) || errors.Is(err, ErrClosed) || errors.Is(err, ErrAborted)
+		err = in.reader.pipe.errorFor("read", conn, err)
+	} else if l != nil {
+		l.received.add(n)
+	}
+	i := in.reader
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil && !reasonPending && in.aborted == nil && in.err == nil {
+		in.cancelLocked(err) // before done is closed, after which the message may be reused
+	}
+	in.reasonPending = in.reasonPending || reasonPending
+	in.err = cmp.Or(in.err, err)
+	if in.pending--; in.pending == 0 {
+		close(in.done)
+	}
+}
+
+// classifyPart returns the error of a channel that receives a part as one of this package. If the
+// peer has aborted the transfer it matches ErrAborted: in the native dialect the other messages go
+// on. Other errors are classified by classify.
+func classifyPart(err error) error {
+	if errors.Is(err, channel.ErrAborted) && !isPeerGone(err) {
+		return fmt.Errorf("%w: %w", ErrAborted, err)
+	}
+	return classify(midMessage(err))
+}
+
+// wait waits until all parts have been received or have failed, and returns the message's error. If
+// ctx ends first it cancels the message, with an error that matches ErrCancelled. In any case no
+// channel uses the memory any more when it returns.
+func (in *nativeIncoming) wait(ctx context.Context) error {
+	select {
+	case <-in.done:
+	case <-ctx.Done():
+		in.cancel(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
+		<-in.done
+	}
+	in.awaitReason(ctx)
+	in.reader.mu.Lock()
+	err, aborted := in.err, in.aborted
+	in.reader.mu.Unlock()
+	switch {
+	case err == nil:
+		return nil
+	case aborted != nil:
+		return aborted
+	}
+	return cmp.Or(in.reader.pipe.Err(), err)
+}
+
+// copyInline copies or decompresses the inline parts from frame, or the buffer that has received
+// them, into a. Copies to a device may still be under way, in the order of its stream, when it
+// returns.
+func (in *nativeIncoming) copyInline(ctx context.Context, a Allocation) error {
+	for k := range in.parts.Payloads {
+		part := &in.parts.Payloads[k]
+		if part.Inline && part.Codec != compress.None {
+			if err := in.decompressInline(ctx, part.Codec, device.Bytes(a.Payloads[k]), part.Data); err != nil {
+				return err
+			}
+		} else if part.Inline {
+			copy(a.Payloads[k], part.Data)
+		}
+	}
+	for k := range in.parts.Tensors {
+		part := &in.parts.Tensors[k]
+		if !part.Inline || part.Length == 0 {
+			continue
+		}
+		var err error
+		if part.Codec != compress.None {
+			err = in.decompressInline(ctx, part.Codec, a.Tensors[k], part.Data)
+		} else {
+			err = in.copyTensor(ctx, a.Tensors[k], part.Data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyTensor copies data, an inline tensor, to dst, in the order of dst's stream. If the host
+// cannot address dst, data stays in use after the return, so frameInUse is set. If ctx ends while
+// it waits for the stream it returns an error.
+func (in *nativeIncoming) copyTensor(ctx context.Context, dst device.Buffer, data []byte) error {
+	if p, ok := dst.Contiguous(); ok && dst.Stream() == nil {
+		copy(p, data)
+		return nil
+	}
+	if !dst.IsHost() {
+		in.frameInUse = true
+		return in.Incoming.pipe.context.copyTo(dst, device.Bytes(data))
+	}
+	if err := awaitStream(ctx, dst); err != nil {
+		return err
+	}
+	return device.CopyHost(dst.WithStream(nil), device.Bytes(data))
+}
+
+// awaitStream waits until the work on b's stream is done, so that the host may access b, and
+// returns at once if b has no stream. Errors are those of the stream, and of ctx if it ends first.
+func awaitStream(ctx context.Context, b device.Buffer) error {
+	s := b.Stream()
+	if s == nil {
+		return nil
+	}
+	ready, err := s.Record()
+	if err != nil {
+		return err
+	}
+	return ready.Synchronize(ctx)
+}
+
+// readInlineBytes reads the remaining inline bytes of an open message from src: to the memory of
+// Read or, if Read has not set it, to memory of the pipe. After an error, also errNoData, the next
+// call continues. The caller holds streamReader.mu.
+func (in *nativeIncoming) readInlineBytes(src io.Reader) (err error) {
+	if in.inlineDst == nil {
+		in.inlineBuf, err = readGrowing(src, in.inlineBuf, in.inlineLength, &in.memory, in.cost()-in.inlineLength)
+		in.inlineLeft = in.inlineLength - len(in.inlineBuf)
+		return err
+	}
+	for len(in.inlineDst) > 0 {
+		n, err := io.ReadFull(src, in.inlineDst[0])
+		in.inlineLeft -= n
+		if in.inlineDst[0] = in.inlineDst[0][n:]; err != nil {
+			return err
+		}
+		in.inlineDst = in.inlineDst[1:]
+	}
+	return nil
+}
+
+// receiveInline waits until the inline bytes of a message that was returned early have been
+// received, and reads them itself as far as they arrive soon. It reports whether they went straight
+// to a; otherwise copyInline must copy them. After it has returned, a is not used.
+func (in *nativeIncoming) receiveInline(ctx context.Context, a Allocation) (bool, error) {
+	r := &in.reader.stream
+	r.mu.Lock()
+	if r.open != in {
+		r.mu.Unlock()
+		return false, nil
+	}
+	placed := in.setInlineTarget(a)
+	if r.pollInline(ctx) {
+		r.mu.Unlock()
+		in.reader.afterPoll()
+		return placed, nil
+	}
+	in.inlineDone = make(chan struct{})
+	r.mu.Unlock()
+	return placed, in.awaitInline(ctx)
+}
+
+// pollInline polls for the inline bytes of the open message for a bounded time, and reports whether
+// all have been received. If not, the run loop is resumed and reads the rest; an error of the
+// stream is kept in r.err. The caller holds mu.
+func (r *streamReader) pollInline(ctx context.Context) bool {
+	for range maxPartialPolls {
+		err := r.readInline()
+		if err == nil {
+			return true
+		}
+		if err != errNoData {
+			r.err = midMessage(err)
+		}
+		if r.err != nil || ctx.Err() != nil || !r.poller.Look() {
+			break
+		}
+	}
+	r.resumeLoop()
+	return false
+}
+
+// setInlineTarget makes the memory of a the destination of the inline bytes. It changes nothing and
+// reports false if some of it is not contiguous host memory without a stream, or if bytes have been
+// read to memory of the pipe. The caller holds streamReader.mu.
+func (in *nativeIncoming) setInlineTarget(a Allocation) bool {
+	if in.inlineBuf != nil {
+		return false
+	}
+	inlineDst := append(in.inlineDstArray[:0], a.Payloads...)
+	for _, b := range a.Tensors {
+		p, ok := b.Contiguous()
+		if !ok || b.Stream() != nil || b.Device() != device.CPU() {
+			return false
+		}
+		inlineDst = append(inlineDst, p)
+	}
+	in.inlineDstArray, in.inlineDst = inlineDst, inlineDst
+	return true
+}
+
+// awaitInline waits until the run loop or a polling goroutine has received the inline bytes. If ctx
+// or the pipe ends first it discards the rest, and returns an error; the destination is not used
+// any more.
+func (in *nativeIncoming) awaitInline(ctx context.Context) error {
+	select {
+	case <-in.inlineDone:
+	case <-ctx.Done():
+		if in.reader.stream.skipInline(in) {
+			return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+		}
+	case <-in.reader.pipe.down:
+		if in.reader.stream.skipInline(in) {
+			return in.reader.pipe.Err()
+		}
+	}
+	return nil // all were received
+}

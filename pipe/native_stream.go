@@ -1,0 +1,220 @@
+package pipe
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// readBuffer is the size of the buffer of the message stream. A small message takes one read.
+const readBuffer = 8 << 10
+
+// errNoData is returned by a pollReader whose stream has no data now.
+var errNoData = errors.New("no data")
+
+// streamReader reads messages from the message stream. If the stream can be polled it never blocks:
+// it keeps a partially received message and continues with it at the next call, on any goroutine
+// that holds mu.
+//
+// A message is returned early, before its inline bytes have been read, so that Read can receive
+// these straight into its memory. Such a message is open until its inline bytes have been read.
+type streamReader struct {
+	pipe   *nativePipe
+	poller transport.Poller // nil if the stream cannot be polled; then src blocks
+
+	mu           sync.Mutex
+	src          *bufio.Reader
+	err          error           // the error of every further read
+	in           *nativeIncoming // partially received: its header has been read
+	header       native.Header
+	open         *nativeIncoming // returned early, with inline bytes still in the stream; nil if none
+	opened       uint64          // number of messages returned early
+	openedAtPark uint64          // value of opened when the run loop last read
+	skip         int             // bytes of a discarded message that follow in the stream
+	batched      bool            // in was received together with other messages
+
+	arrivedInBatch atomic.Bool // the last message was received together with others
+	messageArrived atomic.Bool // set for each message; cleared by writeQueued
+
+	parked  atomic.Bool   // the run loop leaves the open message to Read
+	overdue bool          // it left a message too long, and has not read all data since; only the run loop uses it
+	resume  chan struct{} // has a token when a parked loop is to check for work
+}
+
+func (r *streamReader) init(p *nativePipe, s transport.Stream) {
+	r.pipe = p
+	r.resume = make(chan struct{}, 1)
+	var src io.Reader = s
+	if poll, ok := s.(transport.Poller); ok {
+		r.poller, src = poll, pollReader{poll}
+	}
+	r.src = bufio.NewReaderSize(src, readBuffer)
+}
+
+// pollReader is an io.Reader that returns errNoData if the stream has no data.
+type pollReader struct{ poller transport.Poller }
+
+func (r pollReader) Read(p []byte) (int, error) {
+	n, err := r.poller.TryRead(p)
+	if n == 0 && err == nil {
+		err = errNoData
+	}
+	return n, err
+}
+
+// read returns the next message, or errNoData if it is not complete and the stream can be polled.
+// With early set it may return a message whose inline bytes are still in the stream; the descriptor
+// of such a message is decoded, that of others (body is not nil) is not. The error of the stream is
+// kept for all later calls. The caller holds mu.
+func (r *streamReader) read(early bool) (*nativeIncoming, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	in, err := r.readMessage(early)
+	if err != nil && err != errNoData {
+		r.err = err
+	}
+	return in, err
+}
+
+// readMessage is read without the check of r.err and without keeping the error. The caller holds
+// mu.
+func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
+	if err := r.readInline(); err != nil {
+		return nil, midMessage(err)
+	}
+	if r.in == nil {
+		if err := r.readHeader(); err != nil {
+			return nil, err
+		}
+	}
+	in := r.in
+	if early && len(in.frame) == 0 && r.readDescriptor() {
+		r.in, r.open = nil, in
+		r.opened++
+		return in, in.decodeDescriptor(r.header.Length)
+	}
+	var err error
+	if in.frame, err = readGrowing(r.src, in.frame, r.header.Remaining(), &in.memory, 0); err != nil {
+		return nil, midMessage(err)
+	}
+	r.in = nil
+	r.arrivedInBatch.Store(r.batched || r.src.Buffered() > 0)
+	r.messageArrived.Store(true)
+	in.body, err = r.header.Body(in.frame)
+	return in, nativeError(err)
+}
+
+// readHeader reads the header of the next message into r.header, and sets r.in to a new message. If
+// the header is incomplete it consumes nothing and returns errNoData or the error of the stream.
+// The caller holds mu.
+func (r *streamReader) readHeader() error {
+	r.batched = r.poller == nil && r.src.Buffered() > 0
+	p, err := r.src.Peek(native.HeaderSize)
+	if err != nil {
+		if len(p) > 0 {
+			err = midMessage(err)
+		}
+		return err
+	}
+	h, err := native.DecodeMessageHeader(p, r.pipe.context.limits.native())
+	if err != nil {
+		return nativeError(err)
+	}
+	_, _ = r.src.Discard(native.HeaderSize)
+	r.in, r.header = r.pipe.newIncoming(), h
+	return nil
+}
+
+// readDescriptor reads the body of r.in up to its inline bytes into frame. It reports false, having
+// read nothing, if the message is to be read whole: it is small, has a checksum, or its descriptor
+// is not in the buffer. The caller holds mu.
+func (r *streamReader) readDescriptor() bool {
+	if r.header.CRC || r.header.Length <= readBuffer {
+		return false
+	}
+	p, _ := r.src.Peek(r.src.Buffered())
+	n := native.DescriptorSize(p)
+	if n == 0 {
+		return false
+	}
+	r.in.frame = append(r.in.frame, p[:n]...)
+	_, _ = r.src.Discard(n)
+	return true
+}
+
+// readInline reads what precedes the next header: the inline bytes of the open message, which then
+// is open no more, and discards those to be skipped. After an error, also errNoData, the next call
+// continues. The caller holds mu.
+func (r *streamReader) readInline() error {
+	if r.open != nil {
+		if err := r.open.readInlineBytes(r.src); err != nil {
+			return err
+		}
+		if r.open.inlineBuf != nil {
+			r.open.parts.SetData(r.open.inlineBuf)
+		}
+		if r.open.inlineDone != nil {
+			close(r.open.inlineDone)
+		}
+		r.open = nil
+	}
+	for r.skip > 0 {
+		n, err := r.src.Discard(r.skip)
+		if r.skip -= n; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// skipInline reports whether in is the open message, and if so has its inline bytes that are still
+// in the stream discarded and resumes the run loop. After that the memory to which they were being
+// read is not used. It locks mu.
+func (r *streamReader) skipInline(in *nativeIncoming) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open != in {
+		return false
+	}
+	r.open, r.skip = nil, in.inlineLeft
+	in.inlineDst = nil
+	r.resumeLoop()
+	return true
+}
+
+// fail makes err the error of all further reads, and returns it. It locks mu.
+func (r *streamReader) fail(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+	return err
+}
+
+// readGrowing reads from src into buf until buf has n bytes, and returns it; after an error with
+// the bytes read so far. It grows buf stepwise, by frameStep or to double its size, so that a peer
+// cannot make it allocate much by announcing a large n. It charges held for the capacity plus
+// beside bytes, before it allocates.
+func readGrowing(src io.Reader, buf []byte, n int, held *charge, beside int) ([]byte, error) {
+	for len(buf) < n {
+		step := min(n-len(buf), max(frameStep, len(buf), cap(buf)-len(buf)))
+		start := len(buf)
+		if err := held.grow(beside + max(start+step, cap(buf))); err != nil {
+			return buf, err
+		}
+		if cap(buf) < start+step {
+			buf = append(make([]byte, 0, start+step), buf...)
+		}
+		k, err := io.ReadFull(src, buf[start:start+step])
+		buf = buf[:start+k]
+		if err != nil {
+			return buf, err
+		}
+	}
+	return buf, nil
+}

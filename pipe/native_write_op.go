@@ -1,0 +1,283 @@
+package pipe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+)
+
+// nativeWriteOp is the write of a message with parts that are not inline, until all their transfers
+// have ended. It is guarded by nativeWriter.mu.
+type nativeWriteOp struct {
+	cancelableOp
+	msg    *Message
+	number uint64
+	data   int // bytes of payloads and tensors
+	share  budgetShare
+	forms  *compressedForms
+
+	parts         []writePart
+	pending       int  // number of parts that have not ended
+	peerCancelled bool // the peer does not want it
+}
+
+// writePart is a payload or tensor of a nativeWriteOp that is not inline. It is guarded by
+// nativeWriter.mu.
+type writePart struct {
+	state   partState
+	index   int
+	id      uint64
+	link    *pipeChannel // nil for a payload
+	channel channel.Channel
+}
+
+type partState int
+
+const (
+	partAwaitsTarget partState = iota // the receiver has to choose the device
+	partTransferring                  // a channel is sending it
+	partLost                          // its connection has failed, and the pipe is about to fail too
+	partEnded
+)
+
+// transferID returns the id of the transfer of one part of a message. Ids are unique in both
+// directions of a channel: the highest bit is set if the server sends.
+func transferID(sender channel.Role, number uint64, index int) uint64 {
+	id := native.TransferID(number, uint16(index))
+	if sender == channel.RoleListen {
+		id |= 1 << 63
+	}
+	return id
+}
+
+// peerRole returns the role of the peer.
+func (p *Pipe) peerRole() channel.Role {
+	if p.role == channel.RoleListen {
+		return channel.RoleConnect
+	}
+	return channel.RoleListen
+}
+
+// newNativeWriteOp returns the operation of message m, described in o.frame, with this number and
+// large parts that are not inline. Nothing is sent before start. The caller holds o.mu.
+func newNativeWriteOp(o *nativeWriter, m *Message, number uint64, large int) *nativeWriteOp {
+	op := &nativeWriteOp{msg: m, number: number, pending: large, parts: make([]writePart, 0, large)}
+	op.init(o, op)
+	for i := range m.Payloads {
+		if !o.frame.Payloads[i].Inline {
+			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane)})
+		}
+	}
+	for i := range m.Tensors {
+		if !o.frame.Tensors[i].Inline {
+			op.parts = append(op.parts, writePart{index: i})
+		}
+	}
+	for k := range op.parts {
+		op.parts[k].id = transferID(o.pipe.role, number, op.parts[k].index)
+	}
+	return op
+}
+
+// payloadLane is the lane of the bulk mover that carries payloads.
+const payloadLane = 0
+
+// start gives channels the parts whose target is known, and arms the timer of the message's
+// deadline. The caller holds nativeWriter.mu.
+func (op *nativeWriteOp) start() {
+	for k := range op.parts {
+		part := &op.parts[k]
+		if part.state == partTransferring {
+			b := device.Bytes(op.msg.Payloads[part.index].Data)
+			if form := op.forms.payload(part.index); form != nil {
+				b = formBuffer(form, b)
+			}
+			op.send(k, b)
+		} else if target := op.msg.Tensors[part.index].TargetDevice; !target.IsZero() {
+			op.sendTensor(k, target)
+		}
+	}
+	op.expireAt(op.msg.Deadline)
+}
+
+// sendTensor gives tensor part k to the channel to target, which must exist. The caller holds
+// nativeWriter.mu.
+func (op *nativeWriteOp) sendTensor(k int, target device.Device) {
+	part := &op.parts[k]
+	b := op.msg.Tensors[part.index].Buffer
+	source := b.Device()
+	if form := op.forms.tensor(part.index); form != nil {
+		b = formBuffer(form, b)
+	}
+	part.link = op.out.pipe.channelFor(source, target, b.Len())
+	part.state, part.channel = partTransferring, part.link.channel
+	part.link.sent.add(b.Len())
+	op.send(k, b)
+}
+
+func (op *nativeWriteOp) send(k int, b device.Buffer) {
+	part := &op.parts[k]
+	part.channel.Send(part.id, b, func(err error) { op.partDone(k, err) })
+}
+
+// resolve sends the tensors whose devices the receiver has chosen; chosen has them in order. A
+// wrong number of devices, or one that no channel serves, is an error that matches ErrProtocol. The
+// caller holds nativeWriter.mu.
+func (op *nativeWriteOp) resolve(chosen []device.Device) error {
+	for k := range op.parts {
+		part := &op.parts[k]
+		if part.state != partAwaitsTarget {
+			continue
+		}
+		if len(chosen) == 0 {
+			return protocolError("too few devices for message %d", op.number)
+		}
+		if _, err := op.out.pipe.findChannel(op.msg.Tensors[part.index].Buffer.Device(), chosen[0]); err != nil {
+			return protocolError("device for message %d: %w", op.number, err)
+		}
+		op.sendTensor(k, chosen[0])
+		chosen = chosen[1:]
+	}
+	if len(chosen) > 0 {
+		return protocolError("%d devices too many for message %d", len(chosen), op.number)
+	}
+	return nil
+}
+
+// partDone notes that a channel has sent part k, or has failed with err and no longer uses its
+// memory. A failure of the channel aborts the message. If the error means that the peer is gone or
+// this end has closed, the part ends when the pipe fails, with that error. It locks
+// nativeWriter.mu.
+func (op *nativeWriteOp) partDone(k int, err error) {
+	op.out.mu.Lock()
+	defer op.out.mu.Unlock()
+	part := &op.parts[k]
+	if err != nil && op.err == nil && !op.peerCancelled {
+		if err = classify(err); isPeerGone(err) || errors.Is(err, ErrClosed) {
+			part.state = partLost
+			return
+		}
+		conn := "bulk"
+		if part.link != nil {
+			conn = "channel " + part.link.name
+		}
+		op.abort(op.out.pipe.errorFor("write", conn, err))
+	}
+	op.endPart(k)
+	op.completeIfDone()
+}
+
+func (op *nativeWriteOp) endPart(k int) {
+	if op.parts[k].state != partEnded {
+		op.parts[k].state = partEnded
+		op.pending--
+	}
+}
+
+// abort fails the operation with err and sends the peer an ABORT frame with the reason. The caller
+// holds nativeWriter.mu.
+func (op *nativeWriteOp) abort(err error) {
+	op.out.pipe.control.sendAbort(op.number, closeReason(err))
+	op.fail(err)
+}
+
+// fail sets the error of the operation, unless it has one, and ends its parts: the operation is
+// done once the channels have released their memory. The caller holds nativeWriter.mu.
+func (op *nativeWriteOp) fail(err error) {
+	if op.err == nil {
+		op.err = err
+	}
+	op.abortParts(err)
+}
+
+// abortParts ends the parts that no channel is sending, aborts the transfers of the others with
+// cause, and completes the operation if no transfer is left. The caller holds nativeWriter.mu.
+func (op *nativeWriteOp) abortParts(cause error) {
+	for k := range op.parts {
+		switch part := &op.parts[k]; part.state {
+		case partTransferring:
+			part.channel.Abort(part.id, cause)
+		default:
+			op.endPart(k)
+		}
+	}
+	op.completeIfDone()
+}
+
+// completeIfDone completes the operation when all its parts have ended: it releases the message,
+// its compressed forms and its share of the budgets, and closes done. If the peer has cancelled the
+// message the result is nil. The caller holds nativeWriter.mu.
+func (op *nativeWriteOp) completeIfDone() {
+	if op.pending > 0 || op.ended {
+		return
+	}
+	if op.peerCancelled {
+		op.err = nil
+	}
+	if op.err == nil {
+		op.out.traffic.add(op.data)
+	}
+	op.forms.release()
+	op.msg, op.forms = nil, nil
+	op.out.budget.releaseShare(op.share)
+	delete(op.out.ops, op.number)
+	op.end()
+	op.out.signalIdle()
+}
+
+func (op *nativeWriteOp) cancel(cause error) {
+	op.out.mu.Lock()
+	defer op.out.mu.Unlock()
+	if !op.ended && op.err == nil && !op.peerCancelled {
+		op.abort(op.out.pipe.errorFor("write", "", fmt.Errorf("%w: %w", ErrCancelled, cause)))
+	}
+}
+
+// cancelableOp is the common part of the native dialect's operations. All fields but done are
+// guarded by nativeWriter.mu; err is so until done is closed.
+type cancelableOp struct {
+	WriteOp
+	out           *nativeWriter
+	ended         bool        // done is closed
+	stopWatch     func() bool // ends the context.AfterFunc of WriteAsync's ctx
+	deadlineTimer *time.Timer // cancels the operation at the message's deadline
+}
+
+func (op *cancelableOp) init(o *nativeWriter, of canceler) {
+	op.out, op.of, op.done = o, of, make(chan struct{})
+}
+
+// watch has the operation cancelled when ctx ends before it is done. It locks nativeWriter.mu.
+func (op *cancelableOp) watch(ctx context.Context) {
+	op.out.mu.Lock()
+	defer op.out.mu.Unlock()
+	if ctx.Done() != nil && !op.ended {
+		op.stopWatch = context.AfterFunc(ctx, func() { op.of.cancel(context.Cause(ctx)) })
+	}
+}
+
+// expireAt has the operation cancelled at t if it is not done by then; a zero t does nothing. The
+// caller holds nativeWriter.mu.
+func (op *cancelableOp) expireAt(t time.Time) {
+	if !t.IsZero() {
+		op.deadlineTimer = time.AfterFunc(time.Until(t), func() { op.of.cancel(context.DeadlineExceeded) })
+	}
+}
+
+// end completes the operation with the result in err: it stops the watch of its context and
+// deadline and closes done. It is called once. The caller holds nativeWriter.mu.
+func (op *cancelableOp) end() {
+	op.ended = true
+	if op.stopWatch != nil {
+		op.stopWatch()
+	}
+	if op.deadlineTimer != nil {
+		op.deadlineTimer.Stop()
+	}
+	close(op.done)
+}

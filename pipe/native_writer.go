@@ -1,0 +1,377 @@
+package pipe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// nativeWriter is the sending half of a pipe in the native dialect. Messages are numbered and
+// written to the message stream in order: by their callers where the stream accepts the bytes
+// without blocking, and otherwise by the run loop (run, a goroutine of the pipe), from queued
+// blocks. For a message with parts that are not inline there is a nativeWriteOp until its transfers
+// have ended.
+type nativeWriter struct {
+	pipe      *nativePipe
+	stream    transport.Stream
+	poller    transport.Poller    // stream, if it can be polled; otherwise nil
+	tryWriter transport.TryWriter // stream, if it can be written without blocking; otherwise nil
+	budget    writeBudget
+	wake      chan struct{} // has a token when the run loop has something to write
+
+	batching atomic.Bool // the run loop is to yield before it writes, so that more messages share a write
+
+	rejected chan struct{} // closed when rejectErr is set
+	halted   chan struct{} // closed when stopped is set
+
+	mu         sync.Mutex
+	frame      native.Message // the descriptor of the message being encoded
+	count      uint64         // number of messages so far
+	blocks     fifo.Queue[*block]
+	writing    bool                      // a block has been taken from blocks and is not written yet
+	unfinished *block                    // a block that was not written completely; comes before blocks
+	ops        map[uint64]*nativeWriteOp // messages with transfers that have not ended
+	rejectErr  error                     // the error of further writes
+	stopped    error                     // the error of the writes that have not completed
+	flushed    chan struct{}             // made by idle, closed when nothing is left to write
+
+	directBuf [1][]byte // arguments of TryWrite for a block
+	head      []byte    // encoded descriptor of a message that is written from its own memory
+	pieces    [][]byte  // head and the memory of the inline parts
+	completed *WriteOp  // the WriteOp of every message that needs none of its own
+	traffic   traffic
+	saved     savings
+}
+
+func (o *nativeWriter) init(p *nativePipe) {
+	o.pipe = p
+	o.budget = newWriteBudget(p.context)
+	o.wake = make(chan struct{}, 1)
+	o.rejected = make(chan struct{})
+	o.halted = make(chan struct{})
+	o.ops = map[uint64]*nativeWriteOp{}
+	o.completed = completedOp(nil)
+}
+
+// attach gives the writer its stream, before any other method but init is called.
+func (o *nativeWriter) attach(s transport.Stream) {
+	o.stream = s
+	o.poller, _ = s.(transport.Poller)
+	o.tryWriter, _ = s.(transport.TryWriter)
+}
+
+func (p *nativePipe) write(ctx context.Context, m *Message) error {
+	_, op, err := p.out.send(ctx, m)
+	if op == nil {
+		return err
+	}
+	return op.Wait(ctx)
+}
+
+func (p *nativePipe) writeConfirmed(ctx context.Context, m *Message) error {
+	number, op, err := p.out.send(ctx, m)
+	if err != nil {
+		return err
+	}
+	if op != nil {
+		if err := op.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return p.control.awaitRead(ctx, number)
+}
+
+func (p *nativePipe) writeAsync(ctx context.Context, m *Message) *WriteOp {
+	_, op, err := p.out.send(ctx, m)
+	if err != nil {
+		return completedOp(err)
+	}
+	if op == nil {
+		return p.out.completed
+	}
+	op.watch(ctx)
+	return &op.WriteOp
+}
+
+// send waits until the budgets and the quota admit m, and then writes or enqueues it. The returned
+// operation is nil if m's memory may be reused already; otherwise it ends when that is so. number
+// counts the messages of this direction, from 0.
+func (o *nativeWriter) send(ctx context.Context, m *Message) (number uint64, op *cancelableOp, err error) {
+	size, err := o.check(m)
+	if err != nil {
+		return 0, nil, err
+	}
+	cost := o.cost(&size)
+	if ctx.Err() != nil || !o.pipe.account.Charge(0) || !o.budget.acquire(ctx, o.rejected, cost) {
+		return 0, nil, o.sendError(ctx)
+	}
+	forms, err := o.compress(ctx, m, &size)
+	if err != nil {
+		o.budget.release(cost)
+		return 0, nil, o.compressError(err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.rejectErr != nil {
+		forms.release()
+		o.budget.release(cost)
+		return 0, nil, o.rejectErr
+	}
+	number, op = o.start(m, &size, forms)
+	o.writeQueued(m.More)
+	return number, op, nil
+}
+
+// check returns the size of m, or an error if the pipe has failed or m cannot be sent: it does not
+// fit the limits or channels, or its deadline has passed.
+func (o *nativeWriter) check(m *Message) (messageSize, error) {
+	p := o.pipe
+	if err := p.Err(); err != nil {
+		return messageSize{}, p.errorFor("write", "", err)
+	}
+	size, err := p.measure(m)
+	if err == nil {
+		if n := max(len(m.Payloads), len(m.Tensors)); n > native.MaxParts {
+			err = messageError("%w", limitError("parts of a kind in the native dialect", uint64(n), native.MaxParts))
+		} else {
+			err = m.checkDeadline()
+		}
+	}
+	if err != nil {
+		return messageSize{}, p.errorFor("write", "", err)
+	}
+	return size, nil
+}
+
+// sendError returns the error of a send that was not admitted: the one for further writes if the
+// pipe has ended, else the cause of ctx if that has ended, and else an error that matches ErrLimit,
+// because the peer was evicted.
+func (o *nativeWriter) sendError(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.rejectErr != nil {
+		return o.rejectErr
+	}
+	return o.pipe.errorFor("write", "", cmp.Or(context.Cause(ctx), o.pipe.context.unadmittedError()))
+}
+
+// start numbers m and writes or enqueues its descriptor and inline parts. Before that it gives the
+// other parts to their channels, so that the peer cannot ask for them earlier. The operation is nil
+// if m's memory may be reused already. The caller holds mu and has acquired cost(size) of the
+// budgets, which start takes, as it does forms.
+func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms) (uint64, *cancelableOp) {
+	number := o.count
+	o.count++
+	large := o.describe(m, size, forms)
+	o.countCompressed(size, forms)
+	share := o.settleCost(size, forms)
+	defer o.frame.Reset()
+	if large == 0 {
+		o.traffic.add(size.data)
+		op := o.writeOrEnqueue(m, forms, true, share)
+		forms.release()
+		return number, op
+	}
+	op := newNativeWriteOp(o, m, number, large)
+	op.forms = forms
+	o.ops[number] = op
+	op.data = size.data
+	share, op.share = share.split(o.frame.EncodedSize())
+	op.start()
+	o.writeOrEnqueue(m, forms, false, share)
+	return number, &op.cancelableOp
+}
+
+// describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts
+// that are not inline. o.frame refers to the metadata of m until Reset. The caller holds mu.
+func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
+	f := &o.frame
+	f.Metadata, f.Timeout = m.Metadata, m.timeLeft()
+	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
+	in := inlinePlan{limit: o.maxInline(size, forms)}
+	for i := range m.Payloads {
+		p := &m.Payloads[i]
+		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}
+		if form := forms.payload(i); form != nil {
+			part.Codec, part.CompressedLength = compress.Codec(p.Compression), formLength(form)
+		}
+		if part.Inline = in.add(int(part.WireLength())); !part.Inline {
+			large++
+		}
+		f.Payloads = append(f.Payloads, part)
+	}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		part := native.Tensor{
+			Length: uint64(t.Buffer.Len()), Metadata: t.Metadata,
+			Source: t.Buffer.Device(), Target: t.TargetDevice,
+		}
+		if form := forms.tensor(i); form != nil {
+			part.Codec, part.CompressedLength = compress.Codec(t.Compression), formLength(form)
+		}
+		if part.Inline = in.addTensor(t, int(part.WireLength())); !part.Inline {
+			large++
+		}
+		f.Tensors = append(f.Tensors, part)
+	}
+	return large
+}
+
+// encode copies the message m that o.frame describes, with its inline parts, to a block, which
+// takes the share of the budgets. The caller holds mu.
+func (o *nativeWriter) encode(m *Message, forms *compressedForms, share budgetShare) {
+	b := o.blockFor(o.frame.EncodedSize())
+	o.chargeBlock(b, share)
+	start := len(b.data)
+	b.data = o.frame.AppendDescriptor(b.data, o.pipe.context.opts.Checksum)
+	for i := range m.Payloads {
+		if o.frame.Payloads[i].Inline {
+			b.data = appendPart(b.data, device.Bytes(m.Payloads[i].Data), forms.payload(i))
+		}
+	}
+	for i := range m.Tensors {
+		if o.frame.Tensors[i].Inline {
+			b.data = appendPart(b.data, m.Tensors[i].Buffer, forms.tensor(i))
+		}
+	}
+	if o.pipe.context.opts.Checksum {
+		b.data = native.AppendChecksum(b.data, start)
+	}
+}
+
+// appendPart appends to dst the bytes of a part: form, its compressed form, if that is not nil, and
+// else b, which must be in host memory.
+func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
+	if p, ok := b.Contiguous(); ok && form == nil {
+		return append(dst, p...)
+	}
+	if form == nil {
+		form = b.AppendSegments(nil)
+	}
+	for _, p := range form {
+		dst = append(dst, p...)
+	}
+	return dst
+}
+
+// signalIdle closes flushed if nothing is left to write and no transfer is under way. The caller
+// holds mu.
+func (o *nativeWriter) signalIdle() {
+	idle := !o.writing && o.blocks.Len() == 0 && len(o.ops) == 0
+	if o.flushed != nil && idle {
+		close(o.flushed)
+		o.flushed = nil
+	}
+}
+
+// handleTargets acts on the peer's TARGETS frame: the tensors go to the devices that it names. It
+// ignores a message that has ended or was aborted. A message that was not sent, or devices that do
+// not fit it, are an error that matches ErrProtocol.
+func (o *nativeWriter) handleTargets(c *native.Control) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.ops[c.Number]
+	if op == nil && c.Number < o.count {
+		return nil
+	}
+	if op == nil {
+		return protocolError("devices for message %d, which was not sent", c.Number)
+	}
+	if op.err != nil || op.peerCancelled {
+		return nil // aborted, and a channel has not released it yet
+	}
+	return op.resolve(c.Devices)
+}
+
+// handleCancel acts on the peer's CANCEL frame for the message with this number: its transfers are
+// aborted, and the write completes without an error. A message that has ended is left alone.
+func (o *nativeWriter) handleCancel(number uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.ops[number]; op != nil {
+		op.peerCancelled = true
+		op.abortParts(errPeerCancelled)
+	}
+}
+
+// cancelAll aborts all transfers, because the peer closes and does not receive them; the writes
+// complete without an error.
+func (o *nativeWriter) cancelAll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range o.ops {
+		op.peerCancelled = true
+		op.abortParts(errPeerCancelled)
+	}
+}
+
+// errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
+var errPeerCancelled = errors.New("the peer does not want it")
+
+// rejectWrites makes all further writes, and those that wait for the budgets, fail with err. Only
+// the first call has an effect.
+func (o *nativeWriter) rejectWrites(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rejectLocked(err)
+}
+
+func (o *nativeWriter) rejectLocked(err error) {
+	if o.rejectErr == nil {
+		o.rejectErr = err
+		close(o.rejected)
+	}
+}
+
+// stop ends all writing: further and queued writes fail with err, and operations do so once their
+// channels have released the memory, for which it does not wait. Only the first call has an effect.
+func (o *nativeWriter) stop(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopped != nil {
+		return
+	}
+	o.rejectLocked(err)
+	o.stopped = err
+	close(o.halted)
+	if o.unfinished != nil {
+		o.recycle(o.unfinished, err)
+		o.unfinished, o.writing = nil, false
+	}
+	for o.blocks.Len() > 0 {
+		o.recycle(o.blocks.Pop(), err)
+	}
+	for _, op := range o.ops {
+		op.fail(err)
+	}
+	o.signalIdle()
+}
+
+// flush waits until every message has been written and every transfer has ended. If ctx ends first
+// the error matches ErrCloseTimeout.
+func (o *nativeWriter) flush(ctx context.Context) error {
+	if !closedBefore(ctx, o.idle(), nil) {
+		return fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
+	}
+	return nil
+}
+
+// idle returns a channel that is closed when nothing is left to write and no transfer is under way,
+// which may be the case already.
+func (o *nativeWriter) idle() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flushed = cmp.Or(o.flushed, make(chan struct{}))
+	flushed := o.flushed
+	o.signalIdle()
+	return flushed
+}

@@ -1,0 +1,277 @@
+package samehost_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/cma"
+	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// route is the transport and the channel of a pipe. With shm the pipe begins over TCP and changes
+// to shared memory. The channel xth is missing: both its ends are in one process.
+type route struct {
+	name    string
+	shared  bool // the transport is shm
+	channel string
+	factory func() channel.Factory
+}
+
+var routes = []route{
+	{"uv+basic", false, basic.Name, func() channel.Factory { return basic.New() }},
+	{"uv+mpt", false, mpt.UVName, func() channel.Factory { return mpt.New(mpt.Lanes{Count: 2, Transport: uv.New()}) }},
+	{"uv+cma", false, cma.Name, func() channel.Factory { return cma.New(cma.Options{}) }},
+	{"shm+basic", true, basic.Name, func() channel.Factory { return basic.New() }},
+	{"shm+cma", true, cma.Name, func() channel.Factory { return cma.New(cma.Options{}) }},
+	{"shm+mpt", true, mpt.UVName, func() channel.Factory { return mpt.New(mpt.Lanes{Count: 2, Transport: uv.New()}) }},
+}
+
+// dialects returns the dialects in which a pipe uses the route. In the native dialect a session
+// through shared memory uses no lanes.
+func (w route) dialects() []string {
+	if w.shared && w.channel == mpt.UVName {
+		return []string{pipe.DialectCompatible}
+	}
+	return []string{pipe.DialectCompatible, pipe.DialectNative}
+}
+
+func routeOf(name string) route {
+	for _, w := range routes {
+		if w.name == name {
+			return w
+		}
+	}
+	panic("unknown route " + name)
+}
+
+// skipUnlessViable skips a test if the channel is not viable on this machine.
+func (w route) skipUnlessViable(t *testing.T) {
+	t.Helper()
+	if err := w.factory().Viable(); err != nil {
+		t.Skip("the channel does not work here: ", err)
+	}
+}
+
+func (w route) newContext(name, dialect string) (*pipe.Context, error) {
+	o := pipe.Options{
+		Name: name, Dialect: dialect,
+		Transports: []pipe.TransportEntry{{Name: "uv", Transport: uv.New()}},
+		Channels:   []pipe.ChannelEntry{{Name: w.channel, Priority: 1000, Factory: w.factory()}},
+		Limits:     pipe.Limits{PipeBytesInFlight: 8 << 20}, // bounds what waits for a stopped peer
+	}
+	if w.shared {
+		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})
+	}
+	return pipe.New(o)
+}
+
+// listen returns a listener and its TCP address, to which clients dial.
+func (w route) listen(ctx context.Context, c *pipe.Context) (*pipe.Listener, string, error) {
+	at := []string{"uv://127.0.0.1:0"}
+	if w.shared {
+		at = append(at, "shm://")
+	}
+	l, err := c.Listen(ctx, at...)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, url := range l.URLs() {
+		if strings.HasPrefix(url, "uv://") {
+			return l, url, nil
+		}
+	}
+	return nil, "", errors.New("no address over TCP")
+}
+
+// requireRoute checks that a pipe uses this route.
+func (w route) requireRoute(t *testing.T, p *pipe.Pipe) {
+	t.Helper()
+	got, _ := p.Plan().Channel(device.CPU(), device.CPU())
+	require.Equal(t, w.channel, got, p.Plan().String())
+	require.Equal(t, w.shared, p.Plan().Transport == shm.Name, p.Plan().String())
+}
+
+// errOtherBytes is returned if an echo differs from the message.
+var errOtherBytes = errors.New("the echo differs from the message")
+
+// testMessages returns small and large messages, with and without target devices.
+func testMessages() []*pipe.Message {
+	pattern := func(seed, n int) []byte {
+		p := make([]byte, n)
+		for i := range p {
+			p[i] = byte(i>>11 + i*7 + seed)
+		}
+		return p
+	}
+	tensor := func(seed, n int, target device.Device) pipe.Tensor {
+		return pipe.Tensor{Buffer: device.Bytes(pattern(seed, n)), TargetDevice: target}
+	}
+	return []*pipe.Message{
+		{Metadata: []byte("small"), Payloads: []pipe.Payload{{Data: pattern(1, 50)}}, Tensors: []pipe.Tensor{tensor(2, 1000, device.CPU())}},
+		{Metadata: []byte("large"), Payloads: []pipe.Payload{{Data: pattern(3, 100_000)}}, Tensors: []pipe.Tensor{
+			tensor(4, 2<<20+1, device.Device{}), tensor(5, 5<<19, device.CPU()), tensor(6, 0, device.CPU()),
+		}},
+		{Tensors: []pipe.Tensor{tensor(7, 5000, device.Device{})}},
+	}
+}
+
+// sendAndCompare sends a message and compares its echo.
+func sendAndCompare(ctx context.Context, p *pipe.Pipe, m *pipe.Message) error {
+	if err := p.Write(ctx, m); err != nil {
+		return err
+	}
+	back, err := readMessage(ctx, p)
+	if err != nil {
+		return err
+	}
+	if !equalMessages(m, back) {
+		return errOtherBytes
+	}
+	return nil
+}
+
+// equalMessages reports whether two messages have the same parts.
+func equalMessages(a, b *pipe.Message) bool {
+	if !bytes.Equal(a.Metadata, b.Metadata) || len(a.Payloads) != len(b.Payloads) || len(a.Tensors) != len(b.Tensors) {
+		return false
+	}
+	for i := range a.Payloads {
+		if !bytes.Equal(a.Payloads[i].Data, b.Payloads[i].Data) {
+			return false
+		}
+	}
+	for i := range a.Tensors {
+		p, _ := a.Tensors[i].Buffer.Contiguous()
+		q, _ := b.Tensors[i].Buffer.Contiguous()
+		if !bytes.Equal(p, q) {
+			return false
+		}
+	}
+	return true
+}
+
+// readMessage reads a message and returns it as one that can be sent back.
+func readMessage(ctx context.Context, p *pipe.Pipe) (*pipe.Message, error) {
+	in, err := p.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := in.Descriptor()
+	a := pipe.NewAllocation(d)
+	if err := in.Read(ctx, a); err != nil {
+		return nil, err
+	}
+	m := &pipe.Message{Metadata: bytes.Clone(d.Metadata)}
+	for _, p := range a.Payloads {
+		m.Payloads = append(m.Payloads, pipe.Payload{Data: p})
+	}
+	for i, b := range a.Tensors {
+		back := pipe.Tensor{Buffer: b}
+		if d.Tensors[i].TargetDevice.IsZero() { // the echo names a target, so that both forms are sent
+			back.TargetDevice = device.CPU()
+		}
+		m.Tensors = append(m.Tensors, back)
+	}
+	return m, nil
+}
+
+// echoMessages sends back each message, until an error.
+func echoMessages(ctx context.Context, p *pipe.Pipe) error {
+	for {
+		m, err := readMessage(ctx, p)
+		if err != nil {
+			return err
+		}
+		if err := p.Write(ctx, m); err != nil {
+			return err
+		}
+	}
+}
+
+// runRouteChild is the main function of a child that uses a route. Its arguments are the route, the
+// dialect, the address to dial or "listen", and a key of routeRoles.
+func runRouteChild(childArgs []string) error {
+	w, dialect, url, role := routeOf(childArgs[0]), childArgs[1], childArgs[2], childArgs[3]
+	fmt.Println(begun)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	c, err := w.newContext("child", dialect)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p, err := w.open(ctx, c, url)
+	if err != nil {
+		return err
+	}
+	if of, ok := strings.CutPrefix(role, "restrict-"); ok {
+		return restrictLater(ctx, p, of)
+	}
+	return routeRoles[role](ctx, p)
+}
+
+// Lines, or prefixes of lines, that children print.
+const (
+	begun        = "begun"
+	address      = "at "
+	closing      = "closing"
+	pointsPrefix = "steps "
+)
+
+func (w route) open(ctx context.Context, c *pipe.Context, url string) (*pipe.Pipe, error) {
+	if url != "listen" {
+		return c.Dial(ctx, url)
+	}
+	l, url, err := w.listen(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Println(address + url)
+	return l.Accept(ctx)
+}
+
+var routeRoles = map[string]func(context.Context, *pipe.Pipe) error{
+	"scenario":      runScenario,
+	"out-of-memory": runOutOfMemory,
+	"echo": func(ctx context.Context, p *pipe.Pipe) error {
+		if err := echoMessages(ctx, p); !errors.Is(err, pipe.ErrPeerClosed) {
+			return err
+		}
+		return nil
+	},
+	"idle": func(context.Context, *pipe.Pipe) error {
+		_, err := os.Stdin.Read(make([]byte, 1)) // until the end of the test
+		return err
+	},
+}
+
+// runScenario uses a pipe in all ways and closes it.
+func runScenario(ctx context.Context, p *pipe.Pipe) error {
+	for _, m := range testMessages() {
+		if err := sendAndCompare(ctx, p, m); err != nil {
+			return err
+		}
+	}
+	if err := useLanes(ctx, p); err != nil {
+		return err
+	}
+	fmt.Println(closing)
+	err := p.Close()
+	fmt.Print(pointsPrefix, failpoint.Count(), "\n")
+	return err
+}

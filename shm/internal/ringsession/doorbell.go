@@ -1,0 +1,241 @@
+package ringsession
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// doorbell is a notification to the peer, sent as two little-endian bytes. It consists of an event,
+// the number of a slot, and a bit that is set if the slot is for streams that the sender opens.
+type doorbell uint16
+
+const (
+	doorbellReadable doorbell = iota // bytes, or the end of the stream, can be read
+	doorbellWritable                 // there is space to write, or the reader has closed
+	doorbellOpened                   // the sender has opened a stream in the slot
+	doorbellSegment                  // the sender's next segment is attached
+
+	doorbellEvent     doorbell = 3
+	doorbellOwn       doorbell = 1 << 15 // the slot is for streams that the sender opens
+	doorbellSlotShift          = 2
+
+	doorbellSize = 2
+)
+
+// maxSlots is the number of slots that a doorbell can distinguish.
+const maxSlots = int(doorbellOwn>>doorbellSlotShift) - 1
+
+func (d doorbell) event() doorbell { return d & doorbellEvent }
+func (d doorbell) slot() int       { return int(d&^doorbellOwn) >> doorbellSlotShift }
+func (d doorbell) own() bool       { return d&doorbellOwn != 0 }
+
+// peerSocket is the Unix socket between the two processes of a session, which owns it. It carries
+// doorbells and segments, and its end shows that the peer has closed the session or died.
+type peerSocket struct {
+	sock     *net.UnixConn
+	raw      syscall.RawConn
+	receiver *receiver
+	done     chan struct{} // closed when the session ends
+
+	mu  sync.Mutex
+	err error // why the session has ended; nil before
+
+	sending     sync.Mutex    // guards the fields below
+	sendTimeout time.Duration // of a doorbell or a segment
+	out         [doorbellSize]byte
+	sendErr     error // of the last write
+
+	// Callbacks for raw.Write, method values so that a notification does not allocate.
+	trySend, blockingSend func(fd uintptr) bool
+}
+
+// doorbellHandler handles the doorbells and segments of the peer. One goroutine, in receive, calls
+// its methods. An error that they return ends the session.
+type doorbellHandler interface {
+	handleDoorbell(doorbell) error
+	handleSegment(*os.File) error // takes ownership of the file
+}
+
+// defaultSendTimeout bounds how long a peer whose socket buffer is full may take to read
+// from it.
+const defaultSendTimeout = 3 * time.Second
+
+func (p *peerSocket) init(sock *net.UnixConn) (err error) {
+	p.sock, p.sendTimeout = sock, defaultSendTimeout
+	if p.raw, err = sock.SyscallConn(); err != nil {
+		return err
+	}
+	p.receiver, err = newReceiver(sock)
+	p.done = make(chan struct{})
+	p.trySend = p.write
+	p.blockingSend = func(fd uintptr) bool {
+		p.write(fd)
+		return p.sendErr != unix.EAGAIN
+	}
+	return err
+}
+
+// maxBufferRetries is how often a doorbell is sent again, a millisecond apart, when the
+// system has no memory for it.
+const maxBufferRetries = 100
+
+// notify sends a doorbell to the peer. It blocks, for at most sendTimeout, only if the peer lets
+// doorbells fill the socket buffer, and ends the session if that time has passed, or if the system
+// has no memory for the doorbell. It returns no error: others end the session in receive.
+func (p *peerSocket) notify(d doorbell) {
+	p.sending.Lock()
+	binary.LittleEndian.PutUint16(p.out[:], uint16(d))
+	failpoint.Here()
+	err := p.send(p.trySend)
+	if errors.Is(err, unix.EAGAIN) {
+		_ = p.sock.SetWriteDeadline(time.Now().Add(p.sendTimeout))
+		err = p.send(p.blockingSend)
+		_ = p.sock.SetWriteDeadline(time.Time{})
+	}
+	for range maxBufferRetries {
+		if !errors.Is(err, unix.ENOBUFS) {
+			break
+		}
+		<-time.NewTimer(time.Millisecond).C
+		err = p.send(p.trySend)
+	}
+	p.sending.Unlock()
+	if errors.Is(err, unix.ENOBUFS) {
+		p.end(os.NewSyscallError("write", err)) // the peer could wait for this doorbell indefinitely
+	}
+	_ = p.endOnTimeout(err) // other errors end the session in receive
+}
+
+// endOnTimeout returns err, the error of a send, or nil. If it is a timeout, endOnTimeout ends the
+// session and returns an error that matches ErrCorrupt instead: the peer does not read its
+// doorbells.
+func (p *peerSocket) endOnTimeout(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: it does not read its doorbells", ErrCorrupt)
+		p.end(err)
+	}
+	return err
+}
+
+func (p *peerSocket) send(attempt func(fd uintptr) bool) error {
+	if err := p.raw.Write(attempt); err != nil {
+		return err
+	}
+	return p.sendErr
+}
+
+func (p *peerSocket) write(fd uintptr) bool {
+	_, p.sendErr = unix.Write(int(fd), p.out[:])
+	for p.sendErr == unix.EINTR {
+		_, p.sendErr = unix.Write(int(fd), p.out[:])
+	}
+	return true
+}
+
+// sendSegment passes the file of a segment to the peer; the caller keeps f. It blocks for at most
+// sendTimeout, after which it ends the session as notify does.
+func (p *peerSocket) sendSegment(f *os.File) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	binary.LittleEndian.PutUint16(p.out[:], uint16(doorbellSegment))
+	_ = p.sock.SetWriteDeadline(time.Now().Add(p.sendTimeout))
+	failpoint.Here()
+	_, _, err := p.sock.WriteMsgUnix(p.out[:], unix.UnixRights(int(f.Fd())), nil)
+	_ = p.sock.SetWriteDeadline(time.Time{})
+	return p.endOnTimeout(err)
+}
+
+// receive reads doorbells and segments and passes them to h until the socket ends or h returns an
+// error. It then ends the session with the reason. It is called once, on a goroutine of the
+// session.
+func (p *peerSocket) receive(h doorbellHandler) {
+	var buf [64]byte
+	have := 0
+	for {
+		n, oob, flags, err := p.receiver.receive(buf[have:])
+		if errors.Is(err, os.ErrDeadlineExceeded) { // a deadline of the previous owner of the socket
+			_ = p.sock.SetReadDeadline(time.Time{})
+			continue
+		}
+		failpoint.Here()
+		if n == 0 && err == nil {
+			err = io.EOF
+		}
+		if err == nil {
+			err = deliverSegment(oob, flags, h)
+		}
+		for have += n; err == nil && have >= doorbellSize; have -= doorbellSize {
+			err = h.handleDoorbell(doorbell(binary.LittleEndian.Uint16(buf[:])))
+			copy(buf[:], buf[doorbellSize:have])
+		}
+		if err != nil {
+			p.end(closeReason(err))
+			return
+		}
+	}
+}
+
+// deliverSegment passes the file that was attached to a message to h, which owns it, and returns
+// h's error. oob and flags are those of the message. Without a file it does nothing. The error
+// matches ErrCorrupt if the peer did not attach exactly one file.
+func deliverSegment(oob []byte, flags int, h doorbellHandler) error {
+	if len(oob) == 0 && flags&unix.MSG_CTRUNC == 0 {
+		return nil
+	}
+	files, err := segment.Received(oob, flags, 1)
+	if errors.Is(err, segment.ErrFile) {
+		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if err != nil {
+		return err
+	}
+	return h.handleSegment(files[0])
+}
+
+// closeReason returns the reason for which a session ended from an error of its socket: io.EOF if
+// the peer closed or died, [transport.ErrClosed] if this process closed the socket, and otherwise
+// err.
+func closeReason(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return io.EOF
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return transport.ErrClosed
+	}
+	return err
+}
+
+// end ends the session with the reason err: it closes done and the socket. If the session has ended
+// already it does nothing.
+func (p *peerSocket) end(err error) {
+	p.mu.Lock()
+	first := p.err == nil
+	if first {
+		p.err = err
+		close(p.done)
+	}
+	p.mu.Unlock()
+	if first {
+		p.sock.Close() // blocks until reads and writes have returned
+	}
+}
+
+// failure returns the reason for which the session has ended, or nil while it is open.
+func (p *peerSocket) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}

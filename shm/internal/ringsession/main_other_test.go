@@ -1,0 +1,11 @@
+//go:build !linux
+
+package ringsession_test
+
+import (
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }

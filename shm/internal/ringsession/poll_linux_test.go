@@ -1,0 +1,122 @@
+package ringsession_test
+
+import (
+	"bytes"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ringsession"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// pollers returns the two ends of a stream.
+func pollers(t *testing.T) (writer, reader transport.Poller) {
+	client, server := sessions(t, 1)
+	one, other := open(t, client, server)
+	return one.(transport.Poller), other.(transport.Poller)
+}
+
+// startAwait starts Await. The channel that it returns has a value once Await has returned.
+func startAwait(p transport.Poller) <-chan bool {
+	return testwait.Start(func() bool {
+		p.Await()
+		return true
+	})
+}
+
+func TestTryReadAndTryWriteDoNotBlock(t *testing.T) {
+	writer, reader := pollers(t)
+	p := make([]byte, 4<<20)
+	n, err := reader.TryRead(p)
+	require.NoError(t, err)
+	require.Zero(t, n)
+
+	want := random(4 << 20)
+	n, err = writer.TryWrite(want[:10], nil, want[10:])
+	require.NoError(t, err)
+	require.Equal(t, ringsession.UnchargedBytes, n, "the ring is full")
+	k, err := writer.TryWrite(want[n:])
+	require.NoError(t, err)
+	require.Zero(t, k)
+
+	got := 0
+	for got < n {
+		k, err := reader.TryRead(p[got:])
+		require.NoError(t, err)
+		require.Positive(t, k)
+		got += k
+	}
+	require.True(t, bytes.Equal(want[:n], p[:n]))
+	require.NoError(t, writer.CloseWrite())
+	_, err = reader.TryRead(p)
+	require.ErrorIs(t, err, io.EOF)
+	_, err = writer.TryWrite(p)
+	require.ErrorIs(t, err, transport.ErrClosed)
+}
+
+func TestAwaitReturnsWhenReadable(t *testing.T) {
+	writer, reader := pollers(t)
+	done := startAwait(reader)
+	_, err := writer.TryWrite([]byte("x"))
+	require.NoError(t, err)
+	testwait.Finish(t, done)
+	reader.Await() // the byte is still unread
+	_, err = reader.TryRead(make([]byte, 1))
+	require.NoError(t, err)
+
+	done = startAwait(reader)
+	reader.Wake()
+	testwait.Finish(t, done)
+
+	done = startAwait(reader)
+	require.NoError(t, writer.CloseWrite())
+	testwait.Finish(t, done)
+}
+
+// Look finds bytes that arrive. After that Await is not woken until Mind is called.
+func TestLook(t *testing.T) {
+	writer, reader := pollers(t)
+	require.False(t, reader.Look())
+	_, err := writer.TryWrite([]byte("one"))
+	require.NoError(t, err)
+	require.True(t, reader.Look())
+	p := make([]byte, 8)
+	n, err := reader.TryRead(p)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(p[:n]))
+
+	done := startAwait(reader)
+	_, err = writer.TryWrite([]byte("two"))
+	require.NoError(t, err)
+	reader.Mind()
+	testwait.Finish(t, done)
+	require.True(t, reader.Look())
+}
+
+func TestAwaitReturnsAtTheEnd(t *testing.T) {
+	for name, end := range map[string]func(writer, reader transport.Poller){
+		"closed here":          func(_, reader transport.Poller) { reader.Close() },
+		"closed by the peer":   func(writer, _ transport.Poller) { writer.Close() },
+		"closed while polling": func(writer, reader transport.Poller) { reader.Look(); writer.Close() },
+		"closed after a read": func(writer, reader transport.Poller) {
+			_, _ = writer.TryWrite([]byte("x"))
+			reader.Look()
+			_, _ = reader.TryRead(make([]byte, 1))
+			reader.Mind()
+			writer.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writer, reader := pollers(t)
+			done := startAwait(reader)
+			end(writer, reader)
+			testwait.Finish(t, done)
+			require.True(t, reader.Look())
+			_, err := reader.TryRead(make([]byte, 1))
+			require.Error(t, err)
+		})
+	}
+}

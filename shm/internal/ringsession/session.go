@@ -1,0 +1,439 @@
+// Package ringsession implements a session of streams between two processes of one machine,
+// through memory that both have mapped.
+//
+// # Rings
+//
+// A stream is two rings, one for each direction. A ring has one writer and one reader, which share
+// two counters that only grow: the number of bytes written and the number of bytes read. Each end
+// keeps its own counter in private memory too, and checks the other one's before it relies on
+// it. A ring has several regions of different sizes. It begins with the smallest, and grows
+// and shrinks with the traffic: see growth.go.
+//
+// The memory is sealed, so that the peer cannot truncate it, and an end reserves pages before it
+// touches them. A fault for lack of memory is possible only if the peer gives pages back while
+// the system has no others.
+//
+// # Waiting
+//
+// A call that can do nothing polls for a while (package wait). Then it sets a flag in the ring, checks
+// once more, and blocks. The other end, when it changes something, checks the flag, clears it, and
+// sends a doorbell: two bytes through a Unix socket, which name the stream and the event. So there
+// is at most one doorbell for each time that a call blocks, and a peer that is stopped has few
+// bytes waiting in its socket. The socket also passes the segments, and its end shows that the peer
+// has died.
+//
+// # Slots
+//
+// Each end creates the segments for the streams that it opens, unless the segment was prepared with
+// [CreateSegment]. A segment is divided into slots. A stream has its two rings in one slot, which is
+// used for another stream after both ends have closed this one.
+package ringsession
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// ErrCorrupt matches errors about a peer that violates the protocol. It matches
+// [transport.ErrFrame], by which a pipe recognizes such errors.
+var ErrCorrupt error = corruptError{}
+
+type corruptError struct{}
+
+func (corruptError) Error() string { return "peer broke the protocol of shared rings" }
+func (corruptError) Unwrap() error { return transport.ErrFrame }
+
+// Addresses are the addresses that the streams of a session return as LocalAddr and RemoteAddr.
+type Addresses struct{ Local, Remote net.Addr }
+
+// Session is a session of streams between two processes. It implements [transport.Session].
+type Session struct {
+	peer           peerSocket
+	addresses      Addresses
+	poller         *wait.MemoryPoller
+	maxPeerStreams int
+	budget         transport.Budget
+	accepted       chan *stream // opened by the peer, for Accept
+	receiving      sync.WaitGroup
+	shrinker       shrinker
+
+	opening sync.Mutex // serializes Open, which may block until the peer reads from the socket
+
+	mu          sync.Mutex
+	closed      bool
+	segments    []*segment.Segment
+	opened      bool    // this end has opened a stream, which uses its first slot
+	localSlots  []*slot // for streams that this end opens
+	peerSlots   []*slot // for streams that the peer opens
+	streams     map[*stream]*slot
+	peerStreams int // open streams of peerSlots
+}
+
+var _ transport.BulkSession = (*Session)(nil)
+
+// NewSession returns a session through a connected Unix socket, which it owns unless NewSession
+// fails. The peer calls NewSession too. The session may write to the socket at once. It reads from
+// the socket after ready is closed, when the peer's first doorbell must be the next thing to read.
+// spin bounds how long a call polls before it blocks.
+//
+// A full ring holds 656 KiB for the first stream of an end and for bulk streams, and 84 KiB for
+// others. After much traffic the former hold 2 MiB more, which the writing end acquires from
+// cfg.Budget and releases when the ring shrinks or the stream is closed.
+func NewSession(
+	sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses,
+) (*Session, error) {
+	return NewSessionWithSegment(nil, sock, ready, cfg, spin, a)
+}
+
+// NewSessionWithSegment is NewSession for ends that have a prepared segment for the streams that
+// the client opens, see [CreateSegment]. The session owns seg, even if NewSessionWithSegment fails.
+// seg may be nil, at both ends.
+func NewSessionWithSegment(
+	seg *segment.Segment, sock *net.UnixConn, ready <-chan struct{},
+	cfg transport.SessionConfig, spin time.Duration, a Addresses,
+) (*Session, error) {
+	s := &Session{
+		addresses:      a,
+		poller:         wait.NewMemoryPoller(spin),
+		maxPeerStreams: min(cfg.Streams, maxSlots/2),
+		budget:         cfg.Budget,
+		streams:        make(map[*stream]*slot),
+	}
+	s.accepted = make(chan *stream, s.maxPeerStreams)
+	err := s.useSegment(seg, cfg)
+	if err == nil {
+		err = s.peer.init(sock)
+	}
+	if err != nil {
+		s.closeSegments()
+		return nil, err
+	}
+	s.receiving.Go(func() {
+		<-ready
+		s.peer.receive(s)
+		for _, st := range s.openStreams() {
+			st.wake()
+		}
+	})
+	return s, nil
+}
+
+// Open implements [transport.Session]. The stream has a small ring, except for the first one of
+// this end.
+func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
+
+// OpenBulk implements [transport.BulkSession]. The stream has a large ring.
+func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
+
+// open opens a stream with rings of that kind; the first stream of an end always gets large rings.
+// If this end has too many streams it returns a rejectedStream and no error. The error is the
+// reason of the session's end, or a resource that the system denies.
+func (s *Session) open(kind ringKind) (transport.Stream, error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if err := s.peer.failure(); err != nil {
+		return nil, err
+	}
+	for _, st := range s.resetByPeer() {
+		st.close(errReset, func() { st.onClose(st) })
+	}
+	k, err := s.acquireSlot(kind)
+	if err != nil {
+		return nil, err
+	}
+	if k < 0 {
+		return rejectedStream{s.addresses}, nil
+	}
+	st, err := s.openAt(k)
+	if err != nil {
+		return nil, err
+	}
+	s.peer.notify(st.id | doorbellOpened)
+	return st, nil
+}
+
+// openAt makes a stream in the free slot number k of this end, and reserves pages for its rings. It
+// does not notify the peer. The caller holds opening.
+func (s *Session) openAt(k int) (*stream, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, transport.ErrClosed
+	}
+	p := s.localSlots[k]
+	if err := p.reserve(); err != nil {
+		return nil, err
+	}
+	p.used, s.opened = true, true
+	failpoint.Here()
+	p.vacant.Store(0)
+	headerOf(p.fromOpener.header).init(p.firstLevel)
+	headerOf(p.toOpener.header).init(p.firstLevel)
+	failpoint.Here()
+	rings := ringPair{in: newRingReader(p.toOpener, p.firstLevel), out: newRingWriter(p.fromOpener, p.firstLevel)}
+	return s.addStream(doorbell(k<<doorbellSlotShift)|doorbellOwn, p, rings), nil
+}
+
+// resetByPeer returns the streams opened by this end that the peer has refused or aborted and that
+// are not closed here, so that their slots are still in use.
+func (s *Session) resetByPeer() (all []*stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil // the memory is no longer mapped
+	}
+	for st, p := range s.streams {
+		if st.id.own() && p.vacant.Load() != 0 && headerOf(p.toOpener.header).writerState.Load() == reset {
+			all = append(all, st)
+		}
+	}
+	return all
+}
+
+// addStream returns a new stream with these rings in slot p and adds it to the session. The caller
+// holds mu.
+func (s *Session) addStream(id doorbell, p *slot, rings ringPair) *stream {
+	st := newStream(&s.peer, id, rings, s.addresses, s.poller)
+	st.onClose = s.removeStream
+	rings.out.growth.onGrow = func() { s.shrinker.schedule(s.shrinkIdle) }
+	rings.out.growth.budget = s.budget
+	s.streams[st] = p
+	return st
+}
+
+// acquireSlot returns the number of a free slot of this end with rings of that kind. If there is
+// none it creates a segment with one, sends it to the peer, and keeps it. It returns -1 and no
+// error if this end has too many slots. The caller holds opening.
+func (s *Session) acquireSlot(kind ringKind) (int, error) {
+	k, found, err := s.findFreeSlot(kind)
+	if err != nil || found {
+		return k, err
+	}
+	if k >= 2*s.maxPeerStreams {
+		return -1, nil
+	}
+	kinds := []ringKind{kind}
+	if k == 0 {
+		kinds = firstSegmentKinds
+	}
+	seg, err := createSegment(kinds)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.peer.sendSegment(seg.File()); err != nil {
+		seg.Close()
+		return 0, closeReason(err)
+	}
+	_ = seg.CloseFile()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		seg.Close()
+		return 0, transport.ErrClosed
+	}
+	s.segments = append(s.segments, seg)
+	added := slotsIn(seg.Bytes(), kinds)
+	for _, p := range added {
+		p.vacant.Store(1)
+	}
+	s.localSlots = append(s.localSlots, added...)
+	return k, nil
+}
+
+// findFreeSlot returns the number of a free slot of this end with rings of that kind and true or,
+// if there is none, the number that the next slot will get and false. The first stream of an end
+// gets the first slot whatever the kind of its rings. The error is ErrClosed.
+func (s *Session) findFreeSlot(kind ringKind) (k int, found bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, false, transport.ErrClosed
+	}
+	for k, p := range s.localSlots {
+		if !p.used && p.vacant.Load() != 0 && (p.kind == kind || !s.opened) {
+			return k, true, nil
+		}
+	}
+	return len(s.localSlots), false, nil
+}
+
+// handleSegment implements doorbellHandler: it maps the peer's next segment, whose slots the peer
+// may then use, and closes f. The error matches ErrCorrupt if the segment is invalid or the peer
+// has too many.
+func (s *Session) handleSegment(f *os.File) error {
+	defer f.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := len(s.peerSlots)
+	if k >= 2*s.maxPeerStreams {
+		return fmt.Errorf("%w: more than %d slots", ErrCorrupt, k)
+	}
+	seg, err := mapSegment(f, segmentSizes(k))
+	if err != nil {
+		return err
+	}
+	s.segments = append(s.segments, seg)
+	s.peerSlots = append(s.peerSlots, slotsIn(seg.Bytes(), segmentKinds(k, len(seg.Bytes())))...)
+	return nil
+}
+
+// handleDoorbell implements doorbellHandler: it wakes the reader or the writer of the stream that d
+// names, or adds the stream that the peer has opened. The error matches ErrCorrupt if d is invalid.
+// A doorbell for a closed stream is ignored.
+func (s *Session) handleDoorbell(d doorbell) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch d.event() {
+	case doorbellSegment:
+		return nil // handleSegment has been called
+	case doorbellOpened:
+		return s.handleOpened(d)
+	}
+	id := d&^doorbellEvent ^ doorbellOwn // the peer's slots are not this end's
+	for st := range s.streams {
+		if st.id == id && d.event() == doorbellReadable {
+			st.read.wake()
+		} else if st.id == id {
+			st.write.wake()
+		}
+	}
+	return nil
+}
+
+// handleOpened adds the stream that the peer has opened in the slot of d and queues it for Accept,
+// or resets it if the peer has too many. The error matches ErrCorrupt if the slot is not free. The
+// caller holds mu, which handleOpened may release for a moment.
+func (s *Session) handleOpened(d doorbell) error {
+	k := d.slot()
+	if !d.own() || k >= len(s.peerSlots) || s.peerSlots[k].used {
+		return fmt.Errorf("%w: a stream in slot %d", ErrCorrupt, k)
+	}
+	p := s.peerSlots[k]
+	if err := p.reserve(); err != nil {
+		return err
+	}
+	rings := ringPair{in: newRingReader(p.fromOpener, p.firstLevel), out: newRingWriter(p.toOpener, p.firstLevel)}
+	st := s.addStream(doorbell(k<<doorbellSlotShift), p, rings)
+	p.used = true
+	s.peerStreams++
+	if s.peerStreams <= s.maxPeerStreams && !s.closed {
+		s.accepted <- st // does not block: it has capacity for all open streams of the peer
+		return nil
+	}
+	st.write.mu.Lock()
+	st.endWriting(reset)
+	st.write.mu.Unlock()
+	s.mu.Unlock() // Close acquires it
+	_ = st.Close()
+	s.mu.Lock()
+	return nil
+}
+
+// removeStream removes a closed stream from the session and frees its slot, which the end that
+// opened the stream may then use again. The caller holds both mutexes of the stream, and not mu.
+func (s *Session) removeStream(st *stream) {
+	st.rings.releaseGrown()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.streams[st]
+	delete(s.streams, st)
+	p.used = false
+	if !st.id.own() {
+		s.peerStreams--
+		failpoint.Here()
+		p.vacant.Store(1) // from here on the peer may use the slot again
+		failpoint.Here()
+	}
+}
+
+// Accept implements [transport.Session]. After the session has ended it first returns the streams
+// that arrived before.
+func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	var st *stream
+	select {
+	case st = <-s.accepted:
+	default:
+		select {
+		case st = <-s.accepted:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-s.peer.done:
+			select { // streams that arrived before the end
+			case st = <-s.accepted:
+			default:
+				return nil, s.peer.failure()
+			}
+		}
+	}
+	if closed := st.closed.Load(); closed != nil {
+		return nil, *closed
+	}
+	return st, nil
+}
+
+// Done implements [transport.Session]: the channel is closed when Close is called or the peer is
+// gone.
+func (s *Session) Done() <-chan struct{} { return s.peer.done }
+
+// Err implements [transport.Session]: it returns the reason of the end, or nil while the session is
+// open.
+func (s *Session) Err() error { return s.peer.failure() }
+
+// Close implements [transport.Session]. It closes the socket and all streams, waits for their calls
+// and the session's goroutine, and unmaps the segments.
+func (s *Session) Close() error {
+	s.peer.end(transport.ErrClosed)
+	s.receiving.Wait()
+	s.shrinker.stop()
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	for _, st := range s.openStreams() {
+		st.close(transport.ErrClosed, func() {}) // the peer sees the end of the socket
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.streams)
+	s.closeSegments()
+	return nil
+}
+
+func (s *Session) closeSegments() {
+	for _, seg := range s.segments {
+		_ = seg.Close()
+	}
+}
+
+func (s *Session) openStreams() []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.streams))
+}
+
+// rejectedStream is the stream that Open returns if there are too many streams. Its reads and
+// writes fail as they do on a stream that the peer has refused.
+type rejectedStream struct{ addresses Addresses }
+
+func (rejectedStream) Read([]byte) (int, error)         { return 0, errReset }
+func (rejectedStream) Write([]byte) (int, error)        { return 0, errReset }
+func (rejectedStream) CloseWrite() error                { return nil }
+func (rejectedStream) Close() error                     { return nil }
+func (rejectedStream) SetDeadline(time.Time) error      { return nil }
+func (rejectedStream) SetReadDeadline(time.Time) error  { return nil }
+func (rejectedStream) SetWriteDeadline(time.Time) error { return nil }
+func (r rejectedStream) LocalAddr() net.Addr            { return r.addresses.Local }
+func (r rejectedStream) RemoteAddr() net.Addr           { return r.addresses.Remote }

@@ -1,0 +1,103 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
+)
+
+// triggerSize is the size of a trigger in bytes.
+const triggerSize = 4
+
+// peerReactor sends triggers to the reactor of the peer's process, through a ring of that process
+// which its other peers write to as well. One end of a connection uses it, and close unmaps the
+// ring.
+type peerReactor struct {
+	memory memory
+
+	mu          sync.Mutex
+	producer    *ring.Producer
+	buf         [triggerSize]byte
+	put         func() error // trySendUnguarded
+	unreachable func() bool  // reports that no trigger is needed any more
+	inbox       uint32       // trigger to send after a write to the peer's inbox
+	outbox      uint32       // trigger to send after a read from this end's inbox
+}
+
+func newPeerReactor(m memory, triggers [2]uint32, unreachable func() bool) *peerReactor {
+	l := &peerReactor{memory: m, producer: m.ring.Producer(), unreachable: unreachable, inbox: triggers[0], outbox: triggers[1]}
+	l.put = l.trySendUnguarded
+	return l
+}
+
+// spinAttempts is how often a trigger is tried before the caller sleeps between attempts, and
+// maxSleep bounds such a sleep.
+const (
+	spinAttempts = 1000
+	maxSleep     = 32 * time.Millisecond
+)
+
+// send sends a trigger. While the ring is full, or another process is writing to it, send waits and
+// tries again, at growing intervals: C++ writers poll without pause, so the peer gives no notice of
+// space. It returns os.ErrDeadlineExceeded after d. It returns nil without sending once the peer is
+// unreachable, or if the ring is corrupt. Close and a changed deadline wake it through b.
+func (l *peerReactor) send(trigger uint32, d *deadline, b wakeup) error {
+	rung := false
+	defer func() {
+		if rung {
+			b.wake() // also for the caller's next wait
+		}
+	}()
+	sleep := time.Millisecond
+	for try := 1; ; try++ {
+		err := l.trySend(trigger)
+		if errors.Is(err, ring.ErrCorrupt) {
+			return nil // another peer may have broken the ring; a peer of this package then polls without triggers
+		}
+		if !errors.Is(err, ring.ErrBusy) && !errors.Is(err, ring.ErrShort) {
+			return err
+		}
+		if l.unreachable() {
+			return nil
+		}
+		if d.expired() {
+			return os.ErrDeadlineExceeded
+		}
+		if try < spinAttempts {
+			runtime.Gosched()
+			continue
+		}
+		rung = b.await(sleep) || rung
+		sleep = min(2*sleep, maxSleep)
+	}
+}
+
+// trySend sends a trigger if it can do so at once. It returns ring.ErrShort if the ring is full,
+// ring.ErrBusy if another writer uses it, and an error that matches ring.ErrCorrupt or
+// segment.ErrFault if the peer has broken it.
+func (l *peerReactor) trySend(trigger uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	binary.NativeEndian.PutUint32(l.buf[:], trigger)
+	return l.memory.guard(l.put)
+}
+
+// trySendUnguarded is trySend for the trigger in buf, without the guard for the peer's memory, in
+// which it must be run. The caller holds mu.
+func (l *peerReactor) trySendUnguarded() error {
+	if err := l.producer.Begin(); err != nil {
+		return err
+	}
+	if err := l.producer.WriteAll(l.buf[:]); err != nil {
+		l.producer.Cancel()
+		return err
+	}
+	return l.producer.Commit()
+}
+
+func (l *peerReactor) close() { l.memory.close() }

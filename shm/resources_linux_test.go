@@ -1,0 +1,176 @@
+package shm
+
+import (
+	"io"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// unconnected returns sockets with which the process can dial without another descriptor.
+func unconnected(t *testing.T, n int) (all []int) {
+	t.Helper()
+	for range n {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() { unix.Close(fd) })
+		all = append(all, fd)
+	}
+	return all
+}
+
+// requireEnded dials a listener whose process has no descriptors left, and checks that the
+// connection is closed.
+func requireEnded(t *testing.T, l transport.Listener, socket int) {
+	t.Helper()
+	require.NoError(t, unix.Connect(socket, &unix.SockaddrUnix{Name: "@" + l.Addr()}))
+	c, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	_, err = c.NextFrame()
+	require.ErrorIs(t, err, unix.EMFILE)
+	n, _ := unix.Read(socket, make([]byte, 1))
+	require.LessOrEqual(t, n, 0, "the connection goes on")
+}
+
+// A listener without a descriptor for a connection closes the connection and reports the reason. It
+// accepts connections when it has descriptors again.
+func TestListenerWithoutDescriptors(t *testing.T) {
+	if !subprocess.InChild(t) {
+		return
+	}
+	leakcheck.Check(t)
+	l := listen(t)
+	sockets := unconnected(t, 3)
+	lift := limitDescriptors(t, 0)
+	for _, socket := range sockets {
+		requireEnded(t, l, socket)
+	}
+	lift()
+	wantAccepted(t, l)
+}
+
+// Close ends a listener that waits for a connection which it would reject.
+func TestListenerWithoutDescriptorsCloses(t *testing.T) {
+	if !subprocess.InChild(t) {
+		return
+	}
+	leakcheck.Check(t)
+	l := listen(t)
+	sockets := unconnected(t, 1)
+	lift := limitDescriptors(t, 0)
+	requireEnded(t, l, sockets[0])
+	require.NoError(t, l.Close())
+	lift()
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start a process of another user")
+	}
+}
+
+func TestOtherUserDials(t *testing.T) {
+	needRoot(t)
+	l, err := New().Listen(t.Context(), "")
+	require.NoError(t, err)
+	defer l.Close()
+	p := start(t, "other user dials", l.Addr())
+	c, err := l.Accept(t.Context())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.NextFrame()
+	require.ErrorIs(t, err, ErrOtherUser)
+	require.ErrorIs(t, c.ReadBody(), ErrOtherUser)
+	require.ErrorIs(t, c.WriteFrames(), ErrOtherUser)
+	require.NoError(t, c.CloseWrite())
+	var failed *HandshakeError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, c.RemoteAddr(), failed.Peer)
+	require.Contains(t, p.line(t), "shm: dial "+l.Addr())
+	p.finish(t)
+	require.NoError(t, c.Close())
+	_, err = c.NextFrame()
+	require.ErrorIs(t, err, transport.ErrClosed)
+}
+
+func TestOtherUserListens(t *testing.T) {
+	needRoot(t)
+	p := start(t, "other user listens", "")
+	addr := p.line(t)
+	_, err := New().Dial(t.Context(), addr)
+	require.ErrorIs(t, err, ErrOtherUser)
+	require.ErrorContains(t, err, addr)
+	p.finish(t)
+}
+
+func TestOtherUserIsAllowed(t *testing.T) {
+	needRoot(t)
+	c, p := acceptFrom(t, "other user dials", WithOtherUsers())
+	id, err := c.(transport.Identified).PeerIdentity()
+	require.NoError(t, err)
+	require.Equal(t, otherUser, id.UID)
+	require.NoError(t, c.WriteFrames(transport.Frame{[]byte("hello")}))
+	wantFrame(t, c, []byte("hello"))
+	require.NoError(t, c.CloseWrite())
+	p.finish(t)
+}
+
+// failSends makes the first doorbells of c fail for lack of memory, of that number.
+func failSends(c *conn, times int) {
+	c.writeDoorbell = func(fd uintptr) {
+		retryDoorbell(fd, func(fd uintptr) error {
+			if times--; times >= 0 {
+				return unix.ENOBUFS
+			}
+			return sendDoorbell(fd)
+		})
+	}
+}
+
+// sleeping starts a read at one end, and returns its result once the read blocks.
+func sleeping(c *conn) <-chan error {
+	read := testwait.Start(func() error {
+		_, err := c.NextFrame()
+		return err
+	})
+	for c.ownInbox.marker().Load()&readerBlocked == 0 {
+		runtime.Gosched()
+	}
+	return read
+}
+
+// A doorbell that fails for lack of memory is sent again.
+func TestDoorbellIsSentAgain(t *testing.T) {
+	leakcheck.Check(t)
+	ends, _ := connWithFiles(t)
+	failSends(ends[0], maxBufferRetries-1)
+	read := sleeping(ends[1])
+	require.NoError(t, ends[0].WriteFrames(transport.Frame{[]byte("wake up")}))
+	require.NoError(t, testwait.Finish(t, read))
+}
+
+// After too many failures the connection ends at both ends.
+func TestDoorbellWithoutMemory(t *testing.T) {
+	leakcheck.Check(t)
+	ends, _ := connWithFiles(t)
+	failSends(ends[0], maxBufferRetries)
+	read := sleeping(ends[1])
+	require.NoError(t, ends[0].WriteFrames(transport.Frame{}))
+	require.NoError(t, testwait.Finish(t, read), "it was in the ring")
+	_, err := ends[0].NextFrame()
+	require.Equal(t, io.EOF, err)
+	_, err = ends[1].NextFrame()
+	require.Equal(t, io.EOF, err)
+	<-ends[0].receiveDone
+	require.ErrorIs(t, ends[0].WriteFrames(transport.Frame{}), syscall.EPIPE)
+}

@@ -1,0 +1,139 @@
+package shm
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+)
+
+// wakeup wakes one goroutine that is blocked. A wake-up that comes before the goroutine blocks is
+// kept for its next wait; further ones are merged with it.
+type wakeup chan struct{}
+
+func newWakeup() wakeup { return make(wakeup, 1) }
+
+func (b wakeup) wake() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// clear discards a kept wake-up. It is called by the waiting goroutine when it has noticed the
+// cause itself.
+func (b wakeup) clear() {
+	select {
+	case <-b:
+	default:
+	}
+}
+
+// await blocks until it is woken, for at most limit, and reports whether it was woken.
+func (b wakeup) await(limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-b:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// waiter blocks the calls of one direction of a connection. A wait ends when the peer has made
+// progress, or when this end changes its own state and calls wakeup.wake. One goroutine at a time
+// waits.
+type waiter struct {
+	wakeup wakeup
+	spin   *wait.MemoryPoller
+	ready  func() bool // reports whether the peer has made progress
+	done   func() bool // reports whether a wait can end
+
+	// marker and bit show a peer that sends doorbells that this direction is blocked. marker is nil
+	// for other peers.
+	marker *atomic.Uint32
+	bit    uint32
+}
+
+func newWaiter(wakeup wakeup, spin *wait.MemoryPoller, bit uint32, ready func() bool) waiter {
+	w := waiter{wakeup: wakeup, spin: spin, bit: bit, ready: ready}
+	w.done = func() bool { return len(wakeup) > 0 || ready() }
+	return w
+}
+
+// wait blocks until the peer has made progress (ready) or wakeup was woken. It polls first if the
+// peer sends doorbells. It may return without a cause, so the caller checks again.
+func (w *waiter) wait() {
+	if w.marker == nil { // the reactor polls for all such connections
+		if !w.ready() {
+			<-w.wakeup
+		}
+		return
+	}
+	if !w.spin.Poll(w.done) {
+		w.block()
+	}
+	w.wakeup.clear()
+	if w.ready() {
+		w.spin.Arrived()
+	}
+}
+
+// block blocks without polling until a doorbell or another wake-up comes. It sets the bit that
+// requests a doorbell and then checks done once more, because the peer may have made its change
+// before it could see the bit. marker must not be nil.
+func (w *waiter) block() {
+	failpoint.Here()
+	w.marker.Or(w.bit)
+	failpoint.Here()
+	if !w.done() {
+		<-w.wakeup
+	}
+	failpoint.Here()
+	w.marker.And(^w.bit)
+}
+
+// deadline is the deadline of the calls of one direction of a connection, set through its stream.
+// The zero value is no deadline.
+type deadline struct {
+	at atomic.Pointer[time.Time] // nil: none
+
+	mu        sync.Mutex
+	timer     *time.Timer
+	callError bool // stop was called
+}
+
+func (d *deadline) expired() bool {
+	at := d.at.Load()
+	return at != nil && !time.Now().Before(*at)
+}
+
+// set changes the deadline to t, or to none if t is zero, and wakes a blocked call through b now
+// and when t has passed. After stop it sets none.
+func (d *deadline) set(t time.Time, b wakeup) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+	d.at.Store(nil)
+	if !t.IsZero() && !d.callError {
+		left := time.Until(t)
+		at := time.Now().Add(left) // monotonic, as timers are
+		d.at.Store(&at)
+		d.timer = time.AfterFunc(left, b.wake)
+	}
+	b.wake()
+}
+
+func (d *deadline) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.callError = true
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
