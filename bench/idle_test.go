@@ -139,10 +139,15 @@ func TestIdleSmallMessages(t *testing.T) {
 	most, pipes, trips := race.Pick(256<<10, 2<<20), race.Pick(100, 20), race.Pick(10_000, 1000)
 	s := sharedSpec(pipe.DialectNative, 8)
 	s.Channels, s.RoundTrips = nil, trips // the channels of the default profile
-	cost, err := Go{Child: child(t)}.Idle(t.Context(), s, pipes, time.Millisecond)
-	require.NoError(t, err)
-	client, server := cost.Client.PagesPerPipe, cost.Server.PagesPerPipe
-	t.Logf("%d KiB of each pipe at the client, %d KiB at the server", client>>10, server>>10)
+	var client, server int
+	// The figure is a difference of two measurements. What the runtime releases between them, most
+	// of all under the race detector, may exceed what the pipes use; then the test measures again.
+	for tries := 0; tries < 5 && (client <= 0 || server <= 0); tries++ {
+		cost, err := Go{Child: child(t)}.Idle(t.Context(), s, pipes, time.Millisecond)
+		require.NoError(t, err)
+		client, server = cost.Client.PagesPerPipe, cost.Server.PagesPerPipe
+		t.Logf("%d KiB of each pipe at the client, %d KiB at the server", client>>10, server>>10)
+	}
 	require.Positive(t, client)
 	require.Positive(t, server)
 	require.LessOrEqual(t, client+server, most)

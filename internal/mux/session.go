@@ -139,11 +139,11 @@ func (s *session) end(err error) {
 	s.closed = s.closed || err == transport.ErrClosed
 	if s.err == nil {
 		s.err = err
+		for st := range s.streams {
+			st.wake() // before Done: calls that begin afterwards fail
+		}
 		close(s.done)
 		s.expire()
-		for st := range s.streams {
-			st.wake()
-		}
 	}
 	s.closeDrained()
 }
@@ -151,8 +151,8 @@ func (s *session) end(err error) {
 // cause returns the error that a caller gets for err, the error of a call of yamux: the reason of
 // the session's end if it has ended, or io.EOF if the peer has sent a GoAway, and otherwise err.
 func (s *session) cause(err error) error {
-	if waitEnd := s.Err(); waitEnd != nil {
-		return waitEnd
+	if ended := s.Err(); ended != nil {
+		return ended
 	}
 	if errors.Is(err, yamux.ErrRemoteGoAway) {
 		return io.EOF

@@ -68,8 +68,8 @@ func TestTryWriteFails(t *testing.T) {
 		require.NoError(t, s.Close())
 		<-c.Done()
 		_, err = o.(transport.TryWriter).TryWrite([]byte("nobody is there"))
-		var waitEnd *mux.EndError
-		require.ErrorAs(t, err, &waitEnd)
+		var ended *mux.EndError
+		require.ErrorAs(t, err, &ended)
 	})
 }
 

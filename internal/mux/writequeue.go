@@ -240,9 +240,9 @@ func (o *writeQueue) close() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.waitIdle()
-	waitEnd := !o.closed
+	written := !o.closed
 	o.closed = true
-	return waitEnd
+	return written
 }
 
 // waitIdle blocks until no goroutine writes; the queue is empty then. The caller holds mu, which
