@@ -31,12 +31,11 @@ type benchmark struct {
 	svg                  string
 }
 
-func benchEntry() entry {
-	return entry{
-		name:    "bench",
-		usage:   "[flags]",
-		summary: "measure round trips and bandwidth between two processes",
-		help: `Starts a second process and measures, for each size: round trips, each of which
+var benchEntry = entry{
+	name:    "bench",
+	usage:   "[flags]",
+	summary: "measure round trips and bandwidth between two processes",
+	help: `Starts a second process and measures, for each size: round trips, each of which
 carries a tensor there and back into memory of the caller, one after the other,
 and then cold, after 2 ms of idleness; then the bandwidth one way, with -depth
 messages in flight. CPU is the processor time of both processes, for a warm round
@@ -74,10 +73,9 @@ library (Debian: libtensorpipe-dev).
 
 With -json each run and each ratio of two runs is one line. -svg draws the round trips
 and the rate one way over the sizes, a line for each path and library.`,
-		make: func() command {
-			return &benchmark{sizes: sizeList{0, 8, 64 << 10, 1 << 20, 16 << 20}, named: namedFlag{false}}
-		},
-	}
+	make: func() command {
+		return &benchmark{sizes: sizeList{0, 8, 64 << 10, 1 << 20, 16 << 20}, named: namedFlag{false}}
+	},
 }
 
 const auto = "auto"
@@ -121,42 +119,27 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	drawing, err := b.drawing()
-	if err != nil {
-		return err
+	var drawing *benchDrawing
+	show := []benchReport{&benchTable{out: s.out}}
+	if b.json {
+		show = []benchReport{newBenchLines(s.out)}
+	}
+	if b.svg != "" {
+		if drawing, err = newBenchDrawing(b.svg); err != nil {
+			return err
+		}
+		show = append(show, drawing)
 	}
 	child := bench.Program{Path: program, Args: []string{benchChildName}}
 	run := benchRun{
 		self: bench.Go{Child: child, Catalog: benchCatalog}, peer: peer, pairs: b.pairs,
-		yardsticks: bench.Yardsticks(child), show: b.reports(s, drawing),
+		yardsticks: bench.Yardsticks(child), show: show,
 	}
 	if err := run.all(ctx, specs); err != nil {
 		drawing.discard()
 		return err
 	}
 	return drawing.finish()
-}
-
-// reports returns the outputs for the results: a table or JSON on the standard output of s, and the
-// chart if d is not nil.
-func (b *benchmark) reports(s streams, d *benchDrawing) []benchReport {
-	first := benchReport(&benchTable{out: s.out})
-	if b.json {
-		first = newBenchLines(s.out)
-	}
-	if d == nil {
-		return []benchReport{first}
-	}
-	return []benchReport{first, d}
-}
-
-// drawing returns the chart to draw, nil without -svg. It opens the file of -svg; the caller must call
-// finish or discard.
-func (b *benchmark) drawing() (*benchDrawing, error) {
-	if b.svg == "" {
-		return nil, nil
-	}
-	return newBenchDrawing(b.svg)
 }
 
 // partner checks the flags about the peer and returns the library to compare with, built and ready, or
@@ -204,14 +187,12 @@ type benchChild struct{}
 
 const benchChildName = "bench-child"
 
-func benchChildEntry() entry {
-	return entry{
-		name:    benchChildName,
-		summary: "the second process of a bench",
-		help:    "Answers what tpipe bench sends, which starts it.",
-		hidden:  true,
-		make:    func() command { return benchChild{} },
-	}
+var benchChildEntry = entry{
+	name:    benchChildName,
+	summary: "the second process of a bench",
+	help:    "Answers what tpipe bench sends, which starts it.",
+	hidden:  true,
+	make:    func() command { return benchChild{} },
 }
 
 func (benchChild) flags(*flag.FlagSet) {}
@@ -237,32 +218,37 @@ type benchRun struct {
 	pairs      int
 	yardsticks []bench.Yardstick
 	show       []benchReport
-
-	missing string // name of the last path that was found not to exist
 }
 
+// all measures the specs in their order and reports each result. After a path that does not exist here
+// it skips the specs that follow for the same path. The error is that of a measurement or of a report;
+// it is errInterrupted if a signal has ended ctx.
 func (r *benchRun) all(ctx context.Context, specs []bench.Spec) error {
+	missing := "" // the last path that was found not to exist
 	for _, spec := range specs {
-		if pathName(spec) == r.missing {
+		if pathName(spec) == missing {
 			continue
 		}
-		if err := r.one(ctx, spec); err != nil {
-			return interrupted(ctx, withoutPrefix(err))
+		runs, why := r.compare(ctx, spec)
+		if why != nil && !errors.Is(why, bench.ErrPath) {
+			return interrupted(ctx, withoutPrefix(why))
+		}
+		for _, to := range r.show {
+			var err error
+			if why != nil {
+				err = to.absent(spec, why)
+			} else {
+				err = to.measured(spec, runs)
+			}
+			if err != nil {
+				return interrupted(ctx, err)
+			}
+		}
+		if why != nil {
+			missing = pathName(spec)
 		}
 	}
 	return nil
-}
-
-func (r *benchRun) one(ctx context.Context, spec bench.Spec) error {
-	runs, err := r.compare(ctx, spec)
-	if errors.Is(err, bench.ErrPath) {
-		r.missing = pathName(spec)
-		return r.report(func(to benchReport) error { return to.absent(spec, err) })
-	}
-	if err != nil {
-		return err
-	}
-	return r.report(func(to benchReport) error { return to.measured(spec, runs) })
 }
 
 // compare measures this library, and the peer if there is one and it has the path. If the peer does not
@@ -280,15 +266,6 @@ func (r *benchRun) compare(ctx context.Context, spec bench.Spec) (*bench.Compari
 		return runs, err
 	}
 	return bench.Compare(ctx, r.self, *r.peer, spec, r.pairs, r.yardsticks...)
-}
-
-func (r *benchRun) report(to func(benchReport) error) error {
-	for _, show := range r.show {
-		if err := to(show); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // pathName returns the transports and channels that the user selected with a spec, in the form

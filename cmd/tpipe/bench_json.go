@@ -33,7 +33,12 @@ type benchRatios struct {
 
 func newBenchRatios(of, by []*bench.Result) benchRatios {
 	a, b := of[0], by[0]
-	ratio := func(f bench.Figure) *float64 { return nonZero(bench.Ratio(of, by, f)) }
+	ratio := func(f bench.Figure) *float64 {
+		if r := bench.Ratio(of, by, f); r != 0 {
+			return &r
+		}
+		return nil
+	}
 	return benchRatios{
 		Subject: a.Subject + "/" + b.Subject, Transport: a.Transport, Channel: a.Channel, Dialect: a.Dialect,
 		PeerTransport: b.Transport, PeerChannel: b.Channel,
@@ -41,13 +46,6 @@ func newBenchRatios(of, by []*bench.Result) benchRatios {
 		RTT: ratio(bench.RTT), Cold: ratio(bench.ColdRTT), CPUPerTrip: ratio(bench.CPUPerTrip),
 		Rate: ratio(bench.Rate), CPU: ratio(bench.CPUPerMessage),
 	}
-}
-
-func nonZero(ratio float64) *float64 {
-	if ratio == 0 {
-		return nil
-	}
-	return &ratio
 }
 
 // benchAbsent is the JSON line for a library that cannot measure a path, with the reason.

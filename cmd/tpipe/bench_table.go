@@ -24,7 +24,8 @@ func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
 	columns := benchColumns{spec: spec, runs: runs, alone: benchWithoutPeer(runs)}
 	if head := benchHead(spec, runs); head != t.head {
 		t.section(head)
-		fmt.Fprintln(t.out, columns.heads())
+		heads := []string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "CPU", "of TCP", "via"}
+		fmt.Fprintln(t.out, columns.line("size", "", append(heads, columns.wire("wire")...)...))
 	}
 	size := byteSize(first.SizeBytes).String()
 	if len(runs.A) > 0 {
@@ -35,7 +36,8 @@ func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
 		fmt.Fprintln(t.out, columns.row(size, runs.B[0].Subject, runs.B))
 	}
 	if len(runs.A) > 0 && len(runs.B) > 0 {
-		fmt.Fprintln(t.out, columns.ratios())
+		ratio := func(f bench.Figure) string { return fmt.Sprintf("%.2f", runs.Ratio(f)) }
+		fmt.Fprintln(t.out, columns.line("", "ratio", ratio(bench.RTT), ratio(p90), ratio(p99), ratio(bench.ColdRTT), ratio(bench.CPUPerTrip), ratio(bench.Rate), ratio(bench.CPUPerMessage)))
 	}
 	return nil
 }
@@ -78,7 +80,11 @@ func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 		facts = append(facts, "congestion control "+first.Congestion)
 	}
 	facts = append(facts, benchPairs(runs)...)
-	facts = append(facts, benchPeerPath(runs)...)
+	if len(runs.A) > 0 && len(runs.B) > 0 {
+		if peer := runs.B[0]; peer.Transport != first.Transport || peer.Channel != first.Channel {
+			facts = append(facts, fmt.Sprintf("%s on transport %s, channel %s%s", peer.Subject, peer.Transport, peer.Channel, benchLanes(peer)))
+		}
+	}
 	return strings.Join(facts, ", ") + without("this library", runs.WhyA) + without(bench.Libtensorpipe{}.Name(), runs.WhyB)
 }
 
@@ -89,19 +95,6 @@ func benchPairs(runs *bench.Comparison) []string {
 		return nil
 	}
 	return []string{"medians of " + plural(len(measuredRuns(runs)), "pair")}
-}
-
-// benchPeerPath returns a text with the peer's path, as the only element; nil if the path is that of
-// this library or only one library was measured.
-func benchPeerPath(runs *bench.Comparison) []string {
-	if len(runs.A) == 0 || len(runs.B) == 0 {
-		return nil
-	}
-	ours, theirs := runs.A[0], runs.B[0]
-	if ours.Transport == theirs.Transport && ours.Channel == theirs.Channel {
-		return nil
-	}
-	return []string{fmt.Sprintf("%s on transport %s, channel %s%s", theirs.Subject, theirs.Transport, theirs.Channel, benchLanes(theirs))}
 }
 
 // benchLanes returns a text with the number of lanes of the path of r, "" if it has none.
@@ -168,10 +161,6 @@ func (c benchColumns) line(size, subject string, cells ...string) string {
 	return b.String()
 }
 
-func (c benchColumns) heads() string {
-	return c.line("size", "", append([]string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "CPU", "of TCP", "via"}, c.wire("wire")...)...)
-}
-
 // wire returns text as the only cell of the column "wire", or no cell if tensors are not compressed.
 func (c benchColumns) wire(text string) []string {
 	if c.spec.Compression == pipe.CompressionNone {
@@ -184,9 +173,10 @@ func (c benchColumns) wire(text string) []string {
 // name of the library.
 func (c benchColumns) row(size, subject string, of []*bench.Result) string {
 	figure := func(f bench.Figure) float64 { return bench.Median(of, f) }
+	rate, cpu := oneWay(of[0].SizeBytes, figure)
 	cells := []string{
 		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
-		oneWayRate(of[0].SizeBytes, figure), oneWayCPU(of[0].SizeBytes, figure),
+		rate, cpu,
 		c.share(of, bench.Memcpy{}), c.memcpyCPU(of), c.share(of, bench.TCP{}), via(of[0]),
 	}
 	return c.line(size, subject, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*of[0].WireShare))...)...)
@@ -228,34 +218,22 @@ func (c benchColumns) memcpyCPU(of []*bench.Result) string {
 	return fmt.Sprintf("%.3g", times)
 }
 
-func (c benchColumns) ratios() string {
-	ratio := func(f bench.Figure) string { return fmt.Sprintf("%.2f", c.runs.Ratio(f)) }
-	return c.line("", "ratio", ratio(bench.RTT), ratio(p90), ratio(p99), ratio(bench.ColdRTT), ratio(bench.CPUPerTrip), ratio(bench.Rate), ratio(bench.CPUPerMessage))
-}
-
 func p90(r *bench.Result) float64 { return r.RTT.P90 }
 func p99(r *bench.Result) float64 { return r.RTT.P99 }
 
 // smallMessage is the size below which rates are messages per second and not bytes per second.
 const smallMessage = 64 << 10
 
-func oneWayRate(size int, figure func(bench.Figure) float64) string {
-	perSecond := figure(bench.Rate)
-	switch {
-	case size >= smallMessage:
-		return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth))
-	case perSecond >= 1e6:
-		return fmt.Sprintf("%.3g M/s", perSecond/1e6)
-	default:
-		return fmt.Sprintf("%.3g k/s", perSecond/1e3)
+// oneWay returns the cells with the rate and the CPU time of one-way messages of that size.
+func oneWay(size int, figure func(bench.Figure) float64) (rate, cpu string) {
+	if size >= smallMessage {
+		return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth)), fmt.Sprintf("%.3g s/GB", figure(bench.CPUPerGB))
 	}
-}
-
-func oneWayCPU(size int, figure func(bench.Figure) float64) string {
-	if size < smallMessage {
-		return micros(figure(bench.CPUPerMessage))
+	cpu = micros(figure(bench.CPUPerMessage))
+	if perSecond := figure(bench.Rate); perSecond >= 1e6 {
+		return fmt.Sprintf("%.3g M/s", perSecond/1e6), cpu
 	}
-	return fmt.Sprintf("%.3g s/GB", figure(bench.CPUPerGB))
+	return fmt.Sprintf("%.3g k/s", figure(bench.Rate)/1e3), cpu
 }
 
 func micros(us float64) string { return duration(time.Duration(us * 1e3)) }

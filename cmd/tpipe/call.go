@@ -23,12 +23,11 @@ type caller struct {
 	named   map[string]any
 }
 
-func callEntry() entry {
-	return entry{
-		name:    "call",
-		usage:   "-to WORKER NAME [ARGUMENT | NAME=ARGUMENT]... [flags]",
-		summary: "call an operator, or a function, on a worker of a group",
-		help: `Joins a dynamic group for one call, prints each result in a line of its own, and
+var callEntry = entry{
+	name:    "call",
+	usage:   "-to WORKER NAME [ARGUMENT | NAME=ARGUMENT]... [flags]",
+	summary: "call an operator, or a function, on a worker of a group",
+	help: `Joins a dynamic group for one call, prints each result in a line of its own, and
 leaves. It joins as a client, which barriers of the workers do not wait for; if it is
 killed, the worker that it called removes it. A name that contains :: is an operator,
 any other name a function that the worker serves.
@@ -43,8 +42,7 @@ named argument. No name may be given twice.
   tpipe call -to worker0 aten::add 'f32:[[1,2],[3,4]]' '[[10,20],[30,40]]' alpha=2
   tpipe call -to worker0 aten::reshape '[1,2,3,4]' ints:[2,2]
   tpipe call -to worker0 example.find '"color=red"' limit=10`,
-		make: func() command { return &caller{} },
-	}
+	make: func() command { return &caller{} },
 }
 
 func (c *caller) flags(fs *flag.FlagSet) {

@@ -41,13 +41,11 @@ type entry struct {
 	make    func() command
 }
 
-// table returns the sub-commands, hidden ones included, in the order of the overview.
-func table() []entry {
-	return []entry{demoEntry(), probeEntry(), sendEntry(), recvEntry(), echoEntry(), pingEntry(), benchEntry(), workerEntry(), callEntry(), receiverEntry(), benchChildEntry()}
-}
+// entries are the sub-commands, hidden ones included, in the order of the overview.
+var entries = []entry{demoEntry, probeEntry, sendEntry, recvEntry, echoEntry, pingEntry, benchEntry, workerEntry, callEntry, receiverEntry, benchChildEntry}
 
 func lookup(name string) (entry, bool) {
-	for _, e := range table() {
+	for _, e := range entries {
 		if e.name == name {
 			return e, true
 		}
@@ -170,7 +168,7 @@ func overview(w io.Writer) {
 	fmt.Fprintln(w, "\nusage: tpipe COMMAND [flags]")
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, e := range table() {
+	for _, e := range entries {
 		if !e.hidden {
 			fmt.Fprintf(t, "  %s\t%s\n", e.name, e.summary)
 		}

@@ -143,7 +143,7 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, exitUsage, code)
 	require.Empty(t, stdout)
 	require.Equal(t, overview, stderr, "a command is missing, that is all there is to say")
-	for _, e := range table() {
+	for _, e := range entries {
 		require.Equal(t, !e.hidden, strings.Contains(overview, "\n  "+e.name+" "), e.name)
 		page, stderr, code := tpipe(t, "help", e.name)
 		require.Zero(t, code, stderr)

@@ -24,17 +24,15 @@ type demo struct {
 	json    bool
 }
 
-func demoEntry() entry {
-	return entry{
-		name:    "demo",
-		usage:   "[flags]",
-		summary: "send the weights of a network to a second process, which checks them",
-		help: `Starts a second process and sends it the tensors of a safetensors file, the
+var demoEntry = entry{
+	name:    "demo",
+	usage:   "[flags]",
+	summary: "send the weights of a network to a second process, which checks them",
+	help: `Starts a second process and sends it the tensors of a safetensors file, the
 weights of a small network, through a pipe over TCP. The receiver learns name,
 type and shape of each tensor from the metadata, checks every byte by checksum,
 writes the same file again, and reports back.`,
-		make: func() command { return &demo{} },
-	}
+	make: func() command { return &demo{} },
 }
 
 func (d *demo) flags(fs *flag.FlagSet) {

@@ -81,14 +81,12 @@ type receiver struct{}
 
 const receiverName = "demo-receiver"
 
-func receiverEntry() entry {
-	return entry{
-		name:    receiverName,
-		summary: "the second process of a demo",
-		help:    "Receives what tpipe demo sends, which starts it.",
-		hidden:  true,
-		make:    func() command { return &receiver{} },
-	}
+var receiverEntry = entry{
+	name:    receiverName,
+	summary: "the second process of a demo",
+	help:    "Receives what tpipe demo sends, which starts it.",
+	hidden:  true,
+	make:    func() command { return &receiver{} },
 }
 
 func (*receiver) flags(*flag.FlagSet) {}

@@ -23,12 +23,11 @@ type echo struct {
 	memory byteSize
 }
 
-func echoEntry() entry {
-	return entry{
-		name:    "echo",
-		usage:   "[-listen URL] [flags]",
-		summary: "send every message back unchanged",
-		help: `Sends every message back unchanged: metadata, payloads and tensors. A tensor for
+var echoEntry = entry{
+	name:    "echo",
+	usage:   "[-listen URL] [flags]",
+	summary: "send every message back unchanged",
+	help: `Sends every message back unchanged: metadata, payloads and tensors. A tensor for
 which the sender named the target cpu:0 is sent back to that target; a tensor without a
 target is sent back without one. Any number of pipes may be open.
 
@@ -43,8 +42,7 @@ The first line printed is "listening on" and the URL to dial, in which a port of
 that dials another URL switches to it.
 The first SIGINT or SIGTERM closes all pipes in an orderly way, the second one ends the
 program.`,
-		make: func() command { return &echo{limit: defaultLimit, memory: min(4<<30, math.MaxInt)} },
-	}
+	make: func() command { return &echo{limit: defaultLimit, memory: min(4<<30, math.MaxInt)} },
 }
 
 // defaultLimit is the default of -limit.

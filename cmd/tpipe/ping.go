@@ -30,12 +30,11 @@ type ping struct {
 	json     bool
 }
 
-func pingEntry() entry {
-	return entry{
-		name:    "ping",
-		usage:   "-to URL [flags]",
-		summary: "measure round trips to an echo, or check its answers",
-		help: `Sends messages to an echo (tpipe echo, or the one of a C++ program), one after
+var pingEntry = entry{
+	name:    "ping",
+	usage:   "-to URL [flags]",
+	summary: "measure round trips to an echo, or check its answers",
+	help: `Sends messages to an echo (tpipe echo, or the one of a C++ program), one after
 the other, and prints the path of the pipe and the times of the round trips. The rate
 counts each byte once, though it travels there and back. A few warm-up trips are not
 counted.
@@ -46,8 +45,7 @@ random metadata. Every byte of the echo is compared; the first difference ends t
 command with exit code 1.
 
 SIGINT ends the command and prints the results so far.`,
-		make: func() command { return &ping{size: 64 << 10, payloads: unset, tensors: unset, limit: defaultLimit} },
-	}
+	make: func() command { return &ping{size: 64 << 10, payloads: unset, tensors: unset, limit: defaultLimit} },
 }
 
 func (p *ping) run(ctx context.Context, s streams) error {

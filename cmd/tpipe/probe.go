@@ -29,12 +29,11 @@ type probe struct {
 	json    bool
 }
 
-func probeEntry() entry {
-	return entry{
-		name:    "probe",
-		usage:   "[flags]",
-		summary: "list what works on this machine, with the reasons for the rest",
-		help: `Lists the transports, channels and dialects that pipes can use on this machine,
+var probeEntry = entry{
+	name:    "probe",
+	usage:   "[flags]",
+	summary: "list what works on this machine, with the reasons for the rest",
+	help: `Lists the transports, channels and dialects that pipes can use on this machine,
 with the reason if one does not work, and facts about the machine on which the common
 paths of two processes depend.
 
@@ -42,8 +41,7 @@ With -to it opens a pipe to a peer that listens, an echo for example, and prints
 path: the dialect, the transport, the channel for each pair of devices and size of
 tensors, and the rejected candidates with the reasons. -dialect and the flags for TLS
 apply to that pipe only.`,
-		make: func() command { return &probe{} },
-	}
+	make: func() command { return &probe{} },
 }
 
 func (p *probe) flags(fs *flag.FlagSet) {

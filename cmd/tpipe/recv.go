@@ -31,12 +31,11 @@ type recv struct {
 	show      showFlags
 }
 
-func recvEntry() entry {
-	return entry{
-		name:    "recv",
-		usage:   "-out DIR [-listen HOST:PORT] [flags]",
-		summary: "receive the files of a send into a directory",
-		help: `Receives what tpipe send sends, from several senders at once, until a signal ends
+var recvEntry = entry{
+	name:    "recv",
+	usage:   "-out DIR [-listen HOST:PORT] [flags]",
+	summary: "receive the files of a send into a directory",
+	help: `Receives what tpipe send sends, from several senders at once, until a signal ends
 it; with -once from the first sender only.
 
 A file gets its final name only when it is complete, its CRC32C is right and it is on
@@ -64,8 +63,7 @@ disconnected.
 Exit codes: 0 after a signal that cut no transfer short, or with -once when all files
 have their final names; 1 if they do not; 130 after a signal that cut a transfer short,
 or that came before the one sender of -once.`,
-		make: func() command { return &recv{maxBytes: min(1<<40, math.MaxInt), limit: min(8<<30, math.MaxInt)} },
-	}
+	make: func() command { return &recv{maxBytes: min(1<<40, math.MaxInt), limit: min(8<<30, math.MaxInt)} },
 }
 
 func (c *recv) flags(fs *flag.FlagSet) {

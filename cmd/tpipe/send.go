@@ -23,12 +23,11 @@ type send struct {
 	show    showFlags
 }
 
-func sendEntry() entry {
-	return entry{
-		name:    "send",
-		usage:   "-to HOST:PORT [flags] PATH...",
-		summary: "send safetensors files to a recv on another machine",
-		help: `Sends files and folders of safetensors files to tpipe recv. A file arrives under its own
+var sendEntry = entry{
+	name:    "send",
+	usage:   "-to HOST:PORT [flags] PATH...",
+	summary: "send safetensors files to a recv on another machine",
+	help: `Sends files and folders of safetensors files to tpipe recv. A file arrives under its own
 name, the files of a folder in a folder of the same name; "." and "DIR/." send the files
 of a folder without its name. In folders only *.safetensors are sent, at any depth.
 
@@ -46,8 +45,7 @@ see -stall-timeout in tpipe help recv.
 
 The exit code is 0 if the receiver has confirmed every file: complete, checked and on
 disk. After a failure or SIGINT complete files stay, and no part files are left.`,
-		make: func() command { return &send{} },
-	}
+	make: func() command { return &send{} },
 }
 
 func (c *send) flags(fs *flag.FlagSet) {

@@ -24,12 +24,11 @@ type worker struct {
 	replace     bool
 }
 
-func workerEntry() entry {
-	return entry{
-		name:    "worker",
-		usage:   "[-name NAME] [-rendezvous URL] [flags]",
-		summary: "join a group and serve the built-in tensor operators to it",
-		help: `Joins a group of workers and serves the built-in tensor operators, by their
+var workerEntry = entry{
+	name:    "worker",
+	usage:   "[-name NAME] [-rendezvous URL] [flags]",
+	summary: "join a group and serve the built-in tensor operators to it",
+	help: `Joins a group of workers and serves the built-in tensor operators, by their
 ATen names, until a signal ends it. Call them with tpipe call.
 
 Without -world the group is dynamic: workers join and leave at any time. A worker that
@@ -41,8 +40,7 @@ store's address from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun
 sets them.
 
 The first line printed is "ready as" and the worker's rank and name.`,
-		make: func() command { return &worker{} },
-	}
+	make: func() command { return &worker{} },
 }
 
 func (w *worker) flags(fs *flag.FlagSet) {
