@@ -35,7 +35,7 @@ type Agent struct {
 
 	handlers     *handlers
 	interceptors []Interceptor
-	outgoing     func(*Message) Fate
+	faultHook    func(*Message) Fault
 	values       Codec
 	devices      *devices
 	outMessages  outMessages
@@ -105,7 +105,7 @@ func newAgent(c *Config) (*Agent, error) {
 	a := &Agent{
 		self:  WorkerInfo{Name: c.Name, Rank: c.Rank},
 		group: c.Group, token: c.Token,
-		handlers: h, interceptors: c.Interceptors, outgoing: c.Outgoing,
+		handlers: h, interceptors: c.Interceptors, faultHook: c.FaultHook,
 		limits: c.Limits, labels: c.ProfileLabels, log: c.Logger.With("worker", c.Name),
 		handshakeTimeout: c.HandshakeTimeout,
 		joined:           make(chan struct{}),
@@ -173,7 +173,7 @@ func (a *Agent) isClosed() bool { return a.closed.Load() }
 // context, or the store if Join opened it. A second Close waits for the first and returns nil.
 //
 // Close does not wait for functions of the application, and may be called from any of them:
-// handlers, also Short ones, interceptors, callbacks of futures.
+// handlers, also short ones, interceptors, callbacks of futures.
 func (a *Agent) Close() error { return a.close(a.leaveOnClose) }
 
 // close marks the agent as closed, ends its base context with ErrClosed, closes the pipes, calls

@@ -43,7 +43,7 @@ func closeAt(kind agent.Kind, c *closer, self func() *agent.Agent) []agent.Inter
 // messages.
 func TestCloseInApplicationFunctions(t *testing.T) {
 	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
-	stopping := agent.NewTyped[agent.None, agent.None]("test.stopping")
+	stopping := agent.NewMessageType[agent.None, agent.None]("test.stopping")
 	serve := func(c *closer, opts ...agent.ServeOption) agent.Funcs {
 		return agent.Funcs{stop.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
 			c.close(agent.FromContext(ctx))
@@ -79,8 +79,8 @@ func TestCloseInApplicationFunctions(t *testing.T) {
 		begin     func(ctx context.Context, a *agent.Agent)
 	}{
 		"handler":                  {closingFunc(), call("worker1")},
-		"short handler":            {closingFunc(agent.Short()), call("worker1")},
-		"short handler, of itself": {closingFunc(agent.Short()), call("worker0")},
+		"short handler":            {closingFunc(agent.WithShort()), call("worker1")},
+		"short handler, of itself": {closingFunc(agent.WithShort()), call("worker0")},
 		"opening a request": {opening, func(ctx context.Context, a *agent.Agent) {
 			_, _ = stopping.Call(ctx, a, "worker1", "", agent.None{})
 		}},

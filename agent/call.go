@@ -49,16 +49,16 @@ type CallOption func(*callOptions)
 type callOptions struct {
 	limit time.Duration // negative for the agent's default
 	stack bool
-	key   string // see Idempotent
+	key   string // see WithIdempotencyKey
 	retry *Retry
 
 	number uint64 // of a call WithRetry without a key of the application
 	err    error  // of an invalid option
 }
 
-// Timeout sets the limit of a call; 0 is none. A context that ends earlier still ends the
+// WithTimeout sets the limit of a call; 0 is none. A context that ends earlier still ends the
 // call. The error of the call matches ErrConfig if d is negative.
-func Timeout(d time.Duration) CallOption {
+func WithTimeout(d time.Duration) CallOption {
 	return func(o *callOptions) {
 		o.limit = d
 		if d < 0 {
@@ -67,8 +67,8 @@ func Timeout(d time.Duration) CallOption {
 	}
 }
 
-// RemoteStack requests the stack of the handler if it panics, see [PanicError].
-func RemoteStack() CallOption { return func(o *callOptions) { o.stack = true } }
+// WithRemoteStack requests the stack of the handler if it panics, see [PanicError].
+func WithRemoteStack() CallOption { return func(o *callOptions) { o.stack = true } }
 
 // target is a worker and the function of it that is called.
 type target struct {

@@ -17,8 +17,8 @@ import (
 
 var echo = agent.NewFunc[int, int]("test.echo")
 
-// Many more calls than the byte budget admits wait at the caller, and none is lost. No handler returns
-// while they start: without the budget the worker that is called would reject some of them.
+// Many more calls than the byte budget admits wait at the caller, and none is lost. No handler
+// returns while they start: without the budget the worker that is called would reject some of them.
 func TestManyCallsInFlight(t *testing.T) {
 	short.Skip(t, "100,000 calls")
 	const calls1KiB = 1000
@@ -67,8 +67,8 @@ func TestManyCallsInFlight(t *testing.T) {
 	require.LessOrEqual(t, most.Load(), int64(4))
 }
 
-// While no handler returns, the budget of the caller bounds the requests at the worker that is called. The
-// other calls wait at the caller, and all end once the handlers return.
+// While no handler returns, the budget of the caller bounds the requests at the worker that is
+// called. The other calls wait at the caller, and all end once the handlers return.
 func TestCallsBeyondTheBudgetWaitAtCaller(t *testing.T) {
 	const calls = 10_000
 	var proceed chan struct{}
@@ -100,7 +100,8 @@ func TestCallsBeyondTheBudgetWaitAtCaller(t *testing.T) {
 	})
 }
 
-// Calls that wait for the byte budget end with their limit or context, and leave the budget to others.
+// Calls that wait for the byte budget end with their limit or context, and leave the budget to
+// others.
 func TestTimeoutWhileBlocked(t *testing.T) {
 	h := &hanging{}
 	configure := func(rank int, c *agent.Config) {
@@ -111,13 +112,13 @@ func TestTimeoutWhileBlocked(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := hang.Go(ctx, group[0], "worker1", agent.None{})
 		begun := time.Now()
-		_, err := hang.Call(t.Context(), group[0], "worker1", agent.None{}, agent.Timeout(3*time.Second))
+		_, err := hang.Call(t.Context(), group[0], "worker1", agent.None{}, agent.WithTimeout(3*time.Second))
 		require.ErrorIs(t, err, agent.ErrTimeout)
 		require.Equal(t, 3*time.Second, time.Since(begun))
 		cancel()
 		_, err = first.Wait(t.Context())
 		require.ErrorIs(t, err, context.Canceled)
-		_, err = hang.Call(t.Context(), group[0], "worker1", agent.None{}, agent.Timeout(time.Second))
+		_, err = hang.Call(t.Context(), group[0], "worker1", agent.None{}, agent.WithTimeout(time.Second))
 		require.ErrorIs(t, err, agent.ErrTimeout)
 		require.Equal(t, 4*time.Second, time.Since(begun))
 		synctest.Wait()

@@ -69,7 +69,7 @@ func TestArgumentsAreFreeWhenTheFutureIsDone(t *testing.T) {
 		"replied":  {fn: size},
 		"rejected": {fn: agent.NewFunc[*tensor.Tensor, int]("test.unknown"), want: agent.ErrNoFunction},
 		"limit": {
-			fn: kept, opts: []agent.CallOption{agent.Timeout(time.Second)},
+			fn: kept, opts: []agent.CallOption{agent.WithTimeout(time.Second)},
 			end:  func(*testing.T, *sent, context.CancelCauseFunc, *agent.Agent) { <-time.NewTimer(2 * time.Second).C },
 			want: agent.ErrTimeout,
 		},

@@ -34,26 +34,26 @@ func serveNamed(_ int, c *agent.Config) {
 		panic(err)
 	}
 	c.Funcs = agent.Funcs{
-		agent.Function("min", func(first int, others ...int) int {
+		agent.ReflectFunc("min", func(first int, others ...int) int {
 			for _, n := range others {
 				first = min(first, n)
 			}
 			return first
-		}, agent.Short()),
-		agent.Function("divide", func(a, b int) (int, int, error) {
+		}, agent.WithShort()),
+		agent.ReflectFunc("divide", func(a, b int) (int, int, error) {
 			if b == 0 {
 				return 0, 0, errQuota
 			}
 			return a / b, a % b, nil
 		}),
-		agent.Function("widths", func(_ context.Context, a int8, b uint16, c float32, d time.Duration, e []int, f *tensor.Tensor, g any) []any {
+		agent.ReflectFunc("widths", func(_ context.Context, a int8, b uint16, c float32, d time.Duration, e []int, f *tensor.Tensor, g any) []any {
 			return []any{a, b, c, d, e == nil, f == nil, g}
 		}),
-		agent.Function("nothing", func() {}),
-		agent.Function("fields", func(s sumArgs) int { return s.A * s.B }),
-		agent.AsyncFunction("later", func(n int) *agent.Future[int] { return future.Of(n + 1) }),
-		agent.Function("hang", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }),
-		agent.AsyncFunction("never", func() *agent.Future[int] { return nil }),
+		agent.ReflectFunc("nothing", func() {}),
+		agent.ReflectFunc("fields", func(s sumArgs) int { return s.A * s.B }),
+		agent.ReflectAsyncFunc("later", func(n int) *agent.Future[int] { return future.Of(n + 1) }),
+		agent.ReflectFunc("hang", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }),
+		agent.ReflectAsyncFunc("never", func() *agent.Future[int] { return nil }),
 		sumFields.Serve(func(_ context.Context, s sumArgs) (int, error) { return s.A + s.B + int(s.C), nil }),
 	}
 	c.Funcs = append(c.Funcs, agent.Methods("counter", counter{start: 10})...)
@@ -77,7 +77,7 @@ func TestInvoke(t *testing.T) {
 		{"fields", []any{agent.Named{"A": 6, "B": 7}}, []any{42}},
 		{"later", []any{1}, []any{2}},
 		{"test.sum", []any{agent.Named{"A": 1, "B": uint(2), "c": 3}}, []any{6}},
-		{"test.sum", []any{agent.Named{}, agent.Timeout(time.Minute)}, []any{0}},
+		{"test.sum", []any{agent.Named{}, agent.WithTimeout(time.Minute)}, []any{0}},
 		{"counter.Add", []any{5}, []any{15}},
 		{"counter.Later", []any{6}, []any{16}},
 	} {
@@ -136,7 +136,7 @@ func TestInvokeErrors(t *testing.T) {
 	_, err = group[0].Invoke(t.Context(), "worker1", "min", 1, counter{})
 	require.ErrorIs(t, err, codec.ErrType)
 	require.ErrorContains(t, err, "Args[1].(agent_test.counter)")
-	_, err = group[0].Invoke(t.Context(), "worker1", "hang", agent.RemoteStack(), agent.Timeout(time.Millisecond))
+	_, err = group[0].Invoke(t.Context(), "worker1", "hang", agent.WithRemoteStack(), agent.WithTimeout(time.Millisecond))
 	require.ErrorIs(t, err, agent.ErrTimeout)
 }
 
@@ -154,7 +154,7 @@ func TestOne(t *testing.T) {
 	require.ErrorIs(t, err, errQuota)
 }
 
-// A Func calls functions that Function serves, if these have one parameter and one result.
+// A Func calls functions that ReflectFunc serves, if these have one parameter and one result.
 func TestFuncCallsFunction(t *testing.T) {
 	group := startGroup(t, 2, serveNamed)
 	n, err := agent.NewFunc[int, int]("later").Call(t.Context(), group[0], "worker1", 5)
@@ -177,12 +177,12 @@ func TestFunctionsThatCannotBeServed(t *testing.T) {
 		served agent.Served
 		text   string
 	}{
-		{agent.Function("f", nil), "f: want a function, got nil"},
-		{agent.Function("f", 1), "f: want a function, got int"},
-		{agent.Function("f", (func())(nil)), "f: want a function, got func()"},
-		{agent.Function("f", func() *agent.Future[int] { return nil }), agent.ErrFuture.Error()},
-		{agent.AsyncFunction("f", func() int { return 1 }), "must return a *Future and nothing else, but this is a func() int"},
-		{agent.AsyncFunction("f", func() (*agent.Future[int], error) { return nil, nil }), "must return a *Future"},
+		{agent.ReflectFunc("f", nil), "f: want a function, got nil"},
+		{agent.ReflectFunc("f", 1), "f: want a function, got int"},
+		{agent.ReflectFunc("f", (func())(nil)), "f: want a function, got func()"},
+		{agent.ReflectFunc("f", func() *agent.Future[int] { return nil }), agent.ErrFuture.Error()},
+		{agent.ReflectAsyncFunc("f", func() int { return 1 }), "must return a *Future and nothing else, but this is a func() int"},
+		{agent.ReflectAsyncFunc("f", func() (*agent.Future[int], error) { return nil, nil }), "must return a *Future"},
 		{agent.Methods("f", nil)[0], "f: want a value with exported methods, got nil"},
 		{agent.Methods("f", 5)[0], "got int"},
 		{agent.Methods("f", (*counter)(nil))[0], "got *agent_test.counter"},

@@ -22,15 +22,15 @@ type Retry struct {
 	Backoff float64       // factor by which the delay grows, from the third attempt on. Default 1.5
 }
 
-// WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply
-// within the limit. The limit applies to each attempt, the context to all of them
-// together. A call is not made again after any other reply, an error included, if the agent is closed,
-// or if the worker has restarted. After the last attempt the error is a *RetryError.
+// WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply within
+// the limit. The limit applies to each attempt, the context to all of them together. A call is not
+// made again after any other reply, an error included, if the agent is closed, or if the worker has
+// restarted. After the last attempt the error is a *RetryError.
 //
-// The function may run more than once, unless it is served with Once: all attempts have the
+// The function may run more than once, unless it is served WithOnce: all attempts have the
 // same key. Then the error of the call matches ErrEvicted if the function has run, or may
 // have run, and its reply is not kept: an earlier reply was lost, and more replies followed
-// before the next attempt than Limits.Remembered or Limits.RememberedBytes of the worker
+// before the next attempt than Limits.MaxRemembered or Limits.RememberedBytes of the worker
 // allow. If no attempt has arrived the function runs, unless Limits.KeyBytes of keys of later
 // calls have arrived before. The error of the call matches ErrConfig if r is invalid.
 func WithRetry(r Retry) CallOption {
@@ -78,15 +78,15 @@ func (e *RetryError) Error() string {
 // Unwrap returns the error of the last attempt.
 func (e *RetryError) Unwrap() error { return e.Err }
 
-// Idempotent gives a call a key. A function that is served with Once runs once for all calls made
-// by this worker with the same key that arrive within the called worker's Limits.RetryWindow.
+// WithIdempotencyKey gives a call a key. A function that is served WithOnce runs once for all calls
+// made by this worker with the same key that arrive within the called worker's Limits.RetryWindow.
 // WithRetry gives each call a unique key, which has no such window. The key has 1 to 1024 bytes;
 // the error of the call matches ErrConfig otherwise.
 //
 // A worker holds at most Limits.KeyBytes / 64 keys of each caller, each for up to 1.5 times its
 // Limits.RetryWindow: by default a sustained rate of some 11,600 new keys a second. The error of
 // a call beyond that matches ErrOverloaded.
-func Idempotent(key string) CallOption {
+func WithIdempotencyKey(key string) CallOption {
 	return func(o *callOptions) {
 		if key == "" || len(key) > maxName {
 			o.err = errors.Join(o.err, fmt.Errorf("%w: a key of %d bytes", ErrConfig, len(key)))

@@ -70,7 +70,7 @@ func TestCall(t *testing.T) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	group := startGroup(b, 2, serveAdd(agent.Short()))
+	group := startGroup(b, 2, serveAdd(agent.WithShort()))
 	args := pair{filled(b, 1, 2, 2), filled(b, 2, 2, 2)}
 	ctx := context.Background()
 	b.ReportAllocs()
@@ -80,16 +80,17 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// TestSmallCallAllocates bounds the allocations of a small call at both ends together. One of them is for
-// each of four tensors: the two arguments, the result of the handler, and the result at the caller. A call
-// with a future has seven more: for the future, its timer, and for watching its context.
+// TestSmallCallAllocates bounds the allocations of a small call at both ends together. One of them
+// is for each of four tensors: the two arguments, the result of the handler, and the result at the
+// caller. A call with a future has seven more: for the future, its timer, and for watching its
+// context.
 func TestSmallCallAllocates(t *testing.T) {
 	if race.Enabled || invariants.Enabled {
 		t.Skip("the race detector and the invariants allocate themselves")
 	}
 	short := agent.NewFunc[pair, *tensor.Tensor]("test.short")
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
-		c.Funcs = agent.Funcs{add.Serve(addTensors), short.Serve(addTensors, agent.Short())}
+		c.Funcs = agent.Funcs{add.Serve(addTensors), short.Serve(addTensors, agent.WithShort())}
 	})
 	args := pair{filled(t, 1, 2, 2), filled(t, 2, 2, 2)}
 	for name, c := range map[string]struct {

@@ -23,8 +23,8 @@ type handlerEnd struct {
 	cause    error
 }
 
-// hanging serves hang, which runs until its context ends and sends a description of that. The channel
-// is made by serve, within the bubble of the test.
+// hanging serves hang, which runs until its context ends and sends a description of that. The
+// channel is made by serve, within the bubble of the test.
 type hanging struct{ ended chan handlerEnd }
 
 func (h *hanging) serve(_ int, c *agent.Config) {
@@ -50,10 +50,10 @@ func TestTimeouts(t *testing.T) {
 	}{
 		"usual default":             {0, nil, time.Minute, "(60000 ms)"},
 		"other default":             {3 * time.Second, nil, 3 * time.Second, "(3000 ms)"},
-		"of the call":               {time.Hour, []agent.CallOption{agent.Timeout(200 * time.Millisecond)}, 200 * time.Millisecond, "(200 ms)"},
-		"where there is no default": {agent.NoTimeout, []agent.CallOption{agent.Timeout(time.Second)}, time.Second, "(1000 ms)"},
-		"less than 1 ms":            {0, []agent.CallOption{agent.Timeout(300 * time.Microsecond)}, 300 * time.Microsecond, "(0 ms)"},
-		"less than 1 us":            {0, []agent.CallOption{agent.Timeout(1)}, 1, "(0 ms)"},
+		"of the call":               {time.Hour, []agent.CallOption{agent.WithTimeout(200 * time.Millisecond)}, 200 * time.Millisecond, "(200 ms)"},
+		"where there is no default": {agent.NoTimeout, []agent.CallOption{agent.WithTimeout(time.Second)}, time.Second, "(1000 ms)"},
+		"less than 1 ms":            {0, []agent.CallOption{agent.WithTimeout(300 * time.Microsecond)}, 300 * time.Microsecond, "(0 ms)"},
+		"less than 1 us":            {0, []agent.CallOption{agent.WithTimeout(1)}, 1, "(0 ms)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &hanging{}
@@ -95,7 +95,7 @@ func TestNoLimit(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
 		require.NoError(t, group[0].SetDefaultTimeout(0))
-		for _, opts := range [][]agent.CallOption{nil, {agent.Timeout(0)}} {
+		for _, opts := range [][]agent.CallOption{nil, {agent.WithTimeout(0)}} {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			f := hang.Go(ctx, group[0], "worker1", agent.None{}, opts...)
 			<-time.NewTimer(1000 * time.Hour).C
@@ -120,7 +120,7 @@ func TestContextDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		begun := time.Now()
-		_, err := hang.Call(ctx, group[0], "worker1", agent.None{}, agent.Timeout(0))
+		_, err := hang.Call(ctx, group[0], "worker1", agent.None{}, agent.WithTimeout(0))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 5*time.Second, time.Since(begun))
 		e := <-h.ended

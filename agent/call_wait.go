@@ -107,7 +107,7 @@ func (c *call) cancel(cause error) bool {
 	}
 	conn, text := c.conn, cause.Error() // c may be in use again when the goroutine runs
 	m := &pipe.Message{Metadata: appendText(appendHead(nil, KindCancel, 0, c.id), text[:min(len(text), maxName)])}
-	if conn.agent.outgoing != nil {
+	if conn.agent.faultHook != nil {
 		about := Message{Kind: KindCancel, Type: c.typ, Name: c.name, Peer: conn.peer}
 		if done, _ := conn.injectFault(&about, m); done {
 			return true

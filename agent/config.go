@@ -82,10 +82,10 @@ type Config struct {
 
 	Interceptors []Interceptor
 
-	// Outgoing injects faults in tests: it decides for each message of a call before it is
-	// sent, see package faulty. It is called from any goroutine and must not block. Default:
-	// all messages are sent.
-	Outgoing func(*Message) Fate
+	// FaultHook is for tests only. It is called before each message of a call is sent, and
+	// returns the fault that is injected instead, see package faulty. It is called from any
+	// goroutine and must not block. Default: all messages are sent.
+	FaultHook func(*Message) Fault
 
 	// Registry has the types and errors that messages may contain. Default: an empty one.
 	Registry *codec.Registry
@@ -106,7 +106,7 @@ type Config struct {
 	ProfileLabels bool
 
 	// Allocator allocates host memory for received tensors. If it fails or panics, the call
-	// fails. Like a Short handler it may run on the goroutine of a caller. Default: a
+	// fails. like a short handler it may run on the goroutine of a caller. Default: a
 	// tensor.Pool.
 	Allocator tensor.Allocator
 
@@ -137,7 +137,7 @@ const defaultTimeout = 60 * time.Second
 // Limits bound the memory and the work of calls and of other workers. A field of 0 takes the
 // default.
 //
-// For a worker that has called functions served with Once, RememberedBytes and KeyBytes may
+// For a worker that has called functions served WithOnce, RememberedBytes and KeyBytes may
 // be in use until it leaves the group: by default up to 144 MiB for each other worker, most of it
 // only after millions of calls with keys.
 type Limits struct {
@@ -157,9 +157,9 @@ type Limits struct {
 	// started, at most MaxHandlers at once, are still answered. Default 1 GiB.
 	AnswerBytes int
 
-	// Remembered bounds the number of results kept for each other worker, see Once.
+	// MaxRemembered bounds the number of results kept for each other worker, see WithOnce.
 	// Default 1024.
-	Remembered int
+	MaxRemembered int
 
 	// RememberedBytes bounds the memory of these results for each other worker: their
 	// messages and keys, and 512 bytes for each. A tensor of more than 64 KiB, or one on a
@@ -174,22 +174,22 @@ type Limits struct {
 	// further keys of the application fail with ErrOverloaded. Default 128 MiB.
 	KeyBytes int
 
-	// RetryWindow is the time after its last use for which a key of the application is
-	// remembered, so that the function does not run again for it. A worker must repeat calls
-	// with its own keys within that time, see Idempotent. A shorter window admits more keys per
-	// second, see KeyBytes. Default 2 min.
+	// RetryWindow is the time after its last use for which a key of the application is remembered,
+	// so that the function does not run again for it. A worker must repeat calls with its own keys
+	// within that time, see WithIdempotencyKey. A shorter window admits more keys per second, see
+	// KeyBytes. Default 2 min.
 	RetryWindow time.Duration
 
-	// Greetings bounds the pipes whose peers have not proved yet that they know the Token of the
-	// group. Beyond it the oldest is rejected: since a member proves it within a few round
-	// trips, a flood of silent pipes does not keep members out. In a static group it is at
-	// least WorldSize. Default 1024.
-	Greetings int
+	// MaxHandshakes bounds the pipes whose peers have not proved yet that they know the Token of
+	// the group. Beyond it the oldest is rejected: since a member proves it within a few round
+	// trips, a flood of silent pipes does not keep members out. In a static group it is at least
+	// WorldSize. Default 1024.
+	MaxHandshakes int
 
 	// UnadmittedBytes bounds the memory for data of peers that have not proved yet that they
 	// know the Token, see pipe.Limits.UnadmittedBytes: the peers that hold the most are
 	// disconnected. It does not include the connections themselves, about 100 KiB each, whose
-	// number Greetings bounds. Default 64 MiB.
+	// number MaxHandshakes bounds. Default 64 MiB.
 	UnadmittedBytes int
 
 	// MessageBytes bounds the tensors and values of one message. Default 16 GiB, or the
@@ -207,11 +207,11 @@ func (l Limits) withDefaults() Limits {
 	l.CallBytes = min(positive(l.CallBytes, 256<<20), maxScaledLimit)
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), maxScaledLimit)
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
-	l.Remembered = positive(l.Remembered, 1024)
+	l.MaxRemembered = positive(l.MaxRemembered, 1024)
 	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), maxScaledLimit)
 	l.KeyBytes = positive(l.KeyBytes, 128<<20)
 	l.RetryWindow = min(cmp.Or(l.RetryWindow, 2*time.Minute), maxTimeout)
-	l.Greetings = positive(l.Greetings, 1024)
+	l.MaxHandshakes = positive(l.MaxHandshakes, 1024)
 	l.UnadmittedBytes = positive(l.UnadmittedBytes, 64<<20)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))
 	return l
@@ -235,7 +235,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.Remembered, c.Limits.RememberedBytes, c.Limits.KeyBytes, c.Limits.Greetings, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.MaxRemembered, c.Limits.RememberedBytes, c.Limits.KeyBytes, c.Limits.MaxHandshakes, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Limits.RetryWindow < 0:
 		return fmt.Errorf("%w: Limits.RetryWindow is %v", ErrConfig, c.Limits.RetryWindow)

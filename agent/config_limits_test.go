@@ -20,7 +20,7 @@ func TestMaxIntLimits(t *testing.T) {
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
 		c.Limits = agent.Limits{
 			CallBytes: math.MaxInt, LargeBytes: math.MaxInt,
-			Remembered: math.MaxInt, MessageBytes: math.MaxInt,
+			MaxRemembered: math.MaxInt, MessageBytes: math.MaxInt,
 		}
 		c.Funcs = agent.Funcs{blocked.Serve(g.serve), fanOut.Serve(func(ctx context.Context, n int) (int, error) {
 			var begun []*agent.Future[agent.None]

@@ -80,7 +80,7 @@ func (c *conn) readLoop(l *leader) {
 		case promoted: // another goroutine reads
 		case ended:
 			c.releaseReader()
-		case !l.yielded: // a Short handler has called runtime.Goexit
+		case !l.yielded: // a short handler has called runtime.Goexit
 			go c.readLoop(&leader{conn: c})
 		}
 	}()

@@ -43,7 +43,7 @@ const (
 // Kind is the kind of a message of a call: its first byte.
 type Kind byte
 
-// The kinds of messages. Interceptors see all but KindCancel, Config.Outgoing sees all.
+// The kinds of messages. Interceptors see all but KindCancel, Config.FaultHook sees all.
 const (
 	KindRequest Kind = 1 + iota // from the caller
 	KindReply                   // to the caller: the result

@@ -55,9 +55,9 @@ func (n *callingInterceptor) requireCalls(t *testing.T, many int) {
 func (n *callingInterceptor) serve(at int) func(int, *agent.Config) {
 	return func(rank int, c *agent.Config) {
 		c.Funcs = agent.Funcs{
-			echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.Short()),
-			double.Serve(func(_ context.Context, n int) (int, error) { return 2 * n, nil }, agent.Short()),
-			note.Serve(func(context.Context, int) (agent.None, error) { return agent.None{}, nil }, agent.Short()),
+			echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.WithShort()),
+			double.Serve(func(_ context.Context, n int) (int, error) { return 2 * n, nil }, agent.WithShort()),
+			note.Serve(func(context.Context, int) (agent.None, error) { return agent.None{}, nil }, agent.WithShort()),
 		}
 		if rank == at {
 			c.Interceptors = []agent.Interceptor{{Decoded: n.decoded}}
@@ -134,7 +134,7 @@ func TestCallsOfInterceptorsOnANewPipe(t *testing.T) {
 	}
 }
 
-// A Short function may run on the goroutine of a caller that waits. If it ends that goroutine the
+// A short function may run on the goroutine of a caller that waits. If it ends that goroutine the
 // call of the caller is cancelled, and other requests are served.
 func TestGoexitOfShortFunction(t *testing.T) {
 	type outcome struct {
@@ -143,11 +143,11 @@ func TestGoexitOfShortFunction(t *testing.T) {
 	}
 	for name, call := range map[string]func(ctx context.Context, a *agent.Agent) error{
 		"call": func(ctx context.Context, a *agent.Agent) error {
-			_, err := hang.Call(ctx, a, "worker1", agent.None{}, agent.Timeout(0))
+			_, err := hang.Call(ctx, a, "worker1", agent.None{}, agent.WithTimeout(0))
 			return err
 		},
 		"with retries": func(ctx context.Context, a *agent.Agent) error { // on a goroutine of the agent
-			_, err := hang.Go(ctx, a, "worker1", agent.None{}, agent.Timeout(0), agent.WithRetry(agent.Retry{})).Wait(ctx)
+			_, err := hang.Go(ctx, a, "worker1", agent.None{}, agent.WithTimeout(0), agent.WithRetry(agent.Retry{})).Wait(ctx)
 			return err
 		},
 	} {
@@ -155,7 +155,7 @@ func TestGoexitOfShortFunction(t *testing.T) {
 			h := &hanging{}
 			configure := func(rank int, c *agent.Config) {
 				h.serve(rank, c)
-				c.Funcs = append(c.Funcs, exits.Serve(exit, agent.Short()))
+				c.Funcs = append(c.Funcs, exits.Serve(exit, agent.WithShort()))
 			}
 			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 				for range 3 {

@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// A Short function may take part in a barrier or an all-gather, whose messages come on the
+// A short function may take part in a barrier or an all-gather, whose messages come on the
 // connection on which the function was called.
 func TestShortFunctionsInGroupOperations(t *testing.T) {
 	for name, meet := range map[string]func(ctx context.Context, a *agent.Agent) error{
@@ -33,7 +33,7 @@ func TestShortFunctionsInGroupOperations(t *testing.T) {
 			configure := func(_ int, c *agent.Config) {
 				c.Funcs = agent.Funcs{f.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
 					return agent.None{}, meet(ctx, agent.FromContext(ctx))
-				}, agent.Short())}
+				}, agent.WithShort())}
 			}
 			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 				for rank, a := range group {
@@ -58,11 +58,11 @@ func TestShortFunctionsThatCall(t *testing.T) {
 	}
 	configure := func(_ int, c *agent.Config) {
 		c.Funcs = agent.Funcs{
-			echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.Short()),
+			echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.WithShort()),
 			back.Serve(func(ctx context.Context, n int) (int, error) {
 				caller, _ := agent.Caller(ctx)
 				return echo.Call(ctx, agent.FromContext(ctx), caller.To(), n)
-			}, agent.Short()),
+			}, agent.WithShort()),
 		}
 	}
 	for name, listen := range map[string][]string{"any": nil, "uv": {"uv://127.0.0.1:0"}} {
@@ -90,7 +90,7 @@ func TestShortFunctionsThatCall(t *testing.T) {
 	}
 }
 
-// The calls of a Short function end with the pipe on which it was called.
+// The calls of a short function end with the pipe on which it was called.
 func TestShortFunctionWhoseCallerDies(t *testing.T) {
 	h := &hanging{}
 	var outcome chan error // of the bubble
@@ -103,7 +103,7 @@ func TestShortFunctionWhoseCallerDies(t *testing.T) {
 			_, err := hang.Call(ctx, agent.FromContext(ctx), caller.To(), agent.None{})
 			outcome <- err
 			return agent.None{}, err
-		}, agent.Short()))
+		}, agent.WithShort()))
 	}
 	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 		begun := time.Now()

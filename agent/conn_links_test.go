@@ -43,8 +43,8 @@ func serveBulky(rank int, c *agent.Config) {
 	c.Funcs = append(c.Funcs, bulky.Serve(func(_ context.Context, n int) (*tensor.Tensor, error) { return tensor.Zeros(tensor.U8, n) }))
 }
 
-// A call whose limit ends while its large reply is read ends at that time. The pipe stays usable, and
-// neither end keeps anything of the call.
+// A call whose limit ends while its large reply is read ends at that time. The pipe stays usable,
+// and neither end keeps anything of the call.
 func TestTimeoutWhileReplyIsRead(t *testing.T) {
 	const perSecond, limit = 1 << 20, 5 * time.Second
 	overSlowLinks(t, 2, serveBulky, func(t *testing.T, group []*agent.Agent, network *simnet.Network) {
@@ -53,11 +53,11 @@ func TestTimeoutWhileReplyIsRead(t *testing.T) {
 		links := len(network.Links())
 		for name, call := range map[string]func(n int) error{
 			"call": func(n int) error {
-				_, err := bulky.Call(t.Context(), group[0], "worker1", n, agent.Timeout(limit))
+				_, err := bulky.Call(t.Context(), group[0], "worker1", n, agent.WithTimeout(limit))
 				return err
 			},
 			"future": func(n int) error {
-				_, err := bulky.Go(t.Context(), group[0], "worker1", n, agent.Timeout(limit)).Wait(t.Context())
+				_, err := bulky.Go(t.Context(), group[0], "worker1", n, agent.WithTimeout(limit)).Wait(t.Context())
 				return err
 			},
 		} {
@@ -101,7 +101,8 @@ func (a *slowAllocator) Alloc(size int) (*tensor.Storage, error) {
 	return a.Heap.Alloc(size)
 }
 
-// A call whose limit ends before its large reply is read does not leave that waiting at the other end.
+// A call whose limit ends before its large reply is read does not leave that waiting at the other
+// end.
 func TestTimeoutBeforeReplyIsRead(t *testing.T) {
 	const size, limit = 4 << 20, time.Second
 	memory := &slowAllocator{}
@@ -114,7 +115,7 @@ func TestTimeoutBeforeReplyIsRead(t *testing.T) {
 	overSlowLinks(t, 2, configure, func(t *testing.T, group []*agent.Agent, _ *simnet.Network) {
 		for range 3 {
 			memory.delay = 2 * limit
-			_, err := bulky.Call(t.Context(), group[0], "worker1", size, agent.Timeout(limit))
+			_, err := bulky.Call(t.Context(), group[0], "worker1", size, agent.WithTimeout(limit))
 			checkTimeout(t, err, limit, "(1000 ms)")
 			synctest.Wait()
 			require.Zero(t, group[1].Metrics().ServedCalls)
@@ -126,8 +127,8 @@ func TestTimeoutBeforeReplyIsRead(t *testing.T) {
 	})
 }
 
-// A link that loses all frames from the first one on delays calls for the time of a handshake at most,
-// also if they have no limit. The next call opens another pipe.
+// A link that loses all frames from the first one on delays calls for the time of a handshake at
+// most, also if they have no limit. The next call opens another pipe.
 func TestHalfOpenConnectionDuringHandshake(t *testing.T) {
 	configure := func(rank int, c *agent.Config) {
 		serveDouble(rank, c)
@@ -135,10 +136,10 @@ func TestHalfOpenConnectionDuringHandshake(t *testing.T) {
 	}
 	overSlowLinks(t, 2, configure, func(t *testing.T, group []*agent.Agent, _ *simnet.Network) {
 		begun := time.Now()
-		_, err := double.Call(t.Context(), group[0], "worker1", 1, agent.Timeout(time.Second))
+		_, err := double.Call(t.Context(), group[0], "worker1", 1, agent.WithTimeout(time.Second))
 		checkTimeout(t, err, time.Second, "(1000 ms)")
 		require.Equal(t, time.Second, time.Since(begun))
-		_, err = double.Call(t.Context(), group[0], "worker1", 1, agent.Timeout(0))
+		_, err = double.Call(t.Context(), group[0], "worker1", 1, agent.WithTimeout(0))
 		require.NoError(t, wantDeath(err, "call", "worker1"))
 		require.Equal(t, 3*time.Second, time.Since(begun), "the time for opening a pipe")
 		n, err := double.Call(t.Context(), group[0], "worker1", 21)
@@ -165,8 +166,8 @@ func (c *cuttingAllocator) Alloc(size int) (*tensor.Storage, error) {
 	return c.Allocator.Alloc(size)
 }
 
-// A pipe that breaks while a reply is read makes the worker unreachable, and is not a wrong result: the
-// call may be made again.
+// A pipe that breaks while a reply is read makes the worker unreachable, and is not a wrong result:
+// the call may be made again.
 func TestPipeBreaksWhileReplyIsRead(t *testing.T) {
 	cut := &cuttingAllocator{Allocator: tensor.NewPool(tensor.PoolOptions{}), network: simnet.New(uv.New())}
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {
@@ -206,8 +207,8 @@ func TestPipeBreaksWhileReplyIsRead(t *testing.T) {
 	}
 }
 
-// If pipes can be opened in one direction only, because a firewall drops the packets of the other one,
-// both ends make their calls on such a pipe, even while the blocked end tries to open its own.
+// If pipes can be opened in one direction only, because a firewall drops the packets of the other
+// one, both ends make their calls on such a pipe, even while the blocked end tries to open its own.
 func TestPipesInOneDirectionOnly(t *testing.T) {
 	for name, blockedRank := range map[string]int{"lower name": 0, "higher name": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -215,13 +216,13 @@ func TestPipesInOneDirectionOnly(t *testing.T) {
 				begun := time.Now()
 				blockedCall := make(chan error, 1)
 				go func() {
-					n, err := double.Call(t.Context(), group[blockedRank], agent.Rank(1-blockedRank), 1, agent.Timeout(0))
+					n, err := double.Call(t.Context(), group[blockedRank], agent.Rank(1-blockedRank), 1, agent.WithTimeout(0))
 					blockedCall <- errors.Join(err, want(2, n))
 				}()
 				synctest.Wait()
 				require.Len(t, group[blockedRank].PendingCalls(), 1)
 				require.Equal(t, agent.CallConnecting, group[blockedRank].PendingCalls()[0].State)
-				n, err := double.Call(t.Context(), group[1-blockedRank], agent.Rank(blockedRank), 21, agent.Timeout(0))
+				n, err := double.Call(t.Context(), group[1-blockedRank], agent.Rank(blockedRank), 21, agent.WithTimeout(0))
 				require.NoError(t, err)
 				require.Equal(t, 42, n)
 				require.NoError(t, <-blockedCall)

@@ -110,7 +110,7 @@ func (out *outMessage) small() bool { return out.bytes() <= maxInlineBytes && !o
 // the sending. If it returns true or an error the message is back in the pool; otherwise the
 // caller still has it and must send it.
 func (c *conn) tryWrite(out *outMessage) (done bool, err error) {
-	if c.agent.outgoing != nil {
+	if c.agent.faultHook != nil {
 		done, err = c.injectFault(&out.view, &out.message)
 	}
 	if !done && out.small() {
@@ -147,20 +147,20 @@ func copyMessage(m *pipe.Message) (*pipe.Message, error) {
 	return k, nil
 }
 
-// Fate is a fault that is injected in place of sending a message, in tests; see package
+// Fault is a fault that is injected in place of sending a message, in tests; see package
 // faulty. The zero value injects none.
-type Fate struct {
+type Fault struct {
 	Err   error         // sending fails with this error
 	Drop  bool          // the message is lost; its sender gets no error
 	Delay time.Duration // the message is sent later; others may overtake it
 	Extra int           // how often the message is sent in addition
 }
 
-// injectFault applies the fault that Config.Outgoing returns for the message sent; about has its
+// injectFault applies the fault that Config.FaultHook returns for the message sent; about has its
 // kind and function. It returns true if the caller must not send the message itself: then err is
 // the result of sending. Later copies are sent by another goroutine.
 func (c *conn) injectFault(about *Message, sent *pipe.Message) (done bool, err error) {
-	f := c.agent.outgoing(about)
+	f := c.agent.faultHook(about)
 	if f.Err != nil || f.Drop {
 		return true, f.Err
 	}

@@ -53,7 +53,7 @@ func withDelayedDevice(t *testing.T, fail bool, f func(t *testing.T, a *agent.Ag
 			})}
 			c.Kinds, c.DeviceMap = []device.Kind{kinds[rank]}, npus(map[int]int{0: 1})
 			if rank == 0 {
-				c.Outgoing = faults.Outgoing // only of requests, since it is not called
+				c.FaultHook = faults.Inject // only of requests, since it is not called
 			}
 			c.Listen = []string{"mem://"}
 			c.NewContext = func(o pipe.Options) (*pipe.Context, error) {

@@ -47,7 +47,7 @@ var made = agent.NewFunc[int, *tensor.Tensor]("test.made")
 func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kinds []*delayed.Kind) {
 	kinds = []*delayed.Kind{npu.NewKind(), npu.NewKind()}
 	group = startGroup(t, 2, func(rank int, c *agent.Config) {
-		c.Funcs = agent.Funcs{plusOne.Serve(addOne, agent.Once()), made.Serve(func(_ context.Context, on int) (*tensor.Tensor, error) {
+		c.Funcs = agent.Funcs{plusOne.Serve(addOne, agent.WithOnce()), made.Serve(func(_ context.Context, on int) (*tensor.Tensor, error) {
 			x, _ := onDevice(t, kinds[rank], on, 16)
 			return addOne(t.Context(), x)
 		})}

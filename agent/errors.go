@@ -64,14 +64,14 @@ var (
 	// that handlers make, which do not wait, and with keys.
 	ErrOverloaded = errors.New("overloaded")
 
-	// ErrEvicted means that a function that is served with Once has run for the key of the
+	// ErrEvicted means that a function that is served WithOnce has run for the key of the
 	// call before, or may have, and that the reply is not kept. The function does not run
 	// again. The text names the limit to raise at the worker that was called.
 	ErrEvicted = errors.New("reply evicted")
 
 	// ErrFuture means that a value holds a future, which cannot be encoded. Wait for it, or
 	// serve the function such that the outcome of the future is its result: with
-	// Func.ServeAsync or AsyncFunction.
+	// Func.ServeAsync or ReflectAsyncFunc.
 	ErrFuture = errors.New("a future cannot be encoded: wait for it, or serve the function with ServeAsync")
 
 	// ErrProtocol means that a peer sent what no agent sends.
@@ -171,7 +171,7 @@ func withKind(kind, err error) error {
 // PanicError is the error of a handler that panicked. It matches ErrPanic.
 type PanicError struct {
 	Value string // of the panic, as text
-	Stack string `tensorpipe:"-"` // of the goroutine; sent to callers that use RemoteStack
+	Stack string `tensorpipe:"-"` // of the goroutine; sent to callers that use WithRemoteStack
 }
 
 func (e *PanicError) Error() string { return "panic in handler: " + e.Value }
@@ -184,7 +184,7 @@ func (e *PanicError) Unwrap() error { return ErrPanic }
 // value or its type is registered at both ends; otherwise its text is the same.
 type RemoteError struct {
 	Err   error
-	Stack string `tensorpipe:"-"` // of a handler that panicked, for a caller that uses RemoteStack
+	Stack string `tensorpipe:"-"` // of a handler that panicked, for a caller that uses WithRemoteStack
 }
 
 func (e *RemoteError) Error() string { return errorText(e.Err) }
@@ -262,8 +262,8 @@ func registerErrors(r *codec.Registry) error {
 	return nil
 }
 
-// wireError returns the error that is sent for err: the panic of a callback of a future is sent as a
-// *PanicError, any other error as it is.
+// wireError returns the error that is sent for err: the panic of a callback of a future is sent as
+// a *PanicError, any other error as it is.
 func wireError(err error) error {
 	if p, ok := err.(*future.PanicError); ok && p != nil {
 		return &PanicError{Value: fmt.Sprint(p.Value), Stack: string(p.Stack)}

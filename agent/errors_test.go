@@ -111,7 +111,7 @@ func TestErrorsAtTheCaller(t *testing.T) {
 func TestErrorsWhoseMethodsPanic(t *testing.T) {
 	group := startGroup(t, 2, serveFailures)
 	for _, name := range []string{"nil", "burst"} {
-		_, err := failWith.Call(t.Context(), group[0], "worker1", name, agent.Timeout(0))
+		_, err := failWith.Call(t.Context(), group[0], "worker1", name, agent.WithTimeout(0))
 		require.ErrorContains(t, err, "cannot be encoded", name)
 	}
 }
@@ -123,9 +123,9 @@ func TestPanicsAtTheCaller(t *testing.T) {
 	require.ErrorAs(t, err, &p)
 	require.ErrorIs(t, err, agent.ErrPanic)
 	require.Equal(t, "sudden "+verbatim, p.Value)
-	require.Empty(t, p.Stack, "without RemoteStack")
+	require.Empty(t, p.Stack, "without WithRemoteStack")
 
-	_, err = failWith.Call(t.Context(), group[0], "worker1", "sudden", agent.RemoteStack())
+	_, err = failWith.Call(t.Context(), group[0], "worker1", "sudden", agent.WithRemoteStack())
 	require.ErrorAs(t, err, &p)
 	require.Contains(t, p.Stack, "errors_test.go")
 	var remote *agent.RemoteError

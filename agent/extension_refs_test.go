@@ -25,10 +25,10 @@ import (
 var (
 	errNoRef = errors.New("no such reference")
 
-	makeRef   = agent.NewTyped[int, uint64]("toyref.make")
-	fetchRef  = agent.NewTyped[uint64, int]("toyref.fetch")
-	forkRef   = agent.NewTyped[uint64, agent.None]("toyref.fork")
-	deleteRef = agent.NewTyped[uint64, agent.None]("toyref.delete")
+	makeRef   = agent.NewMessageType[int, uint64]("toyref.make")
+	fetchRef  = agent.NewMessageType[uint64, int]("toyref.fetch")
+	forkRef   = agent.NewMessageType[uint64, agent.None]("toyref.fork")
+	deleteRef = agent.NewMessageType[uint64, agent.None]("toyref.delete")
 )
 
 // toyRef is a reference to an int.
@@ -232,7 +232,7 @@ func startToyRefs(t *testing.T, n int, late time.Duration, test func(t *testing.
 	configure := func(rank int, c *agent.Config) {
 		all[rank] = newToyRefs()
 		require.NoError(t, all[rank].install(c))
-		c.MaxHandlers, c.Outgoing = 1, faults.Outgoing
+		c.MaxHandlers, c.FaultHook = 1, faults.Inject
 		use := func(ctx context.Context, args toyArgs) (int, error) {
 			return all[rank].use(ctx, args)
 		}

@@ -61,23 +61,23 @@ type Funcs []Served
 // ServeOption changes how a function is served.
 type ServeOption func(*Served)
 
-// Short declares that a function returns quickly and waits for nothing. It runs on the goroutine
-// that reads the messages of the caller, which saves a switch to another one, and regardless
-// of Config.MaxHandlers. That goroutine is one of the agent, or one of this process that waits
-// for a reply of the same worker. Hence the function must not take a lock that some goroutine
-// holds during a call, and runtime.Goexit, which FailNow of a test calls, would end the
-// goroutine that waits.
+// WithShort declares that a function returns quickly and waits for nothing. It runs on the
+// goroutine that reads the messages of the caller, which saves a switch to another one, and
+// regardless of Config.MaxHandlers. That goroutine is one of the agent, or one of this process that
+// waits for a reply of the same worker. Hence the function must not take a lock that some goroutine
+// holds during a call, and runtime.Goexit, which FailNow of a test calls, would end the goroutine
+// that waits.
 //
 // If the function waits with its context for a call, a barrier, a future or the store after
 // all, another goroutine reads the messages of the caller; the goroutine on which it runs is
 // held up. If it waits for anything else, all messages of this caller are held up, perhaps
 // that for which it waits among them.
-func Short() ServeOption { return func(s *Served) { s.entry.short = true } }
+func WithShort() ServeOption { return func(s *Served) { s.entry.short = true } }
 
-// Borrows declares that a function keeps no reference to its argument: the memory of the
+// WithBorrowedArgs declares that a function keeps no reference to its argument: the memory of the
 // tensors in it, or of views of these in its result, is reused once the reply was sent. This
 // makes large calls faster, since new memory costs more than a copy.
-func Borrows() ServeOption { return func(s *Served) { s.entry.borrows = true } }
+func WithBorrowedArgs() ServeOption { return func(s *Served) { s.entry.borrows = true } }
 
 // Serve returns the function as served by fn. The context of fn is cancelled when the caller
 // cancels the call or dies; the result of fn is discarded then. fn owns its argument. The result
@@ -113,7 +113,7 @@ func newServed(name string, h invocable, opts []ServeOption) Served {
 		set(&s)
 	}
 	if s.entry.once && s.entry.borrows {
-		s.err = fmt.Errorf("%w: %s: a result that is kept must not view memory that is reused: Once or Borrows", ErrConfig, name)
+		s.err = fmt.Errorf("%w: %s: a result that is kept must not view memory that is reused: WithOnce or WithBorrowedArgs", ErrConfig, name)
 	}
 	return s
 }
@@ -178,27 +178,27 @@ func (r *Request) failLogged(err error) {
 	_ = r.Fail(err)
 }
 
-// Typed is one type of messages. A worker serves it by a handler in Config.Handlers. Its
+// MessageType is one type of messages. A worker serves it by a handler in Config.Handlers. Its
 // requests are calls as those of a Func, but the handler decodes the arguments and replies
 // itself, and each request has a name whose meaning the type defines.
-type Typed[A, R any] struct{ typ string }
+type MessageType[A, R any] struct{ typ string }
 
-// NewTyped returns the type of messages of that name. By convention the name begins with a
+// NewMessageType returns the type of messages of that name. By convention the name begins with a
 // package; "agent." is reserved for this one.
-func NewTyped[A, R any](typ string) Typed[A, R] { return Typed[A, R]{typ} }
+func NewMessageType[A, R any](typ string) MessageType[A, R] { return MessageType[A, R]{typ} }
 
 // Type returns the name of the type.
-func (m Typed[A, R]) Type() string { return m.typ }
+func (m MessageType[A, R]) Type() string { return m.typ }
 
 // Call sends a request and waits for the reply, as Func.Call does. The handler at the worker must
 // decode an A and reply with a pointer to an R.
-func (m Typed[A, R]) Call(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) (R, error) {
+func (m MessageType[A, R]) Call(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) (R, error) {
 	var result R
 	err := a.roundTrip(ctx, target{to: to, typ: m.typ, name: name, opts: opts}, &result, &args)
 	return result, err
 }
 
 // Go is Call without waiting for the reply, see Func.Go.
-func (m Typed[A, R]) Go(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) *Future[R] {
+func (m MessageType[A, R]) Go(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) *Future[R] {
 	return callInScope[R](ctx, a, target{to: to, typ: m.typ, name: name, opts: opts}, &args)
 }

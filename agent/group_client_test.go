@@ -68,7 +68,7 @@ func TestKilledClient(t *testing.T) {
 			return err
 		}
 		if m.Rank == 2 {
-			_, err := stuck.Call(m.Context(), a, "worker0", "worker2", agent.Timeout(0))
+			_, err := stuck.Call(m.Context(), a, "worker0", "worker2", agent.WithTimeout(0))
 			return err
 		}
 		err = a.Barrier(m.Context())

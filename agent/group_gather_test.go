@@ -182,7 +182,7 @@ func TestBarrierWithoutFreeSlot(t *testing.T) {
 	simulate(t, 3, configure, func(t *testing.T, group []*agent.Agent) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		hung := hang.Go(ctx, group[1], "worker0", agent.None{}, agent.Timeout(0))
+		hung := hang.Go(ctx, group[1], "worker0", agent.None{}, agent.WithTimeout(0))
 		synctest.Wait()
 		require.Equal(t, 1, group[0].Metrics().RunningHandlers)
 		begun := time.Now()

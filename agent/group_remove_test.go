@@ -57,7 +57,7 @@ func waitForLines(group *procgroup.Group, n int, word string) {
 
 // removeKilled removes worker2, which dies during a call.
 func removeKilled(m *procgroup.Member, a *agent.Agent) error {
-	f := stuck.Go(m.Context(), a, "worker2", "worker0", agent.Timeout(0))
+	f := stuck.Go(m.Context(), a, "worker2", "worker0", agent.WithTimeout(0))
 	m.Send("waiting")
 	if err := a.Remove(m.Context(), "worker2"); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 )
 
-// Message is one message of a call, for interceptors and Config.Outgoing. It is valid until the
-// interceptor or Outgoing returns.
+// Message is one message of a call, for interceptors and Config.FaultHook. It is valid until the
+// interceptor or FaultHook returns.
 type Message struct {
 	Kind Kind
 	Type string     // of the request, empty for the call of a function
@@ -78,16 +78,16 @@ func (m *Message) Hold(wait func(context.Context) error) {
 }
 
 // Interceptor handles all messages of calls: requests, results and errors, sent and received,
-// including calls of this worker to itself. Functions that are nil are skipped. An error fails
-// the call. For messages that are sent the functions run in the order of Config.Interceptors, for
-// messages that were received in the opposite order. A reply that is sent again, see Once, is not
-// passed to interceptors again.
+// including calls of this worker to itself. Functions that are nil are skipped. An error fails the
+// call. For messages that are sent the functions run in the order of Config.Interceptors, for
+// messages that were received in the opposite order. A reply that is sent again, see WithOnce, is
+// not passed to interceptors again.
 //
 // The functions must not block. For messages that were received, and for replies, they may run on
 // the goroutine that reads the messages of the peer, which can be that of a caller: the
-// restrictions of Short on locks and on runtime.Goexit hold for them as well. They may make calls
-// that return a future, with their context. Such calls do not wait for Limits.CallBytes; while
-// one opens a pipe another goroutine reads messages.
+// restrictions of WithShort on locks and on runtime.Goexit hold for them as well. They may make
+// calls that return a future, with their context. Such calls do not wait for Limits.CallBytes;
+// while one opens a pipe another goroutine reads messages.
 type Interceptor struct {
 	// Encoding runs before the values of a message are encoded. ctx is that of the call, or of
 	// the handler that replies.

@@ -58,7 +58,7 @@ type ServedState byte
 const (
 	ServedReading   ServedState = iota // is being read or decoded
 	ServedHeld                         // an interceptor holds it
-	ServedRepeated                     // waits for the reply to a request with the same key, see Once
+	ServedRepeated                     // waits for the reply to a request with the same key, see WithOnce
 	ServedQueued                       // waits for Config.MaxHandlers, or until its caller reads replies
 	ServedRunning                      // its handler runs
 	ServedNested                       // its handler waits for a call or a future

@@ -59,7 +59,7 @@ func TestStates(t *testing.T) {
 		held = make(chan struct{})
 		c.MaxHandlers = 1
 		c.Funcs = agent.Funcs{
-			relay.Serve(relayed, agent.Once()),
+			relay.Serve(relayed, agent.WithOnce()),
 			later.ServeAsync(func(context.Context, agent.None) *agent.Future[agent.None] { return future.New[agent.None]() }),
 			hang.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
 				<-ctx.Done()
@@ -84,8 +84,8 @@ func TestStates(t *testing.T) {
 			sleep(time.Second)
 		}
 		begin(later)
-		begin(relay, agent.Idempotent("same"))
-		begin(relay, agent.Idempotent("same"))
+		begin(relay, agent.WithIdempotencyKey("same"))
+		begin(relay, agent.WithIdempotencyKey("same"))
 		begin(agent.NewFunc[agent.None, agent.None]("test.hold"))
 		begin(hang)
 		begin(hang)
@@ -176,7 +176,7 @@ func TestConnecting(t *testing.T) {
 		begun := time.Now()
 		f := make(chan error, 1)
 		go func() {
-			_, err := add.Call(t.Context(), group[0], "worker1", pair{}, agent.Timeout(3*time.Second))
+			_, err := add.Call(t.Context(), group[0], "worker1", pair{}, agent.WithTimeout(3*time.Second))
 			f <- err
 		}()
 		synctest.Wait()
@@ -194,18 +194,18 @@ func TestLateReplies(t *testing.T) {
 		{Kinds: []agent.Kind{agent.KindReply}, Skip: 3, First: 1, Do: faulty.Duplicate()},
 	}})
 	require.NoError(t, err)
-	configure := func(rank int, c *agent.Config) { serveAdd()(rank, c); c.Outgoing = faults.Outgoing }
+	configure := func(rank int, c *agent.Config) { serveAdd()(rank, c); c.FaultHook = faults.Inject }
 	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 		args := pair{filled(t, 1, 2, 2), filled(t, 2, 2, 2)}
 		for range 3 {
-			_, err := add.Call(t.Context(), group[0], "worker1", args, agent.Timeout(time.Second))
+			_, err := add.Call(t.Context(), group[0], "worker1", args, agent.WithTimeout(time.Second))
 			require.ErrorIs(t, err, agent.ErrTimeout)
 		}
 		require.Zero(t, group[0].Metrics().LateAnswers)
 		sleep(5 * time.Second)
 		synctest.Wait()
 		require.EqualValues(t, 3, group[0].Metrics().LateAnswers)
-		_, err := add.Call(t.Context(), group[0], "worker1", args, agent.Timeout(time.Second))
+		_, err := add.Call(t.Context(), group[0], "worker1", args, agent.WithTimeout(time.Second))
 		require.NoError(t, err)
 		synctest.Wait()
 		require.EqualValues(t, 4, group[0].Metrics().LateAnswers)
@@ -217,7 +217,7 @@ func TestRepeatedRequests(t *testing.T) {
 	faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{Do: faulty.Duplicate()}}})
 	require.NoError(t, err)
 	h := &hanging{}
-	configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.Outgoing = faults.Outgoing }
+	configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.FaultHook = faults.Inject }
 	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 		ctx, cancel := context.WithCancel(t.Context())
 		f := hang.Go(ctx, group[0], "worker1", agent.None{})
@@ -288,11 +288,11 @@ func TestCallsBetweenAttempts(t *testing.T) {
 		faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{First: 1, Do: faulty.Fail(nil)}}})
 		require.NoError(t, err)
 		h := &hanging{}
-		configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.Outgoing = faults.Outgoing }
+		configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.FaultHook = faults.Inject }
 		simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			opts := []agent.CallOption{agent.WithRetry(agent.Retry{Delay: time.Hour}), agent.Timeout(time.Minute)}
+			opts := []agent.CallOption{agent.WithRetry(agent.Retry{Delay: time.Hour}), agent.WithTimeout(time.Minute)}
 			if async {
 				hang.Go(ctx, group[0], "worker1", agent.None{}, opts...)
 			} else {

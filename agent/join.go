@@ -104,7 +104,7 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	if len(urls) == 0 {
 		urls = []string{"uv://127.0.0.1:0", "shm://"}
 	}
-	a.handshakes.max = max(c.Limits.Greetings, c.WorldSize) // all members may connect at once
+	a.handshakes.max = max(c.Limits.MaxHandshakes, c.WorldSize) // all members may connect at once
 	make := c.NewContext
 	if make == nil {
 		make = func(o pipe.Options) (*pipe.Context, error) {
@@ -117,7 +117,8 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 		Dialect: pipe.DialectNative,
 		Limits: pipe.Limits{
 			MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes,
-			// Calls that wait for memory at the other end must leave bytes for replies, which free it.
+			// Calls that wait for memory at the other end must leave bytes for replies, which free
+			// it.
 			PipeBytesInFlight: max(1<<30, 4*min(c.Limits.CallBytes, math.MaxInt/4)),
 			UnadmittedBytes:   c.Limits.UnadmittedBytes,
 		},
@@ -209,16 +210,16 @@ func (a *Agent) checkAccess(c *Config, e exposure) error {
 	return nil
 }
 
-// isLoopback reports whether the host of a TCP address, host:port, is localhost or an address of the
-// loopback interface.
+// isLoopback reports whether the host of a TCP address, host:port, is localhost or an address of
+// the loopback interface.
 func isLoopback(address string) bool {
 	u, err := url.Parse("tcp://" + address)
 	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
-// ackTimeout is how long bytes sent to a worker may stay unacknowledged before it counts as dead. It
-// is the time that keepalive takes on an idle pipe; keepalive does not apply while calls are
-// in flight.
+// ackTimeout is how long bytes sent to a worker may stay unacknowledged before it counts as dead.
+// It is the time that keepalive takes on an idle pipe; keepalive does not apply while calls are in
+// flight.
 const ackTimeout = 30 * time.Second
 
 // newContext creates a context with the transports and channels of p. Transports whose peers may

@@ -156,7 +156,7 @@ func (end crashPoint) joinSurvivor(m *procgroup.Member) error {
 	if err != nil {
 		return err
 	}
-	_, dead := double.Call(ctx, a, "worker1", 1, agent.Timeout(0))
+	_, dead := double.Call(ctx, a, "worker1", 1, agent.WithTimeout(0))
 	n, alive := double.Call(ctx, a, agent.Rank(2-m.Rank), 21)
 	met := a.Barrier(ctx)
 	m.Send("done")

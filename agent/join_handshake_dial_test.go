@@ -160,7 +160,7 @@ func TestDialInvalidHandshake(t *testing.T) {
 			self()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			_, err = echo.Call(ctx, a, "fellow", 7, Timeout(0))
+			_, err = echo.Call(ctx, a, "fellow", 7, WithTimeout(0))
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, Error{Op: "call", Func: "test.echo", Worker: "fellow", Err: e.Err}, *e)

@@ -183,7 +183,7 @@ func TestProvenPeerIsNotEvicted(t *testing.T) {
 	a, url := joinSingle(t, func(c *Config) {
 		s.Store = c.Store
 		c.Store, c.WorldSize, c.Token = &s, 0, []byte("secret")
-		c.Limits.Greetings, c.HandshakeTimeout = most, time.Hour
+		c.Limits.MaxHandshakes, c.HandshakeTimeout = most, time.Hour
 	})
 	s.hold.Store(true)
 	ctx, pp := dialPipe(t, a, url)

@@ -62,7 +62,7 @@ func limitHandshakes(c *agent.Config, network *mem.Network) {
 	serveDouble(0, c)
 	inMemory(c, network)
 	c.Listen = []string{"mem://" + c.Name}
-	c.Token, c.Limits.Greetings, c.HandshakeTimeout = []byte("secret"), 4, time.Hour
+	c.Token, c.Limits.MaxHandshakes, c.HandshakeTimeout = []byte("secret"), 4, time.Hour
 }
 
 // The oldest silent pipes are evicted, for newer ones and for members.

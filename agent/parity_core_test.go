@@ -24,25 +24,25 @@ func serveCore(rank int, c *agent.Config) {
 		return func(x any) (int, error) { runs.Add(1); return 0, work(x) }
 	}
 	c.Funcs = append(c.Funcs,
-		agent.Function("return_callee_id", func(ctx context.Context) int { return agent.FromContext(ctx).Self().Rank }),
-		agent.Function("set_value", func(ctx context.Context, n int) error {
+		agent.ReflectFunc("return_callee_id", func(ctx context.Context) int { return agent.FromContext(ctx).Self().Rank }),
+		agent.ReflectFunc("set_value", func(ctx context.Context, n int) error {
 			if from, _ := agent.Caller(ctx); from.Rank != n {
 				return fmt.Errorf("called by %v", from)
 			}
 			return value.Set(n)
 		}),
-		agent.AsyncFunction("value", func() *agent.Future[int] { return value }),
-		agent.Function("light_rpc", func() int { runs.Add(1); return 0 }),
-		agent.Function("heavy_rpc", counted(heavy)),
-		agent.Function("runs", func() int { return int(runs.Load()) }),
-		agent.Function("my_sleep_func", func(ctx context.Context, seconds float64) (int, error) {
+		agent.ReflectAsyncFunc("value", func() *agent.Future[int] { return value }),
+		agent.ReflectFunc("light_rpc", func() int { runs.Add(1); return 0 }),
+		agent.ReflectFunc("heavy_rpc", counted(heavy)),
+		agent.ReflectFunc("runs", func() int { return int(runs.Load()) }),
+		agent.ReflectFunc("my_sleep_func", func(ctx context.Context, seconds float64) (int, error) {
 			return 0, pauseFor(ctx, time.Duration(seconds*float64(time.Second)))
 		}),
-		agent.Function("nested_rpc", nestedAdd),
-		agent.Function("my_script_func", func(x *tensor.Tensor) (*tensor.Tensor, error) { return addLocal(x, x) }),
-		agent.Function("timed_out_rpc", func(ctx context.Context) error { _, err := let.Wait(ctx); return err }),
-		agent.Function("let_go", func() error { return let.Set(true) }),
-		agent.Function("slow_add", func(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		agent.ReflectFunc("nested_rpc", nestedAdd),
+		agent.ReflectFunc("my_script_func", func(x *tensor.Tensor) (*tensor.Tensor, error) { return addLocal(x, x) }),
+		agent.ReflectFunc("timed_out_rpc", func(ctx context.Context) error { _, err := let.Wait(ctx); return err }),
+		agent.ReflectFunc("let_go", func() error { return let.Set(true) }),
+		agent.ReflectFunc("slow_add", func(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 			if err := pauseFor(ctx, 100*time.Millisecond); err != nil {
 				return nil, err
 			}

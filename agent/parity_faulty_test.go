@@ -71,13 +71,13 @@ func TestParityTimeouts(t *testing.T) {
 	})
 	inSimulatedTime(t, "rpc/RpcTest.test_rpc_timeouts", serveCore, func(t require.TestingT, w worker) {
 		s := sleeper{w, t}
-		requireTimeout(t, s.run(1, agent.Timeout(100*time.Millisecond)), "100 ms")
+		requireTimeout(t, s.run(1, agent.WithTimeout(100*time.Millisecond)), "100 ms")
 		require.NoError(t, s.run(1))
 		requireTimeout(t, s.run(61), "60000 ms")
 		require.NoError(t, w.SetDefaultTimeout(time.Millisecond))
 		requireTimeout(t, s.run(1), "1 ms")
-		require.NoError(t, s.run(1, agent.Timeout(5*time.Second)))
-		require.NoError(t, s.run(1000, agent.Timeout(0)))
+		require.NoError(t, s.run(1, agent.WithTimeout(5*time.Second)))
+		require.NoError(t, s.run(1000, agent.WithTimeout(0)))
 	})
 	inSimulatedTime(t, "rpc/RpcTest.test_set_and_get_default_rpc_timeout", withTimeout(500*time.Millisecond), func(t require.TestingT, w worker) {
 		require.Equal(t, 500*time.Millisecond, w.DefaultTimeout())
@@ -114,7 +114,7 @@ func TestParityOptions(t *testing.T) {
 		require.Contains(t, torch.Error(err), "RPC Timeout must be non-negative")
 		a := startGroup(t, 1, serveCore)[0]
 		require.ErrorIs(t, a.SetDefaultTimeout(-time.Second), agent.ErrConfig)
-		_, err = a.Invoke(t.Context(), "worker0", "runs", agent.Timeout(-time.Second))
+		_, err = a.Invoke(t.Context(), "worker0", "runs", agent.WithTimeout(-time.Second))
 		require.ErrorIs(t, err, agent.ErrConfig)
 	})
 }
@@ -147,7 +147,7 @@ func withFaults(t *testing.T, id string, rules []faulty.Rule, s func(t require.T
 		require.NoError(t, err)
 		serveCore(rank, c)
 		c.MaxHandlers = unreliableHandlers
-		c.Outgoing, c.Handlers = faults[rank].Outgoing, map[string]agent.Handler{}
+		c.FaultHook, c.Handlers = faults[rank].Inject, map[string]agent.Handler{}
 		for _, typ := range retriedTypes {
 			c.Handlers[typ] = acknowledge{}
 		}
@@ -156,7 +156,7 @@ func withFaults(t *testing.T, id string, rules []faulty.Rule, s func(t require.T
 }
 
 func (w worker) send(typ string, opts ...agent.CallOption) error {
-	_, err := agent.NewTyped[int, agent.None](typ).Call(w.ctx, w.Agent, w.next(1), "", w.n, opts...)
+	_, err := agent.NewMessageType[int, agent.None](typ).Call(w.ctx, w.Agent, w.next(1), "", w.n, opts...)
 	return err
 }
 
@@ -252,9 +252,9 @@ func delayedCalls(call func(w worker, opts ...any) ([]any, error), begin func(w 
 		}
 		wait := func(opts ...any) ([]any, error) { return begin(w, opts...).Wait(w.ctx) }
 		begun := time.Now()
-		_, err := call(w, agent.Timeout(time.Second))
+		_, err := call(w, agent.WithTimeout(time.Second))
 		requireTimeout(t, err, "1000 ms")
-		_, err = wait(agent.Timeout(time.Second))
+		_, err = wait(agent.WithTimeout(time.Second))
 		requireTimeout(t, err, "1000 ms")
 		require.Equal(t, 2*time.Second, time.Since(begun))
 		requireTwo(agent.One[*tensor.Tensor](wait()))
@@ -262,8 +262,8 @@ func delayedCalls(call func(w worker, opts ...any) ([]any, error), begin func(w 
 		require.NoError(t, w.SetDefaultTimeout(time.Millisecond))
 		_, err = wait()
 		requireTimeout(t, err, "1 ms")
-		requireTwo(agent.One[*tensor.Tensor](wait(agent.Timeout(0))))
-		requireTwo(agent.One[*tensor.Tensor](call(w, agent.Timeout(0))))
+		requireTwo(agent.One[*tensor.Tensor](wait(agent.WithTimeout(0))))
+		requireTwo(agent.One[*tensor.Tensor](call(w, agent.WithTimeout(0))))
 		require.Equal(t, 6501*time.Millisecond, time.Since(begun))
 		taken := 0
 		for _, c := range f.Counts() {

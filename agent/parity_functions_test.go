@@ -161,34 +161,34 @@ func (e *unregisteredError) Error() string { return "CustomException: " + e.Msg 
 func serveParity(rank int, c *agent.Config) {
 	c.Registry = parityRegistry()
 	c.Funcs = agent.Funcs{
-		agent.Function("identity", identity),
-		agent.Function("min", func(first int, others ...int) int {
+		agent.ReflectFunc("identity", identity),
+		agent.ReflectFunc("min", func(first int, others ...int) int {
 			for _, n := range others {
 				first = min(first, n)
 			}
 			return first
 		}),
 		myFunction.Serve(func(_ context.Context, v abc) (int, error) { return v.A + v.B + v.C, nil }),
-		agent.Function("MyClass", newMyClass),
-		agent.Function("MyClass.my_instance_method", myClass.MyInstanceMethod),
-		agent.Function("MyClass.my_static_method", myStaticMethod),
-		agent.Function("no_result", func() {}),
-		agent.Function("my_tensor_function", addLocal, agent.Short()),
-		agent.Function("my_complex_tensor_function", complexTensors),
-		agent.Function("run_nested_pickle", func(n *nested, x *tensor.Tensor) (*tensor.Tensor, error) { return addLocal(n.T, x) }),
-		agent.Function("raise_func", raiseFunc),
-		agent.Function("raise_func_escape", raiseEscaped),
-		agent.Function("custom_raise_func", raiseCustom),
-		agent.Function("known_raise_func", raiseKnown),
-		agent.Function("sentinel_raise_func", raiseSentinel),
-		agent.Function("non_cont_test", nonContiguous),
-		agent.Function("my_container_sum", sumSparse),
+		agent.ReflectFunc("MyClass", newMyClass),
+		agent.ReflectFunc("MyClass.my_instance_method", myClass.MyInstanceMethod),
+		agent.ReflectFunc("MyClass.my_static_method", myStaticMethod),
+		agent.ReflectFunc("no_result", func() {}),
+		agent.ReflectFunc("my_tensor_function", addLocal, agent.WithShort()),
+		agent.ReflectFunc("my_complex_tensor_function", complexTensors),
+		agent.ReflectFunc("run_nested_pickle", func(n *nested, x *tensor.Tensor) (*tensor.Tensor, error) { return addLocal(n.T, x) }),
+		agent.ReflectFunc("raise_func", raiseFunc),
+		agent.ReflectFunc("raise_func_escape", raiseEscaped),
+		agent.ReflectFunc("custom_raise_func", raiseCustom),
+		agent.ReflectFunc("known_raise_func", raiseKnown),
+		agent.ReflectFunc("sentinel_raise_func", raiseSentinel),
+		agent.ReflectFunc("non_cont_test", nonContiguous),
+		agent.ReflectFunc("my_container_sum", sumSparse),
 	}
 	c.Funcs = append(c.Funcs, agent.Methods("MyClass", classMethods{})...)
 	c.Funcs = append(c.Funcs, agent.Methods("mine", &myClass{A: 2})...)
 	c.Funcs = append(c.Funcs, servedFutures()...)
 	if rank == 0 {
-		c.Funcs = append(c.Funcs, agent.Function("foo_add", func() int { return 3 }))
+		c.Funcs = append(c.Funcs, agent.ReflectFunc("foo_add", func() int { return 3 }))
 	}
 }
 
@@ -408,7 +408,7 @@ func TestParityNested(t *testing.T) {
 		procgroup.Start(t, parityWorld, func(m *procgroup.Member) error {
 			l := &callChains{}
 			a, err := joinMember(m, func(c *agent.Config) {
-				c.Funcs = agent.Funcs{agent.Function("multi_layer", func(ctx context.Context, rank, ttl int) int {
+				c.Funcs = agent.Funcs{agent.ReflectFunc("multi_layer", func(ctx context.Context, rank, ttl int) int {
 					return l.nestCall(ctx, agent.FromContext(ctx), rank, ttl)
 				})}
 			})

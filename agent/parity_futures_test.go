@@ -205,11 +205,11 @@ func servedFutures() agent.Funcs {
 		multiFanout.ServeAsync(addFanout),
 		asyncRaise.ServeAsync(func(context.Context, agent.None) *agent.Future[*tensor.Tensor] { panic(expectedErr) }),
 		asyncWrong.ServeAsync(func(context.Context, agent.None) *agent.Future[*tensor.Tensor] { return nil }),
-		agent.AsyncFunction("async_fail_func", func() *agent.Future[int] { return future.Failed[int](errQuota) }),
+		agent.ReflectAsyncFunc("async_fail_func", func() *agent.Future[int] { return future.Failed[int](errQuota) }),
 		returnFuture.Serve(func(context.Context, agent.None) (*agent.Future[int], error) { return future.Of(1), nil }),
-		agent.Function("return_any_future", func() any { return future.Of(1) }),
+		agent.ReflectFunc("return_any_future", func() any { return future.Of(1) }),
 		failOnFuture.Serve(func(context.Context, holdsFuture) (agent.None, error) { return agent.None{}, nil }),
-		agent.Function("raise_or_inc", func(x *tensor.Tensor) (*tensor.Tensor, error) {
+		agent.ReflectFunc("raise_or_inc", func(x *tensor.Tensor) (*tensor.Tensor, error) {
 			if x.Len() == 2 {
 				return nil, errors.New(expectedErr)
 			}
@@ -318,7 +318,7 @@ func TestParityAsyncFunctions(t *testing.T) {
 			require.ErrorContains(t, err, "asynchronous function async_wrong_type returned no future")
 			_, err = agent.Join(w.ctx, agent.Config{
 				Name: "alone", WorldSize: 1, Rendezvous: "mem://",
-				Funcs: agent.Funcs{agent.AsyncFunction("async_wrong_type", func() *tensor.Tensor { return nil })},
+				Funcs: agent.Funcs{agent.ReflectAsyncFunc("async_wrong_type", func() *tensor.Tensor { return nil })},
 			})
 			require.ErrorIs(t, err, agent.ErrConfig)
 			require.ErrorContains(t, err, "async_wrong_type: an asynchronous function must return a *Future")

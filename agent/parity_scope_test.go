@@ -53,7 +53,7 @@ func TestParityScopes(t *testing.T) {
 	inSimulatedTime(t, "rpc/RpcTest.test_wait_all_timeout", serveCore, func(t require.TestingT, w worker) {
 		begun := time.Now()
 		err := agent.WaitAll(w.ctx, func(ctx context.Context) error {
-			w.InvokeAsync(ctx, w.next(1), "my_sleep_func", 1.0, agent.Timeout(100*time.Millisecond))
+			w.InvokeAsync(ctx, w.next(1), "my_sleep_func", 1.0, agent.WithTimeout(100*time.Millisecond))
 			return nil
 		})
 		requireTimeout(t, err, "100 ms")

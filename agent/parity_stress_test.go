@@ -55,7 +55,7 @@ func oneSlot(rank int, c *agent.Config) {
 func TestParityDeadlock(t *testing.T) {
 	inSimulatedTime(t, "rpc/RpcTest.test_deadlock", oneSlot, func(t require.TestingT, w worker) {
 		if w.Self().Rank == 1 {
-			sum, err := agent.One[*tensor.Tensor](w.InvokeAsync(w.ctx, w.next(1), "slow_add", full(1, 2), full(1, 2), agent.Timeout(15*time.Second)).Wait(w.ctx))
+			sum, err := agent.One[*tensor.Tensor](w.InvokeAsync(w.ctx, w.next(1), "slow_add", full(1, 2), full(1, 2), agent.WithTimeout(15*time.Second)).Wait(w.ctx))
 			require.NoError(t, err)
 			equalTensor(t, full(2, 2), sum)
 		}

@@ -82,7 +82,7 @@ func TestCutLink(t *testing.T) {
 		}
 	})
 	for round := range 10 {
-		call := stuck.Go(t.Context(), group[round%2], agent.Rank(1-round%2), "", agent.Timeout(0))
+		call := stuck.Go(t.Context(), group[round%2], agent.Rank(1-round%2), "", agent.WithTimeout(0))
 		testwait.Finish(t, begun)
 		for _, l := range network.Links() {
 			l.Cut()
@@ -115,7 +115,7 @@ func TestHalfOpenLink(t *testing.T) {
 	for _, l := range links {
 		l.HalfOpen()
 	}
-	_, err = double.Call(t.Context(), group[0], "worker1", 1, agent.Timeout(100*time.Millisecond))
+	_, err = double.Call(t.Context(), group[0], "worker1", 1, agent.WithTimeout(100*time.Millisecond))
 	require.ErrorIs(t, err, agent.ErrTimeout)
 	for _, l := range links {
 		l.Heal()

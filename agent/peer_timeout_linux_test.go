@@ -192,18 +192,18 @@ func TestPulledCable(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, a.Close()) }()
 	require.Equal(t, "joined\n", testwait.Finish(t, joined))
-	n, err := cableEcho.Call(ctx, a, "worker1", 1, Timeout(0))
+	n, err := cableEcho.Call(ctx, a, "worker1", 1, WithTimeout(0))
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 
 	c.put(t, "down")
-	_, err = cableEcho.Call(ctx, a, "worker1", 2, Timeout(0))
+	_, err = cableEcho.Call(ctx, a, "worker1", 2, WithTimeout(0))
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
 	require.NoError(t, ctx.Err())
 
 	c.put(t, "up")
-	n, err = cableEcho.Call(ctx, a, "worker1", 3, Timeout(0))
+	n, err = cableEcho.Call(ctx, a, "worker1", 3, WithTimeout(0))
 	require.NoError(t, err)
 	require.Equal(t, 3, n)
 }

@@ -55,10 +55,10 @@ func TestKilledDuringCalls(t *testing.T) {
 		// The calls must fail because of the death, before this timeout.
 		ctx, cancel := context.WithTimeout(m.Context(), maxDeathDelay)
 		defer cancel()
-		later := stuck.Go(ctx, a, "worker1", "later", agent.Timeout(0))
-		_, err = stuck.Call(ctx, a, "worker1", "now", agent.Timeout(0))
+		later := stuck.Go(ctx, a, "worker1", "later", agent.WithTimeout(0))
+		_, err = stuck.Call(ctx, a, "worker1", "now", agent.WithTimeout(0))
 		_, laterErr := later.Wait(ctx)
-		_, newErr := double.Call(ctx, a, "worker1", 1, agent.Timeout(0))
+		_, newErr := double.Call(ctx, a, "worker1", 1, agent.WithTimeout(0))
 		n, otherErr := double.Call(m.Context(), a, "worker2", 1)
 		return errors.Join(wantDeath(err, "call", "worker1"), wantDeath(laterErr, "call", "worker1"), wantDeath(newErr, "call", "worker1"),
 			otherErr, want(2, n), a.Close())
@@ -261,7 +261,7 @@ func callRestarted(m *procgroup.Member, a *agent.Agent, static bool) error {
 	if err := m.WaitFor("call"); err != nil {
 		return err
 	}
-	_, err := stuck.Call(m.Context(), a, "worker1", m.Name(), agent.Timeout(0))
+	_, err := stuck.Call(m.Context(), a, "worker1", m.Name(), agent.WithTimeout(0))
 	if err := wantDeath(err, "call", "worker1"); err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func TestLargeCallsOfHandlers(t *testing.T) {
 				<-g.begun
 			}
 			var o outcome
-			_, o.overload = blocked.Call(ctx, a, "worker1", part, agent.Timeout(10*time.Second))
+			_, o.overload = blocked.Call(ctx, a, "worker1", part, agent.WithTimeout(10*time.Second))
 			close(g.proceed)
 			_, o.held = future.WaitAll(ctx, calls...)
 			for range 2 * n { // their memory is free again

@@ -54,7 +54,7 @@ func TestReadersDoNotWaitForEachOther(t *testing.T) {
 		limitInFlight(c, inFlight)
 		c.Timeout = agent.NoTimeout
 		c.Funcs = agent.Funcs{
-			stall.Serve(func(_ context.Context, n int) (int, error) { <-proceed; return n, nil }, agent.Short()),
+			stall.Serve(func(_ context.Context, n int) (int, error) { <-proceed; return n, nil }, agent.WithShort()),
 			size.Serve(sizeOf),
 		}
 	}
@@ -94,8 +94,8 @@ func TestFloodBothWays(t *testing.T) {
 				c.Listen = listen
 				c.Timeout = agent.NoTimeout
 				c.Funcs = agent.Funcs{
-					echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.Short()),
-					size.Serve(sizeOf, agent.Short()),
+					echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }, agent.WithShort()),
+					size.Serve(sizeOf, agent.WithShort()),
 				}
 			})
 			calls, outcomes := flood(t, group, rounds)
@@ -167,7 +167,7 @@ func fillable(g *gate, funcs func() agent.Funcs) func(int, *agent.Config) {
 // are still read.
 func TestRequestsWaitForUnsentReplies(t *testing.T) {
 	const calls = 10
-	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
 		t.Run(name, func(t *testing.T) {
 			var g gate
 			h := &hanging{}
@@ -227,7 +227,7 @@ func TestTimeoutInAFullPipe(t *testing.T) {
 		synctest.Wait()
 		filling := fillPipe(t, group)
 		begun := time.Now()
-		_, err := hang.Call(t.Context(), group[1], "worker0", agent.None{}, agent.Timeout(3*time.Second))
+		_, err := hang.Call(t.Context(), group[1], "worker0", agent.None{}, agent.WithTimeout(3*time.Second))
 		require.ErrorIs(t, err, agent.ErrTimeout)
 		require.Equal(t, 3*time.Second, time.Since(begun))
 		cancel()
@@ -273,8 +273,8 @@ func queued(a *agent.Agent) (n int) {
 	return n
 }
 
-// Rejections wait for unsent replies, however many there are: a peer that keeps to the protocol does
-// not lose its pipe.
+// Rejections wait for unsent replies, however many there are: a peer that keeps to the protocol
+// does not lose its pipe.
 func TestRejectionsWaitForUnsentReplies(t *testing.T) {
 	var g gate
 	const calls = 5000
@@ -303,7 +303,7 @@ func TestRejectionsWaitForUnsentReplies(t *testing.T) {
 func TestKeptRepliesWaitForUnsentReplies(t *testing.T) {
 	var g gate
 	const calls = 10
-	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Once(), agent.Short()}, "plain": {agent.Once()}} {
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithOnce(), agent.WithShort()}, "plain": {agent.WithOnce()}} {
 		t.Run(name, func(t *testing.T) {
 			var ran atomic.Int64
 			configure := fillable(&g, func() agent.Funcs {
@@ -311,7 +311,7 @@ func TestKeptRepliesWaitForUnsentReplies(t *testing.T) {
 			})
 			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 				begin := func() *agent.Future[int] {
-					return echo.Go(t.Context(), group[0], "worker1", 7, agent.Idempotent("key"))
+					return echo.Go(t.Context(), group[0], "worker1", 7, agent.WithIdempotencyKey("key"))
 				}
 				again := []*agent.Future[int]{begin()}
 				_, err := again[0].Wait(t.Context())
@@ -338,7 +338,8 @@ func TestKeptRepliesWaitForUnsentReplies(t *testing.T) {
 	}
 }
 
-// blockingAllocator allocates nothing until it is released: a worker with it reads no large tensors.
+// blockingAllocator allocates nothing until it is released: a worker with it reads no large
+// tensors.
 type blockingAllocator struct {
 	tensor.Heap
 	release chan struct{}
@@ -373,7 +374,7 @@ func withBlockedReader(memory *blockingAllocator, ran *atomic.Int64, opts []agen
 // all of them once it reads. Other workers are not affected.
 func TestUnsentLargeRepliesAreBounded(t *testing.T) {
 	const calls = 20
-	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
 		t.Run(name, func(t *testing.T) {
 			memory, ran := &blockingAllocator{}, &atomic.Int64{}
 			simulate(t, 3, withBlockedReader(memory, ran, opts), func(t *testing.T, group []*agent.Agent) {

@@ -8,9 +8,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Function returns the function fn, of any type, as one to serve under a name, for Invoke:
+// ReflectFunc returns the function fn, of any type, as one to serve under a name, for Invoke:
 //
-//	agent.Function("math.max", func(first int, others ...int) int { ... })
+//	agent.ReflectFunc("math.max", func(first int, others ...int) int { ... })
 //
 // The function may have a context.Context, which is that of the handler, as its first parameter,
 // and an error as its last result. Use a method expression to serve a method with the receiver as
@@ -19,13 +19,13 @@ import (
 //
 // A Func can call it too if it has one parameter, or none for a None, and one result, or none for
 // a None.
-func Function(name string, fn any, opts ...ServeOption) Served {
+func ReflectFunc(name string, fn any, opts ...ServeOption) Served {
 	return reflected(name, fn, false, opts)
 }
 
-// AsyncFunction is Function for functions whose only result is a *Future, whose outcome is the
-// result of the call; see Func.ServeAsync.
-func AsyncFunction(name string, fn any, opts ...ServeOption) Served {
+// ReflectAsyncFunc is ReflectFunc for functions whose only result is a *Future, whose outcome is
+// the result of the call; see Func.ServeAsync.
+func ReflectAsyncFunc(name string, fn any, opts ...ServeOption) Served {
 	return reflected(name, fn, true, opts)
 }
 
@@ -81,7 +81,7 @@ func newFuncHandler(fn reflect.Value, async bool) (*funcHandler, error) {
 	}
 	for _, out := range h.out {
 		if !async && out.Implements(futureType) {
-			return nil, fmt.Errorf("%w, AsyncFunction or Methods", ErrFuture)
+			return nil, fmt.Errorf("%w, ReflectAsyncFunc or Methods", ErrFuture)
 		}
 	}
 	return h, nil

@@ -17,9 +17,9 @@ const reservedTypes = "agent."
 // handlerEntry is a handler with its name and its options.
 type handlerEntry struct {
 	typ, name string
-	short     bool // see Short
-	once      bool // see Once
-	borrows   bool // see Borrows
+	short     bool // see WithShort
+	once      bool // see WithOnce
+	borrows   bool // see WithBorrowedArgs
 	Handler
 	invoked Handler // of a function: for the messages of Invoke
 }
@@ -62,7 +62,7 @@ func newHandlers(c *Config) (*handlers, error) {
 	return h, nil
 }
 
-// ShortHandler is a Handler whose tasks run under the conditions of functions that are Short.
+// ShortHandler is a Handler whose tasks run under the conditions of functions that are short.
 type ShortHandler interface {
 	Handler
 
@@ -87,13 +87,13 @@ func (h *handlers) lookup(typ, name []byte) (handlerEntry, bool) {
 	return e, ok
 }
 
-// Methods returns all exported methods of value as functions to serve, each under prefix, a dot
-// and its name. They are served as by Function, or as by AsyncFunction if the only result is a
-// *Future. Several calls may run at once, so the methods must be safe for concurrent use. If
-// value has no exported methods, Join fails with an error that matches ErrConfig.
+// Methods returns all exported methods of value as functions to serve, each under prefix, a dot and
+// its name. They are served as by ReflectFunc, or as by ReflectAsyncFunc if the only result is a
+// *Future. Several calls may run at once, so the methods must be safe for concurrent use. If value
+// has no exported methods, Join fails with an error that matches ErrConfig.
 //
 // All workers of the group can call all of them. To serve only some methods pass their method
-// values to Function.
+// values to ReflectFunc.
 func Methods(prefix string, value any, opts ...ServeOption) Funcs {
 	v := reflect.ValueOf(value)
 	if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() || v.NumMethod() == 0 {

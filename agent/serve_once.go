@@ -13,10 +13,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Once makes a function run once for all requests of one caller that have the same key: the
-// attempts of a call WithRetry, or calls that are Idempotent. A request that arrives while the
+// WithOnce makes a function run once for all requests of one caller that have the same key: the
+// attempts of a call WithRetry, or calls WithIdempotencyKey. A request that arrives while the
 // function runs gets the same reply, and so does one that arrives later: the latest replies to
-// each caller are kept, within Limits.Remembered and Limits.RememberedBytes. The tensors of a
+// each caller are kept, within Limits.MaxRemembered and Limits.RememberedBytes. The tensors of a
 // kept reply must not change; its other values are copied. A run that fails after its caller
 // has cancelled the call does not count.
 //
@@ -25,7 +25,7 @@ import (
 // So does a repeat that waits, see Limits.AnswerBytes, if the reply is evicted before its turn.
 // For a key of the application this holds for Limits.RetryWindow, for one of WithRetry until
 // the call has ended and after that.
-func Once() ServeOption { return func(s *Served) { s.entry.once = true } }
+func WithOnce() ServeOption { return func(s *Served) { s.entry.once = true } }
 
 // keyHeader is the header of a request that has its key.
 const keyHeader = "agent.key"
@@ -174,7 +174,7 @@ func (m *onceCache) add(run *onceRun, kept *keptReply, limits *Limits) {
 	run.reply = kept
 	m.kept.Push(run)
 	m.keptBytes += run.key.bytes() + kept.bytes
-	for m.kept.Len() > limits.Remembered {
+	for m.kept.Len() > limits.MaxRemembered {
 		m.evictOldest(evictedForCount, limits)
 	}
 	for m.keptBytes > limits.RememberedBytes {

@@ -32,7 +32,7 @@ func (why eviction) err(r *Request) error {
 	case evictedForBytes:
 		remedy = fmt.Sprintf("raise Limits.RememberedBytes there, which is %d", limits.RememberedBytes)
 	case evictedForCount:
-		remedy = fmt.Sprintf("raise Limits.Remembered there, which is %d", limits.Remembered)
+		remedy = fmt.Sprintf("raise Limits.MaxRemembered there, which is %d", limits.MaxRemembered)
 	case evictedUnknown:
 		ran, remedy = "may have run", fmt.Sprintf("raise Limits.KeyBytes there, which is %d", limits.KeyBytes)
 	}

@@ -83,8 +83,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// Whatever takes the memory of the replies to a member, the kept ones stay within the limit. The latest
-// reply is kept.
+// Whatever takes the memory of the replies to a member, the kept ones stay within the limit. The
+// latest reply is kept.
 func TestMemoryOfKeptRepliesIsBounded(t *testing.T) {
 	short.Skip(t, "many large replies")
 	const calls, limit, slack = 40, 4 * mib, 4 * mib
@@ -97,14 +97,14 @@ func TestMemoryOfKeptRepliesIsBounded(t *testing.T) {
 				c.Funcs = agent.Funcs{served.Serve(func(_ context.Context, args floodArgs) (floodReply, error) {
 					n.Add(1)
 					return serveFlood(args)
-				}, agent.Once())}
+				}, agent.WithOnce())}
 			})
 			call := func(key string) error {
 				args := floodArgs{way, "short"}
 				if way == "argument" {
 					args.Text = strings.Repeat("x", mib)
 				}
-				_, err := served.Call(t.Context(), group[0], "worker1", args, agent.Idempotent(key))
+				_, err := served.Call(t.Context(), group[0], "worker1", args, agent.WithIdempotencyKey(key))
 				if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && !errors.Is(err, agent.ErrEvicted) {
 					return nil
 				}
@@ -160,7 +160,7 @@ func TestMemoryOfEvictedRepliesIsReleased(t *testing.T) {
 			}
 			group := startGroup(t, 2, func(rank int, c *agent.Config) {
 				c.Limits.RememberedBytes = kept*(mib+1024) + mib/2
-				c.Funcs = agent.Funcs{zeroBytes.Serve(serve, agent.Once())}
+				c.Funcs = agent.Funcs{zeroBytes.Serve(serve, agent.WithOnce())}
 				c.Kinds = []device.Kind{kinds[rank]}
 				c.DeviceMap = npus(map[int]int{0: 0})
 				c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
@@ -172,7 +172,7 @@ func TestMemoryOfEvictedRepliesIsReleased(t *testing.T) {
 				t.Cleanup(k.Close)
 			}
 			call := func(i int) error {
-				_, err := zeroBytes.Call(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i)))
+				_, err := zeroBytes.Call(t.Context(), group[0], "worker1", mib, agent.WithIdempotencyKey(strconv.Itoa(i)))
 				return err
 			}
 			for i := range calls {
@@ -227,8 +227,8 @@ func (a *aliveStorages) count() (n int) {
 	return n
 }
 
-// Repeats that wait for a run keep no reply in memory beyond the limit while other runs have the slots:
-// they are replied to when their run ends.
+// Repeats that wait for a run keep no reply in memory beyond the limit while other runs have the
+// slots: they are replied to when their run ends.
 func TestMemoryOfRepliesToRepeatsIsBounded(t *testing.T) {
 	const keys, kept = 60, 4
 	var storages aliveStorages
@@ -248,12 +248,12 @@ func TestMemoryOfRepliesToRepeatsIsBounded(t *testing.T) {
 				<-end
 			}
 			return storages.make1MiB()
-		}, agent.Once())}
+		}, agent.WithOnce())}
 	}, func(t *testing.T, group []*agent.Agent) {
 		var calls []*agent.Future[*tensor.Tensor]
 		for range 2 {
 			for i := range keys {
-				calls = append(calls, zeroBytes.Go(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i))))
+				calls = append(calls, zeroBytes.Go(t.Context(), group[0], "worker1", mib, agent.WithIdempotencyKey(strconv.Itoa(i))))
 			}
 		}
 		defer endLast()
@@ -271,8 +271,8 @@ func TestMemoryOfRepliesToRepeatsIsBounded(t *testing.T) {
 	})
 }
 
-// Repeats that are queued because their caller does not read replies keep no evicted reply in memory:
-// they fail when their turn comes.
+// Repeats that are queued because their caller does not read replies keep no evicted reply in
+// memory: they fail when their turn comes.
 func TestQueuedRepeatsKeepNoReply(t *testing.T) {
 	const keys, repeats, kept = 20, 3, 2
 	var storages aliveStorages
@@ -288,11 +288,11 @@ func TestQueuedRepeatsKeepNoReply(t *testing.T) {
 			ran.Add(1)
 			<-proceed
 			return storages.make1MiB()
-		}, agent.Once())}
+		}, agent.WithOnce())}
 	}, func(t *testing.T, group []*agent.Agent) {
 		var first, again []*agent.Future[*tensor.Tensor]
 		call := func(i int) *agent.Future[*tensor.Tensor] {
-			return zeroBytes.Go(t.Context(), group[0], "worker1", mib, agent.Idempotent(strconv.Itoa(i)))
+			return zeroBytes.Go(t.Context(), group[0], "worker1", mib, agent.WithIdempotencyKey(strconv.Itoa(i)))
 		}
 		for i := range keys {
 			first = append(first, call(i))
@@ -345,10 +345,10 @@ func TestReplyEvictedWhileItIsSent(t *testing.T) {
 				return nil, err
 			}
 			return tensor.FromStorage(s, tensor.U8, mib)
-		}, agent.Once()))
+		}, agent.WithOnce()))
 	}, func(t *testing.T, group []*agent.Agent) {
 		call := func() *agent.Future[*tensor.Tensor] {
-			return sevens.Go(t.Context(), group[0], "worker1", agent.None{}, agent.Idempotent("sevens"))
+			return sevens.Go(t.Context(), group[0], "worker1", agent.None{}, agent.WithIdempotencyKey("sevens"))
 		}
 		first, again := call(), call()
 		synctest.Wait()

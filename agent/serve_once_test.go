@@ -36,13 +36,13 @@ func (n *runs) serveSized() agent.Funcs {
 			reply[0] = byte(n.Add(1))
 		}
 		return reply, nil
-	}, agent.Once())}
+	}, agent.WithOnce())}
 }
 
 // keyed calls sized with a key of the application, and returns the number of the run that replied.
 func keyed(t *testing.T, from *agent.Agent, key string, bytes int) (run int, err error) {
 	t.Helper()
-	reply, err := sized.Call(t.Context(), from, "worker1", bytes, agent.Idempotent(key))
+	reply, err := sized.Call(t.Context(), from, "worker1", bytes, agent.WithIdempotencyKey(key))
 	if err != nil {
 		return 0, err
 	}
@@ -57,7 +57,7 @@ func TestOnceIsBounded(t *testing.T) {
 		limits agent.Limits
 		bytes  int
 	}{
-		"by number": {agent.Limits{Remembered: 3}, 1},
+		"by number": {agent.Limits{MaxRemembered: 3}, 1},
 		"by bytes":  {agent.Limits{RememberedBytes: 3*(kib100+1024) + kib100/2}, kib100},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestOnceIsBounded(t *testing.T) {
 				run, err := keyed(t, group[0], call.key, c.bytes)
 				if call.want == 0 {
 					require.ErrorIs(t, err, agent.ErrEvicted)
-					setting := "Limits.Remembered there, which is 3"
+					setting := "Limits.MaxRemembered there, which is 3"
 					if c.limits.RememberedBytes > 0 {
 						setting = "Limits.RememberedBytes there, which is "
 					}
@@ -88,8 +88,8 @@ func TestOnceIsBounded(t *testing.T) {
 	}
 }
 
-// A reply that is larger than the limit is sent to all requests that arrived before it, and evicts no
-// others.
+// A reply that is larger than the limit is sent to all requests that arrived before it, and evicts
+// no others.
 func TestOnceReplyBeyondTheLimit(t *testing.T) {
 	var n runs
 	begun, proceed := make(chan struct{}), make(chan struct{})
@@ -102,7 +102,7 @@ func TestOnceReplyBeyondTheLimit(t *testing.T) {
 			close(begun)
 			<-proceed
 			return make([]byte, 1<<20), nil
-		}, agent.Once()))
+		}, agent.WithOnce()))
 	}, func(t *testing.T, group []*agent.Agent) {
 		run, err := keyed(t, group[0], "small", 10)
 		require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestOnceReplyBeyondTheLimit(t *testing.T) {
 
 		var calls []*agent.Future[[]byte]
 		for range 3 {
-			calls = append(calls, large.Go(t.Context(), group[0], "worker1", agent.None{}, agent.Idempotent("large")))
+			calls = append(calls, large.Go(t.Context(), group[0], "worker1", agent.None{}, agent.WithIdempotencyKey("large")))
 		}
 		<-begun
 		synctest.Wait()
@@ -120,7 +120,7 @@ func TestOnceReplyBeyondTheLimit(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, reply, 1<<20)
 		}
-		_, err = large.Call(t.Context(), group[0], "worker1", agent.None{}, agent.Idempotent("large"))
+		_, err = large.Call(t.Context(), group[0], "worker1", agent.None{}, agent.WithIdempotencyKey("large"))
 		require.ErrorIs(t, err, agent.ErrEvicted)
 		require.ErrorContains(t, err, "raise Limits.RememberedBytes there, which is 65536")
 
@@ -136,12 +136,12 @@ const (
 	keyBytesAllowed = 64 * keysAllowed
 )
 
-// A worker that uses more keys than are allowed within the window gets errors for further ones until the
-// window is over. Other workers do not.
+// A worker that uses more keys than are allowed within the window gets errors for further ones
+// until the window is over. Other workers do not.
 func TestOnceWithTooManyKeys(t *testing.T) {
 	var n runs
 	simulate(t, 3, func(_ int, c *agent.Config) {
-		c.Limits.Remembered, c.Limits.KeyBytes, c.Limits.RetryWindow = 1, keyBytesAllowed, time.Minute
+		c.Limits.MaxRemembered, c.Limits.KeyBytes, c.Limits.RetryWindow = 1, keyBytesAllowed, time.Minute
 		c.Funcs = n.serveSized()
 	}, func(t *testing.T, group []*agent.Agent) {
 		for i := range keysAllowed {
@@ -171,8 +171,9 @@ func TestOnceWithTooManyKeys(t *testing.T) {
 	})
 }
 
-// A call WithRetry whose reply is lost fails, however many other calls come before its next attempt. A
-// call of which no attempt has arrived runs, unless it is older than all keys that are known.
+// A call WithRetry whose reply is lost fails, however many other calls come before its next
+// attempt. A call of which no attempt has arrived runs, unless it is older than all keys that are
+// known.
 func TestOnceAfterManyNumberedKeys(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind     agent.Kind // the message of the first call that is lost
@@ -181,8 +182,8 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 		runs     int    // of the first call
 		raise    string // the limit that the error names; empty if there is none
 	}{
-		"reply is lost":                        {agent.KindReply, 3 * keysAllowed, 0, 1, "Limits.Remembered there, which is 1"},
-		"reply is lost, fewer than known":      {agent.KindReply, keysAllowed / 2, keyBytesAllowed, 1, "Limits.Remembered there, which is 1"},
+		"reply is lost":                        {agent.KindReply, 3 * keysAllowed, 0, 1, "Limits.MaxRemembered there, which is 1"},
+		"reply is lost, fewer than known":      {agent.KindReply, keysAllowed / 2, keyBytesAllowed, 1, "Limits.MaxRemembered there, which is 1"},
 		"reply is lost, more than are known":   {agent.KindReply, 3 * keysAllowed, keyBytesAllowed, 1, "Limits.KeyBytes there, which is 4096"},
 		"request is lost":                      {agent.KindRequest, 2000, 0, 1, ""},
 		"request is lost, fewer than known":    {agent.KindRequest, keysAllowed / 2, keyBytesAllowed, 1, ""},
@@ -193,19 +194,19 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 			var first, others runs
 			which := agent.NewFunc[bool, int]("test.which")
 			simulate(t, 2, func(_ int, config *agent.Config) {
-				config.Limits.Remembered, config.Limits.KeyBytes = 1, c.keyBytes
-				config.Outgoing = func(m *agent.Message) agent.Fate {
-					return agent.Fate{Drop: m.Name == "test.which" && m.Kind == c.kind && !lost.Swap(true)}
+				config.Limits.MaxRemembered, config.Limits.KeyBytes = 1, c.keyBytes
+				config.FaultHook = func(m *agent.Message) agent.Fault {
+					return agent.Fault{Drop: m.Name == "test.which" && m.Kind == c.kind && !lost.Swap(true)}
 				}
 				config.Funcs = agent.Funcs{which.Serve(func(_ context.Context, isFirst bool) (int, error) {
 					if isFirst {
 						return int(first.Add(1)), nil
 					}
 					return int(others.Add(1)), nil
-				}, agent.Once())}
+				}, agent.WithOnce())}
 			}, func(t *testing.T, group []*agent.Agent) {
 				retry := agent.WithRetry(agent.Retry{Delay: time.Hour})
-				call := which.Go(t.Context(), group[0], "worker1", true, retry, agent.Timeout(time.Minute))
+				call := which.Go(t.Context(), group[0], "worker1", true, retry, agent.WithTimeout(time.Minute))
 				synctest.Wait()
 				for range c.others {
 					_, err := which.Call(t.Context(), group[0], "worker1", false, retry)
@@ -231,7 +232,7 @@ func TestOnceOverAnotherPipe(t *testing.T) {
 	network := simnet.New(uv.New())
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
 		overLinks(c, network)
-		c.Limits.Remembered = 1
+		c.Limits.MaxRemembered = 1
 		c.Funcs = n.serveSized()
 	})
 	for i, key := range []string{"evicted", "kept"} {
@@ -243,10 +244,10 @@ func TestOnceOverAnotherPipe(t *testing.T) {
 		l.Cut()
 	}
 	retry := agent.WithRetry(agent.Retry{Max: 100, Delay: 10 * time.Millisecond, Backoff: 1})
-	reply, err := sized.Call(t.Context(), group[0], "worker1", 1, agent.Idempotent("kept"), retry)
+	reply, err := sized.Call(t.Context(), group[0], "worker1", 1, agent.WithIdempotencyKey("kept"), retry)
 	require.NoError(t, err)
 	require.Equal(t, []byte{2}, reply)
-	_, err = sized.Call(t.Context(), group[0], "worker1", 1, agent.Idempotent("evicted"), retry)
+	_, err = sized.Call(t.Context(), group[0], "worker1", 1, agent.WithIdempotencyKey("evicted"), retry)
 	require.ErrorIs(t, err, agent.ErrEvicted)
 	require.EqualValues(t, 2, n.Load())
 }
@@ -260,7 +261,7 @@ func TestOnceForAnotherIncarnation(t *testing.T) {
 		defer s.Close()
 		join := func(name string) *agent.Agent {
 			c := agent.Config{Name: name, Rank: -1, Store: s, Replace: true, Funcs: n.serveSized(), Logger: slog.New(slog.DiscardHandler)}
-			c.Limits.Remembered, c.Limits.KeyBytes = 1, keyBytesAllowed
+			c.Limits.MaxRemembered, c.Limits.KeyBytes = 1, keyBytesAllowed
 			inMemory(&c, network)
 			a, err := agent.Join(t.Context(), c)
 			require.NoError(t, err)
@@ -303,7 +304,7 @@ func TestOnceWhileRepliesAreEvicted(t *testing.T) {
 			ran[key].Add(1)
 			rows, err := tensor.FromSlice(bytes.Repeat([]byte{byte(key)}, (key+1)*8<<10), (key+1)*8<<10) // some of them are copied
 			return keyedReply{key, make([]byte, key<<10), rows}, err
-		}, agent.Once())}
+		}, agent.WithOnce())}
 	})
 	var all sync.WaitGroup
 	errs := make(chan error, callers*each)
@@ -311,7 +312,7 @@ func TestOnceWhileRepliesAreEvicted(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				key := (7*caller + 3*i) % keys
-				got, err := mixed.Call(t.Context(), group[0], "worker1", key, agent.Idempotent(strconv.Itoa(key)))
+				got, err := mixed.Call(t.Context(), group[0], "worker1", key, agent.WithIdempotencyKey(strconv.Itoa(key)))
 				switch {
 				case errors.Is(err, agent.ErrEvicted):
 					err = nil
@@ -366,8 +367,8 @@ func TestOnceRepeatsInterceptedReply(t *testing.T) {
 	require.EqualValues(t, 3, seen.Load())
 }
 
-// The tensors of a reply that is sent again go to the same device as before, and are ordered after the
-// work of the only run.
+// The tensors of a reply that is sent again go to the same device as before, and are ordered after
+// the work of the only run.
 func TestOnceOnDevices(t *testing.T) {
 	group, kinds := startDevices(t, map[int]int{0: 1}, nil)
 	mine, err := kinds[0].NewStream(kinds[0].Devices()[0])
@@ -375,7 +376,7 @@ func TestOnceOnDevices(t *testing.T) {
 	ctx := device.WithStream(t.Context(), mine)
 	for range 3 {
 		x, _ := onDevice(t, kinds[0], 0, 1<<20)
-		y, err := plusOne.Call(ctx, group[0], "worker1", x, agent.Idempotent("same"))
+		y, err := plusOne.Call(ctx, group[0], "worker1", x, agent.WithIdempotencyKey("same"))
 		require.NoError(t, err)
 		require.Equal(t, kinds[0].Devices()[0], y.Device())
 		requireSix(t, kinds[0], y, mine)
@@ -390,12 +391,12 @@ func TestOnceWithReleasedMemory(t *testing.T) {
 			x, err := tensor.Zeros(tensor.U8, n)
 			results <- x
 			return x, err
-		}, agent.Once())}
+		}, agent.WithOnce())}
 	})
-	_, err := zeroBytes.Call(t.Context(), group[0], "worker1", 1<<20, agent.Idempotent("key"))
+	_, err := zeroBytes.Call(t.Context(), group[0], "worker1", 1<<20, agent.WithIdempotencyKey("key"))
 	require.NoError(t, err)
 	(<-results).Storage().Release()
-	_, err = zeroBytes.Call(t.Context(), group[0], "worker1", 1<<20, agent.Idempotent("key"))
+	_, err = zeroBytes.Call(t.Context(), group[0], "worker1", 1<<20, agent.WithIdempotencyKey("key"))
 	require.ErrorIs(t, err, agent.ErrResult)
 	require.ErrorContains(t, err, "storage")
 }

@@ -12,9 +12,9 @@ import (
 
 // Reply replies to the request with the values to which ptrs point; the caller decodes them in the
 // same order. The values must not change until they were sent; a reply of up to 64 KiB in host
-// memory is sent or copied when Reply returns. If a value cannot be encoded the caller gets an error,
-// which Reply returns as well. The error matches ErrResult, also if the request has been replied to
-// before.
+// memory is sent or copied when Reply returns. If a value cannot be encoded the caller gets an
+// error, which Reply returns as well. The error matches ErrResult, also if the request has been
+// replied to before.
 func (r *Request) Reply(ptrs ...any) error {
 	if err := r.claim(); err != nil {
 		return err
@@ -263,7 +263,7 @@ func (c *conn) resumeShort() {
 	done := false
 	defer func() {
 		if !done {
-			go c.resumeShort() // a Short handler has called runtime.Goexit
+			go c.resumeShort() // a short handler has called runtime.Goexit
 		}
 	}()
 	for r := c.backlog.next(true); r != nil; r = c.backlog.next(true) {

@@ -17,7 +17,7 @@ import (
 type Handler interface {
 	// Open decodes the values of a request and returns the task that replies to it. If it returns
 	// an error, that is the reply. Open must not block: for small requests it runs on the
-	// goroutine that reads the messages of the caller, see Short.
+	// goroutine that reads the messages of the caller, see WithShort.
 	Open(r *Request) (Task, error)
 }
 
@@ -45,7 +45,7 @@ type Request struct {
 	begun        time.Time
 	ctx          context.Context             // of the handler: the request, with values that interceptors added
 	hold         func(context.Context) error // set by an interceptor: the handler starts after it returns
-	key          string                      // of a request whose handler runs once, see Once
+	key          string                      // of a request whose handler runs once, see WithOnce
 	number       uint64                      // of the key, 0 for a key of the application
 	ended        uint64                      // all calls of the caller up to this number have ended
 	once         *onceRun                    // the run that this request started, if it has a key

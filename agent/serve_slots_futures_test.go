@@ -44,8 +44,8 @@ var waits = map[string]func(ctx context.Context, f *agent.Future[int]) (int, err
 	},
 }
 
-// A handler that waits for a future gives its slot away, as one that waits for a call. If it is Short
-// another goroutine reads the messages for which it waits.
+// A handler that waits for a future gives its slot away, as one that waits for a call. If it is
+// short another goroutine reads the messages for which it waits.
 func TestHandlersWaitForFutures(t *testing.T) {
 	for name, wait := range waits {
 		down := func(ctx context.Context, d depth) (int, error) {
@@ -57,7 +57,7 @@ func TestHandlersWaitForFutures(t *testing.T) {
 			n, err := wait(ctx, descend.Go(ctx, a, next, depth{d.Left - 1, d.Workers}))
 			return n + 1, err
 		}
-		for kind, opts := range map[string][]agent.ServeOption{"": nil, ", short": {agent.Short()}} {
+		for kind, opts := range map[string][]agent.ServeOption{"": nil, ", short": {agent.WithShort()}} {
 			t.Run(name+kind, func(t *testing.T) {
 				simulate(t, 2, oneHandler(descend.Serve(down, opts...)), func(t *testing.T, group []*agent.Agent) {
 					n, err := descend.Call(t.Context(), group[0], "worker1", depth{20, 2})

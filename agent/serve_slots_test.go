@@ -66,8 +66,8 @@ func TestAllHandlersWaitForEachOther(t *testing.T) {
 	}
 }
 
-// fanOutHandler serves handlers that start goroutines, each of which calls the next worker. It counts
-// the handlers that run: those of which no goroutine waits for a call.
+// fanOutHandler serves handlers that start goroutines, each of which calls the next worker. It
+// counts the handlers that run: those of which no goroutine waits for a call.
 type fanOutHandler struct {
 	slots   int64 // of each worker
 	running [3]atomic.Int64
@@ -109,8 +109,8 @@ func (w *fanOutHandler) serveGoroutines(ctx context.Context, d depth) (int, erro
 	return int(sum.Load()) + 1, errors.Join(errs[:]...)
 }
 
-// Handlers whose goroutines make calls, all at once, do not block each other, and no more of them run
-// than there are slots.
+// Handlers whose goroutines make calls, all at once, do not block each other, and no more of them
+// run than there are slots.
 func TestGoroutinesOfHandlers(t *testing.T) {
 	for name, slots := range map[string]int64{"one": 1, "several": 4} {
 		run := func(t *testing.T, start func(configure func(int, *agent.Config), f func(*testing.T, []*agent.Agent))) {
@@ -142,7 +142,7 @@ func callFanOut(t *testing.T, w *fanOutHandler, group []*agent.Agent) {
 	var futures []*agent.Future[int]
 	for range 8 {
 		for _, a := range group {
-			futures = append(futures, descend.Go(t.Context(), a, a.Self().To(), depth{3, 3}, agent.Timeout(0)))
+			futures = append(futures, descend.Go(t.Context(), a, a.Self().To(), depth{3, 3}, agent.WithTimeout(0)))
 		}
 	}
 	for _, f := range futures {
@@ -154,16 +154,16 @@ func callFanOut(t *testing.T, w *fanOutHandler, group []*agent.Agent) {
 }
 
 // A handler gives its slot away when the first of its goroutines waits, and has one again when the
-// last of them returns: not before, although others have returned, and not while another handler has
-// it.
+// last of them returns: not before, although others have returned, and not while another handler
+// has it.
 func TestSlotOfSeveralGoroutines(t *testing.T) {
 	p := &stepper{}
 	simulate(t, 2, p.serve, func(t *testing.T, group []*agent.Agent) {
 		running := func() int { synctest.Wait(); return group[0].Metrics().RunningHandlers }
 		close(p.second)
-		divided := split.Go(t.Context(), group[1], "worker0", 7, agent.Timeout(0))
+		divided := split.Go(t.Context(), group[1], "worker0", 7, agent.WithTimeout(0))
 		require.Zero(t, running(), "all its goroutines wait")
-		other := hold.Go(t.Context(), group[1], "worker0", 2, agent.Timeout(0))
+		other := hold.Go(t.Context(), group[1], "worker0", 2, agent.WithTimeout(0))
 		require.Equal(t, 1, running())
 		close(p.ends[0])
 		require.Equal(t, 1, running())
@@ -179,8 +179,8 @@ func TestSlotOfSeveralGoroutines(t *testing.T) {
 	})
 }
 
-// stepper serves a handler with two goroutines at the first of two workers, which has one slot. Each
-// goroutine makes a call that ends when its channel is closed; the second one waits for second
+// stepper serves a handler with two goroutines at the first of two workers, which has one slot.
+// Each goroutine makes a call that ends when its channel is closed; the second one waits for second
 // before.
 type stepper struct {
 	ends   [3]chan struct{}
@@ -225,9 +225,9 @@ func TestOneSlotForAllGoroutines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := &stepper{}
 			simulate(t, 2, p.serve, func(t *testing.T, group []*agent.Agent) {
-				divided := split.Go(t.Context(), group[1], "worker0", 7, agent.Timeout(0))
+				divided := split.Go(t.Context(), group[1], "worker0", 7, agent.WithTimeout(0))
 				synctest.Wait()
-				other := hold.Go(t.Context(), group[1], "worker0", 2, agent.Timeout(0)) // has the slot
+				other := hold.Go(t.Context(), group[1], "worker0", 2, agent.WithTimeout(0)) // has the slot
 				steps := []chan struct{}{p.ends[0], p.second, p.ends[1], p.ends[2]}
 				if early {
 					steps[2], steps[3] = steps[3], steps[2]

@@ -23,10 +23,10 @@ func exit(context.Context, int) (int, error) {
 	return 0, nil
 }
 
-// A handler that ends its goroutine replies with an error, and leaves neither its slot taken nor the
-// read loop stopped.
+// A handler that ends its goroutine replies with an error, and leaves neither its slot taken nor
+// the read loop stopped.
 func TestGoexitOfHandler(t *testing.T) {
-	for name, opts := range map[string][]agent.ServeOption{"plain": nil, "short": {agent.Short()}} {
+	for name, opts := range map[string][]agent.ServeOption{"plain": nil, "short": {agent.WithShort()}} {
 		t.Run(name, func(t *testing.T) {
 			group := startGroup(t, 2, func(_ int, c *agent.Config) {
 				c.MaxHandlers = 1
@@ -59,11 +59,12 @@ func TestPanicOfHold(t *testing.T) {
 	require.ErrorContains(t, err, "not today")
 }
 
-// A reply that is kept must not change, borrowed memory is reused: a function cannot have both options.
+// A reply that is kept must not change, borrowed memory is reused: a function cannot have both
+// options.
 func TestOnceAndBorrows(t *testing.T) {
 	_, err := agent.Join(t.Context(), agent.Config{
 		Name: "a", WorldSize: 1, Store: store.NewMemory(store.Limits{}),
-		Funcs: agent.Funcs{firstHalf.Serve(func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x, nil }, agent.Once(), agent.Borrows())},
+		Funcs: agent.Funcs{firstHalf.Serve(func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x, nil }, agent.WithOnce(), agent.WithBorrowedArgs())},
 	})
 	require.ErrorIs(t, err, agent.ErrConfig)
 }
@@ -77,7 +78,7 @@ func TestCancelledWhileQueued(t *testing.T) {
 		c.Funcs = agent.Funcs{blocked.Serve(g.serve), counts.Serve(func(context.Context, int) (int, error) {
 			ran++
 			return ran, nil
-		}), add.Serve(addTensors, agent.Short())}
+		}), add.Serve(addTensors, agent.WithShort())}
 	})
 	first := blocked.Go(t.Context(), group[0], "worker1", nil)
 	<-g.begun
@@ -100,7 +101,8 @@ func TestCancelledWhileQueued(t *testing.T) {
 
 var firstHalf = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.firstHalf")
 
-// The memory of borrowed arguments is reused, but not before the reply, which may view it, was sent.
+// The memory of borrowed arguments is reused, but not before the reply, which may view it, was
+// sent.
 func TestBorrowedMemoryIsReused(t *testing.T) {
 	// The garbage collector would release the memory as well.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -111,7 +113,7 @@ func TestBorrowedMemoryIsReused(t *testing.T) {
 		}
 		c.Funcs = agent.Funcs{firstHalf.Serve(func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 			return x.Slice(0, 0, x.Shape()[0]/2, 1)
-		}, agent.Borrows())}
+		}, agent.WithBorrowedArgs())}
 	})
 	const n = 1 << 20
 	for i := range 20 {

@@ -104,7 +104,7 @@ func (a *Agent) failShutdown(cause error) error {
 }
 
 func shutdownRound() groupOp {
-	return groupOp{op: "shutdown", opts: []CallOption{Timeout(0)}}
+	return groupOp{op: "shutdown", opts: []CallOption{WithTimeout(0)}}
 }
 
 // workload is the activity of a worker. Its name and fields are part of the wire format.

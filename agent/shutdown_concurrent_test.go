@@ -38,7 +38,7 @@ func pass(d time.Duration) { <-time.NewTimer(d).C }
 func TestConcurrentShutdownsFail(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
-		hang.Go(t.Context(), group[0], "worker1", agent.None{}, agent.Timeout(0))
+		hang.Go(t.Context(), group[0], "worker1", agent.None{}, agent.WithTimeout(0))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		first := testwait.Start(func() error { return group[0].Shutdown(ctx) })
@@ -54,7 +54,7 @@ func TestConcurrentShutdownsFail(t *testing.T) {
 func TestShutdownContextOfSecondCaller(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
-		hang.Go(t.Context(), group[0], "worker1", agent.None{}, agent.Timeout(0))
+		hang.Go(t.Context(), group[0], "worker1", agent.None{}, agent.WithTimeout(0))
 		first := testwait.Start(func() error { return group[0].Shutdown(t.Context()) })
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -127,7 +127,7 @@ func TestWaitAllOfUnsentCalls(t *testing.T) {
 	for name, begin := range map[string]func(ctx context.Context){
 		"by name":  func(ctx context.Context) { group[0].InvokeAsync(ctx, "worker0", "f", agent.Named{}, agent.Named{}) },
 		"operator": func(ctx context.Context) { group[0].OpAsync(ctx, "worker0", "f", agent.Named{}, agent.Named{}) },
-		"function": func(ctx context.Context) { echo.Go(ctx, group[0], "worker0", 1, agent.Timeout(-1)) },
+		"function": func(ctx context.Context) { echo.Go(ctx, group[0], "worker0", 1, agent.WithTimeout(-1)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for wait, waitAll := range map[string]func(context.Context, func(context.Context) error) error{

@@ -133,7 +133,7 @@ func TestShutdownDeadline(t *testing.T) {
 // Shutdown in a handler fails.
 func TestShutdownByHandler(t *testing.T) {
 	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
-	for name, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
 		t.Run(name, func(t *testing.T) {
 			group := startGroup(t, 2, func(_ int, c *agent.Config) {
 				c.Funcs = agent.Funcs{stop.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {

@@ -159,7 +159,7 @@ func workThroughOutage(m *procgroup.Member, url, how string) error {
 	}
 	n, err := double.Call(m.Context(), a, other, 21)
 	met := a.Barrier(m.Context(), a.Self().To(), other)
-	_, unknown := double.Call(m.Context(), a, "worker3", 1, agent.Timeout(200*time.Millisecond))
+	_, unknown := double.Call(m.Context(), a, "worker3", 1, agent.WithTimeout(200*time.Millisecond))
 	m.Send("in between")
 	err = errors.Join(err, want(42, n), met, wantTimeout(unknown, "call", "worker3"), wantIs(unknown, agent.ErrTimeout), m.WaitFor("back"))
 	if err != nil {
@@ -232,7 +232,7 @@ func joinTwice(m *procgroup.Member, url string) error {
 	if err := m.WaitFor("again"); err != nil {
 		return errors.Join(err, old.Close())
 	}
-	_, dead := double.Call(m.Context(), old, "worker0", 1, agent.Timeout(0))
+	_, dead := double.Call(m.Context(), old, "worker0", 1, agent.WithTimeout(0))
 	if err := errors.Join(wantDeath(dead, "call", "worker0"), old.Close()); err != nil {
 		return err
 	}

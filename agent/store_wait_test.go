@@ -11,11 +11,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// A function that waits for the store blocks neither other messages of its pipe, if it is Short,
+// A function that waits for the store blocks neither other messages of its pipe, if it is short,
 // nor handlers that wait for a slot.
 func TestServingWhileFunctionWaitsForStore(t *testing.T) {
 	ask := agent.NewFunc[agent.None, agent.None]("test.ask")
-	for way, opts := range map[string][]agent.ServeOption{"short": {agent.Short()}, "plain": nil} {
+	for way, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
 		for name, wait := range map[string]func(ctx context.Context, a *agent.Agent) error{
 			"barrier":    func(ctx context.Context, a *agent.Agent) error { return a.Barrier(ctx) },
 			"all-gather": func(ctx context.Context, a *agent.Agent) error { _, err := agent.AllGather(ctx, a, 1); return err },

@@ -57,7 +57,7 @@ func TestDrop(t *testing.T) {
 			rules := []faulty.Rule{{Kinds: []agent.Kind{kind}, First: 1, Do: faulty.Drop()}}
 			simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
 				begun := time.Now()
-				_, err := double.Call(t.Context(), group[0], "worker1", 1, agent.Timeout(5*time.Second))
+				_, err := double.Call(t.Context(), group[0], "worker1", 1, agent.WithTimeout(5*time.Second))
 				require.ErrorIs(t, err, agent.ErrTimeout)
 				require.Equal(t, 5*time.Second, time.Since(begun))
 				_, err = double.Call(t.Context(), group[0], "worker1", 1)
@@ -106,7 +106,7 @@ func TestDelayKeepsTensors(t *testing.T) {
 			x, err := tensor.Zeros(tensor.F32, elements)
 			require.NoError(t, err)
 			require.NoError(t, tensor.Fill(x, float32(1)))
-			_, err = sum.Call(t.Context(), group[0], "worker1", x, agent.Timeout(time.Second))
+			_, err = sum.Call(t.Context(), group[0], "worker1", x, agent.WithTimeout(time.Second))
 			require.ErrorIs(t, err, agent.ErrTimeout)
 			require.NoError(t, tensor.Fill(x, float32(7)))
 			<-time.NewTimer(time.Hour).C

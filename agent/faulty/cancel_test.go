@@ -29,7 +29,7 @@ func runCancelledCall(t *testing.T, do faulty.Action, seen func(t *testing.T, af
 		ended = make(chan error, 1)
 		begun, enough := time.Now(), errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		f := wait.Go(ctx, group[0], "worker1", agent.None{}, agent.Timeout(5*time.Second))
+		f := wait.Go(ctx, group[0], "worker1", agent.None{}, agent.WithTimeout(5*time.Second))
 		synctest.Wait()
 		cancel(enough)
 		_, err := f.Wait(t.Context())

@@ -5,7 +5,7 @@
 //		{Types: []string{"rref.fork"}, First: 3, Do: faulty.Fail(nil)},
 //		{Func: "example.*", Do: faulty.Delay(time.Second)},
 //	}})
-//	config.Outgoing = f.Outgoing
+//	config.FaultHook = f.Inject
 //
 // Rules apply to the messages that an agent sends, also to itself: to its requests and,
 // if a rule's Kinds include them, to its cancellations and its replies. All rules that
@@ -107,12 +107,12 @@ func (f *Faulty) Counts() []Count {
 	return slices.Clone(f.counts)
 }
 
-// Outgoing returns the combined faults of all rules that apply to m, and counts m for each rule
-// that it matches. The method is a value for agent.Config.Outgoing, of one agent or of several.
-func (f *Faulty) Outgoing(m *agent.Message) agent.Fate {
+// Inject returns the combined faults of all rules that apply to m, and counts m for each rule
+// that it matches. The method is a value for agent.Config.FaultHook, of one agent or of several.
+func (f *Faulty) Inject(m *agent.Message) agent.Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var fault agent.Fate
+	var fault agent.Fault
 	for i := range f.options.Rules {
 		r := &f.options.Rules[i]
 		if !r.matches(m) || !f.applies(r, &f.counts[i]) {

@@ -41,7 +41,7 @@ func join(t *testing.T, n int, funcs agent.Funcs, faults *faulty.Faulty) []*agen
 			group[rank], errs[rank] = agent.Join(context.Background(), agent.Config{
 				Name: "worker" + strconv.Itoa(rank), Rank: rank, WorldSize: n, Store: s,
 				Listen: []string{"mem://"}, NewContext: inMemory(network),
-				Funcs: funcs, Outgoing: faults.Outgoing,
+				Funcs: funcs, FaultHook: faults.Inject,
 				Logger: slog.New(slog.DiscardHandler),
 			})
 		})

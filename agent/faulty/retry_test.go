@@ -138,8 +138,8 @@ func TestBadRetry(t *testing.T) {
 			"maxRetries cannot be negative":               agent.WithRetry(agent.Retry{Max: -1}),
 			"maxRetries cannot be exponentially decaying": agent.WithRetry(agent.Retry{Backoff: 0.9}),
 			"rpcRetryDuration cannot be negative":         agent.WithRetry(agent.Retry{Delay: -1}),
-			"a key of 0 bytes":                            agent.Idempotent(""),
-			"RPC Timeout must be non-negative":            agent.Timeout(-1),
+			"a key of 0 bytes":                            agent.WithIdempotencyKey(""),
+			"RPC Timeout must be non-negative":            agent.WithTimeout(-1),
 		} {
 			_, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, option)
 			require.ErrorIs(t, err, agent.ErrConfig)
@@ -158,7 +158,7 @@ func TestOnceWithLostReplies(t *testing.T) {
 			c := &counting{fail: fail}
 			var opts []agent.ServeOption
 			if once {
-				opts = append(opts, agent.Once())
+				opts = append(opts, agent.WithOnce())
 			}
 			answers := []agent.Kind{agent.KindReply, agent.KindFailure}
 			rules := []faulty.Rule{{Kinds: answers, First: 2, Do: faulty.Drop()}}
@@ -188,9 +188,9 @@ func TestOnceWithLostReplies(t *testing.T) {
 // A retry that arrives while the handler runs waits for its reply.
 func TestOnceWhileItRuns(t *testing.T) {
 	c := &counting{wait: func(context.Context) error { return pause(context.Background(), 25*time.Second) }}
-	simulate(t, 2, c.serve(agent.Once()), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
+	simulate(t, 2, c.serve(agent.WithOnce()), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
 		begun := time.Now()
-		n, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, agent.Timeout(10*time.Second), agent.WithRetry(agent.Retry{}))
+		n, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, agent.WithTimeout(10*time.Second), agent.WithRetry(agent.Retry{}))
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.EqualValues(t, 1, c.runs.Load())
@@ -215,8 +215,8 @@ func TestOnceAfterCancellation(t *testing.T) {
 		}
 		return ctx.Err()
 	}
-	simulate(t, 2, c.serve(agent.Once()), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
-		n, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, agent.Timeout(10*time.Second), agent.WithRetry(agent.Retry{}))
+	simulate(t, 2, c.serve(agent.WithOnce()), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
+		n, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, agent.WithTimeout(10*time.Second), agent.WithRetry(agent.Retry{}))
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
 	})
@@ -226,14 +226,14 @@ func TestOnceAfterCancellation(t *testing.T) {
 func TestOnceWithDuplicates(t *testing.T) {
 	c := &counting{}
 	rules := []faulty.Rule{{Do: faulty.Duplicate()}, {Every: 2, Do: faulty.Delay(time.Minute)}}
-	simulate(t, 3, c.serve(agent.Once()), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
+	simulate(t, 3, c.serve(agent.WithOnce()), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
 		for range 5 {
-			_, err := count.Call(t.Context(), group[0], "worker2", agent.None{}, agent.Timeout(0), agent.Idempotent("a"))
+			_, err := count.Call(t.Context(), group[0], "worker2", agent.None{}, agent.WithTimeout(0), agent.WithIdempotencyKey("a"))
 			require.NoError(t, err)
 		}
-		_, err := count.Call(t.Context(), group[0], "worker2", agent.None{}, agent.Timeout(0), agent.Idempotent("b"))
+		_, err := count.Call(t.Context(), group[0], "worker2", agent.None{}, agent.WithTimeout(0), agent.WithIdempotencyKey("b"))
 		require.NoError(t, err)
-		_, err = count.Call(t.Context(), group[1], "worker2", agent.None{}, agent.Timeout(0), agent.Idempotent("a"))
+		_, err = count.Call(t.Context(), group[1], "worker2", agent.None{}, agent.WithTimeout(0), agent.WithIdempotencyKey("a"))
 		require.NoError(t, err)
 		synctest.Wait()
 		require.EqualValues(t, 3, c.runs.Load())

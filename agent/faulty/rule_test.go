@@ -45,9 +45,9 @@ func TestMatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.rule.Do = faulty.Drop()
 			f := one(t, c.rule)
-			require.Equal(t, c.call, f.Outgoing(call).Drop)
-			require.Equal(t, c.forked, f.Outgoing(fork).Drop)
-			require.Equal(t, c.reply, f.Outgoing(reply).Drop)
+			require.Equal(t, c.call, f.Inject(call).Drop)
+			require.Equal(t, c.forked, f.Inject(fork).Drop)
+			require.Equal(t, c.reply, f.Inject(reply).Drop)
 		})
 	}
 }
@@ -68,7 +68,7 @@ func TestCounts(t *testing.T) {
 			f := one(t, c.rule)
 			got := ""
 			for range 10 {
-				if f.Outgoing(message(agent.KindRequest, "", "f", "w")).Drop {
+				if f.Inject(message(agent.KindRequest, "", "f", "w")).Drop {
 					got += "x"
 				} else {
 					got += "."
@@ -84,7 +84,7 @@ func TestProbability(t *testing.T) {
 	run := func() (taken []bool, n int) {
 		f := one(t, faulty.Rule{Probability: 0.25, Do: faulty.Drop()})
 		for range 1000 {
-			taken = append(taken, f.Outgoing(message(agent.KindRequest, "", "f", "w")).Drop)
+			taken = append(taken, f.Inject(message(agent.KindRequest, "", "f", "w")).Drop)
 		}
 		require.Equal(t, 1000, f.Counts()[0].Matched)
 		return taken, f.Counts()[0].Taken
@@ -97,7 +97,7 @@ func TestProbability(t *testing.T) {
 
 func TestRulesAddUp(t *testing.T) {
 	f := one(t, faulty.Rule{Do: faulty.Delay(time.Second)}, faulty.Rule{Do: faulty.Delay(time.Minute)}, faulty.Rule{Do: faulty.Duplicate()})
-	require.Equal(t, agent.Fate{Delay: time.Minute + time.Second, Extra: 1}, f.Outgoing(message(agent.KindRequest, "", "f", "w")))
+	require.Equal(t, agent.Fault{Delay: time.Minute + time.Second, Extra: 1}, f.Inject(message(agent.KindRequest, "", "f", "w")))
 }
 
 func TestBadRules(t *testing.T) {

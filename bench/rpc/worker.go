@@ -21,8 +21,8 @@ import (
 // Pair is the argument of Add: two tensors of float32 with the same number of elements.
 type Pair struct{ A, B *tensor.Tensor }
 
-// The functions that are called. Add returns the sum of two tensors of float32; Take only receives its
-// argument.
+// The functions that are called. Add returns the sum of two tensors of float32; Take only receives
+// its argument.
 var (
 	Add  = agent.NewFunc[Pair, *tensor.Tensor]("bench.add")
 	Take = agent.NewFunc[*tensor.Tensor, agent.None]("bench.take")
@@ -71,8 +71,8 @@ const (
 	envURLs  = "TENSORPIPE_BENCH_LISTEN"
 )
 
-// IsWorker reports whether Start, in another process, has started this process as a worker. If so, the
-// program must call RunWorker.
+// IsWorker reports whether Start, in another process, has started this process as a worker. If so,
+// the program must call RunWorker.
 func IsWorker() bool { return os.Getenv(envRank) != "" }
 
 // RunWorker runs the worker as which Start has started this process. It serves calls until in, the
@@ -99,17 +99,17 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 	return errors.Join(err, a.Close(), bare.close())
 }
 
-// join makes this process the worker of that rank in a group of world workers, which meet at the URL
-// rendezvous, and returns its agent. If listen is not empty it listens only there. bare is what its
-// function Bare returns.
+// join makes this process the worker of that rank in a group of world workers, which meet at the
+// URL rendezvous, and returns its agent. If listen is not empty it listens only there. bare is what
+// its function Bare returns.
 func join(ctx context.Context, rank, world int, rendezvous, listen, bare string) (*agent.Agent, error) {
 	c := agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: world,
 		Rendezvous: rendezvous, StoreOptions: store.Options{Join: rank > 0},
 		Funcs: agent.Funcs{
-			Add.Serve(add, agent.Short()),
+			Add.Serve(add, agent.WithShort()),
 			Plain.Serve(add),
-			Take.Serve(takeTensor, agent.Short(), agent.Borrows()),
+			Take.Serve(takeTensor, agent.WithShort(), agent.WithBorrowedArgs()),
 			Bare.Serve(func(context.Context, agent.None) (string, error) { return bare, nil }),
 		},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -120,10 +120,10 @@ func join(ctx context.Context, rank, world int, rendezvous, listen, bare string)
 	return agent.Join(ctx, c)
 }
 
-// Start makes this process worker0 of a group of world workers, and starts the other ones as processes
-// of the program at path, which must call RunWorker. They meet at the URL rendezvous and listen at
-// listen, if that is not empty. The caller closes the agent, and must call stop, also after an error:
-// it ends the processes, waits for them, and returns an error of one of them.
+// Start makes this process worker0 of a group of world workers, and starts the other ones as
+// processes of the program at path, which must call RunWorker. They meet at the URL rendezvous and
+// listen at listen, if that is not empty. The caller closes the agent, and must call stop, also
+// after an error: it ends the processes, waits for them, and returns an error of one of them.
 func Start(ctx context.Context, path string, world int, rendezvous, listen string) (a *agent.Agent, stop func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -67,8 +67,8 @@ type Backend struct {
 	// cannot verify such a frame.
 	TrustsCompletions bool
 
-	// Patience is the time limit of each test; zero stands for one minute.
-	Patience time.Duration
+	// Timeout is the time limit of each test; zero stands for one minute.
+	Timeout time.Duration
 
 	native     bool // run in the native dialect
 	oneSession bool // with native: host memory moves over a stream of the session
@@ -80,10 +80,10 @@ func (b Backend) inNative() Backend {
 	return b
 }
 
-// withTimeout returns b for the test t. If the test takes longer than b.Patience, it fails, and all
+// withTimeout returns b for the test t. If the test takes longer than b.Timeout, it fails, and all
 // its connections are closed.
 func (b Backend) withTimeout(t *testing.T) Backend {
-	watchdog := testwait.Watch(t, b.Patience)
+	watchdog := testwait.Watch(t, b.Timeout)
 	open := b.Connect
 	b.Connect = func(t testing.TB) (connect, listen transport.Conn) {
 		connect, listen = open(t)

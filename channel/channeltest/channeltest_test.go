@@ -250,7 +250,7 @@ func TestFaultyChannel(t *testing.T) {
 		t.Skip("runs in the subprocesses of TestFaultsAreFound")
 	}
 	b := backend(t, faultyFactory{fault: fault})
-	b.Patience = channelFaults[fault].timeLimit
+	b.Timeout = channelFaults[fault].timeLimit
 	channeltest.Run(t, b)
 }
 

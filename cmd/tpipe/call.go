@@ -106,7 +106,7 @@ func (c *caller) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return interrupted(ctx, err)
 	}
-	args := append(c.args, agent.Timeout(c.timeout))
+	args := append(c.args, agent.WithTimeout(c.timeout))
 	if len(c.named) > 0 {
 		args = append(args, agent.Named(c.named))
 	}

@@ -69,14 +69,9 @@ var metaphors = map[string]string{
 
 // mayBeNamed lists identifiers that keep such a word, by folder and name, with the reason.
 var mayBeNamed = map[string]string{
-	"agent.Fate":                       publicAPI,
-	"agent.welcome":                    "the name of the type is part of the wire format",
-	"channel/channeltest.Patience":     publicAPI,
-	"transport/transporttest.Patience": publicAPI,
-	"uv.bond":                          "a bonding network interface",
+	"agent.welcome": "the name of the type is part of the wire format",
+	"uv.bond":       "a bonding network interface",
 }
-
-const publicAPI = "an exported name of a public package"
 
 // nameWords splits an identifier or a file name into its words, in lower case. An acronym is one
 // word, and so is a sequence of digits.

@@ -70,9 +70,9 @@ func TestStuckTransport(t *testing.T) {
 	for _, c := range stuck {
 		if c.name == name {
 			transporttest.Run(t, transporttest.Backend{
-				Name:     "stuck",
-				New:      func(*testing.T) transport.Transport { return c.modify(flawed{Transport: mem.New(network)}) },
-				Patience: 200 * time.Millisecond,
+				Name:    "stuck",
+				New:     func(*testing.T) transport.Transport { return c.modify(flawed{Transport: mem.New(network)}) },
+				Timeout: 200 * time.Millisecond,
 			})
 		}
 	}

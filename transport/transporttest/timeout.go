@@ -9,10 +9,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// withTimeout returns b for the test t. If the test takes longer than b.Patience, it fails, and
+// withTimeout returns b for the test t. If the test takes longer than b.Timeout, it fails, and
 // everything that it opened through b is closed.
 func (b Backend) withTimeout(t *testing.T) Backend {
-	watchdog := testwait.Watch(t, b.Patience)
+	watchdog := testwait.Watch(t, b.Timeout)
 	open, dialRaw := b.New, b.DialRaw
 	b.New = func(t *testing.T) transport.Transport { return boundedTransport{open(t), watchdog} }
 	if dialRaw == nil {

@@ -52,8 +52,8 @@ type Backend struct {
 	// exceeded its deadline, as with TLS. Tests that use it again are skipped.
 	WriteDeadlineBreaks bool
 
-	// Patience is the time limit of each test; zero stands for one minute.
-	Patience time.Duration
+	// Timeout is the time limit of each test; zero stands for one minute.
+	Timeout time.Duration
 }
 
 // Run runs the suite on b.
