@@ -25,8 +25,10 @@
 //
 // Fields that are not exported, channels, functions, uintptr and unsafe.Pointer are
 // rejected with the path of the field, before anything of the value is encoded. The tag
-// `tensorpipe:"-"` omits a field, and `tensorpipe:"name"` renames it. A struct may have
-// at most 1024 fields that are encoded.
+// `tensorpipe:"-"` omits a field, and `tensorpipe:"name"` renames it. At a field named _,
+// which is never encoded, the tag is the name by which messages describe the struct:
+// they stay the same, byte for byte, when the Go type is renamed or moves to another
+// package. A struct may have at most 1024 fields that are encoded.
 //
 // A type may have a custom encoding. The first of these is used: functions registered
 // with [Hook]; the methods of [Appender] and [Parser]; encoding.BinaryMarshaler with

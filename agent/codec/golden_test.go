@@ -57,6 +57,14 @@ type point struct {
 	F   []float32
 }
 
+// renamedPoint is described in messages as a point.
+type renamedPoint struct {
+	_ struct{} `tensorpipe:"codec.point"`
+	X int      `tensorpipe:"x"`
+	T string   `tensorpipe:"Tag"`
+	F []float32
+}
+
 // golden has schema and value of each kind as doc.go specifies them. Later versions must
 // decode these bytes.
 var golden = []struct {
@@ -81,6 +89,7 @@ var golden = []struct {
 	{ptr([]none{{}, {}}), "0c 0f 'codec.none' 00", "03"},
 	{ptr(map[string]bool{"a": true}), "0e 09 01", "02 'a' 01"},
 	{&point{X: 1, Tag: "ab", F: []float32{1}}, "0f 'codec.point' 03 'x' 03 'Tag' 09 'F' 0c05", "02 'ab' 02 0000803f"},
+	{&renamedPoint{X: 1, T: "ab", F: []float32{1}}, "0f 'codec.point' 03 'x' 03 'Tag' 09 'F' 0c05", "02 'ab' 02 0000803f"},
 	{&[2]*node{}, "0d 02 11 0f 'codec.node' 05 'Name' 09 'Next' 11 10 00 'More' 0c 11 10 00 'Any' 12 'Map' 0e 09 11 10 00", "00 00"},
 	{twice(ptr(1)), "0c 11 03", "04 01 02 00 02"},
 	{new(any), "12", "00"},

@@ -1,12 +1,14 @@
 package codec
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"unsafe"
 )
 
-// tag is the key of the struct tag that renames a field or, with "-", omits it.
+// tag is the key of the struct tag that renames a field or, with "-", omits it. At a field named _ it is
+// the name of the struct.
 const tag = "tensorpipe"
 
 func (c *compiler) structType(p *plan) error {
@@ -14,8 +16,14 @@ func (c *compiler) structType(p *plan) error {
 	names := map[string]bool{}
 	for i := range p.typ.NumField() {
 		f := p.typ.Field(i)
-		name := fieldName(f)
-		if name == "" {
+		name := cmp.Or(f.Tag.Get(tag), f.Name)
+		switch {
+		case name == "-":
+			continue
+		case f.Name == "_": // it has no value
+			if name != "_" {
+				p.schema.name = name
+			}
 			continue
 		}
 		if !f.IsExported() {
@@ -37,19 +45,6 @@ func (c *compiler) structType(p *plan) error {
 	}
 	p.encode, p.decode = p.encodeStruct, p.decodeStruct
 	return nil
-}
-
-// fieldName returns the name of a struct field in messages: that of its tag, or the Go name. It returns
-// "" if the field is omitted, by the tag "-" or because it is named _ and has no value.
-func fieldName(f reflect.StructField) string {
-	switch name := f.Tag.Get(tag); {
-	case name == "-" || f.Name == "_":
-		return ""
-	case name != "":
-		return name
-	default:
-		return f.Name
-	}
 }
 
 func (p *plan) encodeStruct(e *Encoder, from unsafe.Pointer) error {
