@@ -65,7 +65,7 @@ func (c *countingTransport) Dial(ctx context.Context, addr string) (transport.Co
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := conn.(transport.Secured); ok {
+	if transport.IdentityOf(conn).TLS != nil {
 		c.secure.Add(1)
 	} else {
 		c.plain.Add(1)

@@ -114,7 +114,7 @@ type Link struct {
 	Conns []transport.Conn
 
 	// First is the connection over which the pipe was opened, for a channel that opens further ones: it
-	// provides addresses and, if it is a [transport.Secured], what is known of the peer. The channel
+	// provides addresses and, if it is a [transport.Identified], the identity of the peer. The channel
 	// does not read, write or close it. First may be nil if all Conns are such connections too.
 	First transport.Conn
 

@@ -43,8 +43,8 @@ type compatWriter struct {
 func (w *compatWriter) init(p *compat) {
 	w.pipe = p
 	w.budget = newWriteBudget(p.context)
-	if c, ok := p.first.(transport.Whole); ok {
-		w.maxDescriptor = c.LargestWhole()
+	if c, ok := p.first.(transport.FrameLimiter); ok {
+		w.maxDescriptor = c.FrameLimits().Whole
 	}
 	w.wake = make(chan struct{}, 1)
 	w.rejected = make(chan struct{})

@@ -244,8 +244,8 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved bool, first transport.Conn) error {
 	entry, _ := h.context.registry.transport(answer.Transport)
 	addr := answer.Address
-	if r, ok := entry.Transport.(transport.Reacher); ok && !moved {
-		addr = r.Reach(addr, first)
+	if t, ok := entry.Transport.(transport.AddressTranslator); ok && !moved {
+		addr = t.Reach(addr, first)
 	}
 	join := func(id uint64) (transport.Conn, error) {
 		conn, err := h.conns.dial(entry.Transport, addr)

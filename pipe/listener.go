@@ -252,9 +252,10 @@ func (l *Listener) listensOn(name string) bool { return l.endpoints[name] != nil
 // advertise returns the address at which the peer of conn can dial this listener over the transport
 // name. connTransport is the transport of conn.
 func (l *Listener) advertise(name, connTransport string, conn transport.Conn) string {
-	endpoint := l.endpoints[name]
-	if a, ok := endpoint.(transport.Advertiser); ok && name == connTransport {
-		return a.AdvertiseTo(conn)
+	addr := l.endpoints[name].Addr()
+	entry, _ := l.context.registry.transport(name)
+	if t, ok := entry.Transport.(transport.AddressTranslator); ok && name == connTransport {
+		return t.Advertise(addr, conn)
 	}
-	return endpoint.Addr()
+	return addr
 }

@@ -59,7 +59,9 @@ type boundedTransport struct {
 	largest int64
 }
 
-func (b boundedTransport) LargestFrame() int64 { return b.largest }
+func (b boundedTransport) FrameLimits() transport.FrameLimits {
+	return transport.FrameLimits{Any: b.largest}
+}
 
 func (b boundedTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := b.Transport.Dial(ctx, addr)
@@ -75,7 +77,9 @@ type boundedConn struct {
 	largest int64
 }
 
-func (b boundedConn) LargestFrame() int64 { return b.largest }
+func (b boundedConn) FrameLimits() transport.FrameLimits {
+	return transport.FrameLimits{Any: b.largest}
+}
 
 // Frames over shared memory are smaller than 4 GiB. All segments of the tensor are the
 // same memory, so that the test needs little.
@@ -160,4 +164,6 @@ type wholeConn struct {
 	largest int
 }
 
-func (c wholeConn) LargestWhole() int { return c.largest }
+func (c wholeConn) FrameLimits() transport.FrameLimits {
+	return transport.FrameLimits{Whole: c.largest}
+}

@@ -129,8 +129,8 @@ func (p *Pipe) Confirms() bool { return p.engine.confirms() }
 // TLS. The other connections of the pipe have the same transport and TLS configuration. Connections
 // that a channel such as mpt opens itself have those of the channel's transport.
 func (p *Pipe) TLS() (tls.ConnectionState, bool) {
-	if c, ok := p.first.(transport.Secured); ok {
-		return c.ConnectionState()
+	if state := transport.IdentityOf(p.first).TLS; state != nil {
+		return *state, true
 	}
 	return tls.ConnectionState{}, false
 }

@@ -122,9 +122,9 @@ func pipeOverTLS(t *testing.T, dialect string, connections int) {
 	}
 	require.Len(t, tr.dialled, connections)
 	for _, c := range tr.dialled {
-		state, ok := c.(transport.Secured).ConnectionState()
-		require.True(t, ok)
-		require.Equal(t, "localhost", state.VerifiedChains[0][0].Subject.CommonName)
+		id, err := c.(transport.Identified).PeerIdentity()
+		require.NoError(t, err)
+		require.Equal(t, "localhost", id.TLS.VerifiedChains[0][0].Subject.CommonName)
 	}
 	closeBoth(t, client, server)
 }

@@ -22,10 +22,10 @@ import (
 const piece = 64 << 10
 
 // conn is one end of a connection. It implements transport.Conn and, of the optional interfaces,
-// Identified, Whole, Bounded, Streamer, Multiplexer and SessionPreparer.
+// Identified, FrameLimiter, Streamer, Multiplexer and SessionPreparer.
 type conn struct {
 	local, remote       string
-	peer                transport.Identity
+	peer                transport.Credentials
 	socket              *net.UnixConn
 	raw                 syscall.RawConn
 	reactors            *reactors
@@ -229,19 +229,21 @@ func (c *conn) RemoteAddr() string { return c.remote }
 
 // PeerIdentity implements [transport.Identified]. It returns the process and the user that the
 // kernel recorded when the socket was connected. The error is nil.
-func (c *conn) PeerIdentity() (transport.Identity, error) { return c.peer, nil }
-
-// LargestWhole implements [transport.Whole]. It returns 0, no limit, for a peer with doorbells,
-// which reads frames of any size. For a C++ peer a frame and its header must fit into the ring.
-func (c *conn) LargestWhole() int {
-	if c.doorbells {
-		return 0
-	}
-	return c.peerInbox.ring.Size() - headerSize
+func (c *conn) PeerIdentity() (transport.Identity, error) {
+	peer := c.peer
+	return transport.Identity{Process: &peer}, nil
 }
 
-// LargestFrame implements [transport.Bounded]: it returns 2^32-1.
-func (c *conn) LargestFrame() int64 { return largestFrame }
+// FrameLimits implements [transport.FrameLimiter]. A frame has at most 2^32-1 bytes. A peer with
+// doorbells reads frames of any size. For a C++ peer a frame that it reads in one piece and its
+// header must fit into the ring.
+func (c *conn) FrameLimits() transport.FrameLimits {
+	limits := transport.FrameLimits{Any: largestFrame}
+	if !c.doorbells {
+		limits.Whole = c.peerInbox.ring.Size() - headerSize
+	}
+	return limits
+}
 
 // notifyIfBlocked sends a doorbell if the peer has set the bit sleeps in marker, which shows that
 // its reader or its writer is blocked. It clears the bit, so that the peer gets one doorbell each

@@ -172,17 +172,17 @@ func TestCloseDuringFlood(t *testing.T) {
 // Peers of this package read frames of any size. Peers without doorbells may be C++ ones, which
 // read some frames in one piece from a ring that also holds the frame's length. The ring belongs to
 // the peer, and so does its size.
-func TestLargestWhole(t *testing.T) {
+func TestLargestFrameInOnePiece(t *testing.T) {
 	for _, c := range connectEnds(t, New()) {
-		require.Zero(t, c.LargestWhole())
+		require.Zero(t, c.FrameLimits().Whole)
 	}
 	for _, c := range connectEnds(t, New(triggers)) {
-		require.Equal(t, inboxSize-4, c.LargestWhole())
+		require.Equal(t, inboxSize-4, c.FrameLimits().Whole)
 	}
 	l := listen(t)
 	s := newRawPeer(t, l)
 	s.inbox = unsealed(t, 4096)
-	require.Equal(t, 4096-4, s.handshake(t, l, 0, 1).(transport.Whole).LargestWhole())
+	require.Equal(t, 4096-4, s.handshake(t, l, 0, 1).(transport.FrameLimiter).FrameLimits().Whole)
 }
 
 // connectEnds returns both ends of a connection.

@@ -30,7 +30,7 @@ type handshake struct {
 	in, out           wakeup
 	greeting          greeting // of this end
 	triggers          [2]uint32
-	peer              transport.Identity
+	peer              transport.Credentials
 }
 
 func newHandshake(t *Transport, socket *net.UnixConn) *handshake {
@@ -277,10 +277,10 @@ func (h *handshake) receiveRejection() error {
 
 // identify returns the process and the user at the other end of socket, as the kernel recorded them
 // when the socket was connected. The error is that of the system call.
-func identify(socket *net.UnixConn) (id transport.Identity, err error) {
+func identify(socket *net.UnixConn) (peer transport.Credentials, err error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return id, err
+		return peer, err
 	}
 	var credentials *unix.Ucred
 	var failed error
@@ -291,16 +291,16 @@ func identify(socket *net.UnixConn) (id transport.Identity, err error) {
 		err = os.NewSyscallError("getsockopt SO_PEERCRED", failed)
 	}
 	if err != nil {
-		return id, err
+		return peer, err
 	}
-	return transport.Identity{PID: int(credentials.Pid), UID: int(credentials.Uid), GID: int(credentials.Gid)}, nil
+	return transport.Credentials{PID: int(credentials.Pid), UID: int(credentials.Uid), GID: int(credentials.Gid)}, nil
 }
 
-// checkUser returns an error that matches ErrOtherUser if id is not of this process's effective
+// checkUser returns an error that matches ErrOtherUser if peer is not of this process's effective
 // user, unless t allows other users.
-func (t *Transport) checkUser(id transport.Identity) error {
-	if own := os.Geteuid(); !t.otherUsers && id.UID != own {
-		return fmt.Errorf("%w: uid %d, this one is %d", ErrOtherUser, id.UID, own)
+func (t *Transport) checkUser(peer transport.Credentials) error {
+	if own := os.Geteuid(); !t.otherUsers && peer.UID != own {
+		return fmt.Errorf("%w: uid %d, this one is %d", ErrOtherUser, peer.UID, own)
 	}
 	return nil
 }

@@ -68,7 +68,8 @@ func TestIdentity(t *testing.T) {
 	c, p := acceptFrom(t, "echo")
 	id, err := c.(transport.Identified).PeerIdentity()
 	require.NoError(t, err)
-	require.Equal(t, transport.Identity{PID: p.Process.Pid, UID: syscall.Geteuid(), GID: syscall.Getegid()}, id)
+	want := transport.Credentials{PID: p.Process.Pid, UID: syscall.Geteuid(), GID: syscall.Getegid()}
+	require.Equal(t, transport.Identity{Process: &want}, id)
 	require.Equal(t, processName(p.Process.Pid), c.RemoteAddr())
 }
 

@@ -191,7 +191,7 @@ func (r *reactor) dispatch(trigger uint32) {
 }
 
 // Transport is the transport through shared memory. It implements [transport.Transport],
-// [transport.Local] and [transport.Bounded], and its connections implement [transport.Identified],
+// [transport.Local] and [transport.FrameLimiter], and its connections [transport.Identified],
 // [transport.Streamer] and [transport.Multiplexer]. Its methods may be called concurrently.
 type Transport struct {
 	settings

@@ -118,7 +118,7 @@ func TestOtherUserIsAllowed(t *testing.T) {
 	c, p := acceptFrom(t, "other user dials", WithOtherUsers())
 	id, err := c.(transport.Identified).PeerIdentity()
 	require.NoError(t, err)
-	require.Equal(t, otherUser, id.UID)
+	require.Equal(t, otherUser, id.Process.UID)
 	require.NoError(t, c.WriteFrames(transport.Frame{[]byte("hello")}))
 	wantFrame(t, c, []byte("hello"))
 	require.NoError(t, c.CloseWrite())

@@ -54,10 +54,9 @@
 //
 // # Limits
 //
-// A frame is shorter than 4 GiB, see [transport.Bounded]. C++ peers read an object of the
-// handshake, or of a message's description, in one piece, so it must fit into 2 MiB together with
-// the four bytes before it. Connections to such peers report that limit, see [transport.Whole], and
-// a pipe refuses to send more.
+// A frame is shorter than 4 GiB. C++ peers read an object of the handshake, or of a message's
+// description, in one piece, so it must fit into 2 MiB together with the four bytes before it.
+// Connections report these limits, see [transport.FrameLimiter], and a pipe refuses to send more.
 //
 // A connection keeps one descriptor open, and a transport with connections three more. The
 // goroutine that polls for triggers occupies a thread.
@@ -72,6 +71,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/probe"
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // Name is the transport's name on the wire.
@@ -140,8 +140,11 @@ func (t *Transport) DomainDescriptor() string { return descriptor() }
 // memory.
 func (t *Transport) IsLocal(string) bool { return true }
 
-// LargestFrame implements [transport.Bounded]: it returns 2^32-1.
-func (t *Transport) LargestFrame() int64 { return largestFrame }
+// FrameLimits implements [transport.FrameLimiter]. A frame has at most 2^32-1 bytes. The limit for
+// frames that the peer reads in one piece depends on the peer, so it is known to connections only.
+func (t *Transport) FrameLimits() transport.FrameLimits {
+	return transport.FrameLimits{Any: largestFrame}
+}
 
 // CanCommunicate reports whether this process can share memory and remote, the peer's domain
 // descriptor, equals its own.

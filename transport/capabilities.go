@@ -1,15 +1,27 @@
 package transport
 
 import (
+	"crypto/tls"
 	"fmt"
 	"time"
 )
 
-// Bounded is implemented by Transports and Conns that limit the size of a frame.
-type Bounded interface {
-	// LargestFrame returns the largest size of a frame in bytes. A call of WriteFrames with
-	// a longer one writes nothing and returns a [*FrameSizeError].
-	LargestFrame() int64
+// FrameLimiter is implemented by Transports and Conns that limit the size of a frame.
+type FrameLimiter interface {
+	// FrameLimits returns the limits of a Conn, or those that all Conns of a Transport have.
+	FrameLimits() FrameLimits
+}
+
+// FrameLimits are the largest sizes of frames in bytes; 0 stands for no limit.
+type FrameLimits struct {
+	// Any is the largest size of a frame. A call of WriteFrames with a longer one writes nothing
+	// and returns a [*FrameSizeError].
+	Any int64
+
+	// Whole is the largest size of a frame that the peer reads in one piece. C++ peers do so with
+	// objects of TensorPipe's protocol, such as the description of a message, and crash if one is
+	// too large. They read payloads and tensors in pieces of any size.
+	Whole int
 }
 
 // FrameSizeError is the error of a frame that is longer than the connection carries. It is no
@@ -23,37 +35,67 @@ func (e *FrameSizeError) Error() string {
 }
 
 // CheckFrame returns a [*FrameSizeError] if via, a Transport or a Conn, does not carry frames of
-// size bytes, and otherwise nil, also if via is not [Bounded].
+// size bytes, and otherwise nil, also if via is no [FrameLimiter].
 func CheckFrame(via any, size int64) error {
-	if b, ok := via.(Bounded); ok && size > b.LargestFrame() {
-		return &FrameSizeError{Size: size, Largest: b.LargestFrame()}
+	l, ok := via.(FrameLimiter)
+	if !ok {
+		return nil
+	}
+	if largest := l.FrameLimits().Any; largest > 0 && size > largest {
+		return &FrameSizeError{Size: size, Largest: largest}
 	}
 	return nil
 }
 
-// Identity is the process and the user at the other end of a connection within one machine, as the
-// kernel recorded them when the connection was made.
+// Identified is implemented by Conns whose peer the kernel or TLS identifies.
+type Identified interface {
+	// PeerIdentity returns the identity of the peer. It stays available after Close. If the
+	// peer has not proved its identity, because the handshake of TLS failed, it returns the
+	// error of that handshake, as all calls on the Conn do.
+	PeerIdentity() (Identity, error)
+}
+
+// Identity is what this process knows for certain about the peer of a connection.
 type Identity struct {
+	// Process is nil unless both ends are on one machine.
+	Process *Credentials
+
+	// TLS has the negotiated parameters and the certificates with which the peer has proved its
+	// name. It is nil without TLS.
+	TLS *tls.ConnectionState
+}
+
+// Credentials are the process and the user at the other end of a connection within one machine, as
+// the kernel recorded them when the connection was made. A process that has inherited the peer's
+// descriptors has the peer's credentials.
+type Credentials struct {
 	PID int // 0 if the peer's process is in a namespace that this process does not see
 	UID int
 	GID int
 }
 
-// Identified is implemented by Conns whose peer the kernel identifies: those within one machine, not
-// those over a network.
-type Identified interface {
-	// PeerIdentity returns the identity of the peer. It stays available after Close. A process
-	// that has inherited the peer's descriptors has the peer's identity.
-	PeerIdentity() (Identity, error)
+// IdentityOf returns the identity of the peer of c. It returns the zero Identity if c is not
+// [Identified], or the peer has not proved its identity.
+func IdentityOf(c Conn) Identity {
+	if i, ok := c.(Identified); ok {
+		if id, err := i.PeerIdentity(); err == nil {
+			return id
+		}
+	}
+	return Identity{}
 }
 
-// Whole is implemented by Conns whose peer reads some frames in one piece. C++ peers do so with
-// objects of TensorPipe's protocol, such as the description of a message, and crash if one is too
-// large. They read payloads and tensors in pieces of any size.
-type Whole interface {
-	// LargestWhole returns the largest size in bytes of a frame that the peer reads in one piece,
-	// or 0 if there is no limit.
-	LargestWhole() int
+// AddressTranslator is implemented by Transports with addresses that are not valid at every machine,
+// such as the wildcard of a listener that is bound to all addresses of its machine. Both methods take
+// any connection to the peer, also one of another transport.
+type AddressTranslator interface {
+	// Advertise returns the address at which the peer of c reaches a listener of this end with the
+	// address addr: that through which the peer has connected, or addr itself.
+	Advertise(addr string, c Conn) string
+
+	// Reach returns the address to dial for a listener of the peer of c that advertises addr: the
+	// peer's address with addr's port, or addr itself.
+	Reach(addr string, c Conn) string
 }
 
 // Local is implemented by Transports with listeners that other machines cannot reach. Without it, all

@@ -3,13 +3,12 @@
 // third parties) provides a [Transport]. Package transporttest contains the conformance suite that
 // every implementation must pass.
 //
-// Optional capabilities, such as [Streamer] or [Bounded], are interfaces of their own: a pipe checks
-// whether a Transport, Listener, Conn, Stream or Session implements them.
+// Optional capabilities, such as [Multiplexer] or [FrameLimiter], are interfaces of their own: a
+// pipe checks whether a Transport, Conn or Stream implements them.
 package transport
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 
@@ -55,23 +54,6 @@ type Listener interface {
 	Close() error
 }
 
-// Advertiser is implemented by Listeners whose Addr may be useless to a peer, such as one that is
-// bound to every address of the machine, and that can choose a better address for each peer.
-type Advertiser interface {
-	// AdvertiseTo returns the address at which the peer of c reaches the listener: that through
-	// which the peer has connected, if it differs from Addr. c may be any connection to that
-	// peer.
-	AdvertiseTo(c Conn) string
-}
-
-// Reacher is implemented by Transports that can replace an address that is valid only at the peer,
-// such as the wildcard that a C++ listener advertises when it is bound to every address.
-type Reacher interface {
-	// Reach returns the address to dial for a listener of the peer of c that advertises addr:
-	// addr itself, or the peer's address with addr's port.
-	Reach(addr string, c Conn) string
-}
-
 // Frame is the contents of one frame, in parts that need not be adjacent in memory. A frame may be
 // empty.
 type Frame [][]byte
@@ -111,14 +93,6 @@ type Conn interface {
 	// They stay available after Close.
 	LocalAddr() string
 	RemoteAddr() string
-}
-
-// Secured is implemented by Conns over TLS, which know the certificates of the peer.
-type Secured interface {
-	// ConnectionState returns the negotiated parameters and the certificates with which the peer
-	// has proved its name. It returns false if the handshake failed; then all calls on the Conn
-	// fail. It stays available after Close.
-	ConnectionState() (tls.ConnectionState, bool)
 }
 
 // ErrClosed is returned by calls on a Conn or Listener that this process has closed. It is the same

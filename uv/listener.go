@@ -153,30 +153,15 @@ func (l *listener) accept(ctx context.Context) (*net.TCPConn, error) {
 
 func (l *listener) Addr() string { return l.tcp.Addr().String() }
 
-// AdvertiseTo implements [transport.Advertiser]. For a listener on the wildcard address it returns
-// the address of this end of c with the listener's port, unless the listener cannot be reached
-// there: an IPv4 one through an IPv6 connection.
-func (l *listener) AdvertiseTo(c transport.Conn) string {
-	bound, err := ParseAddr(l.Addr())
-	if err != nil || !bound.wildcard() {
-		return l.Addr()
-	}
-	via, err := ParseAddr(c.LocalAddr())
-	if err != nil || ipv4(bound.Host) && !ipv4(via.Host) {
-		return l.Addr()
-	}
-	return Addr{Host: via.Host, Port: bound.Port}.String()
-}
-
 func (l *listener) Close() error {
 	l.shut()
 	return nil
 }
 
 var (
-	_ transport.Reacher      = (*Transport)(nil)
-	_ transport.Local        = (*Transport)(nil)
-	_ transport.AckTimeouter = (*Transport)(nil)
+	_ transport.AddressTranslator = (*Transport)(nil)
+	_ transport.Local             = (*Transport)(nil)
+	_ transport.AckTimeouter      = (*Transport)(nil)
 )
 
 // IsLocal implements [transport.Local]. It returns true if the host of addr is an address of the
@@ -186,7 +171,22 @@ func (t *Transport) IsLocal(addr string) bool {
 	return err == nil && (a.Host == "localhost" || net.ParseIP(a.Host).IsLoopback())
 }
 
-// Reach implements [transport.Reacher]. It returns addr unless that is a wildcard, which a C++
+// Advertise implements [transport.AddressTranslator]. For the wildcard address it returns the
+// address of this end of c with addr's port, unless a listener on addr cannot be reached there: an
+// IPv4 one through an IPv6 connection.
+func (t *Transport) Advertise(addr string, c transport.Conn) string {
+	bound, err := ParseAddr(addr)
+	if err != nil || !bound.wildcard() {
+		return addr
+	}
+	via, err := ParseAddr(c.LocalAddr())
+	if err != nil || ipv4(bound.Host) && !ipv4(via.Host) {
+		return addr
+	}
+	return Addr{Host: via.Host, Port: bound.Port}.String()
+}
+
+// Reach implements [transport.AddressTranslator]. It returns addr unless that is a wildcard, which a C++
 // listener advertises if it is bound to one. Then it returns the remote host of c with addr's port.
 // Over TLS it adds the name that the peer of c has proved, see [Transport.Dial]: the certificate
 // need not contain the numeric address.

@@ -130,7 +130,7 @@ func TestAdvertise(t *testing.T) {
 			require.NoError(t, err)
 			_, accepted := connect(t, tr, l, uv.Addr{Host: tc.via, Port: bound.Port}.String())
 
-			got := l.(transport.Advertiser).AdvertiseTo(accepted)
+			got := tr.Advertise(l.Addr(), accepted)
 			if tc.want == "" {
 				require.Equal(t, l.Addr(), got)
 				return
@@ -142,10 +142,11 @@ func TestAdvertise(t *testing.T) {
 }
 
 // A pipe may have reached its peer by another family, or another transport.
-func TestAdvertiseToOtherTransports(t *testing.T) {
-	l := listen(t, uv.New(), "0.0.0.0")
+func TestAdvertiseToPeersOfOtherTransports(t *testing.T) {
+	tr := uv.New()
+	l := listen(t, tr, "0.0.0.0")
 	for _, local := range []string{"[::1]:5", "name/17", "", "/tmp/socket"} {
-		require.Equal(t, l.Addr(), l.(transport.Advertiser).AdvertiseTo(remoteConn{addr: local}))
+		require.Equal(t, l.Addr(), tr.Advertise(l.Addr(), remoteConn{addr: local}))
 	}
 }
 

@@ -153,8 +153,9 @@ func TestIdentity(t *testing.T) {
 	require.NoError(t, err)
 	for c, name := range map[transport.Conn]string{dialled: "127.0.0.1", accepted: "worker-3"} {
 		for range 2 {
-			state, ok := c.(transport.Secured).ConnectionState()
-			require.True(t, ok)
+			id, err := c.(transport.Identified).PeerIdentity()
+			require.NoError(t, err)
+			state := id.TLS
 			require.EqualValues(t, tls.VersionTLS13, state.Version)
 			require.Equal(t, name, state.VerifiedChains[0][0].Subject.CommonName)
 			require.NoError(t, c.Close())
@@ -351,8 +352,9 @@ func TestResumption(t *testing.T) {
 	for _, resumed := range []bool{false, true} {
 		dialled, accepted := connect(t, tr, l, l.Addr())
 		for _, c := range []transport.Conn{dialled, accepted} {
-			state, ok := c.(transport.Secured).ConnectionState()
-			require.True(t, ok)
+			id, err := c.(transport.Identified).PeerIdentity()
+			require.NoError(t, err)
+			state := id.TLS
 			require.Equal(t, resumed, state.DidResume)
 			require.NotEmpty(t, state.VerifiedChains)
 		}

@@ -26,8 +26,8 @@ const (
 	writeGrace = closeTimeout / 2
 )
 
-// tlsConn is one end of a connection over TLS. It implements transport.Conn, Secured, Streamer and
-// Multiplexer of package transport.
+// tlsConn is one end of a connection over TLS. It implements transport.Conn, Identified, Streamer
+// and Multiplexer of package transport.
 type tlsConn struct {
 	*conn
 	tls    *tls.Conn
@@ -44,7 +44,7 @@ type tlsConn struct {
 	header  [frame.HeaderSize]byte
 }
 
-var _ transport.Secured = (*tlsConn)(nil)
+var _ transport.Identified = (*tlsConn)(nil)
 
 // newTLSConn returns a connection over secure, which is TLS over the socket s and has not performed
 // its handshake. It owns both.
@@ -183,12 +183,13 @@ func (c *tlsConn) Close() error {
 	return c.tcp.Close()
 }
 
-// ConnectionState implements [transport.Secured]. It returns false if the handshake failed.
-func (c *tlsConn) ConnectionState() (tls.ConnectionState, bool) {
+// PeerIdentity implements [transport.Identified]. The error is that of the handshake if it failed.
+func (c *tlsConn) PeerIdentity() (transport.Identity, error) {
 	if c.failed != nil {
-		return tls.ConnectionState{}, false
+		return transport.Identity{}, c.failed
 	}
-	return c.tls.ConnectionState(), true
+	state := c.tls.ConnectionState()
+	return transport.Identity{TLS: &state}, nil
 }
 
 // Stream implements [transport.Streamer]. A read deadline of the stream loses no bytes. A write

@@ -52,8 +52,9 @@ func TestPlainPeerMeetsTLS(t *testing.T) {
 			}
 			require.ErrorIs(t, accepted.WriteFrames(transport.Frame{}), uv.ErrTLSMismatch)
 			require.ErrorIs(t, accepted.CloseWrite(), uv.ErrTLSMismatch)
-			_, ok := accepted.(transport.Secured).ConnectionState()
-			require.False(t, ok)
+			id, err := accepted.(transport.Identified).PeerIdentity()
+			require.ErrorIs(t, err, uv.ErrTLSMismatch)
+			require.Nil(t, id.TLS)
 			require.NoError(t, accepted.Close())
 			connect(t, tr, l, l.Addr())
 		})

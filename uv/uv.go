@@ -14,7 +14,7 @@
 // [ParseAddr] lists the forms of addresses. [LookupHostname], [LookupInterface] and
 // [LookupLikeNCCL] find an address of this machine to listen on. A listener on the wildcard address
 // advertises to each peer the address through which that peer has connected, see
-// [transport.Advertiser].
+// [transport.AddressTranslator].
 //
 // # Dead peers
 //
@@ -42,7 +42,7 @@
 // uses TLS and the other one does not, both ends get an error that matches [ErrTLSMismatch]. C++
 // peers do not support TLS. All connections of a pipe are made by one transport, so they are all
 // TLS or all plain. The [tls.ConnectionState] of a connection identifies the peer, see
-// [transport.Secured].
+// [transport.Identified].
 //
 // A connection that ends without TLS's close_notify was cut off, perhaps by an attacker: that is
 // io.ErrUnexpectedEOF, never io.EOF. So a killed peer looks like one whose network failed, whereas

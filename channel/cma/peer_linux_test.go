@@ -21,7 +21,7 @@ type vouched struct {
 }
 
 func (v vouched) PeerIdentity() (transport.Identity, error) {
-	return transport.Identity{PID: v.pid}, nil
+	return transport.Identity{Process: &transport.Credentials{PID: v.pid}}, nil
 }
 
 // shownBy returns the offer of a peer in process pid.

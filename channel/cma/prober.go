@@ -152,10 +152,8 @@ func identified(link channel.Link) int {
 	if first == nil {
 		first = link.Conns[0]
 	}
-	if c, ok := first.(transport.Identified); ok {
-		if id, err := c.PeerIdentity(); err == nil {
-			return id.PID
-		}
+	if process := transport.IdentityOf(first).Process; process != nil {
+		return process.PID
 	}
 	return 0
 }

@@ -227,7 +227,9 @@ func (l plainListener) Accept(ctx context.Context) (transport.Conn, error) {
 // secure is a connection that reports TLS.
 type secure struct{ transport.Conn }
 
-func (secure) ConnectionState() (tls.ConnectionState, bool) { return tls.ConnectionState{}, true }
+func (secure) PeerIdentity() (transport.Identity, error) {
+	return transport.Identity{TLS: &tls.ConnectionState{}}, nil
+}
 
 // overTLS connects two ends whose connections report TLS.
 func overTLS() channeltest.Connect {

@@ -61,8 +61,8 @@ func (f *Factory) dial(ctx context.Context, pipeConn transport.Conn, lanes []wir
 // channel.ErrUnopened.
 func dialLane(ctx context.Context, t transport.Transport, pipeConn transport.Conn, lane wire.MPTLane, use func(transport.Conn, uint64) error) (transport.Conn, error) {
 	addr := lane.Address
-	if r, ok := t.(transport.Reacher); ok {
-		addr = r.Reach(addr, pipeConn)
+	if a, ok := t.(transport.AddressTranslator); ok {
+		addr = a.Reach(addr, pipeConn)
 	}
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {
@@ -153,10 +153,11 @@ func listenAddr(configured string, pipeConn transport.Conn) string {
 
 // advertise returns the address at which the peer of pipeConn can dial the port.
 func (p *port) advertise(pipeConn transport.Conn) string {
-	if a, ok := p.listener.(transport.Advertiser); ok {
-		return a.AdvertiseTo(pipeConn)
+	addr := p.listener.Addr()
+	if a, ok := p.factory.groups[p.key.group].Transport.(transport.AddressTranslator); ok {
+		return a.Advertise(addr, pipeConn)
 	}
-	return p.listener.Addr()
+	return addr
 }
 
 // accept waits until lane i has connected and returns its connection, which the caller then owns. The
@@ -182,19 +183,10 @@ func (x *acceptance) release() {
 // checkSecure returns ErrPlain if pipeConn, the pipe's connection, has TLS and lane has none, and
 // otherwise nil.
 func checkSecure(pipeConn, lane transport.Conn) error {
-	if secured(pipeConn) && !secured(lane) {
+	if transport.IdentityOf(pipeConn).TLS != nil && transport.IdentityOf(lane).TLS == nil {
 		return ErrPlain
 	}
 	return nil
-}
-
-func secured(c transport.Conn) bool {
-	s, ok := c.(transport.Secured)
-	if !ok {
-		return false
-	}
-	_, agreed := s.ConnectionState()
-	return agreed
 }
 
 // readFrame reads one frame of at most limit bytes and returns it. The result is part of buf if the

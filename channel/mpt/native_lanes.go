@@ -108,8 +108,7 @@ type opening struct {
 // nothing: the client takes part in every large transfer. Nor does it request lanes in a pipe within
 // one machine, whose bulk connection is faster than any network. The caller holds mu.
 func (e *nativeEnd) wantLanes() {
-	_, near := e.pipeConn.(transport.Identified)
-	if near || e.role == channel.RoleListen || e.opening.begun {
+	if e.role == channel.RoleListen || e.opening.begun || transport.IdentityOf(e.pipeConn).Process != nil {
 		return
 	}
 	e.opening.begun, e.opening.granted = true, e.factory.nativeLanes()

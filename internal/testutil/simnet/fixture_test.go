@@ -19,6 +19,10 @@ func (s sameAddresses) Listen(ctx context.Context, addr string) (transport.Liste
 	return sameListener{l}, err
 }
 
+func (s sameAddresses) Advertise(addr string, c transport.Conn) string {
+	return addr + " for " + c.RemoteAddr()
+}
+
 func (s sameAddresses) Reach(addr string, c transport.Conn) string {
 	return addr + " from " + c.RemoteAddr()
 }
@@ -29,8 +33,6 @@ func (l sameListener) Accept(ctx context.Context) (transport.Conn, error) {
 	c, err := l.Listener.Accept(ctx)
 	return fixed{c, "a", "d"}, err
 }
-
-func (l sameListener) AdvertiseTo(c transport.Conn) string { return "for " + c.RemoteAddr() }
 
 type fixed struct {
 	transport.Conn

@@ -31,8 +31,7 @@ import (
 )
 
 // Network is a transport whose connections are subject to rules. It implements
-// [transport.Transport], [transport.Reacher], [transport.Local] and, for its listeners,
-// [transport.Advertiser].
+// [transport.Transport], [transport.AddressTranslator] and [transport.Local].
 type Network struct {
 	inner transport.Transport
 	rules []Rule
@@ -87,10 +86,20 @@ func (n *Network) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return n.attach(c, Dialled), nil
 }
 
-// Reach calls the wrapped transport if that is a [transport.Reacher], and else returns addr.
+// Advertise calls the wrapped transport if that is a [transport.AddressTranslator], and else
+// returns addr.
+func (n *Network) Advertise(addr string, c transport.Conn) string {
+	if t, ok := n.inner.(transport.AddressTranslator); ok {
+		return t.Advertise(addr, c)
+	}
+	return addr
+}
+
+// Reach calls the wrapped transport if that is a [transport.AddressTranslator], and else returns
+// addr.
 func (n *Network) Reach(addr string, c transport.Conn) string {
-	if r, ok := n.inner.(transport.Reacher); ok {
-		return r.Reach(addr, c)
+	if t, ok := n.inner.(transport.AddressTranslator); ok {
+		return t.Reach(addr, c)
 	}
 	return addr
 }
@@ -136,13 +145,4 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 		return nil, err
 	}
 	return l.network.attach(c, Accepted), nil
-}
-
-// AdvertiseTo calls the wrapped listener if that is a [transport.Advertiser], and else returns
-// Addr.
-func (l *listener) AdvertiseTo(c transport.Conn) string {
-	if a, ok := l.Listener.(transport.Advertiser); ok {
-		return a.AdvertiseTo(c)
-	}
-	return l.Addr()
 }
