@@ -78,9 +78,10 @@ func (c *countingTransport) Dial(ctx context.Context, addr string) (transport.Co
 func TestLanes(t *testing.T) {
 	config := identity(t)
 	for _, c := range []struct {
-		name, dialect string
-		secure        bool
-		atLeast       int64 // connections
+		name    string
+		dialect pipe.Dialect
+		secure  bool
+		atLeast int64 // connections
 	}{
 		{"compatible", pipe.DialectCompatible, false, 3 + 16},
 		{"compatible over TLS", pipe.DialectCompatible, true, 3 + 16},
@@ -111,7 +112,7 @@ func TestLanes(t *testing.T) {
 
 // The plan contains the size from which lanes are used, and tensors follow it.
 func TestPlanOfLanes(t *testing.T) {
-	for dialect, want := range map[string]struct {
+	for dialect, want := range map[pipe.Dialect]struct {
 		plan    string
 		carried map[string]uint64
 	}{
@@ -129,7 +130,7 @@ not channel basic  the server: cpu:0 to cpu:0: mpt_uv goes before it
 not channel cma    forbidden by the policy
 `, map[string]uint64{"mpt_uv": 5}},
 	} {
-		t.Run(dialect, func(t *testing.T) {
+		t.Run(string(dialect), func(t *testing.T) {
 			testwait.Watch(t, 0)
 			one, other := torchPipe(t, uv.New(), dialect)
 			for _, size := range []int{8, 100 << 10, 1<<20 - 8, 1 << 20, 4 << 20} {
@@ -149,7 +150,7 @@ not channel cma    forbidden by the policy
 }
 
 // torchPipe opens a pipe within this process with the path that PyTorch uses between machines.
-func torchPipe(t *testing.T, tcp transport.Transport, dialect string) (one, other *pipe.Pipe) {
+func torchPipe(t *testing.T, tcp transport.Transport, dialect pipe.Dialect) (one, other *pipe.Pipe) {
 	t.Helper()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{
 		Transports: []pipe.TransportEntry{{Name: "uv", Transport: tcp}},
@@ -205,8 +206,8 @@ func TestLanesWithinAMachine(t *testing.T) {
 		"nothing else": {pipe.Options{Channels: lanes}, "mpt_uv"},
 		"preferred":    {pipe.Options{Policy: wanted}, "mpt_uv"},
 	} {
-		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-			t.Run(name+" "+dialect, func(t *testing.T) {
+		for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
+			t.Run(name+" "+string(dialect), func(t *testing.T) {
 				testwait.Watch(t, 0)
 				c.options.Dialect = dialect
 				ctx, err := tensorpipe.TorchProfile().NewContext(c.options)
@@ -235,8 +236,8 @@ func TestNoLanesOverSharedMemory(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
 	}
-	for dialect, lanes := range map[string]int{pipe.DialectCompatible: 2, pipe.DialectNative: 0} {
-		t.Run(dialect, func(t *testing.T) {
+	for dialect, lanes := range map[pipe.Dialect]int{pipe.DialectCompatible: 2, pipe.DialectNative: 0} {
+		t.Run(string(dialect), func(t *testing.T) {
 			testwait.Watch(t, 0)
 			net := simnet.New(uv.New())
 			striped := mpt.New(mpt.Lanes{Count: 2, Transport: net, Addr: "127.0.0.1:0"})
@@ -264,8 +265,8 @@ func TestNoLanesOverSharedMemory(t *testing.T) {
 
 // If one lane is lost, both ends report the loss of the peer.
 func TestLaneConnectionLost(t *testing.T) {
-	for dialect, atLeast := range map[string]int{pipe.DialectCompatible: 3 + 16, pipe.DialectNative: 2 + 4} {
-		t.Run(dialect, func(t *testing.T) {
+	for dialect, atLeast := range map[pipe.Dialect]int{pipe.DialectCompatible: 3 + 16, pipe.DialectNative: 2 + 4} {
+		t.Run(string(dialect), func(t *testing.T) {
 			testwait.Watch(t, 0)
 			net := simnet.New(uv.New())
 			one, other := torchPipe(t, net, dialect)

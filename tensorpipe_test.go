@@ -64,7 +64,7 @@ func TestTorchProfileCopiesDirectly(t *testing.T) {
 	if err := cma.New(cma.Options{}).Viable(); err != nil {
 		t.Skip(err)
 	}
-	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
+	for _, dialect := range []pipe.Dialect{pipe.DialectNative, pipe.DialectCompatible} {
 		for _, url := range []string{"uv://127.0.0.1:0", "shm://"} {
 			c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{Dialect: dialect})
 			require.NoError(t, err)
@@ -88,8 +88,8 @@ func TestDefaultProfileSwitchesToSharedMemory(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
 	}
-	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
-		t.Run(dialect, func(t *testing.T) {
+	for _, dialect := range []pipe.Dialect{pipe.DialectNative, pipe.DialectCompatible} {
+		t.Run(string(dialect), func(t *testing.T) {
 			c, err := tensorpipe.NewContext(pipe.Options{Dialect: dialect})
 			require.NoError(t, err)
 			defer c.Close()

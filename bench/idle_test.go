@@ -46,7 +46,7 @@ func idlePipes(b *testing.B, s Spec) {
 var pipeCount = race.Pick(100, 25)
 
 // sharedSpec is the path over shared memory, on which each pipe has carried a message of that size.
-func sharedSpec(dialect string, size int) Spec {
+func sharedSpec(dialect pipe.Dialect, size int) Spec {
 	return Spec{Transports: []string{"shm"}, Channels: []string{"basic"}, Dialect: dialect, Size: size}
 }
 
@@ -54,7 +54,7 @@ func sharedSpec(dialect string, size int) Spec {
 // over the bulk connection. Rings grow for the latter; their memory is released after 4 to 8 s
 // without traffic.
 var idleShared = []struct {
-	dialect                string
+	dialect                pipe.Dialect
 	size                   int
 	sharedMiB, descriptors int           // bounds: MiB of a hundred pipes, descriptors of each
 	idle                   time.Duration // before the measurement
@@ -175,7 +175,7 @@ func stableIdleCost(t *testing.T, s Spec, idle time.Duration, mostShared int) *I
 func TestIdleSharedSleeps(t *testing.T) {
 	needSharedMemory(t)
 	most := race.Pick(0.01, 0.03)
-	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
+	for _, dialect := range []pipe.Dialect{pipe.DialectNative, pipe.DialectCompatible} {
 		client, server := math.Inf(1), math.Inf(1)
 		for i := 0; i < 3 && max(client, server) >= most; i++ {
 			cost, err := Go{Child: child(t)}.Idle(t.Context(), sharedSpec(dialect, 200_000), 20, 2*time.Second)

@@ -51,7 +51,7 @@ func requireSane(t *testing.T, s Spec, r *Result) {
 }
 
 func TestMeasure(t *testing.T) {
-	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		for _, size := range []int{0, 8, 1001, 200_000} {
 			for _, named := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s/%d/%t", dialect, size, named), func(t *testing.T) {

@@ -38,7 +38,7 @@ func checkPath(s Spec, plan *pipe.Plan) error {
 	}
 	var why []string
 	for _, r := range plan.Refused {
-		if r.What == "channel" {
+		if r.Kind == pipe.CandidateChannel {
 			why = append(why, r.Name+": "+r.Reason)
 		}
 	}

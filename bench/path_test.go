@@ -61,7 +61,7 @@ func transportNames(p tensorpipe.Profile) (names []string) {
 
 func TestPathWithoutChannel(t *testing.T) {
 	s := Spec{Channels: []string{"cma"}}
-	plan := &pipe.Plan{Refused: []pipe.Refusal{{What: "transport", Name: "shm", Reason: "far"}, {What: "channel", Name: "cma", Reason: "forbidden"}}}
+	plan := &pipe.Plan{Refused: []pipe.Refusal{{Kind: "transport", Name: "shm", Reason: "far"}, {Kind: "channel", Name: "cma", Reason: "forbidden"}}}
 	require.EqualError(t, checkPath(s, plan), "channel cma: cma: forbidden")
 	require.ErrorIs(t, checkPath(s, plan), ErrPath)
 	require.EqualError(t, checkPath(s, &pipe.Plan{}), "channel cma: no channel for host memory")
@@ -85,7 +85,7 @@ func TestPathThatOneEndLacks(t *testing.T) {
 // The reported route is that of the tensors, which may differ from the plan.
 func TestRoute(t *testing.T) {
 	for _, c := range []struct {
-		dialect string
+		dialect pipe.Dialect
 		size    int
 		want    string
 	}{
@@ -103,7 +103,7 @@ func TestRoute(t *testing.T) {
 // Tensors too small for lanes take the bulk connection or another channel.
 func TestRouteBelowLaneSize(t *testing.T) {
 	for _, c := range []struct {
-		dialect  string
+		dialect  pipe.Dialect
 		channels []string
 		size     int
 		want     string
@@ -205,8 +205,9 @@ func TestPathOfThePeer(t *testing.T) {
 // Connections is the number of lanes if the path has them.
 func TestConnectionsOfResult(t *testing.T) {
 	for _, c := range []struct {
-		dialect, transport, channel string
-		lanes, want                 int
+		dialect            pipe.Dialect
+		transport, channel string
+		lanes, want        int
 	}{
 		{pipe.DialectNative, "uv", "mpt_uv", 3, 3}, {pipe.DialectCompatible, "shm", "mpt_uv", 3, 3},
 		{pipe.DialectNative, "shm", "mpt_uv", 3, 0}, {pipe.DialectNative, "uv", "basic", 3, 0},

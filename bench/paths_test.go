@@ -14,7 +14,7 @@ import (
 const bigSize = 1 << 20
 
 // uvBasic is the path over one TCP connection, with the same kind of memory in both libraries.
-func uvBasic(dialect string) Spec {
+func uvBasic(dialect pipe.Dialect) Spec {
 	return Spec{Transports: []string{"uv"}, Channels: []string{"basic"}, Dialect: dialect, Buffers: BuffersHuge}
 }
 

@@ -13,10 +13,10 @@ import (
 
 // Result is the result of one measurement.
 type Result struct {
-	Subject   string `json:"subject"`
-	Transport string `json:"transport"`
-	Channel   string `json:"channel"` // for tensors from host memory to host memory
-	Dialect   string `json:"dialect"`
+	Subject   string       `json:"subject"`
+	Transport string       `json:"transport"`
+	Channel   string       `json:"channel"` // for tensors from host memory to host memory
+	Dialect   pipe.Dialect `json:"dialect"`
 
 	// TripRoute and OneWayRoute are the routes that the tensors took in the round trips and one
 	// way: channels, Inline or Bulk, separated by commas; empty if there were none. Path has the

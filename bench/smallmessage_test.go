@@ -22,9 +22,9 @@ func BenchmarkSmallMessage(b *testing.B) {
 		return context.WithTimeout(context.Background(), time.Minute)
 	}
 	for _, path := range pathSpecs() {
-		b.Run("dialect="+path.Dialect+"/ctx=background", func(b *testing.B) { smallMessages(b, path, background) })
-		b.Run("dialect="+path.Dialect+"/ctx=cancellable", func(b *testing.B) { smallMessages(b, path, cancellable) })
-		b.Run("dialect="+path.Dialect+"/ctx=fresh-deadline", func(b *testing.B) { smallMessages(b, path, deadline) })
+		b.Run("dialect="+string(path.Dialect)+"/ctx=background", func(b *testing.B) { smallMessages(b, path, background) })
+		b.Run("dialect="+string(path.Dialect)+"/ctx=cancellable", func(b *testing.B) { smallMessages(b, path, cancellable) })
+		b.Run("dialect="+string(path.Dialect)+"/ctx=fresh-deadline", func(b *testing.B) { smallMessages(b, path, deadline) })
 	}
 }
 

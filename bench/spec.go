@@ -26,7 +26,7 @@ type Spec struct {
 	Lanes int `json:"lanes,omitempty"`
 
 	// Dialect is that of pipe.Options. Libtensorpipe always uses the compatible one.
-	Dialect string `json:"dialect,omitempty"`
+	Dialect pipe.Dialect `json:"dialect,omitempty"`
 
 	// NoSpin disables spinning of the transports uv and shm, see WithSpin there. It does not
 	// affect Libtensorpipe.

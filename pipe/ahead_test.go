@@ -12,7 +12,7 @@ import (
 // inBothDialects runs f with a pipe of each dialect in virtual time.
 func inBothDialects(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)) {
 	for _, p := range []path{nativePath(), memPath()} {
-		t.Run(p.dialect, func(t *testing.T) {
+		t.Run(string(p.dialect), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client, server := connect(t, p)
 				f(t, client, server)

@@ -115,7 +115,7 @@ func (p *Pipe) findChannel(local, remote device.Device) (*pipeChannel, error) {
 	}
 	var reasons []string
 	for _, r := range p.plan.Refused {
-		if r.What == "channel" {
+		if r.Kind == CandidateChannel {
 			reasons = append(reasons, r.String())
 		}
 	}

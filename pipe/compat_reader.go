@@ -60,7 +60,7 @@ type readProgress struct {
 
 func (r *compatReader) init(p *compat) {
 	r.pipe = p
-	r.ready = make(chan *compatIncoming, p.context.limits.ReadAheadMessages)
+	r.ready = make(chan *compatIncoming, p.context.limits.MaxReadAheadMessages)
 	r.readAhead = budget.New(p.context.limits.ReadAheadBytes)
 }
 

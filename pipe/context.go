@@ -40,7 +40,7 @@ type Options struct {
 	// one that the peer supports; DialectCompatible and DialectNative require one.
 	// If the native dialect is required and not possible, opening a pipe fails with
 	// ErrDialect.
-	Dialect string
+	Dialect Dialect
 
 	// Checksum adds a CRC32C to everything that this end sends in the native
 	// dialect, except tensors that a channel does not send over a connection. The
@@ -137,7 +137,7 @@ func New(o Options) (*Context, error) {
 	c.coders = compress.New(runtime.GOMAXPROCS(0))
 	c.inFlight = budget.New(c.limits.ContextBytesInFlight)
 	c.windows = budget.New(c.limits.ContextWindowBytes)
-	c.openingPipes = budget.New(c.limits.HandshakesInProgress)
+	c.openingPipes = budget.New(c.limits.MaxHandshakesInProgress)
 	c.unadmitted = quota.New(c.limits.UnadmittedBytes)
 	c.closing, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
@@ -188,7 +188,7 @@ func (c *Context) splitURL(url string) (TransportEntry, string, error) {
 		return e, addr, nil
 	}
 	for _, r := range c.registry.refused {
-		if r.What == "transport" && r.Name == name {
+		if r.Kind == CandidateTransport && r.Name == name {
 			return e, "", fmt.Errorf("%w: transport %s is refused: %s", ErrURL, name, r.Reason)
 		}
 	}
@@ -212,7 +212,7 @@ func (c *Context) handshakeContext(ctx context.Context) (context.Context, contex
 // acquireConnSlot takes a slot for an accepted connection whose first packet has not been read. It
 // reports false if none is free. The caller must release the slot, by lowering unidentified by 1.
 func (c *Context) acquireConnSlot() bool {
-	if c.unidentified.Add(1) <= int64(c.limits.HandshakesInProgress)+c.expectedConns.Load() {
+	if c.unidentified.Add(1) <= int64(c.limits.MaxHandshakesInProgress)+c.expectedConns.Load() {
 		return true
 	}
 	c.unidentified.Add(-1)

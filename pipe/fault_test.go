@@ -30,11 +30,11 @@ import (
 // connection each write counts as a frame.
 func TestFaultAtEveryFrame(t *testing.T) {
 	short.Skip(t, "a fault at each frame of each connection")
-	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		for name, factory := range map[string]channel.Factory{"basic": basic.New(), "xth": xth.New()} {
 			overMem := func() setup { return setup{mem.New(mem.NewNetwork()), "faulty", plain(factory), dialect} }
 			overUV := func() setup { return setup{uv.New(), "127.0.0.1:0", plain(factory), dialect} }
-			with := name + "+" + dialect
+			with := name + "+" + string(dialect)
 
 			// After a cut every call must end without being cancelled.
 			t.Run("cut over mem+"+with, func(t *testing.T) {
@@ -79,13 +79,13 @@ func TestFaultAtEveryFrameOfLanes(t *testing.T) {
 
 // On slow links all calls of the scenario succeed.
 func TestSlowLinks(t *testing.T) {
-	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		for name, rules := range map[string][]simnet.Rule{
 			"delay":          {simnet.Delay(300 * time.Millisecond)},
 			"rate":           {simnet.Rate(256 << 10)},
 			"delay and rate": {simnet.Delay(40 * time.Millisecond), simnet.Rate(2 << 20), simnet.Jitter(1, 10*time.Millisecond)},
 		} {
-			t.Run(name+" "+dialect, func(t *testing.T) {
+			t.Run(name+" "+string(dialect), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					over := func() setup { return setup{mem.New(mem.NewNetwork()), "slow", plain(basic.New()), dialect} }
 					l, _ := startScenario(t, over, nil, rules...)
@@ -101,7 +101,7 @@ type setup struct {
 	transport transport.Transport
 	addr      string
 	channel   func(transport.Transport) channel.Factory
-	dialect   string
+	dialect   pipe.Dialect
 }
 
 // plain returns a constructor for a channel that needs no transport of its own.

@@ -94,7 +94,7 @@ func TestWaitForBudgetIsCancelled(t *testing.T) {
 func TestReadAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath(), func(o *pipe.Options) {
-			o.Limits.ReadAheadMessages = 5
+			o.Limits.MaxReadAheadMessages = 5
 			o.Limits.ReadAheadBytes = 10_000
 		})
 		go func() {
@@ -115,7 +115,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 
 func TestWriteLimits(t *testing.T) {
 	client, server := connect(t, memPath(), func(o *pipe.Options) {
-		o.Limits = pipe.Limits{DescriptorBytes: 1000, Payloads: 2, Tensors: 2, PayloadBytes: 100, TensorBytes: 200, MessageBytes: 350}
+		o.Limits = pipe.Limits{DescriptorBytes: 1000, MaxPayloads: 2, MaxTensors: 2, PayloadBytes: 100, TensorBytes: 200, MessageBytes: 350}
 	})
 	for name, m := range map[string]*pipe.Message{
 		"payloads":     message(1, []int{1, 1, 1}, nil),
@@ -198,7 +198,7 @@ func TestStatsCount(t *testing.T) {
 // The dialects have different bounds on the number of parts. A message beyond the bound is
 // rejected before any of it is sent.
 func TestTooManyPartsForDialect(t *testing.T) {
-	many := func(o *pipe.Options) { o.Limits.Payloads = 1 << 17 }
+	many := func(o *pipe.Options) { o.Limits.MaxPayloads = 1 << 17 }
 	for _, p := range []path{memPath(), nativePath()} {
 		t.Run(p.name, func(t *testing.T) {
 			client, server := connect(t, p, many)

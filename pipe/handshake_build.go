@@ -177,6 +177,6 @@ func (p *Plan) setDialect(native bool, reason string) {
 		return
 	}
 	if reason != "" {
-		p.Refused = append([]Refusal{{"dialect", DialectNative, reason}}, p.Refused...)
+		p.Refused = append([]Refusal{{CandidateDialect, string(DialectNative), reason}}, p.Refused...)
 	}
 }

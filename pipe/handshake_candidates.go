@@ -23,11 +23,12 @@ import (
 // failedCandidate is the error of a handshake in which a channel or transport that the server chose
 // did not work; err is why. The client repeats the handshake without it.
 type failedCandidate struct {
-	what, name string // "channel" or "transport", and its name
-	err        error
+	kind CandidateKind // a transport or a channel
+	name string
+	err  error
 }
 
-func (e *failedCandidate) Error() string { return e.what + " " + e.name + ": " + e.err.Error() }
+func (e *failedCandidate) Error() string { return string(e.kind) + " " + e.name + ": " + e.err.Error() }
 
 func (e *failedCandidate) Unwrap() error { return e.err }
 
@@ -39,7 +40,7 @@ var errRetry = errors.New("the client retries the handshake")
 type exclusions struct{ channels, transports map[string]string }
 
 func (x exclusions) addFailed(c *failedCandidate) {
-	if c.what == "channel" {
+	if c.kind == CandidateChannel {
 		x.channels[c.name] = c.err.Error()
 	} else {
 		x.transports[c.name] = c.err.Error()
@@ -52,7 +53,7 @@ func (h *clientHandshake) transportFailed(name string, err error) error {
 	if h.conns.ctx.Err() != nil {
 		return err
 	}
-	return &failedCandidate{what: "transport", name: name, err: err}
+	return &failedCandidate{kind: CandidateTransport, name: name, err: err}
 }
 
 // isSystemError reports whether err matches an error of the operating system (syscall.Errno) that
@@ -286,7 +287,7 @@ func (h *clientHandshake) probeChosen(s *spec, p wire.Probing, first transport.C
 	result := transport.Frame{} // empty: all channels work
 	for _, e := range h.context.registry.used(s.routes) {
 		if err := e.probe(p.Offers, h.probeOffers); err != nil {
-			failed = &failedCandidate{what: "channel", name: e.Name, err: err}
+			failed = &failedCandidate{kind: CandidateChannel, name: e.Name, err: err}
 			result = reasonFrame(failed)
 			break
 		}

@@ -71,7 +71,7 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 	name, refused := r.chooseTransport(offer.TransportDomainDescriptors, h.listener.listensOn, excluded.transports)
 	refusedTransports := replaceReasons(refused, clientName, offer.probing.Without)
 	if name == "" {
-		err := fmt.Errorf("%w: %v", ErrNoTransport, slices.Concat(refusedTransports, c.registry.refusals("transport")))
+		err := fmt.Errorf("%w: %v", ErrNoTransport, slices.Concat(refusedTransports, c.registry.refusals(CandidateTransport)))
 		return nil, c.opts.Policy.Transports.wrapRequired(err)
 	}
 	unusable := c.probeChannels(r, name, offer, excluded.channels)
@@ -96,8 +96,8 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
 		s.probing = wire.Probing{
 			Offers:  r.probeAnswers(all, offer.probing.Offers),
-			Refused: r.reasonsByName("channel", reasonMap(all.unused(more))),
-			Without: r.reasonsByName("transport", reasonMap(refused)),
+			Refused: r.reasonsByName(CandidateChannel, reasonMap(all.unused(more))),
+			Without: r.reasonsByName(CandidateTransport, reasonMap(refused)),
 		}
 	}
 	plan.setDialect(s.native, reason)
@@ -110,7 +110,7 @@ func (o clientOffer) checkPlan(plan *Plan) error {
 	if !o.preferences.NeedsChannel || len(plan.Channels) > 0 {
 		return nil
 	}
-	refused := slices.DeleteFunc(slices.Clone(plan.Refused), func(r Refusal) bool { return r.What != "channel" })
+	refused := slices.DeleteFunc(slices.Clone(plan.Refused), func(r Refusal) bool { return r.Kind != CandidateChannel })
 	return fmt.Errorf("%w: %s requires a channel, and there is none: %v", ErrPolicy, clientName, refused)
 }
 
@@ -140,7 +140,7 @@ func (r *registry) chooseTransport(
 			chosen = e.Name
 			continue
 		}
-		refused = append(refused, Refusal{What: "transport", Name: e.Name, Reason: reason})
+		refused = append(refused, Refusal{Kind: CandidateTransport, Name: e.Name, Reason: reason})
 	}
 	return chosen, refused
 }
@@ -156,15 +156,15 @@ func (r *registry) chooseChannels(
 	for _, e := range r.channels {
 		theirs, offered := remote[e.Name]
 		if !offered {
-			refused = append(refused, Refusal{"channel", e.Name, reasonNotOffered})
+			refused = append(refused, Refusal{CandidateChannel, e.Name, reasonNotOffered})
 			continue
 		}
 		if reason, tried := except[e.Name]; tried {
-			refused = append(refused, Refusal{"channel", e.Name, reason})
+			refused = append(refused, Refusal{CandidateChannel, e.Name, reason})
 			continue
 		}
 		if reason := e.claimPairs(theirs, chosen); reason != "" {
-			refused = append(refused, Refusal{"channel", e.Name, reason})
+			refused = append(refused, Refusal{CandidateChannel, e.Name, reason})
 		}
 	}
 	return chosen, refused

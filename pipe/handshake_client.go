@@ -132,8 +132,8 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 		brochure.Mark(h.context.marker())
 		brochure.AddProbing(wire.Probing{
 			Offers:  h.probeOffers,
-			Refused: r.reasonsByName("channel", h.excluded.channels),
-			Without: r.reasonsByName("transport", h.excluded.transports),
+			Refused: r.reasonsByName(CandidateChannel, h.excluded.channels),
+			Without: r.reasonsByName(CandidateTransport, h.excluded.transports),
 		})
 		brochure.AddPreferences(h.context.preferences())
 	}
@@ -218,7 +218,7 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 	var transports, channels []Refusal
 	for _, e := range r.transports {
 		if e.Name != answer.Transport {
-			transports = append(transports, Refusal{"transport", e.Name, reasonNotChosen})
+			transports = append(transports, Refusal{CandidateTransport, e.Name, reasonNotChosen})
 		}
 	}
 	_, found := r.chooseChannels(answer.ChannelDeviceDescriptors, h.excluded.channels)
@@ -228,7 +228,7 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 		}
 		refusal, ok := find(found, func(r Refusal) bool { return r.Name == e.Name })
 		if !ok || refusal.Reason == reasonNotOffered {
-			refusal = Refusal{"channel", e.Name, reasonNotChosen}
+			refusal = Refusal{CandidateChannel, e.Name, reasonNotChosen}
 		}
 		channels = append(channels, refusal)
 	}

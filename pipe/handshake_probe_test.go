@@ -71,7 +71,7 @@ func with(m *probed) func(*pipe.Options) {
 // bothDialects runs f in each dialect.
 func bothDialects(t *testing.T, f func(t *testing.T, p path)) {
 	for _, p := range []path{memPath(), nativePath()} {
-		t.Run(p.dialect, func(t *testing.T) { f(t, p) })
+		t.Run(string(p.dialect), func(t *testing.T) { f(t, p) })
 	}
 }
 
@@ -112,8 +112,8 @@ func TestFailedProbeExcludesChannel(t *testing.T) {
 			bothDialects(t, func(t *testing.T, p path) {
 				dials, listens := newProbed("dials", c.dials), newProbed("listens", c.listens)
 				client, server := connectContexts(t, newContext(t, p, with(dials)), newContext(t, p, with(listens)), p.url)
-				require.Contains(t, client.Plan().Refused, pipe.Refusal{What: "channel", Name: "probed", Reason: c.atDial})
-				require.Contains(t, server.Plan().Refused, pipe.Refusal{What: "channel", Name: "probed", Reason: c.atListen})
+				require.Contains(t, client.Plan().Refused, pipe.Refusal{Kind: "channel", Name: "probed", Reason: c.atDial})
+				require.Contains(t, server.Plan().Refused, pipe.Refusal{Kind: "channel", Name: "probed", Reason: c.atListen})
 				for _, end := range []*pipe.Pipe{client, server} {
 					got, _ := end.Plan().Channel(device.CPU(), device.CPU())
 					require.Equal(t, "basic", got)

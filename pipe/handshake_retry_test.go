@@ -56,7 +56,7 @@ var errFull = errors.New("no descriptor is left")
 
 // failAfter replaces the better transport of a context by one that fails after a number of
 // connections.
-func failAfter(network *mem.Network, dialect string, connections int) func(*pipe.Options) {
+func failAfter(network *mem.Network, dialect pipe.Dialect, connections int) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Dialect = dialect
 		o.HandshakeTimeout = time.Hour // no step waits for the timeout
@@ -74,7 +74,7 @@ const noFailure = -1
 func TestTransportFailsAfterChoice(t *testing.T) {
 	for _, c := range []struct {
 		name           string
-		dialect        string
+		dialect        pipe.Dialect
 		dials, listens int
 		why            string
 	}{
@@ -82,7 +82,7 @@ func TestTransportFailsAfterChoice(t *testing.T) {
 		{"at the client", pipe.DialectNative, 0, noFailure, "no descriptor is left"},
 		{"at the server", pipe.DialectNative, noFailure, 0, `(the server closed the connection: EOF|mem: write \S+: broken pipe)`},
 	} {
-		t.Run(c.name+"/"+c.dialect, func(t *testing.T) {
+		t.Run(c.name+"/"+string(c.dialect), func(t *testing.T) {
 			network := mem.NewNetwork()
 			a := both(t, network, failAfter(network, c.dialect, c.dials))
 			b := both(t, network, failAfter(network, c.dialect, c.listens))
@@ -275,7 +275,7 @@ func TestRejectedClientStaysConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
 		only := pipe.TransportEntry{Name: "mem", Transport: mem.New(network)}
-		c, err := pipe.New(pipe.Options{Transports: []pipe.TransportEntry{only}, Limits: pipe.Limits{HandshakesInProgress: 1}})
+		c, err := pipe.New(pipe.Options{Transports: []pipe.TransportEntry{only}, Limits: pipe.Limits{MaxHandshakesInProgress: 1}})
 		require.NoError(t, err)
 		defer c.Close()
 		l, err := c.Listen(t.Context(), "mem://here")

@@ -31,7 +31,7 @@ import (
 // path is a combination of transport, channel and dialect under test.
 type path struct {
 	name    string
-	dialect string
+	dialect pipe.Dialect
 	url     string // where to listen
 	inline  int    // the limit of inline parts in bytes
 	opts    func() pipe.Options
@@ -51,7 +51,7 @@ type pathTransport struct {
 // connections.
 type pathChannel struct {
 	name     string
-	dialects []string
+	dialects []pipe.Dialect
 	entry    func(over transport.Transport) pipe.ChannelEntry
 	refused  error
 }
@@ -71,7 +71,7 @@ func transports() []pathTransport {
 }
 
 // dialects returns the dialects in which a channel is tested by default.
-func dialects() []string { return []string{pipe.DialectCompatible, pipe.DialectNative} }
+func dialects() []pipe.Dialect { return []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} }
 
 func channels() []pathChannel {
 	constant := func(name string, f channel.Factory) pathChannel {
@@ -114,7 +114,7 @@ func allPaths() []path {
 			for k, dialect := range channel.dialects {
 				out = append(out, path{
 					chosen:  (i+j+k)%2 == 0,
-					name:    over.name + "+" + channel.name + "+" + dialect,
+					name:    over.name + "+" + channel.name + "+" + string(dialect),
 					dialect: dialect,
 					url:     over.url,
 					inline:  inlineLimit(over.name, dialect),
@@ -136,7 +136,7 @@ func allPaths() []path {
 }
 
 // inlineLimit returns the documented limit of Plan.Inline, in bytes.
-func inlineLimit(transport, dialect string) int {
+func inlineLimit(transport string, dialect pipe.Dialect) int {
 	switch {
 	case dialect == pipe.DialectCompatible:
 		return 0
@@ -149,8 +149,8 @@ func inlineLimit(transport, dialect string) int {
 
 // memPath returns the simplest path of the compatible dialect, for tests that do not
 // depend on the path, and nativePath that of the native dialect.
-func memPath() path    { return pathNamed("mem+basic+" + pipe.DialectCompatible) }
-func nativePath() path { return pathNamed("mem+basic+" + pipe.DialectNative) }
+func memPath() path    { return pathNamed("mem+basic+compatible") }
+func nativePath() path { return pathNamed("mem+basic+native") }
 
 func pathNamed(name string) path {
 	for _, p := range allPaths() {
@@ -167,7 +167,7 @@ func onEveryPath(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)) 
 }
 
 // pathsOf returns the paths of one dialect.
-func pathsOf(dialect string) []path {
+func pathsOf(dialect pipe.Dialect) []path {
 	return slices.DeleteFunc(paths(), func(p path) bool { return p.dialect != dialect })
 }
 

@@ -29,7 +29,7 @@ func (r unreachableLanes) Dial(_ context.Context, addr string) (transport.Conn, 
 // for each end.
 func connectLanes(t *testing.T, dials, listens mpt.Lanes) (client, server *pipe.Pipe) {
 	t.Helper()
-	over := pathNamed("uv+basic+" + pipe.DialectCompatible)
+	over := pathNamed("uv+basic+compatible")
 	with := func(l mpt.Lanes) func(*pipe.Options) {
 		return func(o *pipe.Options) {
 			o.Channels = []pipe.ChannelEntry{{Name: mpt.UVName, Priority: 1, Factory: mpt.New(l)}}

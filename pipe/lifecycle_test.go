@@ -45,8 +45,8 @@ func TestAbortWithoutCause(t *testing.T) {
 
 func TestNegativeOptionsAreRefused(t *testing.T) {
 	for _, set := range []func(*pipe.Options){
-		func(o *pipe.Options) { o.Limits.AcceptBacklog = -1 },
-		func(o *pipe.Options) { o.Limits.ReadAheadMessages = -1 },
+		func(o *pipe.Options) { o.Limits.MaxAcceptBacklog = -1 },
+		func(o *pipe.Options) { o.Limits.MaxReadAheadMessages = -1 },
 		func(o *pipe.Options) { o.Limits.MessageBytes = -5 },
 		func(o *pipe.Options) { o.HandshakeTimeout = -1 },
 		func(o *pipe.Options) { o.CloseTimeout = -1 },
@@ -65,7 +65,7 @@ func TestManyDialsWithFewSlots(t *testing.T) {
 	const slots = 4
 	path := memPath()
 	a := newContext(t, path)
-	b := newContext(t, path, func(o *pipe.Options) { o.Limits.HandshakesInProgress = slots })
+	b := newContext(t, path, func(o *pipe.Options) { o.Limits.MaxHandshakesInProgress = slots })
 	l, err := b.Listen(testContext(t), path.url)
 	require.NoError(t, err)
 	var accepts sync.WaitGroup

@@ -20,10 +20,10 @@ type Limits struct {
 	// and some 20 bytes per payload and tensor. Default 4 MiB.
 	DescriptorBytes int
 
-	// Payloads and Tensors bound their number in one message. Default 65536
+	// MaxPayloads and MaxTensors bound their number in one message. Default 65536
 	// each.
-	Payloads int
-	Tensors  int
+	MaxPayloads int
+	MaxTensors  int
 
 	// PayloadBytes and TensorBytes bound the size of one payload and of one
 	// tensor. Default 4 GiB and 64 GiB. In the compatible dialect the transport may
@@ -45,11 +45,11 @@ type Limits struct {
 	PipeBytesInFlight    int
 	ContextBytesInFlight int
 
-	// ReadAheadMessages and ReadAheadBytes bound the descriptors and small payloads
+	// MaxReadAheadMessages and ReadAheadBytes bound the descriptors and small payloads
 	// that a pipe reads before the application calls Next and Read. Default 16
 	// messages and 256 KiB.
-	ReadAheadMessages int
-	ReadAheadBytes    int
+	MaxReadAheadMessages int
+	ReadAheadBytes       int
 
 	// ContextWindowBytes bounds by how much the windows of all native sessions of
 	// the context together may grow beyond 256 KiB per stream: bytes that peers have
@@ -61,11 +61,11 @@ type Limits struct {
 	// writes it shrinks to that size and releases its bytes. Default 256 MiB.
 	ContextWindowBytes int
 
-	// HandshakesInProgress bounds the accepted connections of a context that have
+	// MaxHandshakesInProgress bounds the accepted connections of a context that have
 	// not sent their first packet, and separately the pipes that are being opened.
 	// Further connections are closed at once, except those that a pipe being opened
 	// expects. Default 1024.
-	HandshakesInProgress int
+	MaxHandshakesInProgress int
 
 	// HandshakeBytes bounds each message of the handshake. Default 256 KiB.
 	HandshakeBytes int
@@ -81,8 +81,8 @@ type Limits struct {
 	// Default 0, which means no bound.
 	UnadmittedBytes int
 
-	// AcceptBacklog bounds the open pipes that wait for Accept. Default 128.
-	AcceptBacklog int
+	// MaxAcceptBacklog bounds the open pipes that wait for Accept. Default 128.
+	MaxAcceptBacklog int
 }
 
 // maxInt returns n as an int or, if it is larger than an int of this machine can be, the largest
@@ -92,21 +92,21 @@ func maxInt(n int64) int { return int(min(n, math.MaxInt)) }
 // check returns an error that matches ErrOptions if a limit is negative.
 func (l Limits) check() error {
 	for name, n := range map[string]int{
-		"DescriptorBytes":      l.DescriptorBytes,
-		"Payloads":             l.Payloads,
-		"Tensors":              l.Tensors,
-		"PayloadBytes":         l.PayloadBytes,
-		"TensorBytes":          l.TensorBytes,
-		"MessageBytes":         l.MessageBytes,
-		"PipeBytesInFlight":    l.PipeBytesInFlight,
-		"ContextBytesInFlight": l.ContextBytesInFlight,
-		"ReadAheadMessages":    l.ReadAheadMessages,
-		"ReadAheadBytes":       l.ReadAheadBytes,
-		"ContextWindowBytes":   l.ContextWindowBytes,
-		"HandshakesInProgress": l.HandshakesInProgress,
-		"HandshakeBytes":       l.HandshakeBytes,
-		"UnadmittedBytes":      l.UnadmittedBytes,
-		"AcceptBacklog":        l.AcceptBacklog,
+		"DescriptorBytes":         l.DescriptorBytes,
+		"MaxPayloads":             l.MaxPayloads,
+		"MaxTensors":              l.MaxTensors,
+		"PayloadBytes":            l.PayloadBytes,
+		"TensorBytes":             l.TensorBytes,
+		"MessageBytes":            l.MessageBytes,
+		"PipeBytesInFlight":       l.PipeBytesInFlight,
+		"ContextBytesInFlight":    l.ContextBytesInFlight,
+		"MaxReadAheadMessages":    l.MaxReadAheadMessages,
+		"ReadAheadBytes":          l.ReadAheadBytes,
+		"ContextWindowBytes":      l.ContextWindowBytes,
+		"MaxHandshakesInProgress": l.MaxHandshakesInProgress,
+		"HandshakeBytes":          l.HandshakeBytes,
+		"UnadmittedBytes":         l.UnadmittedBytes,
+		"MaxAcceptBacklog":        l.MaxAcceptBacklog,
 	} {
 		if n < 0 {
 			return fmt.Errorf("%w: Limits.%s is %d", ErrOptions, name, n)
@@ -117,19 +117,19 @@ func (l Limits) check() error {
 
 func (l Limits) withDefaults() Limits {
 	l.DescriptorBytes = cmp.Or(l.DescriptorBytes, 4<<20)
-	l.Payloads = cmp.Or(l.Payloads, 1<<16)
-	l.Tensors = cmp.Or(l.Tensors, 1<<16)
+	l.MaxPayloads = cmp.Or(l.MaxPayloads, 1<<16)
+	l.MaxTensors = cmp.Or(l.MaxTensors, 1<<16)
 	l.PayloadBytes = cmp.Or(l.PayloadBytes, maxInt(4<<30))
 	l.TensorBytes = cmp.Or(l.TensorBytes, maxInt(64<<30))
 	l.MessageBytes = cmp.Or(l.MessageBytes, maxInt(64<<30))
 	l.PipeBytesInFlight = cmp.Or(l.PipeBytesInFlight, 1<<30)
 	l.ContextBytesInFlight = cmp.Or(l.ContextBytesInFlight, maxInt(4<<30))
-	l.ReadAheadMessages = cmp.Or(l.ReadAheadMessages, 16)
+	l.MaxReadAheadMessages = cmp.Or(l.MaxReadAheadMessages, 16)
 	l.ReadAheadBytes = cmp.Or(l.ReadAheadBytes, 256<<10)
 	l.ContextWindowBytes = cmp.Or(l.ContextWindowBytes, 256<<20)
-	l.HandshakesInProgress = cmp.Or(l.HandshakesInProgress, 1024)
+	l.MaxHandshakesInProgress = cmp.Or(l.MaxHandshakesInProgress, 1024)
 	l.HandshakeBytes = cmp.Or(l.HandshakeBytes, 256<<10)
-	l.AcceptBacklog = cmp.Or(l.AcceptBacklog, 128)
+	l.MaxAcceptBacklog = cmp.Or(l.MaxAcceptBacklog, 128)
 	return l
 }
 
@@ -137,8 +137,8 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) wire() wire.Limits {
 	return wire.Limits{
 		Frame:    int64(max(l.DescriptorBytes, l.HandshakeBytes)),
-		Payloads: l.Payloads,
-		Tensors:  l.Tensors,
+		Payloads: l.MaxPayloads,
+		Tensors:  l.MaxTensors,
 	}
 }
 
@@ -146,8 +146,8 @@ func (l Limits) wire() wire.Limits {
 func (l Limits) native() native.Limits {
 	return native.Limits{
 		Descriptor: l.DescriptorBytes,
-		Payloads:   l.Payloads,
-		Tensors:    l.Tensors,
+		Payloads:   l.MaxPayloads,
+		Tensors:    l.MaxTensors,
 	}.WithDefaults()
 }
 

@@ -65,7 +65,7 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 		context:   c,
 		endpoints: map[string]transport.Listener{},
 		matcher:   &connMatcher{waiting: map[uint64]*pendingConn{}, count: &c.expectedConns, newID: randomID},
-		accepted:  make(chan *Pipe, c.limits.AcceptBacklog),
+		accepted:  make(chan *Pipe, c.limits.MaxAcceptBacklog),
 	}
 	l.closing, l.stop = context.WithCancelCause(c.closing)
 	var err error
@@ -91,7 +91,7 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 // usableURLs returns urls without those of refused transports that the policy does not require,
 // which it logs. If none would be left it returns all of them.
 func (c *Context) usableURLs(urls []string) []string {
-	refused := c.registry.reasonsByName("transport", nil)
+	refused := c.registry.reasonsByName(CandidateTransport, nil)
 	var left []string
 	for _, url := range urls {
 		name, _, _ := strings.Cut(url, "://")
@@ -240,7 +240,7 @@ func (l *Listener) acceptConnections(transportName string) {
 // countRejected counts and logs the rejection of conn, which happens because too many handshakes
 // are in progress. The caller closes conn.
 func (l *Listener) countRejected(conn transport.Conn) {
-	limit := uint64(l.context.limits.HandshakesInProgress)
+	limit := uint64(l.context.limits.MaxHandshakesInProgress)
 	l.context.counters.connectionsRefused.Add(1)
 	l.context.log.Warn("connection refused", "peer", conn.RemoteAddr(), "error", limitError("handshakes in progress", limit+1, limit))
 }

@@ -17,7 +17,7 @@ import (
 func TestParityOfClosedContext(t *testing.T) {
 	for _, name := range []string{"mem", "uv", "shm"} {
 		parity.Case(t, "tensorpipe/transport.ListenerCreateAfterClosingContextAndThenGetAddress@"+name, func(t *testing.T) {
-			listenAfterClosingContext(t, pathNamed(name+"+basic+"+pipe.DialectNative))
+			listenAfterClosingContext(t, pathNamed(name+"+basic+native"))
 		})
 	}
 }

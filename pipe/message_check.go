@@ -47,11 +47,11 @@ func (p *Pipe) measure(m *Message) (size messageSize, err error) {
 		return size, messageError("no message")
 	}
 	l := &p.context.limits
-	if len(m.Payloads) > l.Payloads {
-		return size, messageError("%w", limitError("number of payloads", uint64(len(m.Payloads)), uint64(l.Payloads)))
+	if len(m.Payloads) > l.MaxPayloads {
+		return size, messageError("%w", limitError("number of payloads", uint64(len(m.Payloads)), uint64(l.MaxPayloads)))
 	}
-	if len(m.Tensors) > l.Tensors {
-		return size, messageError("%w", limitError("number of tensors", uint64(len(m.Tensors)), uint64(l.Tensors)))
+	if len(m.Tensors) > l.MaxTensors {
+		return size, messageError("%w", limitError("number of tensors", uint64(len(m.Tensors)), uint64(l.MaxTensors)))
 	}
 	size.descriptor = messageOverhead + len(m.Metadata)
 	for i := range m.Payloads {

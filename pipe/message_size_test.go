@@ -86,7 +86,7 @@ func (b boundedConn) FrameLimits() transport.FrameLimits {
 func TestPartOfFourGiBOverSharedMemory(t *testing.T) {
 	for name, lanes := range map[string]int{"basic": 1, "mpt": 2} {
 		t.Run(name, func(t *testing.T) {
-			client, server := connect(t, pathNamed("shm+"+name+"+"+pipe.DialectCompatible))
+			client, server := connect(t, pathNamed("shm+"+name+"+compatible"))
 			segments := make([][]byte, 64*lanes)
 			for i, segment := 0, make([]byte, 64<<20); i < len(segments); i++ {
 				segments[i] = segment
@@ -102,7 +102,7 @@ func TestPartOfFourGiBOverSharedMemory(t *testing.T) {
 // In the compatible dialect cma can describe one piece of memory only. It gathers the
 // segments of a tensor up to a bound.
 func TestTensorTooScatteredForCMA(t *testing.T) {
-	client, server := connect(t, pathNamed("mem+cma+"+pipe.DialectCompatible))
+	client, server := connect(t, pathNamed("mem+cma+compatible"))
 	half := make([]byte, cma.MaxGather/2+1)
 	for _, target := range []device.Device{device.CPU(), {}} {
 		require.ErrorIs(t, requireRejected(t, client, server, tensorOf(target, half, half)), cma.ErrScattered)
@@ -114,8 +114,8 @@ func TestTensorTooScatteredForCMA(t *testing.T) {
 // there are no such peers.
 func TestDescriptorTooLargeForPeer(t *testing.T) {
 	const largest = 10_000
-	for dialect, rejected := range map[string]bool{pipe.DialectCompatible: true, pipe.DialectNative: false} {
-		t.Run(dialect, func(t *testing.T) {
+	for dialect, rejected := range map[pipe.Dialect]bool{pipe.DialectCompatible: true, pipe.DialectNative: false} {
+		t.Run(string(dialect), func(t *testing.T) {
 			c := both(t, mem.NewNetwork(), func(o *pipe.Options) {
 				o.Dialect = dialect
 				for i, e := range o.Transports {

@@ -31,10 +31,10 @@ func TestBulkWithoutConnection(t *testing.T) {
 
 	// The flood also takes the slot that is reserved for the pipe's own connection.
 	t.Run("strangers have taken its slot", func(t *testing.T) {
-		p := pathNamed("uv+basic+" + pipe.DialectNative)
+		p := pathNamed("uv+basic+native")
 		var log bytes.Buffer
 		a := newContext(t, p, func(o *pipe.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-		b := newContext(t, p, func(o *pipe.Options) { o.Limits.HandshakesInProgress = 2 })
+		b := newContext(t, p, func(o *pipe.Options) { o.Limits.MaxHandshakesInProgress = 2 })
 		l, client, server := connectAndKeep(t, a, b, p.url)
 		flood(t, l, b)
 		largeBothWays(t, client, server)

@@ -49,7 +49,7 @@ type nativeReader struct {
 
 func (i *nativeReader) init(p *nativePipe) {
 	i.pipe = p
-	i.ready = make(chan *nativeIncoming, p.context.limits.ReadAheadMessages)
+	i.ready = make(chan *nativeIncoming, p.context.limits.MaxReadAheadMessages)
 	i.readAhead = budget.New(p.context.limits.ReadAheadBytes)
 	i.ended = make(chan struct{})
 	i.open = map[uint64]*nativeIncoming{}

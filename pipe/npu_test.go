@@ -103,7 +103,7 @@ func (f oneDevice) DeviceDescriptors() map[device.Device]string {
 func TestChosenDeviceDecidesTheChannel(t *testing.T) {
 	first := device.Device{Kind: npu.Name}
 	for _, path := range []path{memPath(), nativePath()} {
-		t.Run(path.dialect, func(t *testing.T) {
+		t.Run(string(path.dialect), func(t *testing.T) {
 			near, far := npu.NewKind(), npu.NewKind()
 			t.Cleanup(near.Close)
 			t.Cleanup(far.Close)

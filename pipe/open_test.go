@@ -46,7 +46,7 @@ func TestTransportIsUpgraded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "mem", client.Plan().Transport)
 	require.Equal(t, "mem", server.Plan().Transport)
-	require.Equal(t, []pipe.Refusal{{What: "transport", Name: "uv", Reason: "mem goes before it"}}, server.Plan().Refused)
+	require.Equal(t, []pipe.Refusal{{Kind: "transport", Name: "uv", Reason: "mem goes before it"}}, server.Plan().Refused)
 	require.Equal(t, "both", server.Peer())
 	exchange(t, client, server, message(1, []int{10}, []int{20}))
 }
@@ -167,7 +167,7 @@ func TestPipeIsNotAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := memPath()
 		a := newContext(t, path)
-		b := newContext(t, path, func(o *pipe.Options) { o.Limits.AcceptBacklog = 1 })
+		b := newContext(t, path, func(o *pipe.Options) { o.Limits.MaxAcceptBacklog = 1 })
 		l, err := b.Listen(t.Context(), path.url)
 		require.NoError(t, err)
 		first, err := a.Dial(t.Context(), l.URLs()[0])
@@ -216,7 +216,7 @@ func TestPlanHasReasonForNotViable(t *testing.T) {
 	client, _ := connect(t, path, func(o *pipe.Options) {
 		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: "notViable", Priority: 1 << 20, Factory: notViable{basic.New()}})
 	})
-	require.Contains(t, client.Plan().Refused, pipe.Refusal{What: "channel", Name: "notViable", Reason: "notViable is not supported: no hardware"})
+	require.Contains(t, client.Plan().Refused, pipe.Refusal{Kind: "channel", Name: "notViable", Reason: "notViable is not supported: no hardware"})
 	name, ok := client.Plan().Channel(device.CPU(), device.CPU())
 	require.True(t, ok)
 	require.Equal(t, "basic", name)

@@ -48,8 +48,8 @@ func TestParity(t *testing.T) {
 		"MixedTensorMessage":    mixedTensorMessage,
 	}
 	for name, f := range cases {
-		for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-			parity.Case(t, "tensorpipe/core."+name+"@"+dialect, func(t *testing.T) { onPathEnds(t, dialect, f) })
+		for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
+			parity.Case(t, "tensorpipe/core."+name+"@"+string(dialect), func(t *testing.T) { onPathEnds(t, dialect, f) })
 		}
 	}
 	parity.Case(t, "tensorpipe/core.ClosingAbortsOperations", closingAbortsOperations)

@@ -23,7 +23,7 @@ type pathEnd struct {
 // onPathEnds runs f over each path of a dialect with a fresh pipe. It checks that both
 // ends use that path and, after f, that its channel has carried exactly the tensors
 // that f wrote.
-func onPathEnds(t *testing.T, dialect string, f func(t *testing.T, client, server *pathEnd)) {
+func onPathEnds(t *testing.T, dialect pipe.Dialect, f func(t *testing.T, client, server *pathEnd)) {
 	for _, path := range pathsOf(dialect) {
 		t.Run(path.name, func(t *testing.T) {
 			a, b := connect(t, path)

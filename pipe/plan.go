@@ -13,23 +13,25 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// The dialects, which are the wire protocols of pipes.
+// Dialect names the wire protocol of a pipe.
+type Dialect string
+
 const (
 	// DialectCompatible is TensorPipe's own wire protocol, which C++ peers use.
-	DialectCompatible = "compatible"
+	DialectCompatible Dialect = "compatible"
 
 	// DialectNative is the protocol between two ends of this library.
-	DialectNative = "native"
+	DialectNative Dialect = "native"
 
 	// DialectAuto, in Options, is the native dialect if the peer supports it, and the
 	// compatible one otherwise.
-	DialectAuto = "auto"
+	DialectAuto Dialect = "auto"
 )
 
 // Plan is the path that the two ends of a pipe agreed on, as plain data that can be
 // printed, logged and compared.
 type Plan struct {
-	Dialect   string           `json:"dialect"`
+	Dialect   Dialect          `json:"dialect"`
 	Transport string           `json:"transport"`
 	Channels  []PlannedChannel `json:"channels"` // ordered by local, then remote device
 	Refused   []Refusal        `json:"refused"`  // rejected candidates, best first
@@ -53,12 +55,21 @@ type PlannedChannel struct {
 
 // Refusal is a dialect, transport or channel that a pipe does not use, with the reason.
 type Refusal struct {
-	What   string `json:"what"` // "dialect", "transport" or "channel"
-	Name   string `json:"name"`
-	Reason string `json:"reason"`
+	Kind   CandidateKind `json:"kind"`
+	Name   string        `json:"name"`
+	Reason string        `json:"reason"`
 }
 
-func (r Refusal) String() string { return r.What + " " + r.Name + ": " + r.Reason }
+// CandidateKind names what a candidate is.
+type CandidateKind string
+
+const (
+	CandidateDialect   CandidateKind = "dialect"
+	CandidateTransport CandidateKind = "transport"
+	CandidateChannel   CandidateKind = "channel"
+)
+
+func (r Refusal) String() string { return string(r.Kind) + " " + r.Name + ": " + r.Reason }
 
 // Channel returns the name of the channel between a local and a remote device, and whether there is
 // one. Of several it returns that of the largest tensors.
@@ -89,7 +100,7 @@ func (p *Plan) String() string {
 		fmt.Fprintf(w, "tensors\tno common channel\n")
 	}
 	for _, r := range p.Refused {
-		fmt.Fprintf(w, "not %s %s\t%s\n", r.What, r.Name, r.Reason)
+		fmt.Fprintf(w, "not %s %s\t%s\n", r.Kind, r.Name, r.Reason)
 	}
 	w.Flush()
 	return b.String()

@@ -103,16 +103,16 @@ func (c *Context) excludedByPolicy() exclusions {
 // and all usable ones are in excluded.
 func (c *Context) checkOffer(excluded exclusions) error {
 	policy, r := c.opts.Policy, c.registry
-	if err := policy.Transports.checkOffer("transport", names(r.transports, TransportEntry.identity), excluded.transports, r); err != nil {
+	if err := policy.Transports.checkOffer(CandidateTransport, names(r.transports, TransportEntry.identity), excluded.transports, r); err != nil {
 		return err
 	}
-	return policy.Channels.checkOffer("channel", names(r.channels, ChannelEntry.identity), excluded.channels, r)
+	return policy.Channels.checkOffer(CandidateChannel, names(r.channels, ChannelEntry.identity), excluded.channels, r)
 }
 
 // checkOffer returns an error that matches ErrPolicy if the rule requires names and none is left to
 // offer. have lists the usable names, and excluded those of them that are not offered, with the
-// reasons. what is "transport" or "channel".
-func (r Rule) checkOffer(what string, have []string, excluded map[string]string, all *registry) error {
+// reasons.
+func (r Rule) checkOffer(kind CandidateKind, have []string, excluded map[string]string, all *registry) error {
 	offered := slices.ContainsFunc(have, func(name string) bool {
 		_, out := excluded[name]
 		return !out
@@ -120,12 +120,12 @@ func (r Rule) checkOffer(what string, have []string, excluded map[string]string,
 	if offered || len(r.Require) == 0 {
 		return nil
 	}
-	reasons := all.reasonsByName(what, excluded)
+	reasons := all.reasonsByName(kind, excluded)
 	var refused []Refusal
 	for _, name := range slices.Sorted(maps.Keys(reasons)) {
-		refused = append(refused, Refusal{what, name, reasons[name]})
+		refused = append(refused, Refusal{kind, name, reasons[name]})
 	}
-	return r.unmetError(what, "none", refused)
+	return r.unmetError(string(kind), "none", refused)
 }
 
 // preferences returns what a client sends to the server of its policy: the preferences, and whether

@@ -22,7 +22,7 @@ func forEachEnd(t *testing.T, option func(*pipe.Options), f func(t *testing.T, d
 }
 
 // twoChannels sets the dialect and two channels.
-func twoChannels(dialect string) func(*pipe.Options) {
+func twoChannels(dialect pipe.Dialect) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Dialect = dialect
 		o.Channels = []pipe.ChannelEntry{
@@ -35,7 +35,7 @@ func twoChannels(dialect string) func(*pipe.Options) {
 // onBoth runs f in each dialect with pairs of contexts that have both transports.
 func onBoth(t *testing.T, option func(*pipe.Options), f func(t *testing.T, a, b *pipe.Context)) {
 	for _, dialect := range dialects() {
-		t.Run(dialect, func(t *testing.T) {
+		t.Run(string(dialect), func(t *testing.T) {
 			forEachEnd(t, option, func(t *testing.T, dials, listens func(*pipe.Options)) {
 				network := mem.NewNetwork()
 				f(t, both(t, network, twoChannels(dialect), dials), both(t, network, twoChannels(dialect), listens))
@@ -136,7 +136,7 @@ func TestUnmetPolicyFailsHandshake(t *testing.T) {
 		},
 	} {
 		for _, dialect := range dialects() {
-			t.Run(name+" "+dialect, func(t *testing.T) {
+			t.Run(name+" "+string(dialect), func(t *testing.T) {
 				t.Run("the client", func(t *testing.T) { requireRejectedDial(t, dialect, c.option, c.lacks, c.reason) })
 				t.Run("the server", func(t *testing.T) { requireRejectedDial(t, dialect, c.lacks, c.option, c.reason) })
 			})
@@ -144,7 +144,7 @@ func TestUnmetPolicyFailsHandshake(t *testing.T) {
 	}
 }
 
-func requireRejectedDial(t *testing.T, dialect string, dials, listens func(*pipe.Options), reason string) {
+func requireRejectedDial(t *testing.T, dialect pipe.Dialect, dials, listens func(*pipe.Options), reason string) {
 	var log loglines.Lines
 	network := mem.NewNetwork()
 	a := both(t, network, twoChannels(dialect), dials)

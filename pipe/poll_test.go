@@ -16,7 +16,7 @@ import (
 )
 
 // polledPath returns a path that supports Poll.
-func polledPath() path { return pathNamed("shm+basic+" + pipe.DialectNative) }
+func polledPath() path { return pathNamed("shm+basic+native") }
 
 // pollOne polls until there is a message.
 func pollOne(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
@@ -34,9 +34,9 @@ func pollOne(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
 // Where Poll is not supported it returns nil, and Next returns the messages.
 func TestPollUnsupported(t *testing.T) {
 	for _, name := range []string{
-		"uv+basic+" + pipe.DialectNative,
-		"uv+basic+" + pipe.DialectCompatible,
-		"shm+basic+" + pipe.DialectCompatible,
+		"uv+basic+native",
+		"uv+basic+compatible",
+		"shm+basic+compatible",
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := connect(t, pathNamed(name))

@@ -50,19 +50,19 @@ type registry struct {
 // policy forbids are refused. Errors match ErrOptions.
 func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Policy) (*registry, error) {
 	r := &registry{}
-	if err := checkEntries("transport", transports, TransportEntry.identity); err != nil {
+	if err := checkEntries(CandidateTransport, transports, TransportEntry.identity); err != nil {
 		return nil, err
 	}
-	if err := checkEntries("channel", channels, ChannelEntry.identity); err != nil {
+	if err := checkEntries(CandidateChannel, channels, ChannelEntry.identity); err != nil {
 		return nil, err
 	}
 	for _, e := range sortEntries(transports, TransportEntry.identity, policy.Transports) {
-		if r.addUsable("transport", e.Name, policy.Transports, e.Transport.Viable) {
+		if r.addUsable(CandidateTransport, e.Name, policy.Transports, e.Transport.Viable) {
 			r.transports = append(r.transports, e)
 		}
 	}
 	for _, e := range sortEntries(channels, ChannelEntry.identity, policy.Channels) {
-		if !r.addUsable("channel", e.Name, policy.Channels, e.Factory.Viable) {
+		if !r.addUsable(CandidateChannel, e.Name, policy.Channels, e.Factory.Viable) {
 			continue
 		}
 		for d := range e.Factory.DeviceDescriptors() {
@@ -93,7 +93,7 @@ func find[E any](entries []E, match func(E) bool) (E, bool) {
 
 // addUsable reports whether an entry is usable: the rule does not forbid it, and viable returns
 // nil. Otherwise it adds a refusal to r. The caller adds the entry.
-func (r *registry) addUsable(what, name string, rule Rule, viable func() error) bool {
+func (r *registry) addUsable(kind CandidateKind, name string, rule Rule, viable func() error) bool {
 	reason := ""
 	if slices.Contains(rule.Forbid, name) {
 		reason = "forbidden by the policy"
@@ -101,7 +101,7 @@ func (r *registry) addUsable(what, name string, rule Rule, viable func() error) 
 		reason = err.Error()
 	}
 	if reason != "" {
-		r.refused = append(r.refused, Refusal{What: what, Name: name, Reason: reason})
+		r.refused = append(r.refused, Refusal{Kind: kind, Name: name, Reason: reason})
 	}
 	return reason == ""
 }
@@ -132,21 +132,21 @@ func names[E any](entries []E, id func(E) identity) []string {
 
 // checkEntries returns an error that matches ErrOptions for an entry without a name or an
 // implementation, with a reserved name, or with the name or priority of another: the choice would
-// be ambiguous. what is "transport" or "channel".
-func checkEntries[E any](what string, entries []E, id func(E) identity) error {
+// be ambiguous.
+func checkEntries[E any](kind CandidateKind, entries []E, id func(E) identity) error {
 	names, priorities := map[string]bool{}, map[int]bool{}
 	for _, e := range entries {
 		switch i := id(e); {
 		case i.name == "":
-			return fmt.Errorf("%w: a %s entry has no name", ErrOptions, what)
+			return fmt.Errorf("%w: a %s entry has no name", ErrOptions, kind)
 		case i.name == wire.MarkerName:
-			return fmt.Errorf("%w: %s name %q has another meaning on the wire", ErrOptions, what, i.name)
+			return fmt.Errorf("%w: %s name %q has another meaning on the wire", ErrOptions, kind, i.name)
 		case i.missing:
-			return fmt.Errorf("%w: %s entry %q has no implementation", ErrOptions, what, i.name)
+			return fmt.Errorf("%w: %s entry %q has no implementation", ErrOptions, kind, i.name)
 		case names[i.name]:
-			return fmt.Errorf("%w: %s name %q is registered twice", ErrOptions, what, i.name)
+			return fmt.Errorf("%w: %s name %q is registered twice", ErrOptions, kind, i.name)
 		case priorities[i.priority]:
-			return fmt.Errorf("%w: %s priority %d is given twice, to %q too", ErrOptions, what, i.priority, i.name)
+			return fmt.Errorf("%w: %s priority %d is given twice, to %q too", ErrOptions, kind, i.priority, i.name)
 		default:
 			names[i.name], priorities[i.priority] = true, true
 		}
@@ -170,18 +170,18 @@ func sortEntries[E any](entries []E, id func(E) identity, rule Rule) []E {
 	return sorted
 }
 
-// reasonsByName returns, by name, the reasons of r's refused entries of one kind, "transport" or
-// "channel", and those of more, which take precedence. They are for the peer of one pipe.
-func (r *registry) reasonsByName(what string, more map[string]string) map[string]string {
-	out := reasonMap(r.refusals(what))
+// reasonsByName returns, by name, the reasons of r's refused entries of one kind, and those of more,
+// which take precedence. They are for the peer of one pipe.
+func (r *registry) reasonsByName(kind CandidateKind, more map[string]string) map[string]string {
+	out := reasonMap(r.refusals(kind))
 	maps.Copy(out, more)
 	return out
 }
 
-// refusals returns r's refused entries of one kind, "transport" or "channel".
-func (r *registry) refusals(what string) (out []Refusal) {
+// refusals returns r's refused entries of one kind.
+func (r *registry) refusals(kind CandidateKind) (out []Refusal) {
 	for _, refusal := range r.refused {
-		if refusal.What == what {
+		if refusal.Kind == kind {
 			out = append(out, refusal)
 		}
 	}

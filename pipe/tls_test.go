@@ -103,11 +103,11 @@ func overUV(t testing.TB, tr transport.Transport, adjust ...func(*pipe.Options))
 // All connections of a pipe use TLS, and both ends verify the name of the other, also
 // where further connections are dialled to a numeric address.
 func TestPipeOverTLS(t *testing.T) {
-	t.Run(pipe.DialectCompatible, func(t *testing.T) { pipeOverTLS(t, pipe.DialectCompatible, 4) })
-	t.Run(pipe.DialectNative, func(t *testing.T) { pipeOverTLS(t, pipe.DialectNative, 2) })
+	t.Run(string(pipe.DialectCompatible), func(t *testing.T) { pipeOverTLS(t, pipe.DialectCompatible, 4) })
+	t.Run(string(pipe.DialectNative), func(t *testing.T) { pipeOverTLS(t, pipe.DialectNative, 2) })
 }
 
-func pipeOverTLS(t *testing.T, dialect string, connections int) {
+func pipeOverTLS(t *testing.T, dialect pipe.Dialect, connections int) {
 	config := mutualTLS(t, "localhost")
 	tr := &watched{Transport: uv.New(uv.WithTLS(config, config))}
 	speak := func(o *pipe.Options) { o.Dialect = dialect }

@@ -81,7 +81,7 @@ func TestTryWriteCompatible(t *testing.T) {
 
 // The memory of an accepted message is free at once, even if the ring is full.
 func TestTryWriteCopies(t *testing.T) {
-	client, server := connect(t, pathNamed("shm+basic+"+pipe.DialectNative))
+	client, server := connect(t, pathNamed("shm+basic+native"))
 	const count, size = 16, 512 << 10
 	for i := range count {
 		m := message(i, nil, []int{size}, device.CPU())

@@ -16,7 +16,7 @@ type benchmark struct {
 	transports, channels string
 	lanes                int
 	anyTracer            bool
-	dialect              string
+	dialect              pipe.Dialect
 	buffers              string
 	compression          pipe.Compression
 	data                 string
@@ -88,7 +88,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.StringVar(&b.transports, "transport", auto, "`list` of transports, of auto,"+strings.Join(transportNames(all), ","))
 	fs.StringVar(&b.channels, "channel", auto, "`list` of channels, of auto,"+strings.Join(channelNames(all), ","))
 	fs.IntVar(&b.lanes, "lanes", torchLanes, "`number` of connections of the channel mpt_uv, at most")
-	fs.StringVar(&b.dialect, "dialect", auto, "`dialect` to speak: compatible, native, or auto, which is native")
+	fs.StringVar((*string)(&b.dialect), "dialect", auto, "`dialect` to speak: compatible, native, or auto, which is native")
 	fs.TextVar(&b.compression, "compress", pipe.CompressionNone, "`codec` to compress tensors with: s2 or zstd")
 	fs.StringVar(&b.data, "data", bench.DataPattern, "what tensors `hold`: "+strings.Join(bench.AllData(), ", "))
 	fs.Var(&b.sizes, "size", "`list` of sizes of the tensor, 0 for messages without one")

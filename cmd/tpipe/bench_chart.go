@@ -59,7 +59,7 @@ func (d *benchDrawing) measured(spec bench.Spec, runs *bench.Comparison) error {
 	}{{chart.Ours, pathName(spec), runs.A}, {chart.Peer, pathName(spec.ForPeer()), runs.B}} {
 		if len(side.results) > 0 {
 			r := side.results[0]
-			d.line(side.path+named, r.Subject+" ("+r.Dialect+")", side.kind).add(side.results)
+			d.line(side.path+named, fmt.Sprintf("%s (%s)", r.Subject, r.Dialect), side.kind).add(side.results)
 		}
 	}
 	for _, y := range benchYardsticks(runs) {

@@ -5,15 +5,16 @@ import (
 	"io"
 
 	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // benchRatios is the JSON line with the figures of one subject divided by those of the peer or of a
 // yardstick, null where one of them has no figure. It follows the lines of the runs.
 type benchRatios struct {
-	Subject   string `json:"subject"` // both names
-	Transport string `json:"transport"`
-	Channel   string `json:"channel"`
-	Dialect   string `json:"dialect"`
+	Subject   string       `json:"subject"` // both names
+	Transport string       `json:"transport"`
+	Channel   string       `json:"channel"`
+	Dialect   pipe.Dialect `json:"dialect"`
 
 	// The path of the second subject, if that is the peer.
 	PeerTransport string `json:"peer_transport,omitempty"`

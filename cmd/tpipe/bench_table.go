@@ -75,7 +75,7 @@ func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 	if len(spec.Transports) == 0 || len(spec.Channels) == 0 {
 		path = pathName(spec) + ": " + path
 	}
-	facts := append([]string{path + benchLanes(first), first.Dialect + " dialect"}, benchFacts(spec)...)
+	facts := append([]string{path + benchLanes(first), string(first.Dialect) + " dialect"}, benchFacts(spec)...)
 	if first.Congestion != "" {
 		facts = append(facts, "congestion control "+first.Congestion)
 	}

@@ -36,7 +36,7 @@ func TestBenchJSON(t *testing.T) {
 		}
 		var r bench.Result
 		require.NoError(t, json.Unmarshal([]byte(lines[i]), &r))
-		require.Equal(t, []string{"tensorpipe-go", "uv", "basic", "native"}, []string{r.Subject, r.Transport, r.Channel, r.Dialect})
+		require.Equal(t, []string{"tensorpipe-go", "uv", "basic", "native"}, []string{r.Subject, r.Transport, r.Channel, string(r.Dialect)})
 		way := map[int]string{0: "", 8: bench.Inline, 64 << 10: bench.Inline}[size]
 		require.Equal(t, []string{way, way}, []string{r.TripRoute, r.OneWayRoute})
 		require.Equal(t, bench.BuffersDefault, r.Buffers)

@@ -114,7 +114,7 @@ func serveSender(ctx context.Context, out io.Writer) error {
 	c, err := tensorpipe.NewContext(pipe.Options{
 		Name: receiverName,
 		// Any process of this machine could connect instead of the sender.
-		Limits: pipe.Limits{TensorBytes: len(weightsFile), PayloadBytes: 1, Tensors: 64},
+		Limits: pipe.Limits{TensorBytes: len(weightsFile), PayloadBytes: 1, MaxTensors: 64},
 	})
 	if err != nil {
 		return err

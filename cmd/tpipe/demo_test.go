@@ -36,7 +36,7 @@ func TestDemoJSON(t *testing.T) {
 	require.Equal(t, tensorNote{"stage1.bias", "f32", []int{10}, r.Tensors[2].SHA256}, r.Tensors[2])
 	require.NotEqual(t, r.Sender, r.Receiver)
 	require.Equal(t, 100*38440, r.Bytes)
-	require.Equal(t, "native", r.Plan.Dialect)
+	require.Equal(t, pipe.DialectNative, r.Plan.Dialect)
 	require.Positive(t, r.Seconds)
 	requireClosed(t, r.URL)
 }

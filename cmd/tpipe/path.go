@@ -22,12 +22,12 @@ import (
 // pathFlags are the flags that select the transports, channels and dialect that a pipe may use.
 type pathFlags struct {
 	offer   selectionFlags
-	dialect string
+	dialect pipe.Dialect
 }
 
 func (f *pathFlags) flags(fs *flag.FlagSet) {
 	f.offer.flags(fs, tensorpipe.DefaultProfile())
-	fs.StringVar(&f.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
+	fs.StringVar((*string)(&f.dialect), "dialect", string(pipe.DialectAuto), "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
 }
 
 // options returns pipe options with the selected transports, channels and dialect. TCP connections use
@@ -52,7 +52,7 @@ func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 }
 
 // chosenDialect returns the value of -dialect. The error is a *usageError for an unknown one.
-func (f *pathFlags) chosenDialect() (string, error) {
+func (f *pathFlags) chosenDialect() (pipe.Dialect, error) {
 	switch f.dialect {
 	case pipe.DialectCompatible, pipe.DialectNative, pipe.DialectAuto:
 		return f.dialect, nil

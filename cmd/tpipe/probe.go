@@ -25,7 +25,7 @@ type probe struct {
 	offer   selectionFlags
 	tls     tlsFlags
 	to      string
-	dialect string
+	dialect pipe.Dialect
 	json    bool
 }
 
@@ -47,7 +47,7 @@ apply to that pipe only.`,
 func (p *probe) flags(fs *flag.FlagSet) {
 	p.offer.flags(fs, catalog(torchLanes))
 	fs.StringVar(&p.to, "to", "", "`url` of a peer: print the path to it")
-	fs.StringVar(&p.dialect, "dialect", pipe.DialectAuto, "`dialect` to speak with the peer: compatible, native, or auto")
+	fs.StringVar((*string)(&p.dialect), "dialect", string(pipe.DialectAuto), "`dialect` to speak with the peer: compatible, native, or auto")
 	p.tls.dialFlags(fs)
 	fs.BoolVar(&p.json, "json", false, "print JSON")
 }
@@ -112,8 +112,8 @@ func look(profile tensorpipe.Profile) findings {
 		f.Channels = append(f.Channels, newFinding(e.Name, e.Factory.Viable(), "priority %d", e.Priority))
 	}
 	f.Dialects = []finding{
-		{pipe.DialectCompatible, true, "the protocol of TensorPipe's C++ library"},
-		{pipe.DialectNative, true, "between two ends of this library"},
+		{string(pipe.DialectCompatible), true, "the protocol of TensorPipe's C++ library"},
+		{string(pipe.DialectNative), true, "between two ends of this library"},
 	}
 	f.Machine = machine()
 	return f

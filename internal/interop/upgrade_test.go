@@ -27,7 +27,7 @@ func upgrade(t *testing.T) {
 	t.Run("a C++ server does not upgrade", func(t *testing.T) {
 		p := plain.dial(t, Start(t, "echo", "--listen", "uv://127.0.0.1:0"))
 		require.Equal(t, pipe.DialectCompatible, p.Plan().Dialect)
-		require.Contains(t, p.Plan().Refused, pipe.Refusal{What: "dialect", Name: pipe.DialectNative, Reason: "the peer does not know it"})
+		require.Contains(t, p.Plan().Refused, pipe.Refusal{Kind: "dialect", Name: string(pipe.DialectNative), Reason: "the peer does not know it"})
 		exchangeWithEcho(t, p)
 	})
 	require.NoError(t, echo.Process.Kill())

@@ -46,7 +46,7 @@ func runRole(role string) error {
 	}
 	ctx := context.Background()
 	o := options("child")
-	o.Dialect = os.Getenv(childDialect)
+	o.Dialect = pipe.Dialect(os.Getenv(childDialect))
 	c, err := pipe.New(o)
 	if err != nil {
 		return err
@@ -131,12 +131,12 @@ type child struct {
 }
 
 // startChild starts a child process and accepts its pipe.
-func (v *victim) startChild(t *testing.T, dialect, role string) *child {
+func (v *victim) startChild(t *testing.T, dialect pipe.Dialect, role string) *child {
 	t.Helper()
 	program, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), childRole+"="+role, childDialect+"="+dialect, childURL+"="+v.url())
+	cmd.Env = append(os.Environ(), childRole+"="+role, childDialect+"="+string(dialect), childURL+"="+v.url())
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)

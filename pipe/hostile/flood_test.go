@@ -26,7 +26,7 @@ func connectionFlood(t *testing.T, over network) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			greeting, slots := c.greeting, c.slots
-			v := over.newVictim(t, func(o *pipe.Options) { o.Limits.HandshakesInProgress = limit })
+			v := over.newVictim(t, func(o *pipe.Options) { o.Limits.MaxHandshakesInProgress = limit })
 			var conns []*raw
 			for range visitors {
 				r := v.dialRaw(t)
@@ -56,7 +56,7 @@ func connectionFlood(t *testing.T, over network) {
 func TestAcceptBacklogFull(t *testing.T) {
 	t.Parallel()
 	const backlog = 2
-	v := newVictim(t, shortHandshakeTimeout, func(o *pipe.Options) { o.Limits.AcceptBacklog = backlog })
+	v := newVictim(t, shortHandshakeTimeout, func(o *pipe.Options) { o.Limits.MaxAcceptBacklog = backlog })
 	v.requireIdle(t) // the healthy pipe is counted after Accept has returned
 	done := v.Stats().HandshakesDone
 	var waiting []*attack

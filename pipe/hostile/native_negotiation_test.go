@@ -26,7 +26,7 @@ func TestNativeNotChosen(t *testing.T) {
 			}
 			a := dialVictimWith(t, v, b)
 			require.Equal(t, pipe.DialectCompatible, a.pipe.Plan().Dialect)
-			require.Equal(t, "dialect", a.pipe.Plan().Refused[0].What)
+			require.Equal(t, pipe.CandidateDialect, a.pipe.Plan().Refused[0].Kind)
 			require.Contains(t, a.pipe.Plan().Refused[0].Reason, reason)
 			a.pipe.Abort(pipe.ErrClosed)
 			a.closeConns()

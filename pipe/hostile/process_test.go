@@ -17,8 +17,8 @@ import (
 // inBothDialects runs f with a separate victim for each dialect, and a sibling process that must
 // not be affected.
 func inBothDialects(t *testing.T, f func(t *testing.T, v *victim, startChild func(role string) *child)) {
-	for _, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
-		t.Run(dialect, func(t *testing.T) {
+	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
+		t.Run(string(dialect), func(t *testing.T) {
 			t.Parallel()
 			v := newVictim(t)
 			sibling := v.startChild(t, dialect, "echo")

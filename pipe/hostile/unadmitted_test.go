@@ -227,8 +227,8 @@ func TestAdmittedPeersDoNotCount(t *testing.T) {
 
 // After honest unadmitted peers have exchanged messages nothing is counted.
 func TestNothingCountedAfterUse(t *testing.T) {
-	for _, dialect := range []string{pipe.DialectNative, pipe.DialectCompatible} {
-		t.Run(dialect, func(t *testing.T) {
+	for _, dialect := range []pipe.Dialect{pipe.DialectNative, pipe.DialectCompatible} {
+		t.Run(string(dialect), func(t *testing.T) {
 			v := newVictim(t, func(o *pipe.Options) { o.Limits.UnadmittedBytes = 64 << 20; o.Dialect = dialect })
 			v.healthy.Admit()
 			peerEnd := v.connectHonest(t, newContext(t, v.over.options("peer")))

@@ -73,7 +73,7 @@ func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
 // childSpec describes a child and the pipe to it.
 type childSpec struct {
-	dialect     string
+	dialect     pipe.Dialect
 	listens     bool   // the child listens, else it dials
 	restriction string // a key of restrictions, possibly with the prefix "late-"
 	role        string // a key of the child's roles
@@ -82,7 +82,7 @@ type childSpec struct {
 }
 
 func (m childSpec) childArgs(url string) string {
-	return strings.Join([]string{m.dialect, url, m.restriction, m.role}, " ")
+	return strings.Join([]string{string(m.dialect), url, m.restriction, m.role}, " ")
 }
 
 // connect starts a child and returns the parent's pipe to it, or the error of the handshake.

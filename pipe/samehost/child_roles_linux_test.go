@@ -49,7 +49,7 @@ func runChild(childArgs string) error {
 	if err := restrictions[restriction](); err != nil {
 		return err
 	}
-	c, err := newContext(pipe.Options{Name: "child", Dialect: dialect}, f)
+	c, err := newContext(pipe.Options{Name: "child", Dialect: pipe.Dialect(dialect)}, f)
 	if err != nil {
 		return err
 	}

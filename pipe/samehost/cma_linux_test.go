@@ -18,7 +18,7 @@ import (
 // inAllVariants runs f for each dialect and each role of the child.
 func inAllVariants(t *testing.T, f func(t *testing.T, m childSpec)) {
 	for _, c := range variants(0) {
-		t.Run(c.dialect+"/"+c.child(), func(t *testing.T) {
+		t.Run(string(c.dialect)+"/"+c.child(), func(t *testing.T) {
 			f(t, childSpec{dialect: c.dialect, listens: c.listens, restriction: "nothing", role: "echo"})
 		})
 	}

@@ -35,12 +35,12 @@ func restrictLater(ctx context.Context, p *pipe.Pipe, name string) error {
 func TestDeniedOncePipeIsOpen(t *testing.T) {
 	for _, of := range []string{"fsize", "memfd", "full"} {
 		for _, c := range variants(0) {
-			t.Run(of+"/"+c.dialect+"/"+c.child(), func(t *testing.T) { worksAfterRestriction(t, of, c.dialect, c.listens) })
+			t.Run(of+"/"+string(c.dialect)+"/"+c.child(), func(t *testing.T) { worksAfterRestriction(t, of, c.dialect, c.listens) })
 		}
 	}
 }
 
-func worksAfterRestriction(t *testing.T, of, dialect string, listens bool) {
+func worksAfterRestriction(t *testing.T, of string, dialect pipe.Dialect, listens bool) {
 	w := routeOf("shm+basic")
 	w.skipUnlessViable(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -61,7 +61,7 @@ func worksAfterRestriction(t *testing.T, of, dialect string, listens bool) {
 }
 
 // connect starts a child with that role and opens a pipe to it.
-func (w route) connect(ctx context.Context, t *testing.T, dialect, role string, listens bool) (*child, *pipe.Pipe) {
+func (w route) connect(ctx context.Context, t *testing.T, dialect pipe.Dialect, role string, listens bool) (*child, *pipe.Pipe) {
 	t.Helper()
 	c, err := w.newContext("parent", dialect)
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestLackOfMemoryIsNotPeerLost(t *testing.T) {
 	w := routeOf("shm+basic")
 	w.skipUnlessViable(t)
 	for _, c := range variants(0) {
-		t.Run(c.dialect+"/"+c.child(), func(t *testing.T) {
+		t.Run(string(c.dialect)+"/"+c.child(), func(t *testing.T) {
 			kid, p := w.connect(t.Context(), t, c.dialect, "out-of-memory", c.listens)
 			require.NoError(t, sendAndCompare(t.Context(), p, testMessages()[0]))
 			large := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(pseudoRandom(8 << 20)), TargetDevice: device.CPU()}}}

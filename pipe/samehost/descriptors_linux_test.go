@@ -79,7 +79,7 @@ func (s shortage) url(all []string) string {
 // runDescriptors is the main function of the child.
 func runDescriptors(childArgs string) error {
 	args := strings.Split(childArgs, " ")
-	dialect, url, when := args[0], args[1], args[2]
+	dialect, url, when := pipe.Dialect(args[0]), args[1], args[2]
 	n, errN := strconv.Atoi(args[3])
 	dials, errDials := strconv.Atoi(args[4])
 	o := allOptions("child", dialect, "", cma.New(cma.Options{}))

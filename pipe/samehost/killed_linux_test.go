@@ -40,7 +40,7 @@ func onAllRoutes(t *testing.T, start starter, few int) {
 			if !slices.Contains(w.dialects(), c.dialect) {
 				continue
 			}
-			t.Run(w.name+"/"+c.dialect+"/"+c.child(), func(t *testing.T) {
+			t.Run(w.name+"/"+string(c.dialect)+"/"+c.child(), func(t *testing.T) {
 				w.skipUnlessViable(t)
 				s := newSurvivor(t, w, c.dialect)
 				if !c.listens {

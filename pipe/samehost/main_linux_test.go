@@ -51,14 +51,14 @@ func childMain(childArgs string) (run func(string) error, args string) {
 
 // variant is a dialect, and whether the child listens or dials.
 type variant struct {
-	dialect string
+	dialect pipe.Dialect
 	listens bool
 }
 
 // variants returns all four. Under the race detector, with which a child takes a second to start,
 // it returns two that have both dialects and both roles, alternating with i.
 func variants(i int) (all []variant) {
-	for j, dialect := range []string{pipe.DialectCompatible, pipe.DialectNative} {
+	for j, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		for k, listens := range []bool{false, true} {
 			if !race.Enabled || (i+j+k)%2 == 0 {
 				all = append(all, variant{dialect, listens})

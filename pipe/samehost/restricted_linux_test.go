@@ -31,11 +31,11 @@ const restrictedChild = "restricted"
 
 // allOptionsContext returns the context of both processes, in which shared memory is preferred to
 // TCP and direct copies to a connection.
-func allOptionsContext(name, dialect, require string, f *cma.Factory) (*pipe.Context, error) {
+func allOptionsContext(name string, dialect pipe.Dialect, require string, f *cma.Factory) (*pipe.Context, error) {
 	return pipe.New(allOptions(name, dialect, require, f))
 }
 
-func allOptions(name, dialect, require string, f *cma.Factory) pipe.Options {
+func allOptions(name string, dialect pipe.Dialect, require string, f *cma.Factory) pipe.Options {
 	o := pipe.Options{
 		Name: name, Dialect: dialect,
 		Transports: []pipe.TransportEntry{
@@ -72,7 +72,7 @@ func (r restricted) childArgs(url string) string {
 	if !r.listens && r.require != "" {
 		policy = r.require
 	}
-	return strings.Join([]string{restrictedChild, r.dialect, url, r.restriction, policy, cmp.Or(r.role, "echo"), cmp.Or(r.root, none)}, " ")
+	return strings.Join([]string{restrictedChild, string(r.dialect), url, r.restriction, policy, cmp.Or(r.role, "echo"), cmp.Or(r.root, none)}, " ")
 }
 
 // open starts a child and opens a pipe to it. On failure it returns the error of the dialling end.
@@ -119,7 +119,7 @@ func (r restricted) startChild(t *testing.T, url string) *child {
 // has checked transports and channels for viability, opens the pipe, and runs its role.
 func runRestricted(childArgs string) error {
 	args := strings.Split(childArgs, " ")
-	dialect, url, restriction, policy, role, root := args[0], args[1], args[2], args[3], args[4], args[5]
+	dialect, url, restriction, policy, role, root := pipe.Dialect(args[0]), args[1], args[2], args[3], args[4], args[5]
 	f := cma.New(cma.Options{Root: strings.TrimPrefix(root, none)})
 	if name, late := strings.CutPrefix(restriction, "late-"); late {
 		if err := errors.Join(f.Viable(), shm.New().Viable()); err != nil {

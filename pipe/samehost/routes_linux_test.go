@@ -43,11 +43,11 @@ var routes = []route{
 
 // dialects returns the dialects in which a pipe uses the route. In the native dialect a session
 // through shared memory uses no lanes.
-func (w route) dialects() []string {
+func (w route) dialects() []pipe.Dialect {
 	if w.shared && w.channel == mpt.UVName {
-		return []string{pipe.DialectCompatible}
+		return []pipe.Dialect{pipe.DialectCompatible}
 	}
-	return []string{pipe.DialectCompatible, pipe.DialectNative}
+	return []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative}
 }
 
 func routeOf(name string) route {
@@ -67,7 +67,7 @@ func (w route) skipUnlessViable(t *testing.T) {
 	}
 }
 
-func (w route) newContext(name, dialect string) (*pipe.Context, error) {
+func (w route) newContext(name string, dialect pipe.Dialect) (*pipe.Context, error) {
 	o := pipe.Options{
 		Name: name, Dialect: dialect,
 		Transports: []pipe.TransportEntry{{Name: "uv", Transport: uv.New()}},
@@ -206,7 +206,7 @@ func echoMessages(ctx context.Context, p *pipe.Pipe) error {
 // runRouteChild is the main function of a child that uses a route. Its arguments are the route, the
 // dialect, the address to dial or "listen", and a key of routeRoles.
 func runRouteChild(childArgs []string) error {
-	w, dialect, url, role := routeOf(childArgs[0]), childArgs[1], childArgs[2], childArgs[3]
+	w, dialect, url, role := routeOf(childArgs[0]), pipe.Dialect(childArgs[1]), childArgs[2], childArgs[3]
 	fmt.Println(begun)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

@@ -23,7 +23,7 @@ import (
 func TestStopped(t *testing.T) {
 	for _, w := range routes {
 		for _, dialect := range w.dialects() {
-			t.Run(w.name+"/"+dialect, func(t *testing.T) {
+			t.Run(w.name+"/"+string(dialect), func(t *testing.T) {
 				w.skipUnlessViable(t)
 				s := newSurvivor(t, w, dialect)
 				s.stopRepeatedly(t, mixed)

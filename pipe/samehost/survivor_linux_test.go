@@ -19,7 +19,7 @@ import (
 // survivor is a context whose peers are killed, except for one sibling.
 type survivor struct {
 	route    route
-	dialect  string
+	dialect  pipe.Dialect
 	context  *pipe.Context
 	listener *pipe.Listener
 	url      string
@@ -31,7 +31,7 @@ type survivor struct {
 	results   []error // the errors with which accepted pipes ended
 }
 
-func newSurvivor(t *testing.T, w route, dialect string) *survivor {
+func newSurvivor(t *testing.T, w route, dialect pipe.Dialect) *survivor {
 	t.Helper()
 	leakcheck.Check(t)
 	c, err := w.newContext("survivor", dialect)
@@ -55,7 +55,7 @@ func newSurvivor(t *testing.T, w route, dialect string) *survivor {
 }
 
 func (s *survivor) childArgs(url, role string) string {
-	return strings.Join([]string{routeChild, s.route.name, s.dialect, url, role}, " ")
+	return strings.Join([]string{routeChild, s.route.name, string(s.dialect), url, role}, " ")
 }
 
 // recordBaseline records the resources that are open while only the sibling is connected.

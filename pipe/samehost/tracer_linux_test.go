@@ -45,7 +45,7 @@ func atSystemCall(t *testing.T, childArgs string, n int) *killableChild {
 // skipWithoutTracing skips a test where ptrace is not permitted, as in some containers.
 func skipWithoutTracing(t *testing.T) {
 	t.Helper()
-	m := atSystemCall(t, strings.Join([]string{routeChild, routes[0].name, pipe.DialectNative, "uv://127.0.0.1:1", "idle"}, " "), 1)
+	m := atSystemCall(t, strings.Join([]string{routeChild, routes[0].name, string(pipe.DialectNative), "uv://127.0.0.1:1", "idle"}, " "), 1)
 	if e := testwait.Finish(t, m.ended); errors.Is(e.err, unix.EPERM) || errors.Is(e.err, unix.ENOSYS) {
 		t.Skip("no process may be traced here: ", e.err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // smallDisk mounts a file system of 1 MiB.
@@ -25,7 +26,7 @@ func smallDisk(t *testing.T) string {
 // An offer larger than the free disk space is rejected before anything is sent.
 func TestDiskTooSmall(t *testing.T) { eachDialect(t, testDiskTooSmall) }
 
-func testDiskTooSmall(t *testing.T, dialect string) {
+func testDiskTooSmall(t *testing.T, dialect pipe.Dialect) {
 	dir := smallDisk(t)
 	store, err := OpenStore(dir, StoreOptions{})
 	require.NoError(t, err)
@@ -39,7 +40,7 @@ func testDiskTooSmall(t *testing.T, dialect string) {
 // A disk that becomes full during a transfer fails it, and the part files are removed.
 func TestDiskFills(t *testing.T) { eachDialect(t, testDiskFills) }
 
-func testDiskFills(t *testing.T, dialect string) {
+func testDiskFills(t *testing.T, dialect pipe.Dialect) {
 	dir := smallDisk(t)
 	store, err := OpenStore(dir, StoreOptions{})
 	require.NoError(t, err)

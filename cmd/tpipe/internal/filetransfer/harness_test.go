@@ -19,14 +19,14 @@ import (
 )
 
 // eachDialect runs a test in both dialects.
-func eachDialect(t *testing.T, test func(t *testing.T, dialect string)) {
-	for _, d := range []string{pipe.DialectNative, pipe.DialectCompatible} {
-		t.Run(d, func(t *testing.T) { test(t, d) })
+func eachDialect(t *testing.T, test func(t *testing.T, dialect pipe.Dialect)) {
+	for _, d := range []pipe.Dialect{pipe.DialectNative, pipe.DialectCompatible} {
+		t.Run(string(d), func(t *testing.T) { test(t, d) })
 	}
 }
 
 // ends returns both ends of a pipe over TCP.
-func ends(t *testing.T, dialect string) (sender, receiver *pipe.Pipe) {
+func ends(t *testing.T, dialect pipe.Dialect) (sender, receiver *pipe.Pipe) {
 	t.Helper()
 	options := pipe.Options{Name: "test", Limits: Limits(64 << 20), Dialect: dialect}
 	server, err := tensorpipe.TorchProfile().NewContext(options)
@@ -62,7 +62,7 @@ func startReceive(ctx context.Context, s *Store, p *pipe.Pipe, w Watcher) <-chan
 }
 
 // move sends files to a store through a new pipe.
-func move(t *testing.T, dialect string, s *Store, paths ...string) error {
+func move(t *testing.T, dialect pipe.Dialect, s *Store, paths ...string) error {
 	t.Helper()
 	cargo, err := Gather(paths, false)
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func (s *script) only(name string, bytes, largest int) {
 // served.
 func TestHostileSenders(t *testing.T) { eachDialect(t, testHostileSenders) }
 
-func testHostileSenders(t *testing.T, dialect string) {
+func testHostileSenders(t *testing.T, dialect pipe.Dialect) {
 	var name *NameError
 	var format *safetensors.FormatError
 	for what, c := range map[string]struct {
@@ -224,7 +224,7 @@ func fault(t *testing.T, p *pipe.Pipe) *FaultError {
 // A sender that closes or aborts the pipe during a transfer leaves no files.
 func TestSenderThatGoes(t *testing.T) { eachDialect(t, testSenderThatGoes) }
 
-func testSenderThatGoes(t *testing.T, dialect string) {
+func testSenderThatGoes(t *testing.T, dialect pipe.Dialect) {
 	for what, c := range map[string]struct {
 		leave func(p *pipe.Pipe)
 		text  string
@@ -252,7 +252,7 @@ func testSenderThatGoes(t *testing.T, dialect string) {
 // A sender detects wrong confirmations of a receiver.
 func TestHostileReceivers(t *testing.T) { eachDialect(t, testHostileReceivers) }
 
-func testHostileReceivers(t *testing.T, dialect string) {
+func testHostileReceivers(t *testing.T, dialect pipe.Dialect) {
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	writeFile(t, path, heap("w", 5, 7))
 	placed := func(file int, crc uint32) receiverMessage { return receiverMessage{Placed: &filePlaced{file, crc}} }

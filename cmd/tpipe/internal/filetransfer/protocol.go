@@ -86,8 +86,8 @@ type filePlaced struct {
 func Limits(tensorBytes int) pipe.Limits {
 	return pipe.Limits{
 		DescriptorBytes: maxMetadata + 1<<10,
-		Payloads:        1,
-		Tensors:         1,
+		MaxPayloads:     1,
+		MaxTensors:      1,
 		PayloadBytes:    maxHeader,
 		TensorBytes:     tensorBytes,
 		MessageBytes:    max(tensorBytes, maxHeader),

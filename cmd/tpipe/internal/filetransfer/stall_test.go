@@ -19,14 +19,14 @@ import (
 )
 
 // inVirtualTime runs a test in both dialects, in bubbles of testing/synctest.
-func inVirtualTime(t *testing.T, test func(t *testing.T, dialect string)) {
-	eachDialect(t, func(t *testing.T, dialect string) {
+func inVirtualTime(t *testing.T, test func(t *testing.T, dialect pipe.Dialect)) {
+	eachDialect(t, func(t *testing.T, dialect pipe.Dialect) {
 		synctest.Test(t, func(t *testing.T) { test(t, dialect) })
 	})
 }
 
 // endsOver returns both ends of a pipe over a transport within the process.
-func endsOver(t *testing.T, dialect string, over transport.Transport) (sender, receiver *pipe.Pipe) {
+func endsOver(t *testing.T, dialect pipe.Dialect, over transport.Transport) (sender, receiver *pipe.Pipe) {
 	t.Helper()
 	options := pipe.Options{
 		Name: "test", Limits: Limits(64 << 20), Dialect: dialect,
@@ -51,7 +51,7 @@ func endsOver(t *testing.T, dialect string, over transport.Transport) (sender, r
 }
 
 // sendOver sends files over a transport within the process.
-func sendOver(t *testing.T, dialect string, over transport.Transport, s *Store, w Watcher, paths ...string) (sent, received error) {
+func sendOver(t *testing.T, dialect pipe.Dialect, over transport.Transport, s *Store, w Watcher, paths ...string) (sent, received error) {
 	t.Helper()
 	cargo, err := Gather(paths, false)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func sendOver(t *testing.T, dialect string, over transport.Transport, s *Store, 
 // A sender that stops loses its slot and its names after StallTimeout, and gets that reason.
 func TestStalledSender(t *testing.T) { inVirtualTime(t, testStalledSender) }
 
-func testStalledSender(t *testing.T, dialect string) {
+func testStalledSender(t *testing.T, dialect pipe.Dialect) {
 	stops := []func(s *script){
 		(*script).offersTwo,
 		func(s *script) { s.goodHead(0) },
@@ -117,7 +117,7 @@ func testStalledSender(t *testing.T, dialect string) {
 // works again.
 func TestNetworkThatStops(t *testing.T) { inVirtualTime(t, testNetworkThatStops) }
 
-func testNetworkThatStops(t *testing.T, dialect string) {
+func testNetworkThatStops(t *testing.T, dialect pipe.Dialect) {
 	path := filepath.Join(t.TempDir(), oneName)
 	writeFile(t, path, heap("large", 10<<20))
 	stop := simnet.AfterBytes(1, simnet.Dialled, 5<<20) // of the bulk connection
@@ -173,7 +173,7 @@ func (d slowDisk) Placed(File)       { time.Sleep(d.takes) }
 // is full or the sender has nothing more to send.
 func TestSlowDisk(t *testing.T) { inVirtualTime(t, testSlowDisk) }
 
-func testSlowDisk(t *testing.T, dialect string) {
+func testSlowDisk(t *testing.T, dialect pipe.Dialect) {
 	folder := filepath.Join(t.TempDir(), "w")
 	writeFile(t, filepath.Join(folder, "many.safetensors"), heap("many", slices.Repeat([]int{100}, 3*windowSlots)...))
 	writeFile(t, filepath.Join(folder, "two.safetensors"), heap("two", 70<<10, 3<<20))
@@ -186,7 +186,7 @@ func testSlowDisk(t *testing.T, dialect string) {
 // A sender without an offer takes no slot and fails after StallTimeout at the latest.
 func TestSilentSender(t *testing.T) { inVirtualTime(t, testSilentSender) }
 
-func testSilentSender(t *testing.T, dialect string) {
+func testSilentSender(t *testing.T, dialect pipe.Dialect) {
 	path, _ := one(t)
 	for limit, want := range map[time.Duration]time.Duration{0: manners, 2 * time.Second: 2 * time.Second} {
 		store, _ := openStore(t, StoreOptions{Senders: 1, StallTimeout: limit, Overwrite: true})
@@ -206,7 +206,7 @@ func testSilentSender(t *testing.T, dialect string) {
 
 // The oldest connections without an offer are closed when there are too many, and a sender is served.
 func TestSilentCrowd(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, dialect string) {
+	inVirtualTime(t, func(t *testing.T, dialect pipe.Dialect) {
 		path, _ := one(t)
 		store, _ := openStore(t, StoreOptions{})
 		over := mem.New(nil)

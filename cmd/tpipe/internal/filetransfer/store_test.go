@@ -120,7 +120,7 @@ func TestPartFiles(t *testing.T) {
 }
 
 // half sends the first half of a file and keeps the pipe open.
-func half(t *testing.T, dialect string, store *Store, ctx context.Context) (sender *pipe.Pipe, got <-chan error) {
+func half(t *testing.T, dialect pipe.Dialect, store *Store, ctx context.Context) (sender *pipe.Pipe, got <-chan error) {
 	t.Helper()
 	sender, receiver := ends(t, dialect)
 	got = startReceive(ctx, store, receiver, NoWatcher{})
@@ -162,7 +162,7 @@ var errEvening = errors.New("it is evening")
 // A receiver that is interrupted sends the reason to its sender and leaves no files.
 func TestReceiverInterrupted(t *testing.T) { eachDialect(t, testReceiverInterrupted) }
 
-func testReceiverInterrupted(t *testing.T, dialect string) {
+func testReceiverInterrupted(t *testing.T, dialect pipe.Dialect) {
 	store, dir := openStore(t, StoreOptions{})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	sender, got := half(t, dialect, store, ctx)
@@ -176,7 +176,7 @@ func testReceiverInterrupted(t *testing.T, dialect string) {
 // A sender that is interrupted sends the reason to its receiver, which leaves no files.
 func TestSenderInterrupted(t *testing.T) { eachDialect(t, testSenderInterrupted) }
 
-func testSenderInterrupted(t *testing.T, dialect string) {
+func testSenderInterrupted(t *testing.T, dialect pipe.Dialect) {
 	path := filepath.Join(t.TempDir(), oneName)
 	writeFile(t, path, heap("big", 30<<20, 30<<20))
 	cargo, err := Gather([]string{path}, false)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // A folder arrives byte for byte: files of other programs with all dtypes, including ones that
@@ -19,7 +20,7 @@ import (
 // larger than the window.
 func TestFolderArrives(t *testing.T) { eachDialect(t, testFolderArrives) }
 
-func testFolderArrives(t *testing.T, dialect string) {
+func testFolderArrives(t *testing.T, dialect pipe.Dialect) {
 	src := filepath.Join(t.TempDir(), "weights")
 	golden := "../../../../tensor/safetensors/testdata"
 	for name, text := range tree(t, golden) {
@@ -75,7 +76,7 @@ func padded(file []byte, n int) []byte {
 
 func TestSendersAtOnce(t *testing.T) { eachDialect(t, testSendersAtOnce) }
 
-func testSendersAtOnce(t *testing.T, dialect string) {
+func testSendersAtOnce(t *testing.T, dialect pipe.Dialect) {
 	s, dir := openStore(t, StoreOptions{})
 	var moving sync.WaitGroup
 	want := map[string]string{}
@@ -181,7 +182,7 @@ func names(c *Cargo) []string {
 // A write to a file while it is sent fails the transfer.
 func TestFileThatChanges(t *testing.T) { eachDialect(t, testFileThatChanges) }
 
-func testFileThatChanges(t *testing.T, dialect string) {
+func testFileThatChanges(t *testing.T, dialect pipe.Dialect) {
 	for what, change := range map[string]func(path string) error{
 		"cut":     func(path string) error { return os.Truncate(path, 500) },
 		"longer":  func(path string) error { return os.Truncate(path, 5000) },
