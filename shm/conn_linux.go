@@ -109,6 +109,7 @@ func (c *conn) claimRings(h *handshake) error {
 	c.in.waiter = newWaiter(h.in, spin, readerBlocked, c.in.ready)
 	c.out = outbox{conn: c, producer: producer, guarded: !c.peerInbox.sealed(), reserved: !c.doorbells}
 	c.out.waiter = newWaiter(h.out, spin.Clone(), writerBlocked, c.out.ready)
+	c.in.deadline.Wake, c.out.deadline.Wake = c.in.wakeup.wake, c.out.wakeup.wake
 	c.out.framesFunc, c.out.piecesFunc = c.out.writeFramesUnguarded, c.out.writePiecesUnguarded
 	if c.doorbells {
 		c.in.marker, c.out.marker = c.ownInbox.marker(), c.peerInbox.marker()
@@ -191,10 +192,10 @@ func (c *conn) Close() error {
 	c.out.wakeup.wake()
 	c.closeWriteOnce.Do(func() {}) // no CloseWrite begins after this
 	c.in.mu.Lock()
-	c.in.deadline.stop()
+	c.in.deadline.Stop()
 	c.in.mu.Unlock()
 	c.out.mu.Lock()
-	c.out.deadline.stop()
+	c.out.deadline.Stop()
 	c.out.mu.Unlock()
 	failpoint.Here()
 	err := c.socket.Close()
@@ -330,18 +331,18 @@ func (s *stream) LocalAddr() net.Addr  { return addr(s.conn.local) }
 func (s *stream) RemoteAddr() net.Addr { return addr(s.conn.remote) }
 
 func (s *stream) SetDeadline(t time.Time) error {
-	s.conn.in.deadline.set(t, s.conn.in.wakeup)
-	s.conn.out.deadline.set(t, s.conn.out.wakeup)
+	s.conn.in.deadline.Set(t)
+	s.conn.out.deadline.Set(t)
 	return nil
 }
 
 func (s *stream) SetReadDeadline(t time.Time) error {
-	s.conn.in.deadline.set(t, s.conn.in.wakeup)
+	s.conn.in.deadline.Set(t)
 	return nil
 }
 
 func (s *stream) SetWriteDeadline(t time.Time) error {
-	s.conn.out.deadline.set(t, s.conn.out.wakeup)
+	s.conn.out.deadline.Set(t)
 	return nil
 }
 

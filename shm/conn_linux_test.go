@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -40,7 +41,7 @@ func TestCloseWriteWaitsForPeerWithoutDoorbells(t *testing.T) {
 	require.NoError(t, reader.ReadAll(make([]byte, headerSize+len("last bytes"))))
 	require.NoError(t, reader.Commit())
 	target := newPeerReactor(s.otherReactor, [2]uint32{}, func() bool { return false })
-	require.NoError(t, target.send(c.(*conn).outTrigger, new(deadline), newWakeup()))
+	require.NoError(t, target.send(c.(*conn).outTrigger, new(deadline.Deadline), newWakeup()))
 	s.put(t, "\x06\x00\x00\x00answer")
 	wantSocketEOF(t, s)
 	wantFrame(t, c, []byte("answer"))

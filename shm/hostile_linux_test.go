@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
@@ -204,10 +205,10 @@ func TestTriggersOfPeer(t *testing.T) {
 	target := newPeerReactor(s.otherReactor, [2]uint32{}, func() bool { return false })
 	read := testwait.Start(func() error { _, err := c.NextFrame(); return err })
 	for _, trigger := range []uint32{math.MaxUint32, 1 << 31, 1000} {
-		require.NoError(t, target.send(trigger, new(deadline), newWakeup()))
+		require.NoError(t, target.send(trigger, new(deadline.Deadline), newWakeup()))
 	}
 	s.put(t, "\x01\x00\x00\x00")
-	require.NoError(t, target.send(c.(*conn).inTrigger, new(deadline), newWakeup()))
+	require.NoError(t, target.send(c.(*conn).inTrigger, new(deadline.Deadline), newWakeup()))
 	require.NoError(t, testwait.Finish(t, read))
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -20,7 +21,7 @@ type inbox struct {
 	waiter
 	conn        *conn
 	consumer    *ring.Consumer
-	deadline    deadline
+	deadline    deadline.Deadline
 	protocolErr atomic.Pointer[error] // why the peer broke the protocol, on the socket
 
 	mu         sync.Mutex // held by a read
@@ -124,7 +125,7 @@ func (b *inbox) callError() error {
 	switch {
 	case b.conn.closed.Load():
 		return transport.ErrClosed
-	case b.deadline.expired():
+	case b.deadline.Passed():
 		return os.ErrDeadlineExceeded
 	}
 	return nil

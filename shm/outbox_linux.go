@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
@@ -26,7 +27,7 @@ type outbox struct {
 	guarded  bool  // the peer can take the memory away
 	reserved bool  // all pages of the memory are reserved
 	written  int64 // bytes that were written before
-	deadline deadline
+	deadline deadline.Deadline
 
 	mu             sync.Mutex // held by a write
 	handedOver     bool       // to a stream
@@ -182,7 +183,7 @@ func (o *outbox) callError() error {
 		return transport.ErrClosed
 	case o.conn.peerGone.Load():
 		return syscall.EPIPE
-	case o.deadline.expired():
+	case o.deadline.Passed():
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -209,7 +210,7 @@ func (o *outbox) publish() error {
 // sendTrigger sends a peer without doorbells the trigger for published bytes, if one is pending. If
 // it returns os.ErrDeadlineExceeded, because d has passed, the trigger stays pending, and the next
 // call tries again. The caller holds mu, or is the only user left.
-func (o *outbox) sendTrigger(d *deadline) error {
+func (o *outbox) sendTrigger(d *deadline.Deadline) error {
 	if !o.triggerPending {
 		return nil
 	}
@@ -235,7 +236,7 @@ func (o *outbox) publishEnd() {
 // the peer is gone or Close is called.
 func (o *outbox) closeWhenDrained() {
 	o.lastWriter()
-	_ = o.sendTrigger(new(deadline)) // fails if the peer's memory is gone, which ends the wait too
+	_ = o.sendTrigger(new(deadline.Deadline)) // fails if the peer's memory is gone, which ends the wait too
 	for !o.conn.unreachable() && !o.drained() {
 		<-o.wakeup
 	}

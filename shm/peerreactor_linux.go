@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 )
 
@@ -46,7 +47,7 @@ const (
 // tries again, at growing intervals: C++ writers poll without pause, so the peer gives no notice of
 // space. It returns os.ErrDeadlineExceeded after d. It returns nil without sending once the peer is
 // unreachable, or if the ring is corrupt. Close and a changed deadline wake it through b.
-func (l *peerReactor) send(trigger uint32, d *deadline, b wakeup) error {
+func (l *peerReactor) send(trigger uint32, d *deadline.Deadline, b wakeup) error {
 	rung := false
 	defer func() {
 		if rung {
@@ -65,7 +66,7 @@ func (l *peerReactor) send(trigger uint32, d *deadline, b wakeup) error {
 		if l.unreachable() {
 			return nil
 		}
-		if d.expired() {
+		if d.Passed() {
 			return os.ErrDeadlineExceeded
 		}
 		if try < spinAttempts {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
@@ -65,11 +66,12 @@ func TestWakeUpAtFullReactorIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := unsealed(t, triggerSize)
 		l := newPeerReactor(m, [2]uint32{}, func() bool { return false })
-		d, b := new(deadline), newWakeup()
+		d, b := new(deadline.Deadline), newWakeup()
 		require.NoError(t, l.send(1, d, b))
 		require.Empty(t, b)
 		begin := time.Now()
-		d.set(begin.Add(time.Hour), b)
+		d.Wake = b.wake
+		d.Set(begin.Add(time.Hour))
 		require.ErrorIs(t, l.send(2, d, b), os.ErrDeadlineExceeded)
 		require.Equal(t, time.Hour, time.Since(begin), "the wake-up ends the last sleep")
 		require.Len(t, b, 1)

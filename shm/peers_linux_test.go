@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -132,7 +133,7 @@ func sendTriggers() error {
 	}
 	l := newPeerReactor(m, [2]uint32{0, 2}, func() bool { return false })
 	defer l.close()
-	return errors.Join(l.send(l.inbox, new(deadline), newWakeup()), l.send(l.outbox, new(deadline), newWakeup()))
+	return errors.Join(l.send(l.inbox, new(deadline.Deadline), newWakeup()), l.send(l.outbox, new(deadline.Deadline), newWakeup()))
 }
 
 // listenWithoutReading accepts connections and reads nothing from them.

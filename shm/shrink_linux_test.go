@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
@@ -99,7 +100,7 @@ func shrinkDuringWrite(addr string) error {
 // discardBytes discards up to n bytes and sends the trigger for them.
 func discardBytes(consumer *ring.Consumer, target *peerReactor, n int) error {
 	_, _, err := consumer.Next(n)
-	return errors.Join(err, consumer.Publish(), target.send(target.outbox, new(deadline), newWakeup()))
+	return errors.Join(err, consumer.Publish(), target.send(target.outbox, new(deadline.Deadline), newWakeup()))
 }
 
 // greetUnsealed performs a handshake as C++ does, with memory that is not sealed.

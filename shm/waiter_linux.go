@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -94,46 +93,4 @@ func (w *waiter) block() {
 	}
 	failpoint.Here()
 	w.marker.And(^w.bit)
-}
-
-// deadline is the deadline of the calls of one direction of a connection, set through its stream.
-// The zero value is no deadline.
-type deadline struct {
-	at atomic.Pointer[time.Time] // nil: none
-
-	mu        sync.Mutex
-	timer     *time.Timer
-	callError bool // stop was called
-}
-
-func (d *deadline) expired() bool {
-	at := d.at.Load()
-	return at != nil && !time.Now().Before(*at)
-}
-
-// set changes the deadline to t, or to none if t is zero, and wakes a blocked call through b now
-// and when t has passed. After stop it sets none.
-func (d *deadline) set(t time.Time, b wakeup) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-	}
-	d.at.Store(nil)
-	if !t.IsZero() && !d.callError {
-		left := time.Until(t)
-		at := time.Now().Add(left) // monotonic, as timers are
-		d.at.Store(&at)
-		d.timer = time.AfterFunc(left, b.wake)
-	}
-	b.wake()
-}
-
-func (d *deadline) stop() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.callError = true
-	if d.timer != nil {
-		d.timer.Stop()
-	}
 }

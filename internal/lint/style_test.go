@@ -28,6 +28,7 @@ var mayCallSleep = map[string]string{
 	"cmd/tpipe/internal/filetransfer/stall_test.go": inVirtualTime,
 
 	"device/delayed/delayed_test.go":              inVirtualTime,
+	"internal/deadline/deadline_test.go":          inVirtualTime,
 	"internal/testutil/testwait/testwait_test.go": inVirtualTime,
 	"internal/testutil/simnet/slow_test.go":       inVirtualTime,
 	"pipe/close_test.go":                          inVirtualTime,

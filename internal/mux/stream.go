@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-yamux/v4"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -24,7 +25,7 @@ type stream struct {
 
 	window        *window
 	sendWindow    *sendWindow
-	writeDeadline *deadline
+	writeDeadline deadline.Deadline
 
 	reading chanmutex.Mutex
 	writing chanmutex.Mutex
@@ -37,13 +38,12 @@ type stream struct {
 
 func newStream(s *session, inner *yamux.Stream) *stream {
 	return &stream{
-		Stream:        inner,
-		session:       s,
-		window:        s.windows.open(inner.StreamID()),
-		sendWindow:    s.link.sendWindows.open(inner.StreamID()),
-		writeDeadline: &deadline{expired: make(chan struct{})},
-		reading:       chanmutex.New(),
-		writing:       chanmutex.New(),
+		Stream:     inner,
+		session:    s,
+		window:     s.windows.open(inner.StreamID()),
+		sendWindow: s.link.sendWindows.open(inner.StreamID()),
+		reading:    chanmutex.New(),
+		writing:    chanmutex.New(),
 	}
 }
 
@@ -77,7 +77,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	if s.isFinished() {
 		return 0, transport.ErrClosed
 	}
-	expired := s.writeDeadline.wait()
+	expired := s.writeDeadline.Done()
 	for err == nil && n < len(p) {
 		var k int
 		k, err = s.writeMessage(p[n:], expired)
@@ -148,7 +148,7 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 // expired is closed, or errReset.
 func (s *stream) claimWindow(p []byte, expired <-chan struct{}) (int, error) {
 	for {
-		if isClosed(expired) {
+		if s.writeDeadline.Passed() {
 			return 0, os.ErrDeadlineExceeded
 		}
 		n, err := s.sendWindow.claim(min(len(p), messageSize-headerSize))
@@ -158,6 +158,7 @@ func (s *stream) claimWindow(p []byte, expired <-chan struct{}) (int, error) {
 		select {
 		case <-s.sendWindow.changed:
 		case <-expired:
+			return 0, os.ErrDeadlineExceeded
 		}
 	}
 }
@@ -211,7 +212,7 @@ func (s *stream) finish(all bool) bool {
 		return false
 	}
 	s.finished = true
-	s.writeDeadline.set(past)
+	s.writeDeadline.Set(past)
 	if all {
 		s.closed = true
 		s.Stream.SetReadDeadline(past)
@@ -231,7 +232,7 @@ func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessionEnded = true
-	s.writeDeadline.set(past)
+	s.writeDeadline.Set(past)
 	s.Stream.SetReadDeadline(past)
 }
 
@@ -261,7 +262,7 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	if s.sessionEnded {
 		return nil
 	}
-	s.writeDeadline.set(t)
+	s.writeDeadline.Set(t)
 	return nil
 }
 
@@ -281,61 +282,4 @@ func (s *stream) isFinished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.finished
-}
-
-// deadline is a write deadline that can be changed at any time, as net.Conn requires, also while a
-// write waits for it.
-type deadline struct {
-	mu      sync.Mutex
-	timer   *time.Timer
-	expired chan struct{} // closed when the deadline has passed
-}
-
-// set changes the deadline to t, or to none if t is zero. A write in progress observes the change,
-// unless its deadline had passed before.
-func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	if isClosed(d.expired) {
-		d.expired = make(chan struct{})
-	}
-	if t.IsZero() {
-		return
-	}
-	left := time.Until(t)
-	if left <= 0 {
-		close(d.expired)
-		return
-	}
-	var own *time.Timer
-	own = time.AfterFunc(left, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.timer == own { // a timer that was stopped too late has no effect
-			close(d.expired)
-			d.timer = nil
-		}
-	})
-	d.timer = own
-}
-
-// wait returns a channel that is closed when the deadline has passed. A later call of set applies
-// to the same channel, unless it was closed already: then set makes a new one.
-func (d *deadline) wait() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.expired
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

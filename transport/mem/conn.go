@@ -127,18 +127,18 @@ func (s *stream) LocalAddr() net.Addr  { return addr(s.conn.local) }
 func (s *stream) RemoteAddr() net.Addr { return addr(s.conn.remote) }
 
 func (s *stream) SetDeadline(t time.Time) error {
-	s.conn.in.setReadDeadline(t)
-	s.conn.out.setWriteDeadline(t)
+	s.conn.in.readDeadline.Set(t)
+	s.conn.out.writeDeadline.Set(t)
 	return nil
 }
 
 func (s *stream) SetReadDeadline(t time.Time) error {
-	s.conn.in.setReadDeadline(t)
+	s.conn.in.readDeadline.Set(t)
 	return nil
 }
 
 func (s *stream) SetWriteDeadline(t time.Time) error {
-	s.conn.out.setWriteDeadline(t)
+	s.conn.out.writeDeadline.Set(t)
 	return nil
 }
 

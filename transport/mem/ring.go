@@ -5,8 +5,8 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -25,13 +25,14 @@ type ring struct {
 	used          int  // number of bytes
 	writerClosed  bool // no more bytes are written
 	readerClosed  bool // no more bytes are read
-	readDeadline  deadline
-	writeDeadline deadline
+	readDeadline  deadline.Deadline
+	writeDeadline deadline.Deadline
 }
 
 func newRing(limit int) *ring {
 	r := &ring{limit: limit}
 	r.changed.L = &r.mu
+	r.readDeadline.Wake, r.writeDeadline.Wake = r.wake, r.wake
 	return r
 }
 
@@ -47,7 +48,7 @@ func (r *ring) Write(p []byte) (n int, err error) {
 			return n, transport.ErrClosed
 		case r.readerClosed:
 			return n, syscall.EPIPE
-		case r.writeDeadline.expired():
+		case r.writeDeadline.Passed():
 			return n, os.ErrDeadlineExceeded
 		case n == len(p):
 			return n, nil
@@ -70,7 +71,7 @@ func (r *ring) Read(p []byte) (int, error) {
 		switch {
 		case r.readerClosed:
 			return 0, transport.ErrClosed
-		case r.readDeadline.expired():
+		case r.readDeadline.Passed():
 			return 0, os.ErrDeadlineExceeded
 		case r.used > 0:
 			n := r.pop(p)
@@ -137,41 +138,6 @@ func (r *ring) grow(want int) {
 	held := r.used
 	r.pop(buf[:held])
 	r.buf, r.start, r.used = buf, 0, held
-}
-
-// deadline is the deadline of the reads or of the writes of a ring, whose mu guards it. The zero
-// value is no deadline.
-type deadline struct {
-	at    time.Time // zero: none
-	timer *time.Timer
-}
-
-func (d *deadline) expired() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
-
-// setReadDeadline sets the deadline of Read to t, also for a blocked call. The zero time is no
-// deadline.
-func (r *ring) setReadDeadline(t time.Time) { r.setDeadline(&r.readDeadline, t) }
-
-// setWriteDeadline sets the deadline of Write to t, also for a blocked call. The zero time is no
-// deadline.
-func (r *ring) setWriteDeadline(t time.Time) { r.setDeadline(&r.writeDeadline, t) }
-
-// setDeadline sets d, a deadline of r, to t, and wakes blocked calls now and when t has passed. It
-// converts t to the clock of timers, so that a call which the timer wakes finds the deadline
-// passed.
-func (r *ring) setDeadline(d *deadline, t time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-	}
-	d.at, d.timer = time.Time{}, nil
-	if !t.IsZero() {
-		left := time.Until(t)
-		d.at = time.Now().Add(left)
-		d.timer = time.AfterFunc(left, r.wake)
-	}
-	r.changed.Broadcast()
 }
 
 // wake makes blocked calls check the state of the ring again. It acquires the mutex so that no call

@@ -3,8 +3,8 @@ package ringsession
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
@@ -14,14 +14,14 @@ import (
 type direction struct {
 	mu       sync.Mutex    // held by the call in progress
 	wakeup   chan struct{} // holds a token if the state may have changed
-	deadline deadline
+	deadline deadline.Deadline
 	poller   *wait.MemoryPoller
 	changed  func() bool // reports whether a blocked call can go on; the caller holds mu
 }
 
 func (d *direction) init(poller *wait.MemoryPoller, changed func() bool) {
 	d.wakeup = make(chan struct{}, 1)
-	d.deadline.wake = d.wake
+	d.deadline.Wake = d.wake
 	d.poller, d.changed = poller, changed
 }
 
@@ -54,41 +54,4 @@ func (d *direction) block(blocked *atomic.Uint32) {
 	}
 	failpoint.Here()
 	blocked.Store(0)
-}
-
-// deadline is the read or write deadline of a stream. passed reports whether it has passed; wake
-// must be set before the first use.
-type deadline struct {
-	passed atomic.Bool
-	wake   func() // wakes the blocked call
-
-	mu    sync.Mutex
-	timer *time.Timer
-	epoch int // counts calls of set, so that a timer that was stopped too late has no effect
-}
-
-// set changes the deadline to t, or to none if t is zero. It wakes the blocked call now, and again
-// when t has passed.
-func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.epoch++
-	remaining := time.Until(t)
-	d.passed.Store(!t.IsZero() && remaining <= 0)
-	if !t.IsZero() && remaining > 0 {
-		epoch := d.epoch
-		d.timer = time.AfterFunc(remaining, func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			if d.epoch == epoch {
-				d.passed.Store(true)
-				d.wake()
-			}
-		})
-	}
-	d.wake()
 }

@@ -112,7 +112,7 @@ func (s *stream) callError(d *direction) error {
 	switch {
 	case s.closed.Load() != nil:
 		return *s.closed.Load()
-	case d.deadline.passed.Load():
+	case d.deadline.Passed():
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -284,8 +284,8 @@ func (s *stream) close(err error, last func()) {
 		defer s.read.mu.Unlock()
 		s.write.mu.Lock()
 		defer s.write.mu.Unlock()
-		s.read.deadline.set(time.Time{})
-		s.write.deadline.set(time.Time{})
+		s.read.deadline.Stop()
+		s.write.deadline.Stop()
 		last()
 		s.rings.out.releaseCharge()
 		s.rings = ringPair{}
@@ -313,6 +313,6 @@ func (s *stream) setDeadline(d *direction, t time.Time) error {
 	if closed := s.closed.Load(); closed != nil {
 		return *closed
 	}
-	d.deadline.set(t)
+	d.deadline.Set(t)
 	return nil
 }

@@ -1,0 +1,98 @@
+// Package deadline implements the deadlines of a net.Conn that does not rest on a socket. They work
+// in the virtual time of testing/synctest.
+package deadline
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Deadline is the deadline of the reads or of the writes of a connection. It may be set at any time,
+// also while calls are blocked. A blocked call waits for Done, or is woken by Wake and checks Passed.
+// The zero value is a deadline that is not set. The methods may be called concurrently.
+type Deadline struct {
+	// Wake, if not nil, is called when the deadline passes and after each Set. It must not block. It
+	// is set before the first use.
+	Wake func()
+
+	passed atomic.Bool
+
+	mu      sync.Mutex
+	timer   *time.Timer   // nil unless the deadline is in the future
+	done    chan struct{} // nil until Done is called; closed when the deadline has passed
+	stopped bool
+}
+
+// Set changes the deadline to t, or to none if t is zero. After Stop it has no effect.
+func (d *Deadline) Set(t time.Time) {
+	d.mu.Lock()
+	d.stopTimer()
+	left := time.Until(t)
+	d.setPassed(!d.stopped && !t.IsZero() && left <= 0)
+	if !d.stopped && left > 0 {
+		var timer *time.Timer
+		timer = time.AfterFunc(left, func() {
+			d.mu.Lock()
+			current := d.timer == timer // not stopped too late
+			if current {
+				d.timer = nil
+				d.setPassed(true)
+			}
+			d.mu.Unlock()
+			if current && d.Wake != nil {
+				d.Wake()
+			}
+		})
+		d.timer = timer
+	}
+	d.mu.Unlock()
+	if d.Wake != nil {
+		d.Wake()
+	}
+}
+
+// Stop ends the deadline: it does not pass any more, and Set has no effect.
+func (d *Deadline) Stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = true
+	d.stopTimer()
+}
+
+// Passed reports whether the deadline has passed.
+func (d *Deadline) Passed() bool { return d.passed.Load() }
+
+// Done returns a channel that is closed when the deadline passes. A later Set applies to the same
+// channel, unless that is closed already: then Done returns a new one after it.
+func (d *Deadline) Done() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.done == nil {
+		d.done = make(chan struct{})
+		if d.passed.Load() {
+			close(d.done)
+		}
+	}
+	return d.done
+}
+
+// setPassed changes what Passed and Done show. The caller holds mu.
+func (d *Deadline) setPassed(passed bool) {
+	if d.passed.Swap(passed) == passed || d.done == nil {
+		return
+	}
+	if passed {
+		close(d.done)
+	} else {
+		d.done = nil
+	}
+}
+
+// stopTimer keeps the timer from having an effect. The caller holds mu.
+func (d *Deadline) stopTimer() {
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+}
