@@ -106,7 +106,7 @@ type Config struct {
 	ProfileLabels bool
 
 	// Allocator allocates host memory for received tensors. If it fails or panics, the call
-	// fails. like a short handler it may run on the goroutine of a caller. Default: a
+	// fails. Like a short handler it may run on the goroutine of a caller. Default: a
 	// tensor.Pool.
 	Allocator tensor.Allocator
 

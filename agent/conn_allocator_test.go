@@ -65,7 +65,7 @@ func withPanickingAllocator(t *testing.T, at int, f func(t *testing.T, group []*
 						require.Equal(t, n, x.Len())
 					}
 					for _, a := range group {
-						require.Empty(t, a.PendingCalls())
+						require.Empty(t, a.Snapshot().Pending)
 						require.NoError(t, a.Close())
 					}
 					require.Zero(t, time.Since(begun), "nothing waits for a limit")

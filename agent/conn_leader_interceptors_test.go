@@ -175,7 +175,7 @@ func TestGoexitOfShortFunction(t *testing.T) {
 						require.ErrorContains(t, o.err, "the goroutine of the caller has ended")
 					}
 					synctest.Wait()
-					require.Empty(t, group[0].PendingCalls())
+					require.Empty(t, group[0].Snapshot().Pending)
 					require.ErrorIs(t, (<-h.ended).cause, agent.ErrCallerGone)
 				}
 				_, err := exits.Call(t.Context(), group[0], "worker1", 1)

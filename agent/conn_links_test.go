@@ -65,7 +65,7 @@ func TestTimeoutWhileReplyIsRead(t *testing.T) {
 				begun, ended := time.Now(), make(chan error, 1)
 				go func() { ended <- call(20 * perSecond) }()
 				<-time.NewTimer(limit - time.Second).C
-				calls := group[0].PendingCalls()
+				calls := group[0].Snapshot().Pending
 				require.Len(t, calls, 1, name)
 				require.Equal(t, agent.CallReading, calls[0].State, name)
 				err := <-ended
@@ -220,8 +220,8 @@ func TestPipesInOneDirectionOnly(t *testing.T) {
 					blockedCall <- errors.Join(err, want(2, n))
 				}()
 				synctest.Wait()
-				require.Len(t, group[blockedRank].PendingCalls(), 1)
-				require.Equal(t, agent.CallConnecting, group[blockedRank].PendingCalls()[0].State)
+				require.Len(t, group[blockedRank].Snapshot().Pending, 1)
+				require.Equal(t, agent.CallConnecting, group[blockedRank].Snapshot().Pending[0].State)
 				n, err := double.Call(t.Context(), group[1-blockedRank], agent.Rank(blockedRank), 21, agent.WithTimeout(0))
 				require.NoError(t, err)
 				require.Equal(t, 42, n)

@@ -289,8 +289,8 @@ func TestInterceptorFails(t *testing.T) {
 					require.ErrorContains(t, err, refused.Error())
 					require.NotErrorIs(t, err, agent.ErrTimeout)
 					synctest.Wait()
-					require.Empty(t, group[0].PendingCalls())
-					require.Empty(t, group[1].ServedCalls())
+					require.Empty(t, group[0].Snapshot().Pending)
+					require.Empty(t, group[1].Snapshot().Served)
 				})
 			})
 		}

@@ -292,7 +292,7 @@ func TestToyRefHeld(t *testing.T) {
 		require.NoError(t, err)
 		used := useRefs.Go(ctx, refs[0].agent, "worker2", toyArgs{Deep: map[string][]*toyRef{"": {ref}}})
 		synctest.Wait()
-		served := refs[2].agent.ServedCalls()
+		served := refs[2].agent.Snapshot().Served
 		require.Len(t, served, 1)
 		require.Equal(t, agent.ServedHeld, served[0].State)
 		begun := time.Now()

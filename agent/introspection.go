@@ -62,7 +62,7 @@ const (
 	ServedQueued                       // waits for Config.MaxHandlers, or until its caller reads replies
 	ServedRunning                      // its handler runs
 	ServedNested                       // its handler waits for a call or a future
-	ServedLater                        // its handler has returned and has not replied yet
+	ServedDeferred                     // its handler has returned and has not replied yet
 	ServedAnswering                    // its reply is being sent
 )
 
@@ -91,36 +91,6 @@ func (c *call) info(s CallState) CallInfo {
 	return CallInfo{To: c.to, Type: c.typ, Name: c.name, ID: c.id, Begun: c.begun, Limit: c.limit, State: s}
 }
 
-// list returns descriptions of the calls in the table, in no order.
-func (t *callTable) list() []CallInfo {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var all []CallInfo
-	for _, c := range t.pending {
-		s := CallSending
-		if c.requestSent.Load() {
-			s = CallWaiting
-		}
-		all = append(all, c.info(s))
-	}
-	return all
-}
-
-// servedInfos returns descriptions of the requests of the peer that have no reply yet, in no
-// order.
-func (c *conn) servedInfos() []ServedInfo {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []ServedInfo
-	for _, r := range c.serving {
-		all = append(all, ServedInfo{
-			From: c.peer, Type: r.handler.typ, Name: r.handler.name, ID: r.id,
-			Begun: r.begun, Limit: r.limit, State: r.state(),
-		})
-	}
-	return all
-}
-
 func (r *Request) state() ServedState {
 	s := ServedState(r.stage.Load())
 	switch {
@@ -132,35 +102,45 @@ func (r *Request) state() ServedState {
 	return s
 }
 
-// openConns returns the connections that are up, including those of this worker to itself.
-func (a *Agent) openConns() []*conn {
-	var all []*conn
-	a.conns.Range(func(c, _ any) bool {
-		all = append(all, c.(*conn))
+// Snapshot is the calls of an agent at one moment, see Agent.Snapshot.
+type Snapshot struct {
+	Pending []CallInfo   // the calls of this worker that have not ended, the oldest first
+	Served  []ServedInfo // the requests that this worker serves, the oldest first
+}
+
+// Snapshot returns the calls of this worker that have not ended and the requests that it serves.
+// The slices belong to the caller.
+func (a *Agent) Snapshot() Snapshot {
+	var s Snapshot
+	a.outsideCalls.mu.Lock()
+	for info := range a.outsideCalls.all {
+		s.Pending = append(s.Pending, *info)
+	}
+	a.outsideCalls.mu.Unlock()
+	a.conns.Range(func(key, _ any) bool {
+		c := key.(*conn)
+		c.calls.mu.Lock()
+		for _, call := range c.calls.pending {
+			state := CallSending
+			if call.requestSent.Load() {
+				state = CallWaiting
+			}
+			s.Pending = append(s.Pending, call.info(state))
+		}
+		c.calls.mu.Unlock()
+		c.mu.Lock()
+		for _, r := range c.serving {
+			s.Served = append(s.Served, ServedInfo{
+				From: c.peer, Type: r.handler.typ, Name: r.handler.name, ID: r.id,
+				Begun: r.begun, Limit: r.limit, State: r.state(),
+			})
+		}
+		c.mu.Unlock()
 		return true
 	})
-	return all
-}
-
-// PendingCalls returns descriptions of the calls of this worker that have not ended, the oldest
-// first.
-func (a *Agent) PendingCalls() []CallInfo {
-	all := a.outsideCalls.list()
-	for _, c := range a.openConns() {
-		all = append(all, c.calls.list()...)
-	}
-	slices.SortFunc(all, func(x, y CallInfo) int { return cmp.Or(x.Begun.Compare(y.Begun), cmp.Compare(x.ID, y.ID)) })
-	return all
-}
-
-// ServedCalls returns descriptions of the requests that this worker serves, the oldest first.
-func (a *Agent) ServedCalls() []ServedInfo {
-	var all []ServedInfo
-	for _, c := range a.openConns() {
-		all = append(all, c.servedInfos()...)
-	}
-	slices.SortFunc(all, func(x, y ServedInfo) int { return cmp.Or(x.Begun.Compare(y.Begun), cmp.Compare(x.ID, y.ID)) })
-	return all
+	slices.SortFunc(s.Pending, func(x, y CallInfo) int { return cmp.Or(x.Begun.Compare(y.Begun), cmp.Compare(x.ID, y.ID)) })
+	slices.SortFunc(s.Served, func(x, y ServedInfo) int { return cmp.Or(x.Begun.Compare(y.Begun), cmp.Compare(x.ID, y.ID)) })
+	return s
 }
 
 // outsideCalls lists the calls that are in the table of no connection, for introspection: they
@@ -186,54 +166,56 @@ func (s *outsideCalls) add(c *call, state CallState) (remove func()) {
 	}
 }
 
-func (s *outsideCalls) list() (all []CallInfo) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for info := range s.all {
-		all = append(all, *info)
-	}
-	return all
-}
-
-// Metrics is a snapshot of the state and of the counters of an agent.
+// Metrics are counters of an agent.
 type Metrics struct {
 	MaxHandlers     int // Config.MaxHandlers
 	RunningHandlers int // handlers that run and count for it
 	QueuedRequests  int // requests that wait for one of them to end
 
-	PendingCalls int // calls of this worker that have not ended
-	BlockedCalls int // of these: calls that wait until Limits.CallBytes admit them
-	ServedCalls  int // requests that have no reply yet
-	LaterAnswers int // of these: requests whose handler has returned
-	Pipes        int // pipes that are up
+	PendingCalls    int // calls of this worker that have not ended
+	BlockedCalls    int // of these: calls that wait until Limits.CallBytes admit them
+	ServedCalls     int // requests that have no reply yet
+	DeferredReplies int // of these: requests whose handler has returned
+	Pipes           int // pipes that are up
 
-	LateAnswers      uint64 // replies to calls that had ended
-	RepeatedRequests uint64 // requests that arrived again while they were served
-	TurnedAway       uint64 // pipes of other processes that were rejected
+	LateReplies       uint64 // replies to calls that had ended
+	DuplicateRequests uint64 // requests that arrived again while they were served
+	RejectedPipes     uint64 // pipes of other processes that were rejected
 }
 
-// Metrics returns a snapshot of the state and of the counters of the agent.
+// Metrics returns the current counters of the agent. It allocates nothing.
 func (a *Agent) Metrics() Metrics {
 	m := Metrics{
-		MaxHandlers:      a.slots.max,
-		Pipes:            len(a.openConns()),
-		LateAnswers:      a.stats.lateReplies.Load(),
-		RepeatedRequests: a.stats.duplicateRequests.Load(),
-		TurnedAway:       a.stats.rejectedPipes.Load(),
+		MaxHandlers:       a.slots.max,
+		LateReplies:       a.stats.lateReplies.Load(),
+		DuplicateRequests: a.stats.duplicateRequests.Load(),
+		RejectedPipes:     a.stats.rejectedPipes.Load(),
 	}
 	m.RunningHandlers, m.QueuedRequests = a.slots.counts()
-	for _, c := range a.PendingCalls() {
-		m.PendingCalls++
-		if c.State == CallBlocked {
+	a.outsideCalls.mu.Lock()
+	m.PendingCalls = len(a.outsideCalls.all)
+	for info := range a.outsideCalls.all {
+		if info.State == CallBlocked {
 			m.BlockedCalls++
 		}
 	}
-	for _, r := range a.ServedCalls() {
-		m.ServedCalls++
-		if r.State == ServedLater {
-			m.LaterAnswers++
+	a.outsideCalls.mu.Unlock()
+	a.conns.Range(func(key, _ any) bool {
+		c := key.(*conn)
+		m.Pipes++
+		c.calls.mu.Lock()
+		m.PendingCalls += len(c.calls.pending)
+		c.calls.mu.Unlock()
+		c.mu.Lock()
+		m.ServedCalls += len(c.serving)
+		for _, r := range c.serving {
+			if r.state() == ServedDeferred {
+				m.DeferredReplies++
+			}
 		}
-	}
+		c.mu.Unlock()
+		return true
+	})
 	return m
 }
 
@@ -241,17 +223,15 @@ func (a *Agent) Metrics() Metrics {
 // age and state, and each request that is served here. The error is that of w.
 func (a *Agent) Dump(w io.Writer) error {
 	var b bytes.Buffer
-	now, m := time.Now(), a.Metrics()
+	now, m, s := time.Now(), a.Metrics(), a.Snapshot()
 	fmt.Fprintf(&b, "agent %s rank %d: %d of %d handlers running, %d requests waiting for one, %d pipes\n",
 		a.self.Name, a.self.Rank, m.RunningHandlers, m.MaxHandlers, m.QueuedRequests, m.Pipes)
-	calls := a.PendingCalls()
-	fmt.Fprintf(&b, "calls: %d\n", len(calls))
-	for _, c := range calls {
+	fmt.Fprintf(&b, "calls: %d\n", len(s.Pending))
+	for _, c := range s.Pending {
 		fmt.Fprintf(&b, "  #%d %s to %s: %v, %s\n", c.ID, displayName(c.Type, c.Name), c.To, now.Sub(c.Begun), c.State)
 	}
-	served := a.ServedCalls()
-	fmt.Fprintf(&b, "serving: %d\n", len(served))
-	for _, r := range served {
+	fmt.Fprintf(&b, "serving: %d\n", len(s.Served))
+	for _, r := range s.Served {
 		fmt.Fprintf(&b, "  #%d %s from %s: %v, %s\n", r.ID, displayName(r.Type, r.Name), r.From.Name, now.Sub(r.Begun), r.State)
 	}
 	_, err := b.WriteTo(w)

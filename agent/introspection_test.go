@@ -37,10 +37,10 @@ func sleep(d time.Duration) { <-time.NewTimer(d).C }
 
 // states returns the states of the calls that a makes and of the requests that it serves.
 func states(a *agent.Agent) (calls, served []string) {
-	for _, c := range a.PendingCalls() {
+	for _, c := range a.Snapshot().Pending {
 		calls = append(calls, c.Name+": "+c.State.String())
 	}
-	for _, r := range a.ServedCalls() {
+	for _, r := range a.Snapshot().Served {
 		served = append(served, r.Name+": "+r.State.String())
 	}
 	return calls, served
@@ -105,6 +105,7 @@ func TestStates(t *testing.T) {
 		require.Equal(t, agent.Metrics{
 			MaxHandlers: 256, RunningHandlers: 1, PendingCalls: 6, BlockedCalls: 1, ServedCalls: 1, Pipes: 1,
 		}, a.Metrics())
+		require.Zero(t, testing.AllocsPerRun(10, func() { _ = b.Metrics() }))
 		info := torch.DebugInfo(b.Metrics())
 		for name, want := range map[string]string{
 			"agent.thread_pool_size": "1", "agent.num_idle_threads": "0", "agent.client_active_calls": "1",
@@ -134,8 +135,8 @@ serving: 1
 		cancel()
 		synctest.Wait()
 		for _, worker := range group {
-			require.Empty(t, worker.PendingCalls())
-			require.Empty(t, worker.ServedCalls())
+			require.Empty(t, worker.Snapshot().Pending)
+			require.Empty(t, worker.Snapshot().Served)
 		}
 	})
 }
@@ -201,19 +202,19 @@ func TestLateReplies(t *testing.T) {
 			_, err := add.Call(t.Context(), group[0], "worker1", args, agent.WithTimeout(time.Second))
 			require.ErrorIs(t, err, agent.ErrTimeout)
 		}
-		require.Zero(t, group[0].Metrics().LateAnswers)
+		require.Zero(t, group[0].Metrics().LateReplies)
 		sleep(5 * time.Second)
 		synctest.Wait()
-		require.EqualValues(t, 3, group[0].Metrics().LateAnswers)
+		require.EqualValues(t, 3, group[0].Metrics().LateReplies)
 		_, err := add.Call(t.Context(), group[0], "worker1", args, agent.WithTimeout(time.Second))
 		require.NoError(t, err)
 		synctest.Wait()
-		require.EqualValues(t, 4, group[0].Metrics().LateAnswers)
+		require.EqualValues(t, 4, group[0].Metrics().LateReplies)
 	})
 }
 
 // A request that arrives again while it is served is counted.
-func TestRepeatedRequests(t *testing.T) {
+func TestDuplicateRequests(t *testing.T) {
 	faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{Do: faulty.Duplicate()}}})
 	require.NoError(t, err)
 	h := &hanging{}
@@ -222,7 +223,7 @@ func TestRepeatedRequests(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		f := hang.Go(ctx, group[0], "worker1", agent.None{})
 		synctest.Wait()
-		require.EqualValues(t, 1, group[1].Metrics().RepeatedRequests)
+		require.EqualValues(t, 1, group[1].Metrics().DuplicateRequests)
 		require.Equal(t, "1", torch.DebugInfo(group[1].Metrics())["agent.repeated_requests"])
 		cancel()
 		_, err := f.Wait(t.Context())
@@ -302,14 +303,14 @@ func TestCallsBetweenAttempts(t *testing.T) {
 			pass(time.Second)
 			require.Equal(t, []agent.CallInfo{{
 				To: "worker1", Name: "test.hang", Begun: begun, Limit: time.Minute, State: agent.CallRetrying,
-			}}, group[0].PendingCalls())
+			}}, group[0].Snapshot().Pending)
 			require.Equal(t, 1, group[0].Metrics().PendingCalls)
 			var text strings.Builder
 			require.NoError(t, group[0].Dump(&text))
 			require.Contains(t, text.String(), "  #0 test.hang to worker1: 1s, waiting for the next attempt\n")
 			cancel()
 			synctest.Wait()
-			require.Empty(t, group[0].PendingCalls())
+			require.Empty(t, group[0].Snapshot().Pending)
 		})
 	}
 }

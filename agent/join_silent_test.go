@@ -73,7 +73,7 @@ func TestSilentPeersAreEvicted(t *testing.T) {
 		s := newSilentPeers(t, network)
 		s.come(t, 10, "mem://worker1")
 		require.Equal(t, 6, s.rejected())
-		require.EqualValues(t, 6, group[1].Metrics().TurnedAway)
+		require.EqualValues(t, 6, group[1].Metrics().RejectedPipes)
 
 		begun := time.Now()
 		got, err := double.Call(t.Context(), group[0], "worker1", 2)

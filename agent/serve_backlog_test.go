@@ -265,7 +265,7 @@ func TestRepliesPassCallsThatWaitForMemory(t *testing.T) {
 
 // queued returns the number of requests in the backlog of a worker, and of those without a slot.
 func queued(a *agent.Agent) (n int) {
-	for _, c := range a.ServedCalls() {
+	for _, c := range a.Snapshot().Served {
 		if c.State == agent.ServedQueued {
 			n++
 		}

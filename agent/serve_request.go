@@ -128,7 +128,7 @@ func (r *Request) run() (held bool) {
 			r.conn.agent.log.Error("handler panicked", "function", r.Name(), "caller", r.conn.peer.Name, "panic", err.Value, "stack", err.Stack)
 			_ = r.Fail(err) // fails if the task has replied; then only the log has the panic
 		}
-		r.stage.Store(uint32(ServedLater))
+		r.stage.Store(uint32(ServedDeferred))
 		if held = r.slot.finish(); held && !returned && v == goexit {
 			r.conn.agent.slots.release() // this goroutine ends
 		}

@@ -55,7 +55,7 @@ func TestLostCancel(t *testing.T) {
 				require.Equal(t, 5*time.Second, after)
 				require.ErrorIs(t, cause, agent.ErrTimeout)
 				synctest.Wait()
-				require.EqualValues(t, 1, group[0].Metrics().LateAnswers)
+				require.EqualValues(t, 1, group[0].Metrics().LateReplies)
 			})
 		})
 	}

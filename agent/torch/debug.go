@@ -16,7 +16,7 @@ func DebugInfo(m agent.Metrics) map[string]string {
 		"agent.num_idle_threads":          m.MaxHandlers - m.RunningHandlers,
 		"agent.client_active_calls":       m.PendingCalls,
 		"agent.server_active_calls":       m.ServedCalls,
-		"agent.server_active_async_calls": m.LaterAnswers,
+		"agent.server_active_async_calls": m.DeferredReplies,
 		"agent.client_blocked_calls":      m.BlockedCalls,
 		"agent.server_queued_calls":       m.QueuedRequests,
 		"agent.pipes":                     m.Pipes,
@@ -24,9 +24,9 @@ func DebugInfo(m agent.Metrics) map[string]string {
 		info[name] = strconv.Itoa(n)
 	}
 	for name, n := range map[string]uint64{
-		"agent.late_answers":      m.LateAnswers,
-		"agent.repeated_requests": m.RepeatedRequests,
-		"agent.turned_away":       m.TurnedAway,
+		"agent.late_answers":      m.LateReplies,
+		"agent.repeated_requests": m.DuplicateRequests,
+		"agent.turned_away":       m.RejectedPipes,
 	} {
 		info[name] = strconv.FormatUint(n, 10)
 	}

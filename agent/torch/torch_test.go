@@ -46,7 +46,7 @@ func TestDebugInfo(t *testing.T) {
 		"agent.turned_away":               "11",
 	}, torch.DebugInfo(agent.Metrics{
 		MaxHandlers: 9, RunningHandlers: 2, QueuedRequests: 3,
-		PendingCalls: 4, BlockedCalls: 5, ServedCalls: 6, LaterAnswers: 1, Pipes: 8,
-		LateAnswers: 1<<64 - 1, RepeatedRequests: 10, TurnedAway: 11,
+		PendingCalls: 4, BlockedCalls: 5, ServedCalls: 6, DeferredReplies: 1, Pipes: 8,
+		LateReplies: 1<<64 - 1, DuplicateRequests: 10, RejectedPipes: 11,
 	}))
 }
