@@ -110,3 +110,34 @@ func benchmarkMemcpy(b *testing.B, size int) {
 		i++
 	}
 }
+
+// BenchmarkNative measures transfers within this process one after the other in the native dialect,
+// where the receiver begins before or after the sender.
+func BenchmarkNative(b *testing.B) {
+	for _, size := range []int{8, 64 << 10, 1 << 20} {
+		for _, late := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d/late=%v", size, late), func(b *testing.B) {
+				from, to, _, _ := pair(b, true)
+				src, dst := device.Bytes(make([]byte, size)), device.Bytes(make([]byte, size))
+				results := make(chan error, 2)
+				done := func(err error) { results <- err }
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for id := uint64(0); b.Loop(); id++ {
+					if late {
+						from.Send(id, src, done)
+						to.Recv(id, dst, done)
+					} else {
+						to.Recv(id, dst, done)
+						from.Send(id, src, done)
+					}
+					for range 2 {
+						if err := <-results; err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+			})
+		}
+	}
+}

@@ -17,13 +17,13 @@ import (
 
 // open creates one end over conns, and returns the errors passed to Broken. One connection means the
 // native dialect.
-func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
+func open(t testing.TB, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	return openLink(t, channel.Link{Conns: conns})
 }
 
 // openLink creates one end over link.
-func openLink(t *testing.T, link channel.Link) (channel.Channel, <-chan error) {
+func openLink(t testing.TB, link channel.Link) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
 	link.Native, link.Peer = len(link.Conns) == 1, "worker1"
@@ -35,7 +35,7 @@ func openLink(t *testing.T, link channel.Link) (channel.Channel, <-chan error) {
 	return ch, broken
 }
 
-func connections(t *testing.T, native bool) (near, far []transport.Conn) {
+func connections(t testing.TB, native bool) (near, far []transport.Conn) {
 	t.Helper()
 	connect := channeltest.Over(mem.New(nil), "")
 	for range cma.New(cma.Options{}).Connections(native) {
@@ -54,7 +54,7 @@ func alone(t *testing.T, native bool) (ch channel.Channel, broken <-chan error, 
 }
 
 // pair creates both ends of a channel.
-func pair(t *testing.T, native bool) (from, to channel.Channel, fromBroken, toBroken <-chan error) {
+func pair(t testing.TB, native bool) (from, to channel.Channel, fromBroken, toBroken <-chan error) {
 	t.Helper()
 	near, far := connections(t, native)
 	from, fromBroken = open(t, near)

@@ -42,7 +42,7 @@ func alone(t *testing.T) (ch channel.Channel, broken <-chan error, announcements
 	return ch, broken, far[0], far[1]
 }
 
-func connections(t *testing.T) (near, far []transport.Conn) {
+func connections(t testing.TB) (near, far []transport.Conn) {
 	t.Helper()
 	connect := channeltest.Over(mem.New(nil), "")
 	for range xth.New().Connections(false) {

@@ -19,7 +19,7 @@ import (
 )
 
 // openNative creates one end over conns, and returns the errors passed to Broken.
-func openNative(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
+func openNative(t testing.TB, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 2)
 	ch, err := xth.New().New(t.Context(), channel.Link{
