@@ -46,7 +46,7 @@ func (o *nativeWriter) tryWritePieces() [][]byte {
 	for range maxWritePolls {
 		n, err := o.poller.TryWrite(remaining...)
 		remaining = skipBytes(remaining, n)
-		if err != nil || len(remaining) == 0 || !o.poller.Room() {
+		if err != nil || len(remaining) == 0 || !o.poller.PollWritable() {
 			break
 		}
 	}

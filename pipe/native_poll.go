@@ -77,7 +77,7 @@ func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 // that is going to block relies on it: the goroutine that read last may have left the stream
 // unwatched.
 func (i *nativeReader) wakeLoop() {
-	i.stream.poller.Mind()
+	i.stream.poller.Arm()
 	i.stream.unpark()
 }
 
@@ -103,10 +103,6 @@ const maxPartialPolls = 64
 // nil if none arrives completely or the stream fails; an error is kept in r.err, and the run loop
 // is resumed. The caller holds mu.
 func (r *streamReader) pollMessage(due bool) *nativeIncoming {
-	look := r.poller.Look
-	if due {
-		look = r.poller.LookDue
-	}
 	for range maxPartialPolls {
 		in, err := r.read(true)
 		if err == nil && in.body != nil {
@@ -116,7 +112,7 @@ func (r *streamReader) pollMessage(due bool) *nativeIncoming {
 		if err == nil {
 			return in
 		}
-		if err != errNoData || !look() {
+		if err != errNoData || !r.poller.PollReadable(due) {
 			break
 		}
 	}
@@ -127,7 +123,7 @@ func (r *streamReader) pollMessage(due bool) *nativeIncoming {
 // resumeLoop makes the run loop watch the stream, also if it is parked, and read at once if data is
 // buffered or the stream has failed. The stream can be polled. The caller holds mu.
 func (r *streamReader) resumeLoop() {
-	r.poller.Mind()
+	r.poller.Arm()
 	r.unpark()
 	if r.err != nil || r.src.Buffered() > 0 {
 		r.poller.Wake()

@@ -252,7 +252,7 @@ func (r *streamReader) pollInline(ctx context.Context) bool {
 		if err != errNoData {
 			r.err = midMessage(err)
 		}
-		if r.err != nil || ctx.Err() != nil || !r.poller.Look() {
+		if r.err != nil || ctx.Err() != nil || !r.poller.PollReadable(false) {
 			break
 		}
 	}

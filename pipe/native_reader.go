@@ -165,14 +165,14 @@ func (i *nativeReader) awaitLastReads() {
 }
 
 // receiveAll reads messages until the stream or the pipe fails, and returns the error, io.EOF for
-// an orderly end. While there is no data it blocks in Poller.Await, and while the inline bytes of a
+// an orderly end. While there is no data it blocks in Poller.Wait, and while the inline bytes of a
 // message are left to Read it parks.
 func (i *nativeReader) receiveAll() error {
 	for {
 		switch err := i.receive(); err {
 		case errNoData:
 			i.stream.overdue = false
-			i.stream.poller.Await()
+			i.stream.poller.Wait()
 		case errMessageOpen:
 			i.park()
 		default:

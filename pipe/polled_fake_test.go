@@ -26,13 +26,13 @@ type throttle struct {
 	changed *sync.Cond
 	allowed int  // bytes that can be read until allow is called
 	maxRead int  // bytes that one read returns at most
-	hasRoom bool // the result of Room
-	polls   int  // calls of Look that have not returned
-	waits   int  // calls of Await that have not returned
+	hasRoom bool // the result of PollWritable
+	polls   int  // calls of PollReadable that have not returned
+	waits   int  // calls of Wait that have not returned
 
-	onPoll func()      // called by Look
+	onPoll func()      // called by PollReadable
 	onRead func(n int) // called when n bytes of the message stream were read
-	stops  int         // calls of Mind
+	stops  int         // calls of Arm
 
 	blocked       bool  // Write blocks
 	blockedWrites int   // calls of Write that block
@@ -53,7 +53,7 @@ func (t *throttle) allow(n int) {
 	t.changed.Broadcast()
 }
 
-// setOnPoll sets the function that Look calls.
+// setOnPoll sets the function that PollReadable calls.
 func (t *throttle) setOnPoll(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,14 +68,14 @@ func (t *throttle) setOnRead(f func(n int)) {
 	t.onRead = f
 }
 
-// stopCount returns how often Mind was called, with which a goroutine ends polling.
+// stopCount returns how often Arm was called, with which a goroutine ends polling.
 func (t *throttle) stopCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.stops
 }
 
-// awaitCalls blocks until this many calls of Look and Await have not returned.
+// awaitCalls blocks until this many calls of PollReadable and Wait have not returned.
 func (t *throttle) awaitCalls(polls, waits int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -295,13 +295,13 @@ func (s *polledStream) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-func (s *polledStream) Room() bool { return s.throttle.hasRoom }
+func (s *polledStream) PollWritable() bool { return s.throttle.hasRoom }
 
 func (s *polledStream) ready() bool {
 	return s.err != nil || s.throttle.allowed > 0 && len(s.buffered) > 0
 }
 
-func (s *polledStream) Await() {
+func (s *polledStream) Wait() {
 	s.throttle.mu.Lock()
 	defer s.throttle.mu.Unlock()
 	s.throttle.waits++
@@ -313,10 +313,8 @@ func (s *polledStream) Await() {
 	s.woken = false
 }
 
-func (s *polledStream) LookDue() bool { return s.Look() }
-
-// Look waits for bytes as long as the throttle allows reads.
-func (s *polledStream) Look() bool {
+// PollReadable waits for bytes as long as the throttle allows reads.
+func (s *polledStream) PollReadable(bool) bool {
 	s.throttle.mu.Lock()
 	defer s.throttle.mu.Unlock()
 	if s.throttle.onPoll != nil {
@@ -334,7 +332,7 @@ func (s *polledStream) Look() bool {
 	return s.polling
 }
 
-func (s *polledStream) Mind() {
+func (s *polledStream) Arm() {
 	s.update(func() { s.polling, s.throttle.stops = false, s.throttle.stops+1 })
 }
 func (s *polledStream) Wake() { s.update(func() { s.woken = true }) }

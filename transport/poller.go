@@ -1,11 +1,11 @@
 package transport
 
-// Poller is implemented by Streams that can be read, written and polled without blocking, such as
-// those through shared memory. A goroutine that waits for a reply can then poll for it, where
-// otherwise another goroutine would read it and wake the first one.
+// Poller is implemented by Streams that can be read and polled without blocking, such as those
+// through shared memory. A goroutine that waits for a reply can then poll for it, where otherwise
+// another goroutine would read it and wake the first one.
 //
 // A Stream is read either by Read or by TryRead, not by both. At a time, one goroutine calls TryRead
-// or Look, one TryWrite or Write, and one Await.
+// or PollReadable, one TryWrite or Write, and one Wait.
 type Poller interface {
 	Stream
 	TryWriter
@@ -14,28 +14,25 @@ type Poller interface {
 	// Read, and are returned by all later calls.
 	TryRead(p []byte) (int, error)
 
-	// Room polls for a while until there is space to write, and reports whether there is, or
-	// whether TryWrite returns an error.
-	Room() bool
+	// PollReadable polls for a bounded time until TryRead has bytes or an error to return, and
+	// reports whether it has. If due is set a reply is expected soon: it polls even while other
+	// connections of the process are active.
+	PollReadable(due bool) bool
 
-	// Await blocks until TryRead has bytes or an error to return, or Wake is called. Another
-	// goroutine may read the bytes first. Between a Look that returns true and the next Mind,
-	// bytes that arrive do not wake Await.
-	Await()
+	// PollWritable polls for a bounded time until there is space to write, and reports whether
+	// there is, or whether TryWrite returns an error.
+	PollWritable() bool
 
-	// Look polls for a while until TryRead has bytes or an error to return, and reports whether
-	// it has.
-	Look() bool
+	// Wait blocks until TryRead has bytes or an error to return, or Wake is called. Another
+	// goroutine may read the bytes first. Between a PollReadable that returns true and the next
+	// Arm, bytes that arrive do not wake Wait.
+	Wait()
 
-	// LookDue is Look for a reply that is due. It polls even while other connections of the
-	// process are active.
-	LookDue() bool
-
-	// Wake makes the current call of Await return, or the next one.
+	// Wake makes the current call of Wait return, or the next one.
 	Wake()
 
-	// Mind ends the state that a Look which returned true has left: Await is woken by bytes that
-	// arrive, and by those that have arrived. It must be called once no goroutine polls any
-	// more. It may be called at any time, by any goroutine.
-	Mind()
+	// Arm makes bytes that arrive wake Wait again, after a PollReadable that returned true, and
+	// those that have arrived too. It must be called once no goroutine polls any more. It may be
+	// called at any time, by any goroutine.
+	Arm()
 }

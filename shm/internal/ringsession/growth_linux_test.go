@@ -148,8 +148,8 @@ func TestGrowthKeepsBytes(t *testing.T) {
 func TestWriterGrowsBeforeItBlocks(t *testing.T) {
 	for name, write := range map[string]func(transport.Stream, []byte) (int, error){
 		"Write": transport.Stream.Write,
-		"TryWrite and Room": func(out transport.Stream, p []byte) (n int, err error) {
-			for n < len(p) && err == nil && out.(transport.Poller).Room() {
+		"TryWrite and PollWritable": func(out transport.Stream, p []byte) (n int, err error) {
+			for n < len(p) && err == nil && out.(transport.Poller).PollWritable() {
 				var k int
 				k, err = out.(transport.Poller).TryWrite(p[n:])
 				n += k
@@ -168,7 +168,7 @@ func TestWriterGrowsBeforeItBlocks(t *testing.T) {
 				require.Equal(t, size, n)
 			}
 			require.Less(t, fill(t, out, at, size), size)
-			require.False(t, out.(transport.Poller).Room())
+			require.False(t, out.(transport.Poller).PollWritable())
 			drain(t, in, 0, at)
 		})
 	}

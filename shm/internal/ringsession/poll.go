@@ -31,26 +31,26 @@ func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	return n, err
 }
 
-// Room implements transport.Poller: it polls for space and, if none comes, grows the ring.
-func (s *stream) Room() bool {
+// PollWritable implements transport.Poller: it polls for space and, if none comes, grows the ring.
+func (s *stream) PollWritable() bool {
 	s.write.mu.Lock()
 	defer s.write.mu.Unlock()
 	return s.writeChanged() || s.awaitSpace()
 }
 
-// Await implements transport.Poller: it blocks until the stream is readable or Wake is called. It
-// polls nothing itself; doorbells, Wake and Mind wake it.
-func (s *stream) Await() {
-	for !s.awaitDone() {
+// Wait implements transport.Poller: it blocks until the stream is readable or Wake is called. It
+// polls nothing itself; doorbells, Wake and Arm wake it.
+func (s *stream) Wait() {
+	for !s.waitDone() {
 		<-s.read.wakeup
 	}
 	s.requestDoorbell(false)
 }
 
-// awaitDone reports whether Await can return: Wake was called or the stream is readable. If it
-// returns false, something will wake Await: a doorbell or, while another goroutine polls the
-// stream, that goroutine's call of Mind.
-func (s *stream) awaitDone() bool {
+// waitDone reports whether Wait can return: Wake was called or the stream is readable. If it
+// returns false, something will wake Wait: a doorbell or, while another goroutine polls the stream,
+// that goroutine's call of Arm.
+func (s *stream) waitDone() bool {
 	if s.woken.Swap(false) {
 		return true
 	}
@@ -60,37 +60,34 @@ func (s *stream) awaitDone() bool {
 	return s.requestDoorbell(true)
 }
 
-// Wake implements transport.Poller: it makes the current or the next call of Await return.
+// Wake implements transport.Poller: it makes the current or the next call of Wait return.
 func (s *stream) Wake() {
 	s.woken.Store(true)
 	s.read.wake()
 }
 
-// Look implements transport.Poller: it polls for a while, unless arrivals at other connections of
-// the process keep it from that.
-func (s *stream) Look() bool { return s.pollReadable(s.read.poller.Poll) }
-
-// LookDue implements transport.Poller: it polls like Look, and even while other connections of the
-// process are active.
-func (s *stream) LookDue() bool { return s.pollReadable(s.read.poller.PollDue) }
-
-// pollReadable calls poll until the stream is readable, without doorbells, and reports whether it
-// is. If it returns true, doorbells stay off until Mind is called; if false, it has called Mind.
-func (s *stream) pollReadable(poll func(ready func() bool) bool) bool {
+// PollReadable implements transport.Poller: it polls without doorbells, for a bounded time. Unless
+// due is set, arrivals at other connections of the process can keep it from that. If it returns
+// true, doorbells stay off until Arm is called; if false, it has called Arm.
+func (s *stream) PollReadable(due bool) bool {
 	if !s.polling.Load() {
 		s.polling.Store(true)
 		s.requestDoorbell(false)
 	}
+	poll := s.read.poller.Poll
+	if due {
+		poll = s.read.poller.PollDue
+	}
 	if s.readable() || poll(s.readableCheck) {
 		return true
 	}
-	s.Mind()
+	s.Arm()
 	return false
 }
 
-// Mind implements transport.Poller: it turns doorbells on again after a Look that returned true,
-// and wakes Await if the stream is readable already.
-func (s *stream) Mind() {
+// Arm implements transport.Poller: it turns doorbells on again after a PollReadable that returned
+// true, and wakes Wait if the stream is readable already.
+func (s *stream) Arm() {
 	s.polling.Store(false)
 	if s.requestDoorbell(true) {
 		s.read.wake()

@@ -19,10 +19,10 @@ func pollers(t *testing.T) (writer, reader transport.Poller) {
 	return one.(transport.Poller), other.(transport.Poller)
 }
 
-// startAwait starts Await. The channel that it returns has a value once Await has returned.
-func startAwait(p transport.Poller) <-chan bool {
+// startWait starts Wait. The channel that it returns has a value once Wait has returned.
+func startWait(p transport.Poller) <-chan bool {
 	return testwait.Start(func() bool {
-		p.Await()
+		p.Wait()
 		return true
 	})
 }
@@ -59,62 +59,62 @@ func TestTryReadAndTryWriteDoNotBlock(t *testing.T) {
 
 func TestAwaitReturnsWhenReadable(t *testing.T) {
 	writer, reader := pollers(t)
-	done := startAwait(reader)
+	done := startWait(reader)
 	_, err := writer.TryWrite([]byte("x"))
 	require.NoError(t, err)
 	testwait.Finish(t, done)
-	reader.Await() // the byte is still unread
+	reader.Wait() // the byte is still unread
 	_, err = reader.TryRead(make([]byte, 1))
 	require.NoError(t, err)
 
-	done = startAwait(reader)
+	done = startWait(reader)
 	reader.Wake()
 	testwait.Finish(t, done)
 
-	done = startAwait(reader)
+	done = startWait(reader)
 	require.NoError(t, writer.CloseWrite())
 	testwait.Finish(t, done)
 }
 
-// Look finds bytes that arrive. After that Await is not woken until Mind is called.
+// PollReadable finds bytes that arrive. After that Wait is not woken until Arm is called.
 func TestLook(t *testing.T) {
 	writer, reader := pollers(t)
-	require.False(t, reader.Look())
+	require.False(t, reader.PollReadable(false))
 	_, err := writer.TryWrite([]byte("one"))
 	require.NoError(t, err)
-	require.True(t, reader.Look())
+	require.True(t, reader.PollReadable(false))
 	p := make([]byte, 8)
 	n, err := reader.TryRead(p)
 	require.NoError(t, err)
 	require.Equal(t, "one", string(p[:n]))
 
-	done := startAwait(reader)
+	done := startWait(reader)
 	_, err = writer.TryWrite([]byte("two"))
 	require.NoError(t, err)
-	reader.Mind()
+	reader.Arm()
 	testwait.Finish(t, done)
-	require.True(t, reader.Look())
+	require.True(t, reader.PollReadable(false))
 }
 
 func TestAwaitReturnsAtTheEnd(t *testing.T) {
 	for name, end := range map[string]func(writer, reader transport.Poller){
 		"closed here":          func(_, reader transport.Poller) { reader.Close() },
 		"closed by the peer":   func(writer, _ transport.Poller) { writer.Close() },
-		"closed while polling": func(writer, reader transport.Poller) { reader.Look(); writer.Close() },
+		"closed while polling": func(writer, reader transport.Poller) { reader.PollReadable(false); writer.Close() },
 		"closed after a read": func(writer, reader transport.Poller) {
 			_, _ = writer.TryWrite([]byte("x"))
-			reader.Look()
+			reader.PollReadable(false)
 			_, _ = reader.TryRead(make([]byte, 1))
-			reader.Mind()
+			reader.Arm()
 			writer.Close()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			writer, reader := pollers(t)
-			done := startAwait(reader)
+			done := startWait(reader)
 			end(writer, reader)
 			testwait.Finish(t, done)
-			require.True(t, reader.Look())
+			require.True(t, reader.PollReadable(false))
 			_, err := reader.TryRead(make([]byte, 1))
 			require.Error(t, err)
 		})

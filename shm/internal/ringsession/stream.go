@@ -33,8 +33,8 @@ type stream struct {
 	closing     sync.Once
 	read, write direction // their mutexes guard rings.in and rings.out
 
-	polling       atomic.Bool // a goroutine polls with Look, or has found something and not called Mind
-	woken         atomic.Bool // Await must return
+	polling       atomic.Bool // a goroutine is in PollReadable, or that has returned true and Arm was not called
+	woken         atomic.Bool // Wait must return
 	readableCheck func() bool // the method readable
 }
 
