@@ -299,9 +299,7 @@ func (p *compat) confirms() bool { return p.control.exists() }
 
 func (p *compat) stats() PipeStats {
 	return PipeStats{
-		Sent:           p.writer.traffic.snapshot(),
 		Received:       p.reader.traffic.snapshot(),
-		BytesInFlight:  p.writer.budget.own.InUse(),
 		BytesReadAhead: p.reader.readAhead.InUse(),
 		Compression:    CompressionStats{Refused: "the pipe uses the compatible dialect"},
 	}

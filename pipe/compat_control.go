@@ -233,9 +233,8 @@ func (c *compatControl) explainEnd(err error) error {
 	}
 }
 
-// awaitRead waits until the peer has confirmed that it has read the message of this end with this
-// number. If ctx or the pipe ends first, the error matches ErrUnconfirmed.
-func (c *compatControl) awaitRead(ctx context.Context, number uint64) error {
+func (p *compat) awaitRead(ctx context.Context, number uint64) error {
+	c := &p.control
 	confirmed, err := c.await(ctx, number, c.ended, c.pipe.down)
 	switch {
 	case confirmed:

@@ -2,77 +2,22 @@ package pipe
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-func (p *compat) write(ctx context.Context, m *Message) error {
-	op, err := p.writer.enqueue(ctx, m)
-	if err != nil {
-		return err
-	}
-	return op.Wait(ctx)
-}
-
-// tryWrite accepts no message: in this dialect messages are sent from the caller's memory.
-func (p *compat) tryWrite(*Message) (bool, error) { return false, nil }
-
-func (p *compat) writeConfirmed(ctx context.Context, m *Message) error {
-	if !p.control.exists() {
-		return p.errorFor("write", "", ErrNoControl)
-	}
-	op, err := p.writer.enqueue(ctx, m)
-	if err != nil {
-		return err
-	}
-	if err := op.Wait(ctx); err != nil {
-		return err
-	}
-	return p.control.awaitRead(ctx, op.number)
-}
-
-func (p *compat) writeAsync(ctx context.Context, m *Message) *WriteOp {
-	op, err := p.writer.enqueue(ctx, m)
-	if err != nil {
-		return completedOp(err)
-	}
-	if ctx.Done() != nil {
-		p.writer.watch(ctx, op)
-	}
-	return &op.WriteOp
-}
-
 // compatWriteOp is the write of a message in the compatible dialect, from its enqueueing until all
 // its parts are complete.
 type compatWriteOp struct {
 	WriteOp
 	writer *compatWriter
-	msg    *Message
-	data   int // bytes of payloads and tensors
-	cost   int // bytes of the budgets
 
-	// Guarded by mu of the writer, as is err until done is closed.
-	number         uint64 // of the message, from 0, once it has started
-	state          opState
-	unwatch        func() bool     // stops watching the context of WriteAsync
+	// Guarded by mu of the writer.
 	missingTargets int             // targets that the receiver has to choose
 	targets        []device.Device // of all tensors, once the receiver has chosen
-	pendingParts   int             // parts that are not complete
 }
-
-// opState is the state of a write.
-type opState int
-
-const (
-	opQueued   opState = iota // nothing was sent; it can be cancelled
-	opStarted                 // it is being sent
-	opComplete                // done is closed
-)
-
-func (op *compatWriteOp) cancel(cause error) { op.writer.cancel(op, cause) }
 
 // target returns the target device of tensor i: the receiver's choice once it is known, and else
 // the sender's, which may be zero.
@@ -89,7 +34,7 @@ func (op *compatWriteOp) target(i int) device.Device {
 func (w *compatWriter) finishPart(op *compatWriteOp, ch *pipeChannel, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	op.pendingParts--
+	op.pending--
 	if err != nil {
 		w.failOp(op, w.pipe.failTransfer("write", ch, err))
 	}
@@ -108,67 +53,43 @@ func (w *compatWriter) failOp(op *compatWriteOp, err error) {
 	}
 }
 
-// completeFinished completes the oldest started messages, up to the first with pending parts, and
-// closes flushed if no message is left. The caller holds mu.
+// completeFinished completes the oldest started messages, up to the first with pending parts. The
+// caller holds mu.
 func (w *compatWriter) completeFinished() {
-	for w.started.Len() > 0 {
-		op := w.started.Front()
-		if op.pendingParts > 0 {
-			break
-		}
-		w.started.Pop()
-		w.complete(op)
+	for w.started.Len() > 0 && w.started.Front().pending == 0 {
+		w.started.Pop().finish()
 	}
-	if w.flushed != nil && w.queue.Len() == 0 && w.started.Len() == 0 {
-		close(w.flushed)
-		w.flushed = nil
-	}
+	w.signalIdle()
 }
 
-// complete ends op: it releases its bytes of the budgets and its message, and closes done. It does
-// nothing if op is complete. The caller holds mu.
-func (w *compatWriter) complete(op *compatWriteOp) {
-	if op.state == opComplete {
+// finish completes the operation, unless it is complete, and releases its message. The caller holds
+// mu of the writer.
+func (op *compatWriteOp) finish() {
+	if op.state == opDone {
 		return
 	}
-	op.state = opComplete
-	if op.unwatch != nil {
-		op.unwatch()
-	}
-	w.budget.release(op.cost)
 	if op.err == nil {
-		w.traffic.add(op.data)
+		op.writer.traffic.add(op.data)
 	}
 	if op.missingTargets == 0 {
 		op.msg = nil // with missing targets a reply will still use the devices of its tensors
 	}
-	close(op.done)
+	op.complete()
 }
 
-// watch has op cancelled when ctx ends before op is complete.
-func (w *compatWriter) watch(ctx context.Context, op *compatWriteOp) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if op.state != opComplete {
-		op.unwatch = context.AfterFunc(ctx, func() { w.cancel(op, context.Cause(ctx)) })
-	}
-}
-
-// cancel ends op with cause if it is still queued, and nothing of it is sent. An op whose parts are
-// all complete ends at once, with its own result. For any other op that has started the pipe fails
-// with ErrCancelled. A complete op is left alone.
-func (w *compatWriter) cancel(op *compatWriteOp, cause error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// cancelLocked implements canceler: it withdraws an operation that is queued, and nothing of it is
+// sent. One whose parts are all complete ends at once, with its own result. For any other the pipe
+// fails with ErrCancelled.
+func (op *compatWriteOp) cancelLocked(cause error) {
+	w := op.writer
 	switch {
-	case op.state == opComplete:
 	case op.state == opQueued:
 		w.queue.Remove(func(q *compatWriteOp) bool { return q == op })
 		op.err = w.pipe.errorFor("write", "", cause)
-		w.complete(op)
+		op.finish()
 		w.completeFinished()
-	case op.pendingParts == 0:
-		w.complete(op)
+	case op.pending == 0:
+		op.finish()
 	default:
 		w.failOp(op, fmt.Errorf("%w: %w", ErrCancelled, cause))
 		w.pipe.fail(ErrCancelled)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -17,69 +16,69 @@ import (
 // complete in order. It is also in unsent until its target devices are known, since tensors are
 // given to the channels in the order of messages.
 type compatWriter struct {
+	*sender
 	pipe          *compat
-	budget        writeBudget
-	maxDescriptor int           // the largest descriptor that the peer can read, 0 if there is no bound
-	wake          chan struct{} // has a token when run must check the queue
+	maxDescriptor int // the largest descriptor that the peer can read, 0 if there is no bound
 
-	rejected chan struct{} // closed with rejection
-	halted   chan struct{} // closed with stopped
-
-	mu            sync.Mutex
+	// Guarded by mu of the sender.
 	count         uint64 // messages started
 	queue         fifo.Queue[*compatWriteOp]
 	started       fifo.Queue[*compatWriteOp]
 	unsent        fifo.Queue[*compatWriteOp]
 	awaitingReply fifo.Queue[*compatWriteOp] // the messages of unsent that wait for a reply
-	rejection     error                      // the error of new messages
-	stopped       error                      // the error of started messages that cannot complete
 	noReplies     bool                       // the peer sends no more replies
 	lossErr       error                      // of the first message that failed because the peer is lost
-	flushed       chan struct{}              // made by idle, closed when all messages are complete
-
-	traffic traffic
 }
 
 func (w *compatWriter) init(p *compat) {
-	w.pipe = p
-	w.budget = newWriteBudget(p.context)
+	w.pipe, w.sender = p, &p.sender
+	w.busy = func() bool { return w.queue.Len() > 0 || w.started.Len() > 0 }
 	if c, ok := p.first.(transport.FrameLimiter); ok {
 		w.maxDescriptor = c.FrameLimits().Whole
 	}
-	w.wake = make(chan struct{}, 1)
-	w.rejected = make(chan struct{})
-	w.halted = make(chan struct{})
 }
 
-// enqueue checks m, waits until the budgets allow it and adds it to the queue. m belongs to the
-// returned operation until that is done. It returns an error if m cannot be sent, ctx ends first,
-// or the pipe has failed or is closing.
-func (w *compatWriter) enqueue(ctx context.Context, m *Message) (*compatWriteOp, error) {
-	if err := w.pipe.Err(); err != nil {
-		return nil, w.pipe.errorFor("write", "", err)
+// tryWrite accepts no message: in this dialect messages are sent from the caller's memory.
+func (p *compat) tryWrite(*Message) (bool, error) { return false, nil }
+
+// send implements engine: it adds m to the queue.
+func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error) {
+	w := &p.writer
+	size, err := messageSize{}, p.Err()
+	if err == nil {
+		size, err = p.measure(m)
 	}
-	op, err := w.prepare(m)
+	if err == nil {
+		err = w.checkWireSizes(m, size.descriptor)
+	}
+	if err == nil {
+		err = m.checkDeadline()
+	}
 	if err != nil {
-		return nil, w.pipe.errorFor("write", "", err)
+		return 0, nil, p.errorFor("write", "", err)
 	}
-	acquired := ctx.Err() == nil && w.budget.acquire(ctx, w.rejected, op.cost)
+	p.plain.addMany(size.compressible)
+	op := &compatWriteOp{writer: w}
+	op.init(w.sender, op)
+	op.msg, op.data, op.pending = m, size.data, 1+m.tensorParts()
+	for i := range m.Tensors {
+		if m.Tensors[i].TargetDevice.IsZero() {
+			op.missingTargets++
+		}
+	}
+	if ctx.Err() != nil || !w.budget.acquire(ctx, w.rejected, size.total()) {
+		return 0, nil, w.writeError(context.Cause(ctx))
+	}
+	op.share = w.budget.shareOf(size.total())
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case w.rejection != nil:
-		if acquired {
-			w.budget.release(op.cost)
-		}
-		return nil, w.rejection
-	case !acquired:
-		return nil, w.pipe.errorFor("write", "", context.Cause(ctx))
+	if w.rejection != nil {
+		w.budget.releaseShare(op.share)
+		return 0, nil, w.rejection
 	}
 	w.queue.Push(op)
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-	return op, nil
+	w.signal()
+	return 0, &op.WriteOp, nil
 }
 
 // run sends the descriptors and payloads of the queued messages, one after the other, until the
@@ -139,7 +138,7 @@ func (w *compatWriter) take() (op *compatWriteOp, stopped bool) {
 func (w *compatWriter) sendTensors() {
 	for w.unsent.Len() > 0 && w.unsent.Front().missingTargets == 0 {
 		op := w.unsent.Pop()
-		if op.state == opComplete {
+		if op.state == opDone {
 			continue
 		}
 		for i, t := range op.msg.Tensors {
@@ -210,30 +209,13 @@ func (w *compatWriter) resolve(chosen []device.Device) error {
 	return nil
 }
 
-// reject makes all later calls of enqueue, and those that wait, return err. Only the first call has
-// an effect.
-func (w *compatWriter) reject(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.rejectLocked(err)
-}
-
-// rejectLocked makes all later calls of enqueue, and those that wait, return err. Only the first
-// call has an effect. The caller holds mu.
-func (w *compatWriter) rejectLocked(err error) {
-	if w.rejection == nil {
-		w.rejection = err
-		close(w.rejected)
-	}
-}
-
 // stop ends all writing. Messages fail with err: those that have not started at once, the others
 // when the connections and channels that use their memory have released it. It does not wait for
 // that.
 func (w *compatWriter) stop(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.halt(err)
+	w.failQueued(err)
 	w.dropUnsent()
 	w.completeFinished()
 }
@@ -244,7 +226,7 @@ func (w *compatWriter) stop(err error) {
 func (w *compatWriter) stopStarting(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.halt(err)
+	w.failQueued(err)
 	if w.noReplies {
 		w.dropUnsent()
 	}
@@ -263,19 +245,14 @@ func (w *compatWriter) endReplies() {
 	}
 }
 
-// halt fails queued and new messages with err and makes run end. Only the first call has an effect.
-// The caller holds mu and must then call completeFinished, which ends the queued messages.
-func (w *compatWriter) halt(err error) {
-	if w.stopped != nil {
-		return
-	}
-	w.rejectLocked(err)
-	w.stopped = err
-	close(w.halted)
+// failQueued fails queued and new messages with err and makes run end. Only the first call has an
+// effect. The caller holds mu and must then call completeFinished, which ends the queued messages.
+func (w *compatWriter) failQueued(err error) {
+	w.halt(err)
 	for w.queue.Len() > 0 {
 		op := w.queue.Pop()
 		op.state = opStarted
-		op.pendingParts = 0
+		op.pending = 0
 		w.failOp(op, err)
 		w.started.Push(op)
 	}
@@ -288,10 +265,10 @@ func (w *compatWriter) dropUnsent() {
 	w.noReplies = true
 	for w.unsent.Len() > 0 {
 		op := w.unsent.Pop()
-		if op.state == opComplete {
+		if op.state == opDone {
 			continue // only the targets of empty tensors were missing
 		}
-		op.pendingParts -= op.msg.tensorParts()
+		op.pending -= op.msg.tensorParts()
 		w.failOp(op, w.stopped)
 	}
 	w.awaitingReply = fifo.Queue[*compatWriteOp]{}
@@ -303,17 +280,4 @@ func (w *compatWriter) lossError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lossErr
-}
-
-// idle returns a channel that is closed once no message is queued or started, which may be the case
-// already.
-func (w *compatWriter) idle() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.flushed == nil {
-		w.flushed = make(chan struct{})
-	}
-	flushed := w.flushed
-	w.completeFinished()
-	return flushed
 }

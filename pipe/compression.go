@@ -193,7 +193,7 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-o.rejected:
-			return ErrClosed // compressError replaces it by rejectErr
+			return ErrClosed // send replaces it by the rejection
 		default:
 			return m.checkDeadline()
 		}
@@ -224,17 +224,6 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 func (o *nativeWriter) canCompress(t *Tensor) bool {
 	b := &t.Buffer
 	return b.IsHost() && b.Stream() == nil && o.pipe.staysOnHost(b.Device(), t.TargetDevice, false)
-}
-
-// compressError returns the error of a message whose compression has failed with err: rejectErr if
-// the pipe has ended, else err.
-func (o *nativeWriter) compressError(err error) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.rejectErr != nil {
-		return o.rejectErr
-	}
-	return o.pipe.errorFor("write", "", err)
 }
 
 // settleCost returns the share of the budgets that a message keeps. The caller has acquired

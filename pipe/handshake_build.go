@@ -80,7 +80,7 @@ func (c *Context) build(hc *handshakeConns, s *spec) (*Pipe, error) {
 }
 
 func newPipe(c *Context, s *spec) *Pipe {
-	return &Pipe{
+	p := &Pipe{
 		context:        c,
 		role:           s.role,
 		peer:           s.peer,
@@ -96,7 +96,10 @@ func newPipe(c *Context, s *spec) *Pipe {
 		closed:         make(chan struct{}),
 		down:           make(chan struct{}),
 		terminated:     make(chan struct{}),
+		written:        completedOp(nil),
 	}
+	p.sender.init(p)
+	return p
 }
 
 // reasonNoMarker is the reason where the peer is not of this library.

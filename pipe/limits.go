@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math"
 
@@ -207,76 +206,6 @@ func (c *charge) shrink(n int) {
 
 // release lowers the charge to 0.
 func (c *charge) release() { c.shrink(0) }
-
-// writeBudget bounds the bytes of the messages that one pipe is writing, by the pipe's own budget
-// and that of its context.
-type writeBudget struct {
-	own    *budget.Budget
-	shared *budget.Budget
-}
-
-func newWriteBudget(c *Context) writeBudget {
-	return writeBudget{own: budget.New(c.limits.PipeBytesInFlight), shared: c.inFlight}
-}
-
-// acquire acquires n bytes, which the caller must release. It blocks until they are available, and
-// reports false, with nothing acquired, if ctx ends or stop is closed first.
-func (r *writeBudget) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
-	if !r.own.Acquire(ctx, stop, n) {
-		return false
-	}
-	if !r.shared.Acquire(ctx, stop, r.sharedCost(n)) {
-		r.own.Release(n)
-		return false
-	}
-	return true
-}
-
-// tryAcquire acquires n bytes, which the caller must release, if they are available now. Otherwise
-// it reports false and acquires nothing.
-func (r *writeBudget) tryAcquire(n int) bool {
-	if !r.own.TryAcquire(n) {
-		return false
-	}
-	if !r.shared.TryAcquire(r.sharedCost(n)) {
-		r.own.Release(n)
-		return false
-	}
-	return true
-}
-
-func (r *writeBudget) release(n int) { r.releaseShare(r.shareOf(n)) }
-
-// budgetShare is what one or more messages, or a part of a message, have acquired of a pipe's
-// budget (own) and of its context's (shared), in bytes.
-type budgetShare struct{ own, shared int }
-
-// shareOf returns the share that acquire takes for a message of n bytes. It acquires nothing.
-func (r *writeBudget) shareOf(n int) budgetShare { return budgetShare{n, r.sharedCost(n)} }
-
-func (r *writeBudget) releaseShare(s budgetShare) {
-	if s == (budgetShare{}) {
-		return
-	}
-	r.shared.Release(s.shared)
-	r.own.Release(s.own)
-}
-
-func (s *budgetShare) add(other budgetShare) {
-	s.own += other.own
-	s.shared += other.shared
-}
-
-// split divides s into a share of at most n bytes of each budget and the rest.
-func (s budgetShare) split(n int) (taken, remaining budgetShare) {
-	taken = budgetShare{min(n, s.own), min(n, s.shared)}
-	return taken, budgetShare{s.own - taken.own, s.shared - taken.shared}
-}
-
-// sharedCost returns how many bytes a message of n bytes acquires of the context's budget: at most
-// half of it. A message that had to wait for the whole budget could be held up by one pipe whose
-// peer does not read, and would hold up all others.
-func (r *writeBudget) sharedCost(n int) int { return min(n, r.shared.Size()/2) }
 
 // windowBudget is the budget for the windows of sessions. Unlike other budgets it never grants more
 // than its size.

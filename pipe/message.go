@@ -244,7 +244,13 @@ func (in *Incoming) errorFor(err error) error { return in.pipe.errorFor("read", 
 // Small messages through shared memory are sent all the same, from a copy of the bytes that the
 // ring has no room for. In any case m is not used after Write has returned. An error that matches
 // ErrMessage means that m cannot be sent at all.
-func (p *Pipe) Write(ctx context.Context, m *Message) error { return p.engine.write(ctx, m) }
+func (p *Pipe) Write(ctx context.Context, m *Message) error {
+	_, op, err := p.engine.send(ctx, m)
+	if op == nil {
+		return err
+	}
+	return op.Wait(ctx)
+}
 
 // TryWrite is Write without blocking, and reports whether it has accepted m. It accepts messages
 // that the native dialect copies, while the limits on bytes in flight allow it and no other writer
@@ -259,7 +265,18 @@ func (p *Pipe) TryWrite(m *Message) (taken bool, err error) { return p.engine.tr
 // ErrNoControl, and sends nothing, if the peer does not support confirmations. If ctx ends after
 // the message has been sent, the error matches ErrUnconfirmed and the pipe stays up.
 func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
-	return p.engine.writeConfirmed(ctx, m)
+	if !p.Confirms() {
+		return p.errorFor("write", "", ErrNoControl)
+	}
+	number, op, err := p.engine.send(ctx, m)
+	if op != nil {
+		err = op.Wait(ctx)
+		number = op.number
+	}
+	if err != nil {
+		return err
+	}
+	return p.engine.awaitRead(ctx, number)
 }
 
 // WriteAsync is Write that returns before the message has been sent. Messages are sent in order. It
@@ -267,56 +284,13 @@ func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
 // until the operation is done. ctx has the effect that it has on Write. For a message that cannot
 // be sent the returned operation is done, with the error.
 func (p *Pipe) WriteAsync(ctx context.Context, m *Message) *WriteOp {
-	return p.engine.writeAsync(ctx, m)
-}
-
-// WriteOp is a write that was started by WriteAsync.
-type WriteOp struct {
-	of   canceler
-	done chan struct{}
-	err  error // the first error of any part; valid once done is closed
-}
-
-// canceler implements the cancellation of a WriteOp in one dialect. cancel makes the operation end
-// soon, or leaves it alone if it is done. It does not wait for the end, and takes the lock of the
-// pipe's writer.
-type canceler interface{ cancel(cause error) }
-
-// completedOp returns an operation that is done, with err as its result; nil means success.
-func completedOp(err error) *WriteOp {
-	op := &WriteOp{of: noCanceler{}, done: make(chan struct{}), err: err}
-	close(op.done)
+	_, op, err := p.engine.send(ctx, m)
+	switch {
+	case err != nil:
+		return completedOp(err)
+	case op == nil:
+		return p.written
+	}
+	op.watch(ctx)
 	return op
-}
-
-// noCanceler is the canceler of an operation that is done from the start.
-type noCanceler struct{}
-
-func (noCanceler) cancel(error) {}
-
-// Done returns a channel that is closed when the operation is done.
-func (op *WriteOp) Done() <-chan struct{} { return op.done }
-
-// Err returns the result of the operation, and nil until it is done.
-func (op *WriteOp) Err() error {
-	select {
-	case <-op.done:
-		return op.err
-	default:
-		return nil
-	}
-}
-
-// Wait waits until the operation is done and returns its result. If ctx ends first it cancels the
-// operation, as the ctx of WriteAsync does, and still waits until the message's memory is no longer
-// used.
-func (op *WriteOp) Wait(ctx context.Context) error {
-	select {
-	case <-op.done:
-		return op.err
-	case <-ctx.Done():
-		op.of.cancel(context.Cause(ctx))
-		<-op.done
-		return op.err
-	}
 }

@@ -15,31 +15,6 @@ const (
 	tensorOverhead  = 48
 )
 
-// prepare checks m and returns the operation that writes it, which keeps m until it is done. The
-// operation is not queued yet and has acquired nothing of the budgets. The error matches ErrMessage
-// or context.DeadlineExceeded.
-func (w *compatWriter) prepare(m *Message) (*compatWriteOp, error) {
-	size, err := w.pipe.measure(m)
-	if err == nil {
-		err = w.checkWireSizes(m, size.descriptor)
-	}
-	if err == nil {
-		err = m.checkDeadline()
-	}
-	if err != nil {
-		return nil, err
-	}
-	w.pipe.plain.addMany(size.compressible)
-	op := &compatWriteOp{writer: w, msg: m, pendingParts: 1 + m.tensorParts(), data: size.data, cost: size.total()}
-	op.of, op.done = op, make(chan struct{})
-	for i := range m.Tensors {
-		if m.Tensors[i].TargetDevice.IsZero() {
-			op.missingTargets++
-		}
-	}
-	return op, nil
-}
-
 // measure checks a message against the limits and the channels of the pipe and returns its size.
 // Errors match ErrMessage. It does not check the message's deadline.
 func (p *Pipe) measure(m *Message) (size messageSize, err error) {

@@ -179,21 +179,21 @@ func (p *nativePipe) stats() PipeStats {
 	}
 	return PipeStats{
 		Compression:    compression,
-		Sent:           p.out.traffic.snapshot(),
 		Received:       p.in.traffic.snapshot(),
-		BytesInFlight:  p.out.budget.own.InUse(),
 		BytesReadAhead: p.in.readAhead.InUse(),
 	}
 }
 
 func (p *nativePipe) close() error {
-	p.out.rejectWrites(p.errorFor("write", "", ErrClosed))
+	p.sender.reject(p.errorFor("write", "", ErrClosed))
 	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
 	defer cancel()
 	var drain sync.WaitGroup
 	drain.Go(p.in.drain)
-	err := p.out.flush(ctx)
-	if err == nil {
+	var err error
+	if !closedBefore(ctx, p.sender.idle(), nil) {
+		err = fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
+	} else {
 		err = p.in.awaitReads(ctx)
 	}
 	if err == nil {

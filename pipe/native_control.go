@@ -321,7 +321,7 @@ func (c *nativeControl) handleClose(reason string) {
 		c.pipe.fail(end)
 		return
 	}
-	c.pipe.out.rejectWrites(c.pipe.errorFor("write", "control", end))
+	c.pipe.sender.reject(c.pipe.errorFor("write", "control", end))
 	c.pipe.out.cancelAll()
 	c.pipe.in.resumeLoop() // to read the end of the message stream, which the peer expects answered
 }
@@ -353,11 +353,8 @@ func (c *nativeControl) linger() {
 	}
 }
 
-// awaitRead waits until the peer has confirmed that it has read the message of this end with this
-// number. If ctx or the pipe ends first, the error matches ErrUnconfirmed.
-func (c *nativeControl) awaitRead(ctx context.Context, number uint64) error {
-	confirmed, err := c.await(ctx, number, c.ended, c.pipe.down)
-	p := c.pipe
+func (p *nativePipe) awaitRead(ctx context.Context, number uint64) error {
+	confirmed, err := p.control.await(ctx, number, p.control.ended, p.down)
 	switch {
 	case confirmed:
 		return nil

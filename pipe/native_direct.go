@@ -13,7 +13,7 @@ import (
 // memory, as far as the stream accepts them and if no other bytes are queued. The rest is enqueued:
 // as a copy or, if mayBorrow is set and a part is large, from m's memory; it then returns the
 // operation that ends when that memory may be reused, and otherwise nil. The caller holds mu.
-func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *cancelableOp {
+func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
 	if forms != nil || !o.zeroCopy() {
 		o.encode(m, forms, share)
 		if o.tryWriter == nil || o.zeroCopy() {
@@ -108,7 +108,7 @@ func (o *nativeWriter) appendInline(pieces [][]byte, m *Message) [][]byte {
 // piece is large they stay in m's memory, and it returns the operation that ends when this memory
 // may be reused. Otherwise they are copied, and it returns nil. It takes the share of the budgets
 // and releases it if nothing remains. The caller holds mu.
-func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorrow bool, share budgetShare) *cancelableOp {
+func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorrow bool, share budgetShare) *WriteOp {
 	if len(remaining) == 0 {
 		o.budget.releaseShare(share)
 		return nil
@@ -196,7 +196,7 @@ func (o *nativeWriter) trySend(m *Message) (taken bool, err error) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err = o.rejectErr; err == nil {
+	if err = o.rejection; err == nil {
 		taken = o.startCopied(m, &size)
 	}
 	if taken {

@@ -39,13 +39,6 @@ func (o *nativeWriter) chargeBlock(b *block, s budgetShare) {
 	o.pipe.account.Add(s.own)
 }
 
-func (o *nativeWriter) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
-
 // run writes blocks, one after the other, until the writer is stopped or the stream fails. It runs
 // on a goroutine of the pipe.
 func (o *nativeWriter) run() {
@@ -95,7 +88,7 @@ func (o *nativeWriter) take() (b *block, stopped bool) {
 	o.writing = true
 	b = o.blocks.Pop()
 	if b.borrowed != nil {
-		b.borrowed.started = true
+		b.borrowed.state = opStarted
 	}
 	return b, false
 }
@@ -136,7 +129,7 @@ func (o *nativeWriter) copyRecalled(b *block, data []byte, pieces [][]byte) (res
 		return data, pieces
 	}
 	restData = appendAll(data, pieces)
-	b.borrowed.end()
+	b.borrowed.complete()
 	b.borrowed = nil
 	return restData, nil
 }
@@ -149,7 +142,7 @@ func (o *nativeWriter) blockWritten(b *block, err error) {
 	defer o.mu.Unlock()
 	if err != nil && o.stopped == nil {
 		if b.borrowed != nil {
-			b.borrowed.started = false // the run loop no longer uses it
+			b.borrowed.state = opQueued // the run loop no longer uses it
 		}
 		o.unfinished = b
 		return
@@ -167,7 +160,7 @@ func (o *nativeWriter) blockWritten(b *block, err error) {
 func (o *nativeWriter) recycle(b *block, err error) {
 	if b.borrowed != nil {
 		b.borrowed.err = err
-		b.borrowed.end()
+		b.borrowed.complete()
 	}
 	o.budget.releaseShare(b.share)
 	o.pipe.account.Release(b.share.own)
@@ -178,47 +171,45 @@ func (o *nativeWriter) recycle(b *block, err error) {
 }
 
 // borrowedWrite is the operation of a message whose remaining bytes are written from its own
-// memory, because they are too many to copy. It is guarded by nativeWriter.mu.
+// memory, because they are too many to copy. It is started while the run loop writes it. It is
+// guarded by mu of the sender.
 type borrowedWrite struct {
-	cancelableOp
-	msg      *Message // keeps the memory alive
+	WriteOp
+	out      *nativeWriter
 	pieces   [][]byte
 	block    *block
-	started  bool // the run loop is writing it
 	recalled bool
 }
 
 // borrow enqueues a block that refers to remaining, the bytes of m that are not written yet and a
 // tail of o.pieces. The encoded descriptor is copied. It returns the operation that ends when m's
 // memory may be reused. The caller holds mu.
-func (o *nativeWriter) borrow(m *Message, remaining [][]byte, share budgetShare) *cancelableOp {
+func (o *nativeWriter) borrow(m *Message, remaining [][]byte, share budgetShare) *WriteOp {
 	b := o.pipe.context.blocks.Get().(*block)
 	if len(remaining) == len(o.pieces) { // the first one is head, which the next message overwrites
 		b.data = append(b.data, remaining[0]...)
 		remaining = remaining[1:]
 	}
 	o.chargeBlock(b, share)
-	b.borrowed = &borrowedWrite{msg: m, pieces: slices.Clone(remaining), block: b}
-	b.borrowed.init(o, b.borrowed)
+	b.borrowed = &borrowedWrite{out: o, pieces: slices.Clone(remaining), block: b}
+	b.borrowed.init(o.sender, b.borrowed)
+	b.borrowed.msg = m // keeps the memory alive
 	b.borrowed.expireAt(m.Deadline)
 	o.blocks.Push(b)
-	return &b.borrowed.cancelableOp
+	return &b.borrowed.WriteOp
 }
 
-// cancel implements canceler. It releases the message's memory early; the message is still sent,
-// from a copy of the remaining bytes, and the operation ends without an error. It locks
-// nativeWriter.mu.
-func (l *borrowedWrite) cancel(error) {
-	l.out.mu.Lock()
-	defer l.out.mu.Unlock()
+// cancelLocked implements canceler. It releases the message's memory early; the message is still
+// sent, from a copy of the remaining bytes, and the operation ends without an error.
+func (l *borrowedWrite) cancelLocked(error) {
 	switch {
-	case l.ended || l.recalled:
-	case l.started:
+	case l.recalled:
+	case l.state == opStarted:
 		l.recalled = true
 		_ = l.out.stream.SetWriteDeadline(time.Unix(1, 0)) // if that fails, so does Write
 	default:
 		l.block.data, l.block.borrowed = appendAll(l.block.data, l.pieces), nil
-		l.end()
+		l.complete()
 	}
 }
 

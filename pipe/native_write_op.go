@@ -1,10 +1,8 @@
 package pipe
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -12,17 +10,12 @@ import (
 )
 
 // nativeWriteOp is the write of a message with parts that are not inline, until all their transfers
-// have ended. It is guarded by nativeWriter.mu.
+// have ended. It is guarded by mu of the sender.
 type nativeWriteOp struct {
-	cancelableOp
-	msg    *Message
-	number uint64
-	data   int // bytes of payloads and tensors
-	share  budgetShare
-	forms  *compressedForms
-
+	WriteOp
+	out           *nativeWriter
+	forms         *compressedForms
 	parts         []writePart
-	pending       int  // number of parts that have not ended
 	peerCancelled bool // the peer does not want it
 }
 
@@ -66,8 +59,9 @@ func (p *Pipe) peerRole() channel.Role {
 // newNativeWriteOp returns the operation of message m, described in o.frame, with this number and
 // large parts that are not inline. Nothing is sent before start. The caller holds o.mu.
 func newNativeWriteOp(o *nativeWriter, m *Message, number uint64, large int) *nativeWriteOp {
-	op := &nativeWriteOp{msg: m, number: number, pending: large, parts: make([]writePart, 0, large)}
-	op.init(o, op)
+	op := &nativeWriteOp{out: o, parts: make([]writePart, 0, large)}
+	op.init(o.sender, op)
+	op.state, op.msg, op.number, op.pending = opStarted, m, number, large
 	for i := range m.Payloads {
 		if !o.frame.Payloads[i].Inline {
 			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane)})
@@ -213,7 +207,7 @@ func (op *nativeWriteOp) abortParts(cause error) {
 // its compressed forms and its share of the budgets, and closes done. If the peer has cancelled the
 // message the result is nil. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) completeIfDone() {
-	if op.pending > 0 || op.ended {
+	if op.pending > 0 || op.state == opDone {
 		return
 	}
 	if op.peerCancelled {
@@ -224,60 +218,14 @@ func (op *nativeWriteOp) completeIfDone() {
 	}
 	op.forms.release()
 	op.msg, op.forms = nil, nil
-	op.out.budget.releaseShare(op.share)
 	delete(op.out.ops, op.number)
-	op.end()
+	op.complete()
 	op.out.signalIdle()
 }
 
-func (op *nativeWriteOp) cancel(cause error) {
-	op.out.mu.Lock()
-	defer op.out.mu.Unlock()
-	if !op.ended && op.err == nil && !op.peerCancelled {
+// cancelLocked implements canceler: it aborts the message, unless that has been done.
+func (op *nativeWriteOp) cancelLocked(cause error) {
+	if op.err == nil && !op.peerCancelled {
 		op.abort(op.out.pipe.errorFor("write", "", fmt.Errorf("%w: %w", ErrCancelled, cause)))
 	}
-}
-
-// cancelableOp is the common part of the native dialect's operations. All fields but done are
-// guarded by nativeWriter.mu; err is so until done is closed.
-type cancelableOp struct {
-	WriteOp
-	out           *nativeWriter
-	ended         bool        // done is closed
-	stopWatch     func() bool // ends the context.AfterFunc of WriteAsync's ctx
-	deadlineTimer *time.Timer // cancels the operation at the message's deadline
-}
-
-func (op *cancelableOp) init(o *nativeWriter, of canceler) {
-	op.out, op.of, op.done = o, of, make(chan struct{})
-}
-
-// watch has the operation cancelled when ctx ends before it is done. It locks nativeWriter.mu.
-func (op *cancelableOp) watch(ctx context.Context) {
-	op.out.mu.Lock()
-	defer op.out.mu.Unlock()
-	if ctx.Done() != nil && !op.ended {
-		op.stopWatch = context.AfterFunc(ctx, func() { op.of.cancel(context.Cause(ctx)) })
-	}
-}
-
-// expireAt has the operation cancelled at t if it is not done by then; a zero t does nothing. The
-// caller holds nativeWriter.mu.
-func (op *cancelableOp) expireAt(t time.Time) {
-	if !t.IsZero() {
-		op.deadlineTimer = time.AfterFunc(time.Until(t), func() { op.of.cancel(context.DeadlineExceeded) })
-	}
-}
-
-// end completes the operation with the result in err: it stops the watch of its context and
-// deadline and closes done. It is called once. The caller holds nativeWriter.mu.
-func (op *cancelableOp) end() {
-	op.ended = true
-	if op.stopWatch != nil {
-		op.stopWatch()
-	}
-	if op.deadlineTimer != nil {
-		op.deadlineTimer.Stop()
-	}
-	close(op.done)
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -21,45 +19,32 @@ import (
 // blocks. For a message with parts that are not inline there is a nativeWriteOp until its transfers
 // have ended.
 type nativeWriter struct {
+	*sender
 	pipe      *nativePipe
 	stream    transport.Stream
 	poller    transport.Poller    // stream, if it can be polled; otherwise nil
 	tryWriter transport.TryWriter // stream, if it can be written without blocking; otherwise nil
-	budget    writeBudget
-	wake      chan struct{} // has a token when the run loop has something to write
 
 	batching atomic.Bool // the run loop is to yield before it writes, so that more messages share a write
 
-	rejected chan struct{} // closed when rejectErr is set
-	halted   chan struct{} // closed when stopped is set
-
-	mu         sync.Mutex
+	// Guarded by mu of the sender.
 	frame      native.Message // the descriptor of the message being encoded
 	count      uint64         // number of messages so far
 	blocks     fifo.Queue[*block]
 	writing    bool                      // a block has been taken from blocks and is not written yet
 	unfinished *block                    // a block that was not written completely; comes before blocks
 	ops        map[uint64]*nativeWriteOp // messages with transfers that have not ended
-	rejectErr  error                     // the error of further writes
-	stopped    error                     // the error of the writes that have not completed
-	flushed    chan struct{}             // made by idle, closed when nothing is left to write
 
 	directBuf [1][]byte // arguments of TryWrite for a block
 	head      []byte    // encoded descriptor of a message that is written from its own memory
 	pieces    [][]byte  // head and the memory of the inline parts
-	completed *WriteOp  // the WriteOp of every message that needs none of its own
-	traffic   traffic
 	saved     savings
 }
 
 func (o *nativeWriter) init(p *nativePipe) {
-	o.pipe = p
-	o.budget = newWriteBudget(p.context)
-	o.wake = make(chan struct{}, 1)
-	o.rejected = make(chan struct{})
-	o.halted = make(chan struct{})
+	o.pipe, o.sender = p, &p.sender
+	o.busy = func() bool { return o.writing || o.blocks.Len() > 0 || len(o.ops) > 0 }
 	o.ops = map[uint64]*nativeWriteOp{}
-	o.completed = completedOp(nil)
 }
 
 // attach gives the writer its stream, before any other method but init is called.
@@ -69,62 +54,27 @@ func (o *nativeWriter) attach(s transport.Stream) {
 	o.tryWriter, _ = s.(transport.TryWriter)
 }
 
-func (p *nativePipe) write(ctx context.Context, m *Message) error {
-	_, op, err := p.out.send(ctx, m)
-	if op == nil {
-		return err
-	}
-	return op.Wait(ctx)
-}
-
-func (p *nativePipe) writeConfirmed(ctx context.Context, m *Message) error {
-	number, op, err := p.out.send(ctx, m)
-	if err != nil {
-		return err
-	}
-	if op != nil {
-		if err := op.Wait(ctx); err != nil {
-			return err
-		}
-	}
-	return p.control.awaitRead(ctx, number)
-}
-
-func (p *nativePipe) writeAsync(ctx context.Context, m *Message) *WriteOp {
-	_, op, err := p.out.send(ctx, m)
-	if err != nil {
-		return completedOp(err)
-	}
-	if op == nil {
-		return p.out.completed
-	}
-	op.watch(ctx)
-	return &op.WriteOp
-}
-
-// send waits until the budgets and the quota admit m, and then writes or enqueues it. The returned
-// operation is nil if m's memory may be reused already; otherwise it ends when that is so. number
-// counts the messages of this direction, from 0.
-func (o *nativeWriter) send(ctx context.Context, m *Message) (number uint64, op *cancelableOp, err error) {
+func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error) {
+	o := &p.out
 	size, err := o.check(m)
 	if err != nil {
 		return 0, nil, err
 	}
 	cost := o.cost(&size)
-	if ctx.Err() != nil || !o.pipe.account.Charge(0) || !o.budget.acquire(ctx, o.rejected, cost) {
-		return 0, nil, o.sendError(ctx)
+	if ctx.Err() != nil || !p.account.Charge(0) || !o.budget.acquire(ctx, o.rejected, cost) {
+		return 0, nil, o.writeError(cmp.Or(context.Cause(ctx), p.context.unadmittedError()))
 	}
 	forms, err := o.compress(ctx, m, &size)
 	if err != nil {
 		o.budget.release(cost)
-		return 0, nil, o.compressError(err)
+		return 0, nil, o.writeError(err)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.rejectErr != nil {
+	if o.rejection != nil {
 		forms.release()
 		o.budget.release(cost)
-		return 0, nil, o.rejectErr
+		return 0, nil, o.rejection
 	}
 	number, op = o.start(m, &size, forms)
 	o.writeQueued(m.More)
@@ -152,23 +102,11 @@ func (o *nativeWriter) check(m *Message) (messageSize, error) {
 	return size, nil
 }
 
-// sendError returns the error of a send that was not admitted: the one for further writes if the
-// pipe has ended, else the cause of ctx if that has ended, and else an error that matches ErrLimit,
-// because the peer was evicted.
-func (o *nativeWriter) sendError(ctx context.Context) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.rejectErr != nil {
-		return o.rejectErr
-	}
-	return o.pipe.errorFor("write", "", cmp.Or(context.Cause(ctx), o.pipe.context.unadmittedError()))
-}
-
 // start numbers m and writes or enqueues its descriptor and inline parts. Before that it gives the
 // other parts to their channels, so that the peer cannot ask for them earlier. The operation is nil
 // if m's memory may be reused already. The caller holds mu and has acquired cost(size) of the
 // budgets, which start takes, as it does forms.
-func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms) (uint64, *cancelableOp) {
+func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms) (uint64, *WriteOp) {
 	number := o.count
 	o.count++
 	large := o.describe(m, size, forms)
@@ -178,6 +116,9 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	if large == 0 {
 		o.traffic.add(size.data)
 		op := o.writeOrEnqueue(m, forms, true, share)
+		if op != nil {
+			op.number = number
+		}
 		forms.release()
 		return number, op
 	}
@@ -188,7 +129,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	share, op.share = share.split(o.frame.EncodedSize())
 	op.start()
 	o.writeOrEnqueue(m, forms, false, share)
-	return number, &op.cancelableOp
+	return number, &op.WriteOp
 }
 
 // describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts
@@ -263,16 +204,6 @@ func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 	return dst
 }
 
-// signalIdle closes flushed if nothing is left to write and no transfer is under way. The caller
-// holds mu.
-func (o *nativeWriter) signalIdle() {
-	idle := !o.writing && o.blocks.Len() == 0 && len(o.ops) == 0
-	if o.flushed != nil && idle {
-		close(o.flushed)
-		o.flushed = nil
-	}
-}
-
 // handleTargets acts on the peer's TARGETS frame: the tensors go to the devices that it names. It
 // ignores a message that has ended or was aborted. A message that was not sent, or devices that do
 // not fit it, are an error that matches ErrProtocol.
@@ -317,32 +248,14 @@ func (o *nativeWriter) cancelAll() {
 // errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
 var errPeerCancelled = errors.New("the peer does not want it")
 
-// rejectWrites makes all further writes, and those that wait for the budgets, fail with err. Only
-// the first call has an effect.
-func (o *nativeWriter) rejectWrites(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.rejectLocked(err)
-}
-
-func (o *nativeWriter) rejectLocked(err error) {
-	if o.rejectErr == nil {
-		o.rejectErr = err
-		close(o.rejected)
-	}
-}
-
 // stop ends all writing: further and queued writes fail with err, and operations do so once their
 // channels have released the memory, for which it does not wait. Only the first call has an effect.
 func (o *nativeWriter) stop(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.stopped != nil {
+	if !o.halt(err) {
 		return
 	}
-	o.rejectLocked(err)
-	o.stopped = err
-	close(o.halted)
 	if o.unfinished != nil {
 		o.recycle(o.unfinished, err)
 		o.unfinished, o.writing = nil, false
@@ -354,24 +267,4 @@ func (o *nativeWriter) stop(err error) {
 		op.fail(err)
 	}
 	o.signalIdle()
-}
-
-// flush waits until every message has been written and every transfer has ended. If ctx ends first
-// the error matches ErrCloseTimeout.
-func (o *nativeWriter) flush(ctx context.Context) error {
-	if !closedBefore(ctx, o.idle(), nil) {
-		return fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
-	}
-	return nil
-}
-
-// idle returns a channel that is closed when nothing is left to write and no transfer is under way,
-// which may be the case already.
-func (o *nativeWriter) idle() <-chan struct{} {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.flushed = cmp.Or(o.flushed, make(chan struct{}))
-	flushed := o.flushed
-	o.signalIdle()
-	return flushed
 }

@@ -71,6 +71,8 @@ type Pipe struct {
 	first   transport.Conn // carries descriptors, or the session
 	account *quota.Account // the memory that an unadmitted peer holds; nil without a limit
 	engine  engine
+	sender  sender
+	written *WriteOp // the operation of every message whose memory may be reused at once
 
 	channels       []*pipeChannel
 	channelsByPair map[devicePair][]sizedChannel   // those of the largest tensors first
@@ -93,16 +95,22 @@ type Pipe struct {
 }
 
 // engine implements a Pipe in one dialect. A method without a comment has the contract of the Pipe
-// method of the same name; stats leaves Channels, Compression.Plain and Progress to Pipe.Stats.
+// method of the same name; stats sets Received, BytesReadAhead and Compression without Plain.
 type engine interface {
-	write(ctx context.Context, m *Message) error
 	tryWrite(m *Message) (taken bool, err error)
-	writeConfirmed(ctx context.Context, m *Message) error
-	writeAsync(ctx context.Context, m *Message) *WriteOp
 	next(ctx context.Context) (*Incoming, error)
 	poll(ctx context.Context) *Incoming
 	confirms() bool
 	stats() PipeStats
+
+	// send checks m, waits until the budgets admit it, and sends or queues it. The returned
+	// operation ends when m's memory may be reused; it is nil if that is so already. number counts
+	// the messages of this direction, from 0; if op is not nil op.number has it later.
+	send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error)
+
+	// awaitRead waits until the peer has confirmed that it has read the message with this number.
+	// If ctx or the pipe ends first, the error matches ErrUnconfirmed.
+	awaitRead(ctx context.Context, number uint64) error
 
 	// close closes the pipe gracefully. It is called once, after Pipe.closing is closed.
 	close() error

@@ -55,6 +55,8 @@ type ChannelStats struct {
 // inconsistent with each other while messages are sent or received.
 func (p *Pipe) Stats() PipeStats {
 	s := p.engine.stats()
+	s.Sent = p.sender.traffic.snapshot()
+	s.BytesInFlight = p.sender.budget.own.InUse()
 	s.Compression.Plain = p.plain.snapshot()
 	s.Progress = p.progress.Load()
 	for _, l := range p.channels {
