@@ -84,8 +84,8 @@ const maxColdTrips = 200
 // empty list, which selects the default of a pipe. The error is a *usageError for a name that is not
 // known.
 func combinations(what, list string, known []string) ([][]string, error) {
-	names, err := splitNames(what, list, append([]string{auto}, known...))
-	if err != nil {
+	names := strings.Split(list, ",")
+	if err := checkNames(what, names, append([]string{auto}, known...)); err != nil {
 		return nil, err
 	}
 	var out [][]string

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,9 +21,17 @@ func parseValue(text string) (any, error) {
 	case strings.HasPrefix(text, "["):
 		return parseTensor(text, 0)
 	case strings.HasPrefix(text, `"`):
-		return parseText(text)
+		var unquoted string
+		if err := json.Unmarshal([]byte(text), &unquoted); err != nil {
+			return nil, fmt.Errorf("%s is not a string in double quotes: %w", text, err)
+		}
+		return unquoted, nil
 	case typed && kind == "ints":
-		return parseInts(rest)
+		var list []int64
+		if err := json.Unmarshal([]byte(rest), &list); err != nil {
+			return nil, fmt.Errorf("%q is not a list of integers: %w", rest, err)
+		}
+		return list, nil
 	case typed && strings.HasPrefix(rest, "["):
 		dtype, err := tensor.ParseDType(kind)
 		if err != nil {
@@ -45,21 +54,6 @@ func parseValue(text string) (any, error) {
 	return text, nil
 }
 
-func parseText(quoted string) (text string, err error) {
-	if err := json.Unmarshal([]byte(quoted), &text); err != nil {
-		return "", fmt.Errorf("%s is not a string in double quotes: %w", quoted, err)
-	}
-	return text, nil
-}
-
-func parseInts(text string) ([]int64, error) {
-	var list []int64
-	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		return nil, fmt.Errorf("%q is not a list of integers: %w", text, err)
-	}
-	return list, nil
-}
-
 // parseTensor returns the tensor that nested JSON lists of numbers represent. If dtype is 0, its type
 // is I64 if all numbers are integers, and F32 otherwise.
 func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
@@ -75,9 +69,10 @@ func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
 		return nil, fmt.Errorf("%q is not a tensor: %w", text, err)
 	}
 	if dtype == 0 {
-		dtype = tensor.F32
-		if allInts(numbers) {
-			dtype = tensor.I64
+		dtype = tensor.I64
+		fraction := func(n json.Number) bool { _, err := n.Int64(); return err != nil }
+		if slices.ContainsFunc(numbers, fraction) {
+			dtype = tensor.F32
 		}
 	}
 	return fill(dtype, shape, numbers)
@@ -105,15 +100,6 @@ func flatten(tree any, numbers *[]json.Number) ([]int, error) {
 		return append([]int{len(v)}, inner...), nil
 	}
 	return nil, fmt.Errorf("%v is not a number", tree)
-}
-
-func allInts(numbers []json.Number) bool {
-	for _, n := range numbers {
-		if _, err := n.Int64(); err != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // fill returns a tensor of that dtype and shape with the numbers as its elements. It fails if a number

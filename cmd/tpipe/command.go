@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -146,7 +147,15 @@ func report(s streams, name string, err error) int {
 	return exitCode(err)
 }
 
+// oneLine returns the text of err with its line breaks replaced.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// printJSON prints v to w, indented.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
 
 // help prints the list of commands to w, or the help page of the command that args name. The error is a
 // *usageError.

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -55,14 +54,16 @@ func (d *demo) run(ctx context.Context, s streams) error {
 	}
 	defer receiver.stop()
 	r := &demoReport{
-		Sender: os.Getpid(), Receiver: receiver.pid(), URL: receiver.url,
+		Sender: os.Getpid(), Receiver: receiver.cmd.Process.Pid, URL: receiver.url,
 		Tensors: w.notes, FileSHA256: w.file, Copies: d.copies, Bytes: d.copies * w.bytes,
 	}
 	if err := errors.Join(d.transfer(ctx, w, r, s), receiver.stop()); err != nil {
 		return interrupted(ctx, err)
 	}
 	if d.json {
-		return r.printJSON(s.out)
+		r.Seconds = r.took.Seconds()
+		r.GBps = gigabytesPerSecond(r.Bytes, r.took)
+		return printJSON(s.out, r)
 	}
 	r.print(s.out, w)
 	return nil
@@ -82,7 +83,8 @@ func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s stream
 	}
 	r.Plan = p.Plan()
 	if !d.json {
-		r.printHead(s.out, d.verbose)
+		fmt.Fprintf(s.out, "process %d sends to process %d at %s\n", r.Sender, r.Receiver, r.URL)
+		printPlan(s.out, r.Plan, d.verbose)
 	}
 	start := time.Now()
 	sendErr := d.send(ctx, p, w)
@@ -122,21 +124,6 @@ type demoReport struct {
 	GBps       float64      `json:"gb_per_s"` // 10^9 bytes per second, checking included
 
 	took time.Duration
-}
-
-func (r *demoReport) printJSON(w io.Writer) error {
-	r.Seconds = r.took.Seconds()
-	r.GBps = gigabytesPerSecond(r.Bytes, r.took)
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
-}
-
-// printHead prints the two processes and the path of the pipe between them, before the weights are
-// sent.
-func (r *demoReport) printHead(w io.Writer, verbose bool) {
-	fmt.Fprintf(w, "process %d sends to process %d at %s\n", r.Sender, r.Receiver, r.URL)
-	printPlan(w, r.Plan, verbose)
 }
 
 func (r *demoReport) print(w io.Writer, weights *weights) {

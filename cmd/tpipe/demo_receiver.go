@@ -26,7 +26,10 @@ type child struct {
 	stdin  io.Closer    // the receiver exits when this is closed
 	stderr bytes.Buffer // read after the process has exited
 	url    string       // where it listens
-	stop   func() error // ends the process and returns its error
+
+	// stop closes the stdin of the process, waits for its exit, and kills it after stopTimeout. The
+	// error includes the process's standard error output.
+	stop func() error
 }
 
 // stopTimeout bounds the exit of a child after its stdin was closed.
@@ -52,27 +55,21 @@ func startReceiver(ctx context.Context) (*child, error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
-	c.stop = sync.OnceValue(c.end)
+	c.stop = sync.OnceValue(func() error {
+		_ = c.stdin.Close()
+		late := time.AfterFunc(stopTimeout, func() { _ = c.cmd.Process.Kill() })
+		defer late.Stop()
+		if err := c.cmd.Wait(); err != nil {
+			return fmt.Errorf("second process: %w: %s", err, bytes.TrimSpace(c.stderr.Bytes()))
+		}
+		return nil
+	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
 		return nil, fmt.Errorf("the second process did not start to listen: %w", cmp.Or(c.stop(), err))
 	}
 	c.url = strings.TrimSpace(line)
 	return c, nil
-}
-
-func (c *child) pid() int { return c.cmd.Process.Pid }
-
-// end closes the stdin of the process, waits for its exit, and kills it after stopTimeout. The error
-// includes the process's standard error output. It must be called only once, by stop.
-func (c *child) end() error {
-	_ = c.stdin.Close()
-	late := time.AfterFunc(stopTimeout, func() { _ = c.cmd.Process.Kill() })
-	defer late.Stop()
-	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("second process: %w: %s", err, bytes.TrimSpace(c.stderr.Bytes()))
-	}
-	return nil
 }
 
 // receiver is the hidden command that runs the second process of a demo. It exits when its stdin is

@@ -142,20 +142,26 @@ type pendingEcho struct {
 	copy *pooledMessage
 }
 
-// run echoes the messages of the pipe until one end closes it, and releases all memory. It returns nil
-// after an orderly end; after any other error it aborts the pipe.
+// run echoes the messages of the pipe until one end closes it. It returns nil after an orderly end;
+// after any other error it aborts the pipe. It returns when the pipe and all writes have ended, after
+// releasing all memory.
 func (r *echoPipe) run() error {
-	for {
-		err := r.next()
-		if err == nil {
-			continue
-		}
-		if errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrClosed) {
-			err = nil
-		}
-		r.finish(err)
-		return err
+	var err error
+	for err == nil {
+		err = r.next()
 	}
+	if errors.Is(err, pipe.ErrPeerClosed) || errors.Is(err, pipe.ErrClosed) {
+		err = nil
+		r.pipe.Close()
+	} else {
+		r.pipe.Abort(err)
+	}
+	<-r.pipe.Done()
+	for _, s := range r.sent {
+		<-s.op.Done()
+		r.release(s.copy)
+	}
+	return err
 }
 
 // next reads one message and starts to send it back. It waits until memory for the message is
@@ -166,13 +172,13 @@ func (r *echoPipe) next() error {
 	if err != nil {
 		return err
 	}
-	if err := r.check(in.Descriptor()); err != nil {
-		return err
+	size := in.Descriptor().Bytes()
+	if size > r.limit { // before any memory is allocated
+		return fmt.Errorf("message of %s, the -limit is %s", byteSize(size), byteSize(r.limit))
 	}
 	if err := r.reclaim(maxPendingEchoes - 1); err != nil {
 		return err
 	}
-	size := in.Descriptor().Bytes()
 	if err := r.reserve(size); err != nil {
 		return err
 	}
@@ -191,15 +197,6 @@ func (r *echoPipe) next() error {
 	op := r.pipe.WriteAsync(ctx, p.message)
 	r.sent = append(r.sent, pendingEcho{op, p})
 	return op.Err()
-}
-
-// check returns an error if a message is larger than the limit. It is called before memory is
-// allocated.
-func (r *echoPipe) check(d *pipe.Descriptor) error {
-	if n := d.Bytes(); n > r.limit {
-		return fmt.Errorf("message of %s, the -limit is %s", byteSize(n), byteSize(r.limit))
-	}
-	return nil
 }
 
 // reserve acquires n bytes of the memory that all pipes share, for a message. It first waits for
@@ -229,8 +226,12 @@ func (r *echoPipe) release(p *pooledMessage) {
 func (r *echoPipe) reclaim(keep int) error {
 	for len(r.sent) > 0 {
 		first := r.sent[0]
-		if len(r.sent) <= keep && !isDone(first.op) {
-			break
+		if len(r.sent) <= keep {
+			select {
+			case <-first.op.Done():
+			default:
+				return nil
+			}
 		}
 		if err := first.op.Wait(context.Background()); err != nil {
 			return err
@@ -239,28 +240,4 @@ func (r *echoPipe) reclaim(keep int) error {
 		r.sent = r.sent[1:]
 	}
 	return nil
-}
-
-func isDone(op *pipe.WriteOp) bool {
-	select {
-	case <-op.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// finish closes the pipe, or aborts it if cause is not nil. It returns when the pipe and all writes
-// have ended, after releasing the memory of the pending echoes.
-func (r *echoPipe) finish(cause error) {
-	if cause == nil {
-		r.pipe.Close()
-	} else {
-		r.pipe.Abort(cause)
-	}
-	<-r.pipe.Done()
-	for _, s := range r.sent {
-		<-s.op.Done()
-		r.release(s.copy)
-	}
 }

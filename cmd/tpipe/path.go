@@ -177,13 +177,7 @@ func checkViable[E any](what string, list nameList, chosen []E, name func(E) str
 	return nil
 }
 
-// splitNames returns the names of a list that are separated by commas. The error is a *usageError,
-// about the flag what, for a name that is not known.
-func splitNames(what, list string, known []string) ([]string, error) {
-	names := strings.Split(list, ",")
-	return names, checkNames(what, names, known)
-}
-
+// checkNames returns a *usageError about the flag what for the first of names that is not known.
 func checkNames(what string, names, known []string) error {
 	for _, n := range names {
 		if !slices.Contains(known, n) {
@@ -279,7 +273,8 @@ const sharedScheme = shm.Name + "://"
 // closes c.
 func listen(ctx context.Context, c *pipe.Context, o pipe.Options, urls []string) (*pipe.Listener, []string, error) {
 	shared := func(url string) bool { return strings.HasPrefix(url, sharedScheme) }
-	if !sharesMemory(o) || slices.ContainsFunc(urls, shared) {
+	usable := func(e pipe.TransportEntry) bool { return e.Name == shm.Name && e.Transport.Viable() == nil }
+	if !slices.ContainsFunc(o.Transports, usable) || slices.ContainsFunc(urls, shared) {
 		l, err := c.Listen(ctx, urls...)
 		if err != nil {
 			return nil, nil, err
@@ -291,13 +286,6 @@ func listen(ctx context.Context, c *pipe.Context, o pipe.Options, urls []string)
 		return nil, nil, err
 	}
 	return l, slices.DeleteFunc(l.URLs(), shared), nil
-}
-
-// sharesMemory reports whether pipes with the options o can use shared memory on this machine.
-func sharesMemory(o pipe.Options) bool {
-	return slices.ContainsFunc(o.Transports, func(e pipe.TransportEntry) bool {
-		return e.Name == shm.Name && e.Transport.Viable() == nil
-	})
 }
 
 // showFlags are the flags that select the output of the commands send and recv.

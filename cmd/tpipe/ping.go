@@ -80,7 +80,8 @@ func (p *ping) run(ctx context.Context, s streams) error {
 func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	r := newPingReport(p, conn)
 	if !p.json {
-		r.printHead(s.out, p.verbose)
+		fmt.Fprintf(s.out, "pipe to %s, %s\n", r.URL, r.TLS)
+		printPlan(s.out, r.Plan, p.verbose)
 	}
 	err := p.roundTrips(ctx, conn, r, newProgress(s.err, p.count))
 	if err != nil {
@@ -91,7 +92,7 @@ func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	}
 	r.finish(err)
 	if p.json {
-		return errors.Join(err, r.printJSON(s.out))
+		return errors.Join(err, printJSON(s.out, r))
 	}
 	r.print(s.out)
 	return err
@@ -108,7 +109,11 @@ func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, s
 	if err != nil {
 		return err
 	}
-	for i := -p.warmUpTrips(); i < p.count; i++ {
+	warmUp := min(p.count/10, 10) // not counted: both ends touch their memory for the first time
+	if p.check {
+		warmUp = 0
+	}
+	for i := -warmUp; i < p.count; i++ {
 		took, err := t.roundTrip(x)
 		if err != nil {
 			return fmt.Errorf("round trip %d of %d: %w", max(i, 0)+1, p.count, err)
@@ -117,30 +122,14 @@ func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, s
 			r.add(x, took)
 			show.at(i + 1)
 		}
-		if x, err = p.nextExchange(load, x); err != nil {
-			return err
+		if p.check { // otherwise all messages are equal
+			x.release()
+			if x, err = load.next(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
-}
-
-// warmUpTrips returns the number of round trips that are not counted, in which both ends touch
-// their memory for the first time.
-func (p *ping) warmUpTrips() int {
-	if p.check {
-		return 0
-	}
-	return min(p.count/10, 10)
-}
-
-// nextExchange returns the message to send after x: x itself if all messages are equal, otherwise a new
-// one, after releasing x.
-func (p *ping) nextExchange(l *load, x *exchange) (*exchange, error) {
-	if !p.check {
-		return x, nil
-	}
-	x.release()
-	return l.next()
 }
 
 // interrupted returns errInterrupted instead of err if err is not nil and a signal has cancelled ctx,
@@ -200,12 +189,9 @@ func (p *ping) complete() {
 		}
 	}
 	if p.seed == 0 {
-		p.seed = drawSeed()
+		p.seed = 1 + rand.Uint64N(1<<53-1) // JSON readers that use float64 do not round it
 	}
 }
-
-// drawSeed returns a random seed below 2^53, which JSON readers that use float64 do not round.
-func drawSeed() uint64 { return 1 + rand.Uint64N(1<<53-1) }
 
 // Bounds of flags, which keep the memory of a ping itself small.
 const (

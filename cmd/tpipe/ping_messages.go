@@ -78,9 +78,12 @@ func (l *load) shape() pipe.Descriptor {
 		d.Payloads = append(d.Payloads, pipe.PayloadDescriptor{Length: l.length(), Metadata: l.metadata()})
 	}
 	for range l.upTo(l.tensors) {
-		d.Tensors = append(d.Tensors, pipe.TensorDescriptor{
-			Length: l.length(), SourceDevice: device.CPU(), TargetDevice: l.target(), Metadata: l.metadata(),
-		})
+		t := pipe.TensorDescriptor{Length: l.length(), SourceDevice: device.CPU()}
+		if l.named || l.random && l.numbers.IntN(2) == 0 {
+			t.TargetDevice = device.CPU()
+		}
+		t.Metadata = l.metadata()
+		d.Tensors = append(d.Tensors, t)
 	}
 	return d
 }
@@ -106,13 +109,6 @@ func (l *load) length() int {
 	default:
 		return l.numbers.IntN(min(1<<l.numbers.IntN(bits.Len(uint(l.size))+1), l.size) + 1)
 	}
-}
-
-func (l *load) target() device.Device {
-	if l.named || l.random && l.numbers.IntN(2) == 0 {
-		return device.CPU()
-	}
-	return device.Device{}
 }
 
 func (l *load) metadata() []byte {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -93,20 +92,13 @@ func percentile(sorted []time.Duration, percent int) time.Duration {
 	return sorted[max(rank, 1)-1]
 }
 
-func (r *pingReport) printJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
-}
-
-// printHead prints the peer and the path of the pipe, before the first round trip.
-func (r *pingReport) printHead(w io.Writer, verbose bool) {
-	fmt.Fprintf(w, "pipe to %s, %s\n", r.URL, r.TLS)
-	printPlan(w, r.Plan, verbose)
-}
-
 func (r *pingReport) print(w io.Writer) {
-	fmt.Fprintln(w, r.headline())
+	if r.Checked {
+		fmt.Fprintf(w, "%d of %d messages came back unchanged: %s, %s, %s (-seed %d)\n",
+			r.Made, r.Asked, plural(r.Sent.Payloads, "payload"), plural(r.Sent.Tensors, "tensor"), byteSize(r.Bytes), r.Seed)
+	} else {
+		fmt.Fprintf(w, "%d of %d round trips of %s\n", r.Made, r.Asked, r.message())
+	}
 	if r.Made == 0 {
 		return
 	}
@@ -118,15 +110,6 @@ func (r *pingReport) print(w io.Writer) {
 	}
 	fmt.Fprintln(t, "  "+strings.Join(append(cells, rate(r.Bytes, r.total)), "\t"))
 	t.Flush()
-}
-
-// headline returns a summary of the round trips in one line.
-func (r *pingReport) headline() string {
-	if r.Checked {
-		return fmt.Sprintf("%d of %d messages came back unchanged: %s, %s, %s (-seed %d)",
-			r.Made, r.Asked, plural(r.Sent.Payloads, "payload"), plural(r.Sent.Tensors, "tensor"), byteSize(r.Bytes), r.Seed)
-	}
-	return fmt.Sprintf("%d of %d round trips of %s", r.Made, r.Asked, r.message())
 }
 
 // message returns a description of the messages sent, such as "1 tensor of 64 KiB".

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -71,38 +70,27 @@ func (p *probe) run(ctx context.Context, s streams) error {
 	if p.to != "" {
 		return p.ask(ctx, s)
 	}
-	offered, err := p.listed()
-	if err != nil {
-		return err
-	}
-	f := look(offered)
-	if !p.json {
-		return f.print(s.out)
-	}
-	enc := json.NewEncoder(s.out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(f)
-}
-
-// listed returns the transports and channels to list without a peer. The error is a *usageError if a
-// flag is set that applies only to a pipe to a peer.
-func (p *probe) listed() (tensorpipe.Profile, error) {
 	dialect, err := (&pathFlags{dialect: p.dialect}).chosenDialect()
 	if err != nil {
-		return tensorpipe.Profile{}, err
+		return err
 	}
 	offered, err := p.offer.profile()
 	switch {
 	case err != nil:
-		return offered, err
+		return err
 	case dialect != pipe.DialectAuto:
-		return offered, usageErrorf("-dialect applies to the pipe to a peer: name one with -to")
+		return usageErrorf("-dialect applies to the pipe to a peer: name one with -to")
 	case p.tls != (tlsFlags{}):
-		return offered, usageErrorf("the flags for TLS apply to the pipe to a peer: name one with -to")
+		return usageErrorf("the flags for TLS apply to the pipe to a peer: name one with -to")
 	}
-	return offered, nil
+	f := look(offered)
+	if p.json {
+		return printJSON(s.out, f)
+	}
+	return f.print(s.out)
 }
 
+// look returns what works on this machine, of the transports and channels of profile and of the rest.
 func look(profile tensorpipe.Profile) findings {
 	var f findings
 	for _, e := range profile.Transports {
@@ -128,11 +116,16 @@ func newFinding(name string, err error, format string, args ...any) finding {
 	return finding{name, true, fmt.Sprintf(format, args...)}
 }
 
+// machine returns the facts about this machine on which the paths of two processes depend.
 func machine() []finding {
 	address, addressErr := uv.LookupLikeNCCL("ip")
 	boot, bootErr := sysid.BootID()
 	pid, pidErr := sysid.NamespaceID(sysid.PID)
-	pages, pagesErr := hugePages()
+	pages := ""
+	setting, pagesErr := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
+	if pagesErr == nil {
+		pages, pagesErr = hugePagesFrom(string(setting))
+	}
 	return []finding{
 		{"system", true, fmt.Sprintf("%s/%s, %s, %s", runtime.GOOS, runtime.GOARCH, plural(runtime.NumCPU(), "processor"), runtime.Version())},
 		newFinding("address for peers", addressErr, "%s", strings.TrimSuffix(address, ":0")),
@@ -149,14 +142,6 @@ func ipv6Loopback() error {
 		return err
 	}
 	return l.Close()
-}
-
-func hugePages() (string, error) {
-	text, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/enabled")
-	if err != nil {
-		return "", err
-	}
-	return hugePagesFrom(string(text))
 }
 
 // hugePagesFrom returns a description of the active setting in text, the kernel's file
@@ -182,17 +167,14 @@ func (f findings) print(w io.Writer) error {
 		list  []finding
 	}{{"transport", f.Transports}, {"channel", f.Channels}, {"dialect", f.Dialects}, {"machine", f.Machine}} {
 		for _, one := range group.list {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", group.title, one.Name, yesNo(one.Works), one.Detail)
+			works := "no"
+			if one.Works {
+				works = "yes"
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", group.title, one.Name, works, one.Detail)
 		}
 	}
 	return t.Flush()
-}
-
-func yesNo(works bool) string {
-	if works {
-		return "yes"
-	}
-	return "no"
 }
 
 // probeTimeout bounds the handshake of a probe.
@@ -222,9 +204,7 @@ func (p *probe) ask(ctx context.Context, s streams) error {
 	}
 	defer conn.Close() // the plan does not depend on how the peer closes
 	if p.json {
-		enc := json.NewEncoder(s.out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(conn.Plan())
+		return printJSON(s.out, conn.Plan())
 	}
 	printPlan(s.out, conn.Plan(), true)
 	return nil

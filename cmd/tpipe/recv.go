@@ -155,7 +155,8 @@ type receiveServer struct {
 var errBusy = errors.New("it was started with -once and serves another sender")
 
 // serve receives from all senders until ctx ends or, with -once, from the first sender only, and
-// returns when all transfers have ended. The error is that of result.
+// returns when all transfers have ended. It returns errInterrupted if a signal cut a transfer short or
+// came before the one sender of -once.
 func (h *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -164,12 +165,17 @@ func (h *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 		p, err := l.Accept(accepting)
 		if err != nil {
 			h.serving.Wait()
-			return h.result(ctx, senders, errors.Join(result, acceptError(accepting, err)))
+			if ctx.Err() != nil && (h.cut || h.once && senders == 0) {
+				return errInterrupted
+			}
+			return errors.Join(result, acceptError(accepting, err))
 		}
 		h.serving.Go(func() {
 			switch {
 			case !h.once:
-				h.receiveFrom(ctx, p)
+				if err := h.receive(ctx, p); err != nil {
+					h.screen.warn("tpipe recv: " + oneLine(err))
+				}
 			case senders == 0:
 				result = h.receive(ctx, p)
 				stop()
@@ -180,25 +186,8 @@ func (h *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	}
 }
 
-// result returns the error of the command after senders senders were accepted: errInterrupted if a
-// signal cut a transfer short or came before the one sender of -once, otherwise err. All transfers must
-// have ended.
-func (h *receiveServer) result(ctx context.Context, senders int, err error) error {
-	if ctx.Err() != nil && (h.cut || h.once && senders == 0) {
-		return errInterrupted
-	}
-	return err
-}
-
-// receiveFrom receives from one of several senders and prints the error, if there is one, to stderr.
-func (h *receiveServer) receiveFrom(ctx context.Context, p *pipe.Pipe) {
-	if err := h.receive(ctx, p); err != nil {
-		h.screen.warn("tpipe recv: " + oneLine(err))
-	}
-}
-
 // receive receives all files of one sender, prints the result, and returns the error with the name of
-// the sender. It closes p. If a signal cut the transfer short the error matches errInterrupted.
+// the sender. The result of a failed transfer is printed as JSON only. It closes p. If a signal cut the transfer short the error matches errInterrupted.
 func (h *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
 	t := newTransfer(p, "from", h.screen, h.show.verbose)
 	err := h.store.Receive(ctx, p, t)
@@ -211,17 +200,11 @@ func (h *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
 	t.finish(err)
 	if err != nil {
 		err = fmt.Errorf("from %s: %w", t.peerName(), err)
-	}
-	return errors.Join(err, h.print(t, err))
-}
-
-// print prints the result of a transfer that has ended, with the error failed or nil. Failed transfers
-// are printed as JSON only. It may be called concurrently.
-func (h *receiveServer) print(t *transfer, failed error) error {
-	if failed != nil && !h.show.json {
-		return nil
+		if !h.show.json {
+			return err
+		}
 	}
 	h.mu.Lock() // JSON objects must not interleave
 	defer h.mu.Unlock()
-	return t.print(h.out, h.show.json)
+	return errors.Join(err, t.print(h.out, h.show.json))
 }

@@ -116,7 +116,8 @@ func (c *send) transfer(ctx context.Context, p *pipe.Pipe, cargo *filetransfer.C
 	}
 	err = interrupted(ctx, err)
 	if c.codec != pipe.CompressionNone {
-		t.compressed(p.Stats().Compression)
+		stats := p.Stats().Compression
+		t.Compression = &compression{stats.Sent.Parts, stats.Sent.Bytes, stats.Sent.WireBytes, stats.Plain.Messages, stats.Plain.Bytes, stats.Refused}
 	}
 	t.finish(err)
 	return errors.Join(err, t.print(s.out, c.show.json))

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/filetransfer"
@@ -116,20 +117,15 @@ func identify(p *pipe.Pipe) *identity {
 	if len(state.PeerCertificates) > 0 {
 		cert := state.PeerCertificates[0]
 		id.Subject, id.Issuer = cert.Subject.String(), cert.Issuer.String()
-		id.Names = certifiedNames(cert)
+		id.Names = slices.Concat(cert.DNSNames, cert.EmailAddresses)
+		for _, ip := range cert.IPAddresses {
+			id.Names = append(id.Names, ip.String())
+		}
+		for _, u := range cert.URIs {
+			id.Names = append(id.Names, u.String())
+		}
 	}
 	return id
-}
-
-func certifiedNames(c *x509.Certificate) []string {
-	names := append(append([]string{}, c.DNSNames...), c.EmailAddresses...)
-	for _, ip := range c.IPAddresses {
-		names = append(names, ip.String())
-	}
-	for _, u := range c.URIs {
-		names = append(names, u.String())
-	}
-	return names
 }
 
 // String returns the identity in one line; id may be nil.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -110,10 +109,6 @@ type compression struct {
 	Refused      string `json:"refused,omitempty"` // the reason if nothing could be compressed
 }
 
-func (t *transfer) compressed(s pipe.CompressionStats) {
-	t.Compression = &compression{s.Sent.Parts, s.Sent.Bytes, s.Sent.WireBytes, s.Plain.Messages, s.Plain.Bytes, s.Refused}
-}
-
 func (c *compression) String() string {
 	if c.Refused != "" {
 		return "not compressed: " + c.Refused
@@ -137,9 +132,7 @@ func (t *transfer) finish(err error) {
 // have been called.
 func (t *transfer) print(w io.Writer, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(t)
+		return printJSON(w, t)
 	}
 	if t.Files == 0 {
 		return nil
