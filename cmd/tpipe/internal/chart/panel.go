@@ -11,7 +11,12 @@ import (
 func (c *Chart) panel(i int, left float64) node {
 	g := element("g", nil)
 	g.add(label(left, top-14, "panel", c.Panels[i].Title))
-	sizes, values := c.drawn(i)
+	var sizes, values []float64 // of all points that the panel can show
+	for _, s := range c.Series {
+		for _, p := range c.points(s, i) {
+			sizes, values = append(sizes, p.Size), append(values, p.Value)
+		}
+	}
 	if len(values) == 0 {
 		g.add(label(left+panelWidth/2, top+panelHeight/2, "middle", "nothing was measured"))
 		return g
@@ -29,16 +34,7 @@ func (c *Chart) panel(i int, left float64) node {
 	return g
 }
 
-// drawn returns the sizes and the values of all points that panel i can show, in no particular order.
-func (c *Chart) drawn(i int) (sizes, values []float64) {
-	for _, s := range c.Series {
-		for _, p := range c.points(s, i) {
-			sizes, values = append(sizes, p.Size), append(values, p.Value)
-		}
-	}
-	return sizes, values
-}
-
+// points returns the points of series s that panel i can show.
 func (c *Chart) points(s Series, i int) (out []Point) {
 	if i >= len(s.Lines) {
 		return nil

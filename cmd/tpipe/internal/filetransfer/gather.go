@@ -59,7 +59,17 @@ func (c *Cargo) Largest() int {
 func Gather(paths []string, follow bool) (*Cargo, error) {
 	c := &Cargo{}
 	for _, p := range paths {
-		if err := c.add(p, follow); err != nil {
+		info, err := os.Stat(p)
+		switch {
+		case err != nil:
+		case info.IsDir():
+			err = c.addFolder(p, follow)
+		case !strings.HasSuffix(p, Suffix):
+			err = withName(p, errors.New("is no *"+Suffix))
+		default:
+			err = c.addFile(p, filepath.Base(p))
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -73,19 +83,7 @@ func Gather(paths []string, follow bool) (*Cargo, error) {
 	return c, checkNames(names)
 }
 
-func (c *Cargo) add(p string, follow bool) error {
-	info, err := os.Stat(p)
-	switch {
-	case err != nil:
-		return err
-	case info.IsDir():
-		return c.addFolder(p, follow)
-	case !strings.HasSuffix(p, Suffix):
-		return withName(p, errors.New("is no *"+Suffix))
-	}
-	return c.addFile(p, filepath.Base(p))
-}
-
+// addFolder adds the files of a folder, as Gather describes.
 func (c *Cargo) addFolder(folder string, follow bool) error {
 	prefix, err := folderName(folder)
 	if err != nil {
@@ -147,6 +145,8 @@ func checkLink(p string, follow bool) error {
 	return nil
 }
 
+// addFile checks the header of the file p and adds it under that name. The error is a *NameError, or
+// that of openSource.
 func (c *Cargo) addFile(p, name string) error {
 	if len(c.items) == maxFiles {
 		return fmt.Errorf("more than %d files; send them in several transfers", maxFiles)
@@ -158,7 +158,7 @@ func (c *Cargo) addFile(p, name string) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.file.Close()
 	bytes := int(s.info.Size())
 	if bytes > math.MaxInt-c.Bytes {
 		return errors.New("the total size of the files overflows")
@@ -169,16 +169,7 @@ func (c *Cargo) addFile(p, name string) error {
 	return nil
 }
 
-// offer returns the message that offers the files to the receiver.
-func (c *Cargo) offer() senderMessage {
-	o := &offer{Version: version}
-	for _, it := range c.items {
-		o.Files = append(o.Files, fileOffer{it.name, it.bytes, it.largest})
-	}
-	return senderMessage{Offer: o}
-}
-
-// source is an open file that is being sent. Its reader must call close.
+// source is an open file that is being sent. Its reader must close file.
 type source struct {
 	file  *os.File
 	info  os.FileInfo // at the time of opening
@@ -198,8 +189,8 @@ func largest(parts []part) int {
 	return n
 }
 
-// openSource opens a regular file and reads and checks its header. The caller must close the source.
-// The error is one of package os or safetensors.
+// openSource opens a regular file and reads and checks its header. The caller must close the source's
+// file. The error is one of package os or safetensors.
 func openSource(path string) (*source, error) {
 	// Check before opening: opening a named pipe would block until it has a writer.
 	if info, err := os.Stat(path); err != nil {
@@ -219,13 +210,14 @@ func openSource(path string) (*source, error) {
 	return s, nil
 }
 
+// load reads and checks the header of the file.
 func (s *source) load() (err error) {
 	if s.info, err = s.file.Stat(); err != nil {
 		return err
 	}
 	var head bytes.Buffer
 	size := int(s.info.Size())
-	s.parts, err = readHead(io.TeeReader(io.LimitReader(s.file, int64(size)), &head), size)
+	s.parts, err = readHead(io.TeeReader(s.file, &head), size)
 	s.head = head.Bytes()
 	return err
 }
@@ -233,12 +225,12 @@ func (s *source) load() (err error) {
 // readHead reads the header of a file of size bytes from r, and nothing after it, and returns the
 // positions of the tensors in the file. The error is one of package safetensors, or that of r.
 func readHead(r io.Reader, size int) ([]part, error) {
-	count := &counter{r: r}
-	head, err := safetensors.NewReader(count, safetensors.Options{HeaderLimit: maxHeader - 8, ByteLimit: size})
+	limited := &io.LimitedReader{R: r, N: int64(size)}
+	head, err := safetensors.NewReader(limited, safetensors.Options{HeaderLimit: maxHeader - 8, ByteLimit: size})
 	if err != nil {
 		return nil, err
 	}
-	end := count.bytes
+	end := size - int(limited.N)
 	parts := make([]part, len(head.Infos()))
 	for i, info := range head.Infos() { // NewReader has checked that there are no gaps
 		parts[i] = part{end, info.ByteSize()}
@@ -248,18 +240,6 @@ func readHead(r io.Reader, size int) ([]part, error) {
 		return nil, &safetensors.FormatError{Reason: fmt.Sprintf("the header describes %d bytes, the file has %d", end, size)}
 	}
 	return parts, nil
-}
-
-// counter is an io.Reader that counts the bytes read from r.
-type counter struct {
-	r     io.Reader
-	bytes int
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.bytes += n
-	return n, err
 }
 
 // read fills data with the bytes of the file from offset on. The error is ErrChanged if the file has
@@ -282,5 +262,3 @@ func (s *source) check() error {
 	}
 	return err
 }
-
-func (s *source) close() { _ = s.file.Close() } // opened for reading only

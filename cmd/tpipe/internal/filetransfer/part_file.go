@@ -90,15 +90,6 @@ func (s *Store) removePart(part string) error {
 	return s.root.Remove(part)
 }
 
-// write writes one part, the header or a tensor, at its offset, and reports whether it was the last
-// part that was missing. Different parts may be written concurrently, each once.
-func (l *partFile) write(data []byte, offset int) (done bool, err error) {
-	if _, err := l.file.WriteAt(data, int64(offset)); err != nil {
-		return false, err
-	}
-	return l.left.Add(-1) == 0, nil
-}
-
 // place flushes the complete file to disk, gives it its final name, closes it, and flushes its
 // directories. It returns ErrExists if a file of that name exists and must not be replaced. After an
 // error the caller must call abandon.

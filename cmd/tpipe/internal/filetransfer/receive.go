@@ -12,9 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// manners bounds the wait for an offer, unless StallTimeout is less, and for the delivery of
+// messageTimeout bounds the wait for an offer, unless StallTimeout is less, and for the delivery of
 // a fault to the sender.
-const manners = 10 * time.Second
+const messageTimeout = 10 * time.Second
 
 // Receive receives the files of the sender at the other end of p, and closes p. It returns when all
 // files have their final names, or when the transfer has failed and its part files are removed. The
@@ -30,7 +30,10 @@ func (s *Store) Receive(ctx context.Context, p *pipe.Pipe, w Watcher) error {
 	r.end(r.run())
 	r.working.Wait()
 	<-p.Done()
-	r.clear()
+	for l := range r.open {
+		l.abandon()
+	}
+	s.free(r.files)
 	return r.err
 }
 
@@ -71,9 +74,10 @@ type receiver struct {
 	err    error         // why the transfer failed
 }
 
-// end ends the transfer with the result err, nil for success, and closes the pipe. If err is not nil it
-// first sends err to the sender; if the sender has stalled it aborts the pipe instead, which does not
-// wait for the sender. Only the first call has an effect; later ones block until that has returned.
+// end ends the transfer with the result err, nil for success, and closes the pipe. If err is not nil
+// it first sends err to the sender, for which it waits at most messageTimeout; if the sender
+// has stalled it aborts the pipe instead, which does not wait for the sender. Only the first call has
+// an effect; later ones block until that has returned.
 func (r *receiver) end(err error) {
 	if !r.ending.CompareAndSwap(false, true) {
 		<-r.ended // waiting in a sync.Once would stop the virtual time of synctest
@@ -87,22 +91,14 @@ func (r *receiver) end(err error) {
 		return
 	}
 	if err != nil && !pipeEnded(err) {
-		r.sendFault(err)
+		text := err.Error()
+		if m, err := encode(receiverMessage{Fault: text[:min(len(text), maxFault)]}); err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), messageTimeout)
+			_ = r.pipe.Write(ctx, m) // if this fails the sender gets the error of the pipe
+			cancel()
+		}
 	}
 	_ = r.pipe.Close() // the result does not depend on how the sender closes
-}
-
-// sendFault sends the text of err to the sender. It waits at most for the time manners and ignores
-// errors, since the sender then gets the error of the pipe.
-func (r *receiver) sendFault(err error) {
-	text := err.Error()
-	m, err := encode(receiverMessage{Fault: text[:min(len(text), maxFault)]})
-	if err != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), manners)
-	defer cancel()
-	_ = r.pipe.Write(ctx, m) // if this fails the sender gets the error of the pipe
 }
 
 // run receives the offer and the files that follow, and returns when the sender has closed the pipe
@@ -139,7 +135,7 @@ func (r *receiver) run() error {
 // the offer does not arrive in time, matches ErrLimit if too many later senders wait too, or
 // ErrProtocol, or is that of the pipe.
 func (r *receiver) awaitOffer() (*offer, error) {
-	limit := min(manners, r.store.options.StallTimeout)
+	limit := min(messageTimeout, r.store.options.StallTimeout)
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, r.stalled(limit))
 	defer cancel()
 	r.store.addWaiting(r.pipe)
@@ -178,6 +174,7 @@ func (r *receiver) accept(o *offer) error {
 	return r.pipe.Write(context.Background(), m)
 }
 
+// reserve checks an offer, reserves its file names, and reports it to the watcher.
 func (r *receiver) reserve(o *offer) error {
 	r.clock.pause()
 	defer r.clock.resume()

@@ -136,8 +136,9 @@ func (r *receiver) writeLater(l *partFile, bytes int, do func() error) {
 	})
 }
 
-// tensor reads the tensor of the message in into memory, checks it, and writes it to the file l. The
-// caller releases memory afterwards.
+// tensor reads the tensor of the message in into memory, compares it with its checksum, and writes it
+// to the file l. The caller releases memory afterwards. The error matches ErrChecksum, or is that of
+// the pipe or of write.
 func (r *receiver) tensor(in *pipe.Incoming, l *partFile, o *tensorHead, memory *tensor.Storage) error {
 	data, err := memory.Bytes()
 	if err != nil {
@@ -146,61 +147,24 @@ func (r *receiver) tensor(in *pipe.Incoming, l *partFile, o *tensorHead, memory 
 	if err := in.Read(context.Background(), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(data)}}); err != nil {
 		return err
 	}
-	if err := r.check(l, o, data); err != nil {
-		return err
-	}
-	return r.write(l, data, l.parts[o.Index].begin)
-}
-
-// check compares the bytes of a received tensor with its checksum and records the checksum in l. The
-// error matches ErrChecksum.
-func (r *receiver) check(l *partFile, o *tensorHead, data []byte) error {
 	r.clock.pause()
-	defer r.clock.resume()
 	crc := sumOf(data)
+	r.clock.resume()
 	if crc != o.CRC {
 		return fmt.Errorf("tensor %d: %w: %08x, sent was %08x", o.Index, ErrChecksum, crc, o.CRC)
 	}
 	l.sum.set(o.Index, crc, len(data))
-	return nil
+	return r.write(l, data, l.parts[o.Index].begin)
 }
 
 // write writes one part of the file l, which begins at offset. After the last part it gives the file
-// its final name and confirms it to the sender.
+// its final name and confirms it to the sender, and after the last file it ends the transfer.
 func (r *receiver) write(l *partFile, data []byte, offset int) error {
 	placed, err := r.toDisk(l, data, offset)
 	if err != nil || placed == nil {
 		return err
 	}
-	return r.report(l, placed.CRC32C)
-}
-
-// toDisk writes one part of the file l, which begins at offset, and after the last part gives the file
-// its final name and returns its description; nil before. The time that it takes does not count as a
-// wait for the sender.
-func (r *receiver) toDisk(l *partFile, data []byte, offset int) (placed *File, err error) {
-	r.clock.pause()
-	defer r.clock.resume()
-	done, err := l.write(data, offset)
-	if err != nil {
-		return nil, err
-	}
-	r.watch.Moved(len(data))
-	if !done {
-		return nil, nil
-	}
-	if err := l.place(); err != nil {
-		return nil, err
-	}
-	f := File{l.Name, l.Bytes, len(l.parts), l.sum.total()}
-	r.watch.Placed(f)
-	return &f, nil
-}
-
-// report confirms to the sender that the file l has its final name, and sends the CRC32C of the file.
-// After the last file it ends the transfer. The error is that of the pipe.
-func (r *receiver) report(l *partFile, crc uint32) error {
-	m, err := encode(receiverMessage{Placed: &filePlaced{l.index, crc}})
+	m, err := encode(receiverMessage{Placed: &filePlaced{l.index, placed.CRC32C}})
 	if err != nil {
 		return err
 	}
@@ -218,18 +182,30 @@ func (r *receiver) report(l *partFile, crc uint32) error {
 	return nil
 }
 
+// toDisk writes one part of the file l, which begins at offset, and after the last part gives the file
+// its final name and returns its description; nil before. The time that it takes does not count as a
+// wait for the sender. Different parts may be written concurrently, each once.
+func (r *receiver) toDisk(l *partFile, data []byte, offset int) (placed *File, err error) {
+	r.clock.pause()
+	defer r.clock.resume()
+	if _, err := l.file.WriteAt(data, int64(offset)); err != nil {
+		return nil, err
+	}
+	r.watch.Moved(len(data))
+	if l.left.Add(-1) > 0 {
+		return nil, nil
+	}
+	if err := l.place(); err != nil {
+		return nil, err
+	}
+	f := File{l.Name, l.Bytes, len(l.parts), l.sum.total()}
+	r.watch.Placed(f)
+	return &f, nil
+}
+
 // complete reports whether all files of the offer have their final names; false before the offer.
 func (r *receiver) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.files != nil && r.placed == len(r.files)
-}
-
-// clear removes the part files that are left and releases the file names that were reserved. It must be
-// called after all goroutines of the transfer have ended.
-func (r *receiver) clear() {
-	for l := range r.open {
-		l.abandon()
-	}
-	r.store.free(r.files)
 }

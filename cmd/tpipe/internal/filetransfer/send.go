@@ -50,11 +50,14 @@ type sender struct {
 	sums []*fileSum // of the files that were written completely
 }
 
+// abort ends the transfer with err as its reason.
 func (s *sender) abort(err error) {
 	s.pipe.Abort(err)
 	s.cancel(err)
 }
 
+// run sends the offer and the files, and returns when the receiver has confirmed all of them or at the
+// first error. Then no goroutine of the transfer is left.
 func (s *sender) run() error {
 	if err := s.sendOffer(); err != nil {
 		return err
@@ -84,7 +87,11 @@ func pipeEnded(err error) bool {
 // sendOffer sends the offer and blocks until the receiver has accepted it, or for answerTime. The error
 // is a *FaultError, matches ErrProtocol, or is that of the pipe.
 func (s *sender) sendOffer() error {
-	m, err := encode(s.cargo.offer())
+	o := &offer{Version: version}
+	for _, it := range s.cargo.items {
+		o.Files = append(o.Files, fileOffer{it.name, it.bytes, it.largest})
+	}
+	m, err := encode(senderMessage{Offer: o})
 	if err != nil {
 		return err
 	}
@@ -167,7 +174,7 @@ func (s *sender) stream() error {
 }
 
 // streamer reads files and writes them to the pipe. Its methods are called by one goroutine, except for
-// finish and stop.
+// stop.
 type streamer struct {
 	*sender
 	window  *window
@@ -202,7 +209,7 @@ func (l *streamer) file(index int) error {
 	if err != nil {
 		return err
 	}
-	defer src.close()
+	defer src.file.Close()
 	if int(src.info.Size()) != it.bytes || len(src.parts) != it.tensors {
 		return withName(it.path, ErrChanged)
 	}
@@ -210,20 +217,6 @@ func (l *streamer) file(index int) error {
 	if len(src.parts) == 0 {
 		l.written(index, &sum)
 	}
-	if err := l.head(index, src); err != nil {
-		return err
-	}
-	for i := range src.parts {
-		if err := l.tensor(index, i, src, &sum); err != nil {
-			return withName(it.path, err)
-		}
-	}
-	return nil
-}
-
-// head sends the message that starts a file, with the bytes before the tensors, and waits until it is
-// written.
-func (l *streamer) head(index int, src *source) error {
 	m, err := encode(senderMessage{File: &fileHead{index, sumOf(src.head)}})
 	if err != nil {
 		return err
@@ -233,11 +226,16 @@ func (l *streamer) head(index int, src *source) error {
 		return err
 	}
 	l.watch.Moved(len(src.head))
+	for i := range src.parts {
+		if err := l.tensor(index, i, src, &sum); err != nil {
+			return withName(it.path, err)
+		}
+	}
 	return nil
 }
 
-// tensor reads a tensor of src, once the window allows it, and starts to send it. finish releases the
-// memory later.
+// tensor reads a tensor of src, once the window allows it, and starts to send it. A goroutine releases
+// the memory when the write has ended, and ends the transfer if it has failed.
 func (l *streamer) tensor(file, index int, src *source, sum *fileSum) error {
 	at := src.parts[index]
 	if err := l.window.enter(l.ctx, at.bytes); err != nil {
@@ -254,7 +252,16 @@ func (l *streamer) tensor(file, index int, src *source, sum *fileSum) error {
 		l.window.leave(at.bytes)
 		return err
 	}
-	l.leaving.Go(func() { l.finish(op, memory, at.bytes) })
+	l.leaving.Go(func() {
+		<-op.Done() // at the latest when the pipe ends
+		memory.Release()
+		l.window.leave(at.bytes)
+		if err := op.Err(); err != nil {
+			l.stop(err)
+			return
+		}
+		l.watch.Moved(at.bytes)
+	})
 	return nil
 }
 
@@ -287,17 +294,4 @@ func (l *streamer) load(file, index int, src *source, sum *fileSum, memory *tens
 	}
 	m.Tensors[0].Compression = l.cargo.Compression
 	return l.pipe.WriteAsync(context.Background(), m), nil
-}
-
-// finish blocks until the write of a tensor has ended, and releases the memory and the tensor's bytes
-// of the window. If the write failed it ends the transfer.
-func (l *streamer) finish(op *pipe.WriteOp, memory *tensor.Storage, bytes int) {
-	<-op.Done() // at the latest when the pipe ends
-	memory.Release()
-	l.window.leave(bytes)
-	if err := op.Err(); err != nil {
-		l.stop(err)
-		return
-	}
-	l.watch.Moved(bytes)
 }

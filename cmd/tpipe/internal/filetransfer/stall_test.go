@@ -188,7 +188,7 @@ func TestSilentSender(t *testing.T) { inVirtualTime(t, testSilentSender) }
 
 func testSilentSender(t *testing.T, dialect pipe.Dialect) {
 	path, _ := one(t)
-	for limit, want := range map[time.Duration]time.Duration{0: manners, 2 * time.Second: 2 * time.Second} {
+	for limit, want := range map[time.Duration]time.Duration{0: messageTimeout, 2 * time.Second: 2 * time.Second} {
 		store, _ := openStore(t, StoreOptions{Senders: 1, StallTimeout: limit, Overwrite: true})
 		over := mem.New(nil)
 		silent, receiver := endsOver(t, dialect, over)

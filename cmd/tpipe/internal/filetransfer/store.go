@@ -203,7 +203,16 @@ func (s *Store) check(o *offer) error {
 	if err := checkNames(names); err != nil {
 		return err
 	}
-	return s.checkSpace(s.options.MaxBytes - left)
+	dir, err := s.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	bytes := s.options.MaxBytes - left
+	if free, known := freeBytes(dir); known && bytes > free {
+		return fmt.Errorf("%w: the files have %d bytes, the disk has %d left", ErrLimit, bytes, free)
+	}
+	return nil
 }
 
 // checkTensor returns an error that matches ErrLimit if a tensor of the named file, with that size, is
@@ -211,20 +220,6 @@ func (s *Store) check(o *offer) error {
 func (s *Store) checkTensor(file string, bytes int) error {
 	if bytes > s.options.MaxTensor {
 		return fmt.Errorf("%w: %.200q has a tensor of %d bytes, the -limit is %d", ErrLimit, file, bytes, s.options.MaxTensor)
-	}
-	return nil
-}
-
-// checkSpace returns an error that matches ErrLimit if the disk reports fewer free bytes than the files
-// have.
-func (s *Store) checkSpace(bytes int) error {
-	dir, err := s.root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if free, known := freeBytes(dir); known && bytes > free {
-		return fmt.Errorf("%w: the files have %d bytes, the disk has %d left", ErrLimit, bytes, free)
 	}
 	return nil
 }

@@ -217,7 +217,7 @@ func TestFileThatChangesLater(t *testing.T) {
 	writeFile(t, path, file)
 	src, err := openSource(path)
 	require.NoError(t, err)
-	defer src.close()
+	defer src.file.Close()
 	data := make([]byte, 1<<10)
 	require.NoError(t, src.read(data, src.parts[1].begin))
 	require.NoError(t, src.check())
