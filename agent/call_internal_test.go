@@ -16,7 +16,7 @@ type valueKey struct{}
 
 // The limit ends the context for goroutines that wait, for those that poll Err, and for derived
 // contexts.
-func TestLimitContext(t *testing.T) {
+func TestCallContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := &TimeoutError{Limit: time.Minute}
 		parent := context.WithValue(t.Context(), valueKey{}, 7)
@@ -25,7 +25,7 @@ func TestLimitContext(t *testing.T) {
 			"Err":   func(ctx context.Context) { <-time.NewTimer(time.Minute).C },
 			"child": func(ctx context.Context) { child, stop := context.WithCancel(ctx); <-child.Done(); stop() },
 		} {
-			ctx := &limitContext{Context: parent, call: &call{begun: time.Now(), limit: time.Minute}}
+			ctx := (&call{begun: time.Now(), limit: time.Minute}).withLimit(parent)
 			require.NoError(t, ctx.Err(), name)
 			require.NoError(t, context.Cause(ctx), name)
 			require.Equal(t, 7, ctx.Value(valueKey{}), name)
@@ -33,18 +33,18 @@ func TestLimitContext(t *testing.T) {
 			require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded, name)
 			require.Equal(t, over, context.Cause(ctx), name)
 			require.Equal(t, 7, ctx.Value(valueKey{}), name)
-			ctx.release()
+			ctx.finish()
 		}
 	})
 }
 
 // The parent ends the context with its cause, whether a goroutine waits or not. Without a limit
 // nothing else ends it.
-func TestLimitContextOfCancelledParent(t *testing.T) {
+func TestCallContextOfCancelledParent(t *testing.T) {
 	enough := errors.New("enough")
 	for _, waits := range []bool{false, true} {
 		parent, cancel := context.WithCancelCause(t.Context())
-		ctx := &limitContext{Context: parent, call: &call{begun: time.Now().Add(-time.Hour)}}
+		ctx := (&call{begun: time.Now().Add(-time.Hour)}).withLimit(parent)
 		_, timed := ctx.Deadline()
 		require.False(t, timed)
 		if waits {
@@ -55,7 +55,52 @@ func TestLimitContextOfCancelledParent(t *testing.T) {
 		<-ctx.Done()
 		require.ErrorIs(t, ctx.Err(), context.Canceled)
 		require.Equal(t, enough, context.Cause(ctx))
-		ctx.release()
+		ctx.finish()
+	}
+}
+
+// A context that has been finished or cancelled has ended, whether a goroutine waited before or not.
+func TestCallContextEnds(t *testing.T) {
+	enough := errors.New("enough")
+	for _, waits := range []bool{false, true} {
+		for _, end := range []struct {
+			by    func(*callContext)
+			cause error
+		}{
+			{(*callContext).finish, context.Canceled},
+			{func(c *callContext) { c.cancel(enough) }, enough},
+			{func(c *callContext) { c.cancel(enough); c.finish() }, enough},
+		} {
+			ctx := (&call{begun: time.Now(), limit: time.Hour}).withLimit(t.Context())
+			if waits {
+				require.NotNil(t, ctx.Done())
+			}
+			end.by(ctx)
+			require.Equal(t, end.cause, context.Cause(ctx))
+			require.ErrorIs(t, ctx.Err(), context.Canceled)
+			<-ctx.Done()
+			ctx.finish()
+		}
+	}
+}
+
+// The deadline is the earlier one of the limit and the parent.
+func TestCallContextDeadline(t *testing.T) {
+	now := time.Now()
+	c := &call{begun: now, limit: time.Hour}
+	for _, parent := range []time.Duration{0, time.Minute, 2 * time.Hour} {
+		ctx, want := t.Context(), now.Add(time.Hour)
+		if parent > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithDeadline(ctx, now.Add(parent))
+			defer cancel()
+			want = now.Add(min(parent, time.Hour))
+		}
+		limited := c.withLimit(ctx)
+		got, ok := limited.Deadline()
+		require.True(t, ok)
+		require.Equal(t, want, got)
+		limited.finish()
 	}
 }
 

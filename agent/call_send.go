@@ -3,8 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"sync"
-	"time"
 )
 
 // callOverhead is roughly the memory that a call takes at either end in addition to its
@@ -31,7 +29,8 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	}
 	inBackground := call.observer != nil && !out.small()
 	if inBackground { // before other goroutines find the call in the table
-		ctx, call.cancelSend = call.withLimit(ctx)
+		call.sendContext = call.withLimit(ctx)
+		ctx = call.sendContext
 		call.sendEnded = make(chan struct{})
 	}
 	pending, err := c.calls.add(call)
@@ -60,8 +59,8 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 // error is that of sendResult.
 func (c *conn) sendBlocking(ctx context.Context, call *call, out *outMessage) error {
 	defer beginWait(ctx)()
-	limited := &limitContext{Context: ctx, call: call}
-	defer limited.release()
+	limited := call.withLimit(ctx)
+	defer limited.finish()
 	return c.sendResult(limited, call, c.write(limited, out))
 }
 
@@ -84,12 +83,12 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	}
 	defer beginWait(ctx)()
 	defer c.agent.outsideCalls.add(call, CallBlocked)()
-	ctx, cancel := call.withLimit(ctx)
-	defer cancel(nil)
-	if c.callBudget.Acquire(ctx, c.down, n) {
+	limited := call.withLimit(ctx)
+	defer limited.finish()
+	if c.callBudget.Acquire(limited, c.down, n) {
 		return nil
 	}
-	if err := context.Cause(ctx); err != nil {
+	if err := context.Cause(limited); err != nil {
 		return err
 	}
 	// The pipe has ended, and its read loop may not have closed the table yet.
@@ -112,54 +111,4 @@ func (c *conn) sendResult(ctx context.Context, call *call, err error) error {
 		return cause
 	}
 	return c.lostError(err)
-}
-
-// limitContext is a context with the limit of a call. It starts a timer only when a goroutine
-// waits for its end: most messages are written without waiting. Its user must call release.
-type limitContext struct {
-	context.Context // without the limit
-	call            *call
-
-	mu     sync.Mutex
-	timed  context.Context // with the timer, once made
-	cancel context.CancelCauseFunc
-}
-
-// current returns the context with the timer if there is one, making it first if start is set,
-// and otherwise the context without the limit.
-func (l *limitContext) current(start bool) context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.timed == nil && start {
-		l.timed, l.cancel = l.call.withLimit(l.Context)
-	}
-	if l.timed == nil {
-		return l.Context
-	}
-	return l.timed
-}
-
-// Done implements context.Context.
-func (l *limitContext) Done() <-chan struct{} { return l.current(true).Done() }
-
-// Err implements context.Context. It checks the limit without a timer, too.
-func (l *limitContext) Err() error {
-	over := l.call.limit > 0 && time.Since(l.call.begun) >= l.call.limit
-	return l.current(over).Err()
-}
-
-// Deadline implements context.Context.
-func (l *limitContext) Deadline() (time.Time, bool) { return l.current(true).Deadline() }
-
-// Value implements context.Context.
-func (l *limitContext) Value(key any) any { return l.current(false).Value(key) }
-
-// release ends the context with the timer, if one was made. The limitContext must not be used
-// after that.
-func (l *limitContext) release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cancel != nil {
-		l.cancel(nil)
-	}
 }

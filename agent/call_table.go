@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,10 +23,10 @@ type call struct {
 	requestSent atomic.Bool
 	sendBegun   bool // the request could not be sent without blocking
 
-	// Of a large request that another goroutine sends: how to stop that, and a channel that
+	// Of a large request that another goroutine sends: the context of that, and a channel that
 	// is closed when it has ended. The memory of the arguments is in use until then.
-	cancelSend context.CancelCauseFunc
-	sendEnded  chan struct{}
+	sendContext *callContext
+	sendEnded   chan struct{}
 
 	// A call either has an observer, which gets its end, or one goroutine waits for it: that
 	// one receives from completed once reply or err is set.
@@ -85,7 +84,7 @@ func (c *call) isSending() bool {
 // a request that is not sent in the background.
 func (c *call) endSend() {
 	if c.sendEnded != nil {
-		c.cancelSend(nil)
+		c.sendContext.finish()
 		close(c.sendEnded)
 	}
 }
@@ -96,17 +95,6 @@ func (c *call) releaseCharge() {
 	if c.charge > 0 {
 		c.conn.callBudget.Release(c.charge)
 	}
-}
-
-// withLimit returns a context derived from ctx that also ends at the limit of the call, with a
-// *TimeoutError as its cause. The caller must call the returned function to release it.
-func (c *call) withLimit(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	if c.limit == 0 {
-		return ctx, cancel
-	}
-	ctx, stop := context.WithDeadlineCause(ctx, c.begun.Add(c.limit), &TimeoutError{Limit: c.limit})
-	return ctx, func(cause error) { cancel(cause); stop() }
 }
 
 // callTable holds the calls of one conn that have not ended.

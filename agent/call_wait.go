@@ -99,7 +99,7 @@ func (c *call) cancel(cause error) bool {
 		c.releaseCharge()
 	}
 	if c.sendEnded != nil {
-		c.cancelSend(cause)
+		c.sendContext.cancel(cause)
 		<-c.sendEnded
 	}
 	if !removed {
@@ -166,8 +166,8 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 func (a *Agent) receiveReply(ctx context.Context, c *call, in *inMessage) error {
 	if !in.isInline() {
 		defer a.outsideCalls.add(c, CallReading)()
-		limited, cancel := c.withLimit(ctx)
-		defer cancel(nil)
+		limited := c.withLimit(ctx)
+		defer limited.finish()
 		ctx = limited
 	}
 	err := a.inMessages.receive(ctx, in)

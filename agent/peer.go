@@ -69,8 +69,9 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 		}
 	}
 	defer beginWait(ctx)()
-	ctx, cancel := call.withLimit(ctx)
-	defer cancel(nil)
+	limited := call.withLimit(ctx)
+	defer limited.finish()
+	ctx = limited
 	defer a.outsideCalls.add(call, CallConnecting)()
 	p, err := a.peer(ctx, to)
 	if err != nil {

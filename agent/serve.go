@@ -43,7 +43,7 @@ func (c *conn) serve(in *inMessage, l *leader) {
 func (c *conn) newRequest(in *inMessage) *Request {
 	h := &in.head
 	r := &Request{conn: c, id: h.id, flags: h.flags, message: in, begun: time.Now()}
-	r.base = c.agent.base
+	r.parent = c.agent.base
 	r.ctx = r
 	if h.timeout > 0 {
 		r.deadline, r.limit = r.begun.Add(h.timeout), h.timeout

@@ -19,7 +19,7 @@ func TestOverloadedPeerThatDoesNotRead(t *testing.T) {
 	require.NoError(t, err)
 	reject := func(id uint64) {
 		r := &Request{conn: c, id: id}
-		r.base, r.ctx = group[0].base, r
+		r.parent, r.ctx = group[0].base, r
 		c.rejectOverload(r, ErrOverloaded)
 	}
 	reject(1 << 40)
@@ -72,7 +72,7 @@ func TestCancelBeforeRegistration(t *testing.T) {
 	c := &conn{agent: &Agent{}, serving: map[uint64]*Request{}}
 	registered := func(id uint64) *Request {
 		r := &Request{conn: c, id: id}
-		r.base, r.ctx = t.Context(), r
+		r.parent, r.ctx = t.Context(), r
 		require.NoError(t, c.register(r))
 		return r
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"runtime/pprof"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -65,13 +64,7 @@ func (r *Request) Value(key any) any {
 	case leaderKey:
 		return nil // its slotState has the leader
 	}
-	// Package context looks for its innermost context, which has the cause, by a key: it must
-	// find inner, not base.
-	v := r.base.Value(key)
-	if _, inner := v.(context.Context); v != nil && !inner {
-		return v
-	}
-	return r.innerContext().Value(key)
+	return r.callContext.Value(key)
 }
 
 // Agent returns the agent that serves the request.
@@ -197,92 +190,6 @@ func (r *Request) freeMemory() {
 		s.Release()
 	}
 	r.largeCharge, r.nestedCharge, r.borrowed = 0, 0, nil
-}
-
-// callContext is the context of a handler. Most handlers do not use its end, so the
-// contexts and the timer that this takes are made on first use.
-type callContext struct {
-	base     context.Context // of the agent
-	deadline time.Time       // of the call, zero for none
-	limit    time.Duration
-
-	mu          sync.Mutex
-	inner       context.Context // made from base on first use
-	cancelInner context.CancelCauseFunc
-	stopTimer   context.CancelFunc
-	finished    bool // the reply was sent
-}
-
-// Deadline implements context.Context.
-func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
-
-// Done implements context.Context.
-func (c *callContext) Done() <-chan struct{} { return c.innerContext().Done() }
-
-// Err implements context.Context.
-func (c *callContext) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.inner != nil:
-		return c.inner.Err()
-	case c.finished:
-		return context.Canceled
-	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
-		return context.DeadlineExceeded
-	}
-	return c.base.Err()
-}
-
-// innerContext returns the context c.inner, which has the deadline and the cause, and makes it
-// from base on first use.
-func (c *callContext) innerContext() context.Context {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.makeInner()
-}
-
-// makeInner returns c.inner, and makes it from base if it is nil. The caller holds mu.
-func (c *callContext) makeInner() context.Context {
-	if c.inner != nil {
-		return c.inner
-	}
-	c.inner, c.cancelInner = context.WithCancelCause(c.base)
-	if !c.deadline.IsZero() {
-		c.inner, c.stopTimer = context.WithDeadlineCause(c.inner, c.deadline, &TimeoutError{Limit: c.limit})
-	}
-	if c.finished {
-		c.releaseInner()
-	}
-	return c.inner
-}
-
-// cancel ends the context with a cause.
-func (c *callContext) cancel(cause error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.makeInner()
-	c.cancelInner(cause)
-}
-
-// finish ends the context after the reply was sent, with context.Canceled, and releases its
-// timer.
-func (c *callContext) finish() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.finished = true
-	if c.inner != nil {
-		c.releaseInner()
-	}
-}
-
-// releaseInner cancels inner, which must have been made, and stops its timer. The caller holds
-// mu.
-func (c *callContext) releaseInner() {
-	c.cancelInner(context.Canceled)
-	if c.stopTimer != nil {
-		c.stopTimer()
-	}
 }
 
 type requestKey struct{}
