@@ -22,16 +22,20 @@ type delayedControl struct {
 
 func (d delayedControl) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := d.Transport.Dial(ctx, addr)
-	return delayedControlConn{c, d.release}, err
+	if err != nil {
+		return nil, err
+	}
+	return delayedControlConn{c, c.(transport.Multiplexer), d.release}, nil
 }
 
 type delayedControlConn struct {
 	transport.Conn
+	transport.Multiplexer
 	release chan struct{}
 }
 
 func (c delayedControlConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	s, err := c.Conn.(transport.Multiplexer).Multiplex(cfg)
+	s, err := c.Multiplexer.Multiplex(cfg)
 	return &delayedControlSession{Session: s, release: c.release}, err
 }
 

@@ -24,7 +24,10 @@ type directTransport struct {
 
 func (p directTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := p.Transport.Dial(ctx, addr)
-	return directConn{c, p.dialled}, err
+	if err != nil {
+		return nil, err
+	}
+	return directConn{c, c.(transport.Multiplexer), p.dialled}, nil
 }
 
 func (p directTransport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
@@ -42,20 +45,19 @@ func (l directListener) Accept(ctx context.Context) (transport.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return directConn{c, l.tries}, nil
+	return directConn{c, c.(transport.Multiplexer), l.tries}, nil
 }
 
 type directConn struct {
 	transport.Conn
+	transport.Multiplexer
 	tries *atomic.Int32
 }
 
 func (c directConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	s, err := c.Conn.(transport.Multiplexer).Multiplex(cfg)
+	s, err := c.Multiplexer.Multiplex(cfg)
 	return &directSession{Session: s, tries: c.tries}, err
 }
-
-func (c directConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
 
 type directSession struct {
 	transport.Session

@@ -146,10 +146,16 @@ type noSessions struct{ transport.Transport }
 
 func (c noSessions) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	conn, err := c.Transport.Dial(ctx, addr)
-	return unmultiplexedConn{conn}, err
+	if err != nil {
+		return nil, err
+	}
+	return unmultiplexedConn{conn, conn.(transport.Multiplexer)}, nil
 }
 
-type unmultiplexedConn struct{ transport.Conn }
+type unmultiplexedConn struct {
+	transport.Conn
+	transport.Multiplexer
+}
 
 func (unmultiplexedConn) Multiplex(transport.SessionConfig) (transport.Session, error) {
 	return nil, syscall.EMFILE

@@ -67,26 +67,23 @@ func (c *Context) buildNative(o *handshakeConns, s *spec) (*Pipe, error) {
 // it first acquires the resources of the session; at the server prepareSession must have been
 // called before.
 func (c *Context) multiplex(s *spec) (transport.Session, error) {
-	m, ok := s.desc.(transport.Multiplexer)
-	if !ok {
-		return nil, fmt.Errorf("connection of transport %s: %w", s.plan.Transport, transport.ErrNotSupported)
-	}
 	if s.role == channel.RoleConnect {
 		if err := c.prepareSession(s, s.desc); err != nil {
 			return nil, err
 		}
 	}
-	return m.Multiplex(c.sessionConfig(s))
+	return s.desc.(transport.Multiplexer).Multiplex(c.sessionConfig(s)) // prepareSession has checked that
 }
 
-// prepareSession acquires the resources of the session on conn, for transports that need some, and
-// returns an error if that fails. The server calls it before it sends the last frame of the
+// prepareSession acquires the resources of the session on conn, and returns an error if that fails
+// or conn can carry no session. The server calls it before it sends the last frame of the
 // handshake, because the client considers the pipe open once both ends have these resources.
 func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
-	if p, ok := conn.(transport.SessionPreparer); ok {
-		return p.PrepareSession(c.sessionConfig(s))
+	m, ok := conn.(transport.Multiplexer)
+	if !ok {
+		return fmt.Errorf("connection of transport %s: %w", s.plan.Transport, transport.ErrNotSupported)
 	}
-	return nil
+	return m.PrepareSession(c.sessionConfig(s))
 }
 
 // sessionConfig returns the configuration of the session of a pipe. It allows the peer the streams

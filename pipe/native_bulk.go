@@ -3,6 +3,7 @@ package pipe
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,7 +15,7 @@ import (
 
 // bulkOpener opens the bulk connection. The client dials it and identifies it by the registration
 // id of the handshake's answer; the server waits for it. A stream of the session takes its place if
-// the session has streams that are as fast (transport.BulkSession), or if the connection cannot be
+// the session has streams that are as fast (Session.OpenBulk), or if the connection cannot be
 // opened.
 type bulkOpener struct {
 	pipe    *nativePipe
@@ -38,9 +39,9 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	if b.pipe.role == channel.RoleListen {
 		return b.accept(ctx)
 	}
-	if s, ok := b.pipe.session.(transport.BulkSession); ok {
+	if s, err := b.pipe.session.OpenBulk(); !errors.Is(err, transport.ErrNotSupported) {
 		b.pipe.control.sendBulk()
-		return s.OpenBulk()
+		return s, err
 	}
 	dialCtx, cancel := b.pipe.context.handshakeContext(ctx)
 	conn, err := b.dial(dialCtx)
@@ -104,12 +105,12 @@ func (b *bulkOpener) cancel() {
 
 // rawStream returns the bytes of conn as a stream, which then owns conn. On failure it closes conn.
 func rawStream(conn transport.Conn) (transport.Stream, error) {
-	s, ok := conn.(transport.Streamer)
+	m, ok := conn.(transport.Multiplexer)
 	if !ok {
 		conn.Close()
 		return nil, fmt.Errorf("bulk connection: %w", transport.ErrNotSupported)
 	}
-	stream, err := s.Stream()
+	stream, err := m.Stream()
 	if err != nil {
 		conn.Close()
 	}

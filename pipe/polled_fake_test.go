@@ -119,7 +119,7 @@ func (p pollableTransport) Dial(ctx context.Context, addr string) (transport.Con
 	if err != nil {
 		return nil, err
 	}
-	return polledConn{c, p.throttle}, nil
+	return polledConn{c, c.(transport.Multiplexer), p.throttle}, nil
 }
 
 type polledListener struct {
@@ -132,23 +132,22 @@ func (l polledListener) Accept(ctx context.Context) (transport.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return polledConn{c, l.throttle}, nil
+	return polledConn{c, c.(transport.Multiplexer), l.throttle}, nil
 }
 
 type polledConn struct {
 	transport.Conn
+	transport.Multiplexer
 	throttle *throttle
 }
 
 func (c polledConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	s, err := c.Conn.(transport.Multiplexer).Multiplex(cfg)
+	s, err := c.Multiplexer.Multiplex(cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &polledSession{Session: s, throttle: c.throttle}, nil
 }
-
-func (c polledConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
 
 type polledSession struct {
 	transport.Session

@@ -44,7 +44,7 @@ func dialRaw(addr string, opts ...Option) (io.WriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.(transport.Streamer).Stream()
+	return c.(transport.Multiplexer).Stream()
 }
 
 // connect returns the two ends of a connection, which are closed when the test ends.

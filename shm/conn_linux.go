@@ -22,7 +22,7 @@ import (
 const piece = 64 << 10
 
 // conn is one end of a connection. It implements transport.Conn and, of the optional interfaces,
-// Identified, FrameLimiter, Streamer, Multiplexer and SessionPreparer.
+// Identified, FrameLimiter and Multiplexer.
 type conn struct {
 	local, remote       string
 	peer                transport.Credentials
@@ -259,7 +259,7 @@ func (c *conn) notifyIfBlocked(marker *atomic.Uint32, sleeps uint32) {
 // receiveEvents detects.
 func (c *conn) notify() { _ = c.raw.Control(c.writeDoorbell) }
 
-// Stream implements [transport.Streamer]. The connection reads nothing ahead, so the stream begins
+// Stream implements [transport.Multiplexer]. The connection reads nothing ahead, so the stream begins
 // with the next byte in the ring.
 func (c *conn) Stream() (transport.Stream, error) { return c.handOver() }
 

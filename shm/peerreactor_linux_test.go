@@ -103,7 +103,7 @@ func TestFullReactorOfDeadPeer(t *testing.T) {
 func TestDeadlineAtFullReactor(t *testing.T) {
 	leakcheck.Check(t)
 	c, s := connWithFullReactor(t)
-	out, err := c.(transport.Streamer).Stream()
+	out, err := c.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	before := unread(t, s.inbox)
 	var n int
@@ -129,7 +129,7 @@ func TestDeadlineAtFullReactor(t *testing.T) {
 func TestReadDeadlineAtFullReactor(t *testing.T) {
 	leakcheck.Check(t)
 	c, s := connWithFullReactor(t)
-	in, err := c.(transport.Streamer).Stream()
+	in, err := c.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	s.put(t, "12345678")
 	var n int

@@ -80,7 +80,7 @@ func sendFrameAndHalf(tr *Transport, addr string) error {
 	if err := c.WriteFrames(transport.Frame{[]byte("whole")}); err != nil {
 		return err
 	}
-	s, err := c.(transport.Streamer).Stream()
+	s, err := c.(transport.Multiplexer).Stream()
 	if err != nil {
 		return err
 	}

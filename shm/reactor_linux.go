@@ -191,8 +191,8 @@ func (r *reactor) dispatch(trigger uint32) {
 }
 
 // Transport is the transport through shared memory. It implements [transport.Transport],
-// [transport.Local] and [transport.FrameLimiter], and its connections [transport.Identified],
-// [transport.Streamer] and [transport.Multiplexer]. Its methods may be called concurrently.
+// [transport.Local] and [transport.FrameLimiter], and its connections [transport.Identified] and
+// [transport.Multiplexer]. Its methods may be called concurrently.
 type Transport struct {
 	settings
 	triggersOnly bool // use no doorbells, as C++ does

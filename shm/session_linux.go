@@ -70,7 +70,7 @@ func (c *conn) awaitSession(fd uintptr) bool {
 	return c.handleEOF(int(fd), nil)
 }
 
-// PrepareSession implements [transport.SessionPreparer]. The server creates the session's segment
+// PrepareSession implements [transport.Multiplexer]. The server creates the session's segment
 // and sends it to the client; the client blocks until it has come. So both ends have it mapped, or
 // fail, before the session begins. With a peer without doorbells it does nothing: the session needs
 // no memory of its own.

@@ -70,7 +70,7 @@ func TestPreparedSessionTakesNoDescriptors(t *testing.T) {
 	for i := range byte(sessionStreams) {
 		open := client.Open
 		if i == sessionStreams-1 {
-			open = client.(transport.BulkSession).OpenBulk
+			open = client.OpenBulk
 		}
 		out, err := open()
 		require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestPrepareSessionEndsWithConnection(t *testing.T) {
 	require.ErrorIs(t, testwait.Finish(t, preparing), io.ErrUnexpectedEOF)
 }
 
-var _ transport.SessionPreparer = (*conn)(nil)
+var _ transport.Multiplexer = (*conn)(nil)
 
 // peerWithFullSocket returns a connection to a peer that uses doorbells and has not read them, so
 // that no more fit into its socket.

@@ -29,36 +29,29 @@ type TryWriter interface {
 	TryWrite(pieces ...[]byte) (int, error)
 }
 
-// Streamer is implemented by Conns that can become a stream without framing. The bulk connection of
-// the native dialect must be a Streamer.
-type Streamer interface {
+// Multiplexer is implemented by Conns that can become a stream without framing, or a session of
+// many streams. The connections of a native pipe must be Multiplexers.
+type Multiplexer interface {
 	// Stream returns a Stream of the connection's bytes, from the next one on in both
 	// directions, including those that were read ahead. No call may be in progress on the Conn.
-	// Afterwards only its address methods, ConnectionState and Close may be called. Closing the
+	// Afterwards only its address methods, PeerIdentity and Close may be called. Closing the
 	// Conn closes the Stream, and the reverse.
 	Stream() (Stream, error)
-}
 
-// Multiplexer is implemented by Conns that can become a session. The connection of a native pipe
-// must be a Multiplexer.
-type Multiplexer interface {
+	// PrepareSession acquires the memory and descriptors for all streams that the client may
+	// open, one of them with OpenBulk, so that Multiplex, Open, OpenBulk and Accept do not fail
+	// for lack of them at either end. A Conn whose sessions need none does nothing. Either both
+	// ends call it, with the SessionConfig that they then pass to Multiplex and with the same
+	// Streams, or neither does. The server must call it before it writes the last frame that the
+	// client reads before Multiplex; the call sends the client what it needs. The client's call
+	// blocks until that has arrived or the Conn is closed. After an error the Conn still carries
+	// frames.
+	PrepareSession(SessionConfig) error
+
 	// Multiplex turns the connection into a session, from the next byte on in both directions.
 	// Both ends call it at the same point of their protocol; it exchanges no messages. The Conn
 	// may then be used as after Stream; closing it closes the session.
 	Multiplex(SessionConfig) (Session, error)
-}
-
-// SessionPreparer is implemented by Conns whose sessions need memory or descriptors of
-// the system at both ends.
-type SessionPreparer interface {
-	// PrepareSession acquires the resources for all streams that the client may open, one of them
-	// with OpenBulk, so that Multiplex, Open, OpenBulk and Accept do not fail for lack of
-	// descriptors at either end. Either both ends call it, with the SessionConfig that they then
-	// pass to Multiplex and with the same Streams, or neither does. The server must call it
-	// before it writes the last frame that the client reads before Multiplex; the call sends the
-	// client what it needs. The client's call blocks until that has arrived or the Conn is
-	// closed. After an error the Conn still carries frames.
-	PrepareSession(SessionConfig) error
 }
 
 // SessionConfig is the configuration of a session.
@@ -117,6 +110,10 @@ type Session interface {
 	// order in which they were opened.
 	Open() (Stream, error)
 
+	// OpenBulk is Open for a stream that carries large data as fast as a connection of its own.
+	// The error matches ErrNotSupported if the session has no such streams.
+	OpenBulk() (Stream, error)
+
 	// Accept returns the peer's next stream. It blocks until there is one, or ctx or the session
 	// ends.
 	Accept(ctx context.Context) (Stream, error)
@@ -132,13 +129,4 @@ type Session interface {
 	// caller that needs them delivered waits for a reply of the peer first. No goroutine of the
 	// session runs when Close returns.
 	Close() error
-}
-
-// BulkSession is implemented by Sessions that have streams for large data, which are as fast as a
-// connection of their own.
-type BulkSession interface {
-	Session
-
-	// OpenBulk is Open for a stream with a large buffer.
-	OpenBulk() (Stream, error)
 }

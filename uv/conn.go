@@ -17,8 +17,8 @@ import (
 // with one system call. Larger bodies bypass it.
 const readAhead = 8 << 10
 
-// conn is one end of a connection over plain TCP. It implements transport.Conn, transport.Streamer
-// and transport.Multiplexer.
+// conn is one end of a connection over plain TCP. It implements transport.Conn and
+// transport.Multiplexer.
 type conn struct {
 	tcp                *net.TCPConn
 	spin               time.Duration // of a session that the connection becomes

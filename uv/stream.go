@@ -13,7 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Stream implements [transport.Streamer]. The stream is a [transport.Gatherer], and begins with the
+// Stream implements [transport.Multiplexer]. The stream is a [transport.Gatherer], and begins with the
 // bytes that the connection has read ahead. The error is ErrClosed, or ErrHandedOver if the
 // connection has already become a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) {
@@ -23,6 +23,10 @@ func (c *conn) Stream() (transport.Stream, error) {
 	}
 	return newStream(c, buffered, c.tcp), nil
 }
+
+// PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil: a session
+// needs no memory or descriptors of the system.
+func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
 
 // Multiplex implements [transport.Multiplexer]. The session begins with the bytes that the
 // connection has read ahead. Its reading goroutine polls before it blocks, see [WithSpin].

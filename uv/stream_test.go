@@ -26,14 +26,14 @@ func TestConformanceWithoutSpinning(t *testing.T) {
 
 func rawStream(t testing.TB, c transport.Conn) transport.Stream {
 	t.Helper()
-	s, err := c.(transport.Streamer).Stream()
+	s, err := c.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	return s
 }
 
 func TestHandedOverOnce(t *testing.T) {
 	for name, handOver := range map[string]func(transport.Conn) (io.Closer, error){
-		"stream": func(c transport.Conn) (io.Closer, error) { return c.(transport.Streamer).Stream() },
+		"stream": func(c transport.Conn) (io.Closer, error) { return c.(transport.Multiplexer).Stream() },
 		"session": func(c transport.Conn) (io.Closer, error) {
 			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 1, Client: true})
 		},
@@ -43,7 +43,7 @@ func TestHandedOverOnce(t *testing.T) {
 				c, _ := ends(t)
 				taken, err := handOver(c)
 				require.NoError(t, err)
-				_, err = c.(transport.Streamer).Stream()
+				_, err = c.(transport.Multiplexer).Stream()
 				require.Equal(t, uv.ErrHandedOver, err)
 				_, err = c.(transport.Multiplexer).Multiplex(transport.SessionConfig{})
 				require.Equal(t, uv.ErrHandedOver, err)
@@ -162,7 +162,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 		handOver func(c transport.Conn, client bool) (io.Closer, error)
 	}{
 		{"stream", 4 << 10, func(c transport.Conn, _ bool) (io.Closer, error) {
-			return c.(transport.Streamer).Stream()
+			return c.(transport.Multiplexer).Stream()
 		}},
 		{"session", 40 << 10, func(c transport.Conn, client bool) (io.Closer, error) {
 			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 16, Client: client})

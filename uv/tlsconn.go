@@ -26,8 +26,8 @@ const (
 	writeGrace = closeTimeout / 2
 )
 
-// tlsConn is one end of a connection over TLS. It implements transport.Conn, Identified, Streamer
-// and Multiplexer of package transport.
+// tlsConn is one end of a connection over TLS. It implements transport.Conn,
+// transport.Identified and transport.Multiplexer.
 type tlsConn struct {
 	*conn
 	tls    *tls.Conn
@@ -192,7 +192,7 @@ func (c *tlsConn) PeerIdentity() (transport.Identity, error) {
 	return transport.Identity{TLS: &state}, nil
 }
 
-// Stream implements [transport.Streamer]. A read deadline of the stream loses no bytes. A write
+// Stream implements [transport.Multiplexer]. A read deadline of the stream loses no bytes. A write
 // deadline may end the stream within a record, after which it cannot be written.
 func (c *tlsConn) Stream() (transport.Stream, error) { return c.stream() }
 

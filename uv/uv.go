@@ -58,8 +58,8 @@
 //
 // # Streams and sessions
 //
-// A connection can become a stream of bytes or a session of streams, see [transport.Streamer] and
-// [transport.Multiplexer]. The reading goroutine of a session polls for a while before it blocks,
+// A connection can become a stream of bytes or a session of streams, see [transport.Multiplexer].
+// The reading goroutine of a session polls for a while before it blocks,
 // because replies are expected there, see [WithSpin]. A stream blocks at once.
 package uv
 

@@ -137,7 +137,7 @@ func Run(t *testing.T, b Backend) {
 		}
 		run(t, b.inNative())
 		runGroup(t, b.inNative(), "Ids", nativeCases)
-		if !carriesBulk(t, b.Connect) {
+		if !carriesBulk(t, b) {
 			runInOneSession(t, b.inNative())
 		}
 	})

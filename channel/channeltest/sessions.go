@@ -2,6 +2,7 @@ package channeltest
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,16 +51,16 @@ func (s sessions) conn() (connect, listen transport.Conn) {
 // if b.oneSession is set, else of a new connection.
 func (s sessions) bulk(b Backend) (connect, listen transport.Stream) {
 	s.t.Helper()
-	if m, ok := s.connect.(transport.BulkSession); ok {
-		return s.pair(m.OpenBulk)
+	if st, err := s.connect.OpenBulk(); !errors.Is(err, transport.ErrNotSupported) {
+		return s.pair(func() (transport.Stream, error) { return st, err })
 	}
 	if b.oneSession {
 		return s.pair(s.connect.Open)
 	}
 	c, l := b.Connect(s.t)
-	one, err := c.(transport.Streamer).Stream()
+	one, err := c.(transport.Multiplexer).Stream()
 	require.NoError(s.t, err)
-	other, err := l.(transport.Streamer).Stream()
+	other, err := l.(transport.Multiplexer).Stream()
 	require.NoError(s.t, err)
 	return one, other
 }
@@ -76,16 +77,12 @@ func (s sessions) pair(open func() (transport.Stream, error)) (connect, listen t
 	return connect, listen
 }
 
-// carriesBulk reports whether the sessions over connect have a stream for host memory.
-func carriesBulk(t *testing.T, connect Connect) bool {
+// carriesBulk reports whether the sessions of b have a stream for host memory.
+func carriesBulk(t *testing.T, b Backend) bool {
 	t.Helper()
-	c, l := connect(t)
-	var all bool
-	for i, conn := range []transport.Conn{c, l} {
-		s, err := conn.(transport.Multiplexer).Multiplex(transport.SessionConfig{Client: i == 0})
+	_, err := newSessions(t, b, 0).connect.OpenBulk()
+	if !errors.Is(err, transport.ErrNotSupported) {
 		require.NoError(t, err)
-		_, all = s.(transport.BulkSession)
-		require.NoError(t, s.Close())
 	}
-	return all
+	return err == nil
 }

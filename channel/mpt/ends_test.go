@@ -100,7 +100,7 @@ func hosts(t testing.TB, connect channeltest.Connect) (one, other *bulk.Mover) {
 	c, l := connect(t)
 	mover := func(conn transport.Conn, peer **bulk.Mover) *bulk.Mover {
 		return bulk.New(bulk.Config{
-			Open:   func(context.Context) (transport.Stream, error) { return conn.(transport.Streamer).Stream() },
+			Open:   func(context.Context) (transport.Stream, error) { return conn.(transport.Multiplexer).Stream() },
 			Ready:  func(lane uint16, id uint64) { (*peer).HandleReady(lane, id) },
 			Broken: func(error) {},
 		})

@@ -285,19 +285,18 @@ func (l slowListener) Accept(ctx context.Context) (transport.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slowConn{c, l.released}, nil
+	return slowConn{c, c.(transport.Multiplexer), l.released}, nil
 }
 
 type slowConn struct {
 	transport.Conn
+	transport.Multiplexer
 	released chan error
 }
 
 func (c slowConn) WriteFrames(frames ...transport.Frame) error {
 	return cmp.Or(c.Conn.WriteFrames(frames...), <-c.released)
 }
-
-func (c slowConn) Stream() (transport.Stream, error) { return c.Conn.(transport.Streamer).Stream() }
 
 // beforeTold is a listening end that has received frames about its open lane, and about the tensors 9
 // and 10 on it, before it has finished confirming the lane. It receives 9.

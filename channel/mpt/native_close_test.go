@@ -194,7 +194,7 @@ func openedServer(t *testing.T, count, slice int) (e *end, far transport.Conn, s
 	for _, lane := range hello.(wire.MPTServerHello).Lanes {
 		conn := dialLane(t, over, lane)
 		wantFrame(t, conn, wire.MPTClientHello{RegistrationID: lane.RegistrationID}.Append(nil))
-		stream, err := conn.(transport.Streamer).Stream()
+		stream, err := conn.(transport.Multiplexer).Stream()
 		require.NoError(t, err)
 		streams = append(streams, stream)
 	}

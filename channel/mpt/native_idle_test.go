@@ -41,7 +41,7 @@ func (c counted) count(conn transport.Conn, err error) (transport.Conn, error) {
 		return nil, err
 	}
 	c.open.Add(1)
-	return &countedConn{conn, sync.OnceFunc(func() { c.open.Add(-1) })}, nil
+	return &countedConn{conn, conn.(transport.Multiplexer), sync.OnceFunc(func() { c.open.Add(-1) })}, nil
 }
 
 type countedListener struct {
@@ -56,6 +56,7 @@ func (l countedListener) Accept(ctx context.Context) (transport.Conn, error) {
 
 type countedConn struct {
 	transport.Conn
+	transport.Multiplexer
 	closed func()
 }
 
@@ -65,7 +66,7 @@ func (c *countedConn) Close() error {
 }
 
 func (c *countedConn) Stream() (transport.Stream, error) {
-	s, err := c.Conn.(transport.Streamer).Stream()
+	s, err := c.Multiplexer.Stream()
 	return countedStream{s, c}, err
 }
 

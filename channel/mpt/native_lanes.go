@@ -48,11 +48,11 @@ func (e *nativeEnd) newLanes(conns []transport.Conn) []*lane {
 // stream returns conn as a byte stream without frames. The error matches transport.ErrNotSupported if
 // the transport has no such streams.
 func stream(conn transport.Conn) (transport.Stream, error) {
-	s, ok := conn.(transport.Streamer)
+	m, ok := conn.(transport.Multiplexer)
 	if !ok {
 		return nil, fmt.Errorf("lane: %w", transport.ErrNotSupported)
 	}
-	return s.Stream()
+	return m.Stream()
 }
 
 // close ends the transfers of the lane with cause, waits for them, and closes the connection itself,
@@ -196,7 +196,7 @@ func (e *nativeEnd) dropConns() {
 func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
 	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stopWatch()
-	if _, ok := conn.(transport.Streamer); !ok {
+	if _, ok := conn.(transport.Multiplexer); !ok {
 		return transport.ErrNotSupported
 	}
 	return sendClientHello(conn, id)

@@ -23,11 +23,15 @@ type lingering struct{ transport.Transport }
 
 func (l lingering) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	conn, err := l.Transport.Dial(ctx, addr)
-	return lingeringConn{conn, new(atomic.Bool)}, err
+	if err != nil {
+		return nil, err
+	}
+	return lingeringConn{conn, conn.(transport.Multiplexer), new(atomic.Bool)}, nil
 }
 
 type lingeringConn struct {
 	transport.Conn
+	transport.Multiplexer
 	closed *atomic.Bool
 }
 
@@ -44,7 +48,7 @@ func (c lingeringConn) Close() error {
 }
 
 func (c lingeringConn) Stream() (transport.Stream, error) {
-	s, err := c.Conn.(transport.Streamer).Stream()
+	s, err := c.Multiplexer.Stream()
 	return lingeringStream{s, c}, err
 }
 

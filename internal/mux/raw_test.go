@@ -54,7 +54,7 @@ func rawSession(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (
 	require.NoError(t, err)
 	a, err := l.Accept(t.Context())
 	require.NoError(t, err)
-	peer, err := d.(transport.Streamer).Stream()
+	peer, err := d.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	s, err := a.(transport.Multiplexer).Multiplex(cfg)
 	require.NoError(t, err)

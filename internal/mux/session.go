@@ -69,6 +69,10 @@ func (s *session) Open() (transport.Stream, error) {
 	return s.addStream(inner), nil
 }
 
+// OpenBulk implements transport.Session. It returns transport.ErrNotSupported: large data would
+// share the connection with all streams.
+func (s *session) OpenBulk() (transport.Stream, error) { return nil, transport.ErrNotSupported }
+
 func (s *session) Done() <-chan struct{} { return s.done }
 
 func (s *session) Err() error {

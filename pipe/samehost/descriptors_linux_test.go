@@ -144,7 +144,7 @@ func (e exhaustingSHM) Listen(ctx context.Context, addr string) (transport.Liste
 }
 
 func (e exhaustingSHM) conn(c transport.Conn) *exhaustingConn {
-	return &exhaustingConn{c, c.(transport.Multiplexer), c.(transport.SessionPreparer), e.once, 0}
+	return &exhaustingConn{c, c.(transport.Multiplexer), e.once, 0}
 }
 
 type exhaustingListener struct {
@@ -163,7 +163,6 @@ func (l exhaustingListener) Accept(ctx context.Context) (transport.Conn, error) 
 type exhaustingConn struct {
 	transport.Conn
 	transport.Multiplexer
-	transport.SessionPreparer
 	once *sync.Once
 	lift uint64 // the limit to restore, or 0
 }
@@ -181,7 +180,7 @@ func (c *exhaustingConn) exhaust() (err error) {
 }
 
 func (c *exhaustingConn) PrepareSession(cfg transport.SessionConfig) error {
-	err := errors.Join(c.exhaust(), c.SessionPreparer.PrepareSession(cfg))
+	err := errors.Join(c.exhaust(), c.Multiplexer.PrepareSession(cfg))
 	if c.lift != 0 {
 		err = errors.Join(err, limit(unix.RLIMIT_NOFILE, c.lift))
 	}

@@ -38,22 +38,13 @@ func (w recordingTransport) Dial(ctx context.Context, addr string) (transport.Co
 	if err != nil {
 		return nil, err
 	}
-	watching := recordingConn{c, c.(transport.Multiplexer), w}
-	if p, ok := c.(transport.SessionPreparer); ok {
-		return recordingPreparer{watching, p}, nil
-	}
-	return watching, nil
+	return recordingConn{c, c.(transport.Multiplexer), w}, nil
 }
 
 type recordingConn struct {
 	transport.Conn
 	transport.Multiplexer
 	of recordingTransport
-}
-
-type recordingPreparer struct {
-	recordingConn
-	transport.SessionPreparer
 }
 
 func (c recordingConn) WriteFrames(frames ...transport.Frame) error {

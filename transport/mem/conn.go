@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// conn is one end of a connection. It implements transport.Conn, transport.Streamer and
+// conn is one end of a connection. It implements transport.Conn and
 // transport.Multiplexer. Frames have headers as on TCP, so that the limit of a ring holds for empty
 // ones too.
 type conn struct {
@@ -83,9 +83,12 @@ func (c *conn) Close() error {
 func (c *conn) LocalAddr() string  { return c.local }
 func (c *conn) RemoteAddr() string { return c.remote }
 
-// Stream implements [transport.Streamer]. It begins with the next byte in the ring, since nothing
+// Stream implements [transport.Multiplexer]. It begins with the next byte in the ring, since nothing
 // is read ahead. The error is nil.
 func (c *conn) Stream() (transport.Stream, error) { return newStream(c), nil }
+
+// PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil.
+func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
 
 // Multiplex implements [transport.Multiplexer] with a session of package mux, which owns the
 // connection. An error means that cfg is invalid.

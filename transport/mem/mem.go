@@ -4,7 +4,7 @@
 // Transports that share a [Network] reach each other by the names of their listeners. Different
 // networks are separate, so that tests can run concurrently. Calls block only on channels and
 // condition variables, so everything works inside a testing/synctest bubble; the Network must be
-// made inside the bubble. The connections are Streamers and Multiplexers.
+// made inside the bubble. The connections are Multiplexers.
 package mem
 
 import (

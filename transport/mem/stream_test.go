@@ -16,7 +16,7 @@ import (
 // stream returns the stream of a connection.
 func stream(t *testing.T, c transport.Conn) transport.Stream {
 	t.Helper()
-	s, err := c.(transport.Streamer).Stream()
+	s, err := c.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	return s
 }

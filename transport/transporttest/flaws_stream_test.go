@@ -12,24 +12,25 @@ import (
 // wrappedConn is a connection whose streams and sessions are wrapped.
 type wrappedConn struct {
 	transport.Conn
+	transport.Multiplexer
 	stream  func(transport.Stream) transport.Stream
 	session func(transport.Session) transport.Session
 }
 
 func wrapStreams(f func(transport.Stream) transport.Stream) func(flawed) flawed {
 	return wrapConns(func(c transport.Conn) transport.Conn {
-		return wrappedConn{c, f, func(s transport.Session) transport.Session { return s }}
+		return wrappedConn{c, c.(transport.Multiplexer), f, func(s transport.Session) transport.Session { return s }}
 	})
 }
 
 func wrapSessions(f func(transport.Session) transport.Session) func(flawed) flawed {
 	return wrapConns(func(c transport.Conn) transport.Conn {
-		return wrappedConn{c, func(s transport.Stream) transport.Stream { return s }, f}
+		return wrappedConn{c, c.(transport.Multiplexer), func(s transport.Stream) transport.Stream { return s }, f}
 	})
 }
 
 func (c wrappedConn) Stream() (transport.Stream, error) {
-	s, err := c.Conn.(transport.Streamer).Stream()
+	s, err := c.Multiplexer.Stream()
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func (c wrappedConn) Stream() (transport.Stream, error) {
 }
 
 func (c wrappedConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	s, err := c.Conn.(transport.Multiplexer).Multiplex(cfg)
+	s, err := c.Multiplexer.Multiplex(cfg)
 	if err != nil {
 		return nil, err
 	}

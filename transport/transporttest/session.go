@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,9 +18,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// sessionCases are the tests of transport.Multiplexer.
+// sessionCases are the tests of the session of a transport.Multiplexer.
 var sessionCases = []testCase{
 	{"AfterFrames", sessionAfterFrames},
+	{"Prepared", sessionPrepared},
+	{"Bulk", sessionBulk},
 	{"Order", sessionOrder},
 	{"ManyStreams", sessionManyStreams},
 	{"Limit", sessionLimit},
@@ -90,6 +93,35 @@ func onStreams(test func(t *testing.T, one, other transport.Stream)) func(*testi
 			test(t, accepted, opened)
 		}
 	}
+}
+
+// A session that both ends have prepared carries streams. The connection carries frames until then.
+func sessionPrepared(t *testing.T, b Backend) {
+	d, a := b.connect(t)
+	servers, clients := limits, limits
+	clients.Client = true
+	require.NoError(t, a.(transport.Multiplexer).PrepareSession(servers))
+	require.NoError(t, a.WriteFrames(text("prepared")))
+	wantFrame(t, d, []byte("prepared"))
+	require.NoError(t, d.(transport.Multiplexer).PrepareSession(clients))
+	client, server := multiplex(t, d, clients), multiplex(t, a, servers)
+	opened, accepted := open(t, client, server)
+	write(t, opened, "hello")
+	wantBytes(t, accepted, "hello")
+}
+
+// OpenBulk opens a stream like Open, or the session declares that it has no such streams.
+func sessionBulk(t *testing.T, b Backend) {
+	client, server := b.sessions(t, limits)
+	opened, err := client.OpenBulk()
+	if errors.Is(err, transport.ErrNotSupported) {
+		_, err = server.OpenBulk()
+		require.ErrorIs(t, err, transport.ErrNotSupported, "at one end only")
+		return
+	}
+	require.NoError(t, err)
+	accepted := acceptStream(t, server)
+	exchange(t, opened, accepted)
 }
 
 // The client starts the session without waiting for the server, which still reads frames.

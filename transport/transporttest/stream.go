@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// streamCases are the tests of transport.Streamer.
+// streamCases are the tests of the Stream of a transport.Multiplexer.
 var streamCases = []testCase{
 	{"BothWaysAtOnce", streamBothWays},
 	{"AfterFrames", streamAfterFrames},
@@ -32,7 +32,7 @@ var streamCases = []testCase{
 // raw turns a connection into a stream, which is closed at the end of the test.
 func raw(t *testing.T, c transport.Conn) transport.Stream {
 	t.Helper()
-	s, err := c.(transport.Streamer).Stream()
+	s, err := c.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s

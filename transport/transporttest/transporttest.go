@@ -77,7 +77,7 @@ func Run(t *testing.T, b Backend) {
 			c.run(t, g.name, b)
 		}
 	}
-	t.Run("Stream", func(t *testing.T) { runOptional[transport.Streamer](t, b, streamCases) })
+	t.Run("Stream", func(t *testing.T) { runOptional[transport.Multiplexer](t, b, streamCases) })
 	t.Run("Session", func(t *testing.T) { runOptional[transport.Multiplexer](t, b, sessionCases) })
 }
 

@@ -128,7 +128,7 @@ func (n *Network) attach(inner transport.Conn, end End) transport.Conn {
 	c := newConn(l, end, inner)
 	l.attach(end, inner)
 	n.mu.Unlock()
-	if _, ok := inner.(transport.Streamer); ok {
+	if _, ok := inner.(transport.Multiplexer); ok {
 		return framedConn{c}
 	}
 	return c

@@ -17,13 +17,13 @@ import (
 const readAhead = 64 << 10
 
 // framedConn is a conn whose wrapped connection can become a stream, by which it implements
-// [transport.Streamer] and [transport.Multiplexer].
+// [transport.Multiplexer].
 type framedConn struct{ *conn }
 
-// Stream implements [transport.Streamer]. Each Write of the stream counts as a frame whose header has
+// Stream implements [transport.Multiplexer]. Each Write of the stream counts as a frame whose header has
 // no bytes. c must not be used any more.
 func (c framedConn) Stream() (transport.Stream, error) {
-	inner, err := c.inner.(transport.Streamer).Stream()
+	inner, err := c.inner.(transport.Multiplexer).Stream()
 	if err != nil {
 		return nil, err
 	}
@@ -36,6 +36,10 @@ func (c framedConn) Stream() (transport.Stream, error) {
 		at:      cursor{frameInfo: c.body, frame: c.frames - 1, read: c.body.header + c.read},
 	}, nil
 }
+
+// PrepareSession implements [transport.Multiplexer]. It does nothing: the session of Multiplex is one
+// of package mux.
+func (c framedConn) PrepareSession(transport.SessionConfig) error { return nil }
 
 // Multiplex implements [transport.Multiplexer] by a session on the stream of c. Each message of the
 // session is one Write, and so counts as a frame.

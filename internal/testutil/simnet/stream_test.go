@@ -16,9 +16,9 @@ import (
 func streams(t *testing.T, n *simnet.Network) (dialled, accepted transport.Stream) {
 	t.Helper()
 	d, a := connect(t, n)
-	dialled, err := d.(transport.Streamer).Stream()
+	dialled, err := d.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
-	accepted, err = a.(transport.Streamer).Stream()
+	accepted, err = a.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	return dialled, accepted
 }
@@ -30,7 +30,7 @@ func TestWritesCountAsFrames(t *testing.T) {
 	got, err := readFrame(a)
 	require.NoError(t, err)
 	require.Equal(t, "frame", got)
-	s, err := d.(transport.Streamer).Stream()
+	s, err := d.(transport.Multiplexer).Stream()
 	require.NoError(t, err)
 	for _, p := range []string{"a", "", "bc"} {
 		_, err = s.Write([]byte(p))

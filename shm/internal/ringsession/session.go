@@ -80,7 +80,7 @@ type Session struct {
 	peerStreams int // open streams of peerSlots
 }
 
-var _ transport.BulkSession = (*Session)(nil)
+var _ transport.Session = (*Session)(nil)
 
 // NewSession returns a session through a connected Unix socket, which it owns unless NewSession
 // fails. The peer calls NewSession too. The session may write to the socket at once. It reads from
@@ -133,7 +133,7 @@ func NewSessionWithSegment(
 // this end.
 func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 
-// OpenBulk implements [transport.BulkSession]. The stream has a large ring.
+// OpenBulk implements [transport.Session]. The stream has a large ring.
 func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
 // open opens a stream with rings of that kind; the first stream of an end always gets large rings.
