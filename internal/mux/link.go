@@ -32,8 +32,8 @@ const (
 // linkObserver is notified by the link of messages that pass and of the end of the connection. Its
 // methods may be called concurrently and must not block.
 type linkObserver interface {
-	streamArrived(stream uint32) // the peer has opened a stream; yamux will see the message next
-	streamReset(stream uint32)   // a reset is being sent
+	addWaiting(stream uint32)    // the peer has opened a stream; yamux will see the message next
+	removeWaiting(stream uint32) // a reset is being sent
 	end(err error)               // no more messages will arrive
 }
 
@@ -111,64 +111,48 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// nextMessage reads and checks headers until one is for yamux, which it stores in l.header; it
-// handles the others. The error is that of the connection, or a [ProtocolError].
+// nextMessage reads and checks headers until one is for yamux, which it stores in l.header. It
+// handles those that yamux need not see: ping replies, since yamux sends no pings; credit, since
+// yamux sends no data; and ping requests, unless the reply would have to wait. The error is that of
+// the connection, or a [ProtocolError].
+//
+// It counts the body of a message against the window of its stream before yamux allocates memory for
+// it, and discards the body if the stream is no longer read, since the windows of yamux are
+// unlimited.
 func (l *link) nextMessage() error {
 	h := &l.header
-	for {
+	for seen := true; seen; {
 		if _, err := io.ReadFull(l.src, h[:]); err != nil {
 			return err
 		}
 		if err := l.validator.check(h); err != nil {
 			return err
 		}
-		if !l.handleMessage(h) {
-			break
+		switch {
+		case h.isPingRequest():
+			reply := pingMessage(ack, h.length())
+			seen, _ = l.out.tryEnqueue(&reply, nil)
+		case h.kind() == ping:
+			l.windows.pingReplied(h.length())
+		case h.onlyGrants():
+			l.sendWindows.grant(h.stream(), h.length())
+		default:
+			seen = false
 		}
 	}
-	if h.opens() {
+	if h.ofStream(syn) {
 		l.windows.open(h.stream())
 		l.sendWindows.open(h.stream())
-		l.observer.streamArrived(h.stream())
+		l.observer.addWaiting(h.stream())
 	}
-	if h.isCredit() {
+	if h.kind() == credit {
 		l.sendWindows.grant(h.stream(), h.length())
 		h.setLength(0) // yamux must not see the credit
 	}
-	if h.resets() {
-		l.sendWindows.markReset(h.stream())
+	if h.ofStream(rst) {
+		l.sendWindows.update(h.stream(), func(w *sendWindow) { w.reset = true })
 	}
-	if err := l.checkWindow(h); err != nil {
-		return err
-	}
-	l.headerRead, l.bodyRemaining = 0, h.body()
-	return nil
-}
-
-// handleMessage handles h if yamux does not need to see it, and reports whether it did. It handles
-// ping replies, since yamux sends no pings; credit, since yamux sends no data; and ping requests,
-// unless the reply would have to wait.
-func (l *link) handleMessage(h *header) bool {
-	switch {
-	case h.isPingRequest():
-		answer := pingReply(h.length())
-		return l.out.tryEnqueue(&answer, nil)
-	case h.isPingReply():
-		l.windows.pingReplied(h.length())
-	case h.isCredit() && h.flags() == 0:
-		l.sendWindows.grant(h.stream(), h.length())
-	default:
-		return false
-	}
-	return true
-}
-
-// checkWindow counts the body of the message h against the window of its stream, before yamux
-// allocates memory for it. It discards the body if the stream is no longer read, since the windows
-// of yamux are unlimited. The error is a [ProtocolError] or that of the connection.
-func (l *link) checkWindow(h *header) error {
-	n := h.body()
-	if n > 0 {
+	if n := h.body(); n > 0 {
 		wanted, err := l.windows.arrive(h.stream(), n)
 		if err != nil {
 			return err
@@ -180,9 +164,10 @@ func (l *link) checkWindow(h *header) error {
 			}
 		}
 	}
-	if h.ends() {
+	if h.ofStream(fin | rst) {
 		l.windows.stopGranting(h.stream())
 	}
+	l.headerRead, l.bodyRemaining = 0, h.body()
 	return nil
 }
 
@@ -210,24 +195,24 @@ func (l *link) endAndBlock(err error) (int, error) {
 func (l *link) Write(message []byte) (int, error) {
 	h := *(*header)(message)
 	switch {
-	case h.isGoAway():
+	case h.kind() == goAway:
 		defer l.markGoAwaySent()
 		defer l.out.flush()
-	case h.resets():
+	case h.ofStream(rst):
 		l.windows.remove(h.stream())
 		l.sendWindows.remove(h.stream())
-		l.observer.streamReset(h.stream())
-	case h.opens():
+		l.observer.removeWaiting(h.stream())
+	case h.ofStream(syn):
 		l.windows.open(h.stream())
 		l.sendWindows.open(h.stream())
 		fallthrough
-	case h.accepts():
-		defer l.sendWindows.announce(h.stream())
+	case h.ofStream(ack):
+		defer l.sendWindows.update(h.stream(), func(w *sendWindow) { w.announced = true })
 	}
-	if h.isCredit() {
+	if h.kind() == credit {
 		h.setLength(0)
 	}
-	if !h.isPingRequest() && !(h.isCredit() && h.flags() == 0) {
+	if !h.isPingRequest() && !h.onlyGrants() {
 		l.out.enqueue(&h, message[headerSize:], nil)
 	}
 	return len(message), nil
@@ -251,15 +236,6 @@ func (l *link) sendCredit() {
 // peer is slow.
 func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
-// closeWriting waits until the queued messages are written, for at most closeTimeout, and closes
-// the writing half of the connection if they were written completely. It is called before Close.
-func (l *link) closeWriting() {
-	l.Stream.SetWriteDeadline(time.Now().Add(closeTimeout))
-	if l.out.close() {
-		l.CloseWrite()
-	}
-}
-
 // Close closes the connection and unblocks the Read of yamux. Yamux calls it, and only when the
 // session is closed: the link checks everything that could make yamux close before.
 func (l *link) Close() error {
@@ -277,7 +253,8 @@ type validator struct {
 }
 
 // check returns a [ProtocolError] if h is a message that no peer may send at this point, and
-// otherwise nil. It records the id of a new stream.
+// otherwise nil. It records the id of a new stream, which must be greater than those before, and even
+// if the peer is the server.
 func (j *validator) check(h *header) error {
 	switch {
 	case h.version() != 0:
@@ -288,21 +265,12 @@ func (j *validator) check(h *header) error {
 		return violation("%d bytes in one message, %d are allowed", h.body(), maxBody)
 	case h.kind() == goAway && h.length() != 0:
 		return violation("it ends the session with code %d", h.length())
-	case h.opens():
-		return j.checkNewStream(h.stream())
+	case h.ofStream(syn) && (h.stream()%2 == 0) != j.client:
+		return violation("new stream with number %d of this end", h.stream())
+	case h.ofStream(syn) && h.stream() <= j.newest:
+		return violation("new stream with number %d after %d", h.stream(), j.newest)
+	case h.ofStream(syn):
+		j.newest = h.stream()
 	}
-	return nil
-}
-
-// checkNewStream returns a [ProtocolError] unless number is a valid id of a new stream of the peer:
-// greater than those before, and even if the peer is the server. It records the id.
-func (j *validator) checkNewStream(number uint32) error {
-	if even := number%2 == 0; even != j.client {
-		return violation("new stream with number %d of this end", number)
-	}
-	if number <= j.newest {
-		return violation("new stream with number %d after %d", number, j.newest)
-	}
-	j.newest = number
 	return nil
 }

@@ -38,15 +38,18 @@
 package mux
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/libp2p/go-yamux/v4"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -82,7 +85,23 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 	if cfg.Streams < 0 || cfg.Window < 0 || cfg.Streams > math.MaxInt32 || cfg.Window > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: %d streams with windows of %d bytes", ErrConfig, cfg.Streams, cfg.Window)
 	}
-	s := newSession(conn, cfg)
+	window := uint32(max(cfg.Window, minWindow))
+	if cfg.Window == 0 {
+		window = defaultWindow
+	}
+	s := &session{
+		done:      make(chan struct{}),
+		closeDone: make(chan struct{}),
+		opening:   chanmutex.New(),
+		accepted:  make(chan *stream),
+		drained:   make(chan struct{}),
+		streams:   make(map[*stream]struct{}),
+		waiting:   make(map[uint32]struct{}),
+	}
+	s.life, s.expire = context.WithCancel(context.Background())
+	s.windows = newWindows(window, cfg, func() { s.background(s.link.sendCredit) })
+	s.link = newLink(conn, cfg, s, s.windows)
+	s.serve = sync.OnceFunc(func() { s.background(s.serveAccept) })
 	role := yamux.Server
 	if cfg.Client {
 		role = yamux.Client
@@ -92,15 +111,6 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 		return nil, err
 	}
 	return s, nil
-}
-
-// windowLimit returns the size in bytes to which one window of a session with this configuration
-// may grow.
-func windowLimit(cfg transport.SessionConfig) uint32 {
-	if cfg.Window == 0 {
-		return defaultWindow
-	}
-	return uint32(max(cfg.Window, minWindow))
 }
 
 // settings returns a configuration of yamux in which windows are unlimited, since the link

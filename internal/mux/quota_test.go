@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 // testQuota is a quota of size bytes, without eviction.
@@ -132,6 +133,29 @@ func TestQuotaOfUnwrittenBytes(t *testing.T) {
 		require.Equal(t, 10_000, n)
 		synctest.Wait()
 		require.Zero(t, q.charged(), "it has left")
+	})
+}
+
+// Bytes that can no longer be written are not charged, although the session is still open.
+func TestQuotaOfFailedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &testQuota{size: 1 << 20}
+		s, peer := rawSession(t, transport.SessionConfig{Client: true, Quota: q}, mem.WithBuffer(100))
+		st, err := s.Open()
+		require.NoError(t, err)
+		synctest.Wait()
+		for range 2 {
+			n, err := st.(transport.TryWriter).TryWrite(make([]byte, 10_000))
+			require.NoError(t, err)
+			require.Equal(t, 10_000, n)
+			synctest.Wait()
+		}
+		require.Equal(t, 2*(12+10_000), q.charged(), "in part being written, in part queued")
+		require.NoError(t, peer.Close())
+		synctest.Wait()
+		require.Zero(t, q.charged())
+		require.NoError(t, s.Close())
+		require.Zero(t, q.charged())
 	})
 }
 

@@ -16,7 +16,7 @@ type sendWindows struct {
 type sendWindow struct {
 	all       *sendWindows
 	bytes     uint64        // that may be sent
-	announced bool          // the stream's first message was sent
+	announced bool          // this end's first message of the stream was sent; no data may be sent before
 	reset     bool          // the peer has reset the stream
 	changed   chan struct{} // holds a token if the window may have changed
 }
@@ -36,50 +36,33 @@ func (s *sendWindows) open(stream uint32) *sendWindow {
 	return a
 }
 
-// announce records that this end's first message about a stream was sent, before which no data may
-// be sent, and wakes the writer. It does nothing for a stream without window.
-func (s *sendWindows) announce(stream uint32) {
-	if a := s.lookup(stream); a != nil {
-		a.change(func() { a.announced = true })
-	}
-}
-
-// grant adds n bytes that the peer has granted to the window of a stream, and wakes the writer. It
-// does nothing for a stream without window.
-func (s *sendWindows) grant(stream, n uint32) {
-	if a := s.lookup(stream); a != nil {
-		a.change(func() { a.bytes = min(a.bytes+uint64(n), math.MaxUint32) })
-	}
-}
-
-// markReset records that the peer has reset a stream, and wakes the writer. It does nothing for a
+// update calls change with the window of a stream and wakes the stream's writer. It does nothing for a
 // stream without window.
-func (s *sendWindows) markReset(stream uint32) {
-	if a := s.lookup(stream); a != nil {
-		a.change(func() { a.reset = true })
+func (s *sendWindows) update(stream uint32, change func(*sendWindow)) {
+	s.mu.Lock()
+	a := s.streams[stream]
+	if a != nil {
+		change(a)
+	}
+	s.mu.Unlock()
+	if a == nil {
+		return
+	}
+	select {
+	case a.changed <- struct{}{}:
+	default:
 	}
 }
 
-func (s *sendWindows) lookup(stream uint32) *sendWindow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streams[stream]
+// grant adds n bytes that the peer has granted to the window of a stream.
+func (s *sendWindows) grant(stream, n uint32) {
+	s.update(stream, func(a *sendWindow) { a.bytes = min(a.bytes+uint64(n), math.MaxUint32) })
 }
 
 func (s *sendWindows) remove(stream uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, stream)
-}
-
-func (a *sendWindow) change(f func()) {
-	a.all.mu.Lock()
-	f()
-	a.all.mu.Unlock()
-	select {
-	case a.changed <- struct{}{}:
-	default:
-	}
 }
 
 // claim takes up to n bytes from the window without blocking and returns how many, possibly 0. The

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,23 +40,6 @@ type session struct {
 	closed  bool  // by this process, or by the connection for it
 	streams map[*stream]struct{}
 	waiting map[uint32]struct{} // streams of the peer that were neither accepted nor reset
-}
-
-func newSession(conn transport.Stream, cfg transport.SessionConfig) *session {
-	s := &session{
-		done:      make(chan struct{}),
-		closeDone: make(chan struct{}),
-		opening:   chanmutex.New(),
-		accepted:  make(chan *stream),
-		drained:   make(chan struct{}),
-		streams:   make(map[*stream]struct{}),
-		waiting:   make(map[uint32]struct{}),
-	}
-	s.life, s.expire = context.WithCancel(context.Background())
-	s.windows = newWindows(windowLimit(cfg), cfg, func() { s.background(s.link.sendCredit) })
-	s.link = newLink(conn, cfg, s, s.windows)
-	s.serve = sync.OnceFunc(func() { s.background(s.serveAccept) })
-	return s
 }
 
 // Open implements transport.Session. It blocks only while the connection is stalled and the queue
@@ -92,7 +77,10 @@ func (s *session) Close() error {
 	} else {
 		s.goAway()
 	}
-	s.link.closeWriting()
+	s.link.Stream.SetWriteDeadline(time.Now().Add(closeTimeout))
+	if s.link.out.close() { // all was written completely
+		s.link.CloseWrite()
+	}
 	s.inner.Close()
 	s.link.out.writers.Wait()
 	s.running.Wait()
@@ -104,8 +92,21 @@ func (s *session) Close() error {
 // drainTimeout. Yamux discards its queue when it is closed, so its GoAway is sent first, after
 // everything in the queue. That may wait for space, and so is done in a goroutine; no goroutine of
 // the session starts after it.
+//
+// The ends of finished streams are sent before: the calls that requested them may have stopped
+// waiting, and the peer treats a stream that has not ended before its session as cut off.
 func (s *session) goAway() {
-	s.background(s.sendGoAway)
+	s.background(func() {
+		s.mu.Lock()
+		open := slices.Collect(maps.Keys(s.streams))
+		s.mu.Unlock()
+		for _, st := range open {
+			if st.finished.Load() {
+				st.sendEnd()
+			}
+		}
+		s.inner.GoAway()
+	})
 	s.end(transport.ErrClosed)
 	t := time.NewTimer(drainTimeout)
 	defer t.Stop()
@@ -113,24 +114,6 @@ func (s *session) goAway() {
 	case <-s.link.goAwaySent:
 	case <-t.C:
 	}
-}
-
-// sendGoAway sends the ends of finished streams and then yamux's GoAway. The calls that requested
-// these ends may have stopped waiting, and the peer treats a stream that has not ended before its
-// session as cut off.
-func (s *session) sendGoAway() {
-	var finished []*stream
-	s.mu.Lock()
-	for st := range s.streams {
-		if st.isFinished() {
-			finished = append(finished, st)
-		}
-	}
-	s.mu.Unlock()
-	for _, st := range finished {
-		st.sendEnd()
-	}
-	s.inner.GoAway()
 }
 
 // end ends the session with the reason err, if it has not ended: it closes done and wakes all
@@ -167,7 +150,14 @@ func (s *session) cause(err error) error {
 // addStream returns a stream around inner and adds it to the session. If the session has ended its
 // calls do not block.
 func (s *session) addStream(inner *yamux.Stream) *stream {
-	st := newStream(s, inner)
+	st := &stream{
+		Stream:     inner,
+		session:    s,
+		window:     s.windows.open(inner.StreamID()),
+		sendWindow: s.link.sendWindows.open(inner.StreamID()),
+		reading:    chanmutex.New(),
+		writing:    chanmutex.New(),
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[st] = struct{}{}
@@ -175,14 +165,6 @@ func (s *session) addStream(inner *yamux.Stream) *stream {
 		st.wake()
 	}
 	return st
-}
-
-func (s *session) removeStream(st *stream) {
-	s.windows.remove(st.StreamID())
-	s.link.sendWindows.remove(st.StreamID())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.streams, st)
 }
 
 // background runs f in a goroutine that Close waits for. If this process has closed the session, or
@@ -248,15 +230,13 @@ func (s *session) serveAccept() {
 	}
 }
 
-// streamArrived implements linkObserver: it counts a stream of the peer as waiting for Accept until
-// Accept returns it or it is reset.
-func (s *session) streamArrived(stream uint32) {
+// addWaiting implements linkObserver: it counts a stream of the peer as waiting for Accept until
+// removeWaiting, when Accept returns it or it is reset.
+func (s *session) addWaiting(stream uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting[stream] = struct{}{}
 }
-
-func (s *session) streamReset(stream uint32) { s.removeWaiting(stream) }
 
 func (s *session) removeWaiting(stream uint32) {
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-yamux/v4"
@@ -30,21 +31,10 @@ type stream struct {
 	reading chanmutex.Mutex
 	writing chanmutex.Mutex
 
-	mu           sync.Mutex
-	closed       bool // Close was called
-	finished     bool // CloseWrite or Close was called
-	sessionEnded bool
-}
-
-func newStream(s *session, inner *yamux.Stream) *stream {
-	return &stream{
-		Stream:     inner,
-		session:    s,
-		window:     s.windows.open(inner.StreamID()),
-		sendWindow: s.link.sendWindows.open(inner.StreamID()),
-		reading:    chanmutex.New(),
-		writing:    chanmutex.New(),
-	}
+	mu           sync.Mutex  // held while the fields below or a deadline change
+	closed       atomic.Bool // Close was called
+	finished     atomic.Bool // CloseWrite or Close was called
+	sessionEnded atomic.Bool
 }
 
 // past is a deadline that wakes a call and keeps later ones from blocking. A read that need not
@@ -54,14 +44,14 @@ var past = time.Unix(1, 0)
 func (s *stream) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	if s.isClosed() {
+	if s.closed.Load() {
 		return 0, transport.ErrClosed
 	}
 	if len(p) == 0 {
 		return 0, nil
 	}
 	n, err := s.Stream.Read(p)
-	if n == 0 && s.hasEnded() {
+	if n == 0 && s.sessionEnded.Load() {
 		n, err = s.Stream.Read(p) // bytes that arrived just before the end of the session
 	}
 	if n == 0 {
@@ -74,7 +64,7 @@ func (s *stream) Read(p []byte) (int, error) {
 func (s *stream) Write(p []byte) (n int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if s.isFinished() {
+	if s.finished.Load() {
 		return 0, transport.ErrClosed
 	}
 	expired := s.writeDeadline.Done()
@@ -83,7 +73,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 		k, err = s.writeMessage(p[n:], expired)
 		n += k
 	}
-	if err != nil && s.isFinished() {
+	if err != nil && s.finished.Load() {
 		return n, transport.ErrClosed
 	}
 	return n, s.cause(err)
@@ -96,10 +86,10 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 		return 0, nil
 	}
 	defer s.writing.Unlock()
-	if s.isFinished() {
+	if s.finished.Load() {
 		return 0, transport.ErrClosed
 	}
-	if s.hasEnded() {
+	if s.sessionEnded.Load() {
 		return 0, s.cause(os.ErrDeadlineExceeded)
 	}
 	for _, p := range pieces {
@@ -117,8 +107,8 @@ func (s *stream) tryPiece(p []byte) (n int, err error) {
 		if k == 0 {
 			return n, err
 		}
-		h := dataMessage(s.StreamID(), uint32(k))
-		if !s.session.link.out.tryEnqueue(&h, p[n:n+k]) {
+		h := streamMessage(data, s.StreamID(), uint32(k))
+		if ok, _ := s.session.link.out.tryEnqueue(&h, p[n:n+k]); !ok {
 			s.sendWindow.refund(k)
 			return n, nil
 		}
@@ -131,29 +121,17 @@ func (s *stream) tryPiece(p []byte) (n int, err error) {
 // until the peer has granted credit and the queue has space, or returns os.ErrDeadlineExceeded when
 // expired is closed, or errReset. The caller holds writing.
 func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
-	n, err := s.claimWindow(p, expired)
-	if err != nil {
-		return 0, err
-	}
-	h := dataMessage(s.StreamID(), uint32(n))
-	if !s.session.link.out.enqueue(&h, p[:n], expired) {
-		s.sendWindow.refund(n)
-		return 0, os.ErrDeadlineExceeded
-	}
-	return n, nil
-}
-
-// claimWindow blocks until the peer has granted credit for some of p, claims it, and returns how
-// many bytes that are, at most those of one message. The error is os.ErrDeadlineExceeded when
-// expired is closed, or errReset.
-func (s *stream) claimWindow(p []byte, expired <-chan struct{}) (int, error) {
+	var n int
 	for {
 		if s.writeDeadline.Passed() {
 			return 0, os.ErrDeadlineExceeded
 		}
-		n, err := s.sendWindow.claim(min(len(p), messageSize-headerSize))
-		if n > 0 || err != nil {
-			return n, err
+		var err error
+		if n, err = s.sendWindow.claim(min(len(p), messageSize-headerSize)); err != nil {
+			return 0, err
+		}
+		if n > 0 {
+			break
 		}
 		select {
 		case <-s.sendWindow.changed:
@@ -161,6 +139,12 @@ func (s *stream) claimWindow(p []byte, expired <-chan struct{}) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}
+	h := streamMessage(data, s.StreamID(), uint32(n))
+	if !s.session.link.out.enqueue(&h, p[:n], expired) {
+		s.sendWindow.refund(n)
+		return 0, os.ErrDeadlineExceeded
+	}
+	return n, nil
 }
 
 // cause returns the error that a call reports for err, an error of yamux or of a write: ErrClosed
@@ -170,7 +154,7 @@ func (s *stream) cause(err error) error {
 	switch {
 	case err == nil || err == io.EOF:
 		return err
-	case s.isClosed():
+	case s.closed.Load():
 		return transport.ErrClosed
 	case err == errReset, errors.Is(err, yamux.ErrStreamReset) && !s.Session().IsClosed():
 		return &ResetError{Stream: s.StreamID()}
@@ -197,7 +181,11 @@ func (s *stream) Close() error {
 		s.session.runBriefly(func() {
 			s.sendEnd()
 			s.Reset()
-			s.session.removeStream(s)
+			s.session.windows.remove(s.StreamID())
+			s.session.link.sendWindows.remove(s.StreamID())
+			s.session.mu.Lock()
+			defer s.session.mu.Unlock()
+			delete(s.session.streams, s)
 		})
 	}
 	return nil
@@ -208,13 +196,13 @@ func (s *stream) Close() error {
 func (s *stream) finish(all bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.finished && !all {
+	if s.closed.Load() || s.finished.Load() && !all {
 		return false
 	}
-	s.finished = true
+	s.finished.Store(true)
 	s.writeDeadline.Set(past)
 	if all {
-		s.closed = true
+		s.closed.Store(true)
 		s.Stream.SetReadDeadline(past)
 	}
 	return true
@@ -231,7 +219,7 @@ func (s *stream) sendEnd() {
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sessionEnded = true
+	s.sessionEnded.Store(true)
 	s.writeDeadline.Set(past)
 	s.Stream.SetReadDeadline(past)
 }
@@ -244,10 +232,10 @@ func (s *stream) SetDeadline(t time.Time) error {
 func (s *stream) SetReadDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return transport.ErrClosed
 	}
-	if s.sessionEnded {
+	if s.sessionEnded.Load() {
 		return nil
 	}
 	return s.Stream.SetReadDeadline(t)
@@ -256,30 +244,12 @@ func (s *stream) SetReadDeadline(t time.Time) error {
 func (s *stream) SetWriteDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.finished {
+	if s.finished.Load() {
 		return transport.ErrClosed
 	}
-	if s.sessionEnded {
+	if s.sessionEnded.Load() {
 		return nil
 	}
 	s.writeDeadline.Set(t)
 	return nil
-}
-
-func (s *stream) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
-func (s *stream) hasEnded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sessionEnded
-}
-
-func (s *stream) isFinished() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.finished
 }

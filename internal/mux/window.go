@@ -15,6 +15,9 @@ import (
 // that took longer was not waiting for its peer.
 const growTrips = 4
 
+// maxTripAge is the time for which a measurement of the round trip is not repeated.
+const maxTripAge = time.Second
+
 // window is the receive window of a stream. Of its size bytes, the peer may still send some (open),
 // some are unread, and some were read and not granted again (read). So a reader that goes on always
 // reaches the point at which it grants. windows.mu guards it.
@@ -45,6 +48,19 @@ type windows struct {
 	sendingCredit bool
 	trip          roundTrip
 	stopped       bool // no window grants any more
+}
+
+// roundTrip measures the time from a ping request to its reply, when a window could grow and the last
+// measurement is missing or too old.
+type roundTrip struct {
+	measured bool
+	length   time.Duration // the last measurement, of any age
+	at       time.Time     // of that measurement
+
+	wanted bool // a request is to be sent
+	pinged bool // it was sent and has no reply yet
+	number uint32
+	began  time.Time
 }
 
 func newWindows(maxWindow uint32, cfg transport.SessionConfig, onCredit func()) *windows {
@@ -101,51 +117,49 @@ func (ws *windows) stopAll() {
 // consume records that n bytes of w were read. Once the bytes read are half of the window it grants
 // them to the peer again, and calls onCredit if no goroutine is sending credit.
 func (ws *windows) consume(w *window, n uint32) {
-	if ws.grant(w, n) {
-		ws.onCredit()
-	}
-}
-
-// grant does the work of consume under mu, and reports whether the caller must call onCredit: there
-// is something to send, and no goroutine is sending.
-func (ws *windows) grant(w *window, n uint32) bool {
 	ws.mu.Lock()
-	defer ws.mu.Unlock()
 	ws.discharge(w, n)
 	w.read += n
 	if w.stopped || ws.stopped || w.read < w.size/2 {
-		return false
+		ws.mu.Unlock()
+		return
 	}
 	now := time.Now()
-	changed := w.read + ws.grow(w, now)
+	granted := w.read + ws.grow(w, now)
 	if w.unsentCredit == 0 {
 		ws.pending = append(ws.pending, w)
 	}
-	w.open += changed
-	w.unsentCredit += changed
+	w.open += granted
+	w.unsentCredit += granted
 	w.read, w.grantedAt = 0, now
-	first := !ws.sendingCredit
+	idle := !ws.sendingCredit
 	ws.sendingCredit = true
-	return first
+	ws.mu.Unlock()
+	if idle {
+		ws.onCredit()
+	}
 }
 
 // grow doubles the window, up to maxWindow, if its reader has been waiting for the peer and the
 // budget permits that. It returns by how many bytes the window has grown, possibly 0. The caller
 // holds mu.
 func (ws *windows) grow(w *window, now time.Time) uint32 {
-	changed := min(w.size, ws.maxWindow-w.size)
-	if changed == 0 {
+	more := min(w.size, ws.maxWindow-w.size)
+	if more == 0 {
 		return 0
 	}
-	trip, announced := ws.trip.latest(now)
-	if !announced || now.Sub(w.grantedAt) > growTrips*trip {
+	trip := &ws.trip
+	if !trip.pinged && (!trip.measured || now.Sub(trip.at) >= maxTripAge) {
+		trip.wanted = true
+	}
+	if !trip.measured || now.Sub(w.grantedAt) > growTrips*trip.length {
 		return 0
 	}
-	if ws.budget != nil && !ws.budget.Acquire(int(changed)) {
+	if ws.budget != nil && !ws.budget.Acquire(int(more)) {
 		return 0
 	}
-	w.size += changed
-	return changed
+	w.size += more
+	return more
 }
 
 // nextMessage returns the next message to send to the peer, a ping request or credit, and true. It
@@ -154,15 +168,18 @@ func (ws *windows) grow(w *window, now time.Time) uint32 {
 func (ws *windows) nextMessage() (message header, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if number, ok := ws.trip.startPing(time.Now()); ok {
-		return pingRequest(number), true
+	if trip := &ws.trip; trip.wanted {
+		trip.wanted, trip.pinged = false, true
+		trip.number++
+		trip.began = time.Now()
+		return pingMessage(syn, trip.number), true
 	}
 	for len(ws.pending) > 0 {
 		w := ws.pending[0]
 		ws.pending = slices.Delete(ws.pending, 0, 1)
 		if unsentCredit := w.unsentCredit; unsentCredit > 0 {
 			w.unsentCredit = 0
-			return creditMessage(w.stream, unsentCredit), true
+			return streamMessage(credit, w.stream, unsentCredit), true
 		}
 	}
 	ws.sendingCredit = false
@@ -174,7 +191,11 @@ func (ws *windows) nextMessage() (message header, ok bool) {
 func (ws *windows) pingReplied(number uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.trip.pingReplied(number, time.Now())
+	if trip := &ws.trip; trip.pinged && number == trip.number {
+		trip.pinged, trip.measured = false, true
+		trip.at = time.Now()
+		trip.length = trip.at.Sub(trip.began)
+	}
 }
 
 // remove ends the window of a stream that is no longer read, and releases its bytes of the budget

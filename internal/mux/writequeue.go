@@ -58,7 +58,7 @@ func newWriteQueue(conn transport.Stream, quota transport.Quota) *writeQueue {
 // reports false, and has done nothing, if deadline was closed before; a nil deadline never is.
 func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) bool {
 	for {
-		ok, space := o.append(h, body)
+		ok, space := o.tryEnqueue(h, body)
 		if ok {
 			return true
 		}
@@ -70,17 +70,10 @@ func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) b
 	}
 }
 
-// tryEnqueue is enqueue without waiting: it reports false, and has done nothing, if there is no
-// space.
-func (o *writeQueue) tryEnqueue(h *header, body []byte) bool {
-	ok, _ := o.append(h, body)
-	return ok
-}
-
-// append queues a copy of a message, and writes the queue if no other goroutine does, and returns
-// true. If there is no space it returns false and a channel that is closed when there may be. If
-// the queue is closed it discards the message and returns true.
-func (o *writeQueue) append(h *header, body []byte) (ok bool, space <-chan struct{}) {
+// tryEnqueue queues a copy of a message, and writes the queue if no other goroutine does, and
+// returns true. If there is no space it returns false and a channel that is closed when there may
+// be. If the queue is closed it discards the message and returns true.
+func (o *writeQueue) tryEnqueue(h *header, body []byte) (ok bool, space <-chan struct{}) {
 	o.mu.Lock()
 	if space := o.full(len(body)); space != nil {
 		o.mu.Unlock()
@@ -104,11 +97,11 @@ func (o *writeQueue) append(h *header, body []byte) (ok bool, space <-chan struc
 // full returns nil if a body of n bytes may be queued, and otherwise a channel that is closed when
 // that may have changed. The caller holds mu.
 func (o *writeQueue) full(n int) <-chan struct{} {
-	maxWindow := maxQueued
+	limit := maxQueued
 	if n <= smallMessage {
-		maxWindow *= 2
+		limit *= 2
 	}
-	if o.closed || len(o.buf) < maxWindow {
+	if o.closed || len(o.buf) < limit {
 		return nil
 	}
 	if o.space == nil {
@@ -139,9 +132,12 @@ func (o *writeQueue) writeNow() {
 		if data == nil {
 			return
 		}
-		n, err := o.tryWrite(data)
+		n, err := 0, error(nil)
+		if o.try != nil {
+			n, err = o.try.TryWrite(data)
+		}
 		if err != nil {
-			o.fail(err)
+			o.fail(data, err)
 			return
 		}
 		if n < len(data) {
@@ -153,19 +149,12 @@ func (o *writeQueue) writeNow() {
 	o.writers.Go(func() { o.writeLoop(o.takeQueued(), 0) })
 }
 
-func (o *writeQueue) tryWrite(data []byte) (int, error) {
-	if o.try == nil {
-		return 0, nil
-	}
-	return o.try.TryWrite(data)
-}
-
 // writeLoop writes data except for its first n bytes, then all that is queued, until the queue is
 // empty or a write fails. It runs on a goroutine that writers counts, with writing set.
 func (o *writeQueue) writeLoop(data []byte, n int) {
 	for data != nil {
 		if _, err := o.conn.Write(data[n:]); err != nil {
-			o.fail(err)
+			o.fail(data, err)
 			return
 		}
 		o.recycle(data)
@@ -215,12 +204,15 @@ func (o *writeQueue) notify() {
 	}
 }
 
-// fail records err, that of a write, and makes the queue discard all messages, queued and later.
-// The connection is read for readAfterWriteError longer, to receive messages that the peer has
-// sent; then reads fail.
-func (o *writeQueue) fail(err error) {
+// fail records err, that of a write of data, and makes the queue discard all messages, queued and
+// later, whose charge it releases. The connection is read for readAfterWriteError longer, to receive
+// messages that the peer has sent; then reads fail.
+func (o *writeQueue) fail(data []byte, err error) {
 	o.failure.CompareAndSwap(nil, &err)
 	o.mu.Lock()
+	if o.quota != nil {
+		o.quota.Release(len(data) + len(o.buf))
+	}
 	o.closed, o.writing, o.buf = true, false, nil
 	o.notify()
 	o.mu.Unlock()
