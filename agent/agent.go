@@ -11,6 +11,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -115,7 +116,7 @@ func newAgent(c *Config) (*Agent, error) {
 		return nil, err
 	}
 	a.rounds = rounds{agent: a, next: map[roundKey]uint64{}, open: map[roundKey]*round{}}
-	h.types[groupType] = handlerEntry{typ: groupType, Handler: &a.rounds, short: true}
+	h.types[wire.GroupType] = handlerEntry{typ: wire.GroupType, Handler: &a.rounds, short: true}
 	a.values = c.Codec
 	if a.devices, err = newDevices(c); err != nil {
 		return nil, err

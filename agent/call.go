@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -188,8 +189,8 @@ func (a *Agent) sendRequest(ctx context.Context, c *call, t target, o *callOptio
 // option sets one. The error matches ErrArguments if the type or the name is too long, and
 // ErrConfig if an option is invalid.
 func (a *Agent) callOptions(t target) (callOptions, error) {
-	if len(t.typ) > maxName || len(t.name) > maxName {
-		return callOptions{}, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, maxName)
+	if len(t.typ) > wire.MaxName || len(t.name) > wire.MaxName {
+		return callOptions{}, fmt.Errorf("%w: a name of more than %d bytes", ErrArguments, wire.MaxName)
 	}
 	if len(t.opts) == 0 {
 		return callOptions{limit: a.DefaultTimeout()}, nil
@@ -216,21 +217,21 @@ func (a *Agent) encodeRequest(ctx context.Context, c *call, t target, o *callOpt
 	}
 	flags := byte(0)
 	if o.stack {
-		flags |= flagStack
+		flags |= wire.FlagStack
 	}
 	c.nested = requestOf(ctx) != nil || leaderOf(ctx).active()
 	if c.nested {
-		flags |= flagNested
+		flags |= wire.FlagNested
 	}
 	c.id = c.conn.calls.nextID()
 	out := a.outMessages.get()
-	out.begin(appendRequest(out.buf[:0], flags, c.id, timeout, t.typ, t.name))
+	out.begin(wire.AppendRequest(out.buf[:0], flags, c.id, timeout, t.typ, t.name))
 	out.view = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: out.encoder}
 	switch {
 	case o.key != "":
-		out.encoder.SetHeader(keyHeader, []byte(o.key))
+		out.encoder.SetHeader(wire.KeyHeader, []byte(o.key))
 	case o.number > 0:
-		out.encoder.SetHeader(keyHeader, a.callNumbers.appendKey(nil, o.number))
+		out.encoder.SetHeader(wire.KeyHeader, a.callNumbers.appendKey(nil, o.number))
 	}
 	if err := a.encodeValues(ctx, out, args); err != nil {
 		a.outMessages.put(out)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
 )
@@ -62,7 +63,7 @@ func (r Retry) check() error {
 // delayAfter returns the time from attempt k, counted from 0, to the next one.
 func (r *Retry) delayAfter(k int) time.Duration {
 	d := float64(r.Delay) * math.Pow(r.Backoff, float64(max(k-1, 0)))
-	return time.Duration(min(d, float64(maxTimeout)))
+	return time.Duration(min(d, float64(wire.MaxTimeout)))
 }
 
 // RetryError is the error of a call of which all attempts have failed.
@@ -88,7 +89,7 @@ func (e *RetryError) Unwrap() error { return e.Err }
 // a call beyond that matches ErrOverloaded.
 func WithIdempotencyKey(key string) CallOption {
 	return func(o *callOptions) {
-		if key == "" || len(key) > maxName {
+		if key == "" || len(key) > wire.MaxName {
 			o.err = errors.Join(o.err, fmt.Errorf("%w: a key of %d bytes", ErrConfig, len(key)))
 		}
 		o.key = "u" + key
@@ -181,7 +182,7 @@ func (c *callNumbers) end(number uint64) {
 func (c *callNumbers) appendKey(dst []byte, number uint64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return appendKey(dst, number, c.ended)
+	return wire.AppendKey(dst, number, c.ended)
 }
 
 // isRetryable reports whether a call that failed with err may succeed later: if the worker was

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -106,7 +107,7 @@ func (c *call) cancel(cause error) bool {
 		return false
 	}
 	conn, text := c.conn, cause.Error() // c may be in use again when the goroutine runs
-	m := &pipe.Message{Metadata: appendText(appendHead(nil, KindCancel, 0, c.id), text[:min(len(text), maxName)])}
+	m := &pipe.Message{Metadata: wire.AppendCancel(nil, c.id, text)}
 	if conn.agent.faultHook != nil {
 		about := Message{Kind: KindCancel, Type: c.typ, Name: c.name, Peer: conn.peer}
 		if done, _ := conn.injectFault(&about, m); done {
@@ -140,11 +141,11 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 		return err
 	}
 	c.streams = in.streams()
-	in.view = Message{Kind: in.head.kind, Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: in.decoder}
+	in.view = Message{Kind: in.head.Kind, Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: in.decoder}
 	if _, err := a.runReceived(ctx, &in.view); err != nil {
 		return err
 	}
-	if in.head.kind == KindFailure {
+	if in.head.Kind == KindFailure {
 		err := a.decodeFailure(ctx, in)
 		if c.limit > 0 && time.Since(c.begun) >= c.limit && errors.Is(err, context.DeadlineExceeded) {
 			// The handler's deadline is no earlier than the limit here, which has passed as well.

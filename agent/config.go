@@ -9,6 +9,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -210,7 +211,7 @@ func (l Limits) withDefaults() Limits {
 	l.MaxRemembered = positive(l.MaxRemembered, 1024)
 	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), maxScaledLimit)
 	l.KeyBytes = positive(l.KeyBytes, 128<<20)
-	l.RetryWindow = min(cmp.Or(l.RetryWindow, 2*time.Minute), maxTimeout)
+	l.RetryWindow = min(cmp.Or(l.RetryWindow, 2*time.Minute), wire.MaxTimeout)
 	l.MaxHandshakes = positive(l.MaxHandshakes, 1024)
 	l.UnadmittedBytes = positive(l.UnadmittedBytes, 64<<20)
 	l.MessageBytes = positive(l.MessageBytes, min(16<<30, math.MaxInt))

@@ -148,7 +148,7 @@ func (c *conn) dispatch(incoming *pipe.Incoming, l *leader) {
 		c.pipe.Abort(err)
 		return
 	}
-	switch in.head.kind {
+	switch in.head.Kind {
 	case KindRequest:
 		c.serve(in, l)
 	case KindReply, KindFailure:
@@ -162,7 +162,7 @@ func (c *conn) dispatch(incoming *pipe.Incoming, l *leader) {
 // the goroutine. It reads an inline reply first; a larger one is read by the goroutine that
 // decodes it. A reply to a call that has ended is discarded.
 func (c *conn) handleReply(in *inMessage, l *leader) {
-	call := c.calls.remove(in.head.id)
+	call := c.calls.remove(in.head.ID)
 	if call == nil {
 		c.agent.stats.lateReplies.Add(1)
 		c.agent.inMessages.drop(in)

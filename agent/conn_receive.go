@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -15,7 +16,7 @@ import (
 // inMessage is a message that was received. Its head is parsed at once; receive reads its
 // body and its tensors. It is reused.
 type inMessage struct {
-	head     head
+	head     wire.Head
 	incoming *pipe.Incoming
 	decoder  *codec.Decoder
 	storages []*tensor.Storage // of the tensors, from the allocator
@@ -44,7 +45,7 @@ func (p *inMessages) init(r *codec.Registry, limits codec.Limits, alloc tensor.A
 // the pool, which the caller returns with put or drop. The error matches ErrProtocol; incoming
 // then remains the caller's.
 func (p *inMessages) get(incoming *pipe.Incoming) (*inMessage, error) {
-	h, err := parseHead(incoming.Descriptor().Metadata)
+	h, err := wire.ParseHead(incoming.Descriptor().Metadata)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (p *inMessages) put(in *inMessage) {
 	clear(in.storages)
 	clear(in.memory.Tensors)
 	clear(in.memory.Payloads)
-	in.head, in.incoming, in.payload, in.view = head{}, nil, nil, Message{}
+	in.head, in.incoming, in.payload, in.view = wire.Head{}, nil, nil, Message{}
 	in.received, in.consumed, in.err = false, false, nil
 	p.pool.Put(in)
 }
@@ -127,8 +128,8 @@ func (p *inMessages) read(ctx context.Context, in *inMessage) error {
 		return err
 	}
 	in.consumed = true
-	body := in.head.body
-	if in.head.flags&flagPayload != 0 {
+	body := in.head.Body
+	if in.head.Flags&wire.FlagPayload != 0 {
 		body = in.payload
 	}
 	if err := in.decoder.Reset(body); err != nil {
@@ -146,7 +147,7 @@ func (p *inMessages) read(ctx context.Context, in *inMessage) error {
 func (p *inMessages) allocate(in *inMessage, d *pipe.Descriptor) error {
 	in.storages, in.memory.Tensors, in.memory.Payloads = in.storages[:0], in.memory.Tensors[:0], in.memory.Payloads[:0]
 	want := 0
-	if in.head.flags&flagPayload != 0 {
+	if in.head.Flags&wire.FlagPayload != 0 {
 		want = 1
 	}
 	if len(d.Payloads) != want {

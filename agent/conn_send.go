@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -83,7 +84,7 @@ func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err
 	out.buf = data
 	out.message.Metadata = data
 	if len(data)-out.head > maxInlineBody {
-		data[flagsAt] |= flagPayload
+		data[wire.FlagsAt] |= wire.FlagPayload
 		out.payload[0].Data = data[out.head:]
 		out.message.Metadata, out.message.Payloads = data[:out.head], out.payload[:]
 	}

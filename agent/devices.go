@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -96,24 +97,20 @@ func order(ctx context.Context, streams []device.Stream) error {
 	return err
 }
 
-// route is one pair of a device map: tensors on From of one worker go to device To of another.
-// The ends of a pipe exchange their routes for replies. Its name is part of the wire format.
-type route struct{ From, To device.Device }
-
 // routes returns the pairs of the device map for the worker of that name, for all devices of
 // viable kinds here. It is nil without a device map.
-func (d *devices) routes(worker string) []route {
+func (d *devices) routes(worker string) []wire.Route {
 	if d.deviceMap == nil {
 		return nil
 	}
-	var all []route
+	var all []wire.Route
 	for _, k := range d.kinds {
 		if k.Viable() != nil {
 			continue
 		}
 		for _, from := range k.Devices() {
 			if to, ok := d.deviceMap(worker, from); ok {
-				all = append(all, route{from, to})
+				all = append(all, wire.Route{From: from, To: to})
 			}
 		}
 	}
@@ -122,8 +119,8 @@ func (d *devices) routes(worker string) []route {
 
 // peerTerms are the terms for calls between both ends that the peer has sent in the handshake.
 type peerTerms struct {
-	callBytes int     // the peer's limit for calls of this end
-	routes    []route // of the peer's tensors, to devices of this end
+	callBytes int          // the peer's limit for calls of this end
+	routes    []wire.Route // of the peer's tensors, to devices of this end
 }
 
 // deviceRoutes maps the device of a tensor to the device to which it is sent.
@@ -132,7 +129,7 @@ type deviceRoutes map[device.Device]device.Device
 // replyDevices returns the routes of replies: for each device here, the caller's device from
 // which it sends tensors to it. Devices to which the caller sends from more than one device are
 // left out.
-func replyDevices(routes []route) deviceRoutes {
+func replyDevices(routes []wire.Route) deviceRoutes {
 	back := deviceRoutes{}
 	var unclear []device.Device
 	for _, r := range routes {

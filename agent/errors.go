@@ -9,6 +9,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // Errors of calls. The functions of this package return an *Error, which matches one of
@@ -75,7 +76,7 @@ var (
 	ErrFuture = errors.New("a future cannot be encoded: wait for it, or serve the function with ServeAsync")
 
 	// ErrProtocol means that a peer sent what no agent sends.
-	ErrProtocol = errors.New("protocol broken")
+	ErrProtocol = wire.ErrProtocol
 )
 
 // Error is the error of an operation of an agent.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // AllGather sends value to each of several workers, of which this is one, and returns the
@@ -60,19 +62,19 @@ func gather[T any](ctx context.Context, a *Agent, g groupOp, value T) ([]memberV
 	if err != nil {
 		return fail(err)
 	}
-	q := groupRequest{Op: g.op, Members: members}
+	q := wire.GroupRequest{Op: g.op, Members: members}
 	if q.Value, err = a.encodePacked(&value); err != nil {
 		return fail(withKind(ErrArguments, err))
 	}
 	begun := time.Now()
-	q.Seq = a.rounds.number(q.key())
-	var answer groupReply
-	t := target{to: To(members[0].Name), typ: groupType, opts: g.opts}
+	q.Seq = a.rounds.number(keyOf(&q))
+	var answer wire.GroupReply
+	t := target{to: To(members[0].Name), typ: wire.GroupType, opts: g.opts}
 	if err := a.roundTrip(ctx, t, &answer, &q); err != nil {
-		return fail(a.withMissing(q.key(), members, begun, err))
+		return fail(a.withMissing(keyOf(&q), members, begun, err))
 	}
 	if answer.Failure != nil {
-		return fail(answer.Failure.err())
+		return fail(groupError(answer.Failure))
 	}
 	if len(answer.Values) != len(members) {
 		return fail(fmt.Errorf("%w: values of %d workers, want %d", ErrProtocol, len(answer.Values), len(members)))
@@ -105,7 +107,7 @@ func (e *MissingError) Unwrap() error { return e.Err }
 // of the group except clients if workers is empty. The error matches ErrConfig if this worker is
 // not among them, ErrNoWorker if one does not exist, ErrClosed, or is that of ctx or of the
 // store.
-func (a *Agent) participants(ctx context.Context, workers []To) ([]identity, error) {
+func (a *Agent) participants(ctx context.Context, workers []To) ([]wire.Identity, error) {
 	if a.isClosed() {
 		return nil, ErrClosed
 	}
@@ -131,7 +133,7 @@ func (a *Agent) participants(ctx context.Context, workers []To) ([]identity, err
 	}
 	slices.SortFunc(peers, func(x, y *peer) int { return x.info.Rank - y.info.Rank })
 	peers = slices.Compact(peers)
-	members := make([]identity, len(peers))
+	members := make([]wire.Identity, len(peers))
 	for i, p := range peers {
 		members[i] = p.identity()
 	}
@@ -149,7 +151,7 @@ func (a *Agent) opError(op string, err error) *Error {
 
 // withMissing returns err with a *MissingError that names the workers that have not contributed,
 // if err is a timeout and this worker leads the round. Otherwise it returns err unchanged.
-func (a *Agent) withMissing(key roundKey, members []identity, begun time.Time, err error) error {
+func (a *Agent) withMissing(key roundKey, members []wire.Identity, begun time.Time, err error) error {
 	if members[0] != a.identity() || !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -168,8 +170,8 @@ func (a *Agent) withMissing(key roundKey, members []identity, begun time.Time, e
 	return &Error{Worker: missing[0], Err: &MissingError{missing, waited, err}}
 }
 
-// key identifies a round: its operation, its set of workers and its number.
-func (q *groupRequest) key() roundKey {
+// keyOf returns the key of the round to which a contribution belongs.
+func keyOf(q *wire.GroupRequest) roundKey {
 	h := sha256.New()
 	for _, m := range q.Members {
 		fmt.Fprintf(h, "%q %d %x\n", m.Name, m.Rank, m.Incarnation)

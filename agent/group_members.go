@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // peers is the table of the members of the group, as this worker last read them.
@@ -91,7 +92,7 @@ func (a *Agent) peer(ctx context.Context, to To) (*peer, error) {
 // peerByIdentity returns the member with this name, rank and incarnation. It reads the members
 // again if that is unknown. The error matches ErrRestarted if the member of this name has another
 // incarnation or rank, ErrNoWorker if there is none, or is that of refresh.
-func (a *Agent) peerByIdentity(ctx context.Context, id identity) (*peer, error) {
+func (a *Agent) peerByIdentity(ctx context.Context, id wire.Identity) (*peer, error) {
 	known := func() *peer {
 		if p := a.peers.find(To(id.Name)); p != nil && p.identity() == id {
 			return p

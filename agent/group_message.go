@@ -6,98 +6,64 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// groupType is the type of the requests by which the workers of a round send their contributions
-// to the leader, the worker with the lowest rank. The leader replies when all have arrived. The
-// names of the types and fields below are part of the wire format.
-const groupType = "agent.group"
-
-type groupRequest struct {
-	Op      string
-	Seq     uint64
-	Members []identity // by rank
-	Value   packed
-}
-
-type groupReply struct {
-	Failure *groupFailure
-	Values  []packed // in the order of the members
-}
-
-// groupFailure is the reason for which a round failed.
-type groupFailure struct {
-	Code   groupCode
-	Worker string // the worker that caused the failure
-	Text   string
-}
-
-type groupCode byte
-
-const (
-	groupUnreachable groupCode = 1 + iota
-	groupRestarted
-	groupCanceled
-	groupTimeout
-)
-
-// newGroupFailure returns the failure for an error about a worker.
-func newGroupFailure(worker string, err error) *groupFailure {
-	f := &groupFailure{Code: groupCanceled, Worker: worker, Text: err.Error()}
+// groupFailure returns the failure that is sent for an error about a worker.
+func groupFailure(worker string, err error) *wire.GroupFailure {
+	f := &wire.GroupFailure{Code: wire.GroupCanceled, Worker: worker, Text: err.Error()}
 	switch {
 	case errors.Is(err, ErrRestarted):
-		f.Code = groupRestarted
+		f.Code = wire.GroupRestarted
 	case errors.Is(err, ErrUnreachable), errors.Is(err, ErrNoWorker):
-		f.Code = groupUnreachable
+		f.Code = wire.GroupUnreachable
 	case errors.Is(err, ErrTimeout):
-		f.Code = groupTimeout
+		f.Code = wire.GroupTimeout
 	}
 	return f
 }
 
-func (f *groupFailure) err() error {
+// groupError returns the error for a received failure.
+func groupError(f *wire.GroupFailure) error {
 	kind := ErrCallerGone
 	switch f.Code {
-	case groupRestarted:
+	case wire.GroupRestarted:
 		kind = ErrRestarted
-	case groupUnreachable:
+	case wire.GroupUnreachable:
 		kind = ErrUnreachable
-	case groupTimeout:
+	case wire.GroupTimeout:
 		kind = fmt.Errorf("%w: %w", ErrTimeout, context.DeadlineExceeded)
 	}
 	return &Error{Worker: f.Worker, Err: fmt.Errorf("%w: %s", kind, f.Text)}
 }
 
-// packed is an encoded value, which the leader passes on without decoding it.
-type packed struct {
-	Data    []byte
-	Tensors []*tensor.Tensor // its storages, as bytes
-}
-
-func (a *Agent) encodePacked(ptr any) (packed, error) {
+// encodePacked encodes the value that ptr points to. The error is that of the codec.
+func (a *Agent) encodePacked(ptr any) (wire.Packed, error) {
 	e := a.outMessages.get()
 	defer a.outMessages.put(e)
 	e.encoder.Reset(nil)
 	if err := e.encoder.Encode(ptr); err != nil {
-		return packed{}, err
+		return wire.Packed{}, err
 	}
 	data, parts, err := e.encoder.Finish()
 	if err != nil {
-		return packed{}, err
+		return wire.Packed{}, err
 	}
-	p := packed{Data: bytes.Clone(data)}
+	p := wire.Packed{Data: bytes.Clone(data)}
 	for _, part := range parts {
 		t, err := tensor.FromBuffer(part.Buffer, tensor.U8, part.Buffer.Len())
 		if err != nil {
-			return packed{}, err
+			return wire.Packed{}, err
 		}
 		p.Tensors = append(p.Tensors, t)
 	}
 	return p, nil
 }
 
-func (a *Agent) decodePacked(p packed, ptr any) error {
+// decodePacked decodes p to the variable that ptr points to. The error matches ErrProtocol, or is
+// that of the codec.
+func (a *Agent) decodePacked(p wire.Packed, ptr any) error {
 	in := a.inMessages.pool.Get().(*inMessage)
 	defer a.inMessages.put(in)
 	if err := in.decoder.Reset(p.Data); err != nil {

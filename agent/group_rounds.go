@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
@@ -34,10 +35,10 @@ type roundKey struct {
 // round is one round at its leader, guarded by the mutex of rounds.
 type round struct {
 	key     roundKey
-	members []identity
+	members []wire.Identity
 	states  []memberState // by index in members
 	missing int
-	failure *groupFailure
+	failure *wire.GroupFailure
 	cancel  context.CancelFunc // of ctx
 	ctx     context.Context    // of the liveness monitors
 	timer   *time.Timer
@@ -52,7 +53,7 @@ type memberState struct {
 // contribution is the request of one member, until the leader replies.
 type contribution struct {
 	request *Request
-	value   packed
+	value   wire.Packed
 	stop    func() bool // stops watching the request's context
 }
 
@@ -89,12 +90,12 @@ func (rd *round) missingNames() (names []string) {
 // Open implements Handler.
 func (s *rounds) Open(r *Request) (Task, error) {
 	t := &contributionTask{rounds: s}
-	return t, r.Decode(&t.groupRequest)
+	return t, r.Decode(&t.GroupRequest)
 }
 
 type contributionTask struct {
 	rounds *rounds
-	groupRequest
+	wire.GroupRequest
 }
 
 // Run implements Task. It stores the contribution and returns without waiting for the other
@@ -107,14 +108,14 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 		return
 	}
 	s.mu.Lock()
-	rd := s.findOrBegin(&t.groupRequest)
+	rd := s.findOrBegin(&t.GroupRequest)
 	g := &rd.states[i]
 	switch {
 	case g.arrived:
 		s.mu.Unlock()
 		_ = r.Fail(fmt.Errorf("%w: second contribution of %s to %s %d", ErrProtocol, r.From(), t.Op, t.Seq))
 	case rd.failure != nil:
-		answer := groupReply{Failure: rd.failure}
+		answer := wire.GroupReply{Failure: rd.failure}
 		g.notified = true
 		s.removeIfNotified(rd)
 		s.mu.Unlock()
@@ -129,7 +130,7 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 		}
 		s.mu.Unlock()
 		if last {
-			answer := groupReply{Values: make([]packed, len(rd.states))}
+			answer := wire.GroupReply{Values: make([]wire.Packed, len(rd.states))}
 			for i := range rd.states {
 				answer.Values[i] = rd.states[i].value
 			}
@@ -140,8 +141,8 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 
 // findOrBegin returns the round to which a contribution belongs, and begins it if this is the
 // first contribution. The caller holds mu.
-func (s *rounds) findOrBegin(q *groupRequest) *round {
-	key := q.key()
+func (s *rounds) findOrBegin(q *wire.GroupRequest) *round {
+	key := keyOf(q)
 	if rd := s.open[key]; rd != nil {
 		return rd
 	}
@@ -161,8 +162,8 @@ func (s *rounds) fail(rd *round, member int, cause error) {
 		s.mu.Unlock()
 		return
 	}
-	rd.failure = newGroupFailure(rd.members[member].Name, cause)
-	if names := rd.missingNames(); rd.failure.Code == groupTimeout && len(names) > 0 {
+	rd.failure = groupFailure(rd.members[member].Name, cause)
+	if names := rd.missingNames(); rd.failure.Code == wire.GroupTimeout && len(names) > 0 {
 		rd.failure.Worker, rd.failure.Text = names[0], fmt.Sprintf("followers %v did not contribute: %v", names, cause)
 	}
 	rd.states[member].notified = true
@@ -176,7 +177,7 @@ func (s *rounds) fail(rd *round, member int, cause error) {
 	s.removeIfNotified(rd)
 	contributions := rd.takeContributions()
 	s.mu.Unlock()
-	rd.reply(contributions, &groupReply{Failure: rd.failure})
+	rd.reply(contributions, &wire.GroupReply{Failure: rd.failure})
 }
 
 // removeIfNotified removes a failed round once all members have been sent the failure. The caller
@@ -203,7 +204,7 @@ func (rd *round) takeContributions() []contribution {
 
 // reply sends the answer to the members whose contributions these are, and ends the timer and the
 // liveness monitors of the round. It is called once, without mu held.
-func (rd *round) reply(contributions []contribution, answer *groupReply) {
+func (rd *round) reply(contributions []contribution, answer *wire.GroupReply) {
 	rd.timer.Stop()
 	rd.cancel()
 	// This worker, the first, is last: it may close the agent as soon as it has the answer.
@@ -239,7 +240,7 @@ func (s *rounds) monitorMissing(rd *round) {
 // monitorPeer keeps a pipe to a worker open. It returns nil when ctx ends, and an error when no
 // pipe can be opened because the worker has died or left. A worker that does not answer, for
 // example because it is stopped, counts as alive.
-func (a *Agent) monitorPeer(ctx context.Context, id identity) error {
+func (a *Agent) monitorPeer(ctx context.Context, id wire.Identity) error {
 	for ctx.Err() == nil {
 		p, err := a.peerByIdentity(ctx, id)
 		var c *conn

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
@@ -16,7 +17,7 @@ func TestFailedRoundReleasesContributions(t *testing.T) {
 	here := make(chan struct{}, 8)
 	group := joinInternal(t, 3, func(_ int, c *Config) {
 		c.Interceptors = []Interceptor{{Decoded: func(_ context.Context, m *Message) error {
-			if m.Kind == KindRequest && m.Type == groupType {
+			if m.Kind == KindRequest && m.Type == wire.GroupType {
 				here <- struct{}{}
 			}
 			return nil

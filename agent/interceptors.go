@@ -5,6 +5,18 @@ import (
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+)
+
+// Kind is the kind of a message of a call.
+type Kind = wire.Kind
+
+// The kinds of messages. Interceptors see all but KindCancel, Config.Outgoing sees all.
+const (
+	KindRequest = wire.KindRequest // from the caller
+	KindReply   = wire.KindReply   // to the caller: the result
+	KindFailure = wire.KindFailure // to the caller: an error in place of a result
+	KindCancel  = wire.KindCancel  // from the caller: no goroutine waits for the reply; carries no value
 )
 
 // Message is one message of a call, for interceptors and Config.FaultHook. It is valid until the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -33,7 +34,7 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	}
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
-		URLs: a.listener.URLs(), MinVersion: protocol, MaxVersion: protocol,
+		URLs: a.listener.URLs(), MinVersion: wire.Version, MaxVersion: wire.Version,
 		Replace: c.Replace,
 	}
 	if c.Client {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -36,12 +37,12 @@ func TestJoinWithIncompatibleVersion(t *testing.T) {
 		return err
 	}
 	other := testwait.Start(func() error {
-		_, err := roster.JoinStatic(ctx, s, "static", otherMember(protocol+1), 2)
+		_, err := roster.JoinStatic(ctx, s, "static", otherMember(wire.Version+1), 2)
 		return err
 	})
 	static := join(2, "static")
 	require.ErrorIs(t, testwait.Finish(t, other), ErrVersion)
-	_, err := roster.JoinDynamic(ctx, s, "dynamic", otherMember(protocol+1))
+	_, err := roster.JoinDynamic(ctx, s, "dynamic", otherMember(wire.Version+1))
 	require.NoError(t, err)
 	for _, err := range []error{static, join(0, "dynamic")} {
 		var e *Error
@@ -68,7 +69,7 @@ func answers(t *testing.T, treat func(ctx context.Context, pp *pipe.Pipe)) strin
 			if err != nil {
 				return err
 			}
-			var h hello
+			var h wire.Hello
 			if err := receiveValue(ctx, pp, &h); err == nil {
 				treat(ctx, pp)
 			}
@@ -112,7 +113,7 @@ func TestDialInvalidHandshake(t *testing.T) {
 			return answers(t, func(ctx context.Context, pp *pipe.Pipe) { _ = pp.Write(ctx, m) })
 		}
 	}
-	sendAccept := func(w welcome) func(t *testing.T) string {
+	sendAccept := func(w wire.Answer) func(t *testing.T) string {
 		return func(t *testing.T) string {
 			return answers(t, func(ctx context.Context, pp *pipe.Pipe) { _ = sendValue(ctx, pp, &w) })
 		}
@@ -126,9 +127,9 @@ func TestDialInvalidHandshake(t *testing.T) {
 		"bytes":         {says(&pipe.Message{Metadata: []byte("HTTP/1.0 400 Bad Request")}), ErrProtocol, ""},
 		"large":         {says(&pipe.Message{Metadata: make([]byte, 1<<20)}), ErrProtocol, ""},
 		"payload":       {says(&pipe.Message{Metadata: []byte{1}, Payloads: []pipe.Payload{{Data: []byte("x")}}}), ErrProtocol, "a handshake message with tensors"},
-		"other version": {sendAccept(welcome{Version: protocol + 1}), ErrProtocol, "version 2 was never offered"},
-		"refusal":       {sendAccept(welcome{Refusal: &refusal{rejectedVersion, "fellow speaks version 2"}}), ErrRefused, "fellow speaks version 2"},
-		"no proof":      {sendAccept(welcome{Version: protocol}), ErrRefused, "fellow does not know the token"},
+		"other version": {sendAccept(wire.Answer{Version: wire.Version + 1}), ErrProtocol, "version 2 was never offered"},
+		"refusal":       {sendAccept(wire.Answer{Refusal: &wire.Refusal{Code: wire.RejectedVersion, Text: "fellow speaks version 2"}}), ErrRefused, "fellow speaks version 2"},
+		"no proof":      {sendAccept(wire.Answer{Version: wire.Version}), ErrRefused, "fellow does not know the token"},
 		"silence": {func(t *testing.T) string { return answers(t, func(context.Context, *pipe.Pipe) {}) },
 			context.DeadlineExceeded, ""},
 		"end": {func(t *testing.T) string {
@@ -150,7 +151,7 @@ func TestDialInvalidHandshake(t *testing.T) {
 			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, a.Close()) }()
-			_, err = roster.JoinDynamic(t.Context(), s, "default", otherMember(protocol, url))
+			_, err = roster.JoinDynamic(t.Context(), s, "default", otherMember(wire.Version, url))
 			require.NoError(t, err)
 			self := func() {
 				n, err := echo.Call(t.Context(), a, "worker0", 7)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
@@ -43,7 +44,7 @@ func joinSingle(t *testing.T, edit func(*Config)) (*Agent, string) {
 }
 
 // handshakeAs performs the handshake with a token, and returns the reason of a rejection.
-func handshakeAs(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *hello, token []byte) error {
+func handshakeAs(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *wire.Hello, token []byte) error {
 	t.Helper()
 	if err := sendProof(ctx, t, pp, h, token); err != nil {
 		return err
@@ -52,44 +53,43 @@ func handshakeAs(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *hello, tok
 }
 
 // sendProof performs the handshake up to the proof.
-func sendProof(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *hello, token []byte) error {
+func sendProof(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *wire.Hello, token []byte) error {
 	t.Helper()
 	require.NoError(t, sendValue(ctx, pp, h))
-	var w welcome
+	var w wire.Answer
 	require.NoError(t, receiveValue(ctx, pp, &w))
 	if w.Refusal != nil {
-		return w.Refusal.err()
+		return refusalError(w.Refusal)
 	}
-	who := Agent{token: token}
-	require.NoError(t, sendValue(ctx, pp, &proof{Proof: who.tokenProof("hello", h, w.Nonce)}))
+	require.NoError(t, sendValue(ctx, pp, &wire.Proof{Proof: h.Prove(token, wire.Dialing, w.Nonce)}))
 	return nil
 }
 
 // receiveResult receives the last message of the handshake.
 func receiveResult(ctx context.Context, t *testing.T, pp *pipe.Pipe) error {
 	t.Helper()
-	var d done
+	var d wire.Done
 	require.NoError(t, receiveValue(ctx, pp, &d))
-	return d.Refusal.err()
+	return refusalError(d.Refusal)
 }
 
 // A peer whose pipe is rejected gets the reason, and the agent still serves others.
 func TestRejectedHandshake(t *testing.T) {
 	a, url := joinSingle(t, nil)
-	good := func() hello {
-		return hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "stranger"}, To: a.identity()}
+	good := func() wire.Hello {
+		return wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: "default", From: wire.Identity{Name: "stranger"}, To: a.identity()}
 	}
 	for name, c := range map[string]struct {
-		spoil func(*hello)
+		spoil func(*wire.Hello)
 		text  string
 		kind  error
 	}{
-		"version":  {func(h *hello) { h.Oldest, h.Newest = protocol+1, protocol+2 }, "worker0 speaks version 1, not 2 to 3", ErrRefused},
-		"group":    {func(h *hello) { h.Group = "other" }, `worker0 is in group "default", not "other"`, ErrRefused},
-		"other":    {func(h *hello) { h.To.Incarnation[0]++ }, "its address is that of another incarnation", ErrRestarted},
-		"moved":    {func(h *hello) { h.Group = "other"; h.To.Incarnation[0]++ }, "its address is that of another incarnation or worker", ErrRestarted},
-		"stranger": {func(*hello) {}, "does not know a worker stranger", ErrRefused},
-		"impostor": {func(h *hello) { h.From.Name = "worker0" }, "worker worker0 is known as another incarnation", ErrRestarted},
+		"version":  {func(h *wire.Hello) { h.Oldest, h.Newest = wire.Version+1, wire.Version+2 }, "worker0 speaks version 1, not 2 to 3", ErrRefused},
+		"group":    {func(h *wire.Hello) { h.Group = "other" }, `worker0 is in group "default", not "other"`, ErrRefused},
+		"other":    {func(h *wire.Hello) { h.To.Incarnation[0]++ }, "its address is that of another incarnation", ErrRestarted},
+		"moved":    {func(h *wire.Hello) { h.Group = "other"; h.To.Incarnation[0]++ }, "its address is that of another incarnation or worker", ErrRestarted},
+		"stranger": {func(*wire.Hello) {}, "does not know a worker stranger", ErrRefused},
+		"impostor": {func(h *wire.Hello) { h.From.Name = "worker0" }, "worker worker0 is known as another incarnation", ErrRestarted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, pp := dialPipe(t, a, url)
@@ -147,7 +147,7 @@ func TestStoreNotReadBeforeProof(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, pp := dialPipe(t, a, url)
 			before := s.n.Load()
-			h := hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "stranger"}, To: a.identity()}
+			h := wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: "default", From: wire.Identity{Name: "stranger"}, To: a.identity()}
 			err := handshakeAs(ctx, t, pp, &h, c.token)
 			require.ErrorIs(t, err, ErrRefused)
 			require.ErrorContains(t, err, c.text)
@@ -187,7 +187,7 @@ func TestProvenPeerIsNotEvicted(t *testing.T) {
 	})
 	s.hold.Store(true)
 	ctx, pp := dialPipe(t, a, url)
-	h := hello{Oldest: protocol, Newest: protocol, Group: "default", From: identity{Name: "fellow"}, To: a.identity()}
+	h := wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: "default", From: wire.Identity{Name: "fellow"}, To: a.identity()}
 	require.NoError(t, sendProof(ctx, t, pp, &h, a.token))
 	<-s.asked
 	ended := make(chan error, 2*most)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
@@ -51,14 +52,14 @@ func TestMembersAmongUnadmittedPeers(t *testing.T) {
 		group = c.Store
 		c.WorldSize, c.Token, c.NewContext, c.HandshakeTimeout = 0, []byte("secret"), plainTCP, time.Minute
 	})
-	hellos := make([]hello, members)
+	hellos := make([]wire.Hello, members)
 	for i := range hellos {
 		m := roster.Member{Name: fmt.Sprintf("member%d", i), Rank: 1 + i, Incarnation: roster.Incarnation{1, byte(i), byte(i >> 8)}, URLs: []string{url},
-			MinVersion: protocol, MaxVersion: protocol}
+			MinVersion: wire.Version, MaxVersion: wire.Version}
 		_, err := roster.JoinDynamic(t.Context(), group, "default", m)
 		require.NoError(t, err)
-		hellos[i] = hello{Oldest: protocol, Newest: protocol, Group: "default", To: a.identity(),
-			From: identity{Name: m.Name, Rank: m.Rank, Incarnation: m.Incarnation}, CallBytes: 1 << 20}
+		hellos[i] = wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: "default", To: a.identity(),
+			From: wire.Identity{Name: m.Name, Rank: m.Rank, Incarnation: m.Incarnation}, CallBytes: 1 << 20}
 	}
 
 	empty := live()
@@ -115,7 +116,7 @@ func TestMembersAmongUnadmittedPeers(t *testing.T) {
 }
 
 // dialAsMember opens a pipe as the member that h is from, and returns the reason of a rejection.
-func dialAsMember(ctx context.Context, c *pipe.Context, url string, h *hello, token []byte) error {
+func dialAsMember(ctx context.Context, c *pipe.Context, url string, h *wire.Hello, token []byte) error {
 	pp, err := c.Dial(ctx, url)
 	if err != nil {
 		return err
@@ -123,20 +124,19 @@ func dialAsMember(ctx context.Context, c *pipe.Context, url string, h *hello, to
 	if err := sendValue(ctx, pp, h); err != nil {
 		return err
 	}
-	var w welcome
+	var w wire.Answer
 	if err := receiveValue(ctx, pp, &w); err != nil {
 		return err
 	}
 	if w.Refusal != nil {
-		return w.Refusal.err()
+		return refusalError(w.Refusal)
 	}
-	self := Agent{token: token}
-	if err := sendValue(ctx, pp, &proof{Proof: self.tokenProof("hello", h, w.Nonce)}); err != nil {
+	if err := sendValue(ctx, pp, &wire.Proof{Proof: h.Prove(token, wire.Dialing, w.Nonce)}); err != nil {
 		return err
 	}
-	var d done
+	var d wire.Done
 	if err := receiveValue(ctx, pp, &d); err != nil {
 		return err
 	}
-	return d.Refusal.err()
+	return refusalError(d.Refusal)
 }

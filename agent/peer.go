@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -296,15 +297,15 @@ func (p *peer) releaseDial() {
 // a firewall for example, the other one is used. A pipe is also rejected if there already is one:
 // if the peer reports that (has), or if the current pipe is not before, which was current when
 // this handshake began.
-func (p *peer) tryAccept(has bool, before *conn) *refusal {
+func (p *peer) tryAccept(has bool, before *conn) *wire.Refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := context.Cause(p.ctx); err != nil {
-		return &refusal{rejectedNotMember, err.Error()}
+		return &wire.Refusal{Code: wire.RejectedNotMember, Text: err.Error()}
 	}
 	c := p.conn.Load()
 	if has || c != nil && c != before || p.attempt != nil && p.attempt.claimed && p.agent.self.Name < p.info.Name {
-		return &refusal{Code: rejectedSimultaneous}
+		return &wire.Refusal{Code: wire.RejectedSimultaneous}
 	}
 	p.pendingAccepts++
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -77,8 +78,8 @@ func TestPipeEndsAfterHandshake(t *testing.T) {
 func TestCallOnClosedPipe(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
-	unknown := NewFunc[None, None]("test.unknown")            // the error of the worker itself
-	word := appendText(appendHead(nil, KindCancel, 0, 1), "") // ignored by the worker
+	unknown := NewFunc[None, None]("test.unknown") // the error of the worker itself
+	word := wire.AppendCancel(nil, 1, "")          // ignored by the worker
 	for name, call := range map[string]func(a *Agent) error{
 		"call": func(a *Agent) error { _, err := unknown.Call(ctx, a, "worker1", None{}); return err },
 		"go":   func(a *Agent) error { _, err := unknown.Go(ctx, a, "worker1", None{}).Wait(ctx); return err },

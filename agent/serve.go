@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // serve handles the request in the message in, which it owns, on the leader l. A small request is
@@ -42,15 +44,15 @@ func (c *conn) serve(in *inMessage, l *leader) {
 // serve the function or type.
 func (c *conn) newRequest(in *inMessage) *Request {
 	h := &in.head
-	r := &Request{conn: c, id: h.id, flags: h.flags, message: in, begun: time.Now()}
+	r := &Request{conn: c, id: h.ID, flags: h.Flags, message: in, begun: time.Now()}
 	r.parent = c.agent.base
 	r.ctx = r
-	if h.timeout > 0 {
-		r.deadline, r.limit = r.begun.Add(h.timeout), h.timeout
+	if h.Timeout > 0 {
+		r.deadline, r.limit = r.begun.Add(h.Timeout), h.Timeout
 	}
-	e, ok := c.agent.handlers.lookup(h.typ, h.name)
+	e, ok := c.agent.handlers.lookup(h.Type, h.Name)
 	if !ok {
-		e = handlerEntry{typ: string(h.typ), name: string(h.name)}
+		e = handlerEntry{typ: string(h.Type), name: string(h.Name)}
 	}
 	r.handler, r.charge = e, callOverhead+len(in.incoming.Descriptor().Metadata)
 	if in.isInline() {
@@ -127,8 +129,8 @@ func (c *conn) decode(r *Request) (err error) {
 	if r.ctx, err = c.agent.runReceived(r, &in.view); err != nil {
 		return err
 	}
-	if key, ok := in.decoder.Header(keyHeader); ok && r.handler.once {
-		if r.key, r.number, r.ended, err = parseKey(key); err != nil {
+	if key, ok := in.decoder.Header(wire.KeyHeader); ok && r.handler.once {
+		if r.key, r.number, r.ended, err = wire.ParseKey(key); err != nil {
 			return err
 		}
 	}
@@ -182,11 +184,11 @@ func (r *Request) short() bool {
 // handleCancel cancels the context of the request to which a cancellation belongs, or keeps the
 // cancellation for a request that is not registered yet. It owns in.
 func (c *conn) handleCancel(in *inMessage) {
-	cause := fmt.Errorf("%w: %s", ErrCallerGone, in.head.text)
+	cause := fmt.Errorf("%w: %s", ErrCallerGone, in.head.Reason)
 	c.mu.Lock()
-	r := c.serving[in.head.id]
+	r := c.serving[in.head.ID]
 	if r == nil {
-		c.earlyCancels.add(in.head.id, cause)
+		c.earlyCancels.add(in.head.ID, cause)
 	}
 	c.mu.Unlock()
 	c.agent.inMessages.drop(in)

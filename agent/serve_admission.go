@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // A caller keeps within the limits that the ends of the pipe have agreed on. The bounds here are
@@ -34,7 +36,7 @@ func (c *conn) register(r *Request) error {
 		return errDuplicate
 	}
 	factor := overcommit
-	if r.flags&flagNested != 0 {
+	if r.flags&wire.FlagNested != 0 {
 		factor = nestedOvercommit
 	}
 	if len(c.serving) > 0 && c.servingBytes+r.charge > factor*c.agent.limits.CallBytes {
@@ -98,7 +100,7 @@ func (c *conn) openLarge(r *Request) {
 // handler does not wait, since handlers that hold memory may wait for its reply: if there are too
 // many such bytes, the error matches ErrOverloaded.
 func (c *conn) acquireLarge(r *Request, n int) error {
-	if r.flags&flagNested == 0 {
+	if r.flags&wire.FlagNested == 0 {
 		if !c.largeBudget.Acquire(r, c.down, n) {
 			if err := context.Cause(r); err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -40,14 +41,14 @@ func newHandlers(c *Config) (*handlers, error) {
 			return nil, f.err
 		case twice:
 			return nil, fmt.Errorf("%w: function %s is served twice", ErrConfig, f.entry.name)
-		case f.entry.name == "" || len(f.entry.name) > maxName:
-			return nil, fmt.Errorf("%w: the name of a function has 1 to %d bytes, got %.50q", ErrConfig, maxName, f.entry.name)
+		case f.entry.name == "" || len(f.entry.name) > wire.MaxName:
+			return nil, fmt.Errorf("%w: the name of a function has 1 to %d bytes, got %.50q", ErrConfig, wire.MaxName, f.entry.name)
 		}
 		h.funcs[f.entry.name] = f.entry
 	}
 	for typ, handler := range c.Handlers {
-		if typ == "" || len(typ) > maxName || handler == nil {
-			return nil, fmt.Errorf("%w: handler of type %.50q: want a name of 1 to %d bytes, and a handler", ErrConfig, typ, maxName)
+		if typ == "" || len(typ) > wire.MaxName || handler == nil {
+			return nil, fmt.Errorf("%w: handler of type %.50q: want a name of 1 to %d bytes, and a handler", ErrConfig, typ, wire.MaxName)
 		}
 		if strings.HasPrefix(typ, reservedTypes) {
 			return nil, fmt.Errorf("%w: handler of type %s: types that begin with %s are reserved", ErrConfig, typ, reservedTypes)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -26,9 +27,6 @@ import (
 // For a key of the application this holds for Limits.RetryWindow, for one of WithRetry until
 // the call has ended and after that.
 func WithOnce() ServeOption { return func(s *Served) { s.entry.once = true } }
-
-// keyHeader is the header of a request that has its key.
-const keyHeader = "agent.key"
 
 // keyOverhead is roughly the memory of a kept reply in addition to its message and its key.
 const keyOverhead = 512
@@ -289,7 +287,7 @@ func (repeatTask) short() bool { return true }
 func (r *Request) replyAgain(kept *keptReply) {
 	a := r.conn.agent
 	out := a.outMessages.get()
-	out.begin(appendHead(out.buf[:0], kept.kind, 0, r.id))
+	out.begin(wire.AppendReply(out.buf[:0], kept.kind, r.id))
 	out.replyMap = r.conn.replyMap
 	out.view = Message{Kind: kept.kind, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer}
 	err := catchPanic(func() error { // builds with the tag "invariants" panic at a use of released memory

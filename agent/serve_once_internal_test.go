@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // keyUser uses keys at the time that its request has.
@@ -28,7 +30,7 @@ func (u *keyUser) pass(d time.Duration) { u.request.begun = u.request.begun.Add(
 
 // use runs a function for a key, if that is admitted, and does not keep the reply.
 func (u *keyUser) use(text string) error {
-	key, number, ended, err := parseKey([]byte(text))
+	key, number, ended, err := wire.ParseKey([]byte(text))
 	if err != nil {
 		return err
 	}
@@ -45,7 +47,7 @@ func (u *keyUser) use(text string) error {
 // However many keys a member uses, the memory for them is bounded, and no key is admitted twice.
 func TestMemoryOfKeysIsBounded(t *testing.T) {
 	const limit, most = 1 << 20, 1 << 20 / keyBytes
-	numbered := func(i int) string { return string(appendKey(nil, uint64(i+1), 0)) }
+	numbered := func(i int) string { return string(wire.AppendKey(nil, uint64(i+1), 0)) }
 	named := func(i int) string { return "u" + strconv.Itoa(i) }
 	for name, c := range map[string]struct {
 		key     func(int) string
@@ -93,13 +95,13 @@ func TestMemoryOfKeysIsBounded(t *testing.T) {
 func TestKeysOfEndedCallsAreDropped(t *testing.T) {
 	u := newKeyUser(Limits{})
 	for i := uint64(1); i <= 1000; i++ {
-		require.NoError(t, u.use(string(appendKey(nil, i, 0))))
+		require.NoError(t, u.use(string(wire.AppendKey(nil, i, 0))))
 	}
 	require.Equal(t, 1000, u.keys.count())
-	require.NoError(t, u.use(string(appendKey(nil, 2000, 990))))
+	require.NoError(t, u.use(string(wire.AppendKey(nil, 2000, 990))))
 	require.Equal(t, 11, u.keys.count())
-	require.ErrorIs(t, u.use(string(appendKey(nil, 990, 0))), ErrEvicted)
-	require.NoError(t, u.use(string(appendKey(nil, 1500, 990))), "its call has not ended")
+	require.ErrorIs(t, u.use(string(wire.AppendKey(nil, 990, 0))), ErrEvicted)
+	require.NoError(t, u.use(string(wire.AppendKey(nil, 1500, 990))), "its call has not ended")
 
 	before := u.keys.order.Len()
 	for range 10 { // a hostile caller gives one number to runs of several functions
@@ -172,44 +174,4 @@ func TestRetriedCallsEnd(t *testing.T) {
 	calls.end(c)
 	require.Equal(t, "r4.3", string(calls.appendKey(nil, calls.begin())))
 	require.Len(t, calls.open, 1)
-}
-
-// A key is one of the application, or a number followed by a smaller one, see docs/wire.md.
-func TestParseKey(t *testing.T) {
-	key, number, ended, err := parseKey([]byte("u1.2"))
-	require.NoError(t, err)
-	require.Equal(t, "u1.2", key)
-	require.Zero(t, number+ended)
-	key, number, ended, err = parseKey([]byte("rz.a"))
-	require.NoError(t, err)
-	require.Equal(t, "rz", key)
-	require.Equal(t, [2]uint64{35, 10}, [2]uint64{number, ended})
-	for _, text := range []string{"", "x", "r", "r1", "r.", "r1.", "r.1", "r1.1", "r1.2", "r0.0", "r-1.0", "r1.0.0", "r1.g!", "rzzzzzzzzzzzzzz.0"} {
-		_, _, _, err := parseKey([]byte(text))
-		require.ErrorIs(t, err, ErrProtocol, "%q", text)
-	}
-	_, _, _, err = parseKey(append([]byte("u"), make([]byte, maxName+1)...))
-	require.ErrorIs(t, err, ErrProtocol)
-}
-
-// FuzzParseKey checks that a key which is accepted is one of the application, or one that appendKey
-// could have written, apart from leading zeros and capital letters.
-func FuzzParseKey(f *testing.F) {
-	for _, text := range []string{"u", "ukey", "r2.1", "r2.2", "r.", "rzz.0"} {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		key, number, ended, err := parseKey(text)
-		if err != nil {
-			require.ErrorIs(t, err, ErrProtocol)
-			return
-		}
-		if number == 0 {
-			require.Equal(t, string(text), key)
-			return
-		}
-		_, n, e, err := parseKey(appendKey(nil, number, ended))
-		require.NoError(t, err)
-		require.Equal(t, [2]uint64{number, ended}, [2]uint64{n, e})
-	})
 }

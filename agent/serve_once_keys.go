@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"bytes"
 	"fmt"
 	"hash/maphash"
-	"strconv"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -61,33 +59,6 @@ type usedKeys struct {
 
 // keyID identifies a key in usedKeys: by its number, or by its hash if it has none.
 type keyID struct{ number, hash uint64 }
-
-// appendKey appends a key of WithRetry to dst, and returns the extended slice: the number of the
-// call, and the number up to which all calls of this agent have ended.
-func appendKey(dst []byte, number, ended uint64) []byte {
-	dst = strconv.AppendUint(append(dst, 'r'), number, 36)
-	return strconv.AppendUint(append(dst, '.'), ended, 36)
-}
-
-// parseKey decodes the key of a request: one of the application, for which number and ended are
-// 0, or one that appendKey wrote, of which key is the part without ended. The error matches
-// ErrProtocol.
-func parseKey(text []byte) (key string, number, ended uint64, err error) {
-	if len(text) <= maxName+1 && bytes.HasPrefix(text, []byte("u")) {
-		return string(text), 0, 0, nil
-	}
-	numbered, last, _ := bytes.Cut(text, []byte("."))
-	if len(text) <= maxName && bytes.HasPrefix(numbered, []byte("r")) {
-		number, err = strconv.ParseUint(string(numbered[1:]), 36, 64)
-		if err == nil {
-			ended, err = strconv.ParseUint(string(last), 36, 64)
-		}
-		if err == nil && number > ended {
-			return string(numbered), number, ended, nil
-		}
-	}
-	return "", 0, 0, fmt.Errorf("%w: key %.50q of %d bytes", ErrProtocol, text, len(text))
-}
 
 // identify returns the identity of a key: number, if the key is one of WithRetry, otherwise, if
 // number is 0, a hash of key. The caller holds the lock of the onceCache.

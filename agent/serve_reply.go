@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
@@ -47,7 +48,7 @@ func (r *Request) Fail(err error) error {
 // aborts the pipe. r must have been claimed.
 func (r *Request) replyFailure(err error) {
 	err, stack := wireError(err), ""
-	if p, ok := err.(*PanicError); ok && r.flags&flagStack != 0 {
+	if p, ok := err.(*PanicError); ok && r.flags&wire.FlagStack != 0 {
 		stack = p.Stack
 	}
 	out, failed := r.encode(KindFailure, &err, &stack)
@@ -76,7 +77,7 @@ func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	}()
 	a := r.conn.agent
 	out = a.outMessages.get()
-	out.begin(appendHead(out.buf[:0], k, 0, r.id))
+	out.begin(wire.AppendReply(out.buf[:0], k, r.id))
 	out.replyMap = r.conn.replyMap
 	out.view = Message{Kind: k, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: out.encoder}
 	if err := a.encodeValues(r.ctx, out, ptrs...); err != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
 // Shutdown waits for pending calls and handlers, leaves the group and closes the agent. It closes
@@ -107,12 +109,6 @@ func shutdownRound() groupOp {
 	return groupOp{op: "shutdown", opts: []CallOption{WithTimeout(0)}}
 }
 
-// workload is the activity of a worker. Its name and fields are part of the wire format.
-type workload struct {
-	Begun  int64 // calls begun so far
-	Active int64 // pending calls and handlers
-}
-
 // drain returns nil once this worker has no pending calls and handlers, and in a static group
 // once no worker has. The error is that of ctx, ErrClosed, or, in a static group, that of
 // AllGather.
@@ -126,7 +122,7 @@ func (a *Agent) drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var sum workload
+		var sum wire.Workload
 		for _, w := range all {
 			sum.Begun += w.value.Begun
 			sum.Active += w.value.Active
@@ -185,17 +181,18 @@ func (c *activity) End() { c.ended.Add(1) }
 // begin counts a call as begun and returns true, unless the call belongs to a group round. The
 // caller then adds 1 to ended when the call ends.
 func (c *activity) begin(t *target) (counts bool) {
-	if t.typ == groupType {
+	if t.typ == wire.GroupType {
 		return false
 	}
 	c.begun.Add(1)
 	return true
 }
 
-func (a *Agent) workload() workload {
+// workload returns the activity of this worker.
+func (a *Agent) workload() wire.Workload {
 	ended := a.activity.ended.Load() // before begun, or a call in between would hide one
 	begun := a.activity.begun.Load()
-	return workload{Begun: begun, Active: begun - ended + a.handling()}
+	return wire.Workload{Begun: begun, Active: begun - ended + a.handling()}
 }
 
 // handling returns the number of requests, other than those of group rounds, that this worker has
@@ -206,7 +203,7 @@ func (a *Agent) handling() (n int64) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, r := range c.serving {
-			if r.handler.typ != groupType {
+			if r.handler.typ != wire.GroupType {
 				n++
 			}
 		}

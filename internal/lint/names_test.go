@@ -69,8 +69,7 @@ var metaphors = map[string]string{
 
 // mayBeNamed lists identifiers that keep such a word, by folder and name, with the reason.
 var mayBeNamed = map[string]string{
-	"agent.welcome": "the name of the type is part of the wire format",
-	"uv.bond":       "a bonding network interface",
+	"uv.bond": "a bonding network interface",
 }
 
 // nameWords splits an identifier or a file name into its words, in lower case. An acronym is one

@@ -1,0 +1,149 @@
+package wire
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// The handshake of a new pipe identifies both workers and proves that each knows the token of
+// the group, before any call:
+//
+//	dialing end               listening end
+//	Hello      ------------>
+//	           <------------  Answer, or a refusal
+//	Proof      ------------>
+//	           <------------  Done, or a refusal
+//
+// Each is the metadata of a message, one value of package codec.
+
+// Version is the version of the agents' protocol.
+const Version = 1
+
+// Hello is the first message, of the end that dials.
+type Hello struct {
+	_              struct{} `tensorpipe:"agent.hello"`
+	Oldest, Newest uint32   // versions of the protocol that are supported
+	Group          string
+	From           Identity
+	To             Identity // the worker that is dialed
+	Nonce          [16]byte
+	CallBytes      int `tensorpipe:"Room"` // limit for the calls of the other end
+}
+
+// Identity identifies one incarnation of a worker.
+type Identity struct {
+	_           struct{} `tensorpipe:"agent.identity"`
+	Name        string
+	Rank        int
+	Incarnation roster.Incarnation
+}
+
+// Answer answers a Hello.
+type Answer struct {
+	_         struct{} `tensorpipe:"agent.welcome"`
+	Refusal   *Refusal
+	Version   uint32
+	Nonce     [16]byte
+	Proof     []byte
+	CallBytes int `tensorpipe:"Room"` // limit for the calls of the other end
+}
+
+// Proof answers an Answer.
+type Proof struct {
+	_      struct{} `tensorpipe:"agent.proof"`
+	Proof  []byte
+	Has    bool    // the dialing end has a pipe to the other by now
+	Routes []Route // device map for tensors of the dialing end
+}
+
+// Done answers a Proof.
+type Done struct {
+	_       struct{} `tensorpipe:"agent.done"`
+	Refusal *Refusal
+	Routes  []Route // device map for tensors of the listening end
+}
+
+// Route is one pair of a device map: tensors on From of one worker go to device To of another.
+type Route struct {
+	_        struct{} `tensorpipe:"agent.route"`
+	From, To device.Device
+}
+
+// Refusal is the reason for which a pipe is rejected.
+type Refusal struct {
+	_    struct{} `tensorpipe:"agent.refusal"`
+	Code RefusalCode
+	Text string
+}
+
+// RefusalCode is the kind of a Refusal.
+type RefusalCode byte
+
+// The kinds of refusals.
+const (
+	RejectedSimultaneous RefusalCode = 1 + iota // both ends open a pipe, and the other one is used
+	RejectedRestarted                           // one of the workers has another incarnation
+	RejectedToken
+	RejectedVersion
+	RejectedNotMember // not a member
+	RejectedClosing
+)
+
+// Role is an end of the pipe, as it is part of proofs.
+type Role string
+
+// The roles of both ends.
+const (
+	Dialing   Role = "hello"
+	Listening Role = "welcome"
+)
+
+// Prove returns the HMAC of the handshake by which the end r proves that it knows the token, nil
+// without a token. nonce is that of the Answer.
+func (h *Hello) Prove(token []byte, r Role, nonce [16]byte) []byte {
+	if len(token) == 0 {
+		return nil
+	}
+	m := hmac.New(sha256.New, token)
+	fmt.Fprintf(m, "%s|%q|%q|%d|%x|%q|%d|%x|%x|%x|%d|%d|%d", r, h.Group,
+		h.From.Name, h.From.Rank, h.From.Incarnation, h.To.Name, h.To.Rank, h.To.Incarnation, h.Nonce, nonce, h.Oldest, h.Newest, h.CallBytes)
+	return m.Sum(nil)
+}
+
+// maxHandshake bounds a message of the handshake, in bytes.
+const maxHandshake = 8 << 10
+
+// handshakeLimits bounds the memory for messages of a peer that has not proved that it knows the
+// token.
+var handshakeLimits = codec.Limits{Depth: 8, Bytes: maxHandshake, Memory: 4 * maxHandshake, Elements: maxHandshake}
+
+// EncodeHandshake returns the message that m, a pointer to a message of the handshake, is encoded
+// to. The error is that of the codec.
+func EncodeHandshake(m any) ([]byte, error) {
+	e := codec.NewEncoder(codec.NewRegistry(), handshakeLimits)
+	if err := e.Encode(m); err != nil {
+		return nil, err
+	}
+	data, _, err := e.Finish()
+	return data, err
+}
+
+// DecodeHandshake decodes a message of the handshake to the variable that m points to. The error
+// matches ErrProtocol.
+func DecodeHandshake(message []byte, m any) error {
+	d := codec.NewDecoder(codec.NewRegistry(), handshakeLimits)
+	err := d.Reset(message)
+	if err == nil {
+		err = errors.Join(d.Decode(m), d.Finish())
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return nil
+}
