@@ -219,9 +219,9 @@ func (c *Context) acquireConnSlot() bool {
 	return false
 }
 
-// beginCall registers a call of Dial or Listen, so that Close waits for it; the caller must call
-// c.work.Done at its end. Once c is closing beginCall registers nothing and returns ErrClosed.
-func (c *Context) beginCall() error {
+// startWork registers a call of Dial or Listen, so that Close waits until it calls c.work.Done. Once c
+// is closing startWork registers nothing and returns ErrClosed.
+func (c *Context) startWork() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.Err() != nil {

@@ -28,7 +28,7 @@ func (c *Context) Dial(ctx context.Context, url string) (*Pipe, error) {
 // than a failed candidate. After each failed candidate it repeats the handshake without that
 // candidate.
 func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
-	if err := c.beginCall(); err != nil {
+	if err := c.startWork(); err != nil {
 		return nil, err
 	}
 	defer c.work.Done()

@@ -54,7 +54,7 @@ func (c *Context) IsLocal(url string) (bool, error) {
 }
 
 func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) {
-	if err := c.beginCall(); err != nil {
+	if err := c.startWork(); err != nil {
 		return nil, err
 	}
 	defer c.work.Done()

@@ -74,8 +74,8 @@ func mapRing(header, data *os.File) (m memory, err error) {
 // mapError returns err, the error of mapping memory of the peer, as one that matches [ErrProtocol],
 // unless it is nil or a *segment.Error, a refusal of this system, which are returned unchanged.
 func mapError(err error) error {
-	var failedConn *segment.Error
-	if err == nil || errors.As(err, &failedConn) {
+	var refused *segment.Error
+	if err == nil || errors.As(err, &refused) {
 		return err
 	}
 	return protocolError("%w", err)

@@ -60,8 +60,8 @@ func (r *reactor) close() {
 func (r *reactor) register(b wakeup) uint32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for trigger, drained := range r.wakeups {
-		if drained == nil {
+	for trigger, owner := range r.wakeups {
+		if owner == nil {
 			r.wakeups[trigger] = b
 			return uint32(trigger)
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"unsafe"
 )
 
@@ -33,13 +32,13 @@ func faultOf(recovered any, shared [][]byte) error {
 		runtime.Error
 		Addr() uintptr
 	})
-	if !ok || !slices.ContainsFunc(shared, func(m []byte) bool { return within(m, fault.Addr()) }) {
-		panic(recovered)
+	if ok {
+		for _, memory := range shared {
+			start := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+			if fault.Addr() >= start && fault.Addr()-start < uintptr(len(memory)) {
+				return fmt.Errorf("%w (at %#x)", ErrFault, fault.Addr())
+			}
+		}
 	}
-	return fmt.Errorf("%w (at %#x)", ErrFault, fault.Addr())
-}
-
-func within(memory []byte, address uintptr) bool {
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
-	return address >= start && address-start < uintptr(len(memory))
+	panic(recovered)
 }

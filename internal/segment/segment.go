@@ -56,16 +56,25 @@ func CreateSparse(size int, parts ...Extent) (*Segment, error) { return create(s
 // Reserve reserves pages for memory, a part of Bytes of a segment, so that a lack of memory is an
 // error here and not a fault at the first access. The error is an *Error, or matches
 // [errors.ErrUnsupported] if the system cannot do that (Linux before 5.14).
-func Reserve(memory []byte) error { return reserve(memory) }
+func Reserve(memory []byte) error { return advise(populateWrite, memory) }
 
-// ReserveRead is Reserve for memory of a segment that this process only reads. It takes less time
-// than Reserve if the pages exist.
-func ReserveRead(memory []byte) error { return reserveRead(memory) }
+// ReserveForReading is Reserve for memory of a segment that this process only reads. It takes less
+// time than Reserve if the pages exist.
+func ReserveForReading(memory []byte) error { return advise(populateRead, memory) }
 
 // Release releases the pages that lie entirely within memory, a part of Bytes of a segment. They
 // read as zero in all processes that have them mapped, and are no longer reserved. Errors are those
 // of Reserve.
-func Release(memory []byte) error { return release(memory) }
+func Release(memory []byte) error { return advise(remove, memory) }
+
+// pageAdvice is an argument of madvise.
+type pageAdvice int
+
+const (
+	populateWrite pageAdvice = iota // MADV_POPULATE_WRITE
+	populateRead                // MADV_POPULATE_READ
+	remove                      // MADV_REMOVE
+)
 
 // Map maps the whole file f of a peer's descriptor. The caller closes the segment, and keeps f,
 // which it may close at any time. The error matches [ErrFile] if f is not shared memory, is a

@@ -107,27 +107,28 @@ func reserveFile(fd int, size int64, parts []Extent) error {
 var pageSize = os.Getpagesize()
 
 func open(f *os.File, limit int64) (s *Segment, err error) {
-	if ctlErr := withFD(f, func(fd int) { s, err = openFD(fd, limit) }); ctlErr != nil {
+	ctlErr := withFD(f, func(fd int) {
+		// Seals first: they cannot be removed, so a size that is read after them is final.
+		var sealed bool
+		if sealed, err = checkKind(fd); err != nil {
+			return
+		}
+		var st unix.Stat_t
+		if e := unix.Fstat(fd, &st); e != nil {
+			err = systemError("fstat", 0, e)
+			return
+		}
+		limit = min(limit, math.MaxInt)
+		if st.Size < 1 || st.Size > limit {
+			err = &SizeError{Size: st.Size, Limit: limit}
+			return
+		}
+		s, err = mapFile(fd, st.Size, sealed)
+	})
+	if ctlErr != nil {
 		return nil, ctlErr
 	}
 	return s, err
-}
-
-func openFD(fd int, limit int64) (*Segment, error) {
-	// Seals first: they cannot be removed, so a size that is read after them is final.
-	sealed, err := checkKind(fd)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, systemError("fstat", 0, err)
-	}
-	limit = min(limit, math.MaxInt)
-	if st.Size < 1 || st.Size > limit {
-		return nil, &SizeError{Size: st.Size, Limit: limit}
-	}
-	return mapFile(fd, st.Size, sealed)
 }
 
 // checkKind reports whether the size of the file fd is sealed. The error matches ErrFile if fd is
@@ -191,33 +192,35 @@ func systemError(call string, size int64, err error) error {
 	return &Error{Call: call, Size: size, Err: err}
 }
 
-func reserve(memory []byte) error {
-	return advise("MADV_POPULATE_WRITE", pagesAround(memory), unix.MADV_POPULATE_WRITE)
+// madvise holds the advices as the kernel knows them, and their names for errors.
+var madvise = [...]struct {
+	name   string
+	number int
+}{
+	populateWrite: {"MADV_POPULATE_WRITE", unix.MADV_POPULATE_WRITE},
+	populateRead:  {"MADV_POPULATE_READ", unix.MADV_POPULATE_READ},
+	remove:        {"MADV_REMOVE", unix.MADV_REMOVE},
 }
 
-func reserveRead(memory []byte) error {
-	return advise("MADV_POPULATE_READ", pagesAround(memory), unix.MADV_POPULATE_READ)
-}
-
-func release(memory []byte) error {
-	return advise("MADV_REMOVE", pagesWithin(memory), unix.MADV_REMOVE)
-}
-
-// advise calls madvise for pages, which begin and end at a page boundary. what is the text for
-// advice in errors. The error is an *Error, or matches errors.ErrUnsupported if the kernel does not
-// know advice.
-func advise(what string, pages []byte, advice int) error {
+// advise calls madvise for the pages that overlap memory, or, to remove them, for those that lie
+// within it. The error is an *Error, or matches errors.ErrUnsupported if the kernel does not know the
+// advice.
+func advise(a pageAdvice, memory []byte) error {
+	pages := pagesAround(memory)
+	if a == remove {
+		pages = pagesWithin(memory)
+	}
 	if len(pages) == 0 {
 		return nil
 	}
 	failpoint.Here()
 	for {
-		switch err := unix.Madvise(pages, advice); {
+		switch err := unix.Madvise(pages, madvise[a].number); {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EINVAL):
-			return probe.NotSupported("shared memory that grows", "madvise %s: %v", what, err)
+			return probe.NotSupported("shared memory that grows", "madvise %s: %v", madvise[a].name, err)
 		default:
-			return systemError("madvise "+what, int64(len(pages)), err)
+			return systemError("madvise "+madvise[a].name, int64(len(pages)), err)
 		}
 	}
 }

@@ -13,11 +13,7 @@ func create(int, bool, ...Extent) (*Segment, error) { return nil, notSupported()
 
 func open(*os.File, int64) (*Segment, error) { return nil, notSupported() }
 
-func reserve([]byte) error { return notSupported() }
-
-func reserveRead([]byte) error { return notSupported() }
-
-func release([]byte) error { return notSupported() }
+func advise(pageAdvice, []byte) error { return notSupported() }
 
 func unmap([]byte) error { return nil }
 

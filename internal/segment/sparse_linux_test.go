@@ -33,7 +33,7 @@ func TestSparse(t *testing.T) {
 	require.EqualValues(t, 5*page, resident(t, s), "both pages of which it is a part")
 	require.NoError(t, segment.Reserve(nil))
 
-	require.NoError(t, segment.ReserveRead(s.Bytes()[page:page+1]))
+	require.NoError(t, segment.ReserveForReading(s.Bytes()[page:page+1]))
 	require.EqualValues(t, 6*page, resident(t, s))
 	require.NoError(t, segment.Release(s.Bytes()[page:2*page]))
 

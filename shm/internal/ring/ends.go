@@ -185,8 +185,8 @@ func (s *End) Next(n int) (first, second []byte, err error) {
 	s.moved += uint64(n)
 	from := int(at) & (len(s.data) - 1)
 	to := min(from+n, len(s.data))
-	yield := n - (to - from)
-	return s.data[from:to:to], s.data[:yield:yield], nil
+	wrapped := n - (to - from) // bytes from the beginning of the data area
+	return s.data[from:to:to], s.data[:wrapped:wrapped], nil
 }
 
 // available returns the number of bytes that can be moved in addition to those of the current

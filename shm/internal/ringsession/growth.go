@@ -185,7 +185,7 @@ func (r *ringReader) locate(head uint64) (uint64, error) {
 	}
 	if level != r.level {
 		r.region = r.regions[level]
-		if err := ignoreUnsupported(segment.ReserveRead(r.region)); err != nil {
+		if err := ignoreUnsupported(segment.ReserveForReading(r.region)); err != nil {
 			return 0, err
 		}
 		r.level = level
