@@ -85,7 +85,7 @@ func (c *Client) connect(ctx context.Context) error {
 		}
 		// A failed name lookup is retried too: the machine may not have started yet.
 		if !pause(ctx.Done(), wait) {
-			return fmt.Errorf("%w: %w", contextError{ctx.Err()}, last)
+			return fmt.Errorf("%w: %w", contextError(ctx.Err()), last)
 		}
 	}
 	_, err := c.add(ctx, initKey, 1)
@@ -161,6 +161,7 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (int64, error
 	return n, fail("add", key, err)
 }
 
+// add adds delta to the number at wireKey, which is the key as it is sent, and returns the sum.
 func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64, err error) {
 	if len(wireKey) > c.limits.KeyBytes+len(userPrefix) {
 		return 0, c.limits.check(wireKey)
@@ -170,7 +171,10 @@ func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64,
 		n, err = d.number()
 		return err
 	})
-	return n, err
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // CompareAndSet implements [Store].
@@ -187,6 +191,8 @@ func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desire
 	return value, fail("compare-and-set", key, err)
 }
 
+// compareAndSet makes the request and returns the value in the reply, which belongs to the caller. If
+// key does not exist and expected is not empty, that is expected.
 func (c *Client) compareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
 	if err := c.limits.check(key, expected, desired); err != nil {
 		return nil, err
@@ -196,7 +202,10 @@ func (c *Client) compareAndSet(ctx context.Context, key string, expected, desire
 		value, err = d.value()
 		return err
 	})
-	return value, err
+	if err != nil {
+		return nil, err
+	}
+	return value, nil
 }
 
 // Delete implements [Store].
@@ -210,7 +219,7 @@ func (c *Client) Delete(ctx context.Context, key string) (existed bool, err erro
 		existed = n > 0
 		return err
 	})
-	return existed, fail("delete", key, err)
+	return existed && err == nil, fail("delete", key, err)
 }
 
 // Close implements [Store].
@@ -227,7 +236,8 @@ func (c *Client) Close() error {
 	w := c.watchConn
 	c.mu.Unlock()
 	if w != nil {
-		w.close()
+		w.closeOnce()
+		<-w.done
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 type watchConn struct {
 	conn      *clientConn
 	done      chan struct{} // closed when the reader has ended
-	closed    chan struct{} // closed by close
-	closeOnce func()
+	closed    chan struct{} // closed by closeOnce
+	closeOnce func()        // closes the connection; the reader then ends all subscriptions with ErrClosed
 
 	mu            sync.Mutex
 	err           error                    // why the connection has ended
@@ -24,6 +24,7 @@ type watchConn struct {
 	subscriptions map[string]map[*subscription]struct{}
 }
 
+// newWatchConn returns a watchConn on conn, which it owns, and starts its reader.
 func newWatchConn(conn *clientConn) *watchConn {
 	l := &watchConn{
 		conn:          conn,
@@ -40,13 +41,6 @@ func newWatchConn(conn *clientConn) *watchConn {
 	return l
 }
 
-// close closes the connection, which ends all its subscriptions with ErrClosed, and returns once
-// the reader has ended.
-func (l *watchConn) close() {
-	l.closeOnce()
-	<-l.done
-}
-
 // Watch implements [Store].
 func (c *Client) Watch(ctx context.Context, key string) (Watcher, error) {
 	w, err := c.watch(ctx, key)
@@ -56,6 +50,7 @@ func (c *Client) Watch(ctx context.Context, key string) (Watcher, error) {
 	return w, nil
 }
 
+// watch returns a Watcher once the server has confirmed the key.
 func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 	if err := c.limits.check(key); err != nil {
 		return nil, err
@@ -177,6 +172,7 @@ func (l *watchConn) add(key string, f *subscription) (registered chan struct{}, 
 	return registered, true, nil
 }
 
+// unsubscribe removes f from the subscriptions of key, which stays registered at the server.
 func (l *watchConn) unsubscribe(key string, f *subscription) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,6 +182,7 @@ func (l *watchConn) unsubscribe(key string, f *subscription) {
 	}
 }
 
+// cause returns why the connection has ended, nil while it has not.
 func (l *watchConn) cause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +190,7 @@ func (l *watchConn) cause() error {
 }
 
 // read passes updates to their subscriptions until the connection ends, and then ends all
-// subscriptions with the reason: ErrClosed after close, ErrDisconnected, or that of an invalid
+// subscriptions with the reason: ErrClosed after closeOnce, ErrDisconnected, or that of an invalid
 // message. It runs on a goroutine of its own.
 func (l *watchConn) read() {
 	defer close(l.done)

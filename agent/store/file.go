@@ -51,7 +51,11 @@ func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 		values:  make(map[string][]byte),
 		changed: make(map[string]int64),
 	}
-	s.closeOnce = sync.OnceValue(s.close)
+	s.closeOnce = sync.OnceValue(func() error {
+		close(s.done)
+		s.sem <- struct{}{} // never released; its last holder returned because of done
+		return fail("close", path, f.Close())
+	})
 	if err := s.access(ctx, true, func() error { return nil }); err != nil {
 		s.Close()
 		return nil, fail("open", path, err)
@@ -74,7 +78,10 @@ func (s *File) Get(ctx context.Context, key string) (value []byte, err error) {
 		value = bytes.Clone(v)
 		return nil
 	})
-	return value, fail("get", key, err)
+	if err != nil {
+		return nil, fail("get", key, err)
+	}
+	return value, nil
 }
 
 // Wait implements [Store].
@@ -98,10 +105,7 @@ func (s *File) Wait(ctx context.Context, keys ...string) error {
 func (s *File) Add(ctx context.Context, key string, delta int64) (n int64, err error) {
 	err = s.access(ctx, true, func() error {
 		old, exists := s.values[key]
-		if n, err = number(old, exists); err != nil {
-			return err
-		}
-		if n, err = sum(n, delta); err != nil {
+		if n, err = sum(old, exists, delta); err != nil {
 			return err
 		}
 		return s.put(key, strconv.AppendInt(nil, n, 10))
@@ -161,12 +165,6 @@ func (s *File) Watch(ctx context.Context, key string) (Watcher, error) {
 // Close implements [Store].
 func (s *File) Close() error { return s.closeOnce() }
 
-func (s *File) close() error {
-	close(s.done)
-	s.sem <- struct{}{} // never released; its last holder returned because of done
-	return fail("close", s.path, s.f.Close())
-}
-
 // poll calls found, with the contents of the file up to date and s.sem held, until it returns
 // true. It returns the error of ctx, ErrClosed once done is closed or the store is closed, or an
 // error of the file.
@@ -203,6 +201,7 @@ func (s *File) sleep(ctx context.Context, done <-chan struct{}, d time.Duration)
 	}
 }
 
+// fileWatcher is a [Watcher] that polls a File.
 type fileWatcher struct {
 	store     *File
 	key       string
@@ -227,7 +226,10 @@ func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
 		c = Change{Value: bytes.Clone(value), Exists: exists}
 		return true
 	})
-	return c, fail("watch", w.key, err)
+	if err != nil {
+		return Change{}, fail("watch", w.key, err)
+	}
+	return c, nil
 }
 
 func (w *fileWatcher) Close() error {

@@ -155,6 +155,8 @@ func (s *File) apply(r record, n int64) {
 	s.values[r.key] = r.value
 }
 
+// put checks the limits and writes a record that sets key to a copy of value. The error matches
+// ErrLimit, or is that of the file. The caller holds s.sem and the exclusive lock.
 func (s *File) put(key string, value []byte) error {
 	if err := s.limits.check(key, value); err != nil {
 		return err
@@ -205,6 +207,7 @@ type record struct {
 	value []byte
 }
 
+// append appends the encoding of r to dst and returns the extended slice.
 func (r record) append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, make([]byte, recordHeader)...)

@@ -42,7 +42,17 @@ func (m *Memory) Wait(ctx context.Context, keys ...string) error {
 		return fail("wait", firstKey(keys), err)
 	}
 	for _, k := range keys {
-		if err := m.table.wait(ctx, k); err != nil {
+		a, err := m.table.addWaiter(k)
+		if err == nil && a != nil {
+			select {
+			case <-a.created:
+				err = m.table.closedErr()
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+			m.table.removeWaiter(k, a)
+		}
+		if err != nil {
 			return fail("wait", k, err)
 		}
 	}
@@ -58,22 +68,7 @@ func firstKey(keys []string) string {
 	return keys[0]
 }
 
-// wait blocks until key exists and returns nil. The error is ErrClosed if the table is closed, or
-// that of ctx.
-func (t *table) wait(ctx context.Context, key string) error {
-	a, err := t.addWaiter(key)
-	if err != nil || a == nil {
-		return err
-	}
-	defer t.removeWaiter(key, a)
-	select {
-	case <-a.created:
-		return t.closedErr()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
+// closedErr returns ErrClosed if the table is closed, and nil otherwise.
 func (t *table) closedErr() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -57,6 +57,7 @@ func Open(ctx context.Context, url string, o Options) (Store, error) {
 	return s, nil
 }
 
+// open does what Open does, with the cause alone as its error.
 func open(ctx context.Context, url string, o Options) (Store, error) {
 	if err := checkRank(o.Rank, o.WorldSize); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
@@ -69,7 +70,19 @@ func open(ctx context.Context, url string, o Options) (Store, error) {
 	case "tcp":
 		return openTCP(ctx, strings.TrimSuffix(location, "/"), o)
 	case "env":
-		return openEnv(ctx, location, o)
+		if location != "" {
+			return nil, fmt.Errorf("%w: env:// must not be followed by anything", ErrURL)
+		}
+		e, err := FromEnviron()
+		if err != nil {
+			return nil, err
+		}
+		o.Rank, o.WorldSize, o.Join = e.Rank, e.WorldSize, o.Join || e.Served
+		s, err := openTCP(ctx, e.Addr, o)
+		if err != nil || e.Prefix == "" {
+			return s, err
+		}
+		return newView(s, e.Prefix+"/", s.Close), nil
 	case "file":
 		if location == "" {
 			return nil, fmt.Errorf("%w: file:// without a path", ErrURL)
@@ -87,6 +100,7 @@ func open(ctx context.Context, url string, o Options) (Store, error) {
 	return nil, fmt.Errorf("%w: %s:// is none of tcp, env, file and mem", ErrURL, scheme)
 }
 
+// openTCP serves the store at addr if the options are those of rank 0, and connects to it otherwise.
 func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	if err := checkAddr(addr); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
@@ -109,22 +123,6 @@ func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	return newView(s.local, userPrefix, s.Close), nil
 }
 
-func openEnv(ctx context.Context, location string, o Options) (Store, error) {
-	if location != "" {
-		return nil, fmt.Errorf("%w: env:// must not be followed by anything", ErrURL)
-	}
-	e, err := FromEnviron()
-	if err != nil {
-		return nil, err
-	}
-	o.Rank, o.WorldSize, o.Join = e.Rank, e.WorldSize, o.Join || e.Served
-	s, err := openTCP(ctx, e.Addr, o)
-	if err != nil || e.Prefix == "" {
-		return s, err
-	}
-	return newView(s, e.Prefix+"/", s.Close), nil
-}
-
 // Spaces is a name space of mem:// URLs: workers with the same Spaces share the
 // stores in it. The zero value is ready to use.
 type Spaces struct {
@@ -138,6 +136,8 @@ type space struct {
 	handles int
 }
 
+// open returns a handle on the store with that name, which it creates with the limits l if there is
+// none. Closing the last handle closes and removes the store.
 func (s *Spaces) open(name string, l Limits) Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,20 +150,16 @@ func (s *Spaces) open(name string, l Limits) Store {
 		s.stores[name] = m
 	}
 	m.handles++
-	return newView(m, "", func() error { return s.release(name, m) })
-}
-
-// release releases one handle of the store m with that name, and closes and removes the store
-// with its last handle.
-func (s *Spaces) release(name string, m *space) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m.handles--
-	if m.handles > 0 {
-		return nil
-	}
-	delete(s.stores, name)
-	return m.Close()
+	return newView(m, "", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		m.handles--
+		if m.handles > 0 {
+			return nil
+		}
+		delete(s.stores, name)
+		return m.Close()
+	})
 }
 
 // Environ holds the settings that torchrun and other launchers put into the environment.
@@ -207,6 +203,7 @@ func FromEnviron() (Environ, error) {
 // environReader reads environment variables and keeps the first error.
 type environReader struct{ err error }
 
+// text returns the value of a variable that must be set.
 func (r *environReader) text(name string) string {
 	s := os.Getenv(name)
 	if s == "" && r.err == nil {
@@ -215,6 +212,7 @@ func (r *environReader) text(name string) string {
 	return s
 }
 
+// number returns the value of a variable that must be a number.
 func (r *environReader) number(name string) int {
 	s := r.text(name)
 	n, err := strconv.Atoi(s)

@@ -84,6 +84,7 @@ func (r *request) append(dst []byte) []byte {
 	return dst
 }
 
+// appendText appends the encoding of a key or a value to dst and returns the extended slice.
 func appendText[T string | []byte](dst []byte, text T) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(text))), text...)
 }
@@ -93,11 +94,12 @@ func appendText[T string | []byte](dst []byte, text T) []byte {
 type decoder struct {
 	r       *bufio.Reader
 	limits  Limits
-	reserve func(bytes int) error // called before memory is allocated; may be nil
+	reserve func(bytes int) error // called before memory is allocated
 }
 
+// newDecoder returns a decoder of the messages in r that allows any memory within the limits.
 func newDecoder(r io.Reader, l Limits) *decoder {
-	return &decoder{r: bufio.NewReader(r), limits: l}
+	return &decoder{r: bufio.NewReader(r), limits: l, reserve: func(int) error { return nil }}
 }
 
 // request reads one request, whose values belong to the caller. It returns io.EOF only if no byte
@@ -115,6 +117,7 @@ func (d *decoder) request() (*request, error) {
 	return r, nil
 }
 
+// arguments reads the arguments of r.
 func (d *decoder) arguments(r *request) (err error) {
 	switch r.op {
 	case opCount:
@@ -123,8 +126,12 @@ func (d *decoder) arguments(r *request) (err error) {
 		r.keys, err = d.keys()
 		return err
 	case opSet:
-		if err := d.checkGreeting(); err != nil {
+		head, err := d.r.Peek(len(torch2Magic))
+		if err != nil {
 			return err
+		}
+		if bytes.Equal(head, torch2Magic) {
+			return ErrDialect
 		}
 	case opCompareAndSet, opGet, opAdd, opWatch, opDelete:
 	default:
@@ -146,19 +153,6 @@ func (d *decoder) arguments(r *request) (err error) {
 	return err
 }
 
-// checkGreeting returns ErrDialect if the bytes after the opcode 0 are PyTorch 2's greeting, and
-// the error of the connection if they cannot be read. It consumes nothing.
-func (d *decoder) checkGreeting() error {
-	head, err := d.r.Peek(len(torch2Magic))
-	if err != nil {
-		return err
-	}
-	if bytes.Equal(head, torch2Magic) {
-		return ErrDialect
-	}
-	return nil
-}
-
 // unexpectedEOF returns io.ErrUnexpectedEOF if err is io.EOF, which then came in the middle of a
 // message, and err otherwise.
 func unexpectedEOF(err error) error {
@@ -168,6 +162,7 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
+// number reads a number of 8 bytes.
 func (d *decoder) number() (int64, error) {
 	var b [8]byte
 	if _, err := io.ReadFull(d.r, b[:]); err != nil {
@@ -189,16 +184,20 @@ func (d *decoder) length(what string, limit int) (int, error) {
 	return int(n), nil
 }
 
+// key reads a key, with its userPrefix.
 func (d *decoder) key() (string, error) {
 	b, err := d.text("bytes of a key", d.limits.KeyBytes+len(userPrefix))
 	return string(b), err
 }
 
+// value reads a value, which belongs to the caller.
 func (d *decoder) value() ([]byte, error) { return d.text("bytes of a value", d.limits.ValueBytes) }
 
 // allocChunk bounds the memory that is allocated before its bytes have arrived.
 const allocChunk = 64 << 10
 
+// text reads a length and as many bytes, which belong to the caller. It returns ErrLimit if the length
+// exceeds limit; what names the bytes in that error.
 func (d *decoder) text(what string, limit int) ([]byte, error) {
 	remaining, err := d.length(what, limit)
 	if err != nil {
@@ -207,7 +206,7 @@ func (d *decoder) text(what string, limit int) ([]byte, error) {
 	out := make([]byte, 0, min(remaining, allocChunk))
 	for remaining > 0 {
 		n := min(remaining, allocChunk)
-		if err := d.reserveBytes(n); err != nil {
+		if err := d.reserve(n); err != nil {
 			return nil, err
 		}
 		at := len(out)
@@ -223,6 +222,7 @@ func (d *decoder) text(what string, limit int) ([]byte, error) {
 // keyOverhead is the approximate memory of a key in addition to its bytes.
 const keyOverhead = 32
 
+// keys reads a list of keys.
 func (d *decoder) keys() ([]string, error) {
 	n, err := d.length("keys", d.limits.Keys)
 	if err != nil {
@@ -230,7 +230,7 @@ func (d *decoder) keys() ([]string, error) {
 	}
 	var keys []string
 	for range n {
-		if err := d.reserveBytes(keyOverhead); err != nil {
+		if err := d.reserve(keyOverhead); err != nil {
 			return nil, err
 		}
 		k, err := d.key()
@@ -240,11 +240,4 @@ func (d *decoder) keys() ([]string, error) {
 		keys = append(keys, k)
 	}
 	return keys, nil
-}
-
-func (d *decoder) reserveBytes(n int) error {
-	if d.reserve == nil {
-		return nil
-	}
-	return d.reserve(n)
 }

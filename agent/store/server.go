@@ -49,14 +49,14 @@ func (o ServerOptions) orDefaults() ServerOptions {
 // Server serves a store over TCP. There is no authentication: every process that can
 // connect may read and change the store.
 type Server struct {
-	options   ServerOptions
-	table     *table
-	local     *Memory // a handle on table
-	quota     memoryQuota
-	listener  net.Listener
-	done      chan struct{} // closed by Close
-	closeOnce func()
-	running   sync.WaitGroup
+	options  ServerOptions
+	table    *table
+	local    *Memory // a handle on table
+	quota    memoryQuota
+	listener net.Listener
+	done     chan struct{} // closed by Close
+	closing  sync.Once
+	running  sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
@@ -85,9 +85,7 @@ func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 	}
 	s.local = &Memory{s.table}
 	s.quota.limit = int64(s.options.RequestBytes)
-	s.closeOnce = sync.OnceFunc(s.close)
-	s.running.Add(1)
-	go s.accept()
+	s.running.Go(s.accept)
 	return s, nil
 }
 
@@ -103,29 +101,27 @@ func (s *Server) Store() Store {
 // Close closes the listener, all connections and handles, and returns nil once all goroutines of
 // the server have ended. Only the first Close has an effect.
 func (s *Server) Close() error {
-	s.closeOnce()
+	s.closing.Do(func() {
+		close(s.done)
+		s.listener.Close()
+		s.table.close()
+		s.mu.Lock()
+		s.closed = true
+		for c := range s.sessions {
+			c.conn.Close()
+		}
+		s.mu.Unlock()
+		s.running.Wait()
+	})
 	return nil
-}
-
-func (s *Server) close() {
-	close(s.done)
-	s.listener.Close()
-	s.table.close()
-	s.mu.Lock()
-	s.closed = true
-	for c := range s.sessions {
-		c.conn.Close()
-	}
-	s.mu.Unlock()
-	s.running.Wait()
 }
 
 // acceptBackoff is the pause after a failed accept, for example for lack of file
 // descriptors, before the next attempt.
 const acceptBackoff = 50 * time.Millisecond
 
+// accept admits connections until the listener is closed.
 func (s *Server) accept() {
-	defer s.running.Done()
 	for {
 		conn, err := s.listener.Accept()
 		switch {
@@ -187,14 +183,12 @@ func (s *Server) admit(conn net.Conn) {
 		subscriptions: make(map[string]*subscription),
 	}
 	s.sessions[c] = struct{}{}
-	s.running.Add(1)
-	go func() {
-		defer s.running.Done()
+	s.running.Go(func() {
 		c.run()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.sessions, c)
-	}()
+	})
 }
 
 // memoryQuota bounds the memory of the requests that all connections of a server

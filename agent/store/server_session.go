@@ -41,7 +41,18 @@ func (c *session) run() {
 	var others sync.WaitGroup
 	others.Go(c.read)
 	others.Go(c.sendUpdates)
-	if err := c.serve(); err != io.EOF && !errors.Is(err, net.ErrClosed) {
+	var err error
+	for r := range c.requests {
+		err = c.handle(r)
+		r.charge.release()
+		if err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = c.readErr
+	}
+	if err != io.EOF && !errors.Is(err, net.ErrClosed) {
 		c.server.options.Logger.Warn("store: closed a connection", "peer", c.conn.RemoteAddr(), "err", err)
 	}
 	close(c.done)
@@ -98,17 +109,6 @@ func (c *session) next(buffered *bufio.Reader) (*request, error) {
 	return r, nil
 }
 
-func (c *session) serve() error {
-	for r := range c.requests {
-		err := c.handle(r)
-		r.charge.release()
-		if err != nil {
-			return err
-		}
-	}
-	return c.readErr
-}
-
 // handle executes r and writes the reply. The protocol has no error replies: after an error the
 // caller must close the connection.
 func (c *session) handle(r *request) error {
@@ -116,7 +116,11 @@ func (c *session) handle(r *request) error {
 	case opSet:
 		return c.table.set(r.key, r.value)
 	case opCompareAndSet:
-		return c.compareAndSet(r)
+		value, err := c.table.compareAndSet(r.key, r.expected, r.value)
+		if errors.Is(err, ErrNotFound) {
+			value, err = r.expected, nil // the protocol has no other reply for that
+		}
+		return c.reply(err, size(value), value)
 	case opGet:
 		value, err := c.table.get(r.key)
 		return c.reply(err, size(value), value)
@@ -142,17 +146,6 @@ func (c *session) handle(r *request) error {
 		}
 		return c.replyNumber(err, 1)
 	}
-}
-
-// compareAndSet executes a compare-and-set and writes the value of the key as the reply. If the
-// key does not exist it replies with the expected value: the protocol has no other reply for
-// that.
-func (c *session) compareAndSet(r *request) error {
-	value, err := c.table.compareAndSet(r.key, r.expected, r.value)
-	if errors.Is(err, ErrNotFound) {
-		value, err = r.expected, nil
-	}
-	return c.reply(err, size(value), value)
 }
 
 // wait returns nil once each of keys has existed. The error is ErrClosed if the server is closed,
@@ -186,6 +179,7 @@ func (c *session) wait(keys []string) error {
 	return nil
 }
 
+// replyNumber writes n as one reply, or nothing if err is not nil, which it then returns.
 func (c *session) replyNumber(err error, n int64) error {
 	return c.reply(err, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 }
@@ -253,6 +247,7 @@ func (c *session) sendUpdates() {
 	}
 }
 
+// flushUpdates sends the updates that wait. The error is ErrClosed or that of the connection.
 func (c *session) flushUpdates() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -261,24 +256,20 @@ func (c *session) flushUpdates() error {
 		if err != nil {
 			return err
 		}
-		if kind, changed := u.kind(); ok && changed {
-			head := appendText([]byte{kind}, key)
-			if err := c.write(head, size(u.old), u.old, size(u.now), u.now); err != nil {
-				return err
-			}
+		if !ok || !u.existed && !u.exists { // created and deleted again
+			continue
+		}
+		kind := byte(replyUpdated)
+		switch {
+		case !u.exists:
+			kind = replyDeleted
+		case !u.existed:
+			kind = replyCreated
+		}
+		head := appendText([]byte{kind}, key)
+		if err := c.write(head, size(u.old), u.old, size(u.now), u.now); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// kind returns the byte of the update on the wire, and false if the key was created
-// and deleted again.
-func (u update) kind() (kind byte, changed bool) {
-	switch {
-	case u.existed && u.exists:
-		return replyUpdated, true
-	case u.exists:
-		return replyCreated, true
-	}
-	return replyDeleted, u.existed
 }

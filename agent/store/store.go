@@ -36,7 +36,8 @@ import (
 // A call returns when its context ends, with an error that matches the context's
 // error, and [ErrTimeout] after a deadline. The store may then have changed or not; a
 // call whose context had ended before changes nothing. Close makes all calls fail
-// with [ErrClosed]. Errors are of type [*Error].
+// with [ErrClosed]. Errors are of type [*Error]; with an error, the other result is the
+// zero value.
 type Store interface {
 	// Set sets the value of key, which need not exist.
 	Set(ctx context.Context, key string, value []byte) error
@@ -157,21 +158,13 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// contextError is the cause of a call that ended with its context. It matches
-// ErrTimeout if the context's deadline has passed.
-type contextError struct{ err error }
-
-func (e contextError) Error() string {
-	if e.Is(ErrTimeout) {
-		return "timed out: " + e.err.Error()
+// contextError returns err, the error of a context, as the cause of a call that ended with it. It
+// matches ErrTimeout if the deadline has passed.
+func contextError(err error) error {
+	if err == context.DeadlineExceeded {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	}
-	return e.err.Error()
-}
-
-func (e contextError) Unwrap() error { return e.err }
-
-func (e contextError) Is(target error) bool {
-	return target == ErrTimeout && errors.Is(e.err, context.DeadlineExceeded)
+	return err
 }
 
 // fail wraps the cause of a failed call in an [*Error], replacing one that is there
@@ -183,10 +176,7 @@ func fail(op, key string, err error) error {
 	if inner, ok := err.(*Error); ok {
 		err = inner.Err
 	}
-	if err == context.Canceled || err == context.DeadlineExceeded {
-		err = contextError{err}
-	}
-	return &Error{Op: op, Key: key, Err: err}
+	return &Error{Op: op, Key: key, Err: contextError(err)}
 }
 
 // Limits bounds what a store holds. A zero field stands for its default.
@@ -206,6 +196,7 @@ func (l Limits) orDefaults() Limits {
 	}
 }
 
+// check returns an error that matches ErrLimit if key or one of values is too large.
 func (l Limits) check(key string, values ...[]byte) error {
 	if len(key) > l.KeyBytes {
 		return fmt.Errorf("%w: a key of %d bytes, but at most %d are allowed", ErrLimit, len(key), l.KeyBytes)
@@ -218,6 +209,8 @@ func (l Limits) check(key string, values ...[]byte) error {
 	return nil
 }
 
+// checkAll returns an error that matches ErrLimit if there are too many keys for one call, or one of
+// them is too large.
 func (l Limits) checkAll(keys []string) error {
 	if len(keys) > l.Keys {
 		return fmt.Errorf("%w: %d keys in one call, but at most %d are allowed", ErrLimit, len(keys), l.Keys)
@@ -230,10 +223,19 @@ func (l Limits) checkAll(keys []string) error {
 	return nil
 }
 
-// sum returns a + b, or an error that matches ErrNotNumber if that overflows.
-func sum(a, b int64) (int64, error) {
-	if b > 0 && a > math.MaxInt64-b || b < 0 && a < math.MinInt64-b {
-		return 0, fmt.Errorf("%w: %d and %d", ErrNotNumber, a, b)
+// sum returns delta plus the number that a value holds as decimal text; a missing one, if exists is
+// false, counts as 0. The error matches ErrNotNumber if the value is not a number, or the sum
+// overflows.
+func sum(value []byte, exists bool, delta int64) (int64, error) {
+	if !exists {
+		return delta, nil
 	}
-	return a + b, nil
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return 0, ErrNotNumber
+	}
+	if delta > 0 && n > math.MaxInt64-delta || delta < 0 && n < math.MinInt64-delta {
+		return 0, fmt.Errorf("%w: %d and %d", ErrNotNumber, n, delta)
+	}
+	return n + delta, nil
 }

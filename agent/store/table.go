@@ -48,6 +48,7 @@ func (t *table) set(key string, value []byte) error {
 	return t.put(key, value)
 }
 
+// get returns the value of key, which must not be modified. The error is ErrNotFound or ErrClosed.
 func (t *table) get(key string) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,12 +77,15 @@ func (t *table) exists(keys []string) (bool, error) {
 	return true, nil
 }
 
+// count returns the number of keys.
 func (t *table) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.values)
 }
 
+// add adds delta to the number that key holds and returns the sum. The error is ErrClosed, or matches
+// ErrNotNumber or ErrLimit; the table is then unchanged.
 func (t *table) add(key string, delta int64) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,25 +93,12 @@ func (t *table) add(key string, delta int64) (int64, error) {
 		return 0, ErrClosed
 	}
 	old, exists := t.values[key]
-	n, err := number(old, exists)
+	n, err := sum(old, exists, delta)
 	if err != nil {
 		return 0, err
 	}
-	if n, err = sum(n, delta); err != nil {
+	if err := t.put(key, strconv.AppendInt(nil, n, 10)); err != nil {
 		return 0, err
-	}
-	return n, t.put(key, strconv.AppendInt(nil, n, 10))
-}
-
-// number returns the number that a value holds as decimal text; a missing one, if exists is
-// false, counts as 0. The error is ErrNotNumber.
-func number(value []byte, exists bool) (int64, error) {
-	if !exists {
-		return 0, nil
-	}
-	n, err := strconv.ParseInt(string(value), 10, 64)
-	if err != nil {
-		return 0, ErrNotNumber
 	}
 	return n, nil
 }
@@ -123,11 +114,17 @@ func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, err
 		return nil, ErrClosed
 	}
 	value, exists := t.values[key]
-	put, err := shouldSwap(value, exists, expected)
-	if err != nil || !put {
-		return value, err
+	swap, err := shouldSwap(value, exists, expected)
+	if err != nil {
+		return nil, err
 	}
-	return desired, t.put(key, desired)
+	if !swap {
+		return value, nil
+	}
+	if err := t.put(key, desired); err != nil {
+		return nil, err
+	}
+	return desired, nil
 }
 
 // shouldSwap reports whether a compare-and-set with this expected value changes a key that has
@@ -140,6 +137,7 @@ func shouldSwap(value []byte, exists bool, expected []byte) (bool, error) {
 	return string(value) == string(expected), nil
 }
 
+// remove removes key and reports whether it existed. The error is ErrClosed.
 func (t *table) remove(key string) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,6 +178,7 @@ func (t *table) put(key string, value []byte) error {
 	return nil
 }
 
+// notify passes u to the subscriptions of key. The caller holds t.mu.
 func (t *table) notify(key string, u update) {
 	for f := range t.subscriptions[key] {
 		f.push(u)
@@ -232,6 +231,7 @@ func (t *table) subscribe(key string, f *subscription) error {
 	return nil
 }
 
+// unsubscribe removes f from the subscriptions of key.
 func (t *table) unsubscribe(key string, f *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,6 +280,7 @@ type subscription struct {
 
 func newSubscription() *subscription { return &subscription{ready: make(chan struct{}, 1)} }
 
+// push adds u to the update that waits, if there is one, and signals ready.
 func (f *subscription) push(u update) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,6 +301,7 @@ func (f *subscription) end(err error) {
 	f.signal()
 }
 
+// signal puts an element into ready if there is none.
 func (f *subscription) signal() {
 	select {
 	case f.ready <- struct{}{}:

@@ -60,8 +60,9 @@ func addToOther(f fixture) {
 		keys, want = append(keys, "large"), store.ErrNotNumber
 	}
 	for _, key := range keys {
-		_, err := f.b.Add(f.ctx, key, 1)
+		n, err := f.b.Add(f.ctx, key, 1)
 		require.ErrorIs(f, err, want, key)
+		require.Zero(f, n, key)
 	}
 	f.wantValue("text", "four")
 }

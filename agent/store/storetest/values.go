@@ -81,11 +81,21 @@ func limits(f fixture) {
 	require.ErrorIs(f, f.a.Set(f.ctx, "key", value), store.ErrLimit)
 	require.ErrorIs(f, f.a.Wait(f.ctx, "key", key), store.ErrLimit)
 	require.ErrorIs(f, f.a.Wait(f.ctx, make([]string, 1<<20)...), store.ErrLimit)
-	_, err := f.a.Add(f.ctx, key, 1)
+	n, err := f.a.Add(f.ctx, key, 1)
 	require.ErrorIs(f, err, store.ErrLimit)
-	_, err = f.a.CompareAndSet(f.ctx, "key", nil, value)
+	require.Zero(f, n)
+	now, err := f.a.CompareAndSet(f.ctx, "key", nil, value)
 	require.ErrorIs(f, err, store.ErrLimit)
+	require.Nil(f, now)
 	f.wantMissing("key")
+	f.set(f.a, "key", "one")
+	now, err = f.a.CompareAndSet(f.ctx, "key", []byte("one"), value)
+	require.ErrorIs(f, err, store.ErrLimit)
+	require.Nil(f, now)
+	f.wantValue("key", "one")
+	now, err = f.a.CompareAndSet(f.ctx, "other", []byte("one"), nil)
+	require.ErrorIs(f, err, store.ErrNotFound)
+	require.Nil(f, now)
 }
 
 func errorsNameTheKey(f fixture) {
