@@ -22,43 +22,24 @@ const (
 // the elements of x and y, which must be at least as long as out. It must not be called to divide
 // integers, which panics for a divisor of zero.
 func arithmetic[T number](op opcode, out, x, y []T) {
+	x, y = x[:len(out)], y[:len(out)]
 	switch op {
 	case opAdd:
-		addRow(out, x, y)
+		for i := range out {
+			out[i] = x[i] + y[i]
+		}
 	case opSub:
-		subRow(out, x, y)
+		for i := range out {
+			out[i] = x[i] - y[i]
+		}
 	case opMul:
-		mulRow(out, x, y)
+		for i := range out {
+			out[i] = x[i] * y[i]
+		}
 	default:
-		divRow(out, x, y)
-	}
-}
-
-func addRow[T number](out, x, y []T) {
-	x, y = x[:len(out)], y[:len(out)]
-	for i := range out {
-		out[i] = x[i] + y[i]
-	}
-}
-
-func subRow[T number](out, x, y []T) {
-	x, y = x[:len(out)], y[:len(out)]
-	for i := range out {
-		out[i] = x[i] - y[i]
-	}
-}
-
-func mulRow[T number](out, x, y []T) {
-	x, y = x[:len(out)], y[:len(out)]
-	for i := range out {
-		out[i] = x[i] * y[i]
-	}
-}
-
-func divRow[T number](out, x, y []T) {
-	x, y = x[:len(out)], y[:len(out)]
-	for i := range out {
-		out[i] = x[i] / y[i]
+		for i := range out {
+			out[i] = x[i] / y[i]
+		}
 	}
 }
 
@@ -125,7 +106,7 @@ func addition(op opcode) kernel {
 			return nil, valueErrorf("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
 		}
 		var err error
-		if !isOne(alpha) {
+		if alpha != int64(1) && alpha != float64(1) && alpha != true {
 			if y, err = c.scale(y, alpha, d); err != nil {
 				return nil, err
 			}
@@ -134,6 +115,7 @@ func addition(op opcode) kernel {
 	}
 }
 
+// isBool reports whether v is a bool, or a tensor of bools.
 func isBool(v Value) bool {
 	switch v := v.(type) {
 	case *tensor.Tensor:
@@ -144,8 +126,6 @@ func isBool(v Value) bool {
 	_, ok := v.(bool)
 	return ok
 }
-
-func isOne(alpha Value) bool { return alpha == int64(1) || alpha == float64(1) || alpha == true }
 
 // checkAlpha returns a *ValueError unless alpha, a number, is allowed for a result of dtype d.
 func checkAlpha(alpha Value, d tensor.DType) error {
@@ -192,6 +172,7 @@ func (c *call) scale(v, factor Value, d tensor.DType) (*tensor.Tensor, error) {
 	return c.arith(opMul, x, y)
 }
 
+// multiply is the kernel of mul: the product of two arguments.
 func multiply(c *call) (*tensor.Tensor, error) {
 	return c.binary(opMul, c.args[0], c.args[1], resultType(c.args[0], c.args[1]))
 }
@@ -217,6 +198,9 @@ func comparison(op opcode) kernel {
 	})
 }
 
+// compare returns a tensor of bools with the results of the comparison op of the elements of x and y,
+// with broadcasting. Both must have the same dtype, one that computeType returns. The error is a
+// *SizeError, a *LimitError, or a *ValueError for an order of complex numbers.
 func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:
@@ -261,27 +245,22 @@ func equality[T number](op opcode, out []bool, x, y []T) {
 // must be at least as long as out.
 func ordered[T realNum](op opcode, out []bool, x, y []T) {
 	switch op {
-	case opLt:
-		less(out, x, y)
-	case opLe:
-		lessOrEqual(out, x, y)
 	case opGt:
-		less(out, y, x)
+		op, x, y = opLt, y, x
 	case opGe:
-		lessOrEqual(out, y, x)
+		op, x, y = opLe, y, x
+	}
+	x, y = x[:len(out)], y[:len(out)]
+	switch op {
+	case opLt:
+		for i := range out {
+			out[i] = x[i] < y[i]
+		}
+	case opLe:
+		for i := range out {
+			out[i] = x[i] <= y[i]
+		}
 	default:
 		equality(op, out, x, y)
-	}
-}
-
-func less[T realNum](out []bool, x, y []T) {
-	for i := range out {
-		out[i] = x[i] < y[i]
-	}
-}
-
-func lessOrEqual[T realNum](out []bool, x, y []T) {
-	for i := range out {
-		out[i] = x[i] <= y[i]
 	}
 }

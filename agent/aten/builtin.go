@@ -3,6 +3,8 @@ package aten
 import (
 	"math"
 	"math/cmplx"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 // Default returns a new table of the operators of this package, with default limits.
@@ -84,17 +86,17 @@ var compareOps = []builtin{
 }
 
 var creationOps = []builtin{
-	{"zeros(SymInt[] size, " + creationArgs, dense(zeros), false},
-	{"ones(SymInt[] size, " + creationArgs, dense(ones), false},
-	{"full(SymInt[] size, Scalar fill_value, " + creationArgs, dense(full), false},
-	{"zeros_like(Tensor self, " + likeArgs, dense(zerosLike), false},
-	{"ones_like(Tensor self, " + likeArgs, dense(onesLike), false},
-	{"full_like(Tensor self, Scalar fill_value, " + likeArgs, dense(fullLike), false},
-	{"eye(int n, " + creationArgs, dense(eye), false},
-	{"eye.m(int n, int m, " + creationArgs, dense(eyeOfTwo), false},
-	{"arange(Scalar end, " + creationArgs, dense(arange), false},
-	{"arange.start(Scalar start, Scalar end, " + creationArgs, dense(arangeFrom), false},
-	{"arange.start_step(Scalar start, Scalar end, Scalar step=1, " + creationArgs, dense(arangeStep), false},
+	{"zeros(SymInt[] size, " + creationArgs, constant(int64(0)), false},
+	{"ones(SymInt[] size, " + creationArgs, constant(int64(1)), false},
+	{"full(SymInt[] size, Scalar fill_value, " + creationArgs, constant(nil), false},
+	{"zeros_like(Tensor self, " + likeArgs, constant(int64(0)), false},
+	{"ones_like(Tensor self, " + likeArgs, constant(int64(1)), false},
+	{"full_like(Tensor self, Scalar fill_value, " + likeArgs, constant(nil), false},
+	{"eye(int n, " + creationArgs, eye(1), false},
+	{"eye.m(int n, int m, " + creationArgs, eye(2), false},
+	{"arange(Scalar end, " + creationArgs, arange(1), false},
+	{"arange.start(Scalar start, Scalar end, " + creationArgs, arange(2), false},
+	{"arange.start_step(Scalar start, Scalar end, Scalar step=1, " + creationArgs, arange(3), false},
 }
 
 var viewOps = []builtin{
@@ -119,10 +121,10 @@ var viewOps = []builtin{
 }
 
 var reductionOps = []builtin{
-	{"sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", dense(sumAll), false},
-	{"sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", dense(sumDims), false},
-	{"mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", dense(meanAll), false},
-	{"mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", dense(meanDims), false},
+	{"sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", sum(false), false},
+	{"sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", sum(true), false},
+	{"mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", mean(false), false},
+	{"mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", mean(true), false},
 	{"max(Tensor self) -> Tensor", extremeOfAll(false), false},
 	{"max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", extremeOfDim(false), false},
 	{"min(Tensor self) -> Tensor", extremeOfAll(true), false},
@@ -143,16 +145,16 @@ var matrixOps = []builtin{
 }
 
 var sparseOps = []builtin{
-	{"sparse_coo_tensor.indices(Tensor indices, Tensor values, " + creationArgs, makeSparseInferred, false},
-	{"sparse_coo_tensor.indices_size(Tensor indices, Tensor values, int[] size, " + creationArgs, makeSparse, false},
-	{"_sparse_coo_tensor_unsafe(Tensor indices, Tensor values, int[] size, " + creationArgs, makeSparse, false},
-	{"coalesce(Tensor(a) self) -> Tensor(a)", coalesce, true},
-	{"is_coalesced(Tensor self) -> bool", isCoalesced, true},
-	{"indices(Tensor(a) self) -> Tensor(a)", requireCoalesced("indices", indicesOf), true},
-	{"values(Tensor(a) self) -> Tensor(a)", requireCoalesced("values", valuesOf), true},
-	{"_indices(Tensor(a) self) -> Tensor(a)", indicesOf, true},
-	{"_values(Tensor(a) self) -> Tensor(a)", valuesOf, true},
+	{"sparse_coo_tensor.indices(Tensor indices, Tensor values, " + creationArgs, makeSparse(true), false},
+	{"sparse_coo_tensor.indices_size(Tensor indices, Tensor values, int[] size, " + creationArgs, makeSparse(false), false},
+	{"_sparse_coo_tensor_unsafe(Tensor indices, Tensor values, int[] size, " + creationArgs, makeSparse(false), false},
+	{"coalesce(Tensor(a) self) -> Tensor(a)", ofSparse(func(_ *call, s *tensor.Sparse) (Value, error) { return value(s.Coalesce()) }), true},
+	{"is_coalesced(Tensor self) -> bool", ofSparse(func(_ *call, s *tensor.Sparse) (Value, error) { return s.Coalesced(), nil }), true},
+	{"indices(Tensor(a) self) -> Tensor(a)", ofCoalesced("indices", (*tensor.Sparse).Indices), true},
+	{"values(Tensor(a) self) -> Tensor(a)", ofCoalesced("values", (*tensor.Sparse).Values), true},
+	{"_indices(Tensor(a) self) -> Tensor(a)", ofSparse(func(_ *call, s *tensor.Sparse) (Value, error) { return s.Indices(), nil }), true},
+	{"_values(Tensor(a) self) -> Tensor(a)", ofSparse(func(_ *call, s *tensor.Sparse) (Value, error) { return s.Values(), nil }), true},
 	{"to_dense(Tensor self, ScalarType? dtype=None) -> Tensor", toDense, true},
 	{"_sparse_mm(Tensor sparse, Tensor dense) -> Tensor", mm, true},
-	{"_sparse_sum(Tensor self) -> Tensor", sumSparse, true},
+	{"_sparse_sum(Tensor self) -> Tensor", ofSparse(sumSparse), true},
 }

@@ -19,6 +19,7 @@ type Limits struct {
 	TensorBytes int
 }
 
+// tensorBytes returns TensorBytes or its default.
 func (l Limits) tensorBytes() int {
 	if l.TensorBytes > 0 {
 		return l.TensorBytes
@@ -86,13 +87,18 @@ func (c *call) given(i int) bool               { return c.args[i] != nil }
 // ints returns argument i, a list of ints, as a new slice; an empty one if the argument is nil.
 func (c *call) ints(i int) []int {
 	list, _ := c.args[i].([]int64)
-	return ints(list)
+	out := make([]int, len(list))
+	for i, n := range list {
+		out[i] = toInt(n)
+	}
+	return out
 }
 
 // dim returns argument i, an int, as a dimension of a tensor of the given rank, from 0 on. A negative
 // argument counts from the end; a scalar counts as having one dimension. The error is a *ValueError.
 func (c *call) dim(i, rank int) (int, error) { return wrapDim(c.int(i), rank) }
 
+// wrapDim returns dim as a dimension of a tensor of the given rank, like call.dim.
 func wrapDim(dim, rank int) (int, error) {
 	n := max(rank, 1)
 	if dim < -n || dim >= n {
@@ -178,16 +184,7 @@ func normalize(v Value) Value {
 	return v
 }
 
-// ints converts a list to ints, in a new slice. A number outside the range of int becomes the nearest
-// int, which is not a valid size or index.
-func ints(list []int64) []int {
-	out := make([]int, len(list))
-	for i, n := range list {
-		out[i] = toInt(n)
-	}
-	return out
-}
-
+// toInt returns n, or the nearest int if n is outside the range of int: no valid size or index.
 func toInt(n int64) int { return int(max(math.MinInt, min(math.MaxInt, n))) }
 
 // describe returns a description of the type and shape of v for error texts.
@@ -216,6 +213,7 @@ func describe(v Value) string {
 	}
 }
 
+// describeAll returns the descriptions of a list of arguments, of which it shows the first 16.
 func describeAll(values []Value) string {
 	var words []string
 	for i, v := range values {

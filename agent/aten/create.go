@@ -1,6 +1,7 @@
 package aten
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -22,52 +23,27 @@ func (c *call) options(i int, otherwise tensor.DType) (tensor.DType, error) {
 	return c.dtype(i, otherwise)
 }
 
-func zeros(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(1, tensor.F32)
-	if err != nil {
-		return nil, err
-	}
-	return c.zeros(d, c.ints(0)...)
-}
-
-func ones(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(1, tensor.F32)
-	if err != nil {
-		return nil, err
-	}
-	return c.filled(int64(1), d, c.ints(0))
-}
-
-func full(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(2, scalarType(c.args[1]))
-	if err != nil {
-		return nil, err
-	}
-	return c.filled(c.args[1], d, c.ints(0))
-}
-
-func zerosLike(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(1, c.tensor(0).DType())
-	if err != nil {
-		return nil, err
-	}
-	return c.zeros(d, c.tensor(0).Shape()...)
-}
-
-func onesLike(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(1, c.tensor(0).DType())
-	if err != nil {
-		return nil, err
-	}
-	return c.filled(int64(1), d, c.tensor(0).Shape())
-}
-
-func fullLike(c *call) (*tensor.Tensor, error) {
-	d, err := c.options(2, c.tensor(0).DType())
-	if err != nil {
-		return nil, err
-	}
-	return c.filled(c.args[1], d, c.tensor(0).Shape())
+// constant returns a kernel that creates a tensor with all elements equal to v, or to argument 1 if v is
+// nil. Argument 0 is its shape, or a tensor whose shape and dtype it takes over.
+func constant(v Value) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		v, d, options := v, tensor.F32, 1
+		if v == nil {
+			v, d, options = c.args[1], scalarType(c.args[1]), 2
+		}
+		shape := c.ints(0)
+		if like, ok := c.args[0].(*tensor.Tensor); ok {
+			shape, d = like.Shape(), like.DType()
+		}
+		d, err := c.options(options, d)
+		if err != nil {
+			return nil, err
+		}
+		if v == int64(0) {
+			return c.zeros(d, shape...)
+		}
+		return c.filled(v, d, shape)
+	})
 }
 
 // filled returns a new tensor of dtype d with all elements equal to the number v. The error is a
@@ -107,78 +83,77 @@ func fits(v Value, d tensor.DType) bool {
 	return f >= low && f < high
 }
 
-func eye(c *call) (*tensor.Tensor, error) { return c.eye(c.int(0), c.int(0), 1) }
-
-func eyeOfTwo(c *call) (*tensor.Tensor, error) { return c.eye(c.int(0), c.int(1), 2) }
-
-// eye returns a new matrix of zeros with ones on its diagonal. options is the position of the argument
-// dtype.
-func (c *call) eye(rows, columns, options int) (*tensor.Tensor, error) {
-	d, err := c.options(options, tensor.F32)
-	if err != nil {
-		return nil, err
-	}
-	t, err := c.zeros(d, rows, columns)
-	if err != nil {
-		return nil, err
-	}
-	n := min(rows, columns)
-	if n == 0 {
-		return t, nil
-	}
-	diagonal, err := tensor.Strided(t.Storage(), d, []int{n}, []int{columns + 1}, 0)
-	if err != nil {
-		return nil, err
-	}
-	ones, err := c.filled(int64(1), d, []int{n})
-	if err != nil {
-		return nil, err
-	}
-	return t, diagonal.CopyFrom(ones)
-}
-
-func arange(c *call) (*tensor.Tensor, error) { return c.arange(int64(0), c.args[0], int64(1), 1) }
-
-func arangeFrom(c *call) (*tensor.Tensor, error) {
-	return c.arange(c.args[0], c.args[1], int64(1), 2)
-}
-
-func arangeStep(c *call) (*tensor.Tensor, error) {
-	return c.arange(c.args[0], c.args[1], c.args[2], 3)
-}
-
-// arange returns a new vector of the numbers start, start+step, ... before end. options is the position
-// of the argument dtype; without it the numbers are I64, or F32 if one of the three is a float. The
-// error is a *ValueError or a *LimitError.
-func (c *call) arange(start, end, step Value, options int) (*tensor.Tensor, error) {
-	otherwise := tensor.I64
-	for _, v := range []Value{start, end, step} {
-		if _, ok := v.(float64); ok {
-			otherwise = tensor.F32
+// eye returns a kernel that creates a matrix of zeros with ones on its diagonal. numbers is the number
+// of arguments for its size: 1 for a square, 2 for rows and columns.
+func eye(numbers int) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		d, err := c.options(numbers, tensor.F32)
+		if err != nil {
+			return nil, err
 		}
-	}
-	d, err := c.options(options, otherwise)
-	if err != nil {
-		return nil, err
-	}
-	if d == tensor.Bool || isComplex(d) {
-		return nil, valueErrorf("arange does not support %v", d)
-	}
-	for _, v := range []Value{start, end, step} {
-		if !fits(v, d) {
-			return nil, valueErrorf("value cannot be converted to type %v without overflow", d)
+		rows, columns := c.int(0), c.int(numbers-1)
+		t, err := c.zeros(d, rows, columns)
+		if err != nil {
+			return nil, err
 		}
-	}
-	var t *tensor.Tensor
-	if isInt(d) && otherwise == tensor.I64 {
-		t, err = c.arangeInts(toInt64(start), toInt64(end), toInt64(step))
-	} else {
-		t, err = c.arangeFloats(toFloat(start), toFloat(end), toFloat(step), isInt(d))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return c.cast(t, d)
+		n := min(rows, columns)
+		if n == 0 {
+			return t, nil
+		}
+		diagonal, err := tensor.Strided(t.Storage(), d, []int{n}, []int{columns + 1}, 0)
+		if err != nil {
+			return nil, err
+		}
+		ones, err := c.filled(int64(1), d, []int{n})
+		if err != nil {
+			return nil, err
+		}
+		return t, diagonal.CopyFrom(ones)
+	})
+}
+
+// arange returns a kernel that creates a vector of the numbers start, start+step, ... before end.
+// numbers is the number of arguments for them: 1 for end, 2 for start and end, 3 for all. If the dtype
+// is not given the numbers are I64, or F32 if one of the arguments is a float. The error is a
+// *ValueError or a *LimitError.
+func arange(numbers int) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		start, end, step := Value(int64(0)), c.args[0], Value(int64(1))
+		if numbers > 1 {
+			start, end = c.args[0], c.args[1]
+		}
+		if numbers > 2 {
+			step = c.args[2]
+		}
+		otherwise := tensor.I64
+		for _, v := range []Value{start, end, step} {
+			if _, ok := v.(float64); ok {
+				otherwise = tensor.F32
+			}
+		}
+		d, err := c.options(numbers, otherwise)
+		if err != nil {
+			return nil, err
+		}
+		if d == tensor.Bool || isComplex(d) {
+			return nil, valueErrorf("arange does not support %v", d)
+		}
+		for _, v := range []Value{start, end, step} {
+			if !fits(v, d) {
+				return nil, valueErrorf("value cannot be converted to type %v without overflow", d)
+			}
+		}
+		var t *tensor.Tensor
+		if isInt(d) && otherwise == tensor.I64 {
+			t, err = c.arangeInts(toInt64(start), toInt64(end), toInt64(step))
+		} else {
+			t, err = c.arangeFloats(toFloat(start), toFloat(end), toFloat(step), isInt(d))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return c.cast(t, d)
+	})
 }
 
 // arangeFloats returns a new F64 vector of the numbers start, start+step, ... before end. If whole is
@@ -220,8 +195,10 @@ func checkStep(up, down bool, way float64) error {
 	return nil
 }
 
+// arangeInts returns a new I64 vector of the numbers from, from+by, ... before to. The error is a
+// *ValueError or a *LimitError.
 func (c *call) arangeInts(from, to, by int64) (*tensor.Tensor, error) {
-	if err := checkStep(by > 0, by < 0, sign(to, from)); err != nil {
+	if err := checkStep(by > 0, by < 0, float64(cmp.Compare(to, from))); err != nil {
 		return nil, err
 	}
 	n := steps(from, to, by)
@@ -238,22 +215,12 @@ func (c *call) arangeInts(from, to, by int64) (*tensor.Tensor, error) {
 	return t, nil
 }
 
+// toInt64 returns the number v as an integer, with its fraction dropped.
 func toInt64(v Value) int64 {
 	if n, ok := v.(int64); ok {
 		return n
 	}
 	return int64(toFloat(v))
-}
-
-// sign returns -1, 0 or 1: the sign of a-b, without computing the difference, which may overflow.
-func sign(a, b int64) float64 {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // steps returns the number of elements from, from+by, ... before to. by must not be 0 and must lead

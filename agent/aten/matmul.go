@@ -140,34 +140,31 @@ func (c *call) product(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.multiplyMatrices(p, x, y)
+	var out *tensor.Tensor
+	switch x.DType() {
+	case tensor.U8:
+		out, err = matrices[uint8](c, p, x, y)
+	case tensor.I8:
+		out, err = matrices[int8](c, p, x, y)
+	case tensor.I16:
+		out, err = matrices[int16](c, p, x, y)
+	case tensor.I32:
+		out, err = matrices[int32](c, p, x, y)
+	case tensor.I64:
+		out, err = matrices[int64](c, p, x, y)
+	case tensor.F32:
+		out, err = matrices[float32](c, p, x, y)
+	case tensor.F64:
+		out, err = matrices[float64](c, p, x, y)
+	case tensor.C64:
+		out, err = matrices[complex64](c, p, x, y)
+	default:
+		out, err = matrices[complex128](c, p, x, y)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c.cast(out, d)
-}
-
-func (c *call) multiplyMatrices(p *productPlan, x, y *tensor.Tensor) (*tensor.Tensor, error) {
-	switch x.DType() {
-	case tensor.U8:
-		return matrices[uint8](c, p, x, y)
-	case tensor.I8:
-		return matrices[int8](c, p, x, y)
-	case tensor.I16:
-		return matrices[int16](c, p, x, y)
-	case tensor.I32:
-		return matrices[int32](c, p, x, y)
-	case tensor.I64:
-		return matrices[int64](c, p, x, y)
-	case tensor.F32:
-		return matrices[float32](c, p, x, y)
-	case tensor.F64:
-		return matrices[float64](c, p, x, y)
-	case tensor.C64:
-		return matrices[complex64](c, p, x, y)
-	default:
-		return matrices[complex128](c, p, x, y)
-	}
 }
 
 // productPlan describes a loop over pairs of matrices, m by k and k by n, and the shape of the tensor
@@ -178,6 +175,8 @@ type productPlan struct {
 	batches []loopDim // steps in matrices
 }
 
+// planProduct returns the plan for the product of two tensors with the shapes xs and ys, which have at
+// least two dimensions. The error is a *ValueError or a *SizeError.
 func planProduct(xs, ys []int) (*productPlan, error) {
 	a, b := len(xs)-2, len(ys)-2
 	p := &productPlan{m: xs[a], k: xs[a+1], n: ys[b+1]}
@@ -242,6 +241,7 @@ func addMultiples[T number](to, factors, y []T) {
 	}
 }
 
+// addMultiple adds factor times row to the row to.
 func addMultiple[T number](to, row []T, factor T) {
 	row = row[:len(to)]
 	for j := range to {

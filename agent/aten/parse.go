@@ -19,8 +19,13 @@ func Parse(text string) (*Schema, error) {
 		return nil, &SchemaError{Text: text[:64], At: maxSchemaLen, Want: "no more"}
 	}
 	p := &parser{text: text}
-	s := &Schema{}
-	p.name(s)
+	s := &Schema{Name: p.ident(":")}
+	if space, plain, ok := strings.Cut(s.Name, "::"); !ok || space == "" || plain == "" || strings.Contains(plain, ":") {
+		p.fail("a name with its namespace, as aten::add,")
+	}
+	if p.accept(".") {
+		s.Overload = p.ident("")
+	}
 	p.expect("(")
 	p.args(s)
 	p.expect(")")
@@ -44,12 +49,14 @@ type parser struct {
 	err  error
 }
 
+// fail records that want was expected at the current position, unless there is an error already.
 func (p *parser) fail(want string) {
 	if p.err == nil {
 		p.err = &SchemaError{Text: p.text, At: p.at, Want: want}
 	}
 }
 
+// remaining returns the text that has not been consumed.
 func (p *parser) remaining() string { return p.text[p.at:] }
 
 func (p *parser) skipSpace() {
@@ -68,6 +75,7 @@ func (p *parser) accept(token string) bool {
 	return true
 }
 
+// expect consumes token, and fails if it does not come next.
 func (p *parser) expect(token string) {
 	if !p.accept(token) {
 		p.fail(strconv.Quote(token))
@@ -95,16 +103,7 @@ func letter(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-func (p *parser) name(s *Schema) {
-	s.Name = p.ident(":")
-	if space, plain, ok := strings.Cut(s.Name, "::"); !ok || space == "" || plain == "" || strings.Contains(plain, ":") {
-		p.fail("a name with its namespace, as aten::add,")
-	}
-	if p.accept(".") {
-		s.Overload = p.ident("")
-	}
-}
-
+// args parses the arguments up to the closing parenthesis, which it leaves, and appends them to s.Args.
 func (p *parser) args(s *Schema) {
 	p.skipSpace()
 	if strings.HasPrefix(p.remaining(), ")") {
@@ -116,8 +115,11 @@ func (p *parser) args(s *Schema) {
 			keywordOnly = true
 			p.expect(",")
 		}
-		a := p.arg()
-		a.KeywordOnly = keywordOnly
+		a := Arg{Type: p.typ(), Name: p.ident(""), KeywordOnly: keywordOnly}
+		if p.accept("=") {
+			a.HasDefault = true
+			a.Default = p.value(a.Type)
+		}
 		if p.err == nil && s.find(a.Name) >= 0 {
 			p.fail("another name than " + a.Name)
 		}
@@ -128,15 +130,7 @@ func (p *parser) args(s *Schema) {
 	}
 }
 
-func (p *parser) arg() Arg {
-	a := Arg{Type: p.typ(), Name: p.ident("")}
-	if p.accept("=") {
-		a.HasDefault = true
-		a.Default = p.value(a.Type)
-	}
-	return a
-}
-
+// typ parses a type with its modifiers.
 func (p *parser) typ() Type {
 	var t Type
 	ident := p.ident("")
@@ -157,7 +151,11 @@ func (p *parser) typ() Type {
 	if p.accept("[") {
 		t.List = true
 		if digits := p.readUntil("]"); digits != "" {
-			t.Size = p.size(digits)
+			n, err := strconv.Atoi(digits)
+			if err != nil || n < 1 || n > maxListLen {
+				p.fail("the size of a list")
+			}
+			t.Size = n
 		}
 	}
 	t.Optional = p.accept("?")
@@ -176,14 +174,7 @@ func (p *parser) readUntil(token string) string {
 	return before
 }
 
-func (p *parser) size(digits string) int {
-	n, err := strconv.Atoi(digits)
-	if err != nil || n < 1 || n > maxListLen {
-		p.fail("the size of a list")
-	}
-	return n
-}
-
+// results parses a type, or a list of types and names in parentheses, into s.Results.
 func (p *parser) results(s *Schema) {
 	if !p.accept("(") {
 		s.Results = []Result{{Type: p.typ()}}
@@ -225,6 +216,7 @@ func (p *parser) value(t Type) Value {
 	return v
 }
 
+// literal parses a value in the notation of a schema: an int64, float64, bool, string, []int64 or nil.
 func (p *parser) literal() Value {
 	p.skipSpace()
 	remaining := p.remaining()
@@ -260,6 +252,7 @@ func (p *parser) quoted() Value {
 	return text
 }
 
+// number returns the number that ident represents. It fails if ident is none.
 func (p *parser) number(ident string) Value {
 	if n, err := strconv.ParseInt(ident, 10, 64); err == nil {
 		return n
@@ -271,6 +264,8 @@ func (p *parser) number(ident string) Value {
 	return f
 }
 
+// list parses the elements of a list of ints, whose opening bracket has been consumed, and the closing
+// bracket.
 func (p *parser) list() Value {
 	out := []int64{}
 	for !p.accept("]") {

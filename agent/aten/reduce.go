@@ -14,32 +14,34 @@ type reduction struct {
 	n     int            // elements of a row
 }
 
-// reduceDims returns argument i, a list of dimensions of a tensor of that rank, sorted and from 0 on;
-// all dimensions if the list is empty or nil. The error is a *ValueError for a dimension that does not
-// exist or occurs twice.
-func (c *call) reduceDims(i, rank int) ([]int, error) {
-	list := c.ints(i)
-	if len(list) == 0 {
-		return allDims(rank), nil
+// reduceArgs returns the arguments of a reduction of tensor 0: the dimensions, sorted and from 0 on,
+// whether the result keeps them, and the position of the argument after them. If overDims is not set
+// the operator has no such arguments and reduces all dimensions, as for an empty list. The error is a
+// *ValueError for a dimension that does not exist or occurs twice.
+func (c *call) reduceArgs(overDims bool) (dims []int, keep bool, next int, err error) {
+	rank := c.tensor(0).Rank()
+	if !overDims {
+		return allDims(rank), false, 1, nil
 	}
-	for j := range list {
-		var err error
-		if list[j], err = wrapDim(list[j], rank); err != nil {
-			return nil, err
+	dims, keep, next = c.ints(1), c.bool(2), 3
+	for i, dim := range dims {
+		if dims[i], err = wrapDim(dim, rank); err != nil {
+			return nil, false, 0, err
 		}
 	}
-	slices.Sort(list)
-	for j := 1; j < len(list); j++ {
-		if list[j] == list[j-1] {
-			return nil, valueErrorf("dim %d appears multiple times in the list of dims", list[j])
+	slices.Sort(dims)
+	for i := 1; i < len(dims); i++ {
+		if dims[i] == dims[i-1] {
+			return nil, false, 0, valueErrorf("dim %d appears multiple times in the list of dims", dims[i])
 		}
 	}
-	if rank == 0 {
-		return nil, nil
+	if len(dims) == 0 || rank == 0 {
+		dims = allDims(rank)
 	}
-	return list, nil
+	return dims, keep, next, nil
 }
 
+// allDims returns the dimensions of a tensor of the given rank.
 func allDims(rank int) []int {
 	dims := make([]int, rank)
 	for i := range dims {
@@ -101,6 +103,7 @@ func sumRow[S realNum, T int64 | float64](row []S) T {
 	return sum
 }
 
+// sumComplexRow returns the sum of a row of complex numbers.
 func sumComplexRow[S cmplxNum](row []S) complex128 {
 	var sum complex128
 	for _, v := range row {
@@ -139,90 +142,77 @@ func (c *call) sumRows(r *reduction) (*tensor.Tensor, error) {
 	}
 }
 
-func sumAll(c *call) (*tensor.Tensor, error) {
-	return c.sum(allDims(c.tensor(0).Rank()), false, 1)
+// sum returns a kernel for the sums of a tensor over all dimensions, or over those of its arguments if
+// overDims is set. If the dtype is not given the sums of integers and bools are I64.
+func sum(overDims bool) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		dims, keep, dtype, err := c.reduceArgs(overDims)
+		if err != nil {
+			return nil, err
+		}
+		x := c.tensor(0)
+		d := x.DType()
+		if isInt(d) || d == tensor.Bool {
+			d = tensor.I64
+		}
+		if d, err = c.dtype(dtype, d); err != nil {
+			return nil, err
+		}
+		if c.given(dtype) {
+			if x, err = c.cast(x, d); err != nil {
+				return nil, err
+			}
+		}
+		r, err := c.reduce(x, dims, keep)
+		if err != nil {
+			return nil, err
+		}
+		out, err := c.sumRows(r)
+		if err != nil {
+			return nil, err
+		}
+		return c.cast(out, d)
+	})
 }
 
-func sumDims(c *call) (*tensor.Tensor, error) {
-	dims, err := c.reduceDims(1, c.tensor(0).Rank())
-	if err != nil {
-		return nil, err
-	}
-	return c.sum(dims, c.bool(2), 3)
-}
-
-// sum returns the sums of argument 0 over dims, which must be sorted. dtype is the position of the
-// argument dtype; without it the sums of integers and bools are I64. keep is that of reduce.
-func (c *call) sum(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
-	x := c.tensor(0)
-	d := x.DType()
-	if isInt(d) || d == tensor.Bool {
-		d = tensor.I64
-	}
-	d, err := c.dtype(dtype, d)
-	if err != nil {
-		return nil, err
-	}
-	if c.given(dtype) {
+// mean returns a kernel for the means of a tensor over all dimensions, or over those of its arguments
+// if overDims is set; the mean of no elements is NaN. The error is a *ValueError unless the dtype is
+// floating point or complex.
+func mean(overDims bool) kernel {
+	return dense(func(c *call) (*tensor.Tensor, error) {
+		dims, keep, dtype, err := c.reduceArgs(overDims)
+		if err != nil {
+			return nil, err
+		}
+		x := c.tensor(0)
+		d, err := c.dtype(dtype, x.DType())
+		if err != nil {
+			return nil, err
+		}
+		if !isFloat(d) && !isComplex(d) {
+			return nil, valueErrorf("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s", torchNames[d])
+		}
 		if x, err = c.cast(x, d); err != nil {
 			return nil, err
 		}
-	}
-	r, err := c.reduce(x, dims, keep)
-	if err != nil {
-		return nil, err
-	}
-	out, err := c.sumRows(r)
-	if err != nil {
-		return nil, err
-	}
-	return c.cast(out, d)
-}
-
-func meanAll(c *call) (*tensor.Tensor, error) {
-	return c.mean(allDims(c.tensor(0).Rank()), false, 1)
-}
-
-func meanDims(c *call) (*tensor.Tensor, error) {
-	dims, err := c.reduceDims(1, c.tensor(0).Rank())
-	if err != nil {
-		return nil, err
-	}
-	return c.mean(dims, c.bool(2), 3)
-}
-
-// mean returns the means of argument 0 over dims, which must be sorted; the mean of no elements is NaN.
-// dtype is the position of the argument dtype, and keep is that of reduce. The error is a *ValueError
-// unless the dtype is floating point or complex.
-func (c *call) mean(dims []int, keep bool, dtype int) (*tensor.Tensor, error) {
-	x := c.tensor(0)
-	d, err := c.dtype(dtype, x.DType())
-	if err != nil {
-		return nil, err
-	}
-	if !isFloat(d) && !isComplex(d) {
-		return nil, valueErrorf("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s", torchNames[d])
-	}
-	if x, err = c.cast(x, d); err != nil {
-		return nil, err
-	}
-	r, err := c.reduce(x, dims, keep)
-	if err != nil {
-		return nil, err
-	}
-	sums, err := c.sumRows(r)
-	if err != nil {
-		return nil, err
-	}
-	count, err := c.scalar(float64(r.n), sums.DType())
-	if err != nil {
-		return nil, err
-	}
-	out, err := c.arith(opDiv, sums, count)
-	if err != nil {
-		return nil, err
-	}
-	return c.cast(out, d)
+		r, err := c.reduce(x, dims, keep)
+		if err != nil {
+			return nil, err
+		}
+		sums, err := c.sumRows(r)
+		if err != nil {
+			return nil, err
+		}
+		count, err := c.scalar(float64(r.n), sums.DType())
+		if err != nil {
+			return nil, err
+		}
+		out, err := c.arith(opDiv, sums, count)
+		if err != nil {
+			return nil, err
+		}
+		return c.cast(out, d)
+	})
 }
 
 // softmax returns a kernel for exp(x) divided by its sum over a dimension, or, if logarithm is set, for

@@ -206,9 +206,16 @@ func (s *Schema) match(args []Value, named map[string]Value, tensorlike func(Val
 			v, given = byName, true
 			used++
 		}
-		var err error
-		if out[i], err = s.argument(i, v, given, tensorlike); err != nil {
-			return nil, err
+		if !given {
+			if !a.HasDefault {
+				return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: a.Type.String()}
+			}
+			out[i] = a.Default
+			continue
+		}
+		var ok bool
+		if out[i], ok = a.Type.convert(v, tensorlike); !ok {
+			return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: a.Type.String(), Given: describe(v)}
 		}
 	}
 	if used < len(named) {
@@ -220,23 +227,6 @@ func (s *Schema) match(args []Value, named map[string]Value, tensorlike func(Val
 			}
 		}
 		return nil, &ArgumentError{Schema: s, Name: name[:min(len(name), maxShown)], At: -1}
-	}
-	return out, nil
-}
-
-// argument returns argument i as the kernel gets it: v converted, or the default if given is false.
-// tensorlike is that of match. The error is an *ArgumentError.
-func (s *Schema) argument(i int, v Value, given bool, tensorlike func(Value) bool) (Value, error) {
-	a := &s.Args[i]
-	switch {
-	case !given && a.HasDefault:
-		return a.Default, nil
-	case !given:
-		return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: a.Type.String()}
-	}
-	out, ok := a.Type.convert(v, tensorlike)
-	if !ok {
-		return nil, &ArgumentError{Schema: s, Name: a.Name, At: i, Want: a.Type.String(), Given: describe(v)}
 	}
 	return out, nil
 }

@@ -200,6 +200,7 @@ func tensorsEqual(c *call) (Value, error) {
 	return c.allTrue(out)
 }
 
+// sameDType returns a *ValueError unless x and y have the same dtype.
 func sameDType(x, y *tensor.Tensor) error {
 	if x.DType() != y.DType() {
 		return valueErrorf("expected scalar type %s but found %s", torchNames[x.DType()], torchNames[y.DType()])

@@ -29,40 +29,53 @@ func (c *call) withValues(s *tensor.Sparse, values *tensor.Tensor) (*tensor.Spar
 	return tensor.NewSparse(indices, values, s.Shape()...)
 }
 
-func (c *call) asSparse(i int) (*tensor.Sparse, error) {
-	s, ok := c.args[i].(*tensor.Sparse)
-	if !ok {
-		return nil, valueErrorf("expected a sparse tensor, not a %s", describe(c.args[i]))
+// ofSparse returns a kernel that calls f with argument 0, which must be a sparse tensor.
+func ofSparse(f func(c *call, s *tensor.Sparse) (Value, error)) kernel {
+	return func(c *call) (Value, error) {
+		s, ok := c.args[0].(*tensor.Sparse)
+		if !ok {
+			return nil, valueErrorf("expected a sparse tensor, not a %s", describe(c.args[0]))
+		}
+		return f(c, s)
 	}
-	return s, nil
 }
 
-// makeSparse is a kernel that creates a sparse tensor from indices, values and a shape.
-func makeSparse(c *call) (Value, error) { return value(c.makeSparse(c.ints(2), 3)) }
-
-// makeSparseInferred is a kernel that creates a sparse tensor from indices and values, with the
-// smallest shape that contains all indices.
-func makeSparseInferred(c *call) (Value, error) {
-	shape, err := c.smallestShape(c.tensor(0), c.tensor(1))
-	if err != nil {
-		return nil, err
-	}
-	return value(c.makeSparse(shape, 2))
+// ofCoalesced returns a kernel that returns f of argument 0, which must be a coalesced sparse tensor;
+// what names that part of the tensor in the error.
+func ofCoalesced(what string, f func(*tensor.Sparse) *tensor.Tensor) kernel {
+	return ofSparse(func(_ *call, s *tensor.Sparse) (Value, error) {
+		if !s.Coalesced() {
+			return nil, valueErrorf("Cannot get %s on an uncoalesced tensor, please call .coalesce() first", what)
+		}
+		return f(s), nil
+	})
 }
 
-func (c *call) makeSparse(shape []int, options int) (*tensor.Sparse, error) {
-	values := c.tensor(1)
-	if layout := c.args[options+1]; layout == int64(1) { // the sparse layout
-		c.args[options+1] = nil
+// makeSparse returns a kernel that creates a sparse tensor from indices, values and a shape; if
+// inferred is set there is no argument for the shape, which is then the smallest that contains all
+// indices.
+func makeSparse(inferred bool) kernel {
+	return func(c *call) (Value, error) {
+		indices, values, shape, options := c.tensor(0), c.tensor(1), c.ints(2), 3
+		if inferred {
+			var err error
+			if shape, err = c.smallestShape(indices, values); err != nil {
+				return nil, err
+			}
+			options = 2
+		}
+		if layout := c.args[options+1]; layout == int64(1) { // the sparse layout
+			c.args[options+1] = nil
+		}
+		d, err := c.options(options, values.DType())
+		if err != nil {
+			return nil, err
+		}
+		if values, err = c.cast(values, d); err != nil {
+			return nil, err
+		}
+		return value(c.sparse(indices, values, shape))
 	}
-	d, err := c.options(options, values.DType())
-	if err != nil {
-		return nil, err
-	}
-	if values, err = c.cast(values, d); err != nil {
-		return nil, err
-	}
-	return c.sparse(c.tensor(0), values, shape)
 }
 
 // smallestShape returns the smallest shape of a sparse tensor with the indices at and the values list.
@@ -162,6 +175,8 @@ func (c *call) addSparseSparse(a, b *tensor.Sparse, d tensor.DType) (*tensor.Spa
 	return sum.Coalesce()
 }
 
+// toDense is a kernel that returns a sparse tensor as a dense one, cast to the dtype of argument 1, if
+// it is given. A dense tensor is only cast.
 func toDense(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	t, _ := c.args[0].(*tensor.Tensor)
@@ -181,61 +196,9 @@ func toDense(c *call) (Value, error) {
 	return value(c.cast(t, d))
 }
 
-func coalesce(c *call) (Value, error) {
-	s, err := c.asSparse(0)
-	if err != nil {
-		return nil, err
-	}
-	return value(s.Coalesce())
-}
-
-func isCoalesced(c *call) (Value, error) {
-	s, err := c.asSparse(0)
-	if err != nil {
-		return nil, err
-	}
-	return s.Coalesced(), nil
-}
-
-func indicesOf(c *call) (Value, error) {
-	s, err := c.asSparse(0)
-	if err != nil {
-		return nil, err
-	}
-	return s.Indices(), nil
-}
-
-func valuesOf(c *call) (Value, error) {
-	s, err := c.asSparse(0)
-	if err != nil {
-		return nil, err
-	}
-	return s.Values(), nil
-}
-
-// requireCoalesced returns a kernel that calls k if argument 0 is a coalesced sparse tensor. Otherwise
-// its error is a *ValueError with what, the requested part of the tensor.
-func requireCoalesced(what string, k kernel) kernel {
-	return func(c *call) (Value, error) {
-		s, err := c.asSparse(0)
-		if err != nil {
-			return nil, err
-		}
-		if !s.Coalesced() {
-			return nil, valueErrorf("Cannot get %s on an uncoalesced tensor, please call .coalesce() first", what)
-		}
-		return k(c)
-	}
-}
-
-// sumSparse is a kernel that returns the sum of all values of a sparse tensor.
-func sumSparse(c *call) (Value, error) {
-	s, err := c.asSparse(0)
-	if err != nil {
-		return nil, err
-	}
-	inner := &call{ctx: c.ctx, limits: c.limits, args: []Value{s.Values(), nil}}
-	return value(sumAll(inner))
+// sumSparse returns the sum of all values of a sparse tensor.
+func sumSparse(c *call, s *tensor.Sparse) (Value, error) {
+	return sum(false)(&call{ctx: c.ctx, limits: c.limits, args: []Value{s.Values(), nil}})
 }
 
 // mulScalar is a kernel that multiplies a dense or sparse tensor by a number.
@@ -298,36 +261,36 @@ func (c *call) sparseProduct(s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor
 	if y, err = c.cast(y, computeType(d)); err != nil {
 		return nil, err
 	}
-	out, err := c.sparseProductOf(s, values, y)
+	var out *tensor.Tensor
+	switch y.DType() {
+	case tensor.U8:
+		out, err = sparseMatmul[uint8](c, s, values, y)
+	case tensor.I8:
+		out, err = sparseMatmul[int8](c, s, values, y)
+	case tensor.I16:
+		out, err = sparseMatmul[int16](c, s, values, y)
+	case tensor.I32:
+		out, err = sparseMatmul[int32](c, s, values, y)
+	case tensor.I64:
+		out, err = sparseMatmul[int64](c, s, values, y)
+	case tensor.F32:
+		out, err = sparseMatmul[float32](c, s, values, y)
+	case tensor.F64:
+		out, err = sparseMatmul[float64](c, s, values, y)
+	case tensor.C64:
+		out, err = sparseMatmul[complex64](c, s, values, y)
+	default:
+		out, err = sparseMatmul[complex128](c, s, values, y)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c.cast(out, d)
 }
 
-func (c *call) sparseProductOf(s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
-	switch y.DType() {
-	case tensor.U8:
-		return sparseMatmul[uint8](c, s, values, y)
-	case tensor.I8:
-		return sparseMatmul[int8](c, s, values, y)
-	case tensor.I16:
-		return sparseMatmul[int16](c, s, values, y)
-	case tensor.I32:
-		return sparseMatmul[int32](c, s, values, y)
-	case tensor.I64:
-		return sparseMatmul[int64](c, s, values, y)
-	case tensor.F32:
-		return sparseMatmul[float32](c, s, values, y)
-	case tensor.F64:
-		return sparseMatmul[float64](c, s, values, y)
-	case tensor.C64:
-		return sparseMatmul[complex64](c, s, values, y)
-	default:
-		return sparseMatmul[complex128](c, s, values, y)
-	}
-}
-
+// sparseMatmul returns a new matrix with the product of s, whose values are given as values, and the
+// matrix y. The elements of values and y must have type T. The error is a *LimitError or a
+// *tensor.IndexError.
 func sparseMatmul[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
 	n := y.Shape()[1]
 	out, to, err := newTensor[T](c, s.Shape()[0], n)
@@ -347,23 +310,14 @@ func sparseMatmul[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor)
 		return nil, err
 	}
 	for k, factor := range factors {
-		row, column := index[k], index[len(factors)+k]
-		if err := checkIndex(s.Shape(), row, column); err != nil {
-			return nil, err
+		at := [2]int64{index[k], index[len(factors)+k]} // row and column
+		for dim, i := range at {
+			// The memory of the indices may have been modified since the sparse tensor was created.
+			if i < 0 || i >= int64(s.Shape()[dim]) {
+				return nil, &tensor.IndexError{What: "sparse dimension", Index: toInt(i), Len: s.Shape()[dim]}
+			}
 		}
-		addMultiple(to[int(row)*n:][:n], data[int(column)*n:][:n], factor)
+		addMultiple(to[int(at[0])*n:][:n], data[int(at[1])*n:][:n], factor)
 	}
 	return out, nil
-}
-
-// checkIndex returns a *tensor.IndexError unless index is within a sparse matrix of that shape. The
-// indices were checked when the sparse tensor was created, but their memory may have been modified
-// since.
-func checkIndex(shape []int, index ...int64) error {
-	for dim, i := range index {
-		if i < 0 || i >= int64(shape[dim]) {
-			return &tensor.IndexError{What: "sparse dimension", Index: toInt(i), Len: shape[dim]}
-		}
-	}
-	return nil
 }

@@ -111,6 +111,7 @@ func (t *Table) Lookup(name string) ([]*Operator, error) {
 // maxShown bounds the part of a name, which may come from a peer, that an error repeats.
 const maxShown = 256
 
+// unknown returns the error for a name that the table does not have.
 func (t *Table) unknown(name string) error {
 	e := &UnknownError{Name: name, Near: t.suggest(name)}
 	if len(name) > maxShown {

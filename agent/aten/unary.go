@@ -60,6 +60,8 @@ func applySign(f signFunc) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) { return c.applySign(f, c.tensor(0)) })
 }
 
+// applySign returns a new tensor with f of each element of x. The absolute values of complex numbers
+// are real. The error is a *ValueError if x does not support f, or a *LimitError.
 func (c *call) applySign(f signFunc, x *tensor.Tensor) (*tensor.Tensor, error) {
 	d := x.DType()
 	if d == tensor.Bool {
@@ -84,8 +86,22 @@ func (c *call) applySign(f signFunc, x *tensor.Tensor) (*tensor.Tensor, error) {
 		t, err = mapElements(c, t, signFuncOf[float32](f))
 	case tensor.F64:
 		t, err = mapElements(c, t, signFuncOf[float64](f))
+	case tensor.C64:
+		switch f {
+		case negate:
+			return mapElements(c, t, func(v complex64) complex64 { return -v })
+		case absolute:
+			return mapElements(c, t, func(v complex64) float32 { return float32(cmplx.Abs(complex128(v))) })
+		}
+		return nil, valueErrorf("relu of a complex tensor is not supported")
 	default:
-		return c.complexSign(f, t)
+		switch f {
+		case negate:
+			return mapElements(c, t, func(v complex128) complex128 { return -v })
+		case absolute:
+			return mapElements(c, t, cmplx.Abs)
+		}
+		return nil, valueErrorf("relu of a complex tensor is not supported")
 	}
 	if err != nil {
 		return nil, err
@@ -93,6 +109,7 @@ func (c *call) applySign(f signFunc, x *tensor.Tensor) (*tensor.Tensor, error) {
 	return c.cast(t, d)
 }
 
+// signFuncOf returns f for elements of type T.
 func signFuncOf[T realNum](f signFunc) func(T) T {
 	switch f {
 	case negate:
@@ -114,22 +131,6 @@ func signFuncOf[T realNum](f signFunc) func(T) T {
 	}
 }
 
-func (c *call) complexSign(f signFunc, t *tensor.Tensor) (*tensor.Tensor, error) {
-	single := t.DType() == tensor.C64
-	switch {
-	case f == rectify:
-		return nil, valueErrorf("relu of a complex tensor is not supported")
-	case f == negate && single:
-		return mapElements(c, t, func(v complex64) complex64 { return -v })
-	case f == negate:
-		return mapElements(c, t, func(v complex128) complex128 { return -v })
-	case single:
-		return mapElements(c, t, func(v complex64) float32 { return float32(cmplx.Abs(complex128(v))) })
-	default:
-		return mapElements(c, t, cmplx.Abs)
-	}
-}
-
 // power is a kernel that raises each element of a tensor to the power of a number.
 func power(c *call) (*tensor.Tensor, error) {
 	base, exponent := c.tensor(0), c.args[1]
@@ -138,9 +139,17 @@ func power(c *call) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if isFloat(d) || isComplex(d) {
-		t, err = c.floatPower(t, exponent)
-	} else {
+	e := toFloat(exponent)
+	switch t.DType() {
+	case tensor.F32:
+		t, err = mapElements(c, t, func(v float32) float32 { return float32(math.Pow(float64(v), e)) })
+	case tensor.F64:
+		t, err = mapElements(c, t, func(v float64) float64 { return math.Pow(v, e) })
+	case tensor.C64:
+		t, err = mapElements(c, t, func(v complex64) complex64 { return complex64(complexPower(complex128(v), e)) })
+	case tensor.C128:
+		t, err = mapElements(c, t, func(v complex128) complex128 { return complexPower(v, e) })
+	default:
 		t, err = c.intPower(t, exponent)
 	}
 	if err != nil {
@@ -149,20 +158,7 @@ func power(c *call) (*tensor.Tensor, error) {
 	return c.cast(t, d)
 }
 
-func (c *call) floatPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error) {
-	e := toFloat(exponent)
-	switch t.DType() {
-	case tensor.F32:
-		return mapElements(c, t, func(v float32) float32 { return float32(math.Pow(float64(v), e)) })
-	case tensor.F64:
-		return mapElements(c, t, func(v float64) float64 { return math.Pow(v, e) })
-	case tensor.C64:
-		return mapElements(c, t, func(v complex64) complex64 { return complex64(complexPower(complex128(v), e)) })
-	default:
-		return mapElements(c, t, func(v complex128) complex128 { return complexPower(v, e) })
-	}
-}
-
+// complexPower returns v to the power of e.
 func complexPower(v complex128, e float64) complex128 {
 	if math.IsNaN(e) { // cmplx.Pow panics if the base is zero
 		return cmplx.NaN()
@@ -170,6 +166,8 @@ func complexPower(v complex128, e float64) complex128 {
 	return cmplx.Pow(v, complex(e, 0))
 }
 
+// intPower returns a new tensor with each element of t, whose dtype is an integer, to the power of
+// exponent. The error is a *ValueError for a negative exponent, or a *LimitError.
 func (c *call) intPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error) {
 	e := int64(toFloat(exponent))
 	if n, ok := exponent.(int64); ok {
@@ -207,6 +205,7 @@ func intPowFunc[T integer](exponent int64) func(T) T {
 	}
 }
 
+// toFloat returns the number v as a float64.
 func toFloat(v Value) float64 {
 	switch v := v.(type) {
 	case bool:

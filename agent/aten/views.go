@@ -7,6 +7,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
+// transposed is the kernel of t: it swaps the dimensions of a matrix, and returns smaller tensors
+// unchanged.
 func transposed(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	switch x.Rank() {
@@ -18,6 +20,7 @@ func transposed(c *call) (*tensor.Tensor, error) {
 	return nil, valueErrorf("t() expects a tensor with <= 2 dimensions, but self is %dD", x.Rank())
 }
 
+// transpose is a kernel that returns a view with two dimensions swapped.
 func transpose(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	a, err := c.dim(1, x.Rank())
@@ -31,6 +34,7 @@ func transpose(c *call) (*tensor.Tensor, error) {
 	return x.Transpose(a, b)
 }
 
+// permute is a kernel that returns a view with the dimensions in the given order.
 func permute(c *call) (*tensor.Tensor, error) {
 	x, dims := c.tensor(0), c.ints(1)
 	for i := range dims {
@@ -42,6 +46,7 @@ func permute(c *call) (*tensor.Tensor, error) {
 	return x.Permute(dims...)
 }
 
+// view is a kernel that returns a view in another shape. It fails if strides cannot express it.
 func view(c *call) (*tensor.Tensor, error) {
 	shape, err := inferShape(c.ints(1), c.tensor(0).Len())
 	if err != nil {
@@ -98,6 +103,7 @@ func inferShape(shape []int, n int) ([]int, error) {
 	return known, nil
 }
 
+// expand is a kernel that returns a view in which dimensions of size 1 are repeated; -1 keeps a size.
 func expand(c *call) (*tensor.Tensor, error) {
 	x, shape := c.tensor(0), c.ints(1)
 	for i, size := range shape {
@@ -111,6 +117,7 @@ func expand(c *call) (*tensor.Tensor, error) {
 	return x.Expand(shape...)
 }
 
+// unsqueeze is a kernel that returns a view with a new dimension of size 1.
 func unsqueeze(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	dim, err := wrapDim(c.int(1), x.Rank()+1)
@@ -120,6 +127,7 @@ func unsqueeze(c *call) (*tensor.Tensor, error) {
 	return x.Unsqueeze(dim)
 }
 
+// squeeze is a kernel that returns a view without the dimensions of size 1.
 func squeeze(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	for dim := x.Rank() - 1; dim >= 0; dim-- {
@@ -134,6 +142,7 @@ func squeeze(c *call) (*tensor.Tensor, error) {
 	return x, nil
 }
 
+// squeezeDim is a kernel that returns a view without a dimension if that has size 1.
 func squeezeDim(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	dim, err := c.dim(1, x.Rank())
@@ -143,6 +152,7 @@ func squeezeDim(c *call) (*tensor.Tensor, error) {
 	return x.Select(dim, 0)
 }
 
+// selectIndex is a kernel that returns the view of one index of a dimension.
 func selectIndex(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	if x.Rank() == 0 {
@@ -162,6 +172,7 @@ func selectIndex(c *call) (*tensor.Tensor, error) {
 	return x.Select(dim, index)
 }
 
+// narrow is a kernel that returns the view of a range of a dimension.
 func narrow(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	if x.Rank() == 0 {
@@ -187,6 +198,7 @@ func clone(c *call) (Value, error) {
 	return value(c.clone(c.tensor(0)))
 }
 
+// contiguous is a kernel that returns a contiguous tensor: the argument itself or a copy.
 func contiguous(c *call) (*tensor.Tensor, error) { return c.contiguous(c.tensor(0)) }
 
 // toDType is a kernel that casts a tensor. A tensor that already has the dtype is returned itself, or
@@ -226,6 +238,7 @@ func item(c *call) (Value, error) {
 	return first[float64](c, x)
 }
 
+// first returns the first element of x, cast to T.
 func first[T int64 | float64](c *call, x *tensor.Tensor) (Value, error) {
 	x, err := c.cast(x, tensor.DTypeOf[T]())
 	if err != nil {
