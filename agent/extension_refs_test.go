@@ -139,17 +139,17 @@ func (t *toyRefs) kept() int {
 type arrivedKey struct{}
 
 func (t *toyRefs) encode(e *codec.Encoder, ref **toyRef) error {
-	e.String((*ref).owner)
-	e.Uint((*ref).id)
+	e.WriteString((*ref).owner)
+	e.WriteUint((*ref).id)
 	return nil
 }
 
 func (t *toyRefs) decode(d *codec.Decoder, ref **toyRef) (err error) {
 	*ref = &toyRef{}
-	if (*ref).owner, err = d.String(); err != nil {
+	if (*ref).owner, err = d.ReadString(); err != nil {
 		return err
 	}
-	if (*ref).id, err = d.Uint(); err != nil {
+	if (*ref).id, err = d.ReadUint(); err != nil {
 		return err
 	}
 	refs, _ := d.State(arrivedKey{}).([]*toyRef)

@@ -23,12 +23,12 @@ func (c jsonCodec) Encode(e *codec.Encoder, ptr any) error {
 		return err
 	}
 	c.encoded.Add(1)
-	e.Bytes(text)
+	e.WriteBytes(text)
 	return nil
 }
 
 func (c jsonCodec) Decode(d *codec.Decoder, ptr any) error {
-	text, err := d.Bytes()
+	text, err := d.ReadBytes()
 	if err != nil {
 		return err
 	}

@@ -60,12 +60,12 @@ func buildComplexTensors() tensorClass {
 type nested struct{ T *tensor.Tensor }
 
 func (n nested) AppendTensorpipe(e *codec.Encoder) error {
-	e.String("aten::add")
+	e.WriteString("aten::add")
 	return e.Encode(&[]*tensor.Tensor{full(1, 2, 2), n.T})
 }
 
 func (n *nested) ParseTensorpipe(d *codec.Decoder) error {
-	name, err := d.String()
+	name, err := d.ReadString()
 	if err != nil {
 		return err
 	}

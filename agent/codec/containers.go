@@ -32,10 +32,10 @@ func (c *compiler) slice(p *plan) (err error) {
 func encodeBytes(e *Encoder, p unsafe.Pointer) error {
 	v := *(*[]byte)(p)
 	if v == nil {
-		e.Uint(0)
+		e.WriteUint(0)
 		return nil
 	}
-	e.Uint(uint64(len(v)) + 1)
+	e.WriteUint(uint64(len(v)) + 1)
 	e.buf = append(e.buf, v...)
 	return nil
 }
@@ -63,10 +63,10 @@ func decodeBytes(d *Decoder, to unsafe.Pointer) error {
 func (p *plan) encodeSlice(e *Encoder, from unsafe.Pointer) error {
 	h := (*sliceHeader)(from)
 	if h.data == nil {
-		e.Uint(0)
+		e.WriteUint(0)
 		return nil
 	}
-	e.Uint(uint64(h.len) + 1)
+	e.WriteUint(uint64(h.len) + 1)
 	if h.len == 0 || p.elem.schema.width == 0 {
 		return nil
 	}
@@ -198,10 +198,10 @@ func (c *compiler) mapType(p *plan) (err error) {
 func (p *plan) encodeMap(e *Encoder, from unsafe.Pointer) error {
 	m := reflect.NewAt(p.typ, from).Elem()
 	if m.IsNil() {
-		e.Uint(0)
+		e.WriteUint(0)
 		return nil
 	}
-	e.Uint(uint64(m.Len()) + 1)
+	e.WriteUint(uint64(m.Len()) + 1)
 	if m.Len() == 0 {
 		return nil
 	}

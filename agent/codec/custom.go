@@ -118,7 +118,7 @@ func compileBinary(p *plan) {
 	p.leaf(kindBinary, func(e *Encoder, from unsafe.Pointer) error {
 		text, err := reflect.NewAt(p.typ, from).Interface().(encoding.BinaryMarshaler).MarshalBinary()
 		if err == nil {
-			e.Bytes(text)
+			e.WriteBytes(text)
 		}
 		return err
 	}, func(d *Decoder, to unsafe.Pointer) error {

@@ -24,13 +24,13 @@ type secretive struct {
 }
 
 func (s *secretive) AppendTensorpipe(e *Encoder) error {
-	e.String(s.text)
-	e.Int(s.n)
-	e.Bytes(s.raw)
-	e.Bool(s.yes)
-	e.Float64(s.f)
-	e.Uint(s.u)
-	if err := e.Tensor(s.t); err != nil {
+	e.WriteString(s.text)
+	e.WriteInt(s.n)
+	e.WriteBytes(s.raw)
+	e.WriteBool(s.yes)
+	e.WriteFloat64(s.f)
+	e.WriteUint(s.u)
+	if err := e.WriteTensor(s.t); err != nil {
 		return err
 	}
 	return e.Encode(&s.child)
@@ -38,13 +38,13 @@ func (s *secretive) AppendTensorpipe(e *Encoder) error {
 
 func (s *secretive) ParseTensorpipe(d *Decoder) error {
 	var all [7]error
-	s.text, all[0] = d.String()
-	s.n, all[1] = d.Int()
-	s.raw, all[2] = d.Bytes()
-	s.yes, all[3] = d.Bool()
-	s.f, all[4] = d.Float64()
-	s.u, all[5] = d.Uint()
-	s.t, all[6] = d.Tensor()
+	s.text, all[0] = d.ReadString()
+	s.n, all[1] = d.ReadInt()
+	s.raw, all[2] = d.ReadBytes()
+	s.yes, all[3] = d.ReadBool()
+	s.f, all[4] = d.ReadFloat64()
+	s.u, all[5] = d.ReadUint()
+	s.t, all[6] = d.ReadTensor()
 	if err := errors.Join(all[:]...); err != nil {
 		return err
 	}
@@ -103,10 +103,10 @@ func withHooks(t *testing.T, known map[int]*ref) *Registry {
 		n, _ := e.State(countKey{}).(int)
 		e.SetState(countKey{}, n+1)
 		e.SetHeader("refs", []byte{byte(n + 1)})
-		e.Uint(uint64((*v).id))
+		e.WriteUint(uint64((*v).id))
 		return nil
 	}, func(d *Decoder, v **ref) error {
-		id, err := d.Uint()
+		id, err := d.ReadUint()
 		*v = known[int(id)]
 		n, _ := d.State(countKey{}).(int)
 		d.SetState(countKey{}, n+1)
@@ -116,9 +116,9 @@ func withHooks(t *testing.T, known map[int]*ref) *Registry {
 		if v.grads {
 			return errGrad
 		}
-		return e.Tensor(v.t)
+		return e.WriteTensor(v.t)
 	}, func(d *Decoder, v *variable) (err error) {
-		v.t, err = d.Tensor()
+		v.t, err = d.ReadTensor()
 		return err
 	}))
 	return r
@@ -174,12 +174,12 @@ func TestHookReadsTooMuchOrLittle(t *testing.T) {
 	for _, reads := range []int{0, 1, 3} {
 		r := NewRegistry()
 		require.NoError(t, Hook(r, "two", func(e *Encoder, _ *half) error {
-			e.Uint(1)
-			e.Uint(2)
+			e.WriteUint(1)
+			e.WriteUint(2)
 			return nil
 		}, func(d *Decoder, _ *half) (err error) {
 			for range reads {
-				_, err = d.Uint()
+				_, err = d.ReadUint()
 			}
 			return err
 		}))
@@ -227,10 +227,10 @@ func TestHookForByte(t *testing.T) {
 	type letter byte
 	r := NewRegistry()
 	require.NoError(t, Hook(r, "letter", func(e *Encoder, v *letter) error {
-		e.String(string(rune(*v)))
+		e.WriteString(string(rune(*v)))
 		return nil
 	}, func(d *Decoder, v *letter) error {
-		s, err := d.String()
+		s, err := d.ReadString()
 		if err == nil {
 			*v = letter(s[0])
 		}

@@ -12,7 +12,7 @@ import (
 // tensors; Decode for each value, in the order in which the sender encoded them; and Finish. A Decoder
 // reuses its memory for the next message. It must not be used concurrently.
 //
-// The methods named after types are for custom encodings. They return an error that matches ErrCorrupt
+// The Read methods are for custom encodings. They return an error that matches ErrCorrupt
 // if the bytes of the message cannot be such a value.
 type Decoder struct {
 	registry *Registry
@@ -209,14 +209,14 @@ func (d *Decoder) length(each int) (n int, isNil bool, err error) {
 	return n, false, nil
 }
 
-// Uint reads a number that Encoder.Uint wrote.
-func (d *Decoder) Uint() (uint64, error) { return d.uvarint() }
+// ReadUint reads a number that Encoder.ReadUint wrote.
+func (d *Decoder) ReadUint() (uint64, error) { return d.uvarint() }
 
-// Int reads a number that Encoder.Int wrote.
-func (d *Decoder) Int() (int64, error) { return d.varint() }
+// ReadInt reads a number that Encoder.ReadInt wrote.
+func (d *Decoder) ReadInt() (int64, error) { return d.varint() }
 
-// Bool reads a value that Encoder.Bool wrote.
-func (d *Decoder) Bool() (bool, error) {
+// ReadBool reads a value that Encoder.ReadBool wrote.
+func (d *Decoder) ReadBool() (bool, error) {
 	b, err := d.byte()
 	if b > 1 {
 		return false, corruptf("byte %d: not a bool", d.pos-1)
@@ -224,8 +224,8 @@ func (d *Decoder) Bool() (bool, error) {
 	return b == 1, err
 }
 
-// Float64 reads a number that Encoder.Float64 wrote.
-func (d *Decoder) Float64() (v float64, err error) {
+// ReadFloat64 reads a number that Encoder.ReadFloat64 wrote.
+func (d *Decoder) ReadFloat64() (v float64, err error) {
 	p, err := d.next(8)
 	if err != nil {
 		return 0, err
@@ -233,8 +233,8 @@ func (d *Decoder) Float64() (v float64, err error) {
 	return math.Float64frombits(binary.LittleEndian.Uint64(p)), nil
 }
 
-// String reads a text that Encoder.String wrote. The error matches ErrCorrupt or ErrLimit.
-func (d *Decoder) String() (string, error) {
+// ReadString reads a text that Encoder.ReadString wrote. The error matches ErrCorrupt or ErrLimit.
+func (d *Decoder) ReadString() (string, error) {
 	p, err := d.text()
 	if err == nil {
 		err = d.charge(len(p))
@@ -242,9 +242,9 @@ func (d *Decoder) String() (string, error) {
 	return string(p), err
 }
 
-// Bytes reads bytes that Encoder.Bytes wrote and returns a copy of them, which is never nil unless
+// ReadBytes reads bytes that Encoder.ReadBytes wrote and returns a copy of them, which is never nil unless
 // there is an error that matches ErrCorrupt or ErrLimit.
-func (d *Decoder) Bytes() ([]byte, error) {
+func (d *Decoder) ReadBytes() ([]byte, error) {
 	p, err := d.text()
 	if err == nil {
 		err = d.charge(len(p))
@@ -252,10 +252,10 @@ func (d *Decoder) Bytes() ([]byte, error) {
 	return append([]byte{}, p...), err
 }
 
-// Tensor reads a tensor that Encoder.Tensor wrote; nil if nil was written. It is a view of the storages
+// ReadTensor reads a tensor that Encoder.ReadTensor wrote; nil if nil was written. It is a view of the storages
 // given to Supply. If the sender wrote the same tensor several times, each call returns the same one.
 // The error matches ErrCorrupt, ErrLimit or ErrStorage, or is one of package tensor.
-func (d *Decoder) Tensor() (*tensor.Tensor, error) {
+func (d *Decoder) ReadTensor() (*tensor.Tensor, error) {
 	n, err := d.uvarint()
 	if err != nil || n == 0 {
 		return nil, err

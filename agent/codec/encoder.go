@@ -14,7 +14,7 @@ import (
 // each value, then Finish. An Encoder reuses its memory, so that small messages do not
 // allocate; keep it, or put it into a pool. It must not be used concurrently.
 //
-// The methods named after types are for custom encodings.
+// The Write methods are for custom encodings.
 type Encoder struct {
 	registry *Registry
 	last     lastPlan
@@ -103,7 +103,7 @@ func (e *Encoder) encode(ptr any) error {
 	t := v.Type().Elem()
 	p, err := e.last.of(e.registry, t)
 	if err == nil {
-		e.Uint(uint64(e.typeIndex(typeKey{t, false}, p, "", false)))
+		e.WriteUint(uint64(e.typeIndex(typeKey{t, false}, p, "", false)))
 		err = p.encode(e, v.UnsafePointer())
 	}
 	if err != nil {
@@ -152,13 +152,13 @@ func (e *Encoder) finish() error {
 		return errorf(ErrLimit, "values of %d bytes", values)
 	}
 	binary.LittleEndian.PutUint32(e.buf[e.start+1:], uint32(values))
-	e.Uint(uint64(len(e.typeRows)))
+	e.WriteUint(uint64(len(e.typeRows)))
 	for _, u := range e.typeRows {
 		text, hash := u.plan.encoded()
-		e.String(u.name)
-		e.Bool(u.pointer)
+		e.WriteString(u.name)
+		e.WriteBool(u.pointer)
 		e.buf = binary.LittleEndian.AppendUint64(e.buf, hash)
-		e.Uint(uint64(len(text)))
+		e.WriteUint(uint64(len(text)))
 		e.buf = append(e.buf, text...)
 	}
 	if err := e.appendTensors(); err != nil {
@@ -211,8 +211,8 @@ func (e *Encoder) descend() error {
 	return nil
 }
 
-// Uint appends v in 1 to 10 bytes.
-func (e *Encoder) Uint(v uint64) {
+// WriteUint appends v in 1 to 10 bytes.
+func (e *Encoder) WriteUint(v uint64) {
 	if v < 0x80 {
 		e.buf = append(e.buf, byte(v))
 		return
@@ -220,11 +220,11 @@ func (e *Encoder) Uint(v uint64) {
 	e.buf = binary.AppendUvarint(e.buf, v)
 }
 
-// Int appends v in 1 to 10 bytes.
-func (e *Encoder) Int(v int64) { e.Uint(uint64(v<<1) ^ uint64(v>>63)) }
+// WriteInt appends v in 1 to 10 bytes.
+func (e *Encoder) WriteInt(v int64) { e.WriteUint(uint64(v<<1) ^ uint64(v>>63)) }
 
-// Bool appends v as one byte.
-func (e *Encoder) Bool(v bool) {
+// WriteBool appends v as one byte.
+func (e *Encoder) WriteBool(v bool) {
 	b := byte(0)
 	if v {
 		b = 1
@@ -232,25 +232,25 @@ func (e *Encoder) Bool(v bool) {
 	e.buf = append(e.buf, b)
 }
 
-// Float64 appends v in 8 bytes.
-func (e *Encoder) Float64(v float64) {
+// WriteFloat64 appends v in 8 bytes.
+func (e *Encoder) WriteFloat64(v float64) {
 	e.buf = binary.LittleEndian.AppendUint64(e.buf, math.Float64bits(v))
 }
 
-// String appends the length of v and its bytes.
-func (e *Encoder) String(v string) { e.buf = appendString(e.buf, v) }
+// WriteString appends the length of v and its bytes.
+func (e *Encoder) WriteString(v string) { e.buf = appendString(e.buf, v) }
 
-// Bytes appends the length of v and a copy of its bytes.
-func (e *Encoder) Bytes(v []byte) {
-	e.Uint(uint64(len(v)))
+// WriteBytes appends the length of v and a copy of its bytes.
+func (e *Encoder) WriteBytes(v []byte) {
+	e.WriteUint(uint64(len(v)))
 	e.buf = append(e.buf, v...)
 }
 
-// Tensor appends a reference to t, which may be nil. The memory of t is sent with the message and must
+// WriteTensor appends a reference to t, which may be nil. The memory of t is sent with the message and must
 // not change until the message has been sent. The error is tensor.ErrReleased.
-func (e *Encoder) Tensor(t *tensor.Tensor) error {
+func (e *Encoder) WriteTensor(t *tensor.Tensor) error {
 	if t == nil {
-		e.Uint(0)
+		e.WriteUint(0)
 		return nil
 	}
 	n, ok := e.views.find(t)
@@ -262,7 +262,7 @@ func (e *Encoder) Tensor(t *tensor.Tensor) error {
 		n = e.views.add(t)
 		e.extents = append(e.extents, e.extent(t, buf))
 	}
-	e.Uint(uint64(n) + 1)
+	e.WriteUint(uint64(n) + 1)
 	return nil
 }
 

@@ -15,16 +15,16 @@ const (
 
 func (e *Encoder) error(v error) error {
 	if v == nil {
-		e.Uint(errorNil)
+		e.WriteUint(errorNil)
 		return nil
 	}
 	if err := e.descend(); err != nil {
 		return err
 	}
 	if name := e.registry.sentinelName(v); name != "" {
-		e.Uint(errorSentinel)
-		e.String(name)
-		e.String(v.Error())
+		e.WriteUint(errorSentinel)
+		e.WriteString(name)
+		e.WriteString(v.Error())
 	} else if _, _, known := e.registry.nameOf(reflect.TypeOf(v)); known {
 		if err := e.typedError(v); err != nil {
 			return addSegment(err, ".("+reflect.TypeOf(v).String()+")")
@@ -43,19 +43,19 @@ func (e *Encoder) typedError(v error) error {
 	if err != nil {
 		return err
 	}
-	e.Uint(errorTyped)
-	e.String(v.Error()) // for receivers that do not know the type
-	e.Uint(uint64(e.typeIndex(typeKey{t, true}, p, name, pointer)))
+	e.WriteUint(errorTyped)
+	e.WriteString(v.Error()) // for receivers that do not know the type
+	e.WriteUint(uint64(e.typeIndex(typeKey{t, true}, p, name, pointer)))
 	box := reflect.New(t)
 	box.Elem().Set(reflect.ValueOf(v))
 	return p.encode(e, box.UnsafePointer())
 }
 
 func (e *Encoder) opaqueError(o *RemoteError) error {
-	e.Uint(errorOpaque)
-	e.String(o.Type)
-	e.String(o.Text)
-	e.Uint(uint64(len(o.wrapped)))
+	e.WriteUint(errorOpaque)
+	e.WriteString(o.Type)
+	e.WriteString(o.Text)
+	e.WriteUint(uint64(len(o.wrapped)))
 	for _, inner := range o.wrapped {
 		if err := e.error(inner); err != nil {
 			return err
@@ -150,10 +150,10 @@ func (d *Decoder) opaqueError() (error, error) {
 	}
 	var err error
 	o := &RemoteError{}
-	if o.Type, err = d.String(); err != nil {
+	if o.Type, err = d.ReadString(); err != nil {
 		return nil, err
 	}
-	if o.Text, err = d.String(); err != nil {
+	if o.Text, err = d.ReadString(); err != nil {
 		return nil, err
 	}
 	n, err := d.count(1)

@@ -28,10 +28,10 @@ func (e *Encoder) appendHeaders() error {
 	if len(e.headers) > maxHeaders {
 		return errorf(ErrLimit, "%d headers, at most %d", len(e.headers), maxHeaders)
 	}
-	e.Uint(uint64(len(e.headers)))
+	e.WriteUint(uint64(len(e.headers)))
 	for _, h := range e.headers {
-		e.String(h.name)
-		e.Bytes(h.data)
+		e.WriteString(h.name)
+		e.WriteBytes(h.data)
 	}
 	return nil
 }

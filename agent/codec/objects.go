@@ -168,7 +168,7 @@ func (p *plan) decodePointee(d *Decoder, s *schema, to unsafe.Pointer) error {
 // still being encoded, ErrLimit, or is that of encode.
 func (e *Encoder) object(t reflect.Type, address unsafe.Pointer, encode func(*Encoder, unsafe.Pointer) error) error {
 	if address == nil {
-		e.Uint(0)
+		e.WriteUint(0)
 		return nil
 	}
 	o := object{address, t}
@@ -176,12 +176,12 @@ func (e *Encoder) object(t reflect.Type, address unsafe.Pointer, encode func(*En
 		if e.unfinished[n] {
 			return errorf(ErrCycle, "through a %v", t)
 		}
-		e.Uint(2*uint64(n) + 2)
+		e.WriteUint(2*uint64(n) + 2)
 		return nil
 	}
 	n := e.objects.add(o)
 	e.unfinished = append(e.unfinished, true)
-	e.Uint(2*uint64(n) + 1)
+	e.WriteUint(2*uint64(n) + 1)
 	if err := e.descend(); err != nil {
 		return err
 	}

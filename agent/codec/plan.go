@@ -98,9 +98,9 @@ func (c *compiler) compile(p *plan) error {
 	switch p.typ {
 	case reflect.TypeFor[*tensor.Tensor]():
 		p.leaf(kindTensor, func(e *Encoder, from unsafe.Pointer) error {
-			return e.Tensor(*(**tensor.Tensor)(from))
+			return e.WriteTensor(*(**tensor.Tensor)(from))
 		}, func(d *Decoder, to unsafe.Pointer) (err error) {
-			*(**tensor.Tensor)(to), err = d.Tensor()
+			*(**tensor.Tensor)(to), err = d.ReadTensor()
 			return err
 		})
 		return nil

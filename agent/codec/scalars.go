@@ -13,10 +13,10 @@ func compileScalar(p *plan) error {
 	switch p.typ.Kind() {
 	case reflect.Bool:
 		p.leaf(kindBool, func(e *Encoder, from unsafe.Pointer) error {
-			e.Bool(*(*bool)(from))
+			e.WriteBool(*(*bool)(from))
 			return nil
 		}, func(d *Decoder, to unsafe.Pointer) (err error) {
-			*(*bool)(to), err = d.Bool()
+			*(*bool)(to), err = d.ReadBool()
 			return err
 		})
 	case reflect.Int:
@@ -49,10 +49,10 @@ func compileScalar(p *plan) error {
 		leafFloats[float64](p, kindComplex128, 2)
 	case reflect.String:
 		p.leaf(kindString, func(e *Encoder, from unsafe.Pointer) error {
-			e.String(*(*string)(from))
+			e.WriteString(*(*string)(from))
 			return nil
 		}, func(d *Decoder, to unsafe.Pointer) (err error) {
-			*(*string)(to), err = d.String()
+			*(*string)(to), err = d.ReadString()
 			return err
 		})
 	default: // chan, func, uintptr, unsafe.Pointer
@@ -64,7 +64,7 @@ func compileScalar(p *plan) error {
 func leafInt[T int | int8 | int16 | int32 | int64](p *plan) {
 	t := p.typ
 	p.leaf(kindInt, func(e *Encoder, at unsafe.Pointer) error {
-		e.Int(int64(*(*T)(at)))
+		e.WriteInt(int64(*(*T)(at)))
 		return nil
 	}, func(d *Decoder, at unsafe.Pointer) error {
 		v, err := d.varint()
@@ -79,7 +79,7 @@ func leafInt[T int | int8 | int16 | int32 | int64](p *plan) {
 func leafUint[T uint | uint8 | uint16 | uint32 | uint64](p *plan) {
 	t := p.typ
 	p.leaf(kindUint, func(e *Encoder, at unsafe.Pointer) error {
-		e.Uint(uint64(*(*T)(at)))
+		e.WriteUint(uint64(*(*T)(at)))
 		return nil
 	}, func(d *Decoder, at unsafe.Pointer) error {
 		v, err := d.uvarint()
@@ -148,8 +148,8 @@ const (
 // name of the zone and the monotonic clock reading.
 func encodeTime(e *Encoder, p unsafe.Pointer) error {
 	t := *(*time.Time)(p)
-	e.Int(t.Unix())
-	e.Uint(uint64(t.Nanosecond()))
+	e.WriteInt(t.Unix())
+	e.WriteUint(uint64(t.Nanosecond()))
 	if t.Location() == time.UTC {
 		e.buf = append(e.buf, zoneUTC)
 		return nil

@@ -49,15 +49,15 @@ func encodeSparse(e *Encoder, from unsafe.Pointer) error {
 	p := *(*unsafe.Pointer)(from)
 	return e.object(sparseType, p, func(e *Encoder, p unsafe.Pointer) error {
 		s := (*tensor.Sparse)(p)
-		if err := e.Tensor(s.Indices()); err != nil {
+		if err := e.WriteTensor(s.Indices()); err != nil {
 			return err
 		}
-		if err := e.Tensor(s.Values()); err != nil {
+		if err := e.WriteTensor(s.Values()); err != nil {
 			return err
 		}
-		e.Uint(uint64(len(s.Shape())))
+		e.WriteUint(uint64(len(s.Shape())))
 		for _, dim := range s.Shape() {
-			e.Uint(uint64(dim))
+			e.WriteUint(uint64(dim))
 		}
 		return nil
 	})
@@ -75,11 +75,11 @@ func (p *plan) decodeSparse(d *Decoder, s *schema, to unsafe.Pointer) error {
 // accessible to the host. The error matches ErrCorrupt, ErrLimit or ErrStorage, or is a
 // *tensor.DeviceError or tensor.ErrReleased.
 func (d *Decoder) sparse() (*tensor.Sparse, error) {
-	indices, err := d.Tensor()
+	indices, err := d.ReadTensor()
 	if err != nil {
 		return nil, err
 	}
-	values, err := d.Tensor()
+	values, err := d.ReadTensor()
 	if err != nil {
 		return nil, err
 	}

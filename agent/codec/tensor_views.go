@@ -21,12 +21,12 @@ func (e *Encoder) appendTensors() error {
 	if err := e.planParts(); err != nil {
 		return err
 	}
-	e.Uint(uint64(len(e.parts)))
+	e.WriteUint(uint64(len(e.parts)))
 	for i := range e.parts {
-		e.Uint(uint64(e.parts[i].Buffer.Len()))
+		e.WriteUint(uint64(e.parts[i].Buffer.Len()))
 		e.device(e.parts[i].Buffer.Device())
 	}
-	e.Uint(uint64(len(e.extents)))
+	e.WriteUint(uint64(len(e.extents)))
 	for i := range e.extents {
 		e.view(&e.extents[i])
 	}
@@ -36,11 +36,11 @@ func (e *Encoder) appendTensors() error {
 // device encodes a device as its kind and index; cpu:0 is an empty kind without an index.
 func (e *Encoder) device(d device.Device) {
 	if d == device.CPU() {
-		e.String("")
+		e.WriteString("")
 		return
 	}
-	e.String(d.Kind)
-	e.Uint(uint64(d.Index))
+	e.WriteString(d.Kind)
+	e.WriteUint(uint64(d.Index))
 }
 
 // view encodes dtype, shape, part and offset of the tensor of p, and its strides if it is not
@@ -53,15 +53,15 @@ func (e *Encoder) view(p *extent) {
 	if strided {
 		rank |= 1
 	}
-	e.Uint(rank)
-	e.Uint(uint64(p.part))
-	e.Uint(uint64((p.lo - p.from) / t.DType().Size()))
+	e.WriteUint(rank)
+	e.WriteUint(uint64(p.part))
+	e.WriteUint(uint64((p.lo - p.from) / t.DType().Size()))
 	for _, dim := range t.Shape() {
-		e.Uint(uint64(dim))
+		e.WriteUint(uint64(dim))
 	}
 	if strided {
 		for _, stride := range t.Strides() {
-			e.Uint(uint64(stride))
+			e.WriteUint(uint64(stride))
 		}
 	}
 }

@@ -137,7 +137,7 @@ type interfaceHeader struct{ typ, data unsafe.Pointer }
 func (p *plan) encodeInterface(e *Encoder, from unsafe.Pointer) error {
 	v := reflect.NewAt(p.typ, from).Elem().Elem()
 	if !v.IsValid() {
-		e.Uint(0)
+		e.WriteUint(0)
 		return nil
 	}
 	if err := e.descend(); err != nil {
@@ -174,7 +174,7 @@ func (e *Encoder) typed(v reflect.Value, from unsafe.Pointer) error {
 	if err != nil {
 		return err
 	}
-	e.Uint(uint64(e.typeIndex(typeKey{t, true}, p, name, pointer)) + 1)
+	e.WriteUint(uint64(e.typeIndex(typeKey{t, true}, p, name, pointer)) + 1)
 	return p.encode(e, from)
 }
 
