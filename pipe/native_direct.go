@@ -16,7 +16,7 @@ import (
 func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
 	if forms != nil || !o.zeroCopy() {
 		o.encode(m, forms, share)
-		if o.tryWriter == nil || o.zeroCopy() {
+		if o.zeroCopy() {
 			o.signal() // otherwise writeQueued does so where it must
 		}
 		return nil
@@ -136,7 +136,7 @@ const maxDirectBlocks = 4
 // once, if more is set, if this end has received no message since the last write, or if it received
 // several at a time. The caller holds mu, which is released during the writes.
 func (o *nativeWriter) writeQueued(more bool) {
-	if o.tryWriter == nil || o.zeroCopy() {
+	if o.zeroCopy() {
 		return
 	}
 	if r := &o.pipe.in.stream; !r.messageArrived.Swap(false) || r.arrivedInBatch.Load() || more {
@@ -152,7 +152,7 @@ func (o *nativeWriter) writeQueued(more bool) {
 		o.writing = true
 		o.mu.Unlock()
 		o.directBuf[0] = b.data
-		n, err := o.tryWriter.TryWrite(o.directBuf[:]...)
+		n, err := o.stream.TryWrite(o.directBuf[:]...)
 		o.mu.Lock()
 		if err != nil || n < len(b.data) { // the run loop gets the error again
 			o.requeue(b, n)

@@ -20,10 +20,9 @@ import (
 // have ended.
 type nativeWriter struct {
 	*sender
-	pipe      *nativePipe
-	stream    transport.Stream
-	poller    transport.Poller    // stream, if it can be polled; otherwise nil
-	tryWriter transport.TryWriter // stream, if it can be written without blocking; otherwise nil
+	pipe   *nativePipe
+	stream transport.Stream
+	poller transport.Poller // stream, if it can be polled; otherwise nil
 
 	batching atomic.Bool // the run loop is to yield before it writes, so that more messages share a write
 
@@ -51,7 +50,6 @@ func (o *nativeWriter) init(p *nativePipe) {
 func (o *nativeWriter) attach(s transport.Stream) {
 	o.stream = s
 	o.poller, _ = s.(transport.Poller)
-	o.tryWriter, _ = s.(transport.TryWriter)
 }
 
 func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error) {

@@ -315,6 +315,9 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.conn.failure("write", err)
 }
 
+// TryWrite implements [transport.Stream]. It writes nothing and returns 0 and nil.
+func (s *stream) TryWrite(...[]byte) (int, error) { return 0, nil }
+
 // WriteBuffers implements [transport.Gatherer]: it blocks until all pieces are in the ring.
 func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	out := &s.conn.out

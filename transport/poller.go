@@ -8,7 +8,6 @@ package transport
 // or PollReadable, one TryWrite or Write, and one Wait.
 type Poller interface {
 	Stream
-	TryWriter
 
 	// TryRead reads the available bytes, possibly 0, without blocking. Errors are those of
 	// Read, and are returned by all later calls.

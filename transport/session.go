@@ -5,10 +5,19 @@ import (
 	"net"
 )
 
-// Stream is an ordered stream of bytes between two processes: a net.Conn whose writing half can be
-// closed. After CloseWrite the peer reads what was written, then io.EOF; reading goes on.
+// Stream is an ordered stream of bytes between two processes: a net.Conn that can be written without
+// blocking, and whose writing half can be closed.
 type Stream interface {
 	net.Conn
+
+	// TryWrite writes the pieces in order as far as it can without blocking, and returns the
+	// number of bytes written, possibly 0. A Stream that cannot be written that way always
+	// returns 0 and nil. Errors are those of Write. One goroutine at a time calls TryWrite or
+	// Write.
+	TryWrite(pieces ...[]byte) (int, error)
+
+	// CloseWrite closes the writing half: the peer reads what was written, then io.EOF. Reading
+	// goes on.
 	CloseWrite() error
 }
 
@@ -19,14 +28,6 @@ type Gatherer interface {
 	// has written from pieces, as pieces.WriteTo does for a socket, and returns the number of
 	// these bytes. After a write deadline the next call continues with what remains.
 	WriteBuffers(pieces *net.Buffers) (int64, error)
-}
-
-// TryWriter is implemented by Streams that can be written without blocking.
-type TryWriter interface {
-	// TryWrite writes the pieces in order as far as it can without blocking, and returns the
-	// number of bytes written. Errors are those of Write. One goroutine at a time calls TryWrite
-	// or Write.
-	TryWrite(pieces ...[]byte) (int, error)
 }
 
 // Multiplexer is implemented by Conns that can become a stream without framing, or a session of

@@ -17,11 +17,11 @@ import (
 // bytes that the connection has read ahead. The error is ErrClosed, or ErrHandedOver if the
 // connection has already become a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) {
-	buffered, err := c.takeBuffered()
+	s, err := c.stream(c.tcp)
 	if err != nil {
 		return nil, err
 	}
-	return newStream(c, buffered, c.tcp), nil
+	return s, nil
 }
 
 // PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil: a session
@@ -35,6 +35,16 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 	if err != nil {
 		return nil, err
 	}
+	s, err := c.stream(reader)
+	if err != nil {
+		return nil, err
+	}
+	return mux.New(s, cfg)
+}
+
+// stream returns a stream that reads the bytes that the connection has read ahead, then those of
+// socket. The errors are those of Stream.
+func (c *conn) stream(socket io.Reader) (*stream, error) {
 	writer, err := wait.NewWriter(c.tcp)
 	if err != nil {
 		return nil, err
@@ -43,11 +53,7 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 	if err != nil {
 		return nil, err
 	}
-	return mux.New(&tryWriteStream{newStream(c, buffered, reader), writer}, cfg)
-}
-
-func newStream(c *conn, buffered *bytes.Reader, socket io.Reader) *stream {
-	return &stream{end{conn: c, bufferedReader: bufferedReader{buffered: buffered, socket: socket}}}
+	return &stream{end{conn: c, bufferedReader: bufferedReader{buffered: buffered, socket: socket}}, writer}, nil
 }
 
 // takeBuffered returns the bytes that were read ahead, nil if there are none, and makes the calls
@@ -115,7 +121,10 @@ func (e *end) SetWriteDeadline(t time.Time) error { return e.conn.tcp.SetWriteDe
 
 // stream implements transport.Stream and transport.Gatherer on a connection over plain TCP. Closing
 // it closes the connection.
-type stream struct{ end }
+type stream struct {
+	end
+	writer *wait.Writer // of TryWrite
+}
 
 var _ transport.Gatherer = (*stream)(nil)
 
@@ -132,18 +141,16 @@ func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	return n, s.conn.writeError(err)
 }
 
-// tryWriteStream is a stream that package mux can write to without blocking.
-type tryWriteStream struct {
-	*stream
-	writer *wait.Writer
-}
-
-// TryWrite writes as much of p as the socket accepts without blocking and returns how much that is.
-// Package mux calls it, one goroutine at a time. Errors are those of Write.
-func (s *tryWriteStream) TryWrite(p []byte) (int, error) {
+// TryWrite implements transport.Stream: it writes as much as the socket accepts without blocking.
+func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	failpoint.Here()
-	n, err := s.writer.TryWrite(p)
-	return n, s.conn.writeError(err)
+	for _, p := range pieces {
+		k, err := s.writer.TryWrite(p)
+		if n += k; err != nil || k < len(p) {
+			return n, s.conn.writeError(err)
+		}
+	}
+	return n, nil
 }
 
 func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }

@@ -233,8 +233,13 @@ type tlsStream struct {
 }
 
 func (s *tlsStream) Write(p []byte) (int, error) { return s.secure.writeBytes(p) }
-func (s *tlsStream) CloseWrite() error           { return s.secure.CloseWrite() }
-func (s *tlsStream) Close() error                { return s.secure.Close() }
+
+// TryWrite implements transport.Stream. It writes nothing and returns 0 and nil: package tls cannot
+// continue a record that the socket accepts in part.
+func (s *tlsStream) TryWrite(...[]byte) (int, error) { return 0, nil }
+
+func (s *tlsStream) CloseWrite() error { return s.secure.CloseWrite() }
+func (s *tlsStream) Close() error      { return s.secure.Close() }
 
 // writeBytes encrypts p and writes it to the socket for tlsStream. It returns the number of bytes
 // that were written, all unless it fails. After an error the connection cannot be written any more:

@@ -101,6 +101,8 @@ func bulkSender(b *testing.B, data, control *net.TCPConn, checksum bool) func([]
 // socket is a TCP connection as transports hand it over.
 type socket struct{ *net.TCPConn }
 
+func (s socket) TryWrite(...[]byte) (int, error) { return 0, nil }
+
 func (s socket) WriteBuffers(p *net.Buffers) (int64, error) { return p.WriteTo(s.TCPConn) }
 
 // peerVar passes to a child process how to receive, the size, and an address.

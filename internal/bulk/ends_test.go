@@ -25,6 +25,8 @@ var errTest = errors.New("a cause of the test's own")
 // plain is a stream that cannot gather writes, and whose writes cannot continue after a deadline.
 type plain struct{ net.Conn }
 
+func (p plain) TryWrite(...[]byte) (int, error) { return 0, nil }
+
 func (p plain) CloseWrite() error { return p.Close() }
 
 // gathering is a stream that gathers writes, as a socket does.

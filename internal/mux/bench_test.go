@@ -60,7 +60,7 @@ var kinds = map[string]func(c *net.TCPConn, dialled bool) (s net.Conn, done func
 		return st, s.Close, err
 	},
 	"session": func(c *net.TCPConn, dialled bool) (net.Conn, func() error, error) {
-		s, err := mux.New(c, transport.SessionConfig{Client: dialled, Streams: 1})
+		s, err := mux.New(socket{c}, transport.SessionConfig{Client: dialled, Streams: 1})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -21,8 +21,13 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
+// socket is a TCP connection that is not written without blocking.
+type socket struct{ *net.TCPConn }
+
+func (socket) TryWrite(...[]byte) (int, error) { return 0, nil }
+
 // tcp returns the two ends of a connection, which are closed when the test ends.
-func tcp(t testing.TB) (dialled, accepted *net.TCPConn) {
+func tcp(t testing.TB) (dialled, accepted socket) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -32,7 +37,7 @@ func tcp(t testing.TB) (dialled, accepted *net.TCPConn) {
 	a, err := l.Accept()
 	require.NoError(t, err)
 	t.Cleanup(func() { d.Close(); a.Close() })
-	return d.(*net.TCPConn), a.(*net.TCPConn)
+	return socket{d.(*net.TCPConn)}, socket{a.(*net.TCPConn)}
 }
 
 // sessions returns the two ends of a session, which are closed when the test ends.

@@ -127,7 +127,7 @@ func TestQuotaOfUnwrittenBytes(t *testing.T) {
 		defer s.Close()
 		synctest.Wait()
 		require.Zero(t, q.charged())
-		st := w.read.(transport.TryWriter)
+		st := w.read
 		n, err := st.TryWrite(make([]byte, 10_000))
 		require.NoError(t, err)
 		require.Equal(t, 10_000, n)
@@ -145,7 +145,7 @@ func TestQuotaOfFailedWrite(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		for range 2 {
-			n, err := st.(transport.TryWriter).TryWrite(make([]byte, 10_000))
+			n, err := st.TryWrite(make([]byte, 10_000))
 			require.NoError(t, err)
 			require.Equal(t, 10_000, n)
 			synctest.Wait()

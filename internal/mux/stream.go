@@ -15,9 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-var _ transport.TryWriter = (*stream)(nil)
-
-// stream implements transport.Stream and transport.TryWriter on a stream of yamux. Calls that read
+// stream implements transport.Stream on a stream of yamux. Calls that read
 // are serialized, since yamux wakes only one of two readers, and so are calls that write, since the
 // bytes of one Write must stay together.
 type stream struct {
@@ -79,7 +77,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, s.cause(err)
 }
 
-// TryWrite implements [transport.TryWriter]. It returns 0 and nil while another goroutine is
+// TryWrite implements transport.Stream. It returns 0 and nil while another goroutine is
 // writing.
 func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	if !s.writing.TryLock() {

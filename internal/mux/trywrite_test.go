@@ -17,7 +17,7 @@ import (
 // mustTryWrite writes p by TryWrite and returns how many bytes that wrote.
 func mustTryWrite(t *testing.T, s transport.Stream, p ...[]byte) int {
 	t.Helper()
-	n, err := s.(transport.TryWriter).TryWrite(p...)
+	n, err := s.TryWrite(p...)
 	require.NoError(t, err)
 	return n
 }
@@ -56,18 +56,18 @@ func TestTryWriteFails(t *testing.T) {
 		o, a := streams(t, c, s)
 		require.NoError(t, a.Close())
 		synctest.Wait()
-		_, err := o.(transport.TryWriter).TryWrite([]byte("nobody reads it"))
+		_, err := o.TryWrite([]byte("nobody reads it"))
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		o, _ = streams(t, c, s)
 		require.NoError(t, o.CloseWrite())
-		_, err = o.(transport.TryWriter).TryWrite([]byte("too late"))
+		_, err = o.TryWrite([]byte("too late"))
 		require.ErrorIs(t, err, transport.ErrClosed)
 		_, err = o.Write(nil)
 		require.ErrorIs(t, err, transport.ErrClosed)
 		o, _ = streams(t, c, s)
 		require.NoError(t, s.Close())
 		<-c.Done()
-		_, err = o.(transport.TryWriter).TryWrite([]byte("nobody is there"))
+		_, err = o.TryWrite([]byte("nobody is there"))
 		var ended *mux.EndError
 		require.ErrorAs(t, err, &ended)
 	})

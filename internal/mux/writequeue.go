@@ -22,12 +22,6 @@ const (
 	flushRounds = 4
 )
 
-// tryWriter is implemented by connections that can write without blocking. TryWrite returns how
-// much of p it has written.
-type tryWriter interface {
-	TryWrite(p []byte) (int, error)
-}
-
 // writeQueue sends messages in order and complete. A writer writes its message to the connection
 // itself, if the connection accepts it at once and no other goroutine is writing; otherwise queued
 // messages are written together. After a failed write it discards all messages, and the session
@@ -35,9 +29,9 @@ type tryWriter interface {
 type writeQueue struct {
 	conn    transport.Stream
 	quota   transport.Quota       // charged for queued bytes; nil: none
-	try     tryWriter             // conn, if it implements that
 	failure atomic.Pointer[error] // the first error of a write
 	writers sync.WaitGroup        // goroutines that write
+	pieces  [1][]byte             // the argument of TryWrite; of the goroutine that has set writing
 
 	mu      sync.Mutex
 	buf     []byte        // queued messages
@@ -49,9 +43,7 @@ type writeQueue struct {
 }
 
 func newWriteQueue(conn transport.Stream, quota transport.Quota) *writeQueue {
-	o := &writeQueue{conn: conn, quota: quota}
-	o.try, _ = conn.(tryWriter)
-	return o
+	return &writeQueue{conn: conn, quota: quota}
 }
 
 // enqueue sends the message of h and body or queues a copy, and blocks while there is no space. It
@@ -132,10 +124,9 @@ func (o *writeQueue) writeNow() {
 		if data == nil {
 			return
 		}
-		n, err := 0, error(nil)
-		if o.try != nil {
-			n, err = o.try.TryWrite(data)
-		}
+		o.pieces[0] = data
+		n, err := o.conn.TryWrite(o.pieces[:]...)
+		o.pieces[0] = nil
 		if err != nil {
 			o.fail(data, err)
 			return

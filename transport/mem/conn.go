@@ -123,6 +123,9 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.conn.writeError(err)
 }
 
+// TryWrite implements transport.Stream. It writes nothing and returns 0 and nil.
+func (s *stream) TryWrite(...[]byte) (int, error) { return 0, nil }
+
 func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }
 func (s *stream) Close() error      { return s.conn.Close() }
 

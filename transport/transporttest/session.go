@@ -29,6 +29,7 @@ var sessionCases = []testCase{
 	{"Window", sessionWindow},
 	{"Budget", sessionBudget},
 	{"AcceptBlocks", sessionAcceptWaits},
+	{"TryWrite", onStreams(tryWriteThenRead)},
 	{"CloseWriteThenRead", onStreams(closeWriteThenRead)},
 	{"CloseStreamDuringRead", onStreams(func(t *testing.T, one, _ transport.Stream) { closeDuringRead(t, one) })},
 	{"CloseStreamDuringWrite", onStreams(closeDuringStreamWrite)},

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -20,6 +21,7 @@ var streamCases = []testCase{
 	{"BothWaysAtOnce", streamBothWays},
 	{"AfterFrames", streamAfterFrames},
 	{"ReadAhead", streamReadAhead},
+	{"TryWrite", streamTryWrite},
 	{"CloseWriteThenRead", streamCloseWrite},
 	{"CloseDuringRead", streamCloseDuringRead},
 	{"CloseDuringWrite", streamCloseDuringWrite},
@@ -125,6 +127,28 @@ func streamReadAhead(t *testing.T, b Backend) {
 	require.NoError(t, w.Close())
 	_, err = s.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)
+}
+
+func streamTryWrite(t *testing.T, b Backend) {
+	dialled, accepted := b.rawPair(t)
+	tryWriteThenRead(t, dialled, accepted)
+}
+
+// TryWrite writes a part, possibly nothing, of more bytes than fit into all buffers. The bytes of a
+// later Write follow.
+func tryWriteThenRead(t *testing.T, one, other transport.Stream) {
+	n, err := one.TryWrite(hugeFrame(chunk)...)
+	require.NoError(t, err)
+	require.Less(t, n, manyChunks*len(chunk))
+	written := testwait.Start(func() error {
+		_, err := one.Write([]byte("the end"))
+		return errors.Join(err, one.CloseWrite())
+	})
+	got, err := io.ReadAll(other)
+	require.NoError(t, err)
+	require.NoError(t, testwait.Finish(t, written))
+	want := append(bytes.Repeat(chunk[:1], n), "the end"...)
+	require.True(t, bytes.Equal(want, got), "the bytes differ")
 }
 
 func streamCloseWrite(t *testing.T, b Backend) {

@@ -14,7 +14,7 @@ func (s *stream) TryRead(p []byte) (int, error) {
 	return s.tryRead(p)
 }
 
-// TryWrite implements transport.Poller: it copies the pieces to the ring as far as there is space.
+// TryWrite implements transport.Stream: it copies the pieces to the ring as far as there is space.
 func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	s.write.mu.Lock()
 	defer s.write.mu.Unlock()

@@ -430,6 +430,7 @@ type rejectedStream struct{ addresses Addresses }
 
 func (rejectedStream) Read([]byte) (int, error)         { return 0, errReset }
 func (rejectedStream) Write([]byte) (int, error)        { return 0, errReset }
+func (rejectedStream) TryWrite(...[]byte) (int, error)  { return 0, errReset }
 func (rejectedStream) CloseWrite() error                { return nil }
 func (rejectedStream) Close() error                     { return nil }
 func (rejectedStream) SetDeadline(time.Time) error      { return nil }
