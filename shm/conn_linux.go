@@ -69,7 +69,7 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		socket: h.socket, reactors: &h.transport.reactors, reactor: h.reactor,
 		ownInbox: h.ownInbox, peerInbox: h.peerInbox, doorbells: h.doorbells(),
 		inTrigger: h.greeting.inTrigger, outTrigger: h.greeting.outTrigger,
-		writeDoorbell: writeDoorbell,
+		writeDoorbell: func(fd uintptr) { writeDoorbell(fd, sendDoorbell) },
 		spin:          h.transport.spin, sendTimeout: h.transport.handshakeTimeout,
 		receiveDone: make(chan struct{}),
 		dialled:     h.dialled, receiver: segment.NewReceiver(),
@@ -168,7 +168,13 @@ func (c *conn) CloseWrite() error {
 	c.out.wakeup.wake()
 	c.closeWriteOnce.Do(func() {
 		if c.doorbells {
-			c.out.publishEnd()
+			c.out.mu.Lock() // waits for the current write; no other can follow
+			defer c.out.mu.Unlock()
+			if !c.closed.Load() {
+				failpoint.Here()
+				c.out.marker.Or(writerClosed)
+				c.notify()
+			}
 			return
 		}
 		c.work.Go(c.out.closeWhenDrained)
@@ -203,11 +209,6 @@ func (c *conn) Close() error {
 	if s := c.session.Load(); s != nil {
 		err = s.Close()
 	}
-	c.release()
-	return err
-}
-
-func (c *conn) release() {
 	select {
 	case f := <-c.received: // no call of PrepareSession has received it
 		f.close()
@@ -223,6 +224,7 @@ func (c *conn) release() {
 	c.reactors.release(c.reactor)
 	c.ownInbox.close()
 	c.peerInbox.close()
+	return err
 }
 
 func (c *conn) LocalAddr() string  { return c.local }

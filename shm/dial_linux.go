@@ -75,7 +75,12 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 		err = h.receiveMemory()
 	}
 	if errors.Is(err, errRejected) {
-		err = h.receiveRejection()
+		text := make([]byte, maxReason)
+		if n, readErr := h.socket.Read(text); readErr != nil {
+			err = fmt.Errorf("the listening end refuses: %w", readErr)
+		} else {
+			err = fmt.Errorf("the listening end refuses: %q", text[:n])
+		}
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
 		err = fmt.Errorf("the listening end hung up during the handshake: %w", err)

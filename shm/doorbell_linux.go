@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/socket"
 )
 
 // Events that two ends of this package send through the socket, one byte each.
@@ -21,41 +22,22 @@ const (
 // caller keeps file. It blocks, for at most c.sendTimeout, only if the peer lets doorbells fill the
 // socket. A timeout is an *Error that matches ErrProtocol; other errors are those of the socket.
 func (c *conn) send(what byte, file *os.File) error {
-	var rights []byte
-	if file != nil {
-		rights = unix.UnixRights(int(file.Fd()))
-	}
-	_ = c.socket.SetWriteDeadline(time.Now().Add(c.sendTimeout))
-	_, _, err := c.socket.WriteMsgUnix([]byte{what}, rights, nil)
-	_ = c.socket.SetWriteDeadline(time.Time{})
+	err := socket.Send(c.socket, []byte{what}, file, c.sendTimeout)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return c.failure("write", protocolError("it does not read its doorbells"))
 	}
 	return err
 }
 
-// writeDoorbell sends eventChanged through the socket fd without waiting for space in it. A full
-// socket is no error: the peer has doorbells to read and will check the rings.
-func writeDoorbell(fd uintptr) {
+// writeDoorbell calls send, which sends eventChanged through the socket fd without waiting for space
+// in it. A full socket is no error: the peer has doorbells to read and will check the rings. If the
+// system has no memory for the doorbell, writeDoorbell shuts the socket down, which ends the
+// connection: the peer could wait for that doorbell indefinitely.
+func writeDoorbell(fd uintptr, send func(fd uintptr) error) {
 	failpoint.Here()
-	retryDoorbell(fd, sendDoorbell)
-}
-
-// maxBufferRetries is how often a doorbell is sent again, a millisecond apart, when the system has
-// no memory for it.
-const maxBufferRetries = 100
-
-// retryDoorbell calls send, which sends a doorbell through fd, again as long as it returns ENOBUFS,
-// up to maxBufferRetries times. Then it shuts the socket down, which ends the connection: the peer
-// could wait for that doorbell indefinitely. Other errors of send are ignored.
-func retryDoorbell(fd uintptr, send func(fd uintptr) error) {
-	for range maxBufferRetries {
-		if send(fd) != unix.ENOBUFS {
-			return
-		}
-		<-time.NewTimer(time.Millisecond).C
+	if socket.Retry(func() error { return send(fd) }) == unix.ENOBUFS {
+		_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // fails if the peer is gone
 	}
-	_ = unix.Shutdown(int(fd), unix.SHUT_RDWR) // fails if the peer is gone
 }
 
 func sendDoorbell(fd uintptr) error {
@@ -77,7 +59,10 @@ func (c *conn) receiveEvents() {
 		_ = c.socket.SetReadDeadline(time.Time{}) // this end has switched to a session, the peer has not
 	}
 	if c.switched {
-		_ = c.raw.Read(c.awaitSession)
+		// Until this end has switched too, or the peer has hung up. The bytes belong to the session.
+		_ = c.raw.Read(func(fd uintptr) bool {
+			return c.session.Load() != nil || peerHungUp(int(fd)) && c.handleEOF(int(fd), nil)
+		})
 		_ = c.socket.SetReadDeadline(time.Time{})
 	}
 	if c.session.Load() != nil {

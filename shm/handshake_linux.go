@@ -38,24 +38,42 @@ func newHandshake(t *Transport, socket *net.UnixConn) *handshake {
 }
 
 // identify stores in h.peer which process and user the kernel has recorded for the peer. The error
-// matches ErrOtherUser if that user may not connect.
+// matches ErrOtherUser if the transport does not allow that user.
 func (h *handshake) identify() (err error) {
 	if h.peer, err = identify(h.socket); err != nil {
 		return err
 	}
-	return h.transport.checkUser(h.peer)
+	if own := os.Geteuid(); !h.transport.otherUsers && h.peer.UID != own {
+		return fmt.Errorf("%w: uid %d, this one is %d", ErrOtherUser, h.peer.UID, own)
+	}
+	return nil
 }
 
 // accept performs the server's half of the handshake up to, and without, sendGreeting. It checks
 // that the client is still connected before it creates memory. After an error the caller calls
 // h.abort.
 func (h *handshake) accept() error {
-	for _, part := range []func() error{h.identify, h.receiveMemory, h.checkClient, h.createMemory, h.reserveInbox} {
-		if err := part(); err != nil {
-			return err
-		}
+	if err := h.identify(); err != nil {
+		return err
 	}
-	return nil
+	if err := h.receiveMemory(); err != nil {
+		return err
+	}
+	raw, err := h.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	peerGone := false
+	if err := raw.Control(func(fd uintptr) { peerGone = peerHungUp(int(fd)) }); err != nil {
+		return err
+	}
+	if peerGone {
+		return fmt.Errorf("the client has closed the connection: %w", io.ErrUnexpectedEOF)
+	}
+	if err := h.createMemory(); err != nil {
+		return err
+	}
+	return h.reserveInbox()
 }
 
 // share creates this end's memory (createMemory) and sends it to the peer (sendGreeting). After an
@@ -95,23 +113,6 @@ func (h *handshake) sendGreeting() error {
 		return err
 	}
 	return cmp.Or(h.ownInbox.header.CloseFile(), h.ownInbox.data.CloseFile())
-}
-
-// checkClient returns an error that matches io.ErrUnexpectedEOF if the client has closed the
-// socket. It does not block.
-func (h *handshake) checkClient() error {
-	raw, err := h.socket.SyscallConn()
-	if err != nil {
-		return err
-	}
-	peerGone := false
-	if err := raw.Control(func(fd uintptr) { peerGone = peerHungUp(int(fd)) }); err != nil {
-		return err
-	}
-	if peerGone {
-		return fmt.Errorf("the client has closed the connection: %w", io.ErrUnexpectedEOF)
-	}
-	return nil
 }
 
 // receiveMemory blocks until the peer's greeting arrives, and maps the peer's inbox and the ring of
@@ -264,17 +265,6 @@ func (h *handshake) reject(why error) {
 	_, _ = h.socket.Write([]byte(rejectPrefix + text[:min(len(text), maxReason)]))
 }
 
-// receiveRejection reads the reason of a rejection, whose prefix receiveGreeting has consumed, and
-// returns it as an error. It never returns nil.
-func (h *handshake) receiveRejection() error {
-	text := make([]byte, maxReason)
-	n, err := h.socket.Read(text)
-	if err != nil {
-		return fmt.Errorf("the listening end refuses: %w", err)
-	}
-	return fmt.Errorf("the listening end refuses: %q", text[:n])
-}
-
 // identify returns the process and the user at the other end of socket, as the kernel recorded them
 // when the socket was connected. The error is that of the system call.
 func identify(socket *net.UnixConn) (peer transport.Credentials, err error) {
@@ -294,15 +284,6 @@ func identify(socket *net.UnixConn) (peer transport.Credentials, err error) {
 		return peer, err
 	}
 	return transport.Credentials{PID: int(credentials.Pid), UID: int(credentials.Uid), GID: int(credentials.Gid)}, nil
-}
-
-// checkUser returns an error that matches ErrOtherUser if peer is not of this process's effective
-// user, unless t allows other users.
-func (t *Transport) checkUser(peer transport.Credentials) error {
-	if own := os.Geteuid(); !t.otherUsers && peer.UID != own {
-		return fmt.Errorf("%w: uid %d, this one is %d", ErrOtherUser, peer.UID, own)
-	}
-	return nil
 }
 
 // processName returns the address that stands for an end that dialled, whose socket has no name:

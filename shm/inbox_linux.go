@@ -95,14 +95,19 @@ func (b *inbox) readBody(dst [][]byte) error {
 }
 
 // read blocks until there are bytes and copies some to p, which must not be empty; it returns how
-// many. It returns io.EOF when the peer has finished and the ring is empty, or the error of
-// callError, endError or the ring. The caller holds mu.
+// many. Once the ring is empty it returns io.EOF if the peer has finished, or the error given to
+// fail. Other errors are those of callError and of the ring. The caller holds mu.
 func (b *inbox) read(p []byte) (int, error) {
 	for {
 		if err := b.callError(); err != nil {
 			return 0, err
 		}
-		ended := b.endError() // checked before the ring: bytes written before the end are returned first
+		var ended error // checked before the ring: bytes written before the end are returned first
+		if err := b.protocolErr.Load(); err != nil {
+			ended = *err
+		} else if b.conn.peerFinished.Load() || b.marker != nil && b.marker.Load()&writerClosed != 0 {
+			ended = io.EOF
+		}
 		n, err := b.consumer.Read(p[:min(piece, len(p))])
 		switch {
 		case err != nil:
@@ -127,18 +132,6 @@ func (b *inbox) callError() error {
 		return transport.ErrClosed
 	case b.deadline.Passed():
 		return os.ErrDeadlineExceeded
-	}
-	return nil
-}
-
-// endError returns why the peer will write no more bytes: io.EOF if it has finished, or the error
-// given to fail. It returns nil while more may come. Bytes may still be in the ring.
-func (b *inbox) endError() error {
-	if err := b.protocolErr.Load(); err != nil {
-		return *err
-	}
-	if b.conn.peerFinished.Load() || b.marker != nil && b.marker.Load()&writerClosed != 0 {
-		return io.EOF
 	}
 	return nil
 }

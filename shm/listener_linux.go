@@ -60,7 +60,7 @@ type listener struct {
 	queue      chan transport.Conn // never full
 	failed     chan error
 	done       chan struct{} // closed by Close
-	stop       func()
+	stopping   sync.Once     // runs what Close does
 	goroutines sync.WaitGroup
 	queueMu    sync.Mutex // serializes sending of greetings and queueing
 
@@ -79,7 +79,6 @@ func newListener(t *Transport, socket *net.UnixListener, name string) *listener 
 		done:   make(chan struct{}),
 	}
 	l.closing, l.abortHandshakes = context.WithCancel(context.Background())
-	l.stop = sync.OnceFunc(l.end)
 	l.spare.hold() // its descriptor may have been used for this connection
 	l.goroutines.Go(l.acceptLoop)
 	return l
@@ -134,23 +133,18 @@ func (l *listener) handshake(socket *net.UnixConn) {
 	if !interrupt() && err == nil {
 		err = transport.ErrClosed
 	}
-	l.queue <- l.outcome(h, err)
-}
-
-// outcome returns what Accept returns for the handshake h: its connection if err is nil and newConn
-// succeeds. Otherwise it aborts h and returns a failedConn with the reason.
-func (l *listener) outcome(h *handshake, err error) transport.Conn {
 	peer := processName(h.peer.PID)
 	if err == nil {
 		h.socket.SetDeadline(time.Time{})
 		var c *conn
 		if c, err = newConn(h, l.name, peer); err == nil {
-			return c
+			l.queue <- c
+			return
 		}
 	}
 	h.abort()
 	l.spare.hold() // which its descriptors may have been taken from
-	return &failedConn{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: err}}
+	l.queue <- &failedConn{local: l.name, remote: peer, err: &HandshakeError{Peer: peer, Err: err}}
 }
 
 func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -177,28 +171,26 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 
 func (l *listener) Addr() string { return l.name }
 
+// Close implements transport.Listener. It waits for the goroutines of the listener, and closes
+// connections that were not accepted.
 func (l *listener) Close() error {
-	l.stop()
-	return nil
-}
-
-// end stops the listener, waits for its goroutines, and closes connections that were not accepted.
-// It is called once, through stop.
-func (l *listener) end() {
-	close(l.done)
-	l.spare.wake()
-	l.socket.Close()
-	l.abortHandshakes()
-	l.goroutines.Wait()
-	l.spare.release()
-	for {
-		select {
-		case c := <-l.queue:
-			c.Close()
-		default:
-			return
+	l.stopping.Do(func() {
+		close(l.done)
+		l.spare.wake()
+		l.socket.Close()
+		l.abortHandshakes()
+		l.goroutines.Wait()
+		l.spare.release()
+		for {
+			select {
+			case c := <-l.queue:
+				c.Close()
+			default:
+				return
+			}
 		}
-	}
+	})
+	return nil
 }
 
 // failedConn is a connection whose handshake failed. Its reads and writes return err, or ErrClosed

@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/deadline"
-	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -219,37 +218,22 @@ func (o *outbox) sendTrigger(d *deadline.Deadline) error {
 	return err
 }
 
-// publishEnd notifies a peer with doorbells that no more bytes will be written. It waits for the
-// current write; no other write can follow, because writeClosed is set.
-func (o *outbox) publishEnd() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.conn.closed.Load() {
-		failpoint.Here()
-		o.marker.Or(writerClosed)
-		o.conn.notify()
-	}
-}
-
 // closeWhenDrained is the goroutine of CloseWrite for a peer without doorbells: it waits until the
 // peer has read everything, and then closes the writing half of the socket. It returns earlier if
 // the peer is gone or Close is called.
 func (o *outbox) closeWhenDrained() {
-	o.lastWriter()
-	_ = o.sendTrigger(new(deadline.Deadline)) // fails if the peer's memory is gone, which ends the wait too
+	o.mu.Lock() // waits for the current write; no other can follow
+	pending := o.triggerPending
+	o.mu.Unlock()
+	if pending {
+		_ = o.sendTrigger(new(deadline.Deadline)) // fails if the peer's memory is gone, which ends the wait too
+	}
 	for !o.conn.unreachable() && !o.drained() {
 		<-o.wakeup
 	}
 	if !o.conn.closed.Load() {
 		_ = o.conn.socket.CloseWrite() // fails if the peer has closed before
 	}
-}
-
-// lastWriter waits until the write in progress, if there is one, has returned. writeClosed must be
-// set, so that no other write follows.
-func (o *outbox) lastWriter() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 }
 
 // drained reports whether the peer has read everything that was written, or has made the ring

@@ -24,7 +24,7 @@ type peerReactor struct {
 	mu          sync.Mutex
 	producer    *ring.Producer
 	buf         [triggerSize]byte
-	put         func() error // trySendUnguarded
+	put         func() error // writes buf to the ring; called within the guard of memory
 	unreachable func() bool  // reports that no trigger is needed any more
 	inbox       uint32       // trigger to send after a write to the peer's inbox
 	outbox      uint32       // trigger to send after a read from this end's inbox
@@ -32,7 +32,16 @@ type peerReactor struct {
 
 func newPeerReactor(m memory, triggers [2]uint32, unreachable func() bool) *peerReactor {
 	l := &peerReactor{memory: m, producer: m.ring.Producer(), unreachable: unreachable, inbox: triggers[0], outbox: triggers[1]}
-	l.put = l.trySendUnguarded
+	l.put = func() error {
+		if err := l.producer.Begin(); err != nil {
+			return err
+		}
+		if err := l.producer.WriteAll(l.buf[:]); err != nil {
+			l.producer.Cancel()
+			return err
+		}
+		return l.producer.Commit()
+	}
 	return l
 }
 
@@ -86,19 +95,6 @@ func (l *peerReactor) trySend(trigger uint32) error {
 	defer l.mu.Unlock()
 	binary.NativeEndian.PutUint32(l.buf[:], trigger)
 	return l.memory.guard(l.put)
-}
-
-// trySendUnguarded is trySend for the trigger in buf, without the guard for the peer's memory, in
-// which it must be run. The caller holds mu.
-func (l *peerReactor) trySendUnguarded() error {
-	if err := l.producer.Begin(); err != nil {
-		return err
-	}
-	if err := l.producer.WriteAll(l.buf[:]); err != nil {
-		l.producer.Cancel()
-		return err
-	}
-	return l.producer.Commit()
 }
 
 func (l *peerReactor) close() { l.memory.close() }

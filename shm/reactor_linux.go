@@ -175,19 +175,14 @@ func (r *reactor) deliver() bool {
 		return false
 	}
 	for at := 0; at < n; at += 4 {
-		r.dispatch(binary.NativeEndian.Uint32(triggers[at:]))
+		trigger := binary.NativeEndian.Uint32(triggers[at:])
+		r.mu.Lock()
+		if uint64(trigger) < uint64(len(r.wakeups)) && r.wakeups[trigger] != nil { // the number comes from a peer
+			r.wakeups[trigger].wake()
+		}
+		r.mu.Unlock()
 	}
 	return n > 0
-}
-
-// dispatch wakes the owner of a trigger. It ignores a trigger without owner: the number comes from
-// a peer.
-func (r *reactor) dispatch(trigger uint32) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if uint64(trigger) < uint64(len(r.wakeups)) && r.wakeups[trigger] != nil {
-		r.wakeups[trigger].wake()
-	}
 }
 
 // Transport is the transport through shared memory. It implements [transport.Transport],

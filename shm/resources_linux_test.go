@@ -13,6 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/socket"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -128,7 +129,7 @@ func TestOtherUserIsAllowed(t *testing.T) {
 // failSends makes the first doorbells of c fail for lack of memory, of that number.
 func failSends(c *conn, times int) {
 	c.writeDoorbell = func(fd uintptr) {
-		retryDoorbell(fd, func(fd uintptr) error {
+		writeDoorbell(fd, func(fd uintptr) error {
 			if times--; times >= 0 {
 				return unix.ENOBUFS
 			}
@@ -153,7 +154,7 @@ func sleeping(c *conn) <-chan error {
 func TestDoorbellIsSentAgain(t *testing.T) {
 	leakcheck.Check(t)
 	ends, _ := connWithFiles(t)
-	failSends(ends[0], maxBufferRetries-1)
+	failSends(ends[0], socket.MaxRetries)
 	read := sleeping(ends[1])
 	require.NoError(t, ends[0].WriteFrames(transport.Frame{[]byte("wake up")}))
 	require.NoError(t, testwait.Finish(t, read))
@@ -163,7 +164,7 @@ func TestDoorbellIsSentAgain(t *testing.T) {
 func TestDoorbellWithoutMemory(t *testing.T) {
 	leakcheck.Check(t)
 	ends, _ := connWithFiles(t)
-	failSends(ends[0], maxBufferRetries)
+	failSends(ends[0], socket.MaxRetries+1)
 	read := sleeping(ends[1])
 	require.NoError(t, ends[0].WriteFrames(transport.Frame{}))
 	require.NoError(t, testwait.Finish(t, read), "it was in the ring")

@@ -57,53 +57,49 @@ type session struct {
 // Close implements [transport.Session]. It closes the connection, which closes the session.
 func (s *session) Close() error { return s.conn.Close() }
 
-// awaitSession is the callback of receiveEvents after the peer has switched to a session and before
-// this end has. It reads nothing, since the bytes belong to the session. It returns true, which
-// ends receiveEvents, once this end has switched too or the peer has hung up.
-func (c *conn) awaitSession(fd uintptr) bool {
-	if c.session.Load() != nil {
-		return true
-	}
-	if !peerHungUp(int(fd)) {
-		return false
-	}
-	return c.handleEOF(int(fd), nil)
-}
-
 // PrepareSession implements [transport.Multiplexer]. The server creates the session's segment
 // and sends it to the client; the client blocks until it has come. So both ends have it mapped, or
 // fail, before the session begins. With a peer without doorbells it does nothing: the session needs
-// no memory of its own.
+// no memory of its own. For the client, the error matches io.ErrUnexpectedEOF if the peer or this end
+// has closed before, and ErrProtocol if the segment is not one for cfg.Streams.
 func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
 	if !c.doorbells {
 		return nil
 	}
-	share := c.sendSegment
+	var shared *segment.Segment
 	if cfg.Client {
-		share = c.receiveSegment
-	}
-	shared, err := share(cfg.Streams)
-	if err != nil {
-		return err
+		var got receivedFile
+		select {
+		case got = <-c.received:
+		case <-c.receiveDone: // the socket has ended
+			select {
+			case got = <-c.received:
+			default:
+				return fmt.Errorf("the peer has passed no memory for the session: %w", io.ErrUnexpectedEOF)
+			}
+		}
+		if got.err != nil {
+			return got.err
+		}
+		defer got.close()
+		var err error
+		if shared, err = ringsession.MapSegment(got.file, cfg.Streams); err != nil {
+			return mapError(err)
+		}
+	} else {
+		var err error
+		if shared, err = ringsession.CreateSegment(cfg.Streams); err != nil {
+			return err
+		}
+		failpoint.Here()
+		err = c.send(eventSegment, shared.File())
+		_ = shared.CloseFile()
+		if err != nil {
+			shared.Close()
+			return err
+		}
 	}
 	return c.prepared.put(shared)
-}
-
-// sendSegment creates the segment for a session with that many streams and passes its file to the
-// peer. The caller owns the segment.
-func (c *conn) sendSegment(streams int) (*segment.Segment, error) {
-	shared, err := ringsession.CreateSegment(streams)
-	if err != nil {
-		return nil, err
-	}
-	failpoint.Here()
-	err = c.send(eventSegment, shared.File())
-	_ = shared.CloseFile()
-	if err != nil {
-		shared.Close()
-		return nil, err
-	}
-	return shared, nil
 }
 
 // receivedFile is the file that came with eventSegment, or the reason why none was received. close
@@ -115,7 +111,7 @@ type receivedFile struct {
 
 // handleFile handles the event what, which has files attached or should have, as control and flags
 // of the message show. A client keeps the file of eventSegment, or the error of receiving it, for
-// receiveSegment. Anything else closes the file and fails reads with an error that matches
+// PrepareSession. Anything else closes the file and fails reads with an error that matches
 // ErrProtocol.
 func (c *conn) handleFile(what byte, control []byte, flags int) {
 	var got receivedFile
@@ -138,28 +134,6 @@ func (p receivedFile) close() {
 	if p.file != nil {
 		p.file.Close()
 	}
-}
-
-// receiveSegment blocks until the server has passed the session's segment, and maps it. The caller
-// owns it. The error matches io.ErrUnexpectedEOF if the peer or this end has closed before, and
-// ErrProtocol if the segment is not one for that many streams.
-func (c *conn) receiveSegment(streams int) (*segment.Segment, error) {
-	var got receivedFile
-	select {
-	case got = <-c.received:
-	case <-c.receiveDone: // the socket has ended
-		select {
-		case got = <-c.received:
-		default:
-			return nil, fmt.Errorf("the peer has passed no memory for the session: %w", io.ErrUnexpectedEOF)
-		}
-	}
-	if got.err != nil {
-		return nil, got.err
-	}
-	defer got.close()
-	shared, err := ringsession.MapSegment(got.file, streams)
-	return shared, mapError(err)
 }
 
 // preparedSegment owns the segment of a session from PrepareSession until Multiplex takes it or

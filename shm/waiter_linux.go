@@ -21,15 +21,6 @@ func (b wakeup) wake() {
 	}
 }
 
-// clear discards a kept wake-up. It is called by the waiting goroutine when it has noticed the
-// cause itself.
-func (b wakeup) clear() {
-	select {
-	case <-b:
-	default:
-	}
-}
-
 // await blocks until it is woken, for at most limit, and reports whether it was woken.
 func (b wakeup) await(limit time.Duration) bool {
 	t := time.NewTimer(limit)
@@ -73,24 +64,20 @@ func (w *waiter) wait() {
 		return
 	}
 	if !w.spin.Poll(w.done) {
-		w.block()
+		failpoint.Here()
+		w.marker.Or(w.bit) // requests a doorbell
+		failpoint.Here()
+		if !w.done() { // the peer may have made its change before it could see the bit
+			<-w.wakeup
+		}
+		failpoint.Here()
+		w.marker.And(^w.bit)
 	}
-	w.wakeup.clear()
+	select {
+	case <-w.wakeup: // the cause was noticed
+	default:
+	}
 	if w.ready() {
 		w.spin.Arrived()
 	}
-}
-
-// block blocks without polling until a doorbell or another wake-up comes. It sets the bit that
-// requests a doorbell and then checks done once more, because the peer may have made its change
-// before it could see the bit. marker must not be nil.
-func (w *waiter) block() {
-	failpoint.Here()
-	w.marker.Or(w.bit)
-	failpoint.Here()
-	if !w.done() {
-		<-w.wakeup
-	}
-	failpoint.Here()
-	w.marker.And(^w.bit)
 }

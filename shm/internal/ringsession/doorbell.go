@@ -15,6 +15,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/socket"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -88,10 +89,6 @@ func (p *peerSocket) init(sock *net.UnixConn) (err error) {
 	return err
 }
 
-// maxBufferRetries is how often a doorbell is sent again, a millisecond apart, when the
-// system has no memory for it.
-const maxBufferRetries = 100
-
 // notify sends a doorbell to the peer. It blocks, for at most sendTimeout, only if the peer lets
 // doorbells fill the socket buffer, and ends the session if that time has passed, or if the system
 // has no memory for the doorbell. It returns no error: others end the session in receive.
@@ -99,19 +96,15 @@ func (p *peerSocket) notify(d doorbell) {
 	p.sending.Lock()
 	binary.LittleEndian.PutUint16(p.out[:], uint16(d))
 	failpoint.Here()
-	err := p.send(p.trySend)
-	if errors.Is(err, unix.EAGAIN) {
-		_ = p.sock.SetWriteDeadline(time.Now().Add(p.sendTimeout))
-		err = p.send(p.blockingSend)
-		_ = p.sock.SetWriteDeadline(time.Time{})
-	}
-	for range maxBufferRetries {
-		if !errors.Is(err, unix.ENOBUFS) {
-			break
+	err := socket.Retry(func() error {
+		err := p.send(p.trySend)
+		if errors.Is(err, unix.EAGAIN) {
+			_ = p.sock.SetWriteDeadline(time.Now().Add(p.sendTimeout))
+			err = p.send(p.blockingSend)
+			_ = p.sock.SetWriteDeadline(time.Time{})
 		}
-		<-time.NewTimer(time.Millisecond).C
-		err = p.send(p.trySend)
-	}
+		return err
+	})
 	p.sending.Unlock()
 	if errors.Is(err, unix.ENOBUFS) {
 		p.end(os.NewSyscallError("write", err)) // the peer could wait for this doorbell indefinitely
@@ -151,11 +144,8 @@ func (p *peerSocket) sendSegment(f *os.File) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	binary.LittleEndian.PutUint16(p.out[:], uint16(doorbellSegment))
-	_ = p.sock.SetWriteDeadline(time.Now().Add(p.sendTimeout))
 	failpoint.Here()
-	_, _, err := p.sock.WriteMsgUnix(p.out[:], unix.UnixRights(int(f.Fd())), nil)
-	_ = p.sock.SetWriteDeadline(time.Time{})
-	return p.endOnTimeout(err)
+	return p.endOnTimeout(socket.Send(p.sock, p.out[:], f, p.sendTimeout))
 }
 
 // receive reads doorbells and segments and passes them to h until the socket ends or h returns an

@@ -188,9 +188,6 @@ func CreateLaterSegment(kind RingKind) (*segment.Segment, error) {
 // Segments returns the number of segments of both ends.
 func (s *Session) Segments() int { return len(s.segments) }
 
-// MaxBufferRetries is how often a doorbell is sent again for lack of memory.
-const MaxBufferRetries = maxBufferRetries
-
 // NewStarvedNotifier returns a function that sends a doorbell through sock while the system lacks memory
 // for the first writes. The function returns why the session has ended, if it has, and ends it.
 func NewStarvedNotifier(sock *net.UnixConn, failures int) (notify func() error, err error) {

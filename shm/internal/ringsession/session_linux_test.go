@@ -16,6 +16,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ringsession"
+	"github.com/tensorpipe-go/tensorpipe/shm/internal/socket"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -203,9 +204,9 @@ func TestDoorbellWithoutMemory(t *testing.T) {
 		end      error
 		received []byte
 	}{
-		1:                                {nil, []byte{1, 0}},
-		ringsession.MaxBufferRetries:     {nil, []byte{1, 0}},
-		ringsession.MaxBufferRetries + 1: {unix.ENOBUFS, []byte{}},
+		1:                     {nil, []byte{1, 0}},
+		socket.MaxRetries:     {nil, []byte{1, 0}},
+		socket.MaxRetries + 1: {unix.ENOBUFS, []byte{}},
 	} {
 		one, other := sockets(t)
 		notify, err := ringsession.NewStarvedNotifier(one, failures)
