@@ -143,6 +143,7 @@ func (p *compat) tearDown(cause error) {
 	p.writer.stop(p.errorFor("write", "", cause)) // before writes fail because connections are closed
 	p.control.sendClose(cause)
 	<-p.built
+	p.reportLost(cause)
 	wait(p.control.writerDone, closeFrameTimeout)
 	p.desc.Close()
 	p.reply.Close()

@@ -257,6 +257,7 @@ func (r *compatReader) finish(err error) {
 	r.end = end
 	r.state.ended = orderly
 	r.mu.Unlock()
+	p.reportLost(end)
 	if orderly {
 		p.writer.stopStarting(p.errorFor("write", p.desc.name, end))
 		p.noteEnd(p.desc.name)

@@ -57,6 +57,9 @@ type Options struct {
 	// peer has closed its end. Default 5 s.
 	CloseTimeout time.Duration
 
+	// Events reports what happens to the pipes of the context. nil reports nothing.
+	Events *Events
+
 	// Logger receives events that no call returns: rejected connections and failed
 	// handshakes. Default: nothing is logged.
 	Logger *slog.Logger
@@ -231,26 +234,32 @@ func (c *Context) startWork() error {
 	return nil
 }
 
-// register counts p as opened and adds it to the pipes that Close closes. Once c is closing it adds
-// nothing and returns ErrClosed.
+// register counts and reports p as opened and adds it to the pipes that Close closes. Once c is
+// closing it adds nothing and returns ErrClosed. No goroutine of p may have been started.
 func (c *Context) register(p *Pipe) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closing.Err() != nil {
+		c.mu.Unlock()
 		return ErrClosed
 	}
 	c.pipes[p] = struct{}{}
-	c.counters.pipesOpened.Add(1)
+	p.id = PipeID{Number: c.counters.pipesOpened.Add(1), Peer: p.peerName()}
+	c.mu.Unlock()
+	p.reportOpened()
 	return nil
 }
 
-// unregister removes p from the pipes that Close closes and counts it as closed. It does nothing if
-// p was not registered.
+// unregister removes p, which has ended, from the pipes that Close closes, and counts and reports it
+// as closed. It does nothing if p was not registered.
 func (c *Context) unregister(p *Pipe) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, adopted := c.pipes[p]; adopted {
+	_, adopted := c.pipes[p]
+	if adopted {
 		delete(c.pipes, p)
 		c.counters.pipesClosed.Add(1)
+	}
+	c.mu.Unlock()
+	if e := p.events; adopted && e != nil && e.Closed != nil {
+		e.Closed(ClosedInfo{p.id, p.Err()})
 	}
 }

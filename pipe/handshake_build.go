@@ -82,6 +82,7 @@ func (c *Context) build(hc *handshakeConns, s *spec) (*Pipe, error) {
 func newPipe(c *Context, s *spec) *Pipe {
 	p := &Pipe{
 		context:        c,
+		events:         c.opts.Events,
 		role:           s.role,
 		peer:           s.peer,
 		addr:           s.remoteAddr,

@@ -172,6 +172,15 @@ func (p *Pipe) failOnEviction() error {
 	return nil
 }
 
+// awaitQuota blocks a writer until the quota is not exhausted, and reports the time for which it
+// blocks. It returns false if the peer is evicted.
+func (p *Pipe) awaitQuota() bool {
+	if e := p.events; e != nil && e.WriterBlocked != nil && !p.account.TryCharge(0) {
+		return p.waitReported(BudgetUnadmitted, 0, func() bool { return p.account.Charge(0) })
+	}
+	return p.account.Charge(0)
+}
+
 // charge is the number of bytes that one frame of the peer counts in the account of its pipe or
 // handshake. The zero charge counts nothing.
 type charge struct {

@@ -197,6 +197,14 @@ func (in *Incoming) Descriptor() *Descriptor { return &in.desc }
 // and, in the compatible dialect, the pipe. In any case the memory is not used after Read has
 // returned. A second Read or Discard fails with ErrAlreadyRead.
 func (in *Incoming) Read(ctx context.Context, a Allocation) error {
+	if e := in.pipe.events; e != nil && e.MessageRead != nil {
+		info := in.beginRead()
+		return in.reportRead(info, in.readChecked(ctx, a))
+	}
+	return in.readChecked(ctx, a)
+}
+
+func (in *Incoming) readChecked(ctx context.Context, a Allocation) error {
 	if err := in.check(a); err != nil {
 		return in.errorFor(err)
 	}
@@ -210,6 +218,15 @@ func (in *Incoming) Read(ctx context.Context, a Allocation) error {
 // the native dialect the peer is asked not to send the rest. Errors, and the effect of ctx, are
 // those of Read.
 func (in *Incoming) Discard(ctx context.Context) error {
+	if e := in.pipe.events; e != nil && e.MessageRead != nil {
+		info := in.beginRead()
+		info.Discarded = true
+		return in.reportRead(info, in.discardChecked(ctx))
+	}
+	return in.discardChecked(ctx)
+}
+
+func (in *Incoming) discardChecked(ctx context.Context) error {
 	if in.pipe.isClosing() {
 		return in.errorFor(ErrClosed)
 	}
@@ -245,6 +262,14 @@ func (in *Incoming) errorFor(err error) error { return in.pipe.errorFor("read", 
 // ring has no room for. In any case m is not used after Write has returned. An error that matches
 // ErrMessage means that m cannot be sent at all.
 func (p *Pipe) Write(ctx context.Context, m *Message) error {
+	if e := p.events; e != nil && e.MessageWritten != nil {
+		info := p.beginWritten(m)
+		return p.reportWritten(info, p.write(ctx, m))
+	}
+	return p.write(ctx, m)
+}
+
+func (p *Pipe) write(ctx context.Context, m *Message) error {
 	_, op, err := p.engine.send(ctx, m)
 	if op == nil {
 		return err
@@ -258,13 +283,30 @@ func (p *Pipe) Write(ctx context.Context, m *Message) error {
 // TryWrite returns. If m is not accepted and the error is nil, Write may still be able to send it.
 // TryWrite is for goroutines for which the peer may be waiting, such as one that reads and answers:
 // two of these that block in Write would block each other for good.
-func (p *Pipe) TryWrite(m *Message) (taken bool, err error) { return p.engine.tryWrite(m) }
+func (p *Pipe) TryWrite(m *Message) (taken bool, err error) {
+	if e := p.events; e != nil && e.MessageWritten != nil {
+		info := p.beginWritten(m)
+		if taken, err = p.engine.tryWrite(m); taken || err != nil {
+			_ = p.reportWritten(info, err)
+		}
+		return taken, err
+	}
+	return p.engine.tryWrite(m)
+}
 
 // WriteConfirmed is Write that returns when the peer has read or discarded the message and all
 // earlier ones. Messages that a peer leaves unread when it closes are not confirmed. It fails with
 // ErrNoControl, and sends nothing, if the peer does not support confirmations. If ctx ends after
 // the message has been sent, the error matches ErrUnconfirmed and the pipe stays up.
 func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
+	if e := p.events; e != nil && e.MessageWritten != nil {
+		info := p.beginWritten(m)
+		return p.reportWritten(info, p.writeConfirmed(ctx, m))
+	}
+	return p.writeConfirmed(ctx, m)
+}
+
+func (p *Pipe) writeConfirmed(ctx context.Context, m *Message) error {
 	if !p.Confirms() {
 		return p.errorFor("write", "", ErrNoControl)
 	}
@@ -284,6 +326,16 @@ func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
 // until the operation is done. ctx has the effect that it has on Write. For a message that cannot
 // be sent the returned operation is done, with the error.
 func (p *Pipe) WriteAsync(ctx context.Context, m *Message) *WriteOp {
+	if e := p.events; e != nil && e.MessageWritten != nil {
+		info := p.beginWritten(m)
+		op := p.writeAsync(ctx, m)
+		op.whenDone(func(err error) { _ = p.reportWritten(info, err) })
+		return op
+	}
+	return p.writeAsync(ctx, m)
+}
+
+func (p *Pipe) writeAsync(ctx context.Context, m *Message) *WriteOp {
 	_, op, err := p.engine.send(ctx, m)
 	switch {
 	case err != nil:

@@ -248,6 +248,7 @@ func (p *nativePipe) fail(cause error) {
 // its memory, and closes terminated. It runs once, on a goroutine of its own.
 func (p *nativePipe) tearDown(cause error) {
 	<-p.started
+	p.reportLost(cause)
 	p.out.stop(p.errorFor("write", "", cause))
 	p.mover.Close(cause)
 	p.closeChannels(cause)

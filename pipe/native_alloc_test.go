@@ -6,6 +6,7 @@ package pipe_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,8 +23,8 @@ type echoing struct {
 	in     pipe.Allocation
 }
 
-func newEchoing(t testing.TB, p path) *echoing {
-	client, server := connect(t, p)
+func newEchoing(t testing.TB, p path, adjust ...func(*pipe.Options)) *echoing {
+	client, server := connect(t, p, adjust...)
 	e := &echoing{client: client}
 	e.out, e.in = smallMessage()
 	go func() {
@@ -100,6 +101,28 @@ func TestSmallMessagesAllocateNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Events add no allocation to small messages, whether their functions are nil or not.
+func TestEventsAllocateNothing(t *testing.T) {
+	var messages, bytes atomic.Int64
+	for name, events := range map[string]*pipe.Events{
+		"nil functions": {},
+		"functions": {
+			MessageWritten: func(i pipe.WrittenInfo) { messages.Add(1); bytes.Add(int64(i.Bytes)) },
+			MessageRead:    func(i pipe.ReadInfo) { messages.Add(1); bytes.Add(int64(i.Bytes)) },
+		},
+	} {
+		for _, path := range []string{"uv+basic+native", "shm+basic+native"} {
+			t.Run(name+"/"+path, func(t *testing.T) {
+				e := newEchoing(t, pathNamed(path), func(o *pipe.Options) { o.Events = events })
+				once := func() { require.NoError(t, e.roundTrip(context.Background())) }
+				require.Zero(t, testing.AllocsPerRun(500, once))
+			})
+		}
+	}
+	require.EqualValues(t, 16*messages.Load(), bytes.Load())
+	require.Positive(t, messages.Load())
 }
 
 // BenchmarkSmallMessage is a round trip of metadata, a payload and a tensor.

@@ -59,7 +59,7 @@ func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *W
 		return 0, nil, err
 	}
 	cost := o.cost(&size)
-	if ctx.Err() != nil || !p.account.Charge(0) || !o.budget.acquire(ctx, o.rejected, cost) {
+	if ctx.Err() != nil || !p.awaitQuota() || !o.budget.acquire(ctx, o.rejected, cost) {
 		return 0, nil, o.writeError(cmp.Or(context.Cause(ctx), p.context.unadmittedError()))
 	}
 	forms, err := o.compress(ctx, m, &size)

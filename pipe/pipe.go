@@ -63,6 +63,10 @@ import (
 // methods may be called concurrently. After a failure every later call returns the first
 // error.
 type Pipe struct {
+	events       *Events     // nil: nothing is reported
+	id           PipeID      // set by Context.register
+	lostReported atomic.Bool // Events.PeerLost has been called
+
 	context *Context
 	role    channel.Role
 	peer    string

@@ -29,7 +29,7 @@ type sender struct {
 
 func (s *sender) init(p *Pipe) {
 	s.pipe = p
-	s.budget = newWriteBudget(p.context)
+	s.budget = newWriteBudget(p)
 	s.wake = make(chan struct{}, 1)
 	s.rejected = make(chan struct{})
 	s.halted = make(chan struct{})
@@ -117,6 +117,7 @@ type WriteOp struct {
 	data          int         // bytes of payloads and tensors
 	share         budgetShare // of the budgets
 	pending       int         // parts that are not complete
+	report        func(error) // called with the result before done is closed; may be nil
 	stopWatch     func() bool // stops watching the context of WriteAsync
 	deadlineTimer *time.Timer // cancels the write at the message's deadline
 }
@@ -195,6 +196,20 @@ func (op *WriteOp) watch(ctx context.Context) {
 	}
 }
 
+// whenDone has report called with the result when the operation is done, or at once if it is. It may
+// be called once.
+func (op *WriteOp) whenDone(report func(error)) {
+	if !isClosed(op.done) {
+		op.sender.mu.Lock()
+		defer op.sender.mu.Unlock()
+		if op.state != opDone {
+			op.report = report
+			return
+		}
+	}
+	report(op.err)
+}
+
 // expireAt has the operation cancelled at t if it is not done by then; a zero t does nothing. The
 // caller holds mu of the sender.
 func (op *WriteOp) expireAt(t time.Time) {
@@ -215,31 +230,46 @@ func (op *WriteOp) complete() {
 		op.deadlineTimer.Stop()
 	}
 	op.sender.budget.releaseShare(op.share)
+	if op.report != nil {
+		op.report(op.err)
+	}
 	close(op.done)
 }
 
 // writeBudget bounds the bytes of the messages that one pipe is writing, by the pipe's own budget
 // and that of its context.
 type writeBudget struct {
+	pipe   *Pipe
 	own    *budget.Budget
 	shared *budget.Budget
 }
 
-func newWriteBudget(c *Context) writeBudget {
-	return writeBudget{own: budget.New(c.limits.PipeBytesInFlight), shared: c.inFlight}
+func newWriteBudget(p *Pipe) writeBudget {
+	return writeBudget{pipe: p, own: budget.New(p.context.limits.PipeBytesInFlight), shared: p.context.inFlight}
 }
 
 // acquire acquires n bytes, which the caller must release. It blocks until they are available, and
 // reports false, with nothing acquired, if ctx ends or stop is closed first.
 func (r *writeBudget) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
-	if !r.own.Acquire(ctx, stop, n) {
+	if !r.wait(ctx, stop, BudgetPipe, r.own, n) {
 		return false
 	}
-	if !r.shared.Acquire(ctx, stop, r.sharedCost(n)) {
+	if !r.wait(ctx, stop, BudgetContext, r.shared, r.sharedCost(n)) {
 		r.own.Release(n)
 		return false
 	}
 	return true
+}
+
+// wait acquires n bytes of b, as Budget.Acquire does, and reports the time for which it blocks.
+func (r *writeBudget) wait(ctx context.Context, stop <-chan struct{}, name WriteBudget, b *budget.Budget, n int) bool {
+	if b.TryAcquire(n) {
+		return true
+	}
+	if e := r.pipe.events; e != nil && e.WriterBlocked != nil {
+		return r.pipe.waitReported(name, n, func() bool { return b.Acquire(ctx, stop, n) })
+	}
+	return b.Acquire(ctx, stop, n)
 }
 
 // tryAcquire acquires n bytes, which the caller must release, if they are available now. Otherwise

@@ -1,0 +1,198 @@
+package pipe
+
+import (
+	"errors"
+	"time"
+)
+
+// Events are functions that report what happens to the pipes of a [Context], for traces and
+// metrics. Each may be nil. A nil function costs neither an allocation nor a reading of the clock.
+//
+// The functions are called synchronously: by the goroutine that opens the pipe or that calls Write
+// or Read, or by a goroutine of the pipe, which may hold locks. They must not block, and must not
+// call methods of a Pipe, an Incoming, a WriteOp, a Listener or a Context. They may be called
+// concurrently, also for one pipe.
+//
+// The events of one pipe come in this order: CandidateRejected for each entry of Plan.Refused;
+// Opened, before Dial or Accept returns the pipe; the events of messages and writers, each before
+// the call that it is about returns; at most one PeerLost; and Closed, before Done is closed. A
+// pipe that could not be opened has no events. Messages that the application writes or reads once
+// the pipe has ended, or that fail because of that, may still be reported after Closed.
+type Events struct {
+	// Opened is called once the pipe is open.
+	Opened func(OpenedInfo)
+
+	// CandidateRejected is called for each path that the pipe could have used and does not.
+	CandidateRejected func(RejectedInfo)
+
+	// MessageWritten is called when the memory of a message that was given to Write, TryWrite,
+	// WriteConfirmed or WriteAsync may be reused, or after the message has failed. It is not
+	// called for a message that TryWrite does not accept.
+	MessageWritten func(WrittenInfo)
+
+	// MessageRead is called when a call of Read or Discard ends.
+	MessageRead func(ReadInfo)
+
+	// WriterBlocked is called when the wait of a writer for a budget ends. Waits for the peer are
+	// not reported.
+	WriterBlocked func(BlockedInfo)
+
+	// PeerLost is called when the pipe finds that the peer is lost; see ErrPeerLost. Messages that
+	// were received before may still be read.
+	PeerLost func(PeerLostInfo)
+
+	// Closed is called once the pipe has ended and uses no memory of the application any more.
+	Closed func(ClosedInfo)
+}
+
+// PipeID identifies the pipe of an event.
+type PipeID struct {
+	Number uint64 // counts the pipes of the context that have been opened, from 1; see Pipe.Number
+	Peer   string // the name and address of the other end, as in errors
+}
+
+// OpenedInfo describes a pipe that has been opened.
+type OpenedInfo struct {
+	Pipe PipeID
+	Plan *Plan // must not be changed
+}
+
+// RejectedInfo describes a candidate that a pipe does not use, with the reason.
+type RejectedInfo struct {
+	Pipe      PipeID
+	Candidate Refusal
+}
+
+// WrittenInfo describes a message that was written or has failed.
+type WrittenInfo struct {
+	Pipe          PipeID
+	MetadataBytes int
+	Bytes         int // of payloads and tensors
+	Start         time.Time
+
+	// Duration is the time from the call, at Start, until the memory of the message may be reused;
+	// for WriteConfirmed until the peer has read it.
+	Duration time.Duration
+
+	Err error // nil if the message was written
+}
+
+// ReadInfo describes a message that was read or discarded, or could not be.
+type ReadInfo struct {
+	Pipe          PipeID
+	MetadataBytes int
+	Bytes         int // of payloads and tensors
+	Start         time.Time
+	Duration      time.Duration // of the call of Read or Discard, which began at Start
+	Discarded     bool
+	Err           error // nil if the message was read or discarded
+}
+
+// WriteBudget names a bound on the bytes for which a writer may have to wait. It is the name of a
+// field of Limits.
+type WriteBudget string
+
+const (
+	BudgetPipe       WriteBudget = "PipeBytesInFlight"
+	BudgetContext    WriteBudget = "ContextBytesInFlight"
+	BudgetUnadmitted WriteBudget = "UnadmittedBytes"
+)
+
+// BlockedInfo describes the wait of a writer for a budget.
+type BlockedInfo struct {
+	Pipe     PipeID
+	Budget   WriteBudget
+	Bytes    int // that the writer waited for; 0 for BudgetUnadmitted
+	Start    time.Time
+	Duration time.Duration
+	Acquired bool // false if the write was cancelled or the pipe closed first
+}
+
+// PeerLostInfo describes the loss of a peer. Err matches ErrPeerLost.
+type PeerLostInfo struct {
+	Pipe PipeID
+	Err  error
+}
+
+// ClosedInfo describes a pipe that has ended. Err is what Pipe.Err returns: it matches ErrClosed if
+// this end has closed the pipe.
+type ClosedInfo struct {
+	Pipe PipeID
+	Err  error
+}
+
+// Number returns the number of the pipe in its context: pipes are counted from 1, in the order in
+// which they are opened. Events have it in their PipeID.
+func (p *Pipe) Number() uint64 { return p.id.Number }
+
+// reportOpened reports the rejected candidates and the opening of p.
+func (p *Pipe) reportOpened() {
+	e := p.events
+	if e == nil {
+		return
+	}
+	if e.CandidateRejected != nil {
+		for _, r := range p.plan.Refused {
+			e.CandidateRejected(RejectedInfo{p.id, r})
+		}
+	}
+	if e.Opened != nil {
+		e.Opened(OpenedInfo{p.id, p.plan})
+	}
+}
+
+// reportLost reports that the peer is lost if cause, with which p or its receiving half has ended,
+// means that. Only the first report of p has an effect.
+func (p *Pipe) reportLost(cause error) {
+	e := p.events
+	if e == nil || e.PeerLost == nil || p.id.Number == 0 || !errors.Is(cause, ErrPeerLost) {
+		return
+	}
+	if p.lostReported.CompareAndSwap(false, true) {
+		e.PeerLost(PeerLostInfo{p.id, cause})
+	}
+}
+
+// beginWritten returns the event of a write of m that begins now. m may be nil.
+func (p *Pipe) beginWritten(m *Message) WrittenInfo {
+	info := WrittenInfo{Pipe: p.id, Start: time.Now()}
+	if m != nil {
+		info.MetadataBytes = len(m.Metadata)
+		for i := range m.Payloads {
+			info.Bytes = addSizes(info.Bytes, len(m.Payloads[i].Data))
+		}
+		for i := range m.Tensors {
+			info.Bytes = addSizes(info.Bytes, m.Tensors[i].Buffer.Len())
+		}
+	}
+	return info
+}
+
+// reportWritten reports the end of a write, with err as its result, and returns err.
+func (p *Pipe) reportWritten(info WrittenInfo, err error) error {
+	info.Duration, info.Err = time.Since(info.Start), err
+	p.events.MessageWritten(info)
+	return err
+}
+
+// beginRead returns the event of a call of Read or Discard that begins now.
+func (in *Incoming) beginRead() ReadInfo {
+	return ReadInfo{Pipe: in.pipe.id, MetadataBytes: len(in.desc.Metadata), Bytes: in.desc.Bytes(), Start: time.Now()}
+}
+
+// reportRead reports the end of a call of Read or Discard, with err as its result, and returns err.
+func (in *Incoming) reportRead(info ReadInfo, err error) error {
+	info.Duration, info.Err = time.Since(info.Start), err
+	in.pipe.events.MessageRead(info)
+	return err
+}
+
+// waitReported calls wait, which waits for n bytes of a budget and reports whether it has acquired
+// them, and reports the wait. The caller has found that the bytes are not available.
+func (p *Pipe) waitReported(b WriteBudget, n int, wait func() bool) bool {
+	info := BlockedInfo{Pipe: p.id, Budget: b, Bytes: n, Start: time.Now()}
+	info.Acquired = wait()
+	info.Duration = time.Since(info.Start)
+	p.events.WriterBlocked(info)
+	return info.Acquired
+}
