@@ -41,23 +41,14 @@ func (s *stream) PollWritable() bool {
 // Wait implements transport.Poller: it blocks until the stream is readable or Wake is called. It
 // polls nothing itself; doorbells, Wake and Arm wake it.
 func (s *stream) Wait() {
-	for !s.waitDone() {
+	for !s.woken.Swap(false) {
+		polled := s.polling.Load() // by another goroutine, whose call of Arm wakes this one
+		if polled && s.readable() || !polled && s.requestDoorbell(true) {
+			break
+		}
 		<-s.read.wakeup
 	}
 	s.requestDoorbell(false)
-}
-
-// waitDone reports whether Wait can return: Wake was called or the stream is readable. If it
-// returns false, something will wake Wait: a doorbell or, while another goroutine polls the stream,
-// that goroutine's call of Arm.
-func (s *stream) waitDone() bool {
-	if s.woken.Swap(false) {
-		return true
-	}
-	if s.polling.Load() {
-		return s.readable()
-	}
-	return s.requestDoorbell(true)
 }
 
 // Wake implements transport.Poller: it makes the current or the next call of Wait return.

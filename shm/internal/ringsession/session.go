@@ -137,8 +137,9 @@ func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
 // open opens a stream with rings of that kind; the first stream of an end always gets large rings.
-// If this end has too many streams it returns a rejectedStream and no error. The error is the
-// reason of the session's end, or a resource that the system denies.
+// If this end has too many streams it returns no error, and a stream whose calls fail like those on a
+// stream that the peer has refused. The error is the reason of the session's end, or a resource that
+// the system denies.
 func (s *Session) open(kind ringKind) (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -153,7 +154,9 @@ func (s *Session) open(kind ringKind) (transport.Stream, error) {
 		return nil, err
 	}
 	if k < 0 {
-		return rejectedStream{s.addresses}, nil
+		st := newStream(&s.peer, 0, ringPair{}, s.addresses, s.poller)
+		st.close(errReset, func() {})
+		return st, nil
 	}
 	st, err := s.openAt(k)
 	if err != nil {
@@ -279,12 +282,21 @@ func (s *Session) handleSegment(f *os.File) error {
 	if k >= 2*s.maxPeerStreams {
 		return fmt.Errorf("%w: more than %d slots", ErrCorrupt, k)
 	}
-	seg, err := mapSegment(f, segmentSizes(k))
+	candidates := [][]ringKind{{smallRing}, {largeRing}}
+	if k == 0 {
+		candidates = [][]ringKind{firstSegmentKinds}
+	}
+	var sizes []int
+	for _, kinds := range candidates {
+		sizes = append(sizes, segmentSize(kinds...))
+	}
+	seg, err := mapSegment(f, sizes)
 	if err != nil {
 		return err
 	}
 	s.segments = append(s.segments, seg)
-	s.peerSlots = append(s.peerSlots, slotsIn(seg.Bytes(), segmentKinds(k, len(seg.Bytes())))...)
+	kinds := candidates[slices.Index(sizes, len(seg.Bytes()))]
+	s.peerSlots = append(s.peerSlots, slotsIn(seg.Bytes(), kinds)...)
 	return nil
 }
 
@@ -423,18 +435,3 @@ func (s *Session) openStreams() []*stream {
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.streams))
 }
-
-// rejectedStream is the stream that Open returns if there are too many streams. Its reads and
-// writes fail as they do on a stream that the peer has refused.
-type rejectedStream struct{ addresses Addresses }
-
-func (rejectedStream) Read([]byte) (int, error)         { return 0, errReset }
-func (rejectedStream) Write([]byte) (int, error)        { return 0, errReset }
-func (rejectedStream) TryWrite(...[]byte) (int, error)  { return 0, errReset }
-func (rejectedStream) CloseWrite() error                { return nil }
-func (rejectedStream) Close() error                     { return nil }
-func (rejectedStream) SetDeadline(time.Time) error      { return nil }
-func (rejectedStream) SetReadDeadline(time.Time) error  { return nil }
-func (rejectedStream) SetWriteDeadline(time.Time) error { return nil }
-func (r rejectedStream) LocalAddr() net.Addr            { return r.addresses.Local }
-func (r rejectedStream) RemoteAddr() net.Addr           { return r.addresses.Remote }

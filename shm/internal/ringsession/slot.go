@@ -242,27 +242,6 @@ func mapSegment(f *os.File, sizes []int) (*segment.Segment, error) {
 	return s, nil
 }
 
-// segmentKinds returns the kinds of the slots of a segment of size bytes whose first slot has
-// number k among the slots of its end. The size is one of segmentSizes.
-func segmentKinds(k, size int) []ringKind {
-	switch {
-	case k == 0:
-		return firstSegmentKinds
-	case size == segmentSize(smallRing):
-		return []ringKind{smallRing}
-	}
-	return []ringKind{largeRing}
-}
-
-// segmentSizes returns the sizes in bytes that a segment may have whose first slot has number k
-// among the slots of its end.
-func segmentSizes(k int) []int {
-	if k == 0 {
-		return []int{segmentSize(firstSegmentKinds...)}
-	}
-	return []int{segmentSize(smallRing), segmentSize(largeRing)}
-}
-
 // useSegment makes the slots of a prepared segment those of the streams that the client opens. The
 // session owns seg even if useSegment fails, because seg has the wrong size. seg may be nil: then
 // it does nothing. It is called before any other goroutine uses s.

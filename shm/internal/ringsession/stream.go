@@ -287,7 +287,9 @@ func (s *stream) close(err error, last func()) {
 		s.read.deadline.Stop()
 		s.write.deadline.Stop()
 		last()
-		s.rings.out.releaseCharge()
+		if s.rings.out != nil {
+			s.rings.out.releaseCharge()
+		}
 		s.rings = ringPair{}
 	})
 }
