@@ -37,7 +37,7 @@ func TestCompatCloseFrameFollowsConfirmations(t *testing.T) {
 		c := &compatControl{}
 		c.init(&compat{Pipe: &Pipe{}}, struct{ transport.Conn }{})
 		c.noteRead(0)
-		go c.sendClose(ErrClosed)
+		go c.sendClose("")
 		var sent []wire.ControlKind
 		for polls := 1; len(sent) < 2; polls++ {
 			if m, ok := c.take(); ok {

@@ -1,13 +1,10 @@
 package pipe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"runtime/pprof"
-	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -26,63 +23,37 @@ type compat struct {
 	writer compatWriter
 	reader compatReader
 
-	built chan struct{} // closed when the goroutines have been started, or will not be
-	loops sync.WaitGroup
-
 	// Guarded by mu of the Pipe.
-	openEnds   int           // connections and channels that the peer has not ended
-	allEnded   chan struct{} // closed when openEnds is 0
-	anyEnded   bool          // the peer has ended at least one
-	graceTimer *time.Timer   // runs while some, but not all, have ended
+	openEnds   int         // connections and channels that the peer has not ended
+	anyEnded   bool        // the peer has ended at least one
+	graceTimer *time.Timer // runs while some, but not all, have ended
 }
 
-// buildCompat builds a pipe in the compatible dialect on the connections of a finished handshake,
-// which then belong to the pipe. If it fails the pipe has ended; connections that were not given to
-// a channel yet still belong to hc.
-func (c *Context) buildCompat(hc *handshakeConns, s *spec) (*Pipe, error) {
+// newCompat makes an engine of the compatible dialect the engine of front.
+func newCompat(front *Pipe, s *spec) {
 	p := &compat{
-		Pipe:     newPipe(c, s),
+		Pipe:     front,
 		desc:     namedConn{s.desc, "descriptor"},
 		reply:    replyConn{namedConn: namedConn{s.reply, "reply"}},
 		openEnds: 2 + len(s.channels),
-		built:    make(chan struct{}),
-		allEnded: make(chan struct{}),
 	}
 	if s.prefetched != nil {
 		p.desc.Conn = s.prefetched
 	}
-	p.engine = p
+	front.engine = p
 	p.control.init(p, s.control)
 	p.writer.init(p)
 	p.reader.init(p)
-	err := p.openChannels(hc.ctx, s)
-	if err == nil {
-		err = cmp.Or(hc.detach(), p.failOnEviction())
-	}
-	if err == nil {
-		err = c.register(p.Pipe)
-	}
-	if err != nil {
-		p.control.markEnded()
-		p.fail(err)
-		close(p.built)
-		<-p.terminated
-		return nil, err
-	}
-	labels := pprof.Labels("tensorpipe_peer", p.peerName())
-	for _, loop := range []func(){p.writer.run, p.reader.run, p.writer.readReplies, p.control.run, p.control.write} {
-		p.loops.Go(func() {
-			pprof.Do(context.Background(), labels, func(context.Context) { loop() })
-		})
-	}
-	close(p.built)
-	return p.Pipe, nil
 }
 
-// openChannels opens the channels of s and assigns them to pairs of devices. A channel that breaks
-// before all are open fails the pipe; tearDown then waits until buildCompat has closed p.built, and
-// so does not close channels that are being opened.
-func (p *compat) openChannels(ctx context.Context, s *spec) error {
+func (p *compat) loops() []func() {
+	return []func(){p.writer.run, p.reader.run, p.writer.readReplies, p.control.run, p.control.write}
+}
+
+// open opens the channels of s and assigns them to pairs of devices. A channel that breaks before
+// all are open fails the pipe; disconnect, which waits until the pipe has started, does not close
+// channels that are being opened.
+func (p *compat) open(ctx context.Context, s *spec) error {
 	for _, cs := range s.channels {
 		for i, conn := range cs.conns {
 			name := fmt.Sprintf("channel %s %d", cs.entry.Name, i)
@@ -97,64 +68,33 @@ func (p *compat) openChannels(ctx context.Context, s *spec) error {
 	return nil
 }
 
-func (p *compat) close() error {
-	p.writer.reject(p.errorFor("write", "", ErrClosed))
-	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
-	defer cancel()
-	var drain sync.WaitGroup
-	drain.Go(p.reader.drain)
-	var err error
-	if !closedBefore(ctx, p.writer.idle(), nil) {
+func (p *compat) finishWriting(ctx context.Context) (err error) {
+	if !closedBefore(ctx, p.sender.idle(), nil) {
 		err = fmt.Errorf("%w: not all messages were sent", ErrCloseTimeout)
 	}
-	p.control.sendClose(ErrClosed)
+	p.sendClose(ErrClosed)
 	p.closeMessageWrites()
-	if err == nil && !closedBefore(ctx, p.allEnded, p.down) {
-		err = fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
-	}
-	p.fail(ErrClosed)
-	drain.Wait()
-	<-p.terminated
-	if err != nil {
-		return p.errorFor("close", "", err)
-	}
-	return nil
+	return err
 }
 
-// fail closes the pipe at once and returns before its goroutines have ended. Only the first cause
-// is kept. It takes only p.mu, so the caller may hold other locks of the pipe.
-func (p *compat) fail(cause error) {
+func (p *compat) drain() { p.reader.drain() }
+
+func (p *compat) sendClose(cause error) { p.control.sendClose(closeReason(cause)) }
+
+func (p *compat) stopWriting(err error) { p.writer.stop(err) }
+
+func (p *compat) disconnect(cause error) {
 	p.mu.Lock()
-	if p.cause != nil {
-		p.mu.Unlock()
-		return
-	}
-	p.cause = cause
 	p.stopGraceTimer()
-	close(p.down)
 	p.mu.Unlock()
-	go p.tearDown(cause)
-}
-
-// tearDown ends a pipe that has failed with cause or is being closed: it closes all connections and
-// channels, which makes blocked calls return and release their memory, waits until all goroutines
-// of the pipe have ended, and closes terminated. It runs once, on a goroutine of its own.
-func (p *compat) tearDown(cause error) {
-	p.writer.stop(p.errorFor("write", "", cause)) // before writes fail because connections are closed
-	p.control.sendClose(cause)
-	<-p.built
-	p.reportLost(cause)
-	wait(p.control.writerDone, closeFrameTimeout)
+	wait(p.control.wrote, closeFrameTimeout)
 	p.desc.Close()
 	p.reply.Close()
 	if p.control.exists() {
 		p.control.Close()
 	}
 	p.closeChannels(cause)
-	p.loops.Wait()
-	p.account.Close()
-	p.context.unregister(p.Pipe)
-	close(p.terminated)
+	p.running.Wait()
 }
 
 // closeMessageWrites ends the writing halves of the descriptor connection and, after a reply that
@@ -172,7 +112,7 @@ func (p *compat) closeMessageWrites() {
 // complete when this end answers.
 func (p *compat) answerClose() {
 	select {
-	case <-p.writer.idle():
+	case <-p.sender.idle():
 		p.closeMessageWrites()
 		for _, c := range p.channelConns {
 			c.CloseWrite()
@@ -229,7 +169,7 @@ func (p *compat) failTransfer(op string, ch *pipeChannel, err error) error {
 	return failed
 }
 
-// noteEnd counts the orderly end of the connection or channel named conn, and closes allEnded after
+// noteEnd counts the orderly end of the connection or channel named conn, and closes peerEnded after
 // the last one. A peer that closes ends all of them at about the same time. The first end starts a
 // grace period: if the others do not end within it, only this connection was lost, and the pipe
 // fails.
@@ -240,7 +180,7 @@ func (p *compat) noteEnd(conn string) {
 	p.anyEnded = true
 	if p.openEnds == 0 {
 		p.stopGraceTimer()
-		close(p.allEnded)
+		close(p.peerEnded)
 	}
 	p.mu.Unlock()
 	if first {

@@ -6,17 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
-
-// closeFrameTimeout bounds how long the end of a pipe waits for the peer's
-// close frame, which is sent on a connection of its own and arrives at about the same time.
-const closeFrameTimeout = time.Second
 
 // compatControl is the control connection, which two ends of this library have in addition to
 // TensorPipe's connections. It carries confirmations of read messages and the close frame. With a
@@ -24,39 +18,16 @@ const closeFrameTimeout = time.Second
 type compatControl struct {
 	pipe *compat
 	namedConn
-	ended chan struct{} // closed after the last frame of the peer
-
-	wake       chan struct{} // has a token when the writer must check for frames to send
-	writerDone chan struct{} // closed when the writer has ended
-
-	confirmer
-
-	closeMu    sync.Mutex
-	closeFrame *wire.Control // of this end, sent last
-	peerClosed bool          // the peer has sent its close frame
-	reason     string        // the reason in it
+	closeFrames
 }
 
 // init sets up c. conn is nil with a C++ peer; both directions then count as ended.
 func (c *compatControl) init(p *compat, conn transport.Conn) {
 	c.pipe = p
 	c.namedConn = namedConn{conn, "control"}
-	c.ended = make(chan struct{})
-	c.wake = make(chan struct{}, 1)
-	c.writerDone = make(chan struct{})
-	c.confirmer.init(c.wakeWriter, p.account)
+	c.closeFrames.init(p.Pipe)
 	if conn == nil {
-		close(c.ended)
-		close(c.writerDone)
-	}
-}
-
-// markEnded marks both directions as ended, for a pipe whose goroutines do not start. Otherwise run
-// and write do that.
-func (c *compatControl) markEnded() {
-	if c.exists() {
-		close(c.ended)
-		close(c.writerDone)
+		c.abandon()
 	}
 }
 
@@ -71,7 +42,7 @@ func (c *compatControl) run() {
 		return
 	}
 	c.readFrames()
-	c.sendClose(cmp.Or(c.pipe.Err(), ErrClosed)) // the peer requests nothing any more
+	c.pipe.sendClose(cmp.Or(c.pipe.Err(), ErrClosed)) // the peer requests nothing any more
 	close(c.ended)
 	c.NextFrame() // reads the end: closing with unread bytes, as of TLS, would discard frames being sent
 }
@@ -109,44 +80,19 @@ func (c *compatControl) handle(frame []byte) error {
 	case wire.HaveRead:
 		c.handleConfirmation(m.Number)
 	case wire.Goodbye:
-		c.closeMu.Lock()
-		defer c.closeMu.Unlock()
-		c.peerClosed, c.reason = true, m.Reason
+		c.receiveClose(m.Reason)
 		return io.EOF
 	}
 	return nil
 }
 
-func (c *compatControl) wakeWriter() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-// sendClose queues the close frame, with the reason for cause, after the confirmations of all
-// messages that were read. Only the first call has an effect. It does not wait until the frame is
-// sent.
-func (c *compatControl) sendClose(cause error) {
-	if !c.exists() {
-		return
-	}
-	c.confirmAll()
-	c.closeMu.Lock()
-	if c.closeFrame == nil {
-		c.closeFrame = &wire.Control{Kind: wire.Goodbye, Reason: closeReason(cause)}
-	}
-	c.closeMu.Unlock()
-	c.wakeWriter()
-}
-
 // write sends queued frames until it has sent the close frame or sending fails, and closes
-// writerDone. Without a control connection it returns at once.
+// wrote. Without a control connection it returns at once.
 func (c *compatControl) write() {
 	if !c.exists() {
 		return
 	}
-	defer close(c.writerDone)
+	defer close(c.wrote)
 	var buf []byte
 	for {
 		m := c.next()
@@ -184,22 +130,10 @@ func (c *compatControl) take() (wire.Control, bool) {
 	if n, ok := c.nextQuery(); ok {
 		return wire.Control{Kind: wire.WantRead, Number: n}, true
 	}
-	if c.closeFrame != nil {
-		return *c.closeFrame, true
+	if c.closeReason != nil {
+		return wire.Control{Kind: wire.Goodbye, Reason: *c.closeReason}, true
 	}
 	return wire.Control{}, false
-}
-
-// closeReason returns the reason that a close frame has for a cause: "" for an orderly close,
-// else the text of the cause without the peer and connection names of this end.
-func closeReason(cause error) string {
-	if e, ok := cause.(*Error); ok {
-		cause = e.Err
-	}
-	if cause == ErrClosed {
-		return ""
-	}
-	return strings.ToValidUTF8(cause.Error(), "?")
 }
 
 // explainEnd adds the reason of the peer's close frame to err, if err means that the peer is gone;
@@ -211,7 +145,7 @@ func (c *compatControl) explainEnd(err error) error {
 		return err
 	}
 	if errors.Is(err, ErrPeerLost) {
-		c.sendClose(err) // the peer may also wait for a close frame
+		c.pipe.sendClose(err) // the peer may also wait for a close frame
 	}
 	t := time.NewTimer(closeFrameTimeout)
 	defer t.Stop()
@@ -221,16 +155,11 @@ func (c *compatControl) explainEnd(err error) error {
 	case <-t.C:
 	}
 	ended := isClosed(c.ended) // also if the pipe failed for the same reason
-	c.closeMu.Lock()
-	defer c.closeMu.Unlock()
-	switch {
-	case c.reason != "":
-		return fmt.Errorf("%w: its reason: %q", err, c.reason)
-	case c.exists() && ended && !c.peerClosed && errors.Is(err, ErrPeerClosed):
+	peerClosed, reason := c.peerClose()
+	if c.exists() && ended && !peerClosed && errors.Is(err, ErrPeerClosed) {
 		return fmt.Errorf("%w: it ended without a close frame", ErrPeerLost)
-	default:
-		return err
 	}
+	return withReason(err, reason)
 }
 
 func (p *compat) awaitRead(ctx context.Context, number uint64) error {

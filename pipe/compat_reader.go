@@ -22,7 +22,7 @@ func (p *compat) next(ctx context.Context) (*Incoming, error) {
 	select {
 	case in, ok := <-p.reader.ready:
 		if !ok {
-			return nil, p.errorFor("next", "", p.reader.endError())
+			return nil, p.errorFor("next", "", p.endError())
 		}
 		return &in.Incoming, nil
 	case <-p.closing:
@@ -45,7 +45,6 @@ type compatReader struct {
 	mu     sync.Mutex
 	unread fifo.Queue[*compatIncoming] // messages whose Read or Discard has not started
 	state  readProgress
-	end    error // why there are no more messages
 
 	traffic traffic
 }
@@ -71,7 +70,7 @@ func (r *compatReader) run() {
 	r.finish(err)
 	close(r.ready)
 	if r.progress().ended {
-		r.pipe.loops.Go(func() { r.endRecvs(last) })
+		r.pipe.running.Go(func() { r.endRecvs(last) })
 		r.pipe.answerClose()
 	}
 }
@@ -253,17 +252,19 @@ func (r *compatReader) finish(err error) {
 		end = r.checkOrderly(end)
 	}
 	end = p.errorFor("next", p.desc.name, p.control.explainEnd(end))
-	r.mu.Lock()
-	r.end = end
-	r.state.ended = orderly
-	r.mu.Unlock()
 	p.reportLost(end)
-	if orderly {
-		p.writer.stopStarting(p.errorFor("write", p.desc.name, end))
-		p.noteEnd(p.desc.name)
-	} else {
+	if !orderly {
 		p.fail(end)
+		return
 	}
+	p.mu.Lock()
+	p.end = end
+	p.mu.Unlock()
+	r.mu.Lock()
+	r.state.ended = true
+	r.mu.Unlock()
+	p.writer.stopStarting(p.errorFor("write", p.desc.name, end))
+	p.noteEnd(p.desc.name)
 }
 
 // checkOrderly returns the error for an orderly end of the connection of a C++ peer, which sends no
@@ -288,24 +289,11 @@ func (r *compatReader) checkOrderly(end error) error {
 	return cmp.Or(r.pipe.writer.lossError(), end)
 }
 
-// endError returns the error of Next after the last message: that of the orderly end of the
-// connection, or else the cause of the pipe's failure.
-func (r *compatReader) endError() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state.ended {
-		return r.end
-	}
-	return cmp.Or(r.pipe.Err(), r.end)
-}
-
 // replyError returns the error for a reply that could not be sent because of err. If the peer has
 // closed, and this end has therefore ended its writes, that is the error of the peer's end.
 func (r *compatReader) replyError(err error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state.ended && errors.Is(err, ErrClosed) {
-		return r.end
+	if r.progress().ended && errors.Is(err, ErrClosed) {
+		return r.pipe.endError()
 	}
 	return classify(err)
 }

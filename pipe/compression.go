@@ -374,7 +374,7 @@ func (in *nativeIncoming) decompressError(err error) error {
 		return nil
 	case errors.Is(err, compress.ErrCorrupt):
 		err = protocolError("message %d: %w", in.number, err)
-		in.Incoming.pipe.engine.fail(in.errorFor(err))
+		in.Incoming.pipe.fail(in.errorFor(err))
 		return err
 	default:
 		return fmt.Errorf("%w: %w", ErrCancelled, err)

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -70,13 +71,38 @@ type channelSpec struct {
 }
 
 // build builds a pipe from s in the chosen dialect. If it succeeds the pipe owns the connections of
-// hc; if it fails the pipe has ended, and the caller closes hc.
+// hc. If it fails the pipe has ended, and the caller closes hc; connections that were not given to a
+// channel or session yet still belong to hc.
 func (c *Context) build(hc *handshakeConns, s *spec) (*Pipe, error) {
 	hc.phase = phaseBuild
+	p := newPipe(c, s)
 	if s.native {
-		return c.buildNative(hc, s)
+		session, err := c.multiplex(s)
+		if err != nil {
+			return nil, err
+		}
+		newNative(p, s, session)
+	} else {
+		newCompat(p, s)
 	}
-	return c.buildCompat(hc, s)
+	err := p.engine.open(hc.ctx, s)
+	if err != nil {
+		p.closeFrames.abandon()
+		p.fail(err)
+		p.start(nil)
+		<-p.terminated
+		return nil, err
+	}
+	if err = cmp.Or(hc.detach(), p.failOnEviction()); err == nil {
+		err = c.register(p)
+	}
+	p.start(p.engine.loops())
+	if err != nil {
+		p.fail(err) // sends the peer the reason
+		<-p.terminated
+		return nil, err
+	}
+	return p, nil
 }
 
 func newPipe(c *Context, s *spec) *Pipe {
@@ -95,7 +121,9 @@ func newPipe(c *Context, s *spec) *Pipe {
 		ahead:          make(chan *Incoming),
 		closing:        make(chan struct{}),
 		closed:         make(chan struct{}),
+		peerEnded:      make(chan struct{}),
 		down:           make(chan struct{}),
+		started:        make(chan struct{}),
 		terminated:     make(chan struct{}),
 		written:        completedOp(nil),
 	}

@@ -165,7 +165,7 @@ func (c *Context) unadmittedError() error {
 // failOnEviction makes the pipe fail when the quota evicts its account; until then that ended the
 // handshake. If the account has been evicted already it returns an error that matches ErrLimit.
 func (p *Pipe) failOnEviction() error {
-	fail := func() { p.engine.fail(p.errorFor("connection", "", p.context.unadmittedError())) }
+	fail := func() { p.fail(p.errorFor("connection", "", p.context.unadmittedError())) }
 	if !p.account.OnEvict(fail) {
 		return p.context.unadmittedError()
 	}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/pprof"
-	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -30,37 +28,6 @@ type nativePipe struct {
 	bulk    bulkOpener
 
 	compresses bool // both ends support compression
-
-	started chan struct{} // closed once the goroutines of the pipe have started, or will not
-	loops   sync.WaitGroup
-}
-
-// buildNative builds a pipe in the native dialect on the connections of a finished handshake, which
-// then belong to the pipe. If it fails the pipe has ended, and the caller closes o.
-func (c *Context) buildNative(o *handshakeConns, s *spec) (*Pipe, error) {
-	session, err := c.multiplex(s)
-	if err != nil {
-		return nil, err
-	}
-	p := newNative(newPipe(c, s), s, session)
-	if err := p.openStreams(o.ctx, s); err != nil {
-		p.control.abandon()
-		p.fail(err)
-		close(p.started)
-		<-p.terminated
-		return nil, err
-	}
-	err = cmp.Or(o.detach(), p.failOnEviction())
-	if err == nil {
-		err = c.register(p.Pipe)
-	}
-	p.start()
-	if err != nil {
-		p.fail(err) // sends the peer the reason
-		<-p.terminated
-		return nil, err
-	}
-	return p.Pipe, nil
 }
 
 // multiplex turns s.desc, the first connection, into a session, which then owns it. At the client
@@ -100,10 +67,9 @@ func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	return cfg
 }
 
-// newNative returns the engine of front, which it sets as front.engine. It has no streams and no
-// goroutines yet.
-func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
-	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), started: make(chan struct{})}
+// newNative makes an engine of the native dialect the engine of front. It has no streams yet.
+func newNative(front *Pipe, s *spec, session transport.Session) {
+	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses()}
 	front.engine = p
 	p.bulk.init(p, s)
 	p.mover = bulk.New(bulk.Config{
@@ -117,13 +83,12 @@ func newNative(front *Pipe, s *spec, session transport.Session) *nativePipe {
 	p.control.init(p)
 	p.out.init(p)
 	p.in.init(p)
-	return p
 }
 
-// openStreams opens the streams of the session, in the same order at both ends: messages, control,
-// and those of the channels, which it opens on them. The client opens a stream and the server
-// accepts it. On failure the caller closes what is open.
-func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
+// open opens the streams of the session, in the same order at both ends: messages, control, and
+// those of the channels, which it opens on them. The client opens a stream and the server accepts
+// it.
+func (p *nativePipe) open(ctx context.Context, s *spec) error {
 	next := p.session.Accept
 	if p.role == channel.RoleConnect {
 		next = func(context.Context) (transport.Stream, error) { return p.session.Open() }
@@ -156,15 +121,8 @@ func (p *nativePipe) openStreams(ctx context.Context, s *spec) error {
 	return nil
 }
 
-// start starts the goroutines of the pipe and closes started. It is called once, after openStreams.
-func (p *nativePipe) start() {
-	labels := pprof.Labels("tensorpipe_peer", p.peerName())
-	for _, loop := range []func(){p.in.run, p.out.run, p.control.read, p.control.write} {
-		p.loops.Go(func() {
-			pprof.Do(context.Background(), labels, func(context.Context) { loop() })
-		})
-	}
-	close(p.started)
+func (p *nativePipe) loops() []func() {
+	return []func(){p.in.run, p.out.run, p.control.read, p.control.write}
 }
 
 func (p *nativePipe) confirms() bool { return true }
@@ -181,38 +139,24 @@ func (p *nativePipe) stats() PipeStats {
 	}
 }
 
-func (p *nativePipe) close() error {
-	p.sender.reject(p.errorFor("write", "", ErrClosed))
-	ctx, cancel := context.WithTimeout(context.Background(), p.context.opts.CloseTimeout)
-	defer cancel()
-	var drain sync.WaitGroup
-	drain.Go(p.in.drain)
-	var err error
+func (p *nativePipe) drain() { p.in.drain() }
+
+func (p *nativePipe) finishWriting(ctx context.Context) error {
 	if !closedBefore(ctx, p.sender.idle(), nil) {
-		err = fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
-	} else {
-		err = p.in.awaitReads(ctx)
+		return fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
 	}
-	if err == nil {
-		p.finishWriting(ctx)
-		if !closedBefore(ctx, p.in.ended, p.down) {
-			err = fmt.Errorf("%w: the peer has not closed its end", ErrCloseTimeout)
-		}
+	if err := p.in.awaitReads(ctx); err != nil {
+		return err
 	}
-	p.fail(ErrClosed)
-	drain.Wait()
-	<-p.terminated
-	if err != nil {
-		return p.errorFor("close", "", err)
-	}
+	p.endMessages(ctx)
 	return nil
 }
 
-// finishWriting sends a close frame without a reason and then closes the message stream for
+// endMessages sends a close frame without a reason and then closes the message stream for
 // writing. The caller has waited until all messages are written. It returns early if ctx or the
 // pipe ends. The order matters: a message stream that ends without a close frame means that the
 // process died.
-func (p *nativePipe) finishWriting(ctx context.Context) {
+func (p *nativePipe) endMessages(ctx context.Context) {
 	p.control.sendClose("")
 	if closedBefore(ctx, p.control.wrote, p.down) && p.Err() == nil {
 		p.out.stream.CloseWrite()
@@ -223,55 +167,34 @@ func (p *nativePipe) finishWriting(ctx context.Context) {
 // messages that are being written are complete, which the peer discards, or until the pipe fails.
 func (p *nativePipe) answerClose() {
 	select {
-	case <-p.out.idle():
-		p.finishWriting(context.Background())
+	case <-p.sender.idle():
+		p.endMessages(context.Background())
 	case <-p.down:
 	}
 }
 
-// fail ends the pipe with cause: it queues a close frame with the reason and has tearDown run on
-// another goroutine. It does not wait. Only the first call has an effect.
-func (p *nativePipe) fail(cause error) {
-	p.mu.Lock()
-	first := p.cause == nil
-	p.cause = cmp.Or(p.cause, cause)
-	p.mu.Unlock()
-	if first {
-		p.control.sendClose(abortReason(cause)) // before the peer can notice, and before writes count as flushed
-		close(p.down)
-		go p.tearDown(cause)
+func (p *nativePipe) stopWriting(err error) { p.out.stop(err) }
+
+// sendClose implements engine. The reason is never empty: an empty reason promises that every
+// written message follows. The peer does not get its own reason back.
+func (p *nativePipe) sendClose(cause error) {
+	reason := cmp.Or(closeReason(cause), "aborted")
+	if errors.Is(cause, ErrPeerClosed) {
+		reason = "aborted"
 	}
+	p.control.sendClose(reason)
 }
 
-// tearDown ends a pipe that has failed with cause or is being closed: it ends all operations,
-// closes all connections and channels, waits until all goroutines of the pipe have ended, releases
-// its memory, and closes terminated. It runs once, on a goroutine of its own.
-func (p *nativePipe) tearDown(cause error) {
-	<-p.started
-	p.reportLost(cause)
-	p.out.stop(p.errorFor("write", "", cause))
+func (p *nativePipe) disconnect(cause error) {
 	p.mover.Close(cause)
 	p.closeChannels(cause)
 	p.control.linger()
 	p.session.Close()
 	p.in.resumeTimer.stop()
 	p.bulk.cancel()
-	p.loops.Wait()
+	p.running.Wait()
 	p.in.releaseUnused()
 	p.control.releaseRequests()
-	p.account.Close()
-	p.context.unregister(p.Pipe)
-	close(p.terminated)
-}
-
-// abortReason returns the reason that the close frame of a failed pipe carries. It is never empty:
-// an empty reason promises that every written message follows. It does not send the peer its own
-// reason back.
-func abortReason(cause error) string {
-	if errors.Is(cause, ErrPeerClosed) {
-		return "aborted"
-	}
-	return cmp.Or(closeReason(cause), "aborted")
 }
 
 // streamFailed acts on the error err of a stream or connection, which conn names. It fails the
@@ -297,7 +220,7 @@ func (p *nativePipe) sessionError(err error) error {
 	p.awaitSessionEnd()
 	closed, reason := p.control.peerClose()
 	if closed {
-		return peerClosedError(reason)
+		return withReason(ErrPeerClosed, reason)
 	}
 	if ended := p.session.Err(); ended != nil && (isPeerGone(classify(err)) || errors.Is(err, ErrClosed)) {
 		err = ended // the errors of the streams do not contain the cause
@@ -329,15 +252,6 @@ func (p *nativePipe) awaitSessionEnd() {
 	case <-p.down:
 	case <-t.C:
 	}
-}
-
-// peerClosedError returns the error for a peer that has sent a close frame with this reason, which
-// may be empty. It matches ErrPeerClosed.
-func peerClosedError(reason string) error {
-	if reason == "" {
-		return ErrPeerClosed
-	}
-	return fmt.Errorf("%w: its reason: %q", ErrPeerClosed, reason)
 }
 
 // broken fails the pipe after a channel or the bulk connection, which conn names, has failed with

@@ -137,5 +137,5 @@ func (e *earlyAborts) take(number uint64) error {
 	delete(e.reasons, number)
 	e.text -= len(reason)
 	e.account.Release(entryMemory + len(reason))
-	return abortedError(reason)
+	return withReason(ErrAborted, reason)
 }

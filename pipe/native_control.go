@@ -3,9 +3,7 @@ package pipe
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -32,43 +30,19 @@ const (
 type nativeControl struct {
 	pipe   *nativePipe
 	stream transport.Stream
-	wake   chan struct{} // has a token when frames are queued
-	wrote  chan struct{} // closed when the writer has ended
-	ended  chan struct{} // closed when the reader has ended
-	confirmer
+	closeFrames
 
-	queueMu     sync.Mutex
+	// Guarded by closeMu.
 	queued      []byte
 	spare       []byte
-	memoryBytes int             // bytes of TARGETS and READY frames in queued
-	drained     chan struct{}   // made by queueFull, closed when the writer takes the queue
-	closeFrame  *native.Control // sent after all queued frames; frames after it are dropped
-	closeTaken  bool            // the writer has taken closeFrame
-	peerClosed  bool            // the peer has sent a close frame
-	reason      string
+	memoryBytes int           // bytes of TARGETS and READY frames in queued
+	drained     chan struct{} // made by queueFull, closed when the writer takes the queue
+	closeTaken  bool          // the writer has taken the close frame
 }
 
 func (c *nativeControl) init(p *nativePipe) {
 	c.pipe = p
-	c.wake = make(chan struct{}, 1)
-	c.wrote = make(chan struct{})
-	c.ended = make(chan struct{})
-	c.confirmer.init(c.signal, p.account)
-}
-
-// abandon closes ended and wrote, which read and write would close, for a pipe whose goroutines do
-// not start.
-func (c *nativeControl) abandon() {
-	close(c.ended)
-	close(c.wrote)
-}
-
-// signal wakes the writer, which then sends queued frames and confirmations. It does not block.
-func (c *nativeControl) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.closeFrames.init(p.Pipe)
 }
 
 // sendReady enqueues a READY frame: this end has memory for the transfer id on a lane of the bulk
@@ -92,19 +66,6 @@ func (c *nativeControl) sendCancel(number uint64) {
 
 func (c *nativeControl) sendBulk() { c.send(&native.Control{Kind: native.Bulk}) }
 
-// sendClose queues the close frame, which follows all queued frames and the confirmations of all
-// messages that were read. An empty reason means that this end has written all its messages. Only
-// the first call has an effect; frames that are sent later are dropped.
-func (c *nativeControl) sendClose(reason string) {
-	c.confirmAll()
-	c.queueMu.Lock()
-	defer c.queueMu.Unlock()
-	if c.closeFrame == nil {
-		c.closeFrame = &native.Control{Kind: native.Goodbye, Text: reason}
-		c.signal()
-	}
-}
-
 // send enqueues a frame. If the queue is too long, because the peer does not read, it fails the
 // pipe. It does not block.
 func (c *nativeControl) send(m *native.Control) {
@@ -117,9 +78,9 @@ func (c *nativeControl) send(m *native.Control) {
 // queue is too long because the peer does not read. After the close frame it drops m and reports
 // true.
 func (c *nativeControl) enqueue(m *native.Control) bool {
-	c.queueMu.Lock()
-	defer c.queueMu.Unlock()
-	if c.closeFrame != nil {
+	c.closeMu.Lock()
+	defer c.closeMu.Unlock()
+	if c.closeReason != nil {
 		return true
 	}
 	before := len(c.queued)
@@ -133,12 +94,12 @@ func (c *nativeControl) enqueue(m *native.Control) bool {
 	if m.Kind == native.Targets || m.Kind == native.Ready {
 		c.memoryBytes += len(c.queued) - before
 	}
-	c.signal()
+	c.wakeWriter()
 	return true
 }
 
 // appendFrame encodes m at the end of the queue and counts its bytes in the account, without
-// waiting for the quota. The caller holds queueMu.
+// waiting for the quota. The caller holds closeMu.
 func (c *nativeControl) appendFrame(m *native.Control) {
 	before := len(c.queued)
 	c.queued = m.Append(c.queued, c.pipe.context.opts.Checksum)
@@ -166,8 +127,8 @@ func (c *nativeControl) awaitQueueSpace(ctx context.Context) error {
 // queueFull returns nil if the queue has at most controlHighWater bytes, and otherwise a channel
 // that is closed when the writer next takes the queue.
 func (c *nativeControl) queueFull() <-chan struct{} {
-	c.queueMu.Lock()
-	defer c.queueMu.Unlock()
+	c.closeMu.Lock()
+	defer c.closeMu.Unlock()
 	if len(c.queued) <= controlHighWater {
 		return nil
 	}
@@ -202,12 +163,12 @@ func (c *nativeControl) write() {
 // the first time after sendClose, the close frame. last reports whether the close frame has been
 // taken. text is valid until the next call but one, because two buffers alternate.
 func (c *nativeControl) take() (text []byte, last bool) {
-	c.queueMu.Lock()
-	defer c.queueMu.Unlock()
+	c.closeMu.Lock()
+	defer c.closeMu.Unlock()
 	c.appendConfirmations() // under the lock, so that the close frame follows them
-	if c.closeFrame != nil && !c.closeTaken {
+	if c.closeReason != nil && !c.closeTaken {
 		c.closeTaken = true
-		c.appendFrame(c.closeFrame)
+		c.appendFrame(&native.Control{Kind: native.Goodbye, Text: *c.closeReason})
 	}
 	text = c.queued
 	c.queued, c.spare, c.memoryBytes = c.spare[:0], text, 0
@@ -221,12 +182,12 @@ func (c *nativeControl) take() (text []byte, last bool) {
 
 // appendConfirmations adds to the queue the confirmation of messages that this end has read, if one
 // must be sent, and requests for the confirmations that calls of this end wait for. After sendClose
-// it adds no requests. The caller holds queueMu.
+// it adds no requests. The caller holds closeMu.
 func (c *nativeControl) appendConfirmations() {
 	if n, ok := c.nextConfirmation(); ok {
 		c.appendFrame(&native.Control{Kind: native.HaveRead, Number: n})
 	}
-	for c.closeFrame == nil {
+	for c.closeReason == nil {
 		n, ok := c.nextQuery()
 		if !ok {
 			return
@@ -313,10 +274,8 @@ func (c *nativeControl) handle(m *native.Control) error {
 // writes are rejected and all transfers to the peer are cancelled; messages that are inline are
 // still written, and received ones can be read.
 func (c *nativeControl) handleClose(reason string) {
-	c.queueMu.Lock()
-	c.peerClosed, c.reason = true, reason
-	c.queueMu.Unlock()
-	end := c.pipe.errorFor("connection", "control", peerClosedError(reason))
+	c.receiveClose(reason)
+	end := c.pipe.errorFor("connection", "control", withReason(ErrPeerClosed, reason))
 	if reason != "" {
 		c.pipe.fail(end)
 		return
@@ -324,14 +283,6 @@ func (c *nativeControl) handleClose(reason string) {
 	c.pipe.sender.reject(c.pipe.errorFor("write", "control", end))
 	c.pipe.out.cancelAll()
 	c.pipe.in.resumeLoop() // to read the end of the message stream, which the peer expects answered
-}
-
-// peerClose reports whether the peer has sent a close frame, and the reason in it, which is empty
-// for an orderly close.
-func (c *nativeControl) peerClose() (peerClosed bool, reason string) {
-	c.queueMu.Lock()
-	defer c.queueMu.Unlock()
-	return c.peerClosed, c.reason
 }
 
 // linger waits until the close frame of this end has been written and the peer has ended its
@@ -365,13 +316,4 @@ func (p *nativePipe) awaitRead(ctx context.Context, number uint64) error {
 	default:
 		return p.unconfirmed("control", p.sessionError(io.EOF))
 	}
-}
-
-// abortedError returns the error for a message that the peer has aborted with this reason, which
-// may be empty. It matches ErrAborted.
-func abortedError(reason string) error {
-	if reason == "" {
-		return ErrAborted
-	}
-	return fmt.Errorf("%w: its reason: %q", ErrAborted, reason)
 }

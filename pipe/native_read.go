@@ -25,7 +25,7 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 	}
 	if i.readsEnded {
 		defer i.mu.Unlock()
-		return i.end
+		return i.pipe.endError()
 	}
 	in.pending, in.done = in.large, make(chan struct{})
 	i.countReads(1)

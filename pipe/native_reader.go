@@ -30,7 +30,6 @@ type nativeReader struct {
 	polling     atomic.Bool          // a caller of Next or Poll holds readMu
 	ready       chan *nativeIncoming // messages for Next, in order; closed at the end
 	readAhead   *budget.Budget       // bounds the bytes of messages that Next has not returned
-	ended       chan struct{}        // closed when the peer has closed its end and all messages were received
 
 	recvMu sync.Mutex // serializes calls of Channel.Recv
 
@@ -41,7 +40,6 @@ type nativeReader struct {
 	readsDone   chan struct{}              // made by awaitReads, closed once reads is 0
 	open        map[uint64]*nativeIncoming // messages with parts that are not inline, until they are finished
 	earlyAborts earlyAborts
-	end         error // the error of Next after the last message
 
 	traffic traffic
 	saved   savings
@@ -51,7 +49,6 @@ func (i *nativeReader) init(p *nativePipe) {
 	i.pipe = p
 	i.ready = make(chan *nativeIncoming, p.context.limits.MaxReadAheadMessages)
 	i.readAhead = budget.New(p.context.limits.ReadAheadBytes)
-	i.ended = make(chan struct{})
 	i.open = map[uint64]*nativeIncoming{}
 	i.earlyAborts.account = p.account
 }
@@ -90,7 +87,7 @@ func (i *nativeReader) nextReady(ctx context.Context) (*nativeIncoming, error) {
 	select {
 	case in, ok := <-i.ready:
 		if !ok {
-			return nil, p.errorFor("next", "", i.endError())
+			return nil, p.errorFor("next", "", p.endError())
 		}
 		return i.takeReady(in), nil
 	case <-p.closing:
@@ -138,7 +135,7 @@ func (i *nativeReader) isAborted(in *nativeIncoming) bool {
 func (i *nativeReader) run() {
 	i.finish(i.receiveAll())
 	close(i.ready)
-	if isClosed(i.ended) {
+	if isClosed(i.pipe.peerEnded) {
 		i.pipe.answerClose()
 		i.awaitLastReads()
 	}
@@ -271,7 +268,7 @@ func (i *nativeReader) handleAbort(number uint64, reason string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if in := i.open[number]; in != nil {
-		in.abort(abortedError(reason))
+		in.abort(withReason(ErrAborted, reason))
 		return nil
 	}
 	if number < i.received {
@@ -281,7 +278,7 @@ func (i *nativeReader) handleAbort(number uint64, reason string) error {
 }
 
 // finish handles the end of the message stream with err. If the stream ended with io.EOF and the
-// peer has sent a close frame, for which it waits, it closes ended, and the pipe stays up, so that
+// peer has sent a close frame, for which it waits, it closes peerEnded, and the pipe stays up, so that
 // received messages can be read. Otherwise it fails the pipe.
 func (i *nativeReader) finish(err error) {
 	p := i.pipe
@@ -299,11 +296,11 @@ func (i *nativeReader) finish(err error) {
 		p.fail(p.errorFor("connection", "message", err))
 		return
 	}
-	end := p.errorFor("next", "message", peerClosedError(reason))
-	i.mu.Lock()
-	i.end = end
-	close(i.ended)
-	i.mu.Unlock()
+	end := p.errorFor("next", "message", withReason(ErrPeerClosed, reason))
+	p.mu.Lock()
+	p.end = end
+	p.mu.Unlock()
+	close(p.peerEnded)
 }
 
 // failStream fails the pipe after the message stream has failed with err. A close frame does not
@@ -341,18 +338,6 @@ func (i *nativeReader) countReads(n int) {
 		close(i.readsDone)
 		i.readsDone = nil
 	}
-}
-
-// endError returns the error of Next after the last message: that of the peer's orderly end, or
-// else the cause of the pipe's failure.
-func (i *nativeReader) endError() error {
-	i.mu.Lock()
-	end := i.end
-	i.mu.Unlock()
-	if end != nil {
-		return end
-	}
-	return i.pipe.Err()
 }
 
 // drain discards messages that are not claimed and those that arrive while the pipe closes, so that

@@ -46,7 +46,6 @@
 package pipe
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"strings"
@@ -86,16 +85,23 @@ type Pipe struct {
 	plain          traffic                         // parts sent uncompressed although compression was requested
 	progress       atomic.Uint64                   // PipeStats.Progress
 
-	ahead       chan *Incoming // see Ahead
+	ahead chan *Incoming // see Ahead
+
+	// The end of the pipe; see closing.go.
+	closeFrames *closeFrames
 	closeCalled atomic.Bool
 	closing     chan struct{} // closed when Close begins
 	closed      chan struct{} // closed when Close has ended and closeErr is set
 	closeErr    error
+	peerEnded   chan struct{}  // closed when the peer has closed its end and all its messages have arrived
+	down        chan struct{}  // closed once cause is set; connections are being closed
+	started     chan struct{}  // closed when the goroutines of the pipe have been started, or will not be
+	running     sync.WaitGroup // these goroutines
+	terminated  chan struct{}  // closed when they have ended
 
-	mu         sync.Mutex
-	cause      error         // of the failure or close
-	down       chan struct{} // closed once cause is set; connections are being closed
-	terminated chan struct{} // closed when all goroutines of the pipe have ended
+	mu    sync.Mutex
+	end   error // of Next, once the peer has closed its end
+	cause error // of the failure or close
 }
 
 // engine implements a Pipe in one dialect. A method without a comment has the contract of the Pipe
@@ -112,15 +118,34 @@ type engine interface {
 	// the messages of this direction, from 0; if op is not nil op.number has it later.
 	send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error)
 
+	// open opens the streams and channels of the pipe on the connections of s.
+	open(ctx context.Context, s *spec) error
+
+	// loops returns the functions that the goroutines of the open pipe run.
+	loops() []func()
+
 	// awaitRead waits until the peer has confirmed that it has read the message with this number.
 	// If ctx or the pipe ends first, the error matches ErrUnconfirmed.
 	awaitRead(ctx context.Context, number uint64) error
 
-	// close closes the pipe gracefully. It is called once, after Pipe.closing is closed.
-	close() error
+	// finishWriting waits until all messages are sent, and then tells the peer that no others
+	// follow. If ctx ends first the error matches ErrCloseTimeout.
+	finishWriting(ctx context.Context) error
 
-	// fail closes the pipe at once. Only the first cause is kept.
-	fail(cause error)
+	// drain discards received messages, so that the peer's writes complete, until the peer ends
+	// its messages or the pipe is down.
+	drain()
+
+	// sendClose queues a close frame with cause as the reason, unless there is one. It does not
+	// block, and takes no lock under which a method of the pipe is called.
+	sendClose(cause error)
+
+	// stopWriting makes all messages that have not completed, and further ones, fail with err.
+	stopWriting(err error)
+
+	// disconnect closes all connections and channels, which makes blocked calls return and release
+	// their memory, and returns when all goroutines of the pipe have ended.
+	disconnect(cause error)
 }
 
 // Plan returns the path of the pipe and the rejected candidates. The caller must not change
@@ -157,40 +182,6 @@ func (p *Pipe) Err() error {
 	defer p.mu.Unlock()
 	return p.cause
 }
-
-// Close closes the pipe gracefully: messages given to Write before are still sent, messages that
-// arrive are discarded, and blocked calls of Next and new calls return ErrClosed. Close waits until
-// the peer has read everything and has closed its end; after CloseTimeout it closes the pipe anyway
-// and returns an error that matches ErrCloseTimeout. All goroutines of the pipe have ended when
-// Close returns. Further calls wait for the first one and return its result.
-func (p *Pipe) Close() error {
-	if p.closeCalled.CompareAndSwap(false, true) {
-		close(p.closing)
-		p.closeErr = p.engine.close()
-		close(p.closed)
-	}
-	<-p.closed
-	return p.closeErr
-}
-
-// isClosing reports whether Close was called.
-func (p *Pipe) isClosing() bool { return isClosed(p.closing) }
-
-// isClosed reports whether c is closed. It is only for channels on which nothing is sent.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// Abort closes the pipe at once, with a cause that later calls return. Messages that are
-// being sent or received are lost. A peer of this library receives the text of the cause
-// and adds it to its errors. Abort does not wait until the goroutines of the pipe have
-// ended; see Done. A nil cause stands for ErrClosed.
-func (p *Pipe) Abort(cause error) { p.engine.fail(cmp.Or(cause, ErrClosed)) }
 
 // Next waits for the next message and returns it with its descriptor; [Incoming.Read] receives the
 // bytes. Messages are returned in the order in which they were sent. Next may be called again
@@ -266,17 +257,4 @@ func (p *Pipe) rootCause(err error) error {
 		return cause
 	}
 	return classify(err)
-}
-
-// closedBefore waits until one or other is closed or ctx ends, and then reports whether one of the
-// two channels is closed. Either channel may be nil.
-func closedBefore(ctx context.Context, one, other <-chan struct{}) bool {
-	select {
-	case <-one:
-		return true
-	case <-other:
-		return true
-	case <-ctx.Done():
-		return isClosed(one) || isClosed(other)
-	}
 }
