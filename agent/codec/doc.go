@@ -75,58 +75,9 @@
 //
 // # Format
 //
-// Numbers are varints as in encoding/binary, signed ones in zigzag form, unless stated
-// otherwise. Text and bytes are preceded by their length. Fixed sizes are little endian.
-//
-//	version   1 byte: 1
-//	length    4 bytes: of the values
-//	values    each: index in the table of types, then the value
-//	types     number, then for each:
-//	            name as text ("" for a value that was not in an interface),
-//	            1 byte: whether it is a pointer to the type of that name,
-//	            8 bytes: FNV-1a of the schema, the schema as text
-//	parts     number, then for each: size in bytes, kind of its device as text
-//	            ("" for cpu:0), index of its device unless the kind is ""
-//	views     number, then for each: 1 byte: dtype as in package tensor,
-//	            2*dimensions + (1 if there are strides), part, offset in
-//	            elements, shape, strides in elements
-//	headers   number, then for each: name as text, data as text
-//
-// A schema is 1 byte for the kind, followed by the data listed with the kind:
-//
-//	 1 bool        1 byte, 0 or 1
-//	 2 byte        1 byte; only as an element of an array
-//	 3 int         number, signed
-//	 4 uint        number
-//	 5 float32     4 bytes
-//	 6 float64     8 bytes
-//	 7 complex64   8 bytes
-//	 8 complex128  16 bytes
-//	 9 string      text
-//	10 bytes       0 for nil; length + 1, bytes
-//	11 time        seconds since 1970, signed; nanoseconds; 0 for UTC, or 1 and
-//	               signed seconds east of it
-//	12 slice       schema: the element. Value: 0 for nil; length + 1, elements,
-//	               which are omitted if they take no bytes
-//	13 array       schema: length, the element. Value: the elements
-//	14 map         schema: key, element. Value: 0 for nil; length + 1, for each
-//	               key and element
-//	15 struct      schema: name of the type, number of fields, for each name and
-//	               schema. Value: the fields
-//	16 back        schema: number of a struct that began earlier in this schema. Value:
-//	               as of that struct
-//	17 pointer     schema: the element. Value: 0 for nil; 2n+1 and the value of object
-//	               n at its first occurrence; 2n+2 for later ones. Objects are
-//	               counted from 0
-//	18 interface   0 for nil; index in the table of types + 1, value
-//	19 error       0 for nil; 1, name, text for a registered value; 2, text, index in
-//	               the table of types, value for a registered type; 3, type as
-//	               text, text, number of wrapped errors, the wrapped errors
-//	20 tensor      0 for nil; index of the view + 1
-//	21 sparse      as pointer; the element is: indices and values as tensors, number
-//	               of dimensions, dimensions
-//	22 custom      schema: name. Value: 4 bytes of length, bytes of a custom encoding
-//	23 binary      text: the output of MarshalBinary
+// The section "Values" of docs/wire.md specifies the bytes of a message: version and length;
+// the values, without types; a table of their types, with a schema and its hash for each;
+// tables of the memory of tensors and of the views of it; and headers.
 package codec
 
 const (

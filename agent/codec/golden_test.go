@@ -65,7 +65,7 @@ type renamedPoint struct {
 	F []float32
 }
 
-// golden has schema and value of each kind as doc.go specifies them. Later versions must
+// golden has schema and value of each kind as docs/wire.md specifies them. Later versions must
 // decode these bytes.
 var golden = []struct {
 	ptr           any
