@@ -31,12 +31,9 @@ type conn struct {
 	batch              batch         // of the writing goroutine
 }
 
-func newConn(tcp *net.TCPConn, spin time.Duration) *conn { return newConnFrom(tcp, tcp, spin) }
-
-// newConnFrom returns a connection over tcp, which it owns, that reads its bytes from bytes
-// instead: a reader of tcp that may decrypt. spin is that of a session which the connection
-// becomes.
-func newConnFrom(tcp *net.TCPConn, bytes io.Reader, spin time.Duration) *conn {
+// newConn returns a connection over tcp, which it owns. It reads from bytes: tcp, or a reader of tcp
+// that decrypts. spin is that of a session which the connection becomes.
+func newConn(tcp *net.TCPConn, bytes io.Reader, spin time.Duration) *conn {
 	disablePacing(tcp)
 	src := bufio.NewReaderSize(bytes, readAhead)
 	return &conn{
@@ -68,29 +65,19 @@ func (c *conn) NextFrame() (int64, error) {
 		return 0, ErrHandedOver
 	}
 	if !c.firstHeaderChecked {
-		if err := c.begin(); err != nil {
+		header, err := c.src.Peek(frame.HeaderSize)
+		if looksLikeTLS(header) { // as a header it would announce a frame of petabytes
+			return 0, c.readError(fmt.Errorf("%w: %w: the first bytes look like TLS (one end is configured with TLS, this one is not?)",
+				transport.ErrFrame, ErrTLSMismatch))
+		}
+		if err != nil && err != io.EOF { // frames reports an end within the header
 			return 0, c.readError(err)
 		}
+		c.firstHeaderChecked = err == nil
 	}
 	n, err := c.frames.Next()
 	failpoint.Here()
 	return n, c.readError(err)
-}
-
-// begin waits for the first header, before any other read, and returns an error that matches
-// ErrTLSMismatch if its bytes are the beginning of TLS: as a header they would announce a frame of
-// petabytes. It returns nil if the peer ends before a whole header, for NextFrame to report.
-func (c *conn) begin() error {
-	header, err := c.src.Peek(frame.HeaderSize)
-	if looksLikeTLS(header) {
-		return fmt.Errorf("%w: %w: the first bytes look like TLS (one end is configured with TLS, this one is not?)",
-			transport.ErrFrame, ErrTLSMismatch)
-	}
-	if err != nil && err != io.EOF {
-		return err
-	}
-	c.firstHeaderChecked = err == nil
-	return nil
 }
 
 func (c *conn) ReadBody(dst ...[]byte) error {
@@ -168,14 +155,10 @@ func (b *batch) write(w io.Writer, frames []transport.Frame) error {
 	for _, f := range frames {
 		total += frame.Size(f)
 	}
-	if total <= copyLimit {
-		return b.writeCopy(w, frames)
-	}
-	return b.writeParts(w, frames)
-}
-
-func (b *batch) writeCopy(w io.Writer, frames []transport.Frame) error {
 	b.buf = b.buf[:0]
+	if total > copyLimit {
+		return b.writeParts(w, frames)
+	}
 	for _, f := range frames {
 		b.buf = frame.AppendHeader(b.buf, frame.Size(f))
 		for _, p := range f {
@@ -189,22 +172,12 @@ func (b *batch) writeCopy(w io.Writer, frames []transport.Frame) error {
 	return err
 }
 
-// writeParts writes headers and the memory of frames to w without copying it. The slices of frames
-// stay unchanged: writing consumes pending and the elements of parts.
+// writeParts writes headers and the memory of frames to w without copying it, and leaves out empty
+// parts. The slices of frames stay unchanged: writing consumes pending and the elements of parts.
+// Afterwards it drops the references to the caller's memory, and memory of b itself that has become
+// too large to keep.
 func (b *batch) writeParts(w io.Writer, frames []transport.Frame) error {
-	b.collect(frames)
-	b.pending = b.parts
-	_, err := b.pending.WriteTo(w)
-	b.release()
-	return err
-}
-
-// collect appends to parts the buffers that frames consist of, headers included and empty parts
-// left out. The headers lie in buf. It appends all of them to buf before the first part refers to
-// it, because buf may move when it grows.
-func (b *batch) collect(frames []transport.Frame) {
-	b.buf = b.buf[:0]
-	for _, f := range frames {
+	for _, f := range frames { // all headers first, because buf may move when it grows
 		b.buf = frame.AppendHeader(b.buf, frame.Size(f))
 	}
 	headers := b.buf
@@ -217,11 +190,8 @@ func (b *batch) collect(frames []transport.Frame) {
 			}
 		}
 	}
-}
-
-// release drops the references to the caller's memory, and memory of b itself that has become too
-// large to keep.
-func (b *batch) release() {
+	b.pending = b.parts
+	_, err := b.pending.WriteTo(w)
 	clear(b.parts)
 	b.parts, b.pending = b.parts[:0], nil
 	if cap(b.parts) > keepParts {
@@ -230,4 +200,5 @@ func (b *batch) release() {
 	if cap(b.buf) > keepParts*frame.HeaderSize {
 		b.buf = nil
 	}
+	return err
 }

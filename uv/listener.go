@@ -3,6 +3,7 @@ package uv
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -24,7 +25,14 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	if err != nil {
 		return nil, err
 	}
-	if err := t.tls.canListen(); err != nil {
+	switch r := t.tls; {
+	case r == nil:
+	case r.server == nil:
+		err = fmt.Errorf("%w: WithTLS got no server configuration", ErrTLSConfig)
+	case len(r.server.Certificates) == 0 && r.server.GetCertificate == nil && r.server.GetConfigForClient == nil:
+		err = fmt.Errorf("%w: the server configuration has no certificate", ErrTLSConfig)
+	}
+	if err != nil {
 		return nil, &ListenError{Addr: a.String(), Err: err}
 	}
 	tcp, err := t.listen(ctx, a)
@@ -53,7 +61,11 @@ func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error
 	config.SetMultipathTCP(false)
 	var failed []error
 	for _, host := range hosts {
-		l, err := config.Listen(ctx, network(host), Addr{Host: host, Port: a.Port}.String())
+		network := "tcp"
+		if ipv4(host) {
+			network = "tcp4" // "tcp" would bind both families for 0.0.0.0
+		}
+		l, err := config.Listen(ctx, network, Addr{Host: host, Port: a.Port}.String())
 		if err == nil {
 			return l.(*net.TCPListener), nil
 		}
@@ -80,15 +92,6 @@ func (t *Transport) resolve(ctx context.Context, host string) ([]string, error) 
 		hosts[i] = ip.Unmap().String()
 	}
 	return hosts, nil
-}
-
-// network returns the first argument of net.Listen for listening at host: "tcp4" for an IPv4
-// address, because package net would bind both families for 0.0.0.0, and "tcp" otherwise.
-func network(host string) string {
-	if ipv4(host) {
-		return "tcp4"
-	}
-	return "tcp"
 }
 
 type listener struct {
@@ -125,7 +128,7 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	tcp, err := l.accept(ctx)
 	switch {
 	case err == nil:
-		return newConn(tcp, l.spin), nil
+		return newConn(tcp, tcp, l.spin), nil
 	case errors.Is(err, net.ErrClosed):
 		return nil, transport.ErrClosed
 	case ctx.Err() != nil:

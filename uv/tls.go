@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -33,7 +32,15 @@ const (
 // decisions are those of the Configs, such as whether clients need certificates (ClientAuth).
 func WithTLS(client, server *tls.Config) Option {
 	return func(t *Transport) {
-		t.tls = &roles{client: requireTLS13(client), server: requireServerTLS13(server), handshakeTimeout: handshakeTimeout}
+		t.tls = &roles{client: requireTLS13(client), server: requireTLS13(server), handshakeTimeout: handshakeTimeout}
+		if t.tls.server == nil || server.GetConfigForClient == nil {
+			return
+		}
+		ask := t.tls.server.GetConfigForClient
+		t.tls.server.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			other, err := ask(hello)
+			return requireTLS13(other), err
+		}
 	}
 }
 
@@ -58,40 +65,6 @@ func requireTLS13(c *tls.Config) *tls.Config {
 		c.NextProtos = append([]string{protocol}, c.NextProtos...)
 	}
 	return c
-}
-
-// requireServerTLS13 is requireTLS13 for the configuration of a listener: it applies also to the
-// configurations that the callback GetConfigForClient returns.
-func requireServerTLS13(c *tls.Config) *tls.Config {
-	c = requireTLS13(c)
-	if c == nil || c.GetConfigForClient == nil {
-		return c
-	}
-	ask := c.GetConfigForClient
-	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		other, err := ask(hello)
-		return requireTLS13(other), err
-	}
-	return c
-}
-
-func (r *roles) canDial() error {
-	if r != nil && r.client == nil {
-		return fmt.Errorf("%w: WithTLS got no client configuration", ErrTLSConfig)
-	}
-	return nil
-}
-
-func (r *roles) canListen() error {
-	switch {
-	case r == nil:
-		return nil
-	case r.server == nil:
-		return fmt.Errorf("%w: WithTLS got no server configuration", ErrTLSConfig)
-	case len(r.server.Certificates) == 0 && r.server.GetCertificate == nil && r.server.GetConfigForClient == nil:
-		return fmt.Errorf("%w: the server configuration has no certificate", ErrTLSConfig)
-	}
-	return nil
 }
 
 // clientConfig returns the configuration for dialling host. The peer must prove name or, if that is
@@ -150,14 +123,28 @@ const (
 	rejectDrainBytes = 64 << 10
 )
 
-// dialTLS performs the client's TLS handshake on tcp, until ctx ends, and returns the connection,
-// which owns tcp. After an error, a *HandshakeError or ctx's error, tcp is closed.
+// dialTLS performs the client's TLS handshake on tcp, until ctx ends, waits until a server of this
+// package has accepted the client's certificate, and returns the connection, which owns tcp. After an error, a *HandshakeError or ctx's error, tcp is closed.
 func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin time.Duration) (transport.Conn, error) {
-	s := newSocket(tcp, true)
+	s := &socket{TCPConn: tcp, src: tcp, dialled: true}
 	c := newTLSConn(s, tls.Client(s, config), spin)
 	c.name = config.ServerName
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
-	err := c.handshake()
+	err := c.tls.Handshake()
+	if err == nil && c.tls.ConnectionState().NegotiatedProtocol == protocol {
+		// A server of this package sends an empty frame when it has accepted the certificate.
+		var n int64
+		n, err = c.frames.Next()
+		switch {
+		case err == io.EOF:
+			err = io.ErrUnexpectedEOF
+		case err == nil && n > 0:
+			err = fmt.Errorf("%w: %d bytes where the empty frame of the acceptance should be", transport.ErrFrame, n)
+		}
+	}
+	if err != nil {
+		err = &HandshakeError{Peer: c.remote, Err: err}
+	}
 	if !stop() {
 		err = ctx.Err()
 	}
@@ -166,41 +153,6 @@ func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin tim
 		return nil, err
 	}
 	return c, nil
-}
-
-// handshake performs the client's half of the TLS handshake and waits until the server has accepted
-// the client's certificate, if the server is of this package. The error is a *HandshakeError.
-func (c *tlsConn) handshake() error {
-	err := c.tls.Handshake()
-	if err == nil && c.tls.ConnectionState().NegotiatedProtocol == protocol {
-		err = c.readAcceptance()
-	}
-	if err != nil {
-		return &HandshakeError{Peer: c.remote, Err: err}
-	}
-	return nil
-}
-
-func (c *tlsConn) readAcceptance() error {
-	n, err := c.frames.Next()
-	switch {
-	case err == io.EOF:
-		return io.ErrUnexpectedEOF
-	case err == nil && n > 0:
-		return fmt.Errorf("%w: %d bytes where the empty frame of the acceptance should be", transport.ErrFrame, n)
-	}
-	return err
-}
-
-// sendAcceptance sends the empty frame by which a client learns that its certificate was accepted,
-// if both ends have negotiated the protocol of this package. It does not block: the socket is
-// empty.
-func (c *tlsConn) sendAcceptance() error {
-	if c.tls.ConnectionState().NegotiatedProtocol != protocol {
-		return nil
-	}
-	_, err := c.tls.Write(frame.AppendHeader(nil, 0))
-	return err
 }
 
 // reject ends this end's half of a connection whose handshake failed because of why, and reads from

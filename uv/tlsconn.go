@@ -50,7 +50,7 @@ var _ transport.Identified = (*tlsConn)(nil)
 // its handshake. It owns both.
 func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	c := &tlsConn{
-		conn:   newConnFrom(s.TCPConn, tlsReader{secure, s}, spin),
+		conn:   newConn(s.TCPConn, tlsReader{secure, s}, spin),
 		tls:    secure,
 		socket: s,
 		ending: make(chan struct{}),
@@ -82,21 +82,15 @@ func (c *tlsConn) WriteFrames(frames ...transport.Frame) error {
 	case c.out == nil:
 		return ErrHandedOver
 	}
-	err := c.write(frames)
-	c.broken = err != nil
-	return c.writeError(err)
-}
-
-// write encrypts frames and writes them to the socket. It returns the first error, which out keeps
-// and returns from Flush. The caller holds writing.
-func (c *tlsConn) write(frames []transport.Frame) error {
 	for _, f := range frames {
 		c.out.Write(frame.AppendHeader(c.header[:0], frame.Size(f)))
 		for _, p := range f {
 			c.out.Write(p)
 		}
 	}
-	return c.out.Flush()
+	err := c.out.Flush() // the first error of all
+	c.broken = err != nil
+	return c.writeError(err)
 }
 
 func (c *tlsConn) NextFrame() (int64, error) {
@@ -150,7 +144,11 @@ func (c *tlsConn) endWriting() error {
 		return c.failed
 	}
 	if !c.writing.TryLock() {
-		c.tcp.SetWriteDeadline(c.closeDeadline())
+		limit := time.Now().Add(writeGrace)
+		if c.closed.Load() { // the bytes may be lost
+			limit = past
+		}
+		c.tcp.SetWriteDeadline(limit)
 		c.writing.Lock()
 		c.tcp.SetWriteDeadline(time.Time{})
 	}
@@ -161,15 +159,6 @@ func (c *tlsConn) endWriting() error {
 		}
 	}
 	return c.tcp.CloseWrite()
-}
-
-// closeDeadline returns the deadline that endWriting sets for a write in progress: it leaves the
-// write some time if only CloseWrite was called, and none after Close, which may lose the bytes.
-func (c *tlsConn) closeDeadline() time.Time {
-	if c.closed.Load() {
-		return past
-	}
-	return time.Now().Add(writeGrace)
 }
 
 // Close implements transport.Conn. It sends close_notify first, as CloseWrite does and for as long:
@@ -232,19 +221,10 @@ type tlsStream struct {
 	secure *tlsConn
 }
 
-func (s *tlsStream) Write(p []byte) (int, error) { return s.secure.writeBytes(p) }
-
-// TryWrite implements transport.Stream. It writes nothing and returns 0 and nil: package tls cannot
-// continue a record that the socket accepts in part.
-func (s *tlsStream) TryWrite(...[]byte) (int, error) { return 0, nil }
-
-func (s *tlsStream) CloseWrite() error { return s.secure.CloseWrite() }
-func (s *tlsStream) Close() error      { return s.secure.Close() }
-
-// writeBytes encrypts p and writes it to the socket for tlsStream. It returns the number of bytes
-// that were written, all unless it fails. After an error the connection cannot be written any more:
-// an incomplete record cannot be completed.
-func (c *tlsConn) writeBytes(p []byte) (int, error) {
+// Write implements net.Conn. After an error the connection cannot be written any more: an incomplete
+// record cannot be completed.
+func (s *tlsStream) Write(p []byte) (int, error) {
+	c := s.secure
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if c.finished.Load() {
@@ -254,3 +234,10 @@ func (c *tlsConn) writeBytes(p []byte) (int, error) {
 	c.broken = c.broken || err != nil
 	return n, c.writeError(err)
 }
+
+// TryWrite implements transport.Stream. It writes nothing and returns 0 and nil: package tls cannot
+// continue a record that the socket accepts in part.
+func (s *tlsStream) TryWrite(...[]byte) (int, error) { return 0, nil }
+
+func (s *tlsStream) CloseWrite() error { return s.secure.CloseWrite() }
+func (s *tlsStream) Close() error      { return s.secure.Close() }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -33,7 +34,7 @@ type tlsListener struct {
 	closing         context.Context
 	abortHandshakes context.CancelFunc
 	goroutines      sync.WaitGroup
-	stop            func()
+	stopping        sync.Once // runs what Close does
 }
 
 func newTLSListener(tcp *net.TCPListener, r *roles, spin time.Duration) *tlsListener {
@@ -45,7 +46,6 @@ func newTLSListener(tcp *net.TCPListener, r *roles, spin time.Duration) *tlsList
 		failed:   make(chan error),
 	}
 	l.closing, l.abortHandshakes = context.WithCancel(context.Background())
-	l.stop = sync.OnceFunc(l.end)
 	l.goroutines.Go(l.acceptLoop)
 	return l
 }
@@ -77,7 +77,7 @@ func (l *tlsListener) acceptLoop() {
 // and queues the connection for Accept. A connection whose handshake failed is queued too: its
 // calls return the reason.
 func (l *tlsListener) handshake(tcp *net.TCPConn) {
-	s := newSocket(tcp, false)
+	s := &socket{TCPConn: tcp, src: tcp}
 	c := newTLSConn(s, tls.Server(s, l.roles.server), l.spin)
 	stop := context.AfterFunc(l.closing, func() { tcp.Close() })
 	tcp.SetDeadline(time.Now().Add(l.roles.handshakeTimeout))
@@ -87,21 +87,16 @@ func (l *tlsListener) handshake(tcp *net.TCPConn) {
 	}
 	stop()
 	tcp.SetDeadline(time.Time{})
-	l.enqueue(c)
-}
-
-// enqueue sends the acceptance, unless the handshake failed, and queues c for Accept, both under
-// queueMu, so that clients that dial one after the other are accepted in that order. It does not
-// block: a slot was taken for c.
-func (l *tlsListener) enqueue(c *tlsConn) {
-	l.queueMu.Lock()
+	l.queueMu.Lock() // so that clients that dial one after the other are accepted in that order
 	defer l.queueMu.Unlock()
-	if c.failed == nil {
-		if err := c.sendAcceptance(); err != nil {
+	if c.failed == nil && c.tls.ConnectionState().NegotiatedProtocol == protocol {
+		// The empty frame by which the client learns that its certificate was accepted. The socket is
+		// empty, so this does not block.
+		if _, err := c.tls.Write(frame.AppendHeader(nil, 0)); err != nil {
 			c.failed = &HandshakeError{Peer: c.remote, Err: err}
 		}
 	}
-	l.queue <- c
+	l.queue <- c // does not block: a slot was taken for c
 }
 
 func (l *tlsListener) Accept(ctx context.Context) (transport.Conn, error) {
@@ -126,23 +121,21 @@ func (l *tlsListener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
+// Close implements transport.Listener. It waits for the goroutines of the listener, and closes the
+// connections that were not accepted.
 func (l *tlsListener) Close() error {
-	l.stop()
-	return nil
-}
-
-// end stops the listener, waits for its goroutines, and closes the connections that were not
-// accepted. It is called once, through stop.
-func (l *tlsListener) end() {
-	l.shut()
-	l.abortHandshakes()
-	l.goroutines.Wait()
-	for {
-		select {
-		case c := <-l.queue:
-			c.Close()
-		default:
-			return
+	l.stopping.Do(func() {
+		l.shut()
+		l.abortHandshakes()
+		l.goroutines.Wait()
+		for {
+			select {
+			case c := <-l.queue:
+				c.Close()
+			default:
+				return
+			}
 		}
-	}
+	})
+	return nil
 }

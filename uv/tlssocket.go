@@ -32,18 +32,9 @@ type socket struct {
 	hidden int
 }
 
-func newSocket(tcp *net.TCPConn, dialled bool) *socket {
-	return &socket{TCPConn: tcp, src: tcp, dialled: dialled}
-}
-
 func (s *socket) Read(p []byte) (n int, err error) {
-	n, err = s.read(p)
-	s.failed = err
-	return n, err
-}
-
-func (s *socket) read(p []byte) (int, error) {
-	n, err := s.src.Read(p)
+	defer func() { s.failed = err }()
+	n, err = s.src.Read(p)
 	for _, b := range p[:n] {
 		if s.checked == len(recordStart) {
 			break

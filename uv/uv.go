@@ -65,6 +65,7 @@ package uv
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"time"
@@ -199,8 +200,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 }
 
 func (t *Transport) dial(ctx context.Context, a Addr, name string) (transport.Conn, error) {
-	if err := t.tls.canDial(); err != nil {
-		return nil, err
+	if t.tls != nil && t.tls.client == nil {
+		return nil, fmt.Errorf("%w: WithTLS got no client configuration", ErrTLSConfig)
 	}
 	d := net.Dialer{
 		Resolver:        t.resolver,
@@ -215,7 +216,7 @@ func (t *Transport) dial(ctx context.Context, a Addr, name string) (transport.Co
 	}
 	tcp := c.(*net.TCPConn)
 	if t.tls == nil {
-		return newConn(tcp, t.spin), nil
+		return newConn(tcp, tcp, t.spin), nil
 	}
 	return dialTLS(ctx, tcp, t.tls.clientConfig(a.Host, name), t.spin)
 }
