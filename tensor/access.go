@@ -2,7 +2,6 @@ package tensor
 
 import (
 	"bytes"
-	"math"
 	"math/cmplx"
 	"runtime"
 	"slices"
@@ -40,10 +39,6 @@ func checkType[T Element](t *Tensor) error {
 	return nil
 }
 
-// readable returns the bytes of the whole storage of t, not a copy; the caller must not write to them
-// and must keep t alive while it uses them. The error is ErrReleased or a *DeviceError.
-func (t *Tensor) readable() ([]byte, error) { return t.storage.Bytes() }
-
 // writable returns the bytes of the whole storage of t for writing, not a copy. The caller must keep t
 // alive while it uses them. The error is ErrReadOnly, ErrReleased or a *DeviceError.
 func (t *Tensor) writable() ([]byte, error) {
@@ -66,7 +61,7 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if !t.IsContiguous() {
 		return nil, ErrNotContiguous
 	}
-	p, err := t.readable()
+	p, err := t.storage.Bytes()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +70,12 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if t.dtype == Bool && !validBools(p) {
 		return nil, &DTypeError{Name: t.dtype.String(), Reason: "has bytes other than 0 and 1"}
 	}
-	return cast[T](p)
+	var zero T
+	first := unsafe.Pointer(unsafe.SliceData(p))
+	if uintptr(first)%unsafe.Alignof(zero) != 0 {
+		return nil, ErrUnaligned
+	}
+	return unsafe.Slice((*T)(first), t.Len()), nil
 }
 
 // MutableData returns the elements of a contiguous tensor for reading and writing, not a copy. The
@@ -86,17 +86,6 @@ func MutableData[T Element](t *Tensor) ([]T, error) {
 		return nil, ErrReadOnly
 	}
 	return Data[T](t)
-}
-
-// cast returns the memory of p as elements, without a copy and without an incomplete last one. The
-// error is ErrUnaligned if p does not start at a multiple of the alignment of T.
-func cast[T Element](p []byte) ([]T, error) {
-	var zero T
-	first := unsafe.Pointer(unsafe.SliceData(p))
-	if uintptr(first)%unsafe.Alignof(zero) != 0 {
-		return nil, ErrUnaligned
-	}
-	return unsafe.Slice((*T)(first), len(p)/int(unsafe.Sizeof(zero))), nil
 }
 
 // validBools reports whether every byte of p is 0 or 1, so that p may be used as a []bool.
@@ -137,7 +126,7 @@ func At[T Element](t *Tensor, index ...int) (value T, err error) {
 	if err != nil {
 		return value, err
 	}
-	p, err := t.readable()
+	p, err := t.storage.Bytes()
 	if err != nil {
 		return value, err
 	}
@@ -203,7 +192,7 @@ func (t *Tensor) packed() ([]byte, *Tensor, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := c.readable()
+	p, err := c.storage.Bytes()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -239,37 +228,30 @@ func AllClose(a, b *Tensor, rtol, atol float64) (bool, error) {
 // complexAt returns the first element of p, whose elements have the valid type dtype. It panics if p is
 // shorter than an element.
 func complexAt(dtype DType, p []byte) complex128 {
-	switch dtype {
-	case C64:
-		return complex128(load[complex64](p))
-	case C128:
-		return load[complex128](p)
-	}
-	return complex(floatAt(dtype, p), 0)
-}
-
-// floatAt returns the first element of p, whose elements have the type dtype; NaN if dtype is complex
-// or invalid. It panics if p is shorter than an element.
-func floatAt(dtype DType, p []byte) float64 {
+	real := 0.0
 	switch dtype {
 	case Bool, U8:
-		return float64(p[0])
+		real = float64(p[0])
 	case I8:
-		return float64(load[int8](p))
+		real = float64(load[int8](p))
 	case I16:
-		return float64(load[int16](p))
+		real = float64(load[int16](p))
 	case I32:
-		return float64(load[int32](p))
+		real = float64(load[int32](p))
 	case I64:
-		return float64(load[int64](p))
+		real = float64(load[int64](p))
 	case F16:
-		return float64(load[Float16](p).Float32())
+		real = float64(load[Float16](p).Float32())
 	case BF16:
-		return float64(load[BFloat16](p).Float32())
+		real = float64(load[BFloat16](p).Float32())
 	case F32:
-		return float64(load[float32](p))
+		real = float64(load[float32](p))
 	case F64:
-		return load[float64](p)
+		real = load[float64](p)
+	case C64:
+		return complex128(load[complex64](p))
+	default:
+		return load[complex128](p)
 	}
-	return math.NaN()
+	return complex(real, 0)
 }

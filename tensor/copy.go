@@ -25,7 +25,7 @@ func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.selfOverlaps() {
 		return ErrOverlap
 	}
-	from, err := src.readable()
+	from, err := src.storage.Bytes()
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (t *Tensor) Clone() (*Tensor, error) { return t.CloneIn(Heap{}) }
 // CloneIn returns a contiguous copy of t in memory from a. The error is ErrReleased, a *DeviceError if
 // the host cannot address the memory of t or that of the copy, or the error of a.
 func (t *Tensor) CloneIn(a Allocator) (*Tensor, error) {
-	from, err := t.readable()
+	from, err := t.storage.Bytes()
 	if err != nil {
 		return nil, err
 	}
@@ -163,15 +163,10 @@ func (l *loopNest) describe(dst, src *Tensor) {
 		}
 	}
 	slices.SortStableFunc(l.dims[:l.n], func(a, b loop) int { return cmp.Compare(b.dst, a.dst) })
-	l.merge()
-}
-
-// merge joins two neighbouring dimensions into one where one step of the outer dimension spans the
-// whole of the inner one in both tensors.
-func (l *loopNest) merge() {
 	n := 0
 	for _, d := range l.dims[:l.n] {
 		if n > 0 {
+			// One step of the outer dimension may span the whole of the inner one.
 			last := &l.dims[n-1]
 			if last.dst == d.size*d.dst && last.src == d.size*d.src {
 				*last = loop{last.size * d.size, d.dst, d.src}

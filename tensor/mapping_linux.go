@@ -25,6 +25,7 @@ func mapMemory(size int) (whole, data []byte, err error) {
 	return whole, data, nil
 }
 
+// mapAnonymous maps size bytes of private anonymous memory.
 func mapAnonymous(size int) ([]byte, error) {
 	return syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 }

@@ -98,12 +98,6 @@ func (p *Pool) Alloc(size int) (*Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.newStorage(m, size)
-}
-
-// newStorage returns a storage of the first size bytes of m, which acquire returned. m returns to the
-// pool when the storage is released or unreachable.
-func (p *Pool) newStorage(m *mapping, size int) (*Storage, error) {
 	// The storage retains this function, and thereby m, even after Release, so that memory is not
 	// unmapped while a tensor refers to it.
 	return NewStorage(device.Bytes(m.data[:size:size]), func() { p.put(m) })
@@ -115,7 +109,10 @@ func (p *Pool) acquire(size int) (*mapping, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.InUse += size
-	p.collectIfGrown()
+	if p.stats.InUse >= p.collectAt {
+		p.collectAt = p.stats.InUse + max(p.stats.InUse, p.options.Growth)
+		p.collect()
+	}
 	if m := p.takeIdle(size); m != nil {
 		p.stats.Reused++
 		return m, nil
@@ -143,16 +140,23 @@ func (p *Pool) mapFresh(size int) (*mapping, error) {
 	return newMapping(size)
 }
 
-// put makes m, the memory of a storage that was released or collected, idle, and wakes callers of
-// AllocWait. The caller must not hold p.mu.
+// put makes m, the memory of a storage that was released or collected, idle. It returns the oldest idle
+// memory beyond IdleLimit to the system, and wakes callers of AllocWait. The caller must not hold p.mu.
 func (p *Pool) put(m *mapping) {
 	invariants.Scribble(m.data)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stats.InUse -= len(m.data)
 	p.stats.Released++
-	p.lowerCollectAt()
-	p.addIdle(m)
+	p.collectAt = min(p.collectAt, p.stats.InUse+max(p.stats.InUse, p.options.Growth))
+	p.idle = append(p.idle, idleMapping{m, time.Now()})
+	p.stats.Idle += len(m.data)
+	if p.options.IdleLimit > 0 {
+		p.shrinkIdle(p.options.IdleLimit)
+	}
+	if p.trimmer == nil {
+		p.trimmer = time.AfterFunc(p.options.IdleTime, p.trimOld)
+	}
 	if p.returned != nil {
 		close(p.returned)
 		p.returned = nil
@@ -163,19 +167,6 @@ func (p *Pool) put(m *mapping) {
 type idleMapping struct {
 	*mapping
 	since time.Time
-}
-
-// addIdle appends m to the idle memory, discards the oldest beyond IdleLimit, and starts the timer of
-// trimOld unless it runs. The caller holds p.mu.
-func (p *Pool) addIdle(m *mapping) {
-	p.idle = append(p.idle, idleMapping{m, time.Now()})
-	p.stats.Idle += len(m.data)
-	if p.options.IdleLimit > 0 {
-		p.shrinkIdle(p.options.IdleLimit)
-	}
-	if p.trimmer == nil {
-		p.trimmer = time.AfterFunc(p.options.IdleTime, p.trimOld)
-	}
 }
 
 // takeIdle removes and returns the most recently used idle memory of exactly size bytes, which is most
@@ -267,21 +258,6 @@ func (p *Pool) memoryReturned() <-chan struct{} {
 		p.returned = make(chan struct{})
 	}
 	return p.returned
-}
-
-// collectIfGrown starts a garbage collection and raises collectAt if the bytes in use have reached it.
-// The caller holds p.mu.
-func (p *Pool) collectIfGrown() {
-	if p.stats.InUse >= p.collectAt {
-		p.collectAt = p.stats.InUse + max(p.stats.InUse, p.options.Growth)
-		p.collect()
-	}
-}
-
-// lowerCollectAt lowers collectAt, the bytes in use at which the next collection starts, to what the
-// bytes now in use require. It is called after they have decreased. The caller holds p.mu.
-func (p *Pool) lowerCollectAt() {
-	p.collectAt = min(p.collectAt, p.stats.InUse+max(p.stats.InUse, p.options.Growth))
 }
 
 // collect starts a garbage collection on another goroutine, unless one that the pool started is still

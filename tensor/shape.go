@@ -70,6 +70,7 @@ func rowMajor(shape []int) []int {
 	return strides
 }
 
+// fillRowMajor sets strides to those of a contiguous tensor of the given shape.
 func fillRowMajor(strides, shape []int) {
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {

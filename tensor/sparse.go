@@ -35,35 +35,26 @@ func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 	if _, err := ByteSize(values.dtype, shape); err != nil {
 		return nil, err
 	}
-	s := &Sparse{indices: indices, values: values, shape: slices.Clone(shape)}
-	if err := s.checkShapes(); err != nil {
-		return nil, err
+	if indices.Rank() != 2 {
+		return nil, &ShapeError{Shape: indices.shape, Reason: "cannot be that of indices; want [sparse dimensions, n]"}
+	}
+	sparse, n := indices.shape[0], indices.shape[1]
+	if sparse > len(shape) {
+		return nil, &ShapeError{Shape: shape, Reason: fmt.Sprintf("has fewer dimensions than the %d of the indices", sparse)}
+	}
+	if want := append([]int{n}, shape[sparse:]...); !slices.Equal(values.shape, want) {
+		return nil, &ShapeError{Shape: values.shape, Reason: fmt.Sprintf("cannot be that of the values; want %v", want)}
 	}
 	if indices.selfOverlaps() || values.selfOverlaps() {
 		return nil, ErrOverlap
 	}
+	s := &Sparse{indices: indices, values: values, shape: slices.Clone(shape)}
 	positions, err := s.positions()
 	if err != nil {
 		return nil, err
 	}
 	s.coalesced = ascending(positions)
 	return s, nil
-}
-
-// checkShapes returns a *ShapeError unless the shapes of indices and values are consistent with that of
-// s.
-func (s *Sparse) checkShapes() error {
-	if s.indices.Rank() != 2 {
-		return &ShapeError{Shape: s.indices.shape, Reason: "cannot be that of indices; want [sparse dimensions, n]"}
-	}
-	sparse, n := s.indices.shape[0], s.indices.shape[1]
-	if sparse > len(s.shape) {
-		return &ShapeError{Shape: s.shape, Reason: fmt.Sprintf("has fewer dimensions than the %d of the indices", sparse)}
-	}
-	if want := append([]int{n}, s.shape[sparse:]...); !slices.Equal(s.values.shape, want) {
-		return &ShapeError{Shape: s.values.shape, Reason: fmt.Sprintf("cannot be that of the values; want %v", want)}
-	}
-	return nil
 }
 
 // positions returns, for each value, its position in the sparse dimensions as a row-major index. The

@@ -130,21 +130,20 @@ func (Heap) Alloc(size int) (*Storage, error) {
 // checkSize. Release of the storage frees nothing, but in builds with the tag "invariants" it
 // overwrites the memory to expose stale uses.
 func heapStorage(size int) *Storage {
-	s, p := newHeapStorage(size)
+	var s *storageWithTensor
+	var p []byte
+	if size > inlineBytes {
+		s, p = &storageWithTensor{}, heapBytes(size)
+	} else {
+		one := &smallStorage{}
+		s, p = &one.storageWithTensor, unsafe.Slice((*byte)(unsafe.Pointer(&one.memory)), size)
+	}
 	s.first.Store(&s.inlineTensor)
 	s.buf, s.host = device.Bytes(p), p
 	if invariants.Enabled {
 		s.release = func() { invariants.Scribble(p) }
 	}
 	return &s.Storage
-}
-
-func newHeapStorage(size int) (*storageWithTensor, []byte) {
-	if size > inlineBytes {
-		return &storageWithTensor{}, heapBytes(size)
-	}
-	one := &smallStorage{}
-	return &one.storageWithTensor, unsafe.Slice((*byte)(unsafe.Pointer(&one.memory)), size)
 }
 
 // storageWithTensor is a Storage allocated together with the first tensor that views it, since most
@@ -177,6 +176,7 @@ func heapBytes(size int) []byte {
 // panics for larger ones.
 const maxAlloc = min(1<<47, math.MaxInt)
 
+// checkSize returns a *SizeError unless size may be allocated.
 func checkSize(size int) error {
 	if size < 0 || size > maxAlloc {
 		return &SizeError{Size: size}
