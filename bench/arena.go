@@ -57,6 +57,7 @@ func (a *arena) release() {
 	}
 }
 
+// slot returns the memory of slot i.
 func (a *arena) slot(i int) []byte { return a.slots[i] }
 
 // clear zeroes the first slots slots, so that bytes of an earlier batch are not taken for new ones.
@@ -124,6 +125,7 @@ type arenaPool struct {
 	free []*arena
 }
 
+// get returns an arena that no batch uses, a new one if there is none. The caller returns it with put.
 func (a *arenaPool) get() *arena {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -211,4 +213,5 @@ func (a *arena) allocateMapping(slots int) error {
 	return nil
 }
 
+// roundUp returns n rounded up to a multiple of unit.
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }

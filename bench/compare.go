@@ -44,6 +44,9 @@ type subjectRun struct {
 	why     *error
 }
 
+// measurePair measures a and b, or b and a if bFirst is set, and appends the results. If the first
+// measurement of a subject fails with ErrPath it records the reason instead and omits the subject from
+// then on. The error is that of a measurement, or matches ErrPath if no subject is left.
 func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFirst bool) error {
 	runs := []subjectRun{{a, &c.A, &c.WhyA}}
 	if b != nil {
@@ -53,11 +56,18 @@ func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFir
 		slices.Reverse(runs)
 	}
 	for _, run := range runs {
-		err := run.measure(ctx, s)
-		if err != nil && b != nil {
-			err = fmt.Errorf("%s: %w", run.subject.Name(), err)
+		if *run.why != nil {
+			continue // its path does not work
 		}
-		if err != nil {
+		r, err := run.subject.Measure(ctx, s)
+		switch {
+		case err == nil:
+			*run.results = append(*run.results, r)
+		case errors.Is(err, ErrPath) && len(*run.results) == 0:
+			*run.why = err
+		case b != nil:
+			return fmt.Errorf("%s: %w", run.subject.Name(), err)
+		default:
 			return err
 		}
 	}
@@ -67,23 +77,7 @@ func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFir
 	return nil
 }
 
-// measure measures the subject and appends the result. If its first measurement fails with ErrPath it
-// records the error in why instead, and later calls do nothing. Other errors are returned.
-func (d subjectRun) measure(ctx context.Context, s Spec) error {
-	if *d.why != nil {
-		return nil
-	}
-	r, err := d.subject.Measure(ctx, s)
-	if errors.Is(err, ErrPath) && len(*d.results) == 0 {
-		*d.why = err
-		return nil
-	}
-	if err == nil {
-		*d.results = append(*d.results, r)
-	}
-	return err
-}
-
+// measureYardsticks measures each yardstick that applies to the subjects and appends the results.
 func (c *Comparison) measureYardsticks(ctx context.Context, s Spec, yardsticks []Yardstick) error {
 	pair := append(slices.Clone(c.A), c.B...)
 	for _, y := range yardsticks {
@@ -122,6 +116,7 @@ func CPUPerGB(r *Result) float64 { return r.CPUSecondsPerGB }
 // CPUPerMessage returns the CPU time of both processes per message one way, in microseconds.
 func CPUPerMessage(r *Result) float64 { return r.CPUSeconds * 1e6 / float64(max(r.Messages, 1)) }
 
+// at50 returns the median of p, 0 if p is nil.
 func at50(p *Percentiles) float64 {
 	if p == nil {
 		return 0
@@ -160,6 +155,7 @@ func Median(results []*Result, f Figure) float64 {
 	return median(all)
 }
 
+// median returns the median of all, 0 if there are none. It does not change all.
 func median(all []float64) float64 {
 	if len(all) == 0 {
 		return 0

@@ -25,26 +25,28 @@ type contents struct {
 	compression pipe.Compression
 }
 
+// contents returns the contents that s selects.
 func (s Spec) contents() contents { return contents{s.Data, s.Compression} }
 
+// generator returns the generator of the bytes of tensors.
 func (c contents) generator() generator {
 	switch c.data {
 	case DataZeros:
-		return zeros
+		return func(number, index uint64) uint64 {
+			if index == 0 {
+				return patternWord(number, 0)
+			}
+			return 0
+		}
 	case DataWeights:
-		return weights
+		return func(number, index uint64) uint64 {
+			return uint64(weight(number, 2*index)) | uint64(weight(number, 2*index+1))<<32
+		}
 	case DataRandom:
 		return random
 	default:
 		return patternWord
 	}
-}
-
-func zeros(number, index uint64) uint64 {
-	if index == 0 {
-		return patternWord(number, 0)
-	}
-	return 0
 }
 
 // random is a generator of words that do not compress, by splitmix64.
@@ -53,10 +55,6 @@ func random(number, index uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
-}
-
-func weights(number, index uint64) uint64 {
-	return uint64(weight(number, 2*index)) | uint64(weight(number, 2*index+1))<<32
 }
 
 // weight returns the bits of float32 number index of a message: approximately normally distributed with
@@ -91,6 +89,7 @@ func patternWord(number, index uint64) uint64 {
 // offset 8*index on. Different messages must have different contents.
 type generator func(number, index uint64) uint64
 
+// fill sets p to the bytes of the message with that number.
 func (w generator) fill(p []byte, number int) {
 	n := uint64(number)
 	for i := range len(p) / 8 {

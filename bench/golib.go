@@ -70,7 +70,7 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &serverEnd{url: l.urls()[0], stop: l.close}, nil
+		return &serverEnd{url: l.listener.URLs()[0], stop: l.close}, nil
 	}
 	p, err := startProcess(ctx, "bench server", g.Child)
 	if err != nil {
@@ -113,20 +113,6 @@ func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work
 		c.release()
 	}
 	return err
-}
-
-// tripsFor makes round trips until d has passed, in whole batches, and returns the duration of each.
-func (c *client) tripsFor(d time.Duration) ([]time.Duration, error) {
-	const batch = 256
-	var all []time.Duration
-	for start := time.Now(); time.Since(start) < d; {
-		samples, _, err := c.roundTrips(batch, 0)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, samples...)
-	}
-	return all, nil
 }
 
 // BusyPair is the result of one of several pairs of processes that made round trips concurrently.

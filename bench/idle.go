@@ -52,6 +52,8 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	return cost, nil
 }
 
+// idle opens pipes to the server end and returns the cost of both processes while nothing is sent for the
+// duration d.
 func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {
 	opts, err := s.options("bench client", g.Catalog)
 	if err != nil {

@@ -60,18 +60,30 @@ func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if s.Size > 0 { // the compatible dialect sends tensors through the channel only
 		samples.TripRoute, samples.OneWayRoute = s.Channels[0], s.Channels[0]
 	}
-	return newResult(l.Name(), s, l.plan(s), samples), nil
+	plan := &pipe.Plan{ // no other is possible
+		Dialect: pipe.DialectCompatible, Transport: s.Transports[0],
+		Channels: []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: s.Channels[0]}},
+	}
+	return newResult(l.Name(), s, plan, samples), nil
 }
 
 // exitUnviable is the exit status of the program if the path does not work here.
 const exitUnviable = 3
 
+// asPathError returns err as a *PathError if the program has exited because the path does not work here,
+// and otherwise err.
 func asPathError(s Spec, err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == exitUnviable {
 		return &PathError{s.Transports[0] + " with " + s.Channels[0], err}
 	}
 	return err
 }
+
+// Transports and channels that the program supports.
+var (
+	peerTransports = []string{tcpTransport, shm.Name}
+	peerChannels   = []string{basic.Name, mpt.UVName, cma.Name}
+)
 
 // Check returns an error that matches ErrSpec if the C++ library cannot measure s.
 func (Libtensorpipe) Check(s Spec) error {
@@ -88,26 +100,13 @@ func (Libtensorpipe) Check(s Spec) error {
 	if s.OneProcess {
 		return specErrorf("libtensorpipe needs two processes")
 	}
-	if !slices.Contains(peerTransports(), s.Transports[0]) {
-		return specErrorf("libtensorpipe has no transport %q here, only %s", s.Transports[0], strings.Join(peerTransports(), ", "))
+	if !slices.Contains(peerTransports, s.Transports[0]) {
+		return specErrorf("libtensorpipe has no transport %q here, only %s", s.Transports[0], strings.Join(peerTransports, ", "))
 	}
-	if !slices.Contains(peerChannels(), s.Channels[0]) {
-		return specErrorf("libtensorpipe has no channel %q here, only %s", s.Channels[0], strings.Join(peerChannels(), ", "))
+	if !slices.Contains(peerChannels, s.Channels[0]) {
+		return specErrorf("libtensorpipe has no channel %q here, only %s", s.Channels[0], strings.Join(peerChannels, ", "))
 	}
 	return nil
-}
-
-// peerTransports and peerChannels are those that the program supports.
-func peerTransports() []string { return []string{tcpTransport, shm.Name} }
-
-func peerChannels() []string { return []string{basic.Name, mpt.UVName, cma.Name} }
-
-// plan returns the plan that the pipe of the C++ library has for s; no other is possible.
-func (Libtensorpipe) plan(s Spec) *pipe.Plan {
-	return &pipe.Plan{
-		Dialect: pipe.DialectCompatible, Transport: s.Transports[0],
-		Channels: []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: s.Channels[0]}},
-	}
 }
 
 // run starts a server and a client process of the program at path, and returns the samples that the

@@ -32,17 +32,20 @@ const exitTimeout = 30 * time.Second
 const maxLine = 256 << 20
 
 // process is a running program with a line-based protocol on its standard streams. It must end when its
-// stdin is closed, and is killed when the ctx with which it was started ends. end closes stdin and
-// waits for the exit; it may be called several times and must be called once.
+// stdin is closed, and is killed when the ctx with which it was started ends.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Scanner
 	stderr bytes.Buffer // must be read only after the process has ended
-	end    func() error
+
+	// end closes stdin and waits until the process has exited; it kills the process after exitTimeout.
+	// It may be called several times and must be called once. The error is a *ProcessError.
+	end func() error
 }
 
+// startProcess starts a program under that name, which errors repeat. The caller must call end.
 func startProcess(ctx context.Context, name string, program Program) (*process, error) {
 	p := &process{name: name, cmd: exec.CommandContext(ctx, program.Path, program.Args...)}
 	p.cmd.Env = append(os.Environ(), program.Env...)
@@ -61,23 +64,19 @@ func startProcess(ctx context.Context, name string, program Program) (*process, 
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	p.end = sync.OnceValue(p.wait)
+	p.end = sync.OnceValue(func() error {
+		_ = p.stdin.Close()
+		late := time.AfterFunc(exitTimeout, func() { _ = p.cmd.Process.Kill() })
+		err := p.cmd.Wait()
+		if !late.Stop() {
+			err = fmt.Errorf("it did not end in %v", exitTimeout)
+		}
+		if err != nil {
+			return &ProcessError{Name: p.name, Stderr: strings.TrimSpace(p.stderr.String()), Err: err}
+		}
+		return nil
+	})
 	return p, nil
-}
-
-// wait closes stdin and waits until the process has exited; it kills the process after exitTimeout. The
-// error is a *ProcessError. It must be called only once, by end.
-func (p *process) wait() error {
-	_ = p.stdin.Close()
-	late := time.AfterFunc(exitTimeout, func() { _ = p.cmd.Process.Kill() })
-	err := p.cmd.Wait()
-	if !late.Stop() {
-		err = fmt.Errorf("it did not end in %v", exitTimeout)
-	}
-	if err != nil {
-		return &ProcessError{Name: p.name, Stderr: strings.TrimSpace(p.stderr.String()), Err: err}
-	}
-	return nil
 }
 
 // rootCause returns the error that explains the others. failed is the error of a measurement, ended
@@ -200,33 +199,31 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 			}
 		}
 	}()
-	err := j.run(ctx, requests, json.NewEncoder(out))
+	answers, err := json.NewEncoder(out), error(nil)
+	switch j.Role {
+	case roleServer:
+		err = j.serve(ctx, requests, answers)
+	case roleTrips:
+		err = j.trips(ctx, requests, answers)
+	case roleTCP:
+		err = j.receive(ctx, answers)
+	default:
+		err = fmt.Errorf("%w: role %q", ErrProtocol, j.Role)
+	}
 	if ctx.Err() != nil {
 		return nil // the parent does not read any more
 	}
 	return err
 }
 
-func (j job) run(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
-	switch j.Role {
-	case roleServer:
-		return j.serve(ctx, requests, out)
-	case roleTrips:
-		return j.trips(ctx, requests, out)
-	case roleTCP:
-		return j.receive(ctx, out)
-	default:
-		return fmt.Errorf("%w: role %q", ErrProtocol, j.Role)
-	}
-}
-
+// serve does the job roleServer.
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	l, err := listen(ctx, j.Spec, j.catalog)
 	if err != nil {
 		return err
 	}
 	defer l.close()
-	if err := out.Encode(serverInfo{l.urls()}); err != nil {
+	if err := out.Encode(serverInfo{l.listener.URLs()}); err != nil {
 		return err
 	}
 	for {
@@ -243,6 +240,7 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 	}
 }
 
+// trips does the job roleTrips.
 func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	opts, err := j.Spec.options("bench client", j.catalog)
 	if err != nil {
@@ -260,11 +258,16 @@ func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Enco
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		samples, err := c.tripsFor(j.For)
-		if err != nil {
-			return err
+		const batch = 256
+		var all []time.Duration
+		for start := time.Now(); time.Since(start) < j.For; {
+			samples, _, err := c.roundTrips(batch, 0)
+			if err != nil {
+				return err
+			}
+			all = append(all, samples...)
 		}
-		return out.Encode(Samples{RoundTrips: samples})
+		return out.Encode(Samples{RoundTrips: all})
 	})
 }
 
@@ -278,6 +281,7 @@ type pipeServer struct {
 	memory   arenaPool
 }
 
+// listen starts a server for the pipes of s, which serves them until the caller closes it or ctx ends.
 func listen(ctx context.Context, s Spec, from Catalog) (*pipeServer, error) {
 	opts, err := s.options("bench server", from)
 	if err != nil {
@@ -307,8 +311,6 @@ func anyAddress(transport string) string {
 	return transport + "://"
 }
 
-func (l *pipeServer) urls() []string { return l.listener.URLs() }
-
 // accept serves every pipe that is opened, each on its own goroutine, and returns when the listener is
 // closed or ctx ends.
 func (l *pipeServer) accept(ctx context.Context) {
@@ -329,6 +331,7 @@ func (l *pipeServer) accept(ctx context.Context) {
 	}
 }
 
+// close closes the context and returns when all pipes have ended.
 func (l *pipeServer) close() error {
 	err := l.context.Close()
 	l.serving.Wait()

@@ -66,6 +66,8 @@ func (s *server) runBatch(o batchCommand) error {
 	return nil
 }
 
+// serveBatch serves a batch whose memory is allocated, and compares the bytes of one of kind sink when
+// the client requests that. Bytes that differ are reported to the client and are not an error.
 func (s *server) serveBatch(o batchCommand) error {
 	before := cpuTime()
 	if err := sendControl(s.pipe, ctlReady); err != nil {
@@ -81,12 +83,6 @@ func (s *server) serveBatch(o batchCommand) error {
 	if err := sendControl(s.pipe, fmt.Sprint(ctlDone, " ", (cpuTime()-before).Nanoseconds())); err != nil || o.kind == kindEcho {
 		return err
 	}
-	return s.check(o)
-}
-
-// check waits for the client's request to verify a batch of kind sink, compares the received bytes, and
-// sends the result. Bytes that differ are reported to the client and are not an error.
-func (s *server) check(o batchCommand) error {
 	if err := expect(s.pipe, ctlCheck); err != nil {
 		return err
 	}
@@ -96,6 +92,7 @@ func (s *server) check(o batchCommand) error {
 	return sendControl(s.pipe, ctlChecked)
 }
 
+// echo sends each message of a batch back from the memory into which it was read.
 func (s *server) echo(o batchCommand) error {
 	for i := range o.messages {
 		if err := s.readMessageInto(i); err != nil {
@@ -108,6 +105,7 @@ func (s *server) echo(o batchCommand) error {
 	return nil
 }
 
+// readMessageInto reads the next message into the memory for message i.
 func (s *server) readMessageInto(i int) error {
 	in, err := s.pipe.Next(context.Background())
 	if err != nil {

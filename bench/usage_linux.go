@@ -7,6 +7,7 @@ import (
 	"syscall"
 )
 
+// residentBytes returns the resident memory of this process, 0 if unknown.
 func residentBytes() int {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -70,7 +71,12 @@ func sharedBytes() (mapped, pages int) {
 			continue
 		}
 		mapped += to - from
-		if file := mappedFile(line); file != nil && !seen[file.Ino] {
+		addresses, _, _ := strings.Cut(line, " ")
+		info, err := os.Stat("/proc/self/map_files/" + addresses)
+		if err != nil {
+			continue // without the permission to read it
+		}
+		if file, ok := info.Sys().(*syscall.Stat_t); ok && !seen[file.Ino] {
 			seen[file.Ino] = true
 			pages += int(file.Blocks) * blockBytes
 		}
@@ -80,18 +86,7 @@ func sharedBytes() (mapped, pages int) {
 
 const blockBytes = 512 // of stat, whatever the file system
 
-// mappedFile returns the file of a mapping, given its line of /proc/self/maps; nil without the
-// permission to read it.
-func mappedFile(line string) *syscall.Stat_t {
-	addresses, _, _ := strings.Cut(line, " ")
-	info, err := os.Stat("/proc/self/map_files/" + addresses)
-	if err != nil {
-		return nil
-	}
-	file, _ := info.Sys().(*syscall.Stat_t)
-	return file
-}
-
+// threads returns the number of threads of this process, 0 if unknown.
 func threads() int {
 	list, err := os.ReadDir("/proc/self/task")
 	if err != nil {

@@ -46,8 +46,6 @@ func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	return b, nil
 }
 
-func (b *echoPipe) url() string { return b.listener.URLs()[0] }
-
 func (b *echoPipe) close() error {
 	err := b.context.Close()
 	b.work.Wait()

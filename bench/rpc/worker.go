@@ -91,7 +91,7 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.url())
+	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.listener.URLs()[0])
 	if err != nil {
 		return errors.Join(err, bare.close())
 	}

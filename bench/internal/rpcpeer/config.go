@@ -67,26 +67,6 @@ func (c Config) check(overs []string) error {
 	return nil
 }
 
-// args returns the command line arguments of the peer's program for c, which must be valid.
-func (c Config) args() []string {
-	args := []string{"--over", c.Over}
-	for _, j := range c.Jobs {
-		args = append(args, fmt.Sprintf("%s=%d", j.What, j.N))
-	}
-	return args
-}
-
-// check returns an error that matches ErrOutput unless r is a plausible result of the job j with that
-// value of Config.Over.
-func (r Result) check(over string, j Job) error {
-	sane := r.What == j.What && r.Over == over && r.N == j.N &&
-		0 < r.P50 && r.P50 <= r.P90 && r.P90 <= r.P99 && r.PerSecond > 0 && r.CPU >= 0
-	if !sane {
-		return fmt.Errorf("%w: %+v; requested were %d of %s over %s", ErrOutput, r, j.N, j.What, over)
-	}
-	return nil
-}
-
 // ErrConfig matches errors about an invalid Config.
 var ErrConfig = errors.New("rpcpeer: bad config")
 

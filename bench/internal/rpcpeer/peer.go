@@ -51,7 +51,10 @@ func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) 
 	defer cancel(nil)
 
 	cmd := exec.CommandContext(ctx, p.command[0], p.command[1:]...)
-	cmd.Args = append(cmd.Args, c.args()...)
+	cmd.Args = append(cmd.Args, "--over", c.Over)
+	for _, j := range c.Jobs {
+		cmd.Args = append(cmd.Args, fmt.Sprintf("%s=%d", j.What, j.N))
+	}
 	cmd.Env = append(os.Environ(), "TMPDIR="+folder) // a killed program leaves its files there
 	cmd.WaitDelay = exitTimeout
 	var stderr bytes.Buffer
@@ -78,9 +81,9 @@ func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) 
 	return results, nil
 }
 
-// results reads the output of the program until it ends: one result in JSON per line. The error matches
-// ErrOutput if a line is not the result of the job at its position, or if there are too many lines; too
-// few are left to the caller.
+// results reads the output of the program until it ends: one result in JSON per line. The error
+// matches ErrOutput if a line is not a plausible result of the job at its position, or if there are
+// too many lines; too few are left to the caller.
 func (p *Peer) results(stdout io.Reader, c Config) ([]Result, error) {
 	lines := bufio.NewScanner(stdout)
 	var results []Result
@@ -92,8 +95,11 @@ func (p *Peer) results(stdout io.Reader, c Config) ([]Result, error) {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return nil, fmt.Errorf("%w: %s printed %.80q: %w", ErrOutput, p.name, lines.Bytes(), err)
 		}
-		if err := r.check(c.Over, c.Jobs[len(results)]); err != nil {
-			return nil, err
+		j := c.Jobs[len(results)]
+		sane := r.What == j.What && r.Over == c.Over && r.N == j.N &&
+			0 < r.P50 && r.P50 <= r.P90 && r.P90 <= r.P99 && r.PerSecond > 0 && r.CPU >= 0
+		if !sane {
+			return nil, fmt.Errorf("%w: %+v; requested were %d of %s over %s", ErrOutput, r, j.N, j.What, c.Over)
 		}
 		results = append(results, r)
 	}
