@@ -151,17 +151,11 @@ func (f *File) read(s *tensor.Storage, offset int) error {
 		return err
 	}
 	runtime.KeepAlive(s)
-	return f.checkSize(offset + len(dst))
-}
-
-// checkSize returns ErrShrunk if the file has fewer than want bytes now, since bytes missing from its
-// last page read as zeros without a fault.
-func (f *File) checkSize(want int) error {
 	size, err := f.size()
 	if err != nil {
 		return err
 	}
-	if size < want {
+	if size < offset+len(dst) { // bytes missing from the last page read as zeros without a fault
 		return ErrShrunk
 	}
 	return nil

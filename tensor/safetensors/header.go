@@ -210,10 +210,11 @@ func layOut(infos []Info, metadata map[string]string, o Options) (*header, error
 // size that its dtype and shape require. The error is a *DTypeError for a dtype that the format does
 // not have, otherwise a *FormatError.
 func (i *Info) check(begin int) error {
-	var known bool
-	if i.format, known = formatNamed(i.DType); !known {
+	at := slices.IndexFunc(formats[:], func(f format) bool { return f.name == i.DType })
+	if at < 0 {
 		return &DTypeError{Tensor: i.Name, DType: i.DType, Reason: "does not exist in the format"}
 	}
+	i.format = formats[at]
 	if i.begin != begin {
 		return &FormatError{Tensor: i.Name, Reason: fmt.Sprintf(
 			"data_offsets [%d, %d] overlap another tensor or leave a gap: the tensors before end at %d", i.begin, i.end, begin)}
@@ -264,27 +265,6 @@ var formats = [...]format{
 	{"F64", 64, tensor.F64},
 	{"I64", 64, tensor.I64},
 	{"U64", 64, 0},
-}
-
-// formatNamed returns the dtype that has that name in a file; the result is false if the format has
-// none.
-func formatNamed(name string) (format, bool) {
-	for _, f := range formats {
-		if f.name == name {
-			return f, true
-		}
-	}
-	return format{}, false
-}
-
-// formatRank returns the index of dtype in formats; ok is false if the format lacks it.
-func formatRank(dtype tensor.DType) (rank int, ok bool) {
-	for i, f := range formats {
-		if f.dtype == dtype && dtype.Valid() {
-			return i, true
-		}
-	}
-	return 0, false
 }
 
 // byteSize returns the number of bytes of n elements; ok is false if it is not an integer or does not

@@ -61,7 +61,12 @@ func (r *Reader) Next() (Info, *tensor.Tensor, error) {
 // advance is Next without the check for an earlier error and without recording one in broken.
 func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	if r.next == len(r.header.infos) {
-		return Info{}, nil, r.finish()
+		var extra [1]byte
+		_, err := io.ReadFull(r.r, extra[:])
+		if err == nil {
+			err = &FormatError{Reason: "there are bytes after the last tensor"}
+		}
+		return Info{}, nil, err
 	}
 	info := r.header.infos[r.next]
 	r.next++
@@ -80,30 +85,27 @@ func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	return info, t, err
 }
 
-// finish returns io.EOF if the stream has no more bytes, a *FormatError if it has, or the error of the
-// stream.
-func (r *Reader) finish() error {
-	var extra [1]byte
-	_, err := io.ReadFull(r.r, extra[:])
-	if err == nil {
-		return &FormatError{Reason: "there are bytes after the last tensor"}
-	}
-	return err
-}
-
 // initialAlloc is the maximum number of bytes that are allocated before any data of a tensor has
 // arrived.
 const initialAlloc = 1 << 20
 
 // fill reads the next size bytes of the stream and returns them in a new storage. It allocates more
-// memory only as bytes arrive, since a header may claim any size. After an error no storage is kept.
+// memory only as bytes arrive, since a header may claim any size. After an error no storage is kept. The
+// error is a *FormatError if the stream ends early, that of the stream or of the Allocator, or one of
+// package tensor.
 func (r *Reader) fill(size int) (*tensor.Storage, error) {
 	s, err := r.options.Allocator.Alloc(min(size, initialAlloc))
 	if err != nil {
 		return nil, err
 	}
 	for have := 0; ; {
-		if err := r.readInto(s, have); err != nil {
+		p, err := s.Bytes()
+		if err == nil {
+			_, err = io.ReadFull(r.r, p[have:])
+			err = truncated("the data", err)
+			runtime.KeepAlive(s)
+		}
+		if err != nil {
 			s.Release()
 			return nil, err
 		}
@@ -114,21 +116,6 @@ func (r *Reader) fill(size int) (*tensor.Storage, error) {
 			return nil, err
 		}
 	}
-}
-
-// readInto reads the next bytes of the stream into s, from offset from to the end of s. The error is a
-// *FormatError if the stream ends early, that of the stream, or one of package tensor.
-func (r *Reader) readInto(s *tensor.Storage, from int) error {
-	p, err := s.Bytes()
-	if err != nil {
-		return err
-	}
-	_, err = io.ReadFull(r.r, p[from:])
-	runtime.KeepAlive(s)
-	if err != nil {
-		return truncated("the data", err)
-	}
-	return nil
 }
 
 // grow returns a new storage, four times as large as s but at most size bytes, that begins with the

@@ -16,6 +16,7 @@ type scanner struct {
 	at   int
 }
 
+// fail returns a *FormatError with the current position.
 func (s *scanner) fail(format string, args ...any) error {
 	return &FormatError{Reason: fmt.Sprintf("header at byte %d: ", s.at) + fmt.Sprintf(format, args...)}
 }

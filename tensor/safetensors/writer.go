@@ -60,8 +60,8 @@ func sortEntries(tensors map[string]*tensor.Tensor) ([]entry, error) {
 		if t == nil {
 			return nil, &NameError{Name: name, Reason: "has no tensor"}
 		}
-		rank, ok := formatRank(t.DType())
-		if !ok {
+		rank := slices.IndexFunc(formats[:], func(f format) bool { return f.dtype.Valid() && f.dtype == t.DType() })
+		if rank < 0 {
 			return nil, &DTypeError{Tensor: name, DType: t.DType().String(), Reason: "is not part of the format"}
 		}
 		if name == metadataKey {
@@ -104,6 +104,7 @@ func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 	return out, within("bytes of header", size, maxHeader)
 }
 
+// appendMetadata appends the key and the value of the metadata. The error is a *NameError.
 func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
 	out = append(out, `"`+metadataKey+`":{`...)
 	var err error
@@ -121,6 +122,8 @@ func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
+// appendEntry appends the name and the description of a tensor whose data begins at offset. The error is
+// a *NameError.
 func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
 	out, err := appendString(out, e.name)
 	if err != nil {
@@ -133,6 +136,7 @@ func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
+// appendInts appends values as an array.
 func appendInts(out []byte, values ...int) []byte {
 	out = append(out, '[')
 	for i, v := range values {
@@ -150,14 +154,21 @@ func appendString(out []byte, text string) ([]byte, error) {
 	if !utf8.ValidString(text) {
 		return nil, &NameError{Name: text, Reason: "is not UTF-8"}
 	}
+	const hex = "0123456789abcdef"
 	out = append(out, '"')
 	start := 0
 	for i := range len(text) {
-		if c := text[i]; c < ' ' || c == '"' || c == '\\' {
-			out = append(out, text[start:i]...)
-			out = appendEscape(out, c)
-			start = i + 1
+		c := text[i]
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
 		}
+		out = append(out, text[start:i]...)
+		if letter, ok := shortEscapes[c]; ok {
+			out = append(out, '\\', letter)
+		} else {
+			out = append(out, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		start = i + 1
 	}
 	out = append(out, text[start:]...)
 	return append(out, '"'), nil
@@ -165,14 +176,6 @@ func appendString(out []byte, text string) ([]byte, error) {
 
 // shortEscapes maps characters to the letters of their escapes.
 var shortEscapes = map[byte]byte{'"': '"', '\\': '\\', '\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}
-
-func appendEscape(out []byte, c byte) []byte {
-	if letter, ok := shortEscapes[c]; ok {
-		return append(out, '\\', letter)
-	}
-	const hex = "0123456789abcdef"
-	return append(out, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-}
 
 // writeElements writes the elements of t to w in row-major order. If t is not contiguous it writes a
 // copy. The error is tensor.ErrReleased, a *tensor.DeviceError, or that of w.
@@ -204,23 +207,16 @@ func WriteFile(path string, tensors map[string]*tensor.Tensor, metadata map[stri
 	if err != nil {
 		return err
 	}
-	err = errors.Join(writeSynced(f, tensors, metadata), f.Close())
-	if err == nil {
+	if err = Encode(f, tensors, metadata); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(temporary, path)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	return syncDirectory(filepath.Dir(path))
-}
-
-// writeSynced encodes to f and waits until the bytes are on disk. It does not close f. The error is
-// that of Encode or of Sync.
-func writeSynced(f *os.File, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
-	if err := Encode(io.Writer(f), tensors, metadata); err != nil {
-		return err
-	}
-	return f.Sync()
 }
 
 // syncDirectory waits until changed names in the directory at path are on disk, so that a renamed file
