@@ -94,9 +94,9 @@ func (a *arena) allocation(i int) pipe.Allocation {
 
 // fill writes the contents of the messages first, first+1 and so on into the first slots slots.
 func (a *arena) fill(slots, first int) {
-	w := a.generator()
+	g := a.generator()
 	for i, s := range a.slots[:slots] {
-		w.fill(s, first+i)
+		g.fill(s, first+i)
 	}
 	runtime.KeepAlive(a.owners)
 }
@@ -105,9 +105,9 @@ func (a *arena) fill(slots, first int) {
 // first.
 func (a *arena) check(slots, first int) error {
 	defer runtime.KeepAlive(a.owners)
-	w := a.generator()
+	g := a.generator()
 	for i, s := range a.slots[:slots] {
-		if at := w.difference(s, first+i); at >= 0 {
+		if at := g.difference(s, first+i); at >= 0 {
 			return fmt.Errorf("%w: message %d differs in the 8 bytes at %d", ErrCorrupt, first+i, at)
 		}
 	}
@@ -126,23 +126,23 @@ type arenaPool struct {
 }
 
 // get returns an arena that no batch uses, a new one if there is none. The caller returns it with put.
-func (a *arenaPool) get() *arena {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := len(a.free)
+func (p *arenaPool) get() *arena {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.free)
 	if n == 0 {
-		return &arena{buffers: a.buffers, contents: a.contents}
+		return &arena{buffers: p.buffers, contents: p.contents}
 	}
-	last := a.free[n-1]
-	a.free = a.free[:n-1]
+	last := p.free[n-1]
+	p.free = p.free[:n-1]
 	return last
 }
 
 // put returns an arena to the pool. No message may use it any more.
-func (a *arenaPool) put(m *arena) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.free = append(a.free, m)
+func (p *arenaPool) put(m *arena) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, m)
 }
 
 // Values of Spec.Buffers: the memory of the messages.

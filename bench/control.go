@@ -36,29 +36,29 @@ type batchCommand struct {
 	named       bool
 }
 
-func (o batchCommand) String() string {
+func (c batchCommand) String() string {
 	named := 0
-	if o.named {
+	if c.named {
 		named = 1
 	}
-	return fmt.Sprint(o.kind, " ", o.messages, " ", o.first, " ", o.size, " ", o.depth, " ", named)
+	return fmt.Sprint(c.kind, " ", c.messages, " ", c.first, " ", c.size, " ", c.depth, " ", named)
 }
 
 // parseBatchCommand decodes the output of batchCommand.String. The error matches ErrProtocol if the
 // text is invalid or the batch would take more than maxBatchBytes.
 func parseBatchCommand(text string) (batchCommand, error) {
-	var o batchCommand
+	var c batchCommand
 	var named int
-	if _, err := fmt.Sscan(text, &o.kind, &o.messages, &o.first, &o.size, &o.depth, &named); err != nil {
-		return o, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
+	if _, err := fmt.Sscan(text, &c.kind, &c.messages, &c.first, &c.size, &c.depth, &named); err != nil {
+		return c, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
 	}
-	o.named = named != 0
-	known := o.kind == kindEcho || o.kind == kindSink
-	fits := o.messages > 0 && o.messages <= 2*batchMessages && o.size >= 0 && o.size <= maxBatchBytes/o.messages
-	if !known || !fits || o.depth < 1 || o.depth > batchMessages {
-		return o, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
+	c.named = named != 0
+	known := c.kind == kindEcho || c.kind == kindSink
+	fits := c.messages > 0 && c.messages <= 2*batchMessages && c.size >= 0 && c.size <= maxBatchBytes/c.messages
+	if !known || !fits || c.depth < 1 || c.depth > batchMessages {
+		return c, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
 	}
-	return o, nil
+	return c, nil
 }
 
 // sendControl writes a message with text as its metadata, and waits until it is sent.

@@ -90,34 +90,34 @@ func patternWord(number, index uint64) uint64 {
 type generator func(number, index uint64) uint64
 
 // fill sets p to the bytes of the message with that number.
-func (w generator) fill(p []byte, number int) {
+func (g generator) fill(p []byte, number int) {
 	n := uint64(number)
 	for i := range len(p) / 8 {
-		binary.LittleEndian.PutUint64(p[8*i:], w(n, uint64(i)))
+		binary.LittleEndian.PutUint64(p[8*i:], g(n, uint64(i)))
 	}
 	if last := p[len(p)&^7:]; len(last) > 0 {
-		copy(last, w.tail(n, len(p)))
+		copy(last, g.tail(n, len(p)))
 	}
 }
 
 // difference returns the offset of the first word at which p differs from what fill writes for that
 // message, or -1 if it does not differ.
-func (w generator) difference(p []byte, number int) int {
+func (g generator) difference(p []byte, number int) int {
 	n := uint64(number)
 	for i := range len(p) / 8 {
-		if binary.LittleEndian.Uint64(p[8*i:]) != w(n, uint64(i)) {
+		if binary.LittleEndian.Uint64(p[8*i:]) != g(n, uint64(i)) {
 			return 8 * i
 		}
 	}
-	if at := len(p) &^ 7; string(p[at:]) != string(w.tail(n, len(p))) {
+	if at := len(p) &^ 7; string(p[at:]) != string(g.tail(n, len(p))) {
 		return at
 	}
 	return -1
 }
 
 // tail returns the up to seven bytes after the last whole word of a message of that length.
-func (w generator) tail(number uint64, length int) []byte {
+func (g generator) tail(number uint64, length int) []byte {
 	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], w(number, uint64(length/8)))
+	binary.LittleEndian.PutUint64(b[:], g(number, uint64(length/8)))
 	return b[:length%8]
 }

@@ -15,14 +15,14 @@ import (
 // For all kinds of data, damaged and misplaced messages are detected.
 func TestDataDiffersBetweenMessages(t *testing.T) {
 	for _, data := range AllData() {
-		w := contents{data: data}.generator()
+		g := contents{data: data}.generator()
 		for _, size := range []int{1, 8, 77, 1000} {
 			p := make([]byte, size)
-			w.fill(p, 5)
-			require.Equal(t, -1, w.difference(p, 5), data)
-			require.Zero(t, w.difference(p, 6), "%s: another message", data)
+			g.fill(p, 5)
+			require.Equal(t, -1, g.difference(p, 5), data)
+			require.Zero(t, g.difference(p, 6), "%s: another message", data)
 			p[size-1] ^= 1
-			require.Equal(t, (size-1)&^7, w.difference(p, 5), data)
+			require.Equal(t, (size-1)&^7, g.difference(p, 5), data)
 		}
 	}
 }

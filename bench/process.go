@@ -218,12 +218,12 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 
 // serve does the job roleServer.
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
-	l, err := listen(ctx, j.Spec, j.catalog)
+	s, err := listen(ctx, j.Spec, j.catalog)
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	if err := out.Encode(serverInfo{l.listener.URLs()}); err != nil {
+	defer s.close()
+	if err := out.Encode(serverInfo{s.listener.URLs()}); err != nil {
 		return err
 	}
 	for {
@@ -232,7 +232,7 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 			if err := out.Encode(ownUsage()); err != nil {
 				return err
 			}
-		case err := <-l.failed:
+		case err := <-s.failed:
 			return err
 		case <-ctx.Done():
 			return nil
@@ -313,17 +313,17 @@ func anyAddress(transport string) string {
 
 // accept serves every pipe that is opened, each on its own goroutine, and returns when the listener is
 // closed or ctx ends.
-func (l *pipeServer) accept(ctx context.Context) {
+func (s *pipeServer) accept(ctx context.Context) {
 	for {
-		p, err := l.listener.Accept(ctx)
+		p, err := s.listener.Accept(ctx)
 		if err != nil {
 			return
 		}
-		l.serving.Go(func() {
-			if err := serve(p, &l.memory); err != nil {
+		s.serving.Go(func() {
+			if err := serve(p, &s.memory); err != nil {
 				p.Abort(err)
 				select {
-				case l.failed <- err:
+				case s.failed <- err:
 				default:
 				}
 			}
@@ -332,8 +332,8 @@ func (l *pipeServer) accept(ctx context.Context) {
 }
 
 // close closes the context and returns when all pipes have ended.
-func (l *pipeServer) close() error {
-	err := l.context.Close()
-	l.serving.Wait()
+func (s *pipeServer) close() error {
+	err := s.context.Close()
+	s.serving.Wait()
 	return err
 }

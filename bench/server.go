@@ -37,11 +37,11 @@ func serve(p *pipe.Pipe, pool *arenaPool) error {
 		if err != nil {
 			return err
 		}
-		o, err := parseBatchCommand(text)
+		c, err := parseBatchCommand(text)
 		if err != nil {
 			return err
 		}
-		if err := s.runBatch(o); err != nil {
+		if err := s.runBatch(c); err != nil {
 			return err
 		}
 	}
@@ -49,16 +49,16 @@ func serve(p *pipe.Pipe, pool *arenaPool) error {
 
 // runBatch runs one batch in an arena of the pool. After an error it does not return the arena to the
 // pool, because the pipe may still use it.
-func (s *server) runBatch(o batchCommand) error {
+func (s *server) runBatch(c batchCommand) error {
 	s.memory = s.pool.get()
-	if err := s.memory.resize(o.messages, o.size); err != nil {
+	if err := s.memory.resize(c.messages, c.size); err != nil {
 		return err
 	}
-	for i := range o.messages {
-		s.replies = append(s.replies, s.memory.message(i, o.named))
+	for i := range c.messages {
+		s.replies = append(s.replies, s.memory.message(i, c.named))
 		s.allocations = append(s.allocations, s.memory.allocation(i))
 	}
-	if err := s.serveBatch(o); err != nil {
+	if err := s.serveBatch(c); err != nil {
 		return err
 	}
 	s.pool.put(s.memory)
@@ -68,33 +68,33 @@ func (s *server) runBatch(o batchCommand) error {
 
 // serveBatch serves a batch whose memory is allocated, and compares the bytes of one of kind sink when
 // the client requests that. Bytes that differ are reported to the client and are not an error.
-func (s *server) serveBatch(o batchCommand) error {
+func (s *server) serveBatch(c batchCommand) error {
 	before := cpuTime()
 	if err := sendControl(s.pipe, ctlReady); err != nil {
 		return err
 	}
 	serve := s.echo
-	if o.kind == kindSink {
+	if c.kind == kindSink {
 		serve = s.sink
 	}
-	if err := serve(o); err != nil {
+	if err := serve(c); err != nil {
 		return err
 	}
-	if err := sendControl(s.pipe, fmt.Sprint(ctlDone, " ", (cpuTime()-before).Nanoseconds())); err != nil || o.kind == kindEcho {
+	if err := sendControl(s.pipe, fmt.Sprint(ctlDone, " ", (cpuTime()-before).Nanoseconds())); err != nil || c.kind == kindEcho {
 		return err
 	}
 	if err := expect(s.pipe, ctlCheck); err != nil {
 		return err
 	}
-	if err := s.memory.check(o.messages, o.first); err != nil {
+	if err := s.memory.check(c.messages, c.first); err != nil {
 		return sendControl(s.pipe, fmt.Sprint(ctlError, " ", err))
 	}
 	return sendControl(s.pipe, ctlChecked)
 }
 
 // echo sends each message of a batch back from the memory into which it was read.
-func (s *server) echo(o batchCommand) error {
-	for i := range o.messages {
+func (s *server) echo(c batchCommand) error {
+	for i := range c.messages {
 		if err := s.readMessageInto(i); err != nil {
 			return err
 		}
@@ -126,21 +126,21 @@ func readMessage(in *pipe.Incoming, allocation pipe.Allocation) error {
 
 // sentEagerly reports whether the client sends the bytes of a message of this batch without waiting
 // until the server has supplied memory.
-func (s *server) sentEagerly(o batchCommand) bool {
+func (s *server) sentEagerly(c batchCommand) bool {
 	switch plan := s.pipe.Plan(); {
 	case plan.Dialect == pipe.DialectNative && plan.Transport == shm.Name:
-		return o.size <= ringBytes
+		return c.size <= ringBytes
 	case plan.Dialect == pipe.DialectNative:
-		return o.size <= inlineBytes
+		return c.size <= inlineBytes
 	}
-	return o.size == 0 || o.named && o.size <= inlineBytes
+	return c.size == 0 || c.named && c.size <= inlineBytes
 }
 
 // sink reads all messages of a batch. If the sender waits for the memory of each message, up to depth
 // messages are read concurrently, as the C++ server does.
-func (s *server) sink(o batchCommand) error {
-	if s.sentEagerly(o) {
-		for i := range o.messages {
+func (s *server) sink(c batchCommand) error {
+	if s.sentEagerly(c) {
+		for i := range c.messages {
 			if err := s.readMessageInto(i); err != nil {
 				return err
 			}
@@ -151,12 +151,12 @@ func (s *server) sink(o batchCommand) error {
 		readers sync.WaitGroup
 		mu      sync.Mutex
 		begun   int
-		errs    = make([]error, min(o.depth, o.messages))
+		errs    = make([]error, min(c.depth, c.messages))
 	)
 	next := func() (*pipe.Incoming, int, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if begun == o.messages {
+		if begun == c.messages {
 			return nil, 0, nil
 		}
 		in, err := s.pipe.Next(context.Background())

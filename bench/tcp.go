@@ -30,13 +30,13 @@ func (TCP) Name() string { return "tcp" }
 
 // Measure implements Yardstick. It returns nil without an error if the tensors of r did not travel over
 // TCP one way, or are too small or too few to compare.
-func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
+func (t TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	s = s.withDefaults()
 	n := connections(r)
 	if n == 0 || !s.hasYardstick() {
 		return nil, nil
 	}
-	p, err := startProcess(ctx, "bench tcp server", y.Child)
+	p, err := startProcess(ctx, "bench tcp server", t.Child)
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
@@ -47,7 +47,7 @@ func (y TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	}
 	var out *Result
 	if err == nil {
-		out, err = y.run(ctx, s, info.URLs[0], n)
+		out, err = t.run(ctx, s, info.URLs[0], n)
 	}
 	if err := rootCause(err, p.end()); err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
@@ -78,30 +78,30 @@ func connections(r *Result) int {
 
 // run dials n connections to addr, sends all messages of s over them, and returns the result. It ends
 // early when ctx does.
-func (y TCP) run(ctx context.Context, s Spec, addr string, n int) (*Result, error) {
-	b, err := newConnGroup(s)
+func (t TCP) run(ctx context.Context, s Spec, addr string, n int) (*Result, error) {
+	g, err := newConnGroup(s)
 	if err != nil {
 		return nil, err
 	}
-	defer b.memory.release()
-	defer b.close()
-	defer context.AfterFunc(ctx, b.close)()
+	defer g.memory.release()
+	defer g.close()
+	defer context.AfterFunc(ctx, g.close)()
 	dialer := net.Dialer{Control: useReno}
 	for k := range n {
 		c, err := dialer.DialContext(ctx, "tcp", addr)
 		if err != nil {
 			return nil, err
 		}
-		b.add(c)
+		g.add(c)
 		if _, err := c.Write([]byte{byte(k)}); err != nil {
 			return nil, err
 		}
 	}
-	took, cpu, err := b.sendAll()
+	took, cpu, err := g.sendAll()
 	if err != nil {
 		return nil, err
 	}
-	r := newYardstickResult(y.Name(), s, took, cpu)
+	r := newYardstickResult(t.Name(), s, took, cpu)
 	r.Processes, r.Connections = 2, n
 	return r, nil
 }
@@ -118,34 +118,34 @@ type connGroup struct {
 }
 
 func newConnGroup(s Spec) (*connGroup, error) {
-	b := &connGroup{spec: s, memory: arena{buffers: s.Buffers}}
-	return b, b.memory.resize(s.batch(), s.Size)
+	g := &connGroup{spec: s, memory: arena{buffers: s.Buffers}}
+	return g, g.memory.resize(s.batch(), s.Size)
 }
 
-func (b *connGroup) add(c net.Conn) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.conns = append(b.conns, c)
-	if b.closed {
+func (g *connGroup) add(c net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns = append(g.conns, c)
+	if g.closed {
 		_ = c.Close()
 	}
 }
 
-func (b *connGroup) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	for _, c := range b.conns {
+func (g *connGroup) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for _, c := range g.conns {
 		_ = c.Close()
 	}
 }
 
 // each calls work for all connections concurrently, k being the number of the connection c, and returns
 // their errors joined.
-func (b *connGroup) each(work func(k int, c net.Conn) error) error {
+func (g *connGroup) each(work func(k int, c net.Conn) error) error {
 	var working sync.WaitGroup
-	errs := make([]error, len(b.conns))
-	for k, c := range b.conns {
+	errs := make([]error, len(g.conns))
+	for k, c := range g.conns {
 		working.Go(func() { errs[k] = work(k, c) })
 	}
 	working.Wait()
@@ -153,19 +153,19 @@ func (b *connGroup) each(work func(k int, c net.Conn) error) error {
 }
 
 // stripe returns the part of message i that connection k carries: the memory itself, not a copy.
-func (b *connGroup) stripe(i, k int) []byte {
-	p, n := b.memory.slot(i), len(b.conns)
+func (g *connGroup) stripe(i, k int) []byte {
+	p, n := g.memory.slot(i), len(g.conns)
 	return p[len(p)*k/n : len(p)*(k+1)/n]
 }
 
 // sendAll sends all batches of the spec and waits until the server has read them. It returns the time,
 // and the CPU time of both processes, for all batches but the first, which is a warm-up.
-func (b *connGroup) sendAll() (took, cpu time.Duration, err error) {
+func (g *connGroup) sendAll() (took, cpu time.Duration, err error) {
 	var since time.Duration // the server's CPU time at the end of the previous batch
-	for i, n := range b.spec.batchSizes() {
-		b.memory.fill(n, i)
+	for i, n := range g.spec.batchSizes() {
+		g.memory.fill(n, i)
 		before, start := cpuTime(), time.Now()
-		serverCPU, err := b.send(n)
+		serverCPU, err := g.send(n)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -179,11 +179,11 @@ func (b *connGroup) sendAll() (took, cpu time.Duration, err error) {
 
 // send sends a batch of n messages, waits until the server has read it, and returns the CPU time that
 // the server process has used since its start.
-func (b *connGroup) send(n int) (serverCPU time.Duration, err error) {
-	used := make([]time.Duration, len(b.conns))
-	err = b.each(func(k int, c net.Conn) error {
+func (g *connGroup) send(n int) (serverCPU time.Duration, err error) {
+	used := make([]time.Duration, len(g.conns))
+	err = g.each(func(k int, c net.Conn) error {
 		for i := range n {
-			if _, err := c.Write(b.stripe(i, k)); err != nil {
+			if _, err := c.Write(g.stripe(i, k)); err != nil {
 				return err
 			}
 		}
@@ -222,14 +222,14 @@ func (j job) receive(ctx context.Context, out *json.Encoder) error {
 		return err
 	}
 	defer l.Close()
-	b, err := newConnGroup(j.Spec)
+	g, err := newConnGroup(j.Spec)
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer g.close()
 	defer context.AfterFunc(ctx, func() {
 		_ = l.Close()
-		b.close()
+		g.close()
 	})()
 	if err := out.Encode(serverInfo{[]string{l.Addr().String()}}); err != nil {
 		return err
@@ -239,9 +239,9 @@ func (j job) receive(ctx context.Context, out *json.Encoder) error {
 		if err != nil {
 			return err
 		}
-		b.add(c)
+		g.add(c)
 	}
-	if err := b.each(b.read); err != nil {
+	if err := g.each(g.read); err != nil {
 		return err
 	}
 	<-ctx.Done() // the client closes first
@@ -250,18 +250,18 @@ func (j job) receive(ctx context.Context, out *json.Encoder) error {
 
 // read reads all batches from connection c. The number of the connection is the first byte that it
 // carries; the order in which connections were accepted does not matter.
-func (b *connGroup) read(_ int, c net.Conn) error {
+func (g *connGroup) read(_ int, c net.Conn) error {
 	var first [1]byte
 	if _, err := io.ReadFull(c, first[:]); err != nil {
 		return err
 	}
 	k := int(first[0])
-	if k >= len(b.conns) {
-		return fmt.Errorf("%w: connection %d of %d", ErrProtocol, k, len(b.conns))
+	if k >= len(g.conns) {
+		return fmt.Errorf("%w: connection %d of %d", ErrProtocol, k, len(g.conns))
 	}
-	for batch, n := range b.spec.batchSizes() {
+	for batch, n := range g.spec.batchSizes() {
 		for i := range n {
-			if _, err := io.ReadFull(c, b.stripe(i, k)); err != nil {
+			if _, err := io.ReadFull(c, g.stripe(i, k)); err != nil {
 				return fmt.Errorf("batch %d: %w", batch, err)
 			}
 		}

@@ -80,24 +80,24 @@ func TestTCPCarriesTheBytes(t *testing.T) {
 	a, err := newConnGroup(s)
 	require.NoError(t, err)
 	defer a.close()
-	b, err := newConnGroup(s)
+	g, err := newConnGroup(s)
 	require.NoError(t, err)
-	defer b.close()
+	defer g.close()
 	for range 3 {
 		dialed, accepted := connectedTCP(t)
 		a.add(dialed)
-		b.add(accepted)
+		g.add(accepted)
 	}
 	for k, c := range a.conns {
 		_, err := c.Write([]byte{byte(k)})
 		require.NoError(t, err)
 	}
 	reading := make(chan error, 1)
-	go func() { reading <- b.each(b.read) }()
+	go func() { reading <- g.each(g.read) }()
 	_, _, err = a.sendAll()
 	require.NoError(t, err)
 	require.NoError(t, <-reading)
-	require.NoError(t, b.memory.check(7, 1), "the batch that counts")
+	require.NoError(t, g.memory.check(7, 1), "the batch that counts")
 }
 
 // Yardsticks that would not be comparable are omitted.

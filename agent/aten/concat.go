@@ -53,14 +53,14 @@ func (c *call) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, er
 	at := 0
 	for _, t := range parts {
 		size := t.Shape()[dim]
-		slot, err := out.Narrow(dim, at, size)
+		target, err := out.Narrow(dim, at, size)
 		if err != nil {
 			return nil, err
 		}
 		if t, err = c.cast(t, d); err != nil {
 			return nil, err
 		}
-		if err := slot.CopyFrom(t); err != nil {
+		if err := target.CopyFrom(t); err != nil {
 			return nil, err
 		}
 		at += size

@@ -19,16 +19,16 @@ func All[T any](fs ...*Future[T]) *Future[[]*Future[T]] {
 	if slices.Contains(fs, nil) {
 		return Failed[[]*Future[T]](ErrNilFuture)
 	}
-	g := &collector[T]{fs: slices.Clone(fs), out: &Future[[]*Future[T]]{}}
+	c := &collector[T]{fs: slices.Clone(fs), out: &Future[[]*Future[T]]{}}
 	if len(fs) > 0 {
-		g.out.onPanic, g.out.activity = fs[0].onPanic, fs[0].activity
+		c.out.onPanic, c.out.activity = fs[0].onPanic, fs[0].activity
 	}
-	g.remaining.Store(int64(len(fs)) + 1) // one more, so that it is not done before all are watched
-	for _, f := range g.fs {
-		f.watch(g)
+	c.remaining.Store(int64(len(fs)) + 1) // one more, so that it is not done before all are watched
+	for _, f := range c.fs {
+		f.watch(c)
 	}
-	g.completed(nil)
-	return g.out
+	c.completed(nil)
+	return c.out
 }
 
 // collector completes the result of All when the last future is done.
@@ -38,19 +38,19 @@ type collector[T any] struct {
 	out       *Future[[]*Future[T]]
 }
 
-func (g *collector[T]) completed(error) {
-	if g.remaining.Add(-1) > 0 {
+func (c *collector[T]) completed(error) {
+	if c.remaining.Add(-1) > 0 {
 		return
 	}
 	var err error
 	var events []readyEvent
-	for _, f := range g.fs {
+	for _, f := range c.fs {
 		if err == nil {
 			err = f.err
 		}
 		events = append(events, f.events...)
 	}
-	_ = g.out.complete(g.fs, err, events) // has no effect if it was cancelled
+	_ = c.out.complete(c.fs, err, events) // has no effect if it was cancelled
 }
 
 // WaitAll waits for all futures and returns their values in the order of the list. If one fails
@@ -98,19 +98,19 @@ func Await(ctx context.Context, fs ...Any) error {
 	if err := checkNotNil(fs); err != nil {
 		return err
 	}
-	v := &completionCounter{done: make(chan struct{})}
-	v.remaining.Store(int64(len(fs)) + 1) // one more, so that it is not done before all are watched
+	c := &completionCounter{done: make(chan struct{})}
+	c.remaining.Store(int64(len(fs)) + 1) // one more, so that it is not done before all are watched
 	for _, f := range fs {
-		f.watch(v)
+		f.watch(c)
 	}
-	v.completed(nil)
-	err := waitDone(ctx, v.done)
+	c.completed(nil)
+	err := waitDone(ctx, c.done)
 	if err == nil {
-		err = v.err
+		err = c.err
 	}
 	if err != nil {
-		for _, f := range fs { // those that may stay pending for long must not keep v
-			f.unwatch(v)
+		for _, f := range fs { // those that may stay pending for long must not keep c
+			f.unwatch(c)
 		}
 		return err
 	}
@@ -126,11 +126,11 @@ type completionCounter struct {
 	done      chan struct{}
 }
 
-func (v *completionCounter) completed(err error) {
-	if err != nil || v.remaining.Add(-1) == 0 {
-		v.once.Do(func() {
-			v.err = err
-			close(v.done)
+func (c *completionCounter) completed(err error) {
+	if err != nil || c.remaining.Add(-1) == 0 {
+		c.once.Do(func() {
+			c.err = err
+			close(c.done)
 		})
 	}
 }

@@ -38,8 +38,8 @@ func (f *Future[T]) Order(s device.Stream) error {
 	if !f.IsDone() {
 		return ErrPending
 	}
-	for _, m := range f.events {
-		if err := m.makeWait(s); err != nil {
+	for _, e := range f.events {
+		if err := e.makeWait(s); err != nil {
 			return err
 		}
 	}
@@ -49,8 +49,8 @@ func (f *Future[T]) Order(s device.Stream) error {
 // order makes the streams of ctx wait for the work that computes the value of f, each for the
 // events of its device. f must be done. The error is a *StreamError.
 func (f *Future[T]) order(ctx context.Context) error {
-	for _, m := range f.events {
-		if err := m.makeWait(device.StreamFrom(ctx, m.device)); err != nil {
+	for _, e := range f.events {
+		if err := e.makeWait(device.StreamFrom(ctx, e.device)); err != nil {
 			return err
 		}
 	}
@@ -59,11 +59,11 @@ func (f *Future[T]) order(ctx context.Context) error {
 
 // makeWait makes work that is enqueued on s from now on wait for the event. It does nothing if s
 // is nil. The error is a *StreamError.
-func (m readyEvent) makeWait(s device.Stream) error {
-	if s == nil || s == m.stream {
+func (e readyEvent) makeWait(s device.Stream) error {
+	if s == nil || s == e.stream {
 		return nil // a stream is ordered after its own events
 	}
-	if err := s.Wait(m.event); err != nil {
+	if err := s.Wait(e.event); err != nil {
 		return &StreamError{Op: "wait", Device: s.Device(), Err: err}
 	}
 	return nil
@@ -93,10 +93,10 @@ func mergeEvents(merged, events []readyEvent) []readyEvent {
 	if fresh == 0 {
 		return events
 	}
-	for _, m := range events {
-		covered := func(o readyEvent) bool { return o.device == m.device }
+	for _, e := range events {
+		covered := func(o readyEvent) bool { return o.device == e.device }
 		if !slices.ContainsFunc(merged[:fresh], covered) {
-			merged = append(merged, m)
+			merged = append(merged, e)
 		}
 	}
 	return merged

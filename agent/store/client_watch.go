@@ -26,19 +26,19 @@ type watchConn struct {
 
 // newWatchConn returns a watchConn on conn, which it owns, and starts its reader.
 func newWatchConn(conn *clientConn) *watchConn {
-	l := &watchConn{
+	w := &watchConn{
 		conn:          conn,
 		done:          make(chan struct{}),
 		closed:        make(chan struct{}),
 		registered:    make(map[string]chan struct{}),
 		subscriptions: make(map[string]map[*subscription]struct{}),
 	}
-	l.closeOnce = sync.OnceFunc(func() {
-		close(l.closed)
+	w.closeOnce = sync.OnceFunc(func() {
+		close(w.closed)
 		conn.Close()
 	})
-	go l.read()
-	return l
+	go w.read()
+	return w
 }
 
 // Watch implements [Store].
@@ -63,12 +63,12 @@ func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	l, f, registered, err := c.subscribe(ctx, userPrefix+key)
+	l, s, registered, err := c.subscribe(ctx, userPrefix+key)
 	<-c.sem
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{subscription: f, key: key, unsubscribe: func() { l.unsubscribe(userPrefix+key, f) }}
+	w := &watcher{subscription: s, key: key, unsubscribe: func() { l.unsubscribe(userPrefix+key, s) }}
 	select {
 	case <-registered:
 		return w, nil
@@ -86,42 +86,42 @@ func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 // them yet. It returns the connection, the subscription, and a channel that is closed once the
 // server has confirmed the key. The caller holds c.sem.
 func (c *Client) subscribe(ctx context.Context, key string) (*watchConn, *subscription, <-chan struct{}, error) {
-	l, err := c.connectWatch(ctx)
+	w, err := c.connectWatch(ctx)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	f := newSubscription()
-	registered, fresh, err := l.add(key, f)
+	s := newSubscription()
+	registered, fresh, err := w.add(key, s)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	if fresh {
 		r := request{op: opWatch, key: key}
-		if err := l.send(ctx, r.append(nil)); err != nil {
+		if err := w.send(ctx, r.append(nil)); err != nil {
 			return nil, nil, nil, err
 		}
 	}
-	return l, f, registered, nil
+	return w, s, registered, nil
 }
 
 // send writes a request. If the write fails or ctx ends during it, part of the request may have
 // been sent: send then closes the connection, waits for the reader, and returns why the
 // connection ended. The caller holds sem of the client.
-func (l *watchConn) send(ctx context.Context, request []byte) error {
+func (w *watchConn) send(ctx context.Context, request []byte) error {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(interrupted)
-		_ = l.conn.SetWriteDeadline(pastDeadline)
+		_ = w.conn.SetWriteDeadline(pastDeadline)
 	})
-	_, err := l.conn.Write(request)
+	_, err := w.conn.Write(request)
 	if !stop() {
 		<-interrupted
-		_ = l.conn.SetWriteDeadline(time.Time{})
+		_ = w.conn.SetWriteDeadline(time.Time{})
 	}
 	if err != nil {
-		l.conn.Close() // the reader then ends all subscriptions
-		<-l.done
-		return l.cause()
+		w.conn.Close() // the reader then ends all subscriptions
+		<-w.done
+		return w.cause()
 	}
 	return nil
 }
@@ -130,10 +130,10 @@ func (l *watchConn) send(ctx context.Context, request []byte) error {
 // has ended. The error is ErrClosed or that of dialling. The caller holds c.sem.
 func (c *Client) connectWatch(ctx context.Context) (*watchConn, error) {
 	c.mu.Lock()
-	l := c.watchConn
+	w := c.watchConn
 	c.mu.Unlock()
-	if l != nil && l.cause() == nil {
-		return l, nil
+	if w != nil && w.cause() == nil {
+		return w, nil
 	}
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -150,67 +150,67 @@ func (c *Client) connectWatch(ctx context.Context) (*watchConn, error) {
 	return c.watchConn, nil
 }
 
-// add adds f to the subscriptions of key. It returns the channel that is closed once the server
+// add adds s to the subscriptions of key. It returns the channel that is closed once the server
 // has confirmed the key; fresh reports that the caller must still request updates of the key. The
 // error is why the connection has ended.
-func (l *watchConn) add(key string, f *subscription) (registered chan struct{}, fresh bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return nil, false, l.err
+func (w *watchConn) add(key string, s *subscription) (registered chan struct{}, fresh bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return nil, false, w.err
 	}
-	if l.subscriptions[key] == nil {
-		l.subscriptions[key] = make(map[*subscription]struct{})
+	if w.subscriptions[key] == nil {
+		w.subscriptions[key] = make(map[*subscription]struct{})
 	}
-	l.subscriptions[key][f] = struct{}{}
-	if registered = l.registered[key]; registered != nil {
+	w.subscriptions[key][s] = struct{}{}
+	if registered = w.registered[key]; registered != nil {
 		return registered, false, nil
 	}
 	registered = make(chan struct{})
-	l.registered[key] = registered
-	l.acks = append(l.acks, registered)
+	w.registered[key] = registered
+	w.acks = append(w.acks, registered)
 	return registered, true, nil
 }
 
-// unsubscribe removes f from the subscriptions of key, which stays registered at the server.
-func (l *watchConn) unsubscribe(key string, f *subscription) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.subscriptions[key], f)
-	if len(l.subscriptions[key]) == 0 {
-		delete(l.subscriptions, key)
+// unsubscribe removes s from the subscriptions of key, which stays registered at the server.
+func (w *watchConn) unsubscribe(key string, s *subscription) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.subscriptions[key], s)
+	if len(w.subscriptions[key]) == 0 {
+		delete(w.subscriptions, key)
 	}
 }
 
 // cause returns why the connection has ended, nil while it has not.
-func (l *watchConn) cause() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
+func (w *watchConn) cause() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
 }
 
 // read passes updates to their subscriptions until the connection ends, and then ends all
 // subscriptions with the reason: ErrClosed after closeOnce, ErrDisconnected, or that of an invalid
 // message. It runs on a goroutine of its own.
-func (l *watchConn) read() {
-	defer close(l.done)
+func (w *watchConn) read() {
+	defer close(w.done)
 	var err error
 	for err == nil {
-		err = l.readMessage(l.conn.from)
+		err = w.readMessage(w.conn.from)
 	}
 	select {
-	case <-l.closed:
+	case <-w.closed:
 		err = ErrClosed
 	default:
 		err = connectionError(err)
 	}
-	l.closeOnce()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.err = err
-	for _, subscriptions := range l.subscriptions {
-		for f := range subscriptions {
-			f.end(err)
+	w.closeOnce()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+	for _, subscriptions := range w.subscriptions {
+		for s := range subscriptions {
+			s.end(err)
 		}
 	}
 }
@@ -218,19 +218,19 @@ func (l *watchConn) read() {
 // readMessage reads one message from d and handles it: an update, which it passes to the
 // subscriptions of its key, or the confirmation of the oldest registration under way. The error
 // matches ErrProtocol or ErrLimit, or is that of the connection.
-func (l *watchConn) readMessage(d *decoder) error {
+func (w *watchConn) readMessage(d *decoder) error {
 	kind, err := d.r.ReadByte()
 	if err != nil {
 		return err
 	}
 	if kind == replyWatching {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if len(l.acks) == 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.acks) == 0 {
 			return fmt.Errorf("%w: a confirmation without a request", ErrProtocol)
 		}
-		close(l.acks[0])
-		l.acks = l.acks[1:]
+		close(w.acks[0])
+		w.acks = w.acks[1:]
 		return nil
 	}
 	if kind > replyDeleted {
@@ -249,10 +249,10 @@ func (l *watchConn) readMessage(d *decoder) error {
 	if !u.exists {
 		u.now = nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for f := range l.subscriptions[key] {
-		f.push(u)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for s := range w.subscriptions[key] {
+		s.push(u)
 	}
 	return nil
 }

@@ -42,15 +42,15 @@ func (m *Memory) Wait(ctx context.Context, keys ...string) error {
 		return fail("wait", firstKey(keys), err)
 	}
 	for _, k := range keys {
-		a, err := m.table.addWaiter(k)
-		if err == nil && a != nil {
+		w, err := m.table.addWaiter(k)
+		if err == nil && w != nil {
 			select {
-			case <-a.created:
+			case <-w.created:
 				err = m.table.closedErr()
 			case <-ctx.Done():
 				err = ctx.Err()
 			}
-			m.table.removeWaiter(k, a)
+			m.table.removeWaiter(k, w)
 		}
 		if err != nil {
 			return fail("wait", k, err)
@@ -110,11 +110,11 @@ func (m *Memory) Watch(ctx context.Context, key string) (Watcher, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fail("watch", key, err)
 	}
-	f := newSubscription()
-	if err := m.table.subscribe(key, f); err != nil {
+	s := newSubscription()
+	if err := m.table.subscribe(key, s); err != nil {
 		return nil, fail("watch", key, err)
 	}
-	return &watcher{subscription: f, key: key, unsubscribe: func() { m.table.unsubscribe(key, f) }}, nil
+	return &watcher{subscription: s, key: key, unsubscribe: func() { m.table.unsubscribe(key, s) }}, nil
 }
 
 // Close closes the store for all of its users, whose calls then fail with [ErrClosed], and

@@ -77,15 +77,15 @@ func TestMemoryLimits(t *testing.T) {
 // Updates that a reader missed are merged into one, from the value that it read last
 // to the current one.
 func TestUpdatesMerge(t *testing.T) {
-	f := newSubscription()
-	f.push(update{old: []byte("0"), existed: true, now: []byte("1"), exists: true})
-	f.push(update{old: []byte("1"), existed: true})
-	f.push(update{now: []byte("2"), exists: true})
-	u, ok, err := f.receive()
+	s := newSubscription()
+	s.push(update{old: []byte("0"), existed: true, now: []byte("1"), exists: true})
+	s.push(update{old: []byte("1"), existed: true})
+	s.push(update{now: []byte("2"), exists: true})
+	u, ok, err := s.receive()
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, update{old: []byte("0"), existed: true, now: []byte("2"), exists: true}, u)
-	_, ok, err = f.receive()
+	_, ok, err = s.receive()
 	require.NoError(t, err)
 	require.False(t, ok)
 }

@@ -212,20 +212,20 @@ type charge struct {
 
 // reserve adds n bytes to the charge. If the quota is exhausted it charges nothing more and
 // returns an error that matches ErrLimit; the request must then fail, and its charge be released.
-func (p *charge) reserve(n int) error {
-	p.reserved += n
-	more := int64(p.reserved-unchargedBytes) - p.charged
+func (c *charge) reserve(n int) error {
+	c.reserved += n
+	more := int64(c.reserved-unchargedBytes) - c.charged
 	if more <= 0 {
 		return nil
 	}
-	if p.quota.used.Add(more) > p.quota.limit {
-		p.quota.used.Add(-more)
-		return fmt.Errorf("%w: more than %d bytes of requests are being received", ErrLimit, p.quota.limit)
+	if c.quota.used.Add(more) > c.quota.limit {
+		c.quota.used.Add(-more)
+		return fmt.Errorf("%w: more than %d bytes of requests are being received", ErrLimit, c.quota.limit)
 	}
-	p.charged += more
+	c.charged += more
 	return nil
 }
 
 // release returns the charge to the quota, when the request was served or has failed. It must be
 // called once.
-func (p *charge) release() { p.quota.used.Add(-p.charged) }
+func (c *charge) release() { c.quota.used.Add(-c.charged) }

@@ -170,8 +170,8 @@ func (t *table) put(key string, value []byte) error {
 		return fmt.Errorf("%w: the store is full, with %d keys of %d bytes in all", ErrLimit, len(t.values), t.bytes)
 	}
 	t.values[key], t.bytes = value, bytes
-	if a := t.waiters[key]; a != nil {
-		close(a.created)
+	if w := t.waiters[key]; w != nil {
+		close(w.created)
 		delete(t.waiters, key)
 	}
 	t.notify(key, update{old: old, existed: existed, now: value, exists: true})
@@ -180,8 +180,8 @@ func (t *table) put(key string, value []byte) error {
 
 // notify passes u to the subscriptions of key. The caller holds t.mu.
 func (t *table) notify(key string, u update) {
-	for f := range t.subscriptions[key] {
-		f.push(u)
+	for s := range t.subscriptions[key] {
+		s.push(u)
 	}
 }
 
@@ -197,28 +197,28 @@ func (t *table) addWaiter(key string) (*keyWaiters, error) {
 	if _, ok := t.values[key]; ok {
 		return nil, nil
 	}
-	a := t.waiters[key]
-	if a == nil {
-		a = &keyWaiters{created: make(chan struct{})}
-		t.waiters[key] = a
+	w := t.waiters[key]
+	if w == nil {
+		w = &keyWaiters{created: make(chan struct{})}
+		t.waiters[key] = w
 	}
-	a.waiting++
-	return a, nil
+	w.waiting++
+	return w, nil
 }
 
 // removeWaiter undoes a call of addWaiter that returned a, and removes the entry of key with the
 // last call that waits.
-func (t *table) removeWaiter(key string, a *keyWaiters) {
+func (t *table) removeWaiter(key string, w *keyWaiters) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a.waiting--
-	if a.waiting == 0 && t.waiters[key] == a {
+	w.waiting--
+	if w.waiting == 0 && t.waiters[key] == w {
 		delete(t.waiters, key)
 	}
 }
 
-// subscribe adds f to the subscriptions of key, until unsubscribe. The error is ErrClosed.
-func (t *table) subscribe(key string, f *subscription) error {
+// subscribe adds s to the subscriptions of key, until unsubscribe. The error is ErrClosed.
+func (t *table) subscribe(key string, s *subscription) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -227,15 +227,15 @@ func (t *table) subscribe(key string, f *subscription) error {
 	if t.subscriptions[key] == nil {
 		t.subscriptions[key] = make(map[*subscription]struct{})
 	}
-	t.subscriptions[key][f] = struct{}{}
+	t.subscriptions[key][s] = struct{}{}
 	return nil
 }
 
-// unsubscribe removes f from the subscriptions of key.
-func (t *table) unsubscribe(key string, f *subscription) {
+// unsubscribe removes s from the subscriptions of key.
+func (t *table) unsubscribe(key string, s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.subscriptions[key], f)
+	delete(t.subscriptions[key], s)
 	if len(t.subscriptions[key]) == 0 {
 		delete(t.subscriptions, key)
 	}
@@ -247,13 +247,13 @@ func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for key, a := range t.waiters {
-		close(a.created)
+	for key, w := range t.waiters {
+		close(w.created)
 		delete(t.waiters, key)
 	}
 	for _, subscriptions := range t.subscriptions {
-		for f := range subscriptions {
-			f.end(ErrClosed)
+		for s := range subscriptions {
+			s.end(ErrClosed)
 		}
 	}
 	clear(t.subscriptions)
@@ -281,44 +281,44 @@ type subscription struct {
 func newSubscription() *subscription { return &subscription{ready: make(chan struct{}, 1)} }
 
 // push adds u to the update that waits, if there is one, and signals ready.
-func (f *subscription) push(u update) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.pending {
-		u.old, u.existed = f.next.old, f.next.existed
+func (s *subscription) push(u update) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending {
+		u.old, u.existed = s.next.old, s.next.existed
 	}
-	f.next, f.pending = u, true
-	f.signal()
+	s.next, s.pending = u, true
+	s.signal()
 }
 
 // end makes receive fail with err, or with the error of the first call of end, and signals ready.
-func (f *subscription) end(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil {
-		f.err = err
+func (s *subscription) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
 	}
-	f.signal()
+	s.signal()
 }
 
 // signal puts an element into ready if there is none.
-func (f *subscription) signal() {
+func (s *subscription) signal() {
 	select {
-	case f.ready <- struct{}{}:
+	case s.ready <- struct{}{}:
 	default:
 	}
 }
 
 // receive removes and returns the update that waits; ok reports whether there is one. It does not
 // block. After end it returns the error.
-func (f *subscription) receive() (u update, ok bool, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err != nil {
-		return update{}, false, f.err
+func (s *subscription) receive() (u update, ok bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return update{}, false, s.err
 	}
-	u, ok = f.next, f.pending
-	f.next, f.pending = update{}, false
+	u, ok = s.next, s.pending
+	s.next, s.pending = update{}, false
 	return u, ok, nil
 }
 

@@ -33,35 +33,35 @@ func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	b := &echoPipe{context: c, listener: l, pool: tensor.NewPool(tensor.PoolOptions{})}
-	b.work.Go(func() {
+	e := &echoPipe{context: c, listener: l, pool: tensor.NewPool(tensor.PoolOptions{})}
+	e.work.Go(func() {
 		for {
 			p, err := l.Accept(context.Background())
 			if err != nil {
 				return
 			}
-			b.work.Go(func() { b.answer(p) })
+			e.work.Go(func() { e.answer(p) })
 		}
 	})
-	return b, nil
+	return e, nil
 }
 
-func (b *echoPipe) close() error {
-	err := b.context.Close()
-	b.work.Wait()
+func (e *echoPipe) close() error {
+	err := e.context.Close()
+	e.work.Wait()
 	return err
 }
 
 // answer replies to the messages of one pipe until the pipe ends. It reads each message into pooled
 // memory and drops it.
-func (b *echoPipe) answer(p *pipe.Pipe) {
+func (e *echoPipe) answer(p *pipe.Pipe) {
 	ctx := context.Background()
 	for {
 		in, err := p.Next(ctx)
 		if err != nil {
 			return
 		}
-		if err := b.readMessage(ctx, in); err != nil {
+		if err := e.readMessage(ctx, in); err != nil {
 			p.Abort(err)
 			return
 		}
@@ -71,11 +71,11 @@ func (b *echoPipe) answer(p *pipe.Pipe) {
 	}
 }
 
-func (b *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
+func (e *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
 	var storages []*tensor.Storage
 	var memory pipe.Allocation
 	for _, t := range in.Descriptor().Tensors {
-		s, err := b.pool.Alloc(t.Length)
+		s, err := e.pool.Alloc(t.Length)
 		if err != nil {
 			return err
 		}

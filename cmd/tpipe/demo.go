@@ -89,12 +89,12 @@ func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s stream
 	start := time.Now()
 	sendErr := d.send(ctx, p, w)
 	// A receiver that found a fault reports it before it closes the pipe.
-	v, err := readReport(ctx, p)
+	report, err := readReport(ctx, p)
 	if err != nil {
 		return cmp.Or(sendErr, err)
 	}
 	r.took = time.Since(start)
-	return v.verifySent(w, d.copies)
+	return report.verifySent(w, d.copies)
 }
 
 func (d *demo) send(ctx context.Context, p *pipe.Pipe, w *weights) error {

@@ -132,8 +132,8 @@ func serveSender(ctx context.Context, out io.Writer) error {
 // receive receives copies of the weights until the last one or the first fault, sends the report to the
 // sender, and closes p.
 func receive(ctx context.Context, p *pipe.Pipe) error {
-	var v receiverReport
-	for last := false; !last && v.Fault == ""; {
+	var r receiverReport
+	for last := false; !last && r.Fault == ""; {
 		in, err := p.Next(ctx)
 		if err != nil {
 			return err
@@ -142,9 +142,9 @@ func receive(ctx context.Context, p *pipe.Pipe) error {
 		if err := in.Read(ctx, memory); err != nil {
 			return err
 		}
-		last = v.check(in.Descriptor(), memory)
+		last = r.check(in.Descriptor(), memory)
 	}
-	text, err := json.Marshal(v)
+	text, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
@@ -161,18 +161,18 @@ type receiverReport struct {
 	Fault   string `json:"fault,omitempty"`
 }
 
-// check counts a received copy, whose bytes are in memory, and verifies it; a fault is recorded in v.
+// check counts a received copy, whose bytes are in memory, and verifies it; a fault is recorded in r.
 // It reports whether this was the last copy, after which the sender expects the report.
-func (v *receiverReport) check(d *pipe.Descriptor, memory pipe.Allocation) (last bool) {
+func (r *receiverReport) check(d *pipe.Descriptor, memory pipe.Allocation) (last bool) {
 	var note weightsNote
 	err := json.Unmarshal(d.Metadata, &note)
 	if err == nil {
 		err = verifyWeights(note, d, memory)
 	}
-	v.Copies++
-	v.Tensors = len(d.Tensors)
+	r.Copies++
+	r.Tensors = len(d.Tensors)
 	if err != nil {
-		v.Fault = fmt.Sprintf("copy %d: %v", v.Copies, err)
+		r.Fault = fmt.Sprintf("copy %d: %v", r.Copies, err)
 	}
 	return note.Last
 }
@@ -182,21 +182,21 @@ func readReport(ctx context.Context, p *pipe.Pipe) (*receiverReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	var v receiverReport
-	if err := json.Unmarshal(in.Descriptor().Metadata, &v); err != nil {
+	var r receiverReport
+	if err := json.Unmarshal(in.Descriptor().Metadata, &r); err != nil {
 		return nil, fmt.Errorf("report of the receiver: %w", err)
 	}
-	return &v, in.Discard(ctx)
+	return &r, in.Discard(ctx)
 }
 
-// verifySent returns an error unless v reports that the receiver got that number of copies of all
+// verifySent returns an error unless r reports that the receiver got that number of copies of all
 // tensors of w without a fault.
-func (v *receiverReport) verifySent(w *weights, copies int) error {
+func (r *receiverReport) verifySent(w *weights, copies int) error {
 	switch {
-	case v.Fault != "":
-		return fmt.Errorf("the receiver reports: %s", v.Fault)
-	case v.Copies != copies || v.Tensors != len(w.notes):
-		return fmt.Errorf("the receiver got %d copies of %d tensors, sent were %d of %d", v.Copies, v.Tensors, copies, len(w.notes))
+	case r.Fault != "":
+		return fmt.Errorf("the receiver reports: %s", r.Fault)
+	case r.Copies != copies || r.Tensors != len(w.notes):
+		return fmt.Errorf("the receiver got %d copies of %d tensors, sent were %d of %d", r.Copies, r.Tensors, copies, len(w.notes))
 	}
 	return nil
 }

@@ -117,9 +117,9 @@ func TestReceiverFindsFaults(t *testing.T) {
 			d.Tensors = append(d.Tensors, pipe.TensorDescriptor{Length: one.Buffer.Len(), Metadata: one.Metadata})
 			memory.Tensors = append(memory.Tensors, one.Buffer)
 		}
-		var v receiverReport
-		v.check(d, memory)
-		return v
+		var r receiverReport
+		r.check(d, memory)
+		return r
 	}
 	require.Equal(t, receiverReport{Copies: 1, Tensors: 4}, arrive(func(*pipe.Message) {}))
 	for what, c := range map[string]struct {
@@ -137,9 +137,9 @@ func TestReceiverFindsFaults(t *testing.T) {
 		"name":        {rename("stage0.bias", "stage2.bias"), "copy 1: the file written from them"},
 		"short":       {func(m *pipe.Message) { m.Tensors[0].Buffer = device.Bytes(nil) }, `copy 1: tensor "stage0.bias"`},
 	} {
-		v := arrive(c.damage)
-		require.Contains(t, v.Fault, c.want, what)
-		require.Equal(t, c.want == "", v.Fault == "", what)
+		r := arrive(c.damage)
+		require.Contains(t, r.Fault, c.want, what)
+		require.Equal(t, c.want == "", r.Fault == "", what)
 	}
 }
 
@@ -154,12 +154,12 @@ func TestReportIsVerified(t *testing.T) {
 	w, err := loadWeights(weightsFile)
 	require.NoError(t, err)
 	require.NoError(t, (&receiverReport{Copies: 3, Tensors: 4}).verifySent(w, 3))
-	for want, v := range map[string]receiverReport{
+	for want, r := range map[string]receiverReport{
 		"the receiver reports: copy 2: bad":      {Copies: 2, Tensors: 4, Fault: "copy 2: bad"},
 		"the receiver got 2 copies of 4 tensors": {Copies: 2, Tensors: 4},
 		"the receiver got 3 copies of 1 tensors": {Copies: 3, Tensors: 1},
 	} {
-		require.ErrorContains(t, v.verifySent(w, 3), want)
+		require.ErrorContains(t, r.verifySent(w, 3), want)
 	}
 }
 

@@ -102,8 +102,8 @@ func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 // updates show. It returns at the first error.
 func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, show *progress) error {
 	defer show.clear()
-	t := newPinger(ctx, conn, p.timeout, p.check)
-	defer t.stop()
+	pings := newPinger(ctx, conn, p.timeout, p.check)
+	defer pings.stop()
 	load := newGenerator(p)
 	x, err := load.next()
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, s
 		warmUp = 0
 	}
 	for i := -warmUp; i < p.count; i++ {
-		took, err := t.roundTrip(x)
+		took, err := pings.roundTrip(x)
 		if err != nil {
 			return fmt.Errorf("round trip %d of %d: %w", max(i, 0)+1, p.count, err)
 		}

@@ -132,53 +132,53 @@ type pinger struct {
 
 func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare bool) *pinger {
 	ctx, cancel := context.WithCancelCause(ctx)
-	t := &pinger{pipe: p, ctx: ctx, timeout: timeout, compare: compare}
-	t.timer = time.AfterFunc(timeout, func() {
+	pings := &pinger{pipe: p, ctx: ctx, timeout: timeout, compare: compare}
+	pings.timer = time.AfterFunc(timeout, func() {
 		cancel(fmt.Errorf("no answer within %s", timeout))
 	})
-	t.stop = func() {
-		t.timer.Stop()
+	pings.stop = func() {
+		pings.timer.Stop()
 		cancel(nil)
 	}
-	return t
+	return pings
 }
 
 // roundTrip sends the message of x, reads its echo and returns the time that both took. It fails if the
 // echo differs from the message; bytes are compared, after the time was taken, if compare is set. After
 // an error other than a difference in bytes the pipe is aborted or has ended.
-func (t *pinger) roundTrip(x *exchange) (time.Duration, error) {
-	t.timer.Reset(t.timeout)
+func (p *pinger) roundTrip(x *exchange) (time.Duration, error) {
+	p.timer.Reset(p.timeout)
 	start := time.Now()
 	// Write would block until the echo names the target devices, which the echo may
 	// do only after its own message was read.
-	op := t.pipe.WriteAsync(t.ctx, x.sent.message)
+	op := p.pipe.WriteAsync(p.ctx, x.sent.message)
 	if err := op.Err(); err != nil {
 		return 0, err
 	}
-	if err := t.receive(x); err != nil {
-		t.pipe.Abort(err)
+	if err := p.receive(x); err != nil {
+		p.pipe.Abort(err)
 		<-op.Done() // until then the pipe owns the message's memory
 		return 0, err
 	}
-	if err := op.Wait(t.ctx); err != nil {
+	if err := op.Wait(p.ctx); err != nil {
 		return 0, err
 	}
 	took := time.Since(start)
-	if t.compare {
+	if p.compare {
 		return took, compareBytes(x.sent, x.back)
 	}
 	return took, nil
 }
 
-func (t *pinger) receive(x *exchange) error {
-	in, err := t.pipe.Next(t.ctx)
+func (p *pinger) receive(x *exchange) error {
+	in, err := p.pipe.Next(p.ctx)
 	if err != nil {
 		return err
 	}
 	if err := compareShape(&x.shape, in.Descriptor()); err != nil {
-		return fmt.Errorf("%s is not an echo: %w", t.pipe.Peer(), err)
+		return fmt.Errorf("%s is not an echo: %w", p.pipe.Peer(), err)
 	}
-	return in.Read(t.ctx, x.back.memory)
+	return in.Read(p.ctx, x.back.memory)
 }
 
 // compareShape returns nil if the descriptor of an echo equals that of the message sent, and otherwise

@@ -109,8 +109,8 @@ func (c *recv) run(ctx context.Context, s streams) error {
 	if _, err := fmt.Fprintln(where, "listening on", strings.Join(urls, " ")); err != nil {
 		return err // without the URL no peer could dial it
 	}
-	h := &receiveServer{recv: c, store: store, out: s.out, screen: newScreen(s, c.show.quiet, c.show.json)}
-	return errors.Join(h.serve(ctx, l), pipes.Close())
+	r := &receiveServer{recv: c, store: store, out: s.out, screen: newScreen(s, c.show.quiet, c.show.json)}
+	return errors.Join(r.serve(ctx, l), pipes.Close())
 }
 
 // options checks the flags and returns the options of the pipe.Context, without a Logger. The error is
@@ -157,27 +157,27 @@ var errBusy = errors.New("it was started with -once and serves another sender")
 // serve receives from all senders until ctx ends or, with -once, from the first sender only, and
 // returns when all transfers have ended. It returns errInterrupted if a signal cut a transfer short or
 // came before the one sender of -once.
-func (h *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
+func (r *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
 	var result error // of -once
 	for senders := 0; ; senders++ {
 		p, err := l.Accept(accepting)
 		if err != nil {
-			h.serving.Wait()
-			if ctx.Err() != nil && (h.cut || h.once && senders == 0) {
+			r.serving.Wait()
+			if ctx.Err() != nil && (r.cut || r.once && senders == 0) {
 				return errInterrupted
 			}
 			return errors.Join(result, acceptError(accepting, err))
 		}
-		h.serving.Go(func() {
+		r.serving.Go(func() {
 			switch {
-			case !h.once:
-				if err := h.receive(ctx, p); err != nil {
-					h.screen.warn("tpipe recv: " + oneLine(err))
+			case !r.once:
+				if err := r.receive(ctx, p); err != nil {
+					r.screen.warn("tpipe recv: " + oneLine(err))
 				}
 			case senders == 0:
-				result = h.receive(ctx, p)
+				result = r.receive(ctx, p)
 				stop()
 			default:
 				filetransfer.Reject(p, errBusy)
@@ -188,23 +188,23 @@ func (h *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 
 // receive receives all files of one sender, prints the result, and returns the error with the name of
 // the sender. The result of a failed transfer is printed as JSON only. It closes p. If a signal cut the transfer short the error matches errInterrupted.
-func (h *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
-	t := newTransfer(p, "from", h.screen, h.show.verbose)
-	err := h.store.Receive(ctx, p, t)
+func (r *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
+	t := newTransfer(p, "from", r.screen, r.show.verbose)
+	err := r.store.Receive(ctx, p, t)
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) { // not a failure before the signal
-		h.mu.Lock()
-		h.cut = true
-		h.mu.Unlock()
+		r.mu.Lock()
+		r.cut = true
+		r.mu.Unlock()
 		err = errInterrupted
 	}
 	t.finish(err)
 	if err != nil {
 		err = fmt.Errorf("from %s: %w", t.peerName(), err)
-		if !h.show.json {
+		if !r.show.json {
 			return err
 		}
 	}
-	h.mu.Lock() // JSON objects must not interleave
-	defer h.mu.Unlock()
-	return errors.Join(err, t.print(h.out, h.show.json))
+	r.mu.Lock() // JSON objects must not interleave
+	defer r.mu.Unlock()
+	return errors.Join(err, t.print(r.out, r.show.json))
 }

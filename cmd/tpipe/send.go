@@ -82,14 +82,14 @@ func (c *send) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	cargo, err := filetransfer.Gather(c.paths, c.follow)
+	list, err := filetransfer.Gather(c.paths, c.follow)
 	if err != nil {
 		return err
 	}
-	cargo.Compression = c.codec
+	list.Compression = c.codec
 	opts.Name = "tpipe send"
 	opts.HandshakeTimeout = c.timeout
-	opts.Limits = filetransfer.Limits(cargo.Largest())
+	opts.Limits = filetransfer.Limits(list.Largest())
 	pipes, err := pipe.New(opts)
 	if err != nil {
 		return err
@@ -99,18 +99,18 @@ func (c *send) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return interrupted(ctx, flagError("to", err))
 	}
-	return c.transfer(ctx, p, cargo, s)
+	return c.transfer(ctx, p, list, s)
 }
 
-// transfer sends the files of cargo over p and prints the result, even if it fails after some of them.
+// transfer sends the files of list over p and prints the result, even if it fails after some of them.
 // It closes p unless it fails.
-func (c *send) transfer(ctx context.Context, p *pipe.Pipe, cargo *filetransfer.Cargo, s streams) error {
+func (c *send) transfer(ctx context.Context, p *pipe.Pipe, list *filetransfer.FileList, s streams) error {
 	show := newScreen(s, c.show.quiet, c.show.json)
 	t := newTransfer(p, "to", show, c.show.verbose)
-	if cargo.Skipped > 0 {
-		show.print(plural(cargo.Skipped, "file") + " skipped: not *" + filetransfer.Suffix + "\n")
+	if list.Skipped > 0 {
+		show.print(plural(list.Skipped, "file") + " skipped: not *" + filetransfer.Suffix + "\n")
 	}
-	err := filetransfer.Send(ctx, p, cargo, t)
+	err := filetransfer.Send(ctx, p, list, t)
 	if err == nil {
 		p.Close() // the result does not depend on how the receiver closes
 	}

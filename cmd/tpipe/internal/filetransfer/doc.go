@@ -4,8 +4,8 @@
 // The sending end lists files with [Gather] and sends them with [Send]. The receiving end
 // opens a directory as a [Store] and passes each accepted pipe to [Store.Receive].
 //
-//	cargo, err := filetransfer.Gather([]string{"weights"}, false)
-//	err = filetransfer.Send(ctx, p, cargo, filetransfer.NoWatcher{})
+//	list, err := filetransfer.Gather([]string{"weights"}, false)
+//	err = filetransfer.Send(ctx, p, list, filetransfer.NoWatcher{})
 //
 //	store, err := filetransfer.OpenStore("/models", filetransfer.StoreOptions{})
 //	err = store.Receive(ctx, p, filetransfer.NoWatcher{})

@@ -16,8 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
 )
 
-// Cargo is a list of files to send, which Gather returns.
-type Cargo struct {
+// FileList is a list of files to send, which Gather returns.
+type FileList struct {
 	Bytes   int // of all files
 	Tensors int
 	Skipped int // files in folders that are not *.safetensors
@@ -37,10 +37,10 @@ type item struct {
 }
 
 // Len returns the number of files.
-func (c *Cargo) Len() int { return len(c.items) }
+func (c *FileList) Len() int { return len(c.items) }
 
 // Largest returns the size of the largest tensor in bytes.
-func (c *Cargo) Largest() int {
+func (c *FileList) Largest() int {
 	largest := 0
 	for _, it := range c.items {
 		largest = max(largest, it.largest)
@@ -56,8 +56,8 @@ func (c *Cargo) Largest() int {
 // A path may be a symbolic link. A link to a file within a folder is followed if follow is set and is
 // an error otherwise; a link to a folder within a folder is always an error. The error may also be a
 // *NameError, or one of package safetensors or os.
-func Gather(paths []string, follow bool) (*Cargo, error) {
-	c := &Cargo{}
+func Gather(paths []string, follow bool) (*FileList, error) {
+	c := &FileList{}
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		switch {
@@ -84,7 +84,7 @@ func Gather(paths []string, follow bool) (*Cargo, error) {
 }
 
 // addFolder adds the files of a folder, as Gather describes.
-func (c *Cargo) addFolder(folder string, follow bool) error {
+func (c *FileList) addFolder(folder string, follow bool) error {
 	prefix, err := folderName(folder)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func checkLink(p string, follow bool) error {
 
 // addFile checks the header of the file p and adds it under that name. The error is a *NameError, or
 // that of openSource.
-func (c *Cargo) addFile(p, name string) error {
+func (c *FileList) addFile(p, name string) error {
 	if len(c.items) == maxFiles {
 		return fmt.Errorf("more than %d files; send them in several transfers", maxFiles)
 	}

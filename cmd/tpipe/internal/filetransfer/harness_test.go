@@ -64,11 +64,11 @@ func startReceive(ctx context.Context, s *Store, p *pipe.Pipe, w Watcher) <-chan
 // move sends files to a store through a new pipe.
 func move(t *testing.T, dialect pipe.Dialect, s *Store, paths ...string) error {
 	t.Helper()
-	cargo, err := Gather(paths, false)
+	list, err := Gather(paths, false)
 	require.NoError(t, err)
 	sender, receiver := ends(t, dialect)
 	got := startReceive(t.Context(), s, receiver, NoWatcher{})
-	sendErr := Send(t.Context(), sender, cargo, NoWatcher{})
+	sendErr := Send(t.Context(), sender, list, NoWatcher{})
 	if sendErr == nil {
 		require.NoError(t, sender.Close())
 	}

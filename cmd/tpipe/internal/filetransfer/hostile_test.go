@@ -272,10 +272,10 @@ func testHostileReceivers(t *testing.T, dialect pipe.Dialect) {
 		"close":          {nil, "peer closed the pipe"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			cargo, err := Gather([]string{path}, false)
+			list, err := Gather([]string{path}, false)
 			require.NoError(t, err)
 			sender, receiver := ends(t, dialect)
-			sent := testwait.Start(func() error { return Send(t.Context(), sender, cargo, NoWatcher{}) })
+			sent := testwait.Start(func() error { return Send(t.Context(), sender, list, NoWatcher{}) })
 			for _, a := range c.answers {
 				m, ok := a.(*pipe.Message)
 				if !ok {
@@ -294,9 +294,9 @@ func testHostileReceivers(t *testing.T, dialect pipe.Dialect) {
 
 // A receiver that does not notice wrong bytes confirms a wrong checksum.
 func TestSenderChecksTheSum(t *testing.T) {
-	cargo := &Cargo{items: []item{{name: "w", path: "w"}}}
+	list := &FileList{items: []item{{name: "w", path: "w"}}}
 	sum := newFileSum([]byte("head"), 0)
-	s := &sender{cargo: cargo, watch: NoWatcher{}, sums: []*fileSum{&sum}}
+	s := &sender{list: list, watch: NoWatcher{}, sums: []*fileSum{&sum}}
 	require.ErrorIs(t, s.confirm(&filePlaced{0, 1}), ErrChecksum)
 	require.ErrorContains(t, s.confirm(&filePlaced{0, sumOf([]byte("head"))}), "confirmed before it was sent, or twice")
 	s.written(0, &sum)

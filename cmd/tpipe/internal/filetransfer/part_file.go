@@ -31,13 +31,13 @@ func (s *Store) newPartFile(o fileOffer, head []byte, parts []part) (*partFile, 
 	if err != nil {
 		return nil, err
 	}
-	l := &partFile{fileOffer: o, store: s, parts: parts, sum: newFileSum(head, len(parts)), file: f}
-	l.left.Store(int64(1 + len(parts)))
+	p := &partFile{fileOffer: o, store: s, parts: parts, sum: newFileSum(head, len(parts)), file: f}
+	p.left.Store(int64(1 + len(parts)))
 	if err := f.Truncate(int64(o.Bytes)); err != nil {
-		l.abandon()
+		p.abandon()
 		return nil, err
 	}
-	return l, nil
+	return p, nil
 }
 
 // createPart creates and locks the part file with that name. It replaces a part file that is not
@@ -93,22 +93,22 @@ func (s *Store) removePart(part string) error {
 // place flushes the complete file to disk, gives it its final name, closes it, and flushes its
 // directories. It returns ErrExists if a file of that name exists and must not be replaced. After an
 // error the caller must call abandon.
-func (l *partFile) place() error {
-	if err := l.file.Sync(); err != nil {
+func (p *partFile) place() error {
+	if err := p.file.Sync(); err != nil {
 		return err
 	}
-	if err := l.store.checkFree(l.Name); err != nil { // one may have been created since the offer
+	if err := p.store.checkFree(p.Name); err != nil { // one may have been created since the offer
 		return err
 	}
-	root := l.store.root
-	if err := root.Rename(partOf(l.Name), l.Name); err != nil {
+	root := p.store.root
+	if err := root.Rename(partOf(p.Name), p.Name); err != nil {
 		return err
 	}
-	l.named = true
-	if err := l.file.Close(); err != nil {
+	p.named = true
+	if err := p.file.Close(); err != nil {
 		return err
 	}
-	for dir := path.Dir(l.Name); ; dir = path.Dir(dir) {
+	for dir := path.Dir(p.Name); ; dir = path.Dir(dir) {
 		if err := syncDirectory(root, dir); err != nil || dir == "." {
 			return err
 		}
@@ -126,9 +126,9 @@ func syncDirectory(root *os.Root, dir string) error {
 
 // abandon closes the file and removes it unless it has its final name. It may be called after place has
 // failed.
-func (l *partFile) abandon() {
-	if !l.named { // before Close releases the lock; if it fails the next transfer replaces the file
-		_ = l.store.root.Remove(partOf(l.Name))
+func (p *partFile) abandon() {
+	if !p.named { // before Close releases the lock; if it fails the next transfer replaces the file
+		_ = p.store.root.Remove(partOf(p.Name))
 	}
-	_ = l.file.Close()
+	_ = p.file.Close()
 }

@@ -30,8 +30,8 @@ func (s *Store) Receive(ctx context.Context, p *pipe.Pipe, w Watcher) error {
 	r.end(r.run())
 	r.working.Wait()
 	<-p.Done()
-	for l := range r.open {
-		l.abandon()
+	for file := range r.open {
+		file.abandon()
 	}
 	s.free(r.files)
 	return r.err

@@ -45,13 +45,13 @@ func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
 	if err := r.window.enter(r.ctx, size); err != nil {
 		return err
 	}
-	l, head, err := r.begin(in, o)
+	p, head, err := r.begin(in, o)
 	if err != nil {
 		r.window.leave(size)
 		return withName(r.files[o.File].Name, err)
 	}
-	r.filesStarted, r.current, r.tensorsReceived = r.filesStarted+1, l, 0
-	r.writeLater(l, size, func() error { return r.write(l, head, 0) })
+	r.filesStarted, r.current, r.tensorsReceived = r.filesStarted+1, p, 0
+	r.writeLater(p, size, func() error { return r.write(p, head, 0) })
 	return nil
 }
 
@@ -81,15 +81,15 @@ func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, []byte, err
 	if err := r.store.checkTensor(f.Name, largest(parts)); err != nil {
 		return nil, nil, err
 	}
-	l, err := r.store.newPartFile(f, head, parts)
+	p, err := r.store.newPartFile(f, head, parts)
 	if err != nil {
 		return nil, nil, err
 	}
-	l.index = o.File
+	p.index = o.File
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open[l] = true
-	return l, head, nil
+	r.open[p] = true
+	return p, head, nil
 }
 
 // receiveTensor handles a message with a tensor: it allocates memory for it, and has it read and
@@ -99,13 +99,13 @@ func (r *receiver) receiveTensor(in *pipe.Incoming, o *tensorHead) error {
 	if err := expectParts(in.Descriptor(), 0, 1); err != nil {
 		return err
 	}
-	l := r.current
-	if r.currentComplete() || o.File != l.index || o.Index != r.tensorsReceived {
+	p := r.current
+	if r.currentComplete() || o.File != p.index || o.Index != r.tensorsReceived {
 		return protocolErrorf("tensor %d of file %d out of order", o.Index, o.File)
 	}
-	size := l.parts[o.Index].bytes
+	size := p.parts[o.Index].bytes
 	if n := in.Descriptor().Tensors[0].Length; n != size {
-		return withName(l.Name, protocolErrorf("tensor %d with %d bytes; the header describes %d", o.Index, n, size))
+		return withName(p.Name, protocolErrorf("tensor %d with %d bytes; the header describes %d", o.Index, n, size))
 	}
 	if err := r.window.enter(r.ctx, size); err != nil {
 		return err
@@ -116,30 +116,30 @@ func (r *receiver) receiveTensor(in *pipe.Incoming, o *tensorHead) error {
 		return err
 	}
 	r.tensorsReceived++
-	r.writeLater(l, size, func() error {
+	r.writeLater(p, size, func() error {
 		defer memory.Release()
-		return r.tensor(in, l, o, memory)
+		return r.tensor(in, p, o, memory)
 	})
 	return nil
 }
 
-// writeLater runs do, which writes a part of the file l, on another goroutine, and ends the transfer if
+// writeLater runs do, which writes a part of the file p, on another goroutine, and ends the transfer if
 // it fails. The caller has entered the window with that number of bytes, which are released when do
 // returns.
-func (r *receiver) writeLater(l *partFile, bytes int, do func() error) {
+func (r *receiver) writeLater(p *partFile, bytes int, do func() error) {
 	r.working.Go(func() {
 		err := do()
 		r.window.leave(bytes)
 		if err != nil {
-			r.end(withName(l.Name, err))
+			r.end(withName(p.Name, err))
 		}
 	})
 }
 
 // tensor reads the tensor of the message in into memory, compares it with its checksum, and writes it
-// to the file l. The caller releases memory afterwards. The error matches ErrChecksum, or is that of
+// to the file p. The caller releases memory afterwards. The error matches ErrChecksum, or is that of
 // the pipe or of write.
-func (r *receiver) tensor(in *pipe.Incoming, l *partFile, o *tensorHead, memory *tensor.Storage) error {
+func (r *receiver) tensor(in *pipe.Incoming, p *partFile, o *tensorHead, memory *tensor.Storage) error {
 	data, err := memory.Bytes()
 	if err != nil {
 		return err
@@ -153,23 +153,23 @@ func (r *receiver) tensor(in *pipe.Incoming, l *partFile, o *tensorHead, memory 
 	if crc != o.CRC {
 		return fmt.Errorf("tensor %d: %w: %08x, sent was %08x", o.Index, ErrChecksum, crc, o.CRC)
 	}
-	l.sum.set(o.Index, crc, len(data))
-	return r.write(l, data, l.parts[o.Index].begin)
+	p.sum.set(o.Index, crc, len(data))
+	return r.write(p, data, p.parts[o.Index].begin)
 }
 
-// write writes one part of the file l, which begins at offset. After the last part it gives the file
+// write writes one part of the file p, which begins at offset. After the last part it gives the file
 // its final name and confirms it to the sender, and after the last file it ends the transfer.
-func (r *receiver) write(l *partFile, data []byte, offset int) error {
-	placed, err := r.toDisk(l, data, offset)
+func (r *receiver) write(p *partFile, data []byte, offset int) error {
+	placed, err := r.toDisk(p, data, offset)
 	if err != nil || placed == nil {
 		return err
 	}
-	m, err := encode(receiverMessage{Placed: &filePlaced{l.index, placed.CRC32C}})
+	m, err := encode(receiverMessage{Placed: &filePlaced{p.index, placed.CRC32C}})
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	delete(r.open, l)
+	delete(r.open, p)
 	r.placed++ // before the confirmation, after which the sender may close
 	r.mu.Unlock()
 	if err := r.pipe.Write(context.Background(), m); err != nil {
@@ -182,23 +182,23 @@ func (r *receiver) write(l *partFile, data []byte, offset int) error {
 	return nil
 }
 
-// toDisk writes one part of the file l, which begins at offset, and after the last part gives the file
+// toDisk writes one part of the file p, which begins at offset, and after the last part gives the file
 // its final name and returns its description; nil before. The time that it takes does not count as a
 // wait for the sender. Different parts may be written concurrently, each once.
-func (r *receiver) toDisk(l *partFile, data []byte, offset int) (placed *File, err error) {
+func (r *receiver) toDisk(p *partFile, data []byte, offset int) (placed *File, err error) {
 	r.clock.pause()
 	defer r.clock.resume()
-	if _, err := l.file.WriteAt(data, int64(offset)); err != nil {
+	if _, err := p.file.WriteAt(data, int64(offset)); err != nil {
 		return nil, err
 	}
 	r.watch.Moved(len(data))
-	if l.left.Add(-1) > 0 {
+	if p.left.Add(-1) > 0 {
 		return nil, nil
 	}
-	if err := l.place(); err != nil {
+	if err := p.place(); err != nil {
 		return nil, err
 	}
-	f := File{l.Name, l.Bytes, len(l.parts), l.sum.total()}
+	f := File{p.Name, p.Bytes, len(p.parts), p.sum.total()}
 	r.watch.Placed(f)
 	return &f, nil
 }

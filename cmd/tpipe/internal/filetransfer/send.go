@@ -12,15 +12,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Send offers the files of cargo to the receiver at the other end of p and sends them. It returns when
+// Send offers the files of list to the receiver at the other end of p and sends them. It returns when
 // the receiver has confirmed every file; p is then still open, and the caller closes it. After an error
 // p is aborted. w receives the progress.
 //
 // The error is a *FaultError if the receiver has reported one; it matches ErrProtocol or ErrChecksum if
 // the messages of the receiver are wrong; otherwise it is ErrChanged or an error of package os for a
 // file of this end, the cause of ctx, or the error of the pipe.
-func Send(ctx context.Context, p *pipe.Pipe, cargo *Cargo, w Watcher) error {
-	s := &sender{pipe: p, cargo: cargo, watch: w, sums: make([]*fileSum, cargo.Len())}
+func Send(ctx context.Context, p *pipe.Pipe, list *FileList, w Watcher) error {
+	s := &sender{pipe: p, list: list, watch: w, sums: make([]*fileSum, list.Len())}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	stop := context.AfterFunc(ctx, func() { s.abort(context.Cause(ctx)) })
 	defer stop()
@@ -41,7 +41,7 @@ const answerTime = 30 * time.Second
 // receiver gets the reason.
 type sender struct {
 	pipe   *pipe.Pipe
-	cargo  *Cargo
+	list   *FileList
 	watch  Watcher
 	ctx    context.Context // ends with the transfer
 	cancel context.CancelCauseFunc
@@ -62,7 +62,7 @@ func (s *sender) run() error {
 	if err := s.sendOffer(); err != nil {
 		return err
 	}
-	s.watch.Accepted(s.cargo.Len(), s.cargo.Bytes)
+	s.watch.Accepted(s.list.Len(), s.list.Bytes)
 	sent := make(chan error, 1)
 	go func() { sent <- s.stream() }()
 	err := s.awaitPlaced()
@@ -88,7 +88,7 @@ func pipeEnded(err error) bool {
 // is a *FaultError, matches ErrProtocol, or is that of the pipe.
 func (s *sender) sendOffer() error {
 	o := &offer{Version: version}
-	for _, it := range s.cargo.items {
+	for _, it := range s.list.items {
 		o.Files = append(o.Files, fileOffer{it.name, it.bytes, it.largest})
 	}
 	m, err := encode(senderMessage{Offer: o})
@@ -114,7 +114,7 @@ func (s *sender) sendOffer() error {
 // awaitPlaced blocks until the receiver has confirmed every file. The error is a *FaultError, matches
 // ErrProtocol or ErrChecksum, or is that of the pipe.
 func (s *sender) awaitPlaced() error {
-	for range s.cargo.items {
+	for range s.list.items {
 		a, err := nextAnswer(context.Background(), s.pipe)
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func (s *sender) confirm(a *filePlaced) error {
 	sum := s.sums[a.File]
 	s.sums[a.File] = nil
 	s.mu.Unlock()
-	it := s.cargo.items[a.File]
+	it := s.list.items[a.File]
 	switch {
 	case sum == nil:
 		return protocolErrorf("%s was confirmed before it was sent, or twice", it.name)
@@ -162,15 +162,15 @@ func (s *sender) written(file int, sum *fileSum) {
 // first error. When it returns no goroutine uses the memory of the tensors. After an error it has ended
 // the transfer.
 func (s *sender) stream() error {
-	l := &streamer{sender: s, window: newWindow(), pool: newPool()}
-	for i := range s.cargo.items {
-		if err := l.file(i); err != nil {
-			l.stop(err)
+	st := &streamer{sender: s, window: newWindow(), pool: newPool()}
+	for i := range s.list.items {
+		if err := st.file(i); err != nil {
+			st.stop(err)
 			break
 		}
 	}
-	l.leaving.Wait()
-	return l.err
+	st.leaving.Wait()
+	return st.err
 }
 
 // streamer reads files and writes them to the pipe. Its methods are called by one goroutine, except for
@@ -186,25 +186,25 @@ type streamer struct {
 }
 
 // stop records err as the error of stream and ends the transfer. Only the first call has an effect.
-func (l *streamer) stop(err error) {
-	l.once.Do(func() {
-		if l.ctx.Err() != nil { // err is a consequence of the cancellation
-			err = context.Cause(l.ctx)
+func (s *streamer) stop(err error) {
+	s.once.Do(func() {
+		if s.ctx.Err() != nil { // err is a consequence of the cancellation
+			err = context.Cause(s.ctx)
 		}
-		l.err = err
+		s.err = err
 		if pipeEnded(err) {
-			l.cancel(err) // without Abort, because the last message of the receiver can still be read
+			s.cancel(err) // without Abort, because the last message of the receiver can still be read
 		} else {
-			l.abort(err)
+			s.abort(err)
 		}
 	})
 }
 
-// file sends the file of the cargo with that index. Its last tensors may still be being written when it
+// file sends the file of the list with that index. Its last tensors may still be being written when it
 // returns. The error is ErrChanged if the file differs from what was offered, one of package os or
 // safetensors, or that of the pipe.
-func (l *streamer) file(index int) error {
-	it := l.cargo.items[index]
+func (s *streamer) file(index int) error {
+	it := s.list.items[index]
 	src, err := openSource(it.path)
 	if err != nil {
 		return err
@@ -215,19 +215,19 @@ func (l *streamer) file(index int) error {
 	}
 	sum := newFileSum(src.head, len(src.parts))
 	if len(src.parts) == 0 {
-		l.written(index, &sum)
+		s.written(index, &sum)
 	}
 	m, err := encode(senderMessage{File: &fileHead{index, sumOf(src.head)}})
 	if err != nil {
 		return err
 	}
 	m.Payloads = []pipe.Payload{{Data: src.head}}
-	if err := l.pipe.Write(context.Background(), m); err != nil {
+	if err := s.pipe.Write(context.Background(), m); err != nil {
 		return err
 	}
-	l.watch.Moved(len(src.head))
+	s.watch.Moved(len(src.head))
 	for i := range src.parts {
-		if err := l.tensor(index, i, src, &sum); err != nil {
+		if err := s.tensor(index, i, src, &sum); err != nil {
 			return withName(it.path, err)
 		}
 	}
@@ -236,31 +236,31 @@ func (l *streamer) file(index int) error {
 
 // tensor reads a tensor of src, once the window allows it, and starts to send it. A goroutine releases
 // the memory when the write has ended, and ends the transfer if it has failed.
-func (l *streamer) tensor(file, index int, src *source, sum *fileSum) error {
+func (s *streamer) tensor(file, index int, src *source, sum *fileSum) error {
 	at := src.parts[index]
-	if err := l.window.enter(l.ctx, at.bytes); err != nil {
+	if err := s.window.enter(s.ctx, at.bytes); err != nil {
 		return err
 	}
-	memory, err := l.pool.Alloc(at.bytes)
+	memory, err := s.pool.Alloc(at.bytes)
 	if err != nil {
-		l.window.leave(at.bytes)
+		s.window.leave(at.bytes)
 		return err
 	}
-	op, err := l.load(file, index, src, sum, memory)
+	op, err := s.load(file, index, src, sum, memory)
 	if err != nil {
 		memory.Release()
-		l.window.leave(at.bytes)
+		s.window.leave(at.bytes)
 		return err
 	}
-	l.leaving.Go(func() {
+	s.leaving.Go(func() {
 		<-op.Done() // at the latest when the pipe ends
 		memory.Release()
-		l.window.leave(at.bytes)
+		s.window.leave(at.bytes)
 		if err := op.Err(); err != nil {
-			l.stop(err)
+			s.stop(err)
 			return
 		}
-		l.watch.Moved(at.bytes)
+		s.watch.Moved(at.bytes)
 	})
 	return nil
 }
@@ -268,7 +268,7 @@ func (l *streamer) tensor(file, index int, src *source, sum *fileSum) error {
 // load reads a tensor of src into memory and starts to write it to the pipe. The returned operation
 // uses the memory until it is done; after an error nothing does. With the last tensor it checks that
 // the file has not changed and records the file's checksum.
-func (l *streamer) load(file, index int, src *source, sum *fileSum, memory *tensor.Storage) (*pipe.WriteOp, error) {
+func (s *streamer) load(file, index int, src *source, sum *fileSum, memory *tensor.Storage) (*pipe.WriteOp, error) {
 	data, err := memory.Bytes()
 	if err != nil {
 		return nil, err
@@ -282,7 +282,7 @@ func (l *streamer) load(file, index int, src *source, sum *fileSum, memory *tens
 		if err := src.check(); err != nil { // before the receiver can complete the file
 			return nil, err
 		}
-		l.written(file, sum)
+		s.written(file, sum)
 	}
 	buf, err := memory.Buffer()
 	if err != nil {
@@ -292,6 +292,6 @@ func (l *streamer) load(file, index int, src *source, sum *fileSum, memory *tens
 	if err != nil {
 		return nil, err
 	}
-	m.Tensors[0].Compression = l.cargo.Compression
-	return l.pipe.WriteAsync(context.Background(), m), nil
+	m.Tensors[0].Compression = s.list.Compression
+	return s.pipe.WriteAsync(context.Background(), m), nil
 }

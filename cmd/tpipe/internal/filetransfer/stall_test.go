@@ -53,11 +53,11 @@ func endsOver(t *testing.T, dialect pipe.Dialect, over transport.Transport) (sen
 // sendOver sends files over a transport within the process.
 func sendOver(t *testing.T, dialect pipe.Dialect, over transport.Transport, s *Store, w Watcher, paths ...string) (sent, received error) {
 	t.Helper()
-	cargo, err := Gather(paths, false)
+	list, err := Gather(paths, false)
 	require.NoError(t, err)
 	sender, receiver := endsOver(t, dialect, over)
 	got := startReceive(t.Context(), s, receiver, w)
-	if sent = Send(t.Context(), sender, cargo, NoWatcher{}); sent == nil {
+	if sent = Send(t.Context(), sender, list, NoWatcher{}); sent == nil {
 		require.NoError(t, sender.Close())
 	}
 	return sent, <-got
@@ -126,12 +126,12 @@ func testNetworkThatStops(t *testing.T, dialect pipe.Dialect) {
 	}
 	network := simnet.New(mem.New(nil), simnet.HalfOpenAt(stop))
 	store, dir := openStore(t, StoreOptions{})
-	cargo, err := Gather([]string{path}, false)
+	list, err := Gather([]string{path}, false)
 	require.NoError(t, err)
 	sender, receiver := endsOver(t, dialect, network)
 	got := startReceive(t.Context(), store, receiver, NoWatcher{})
 	sent := make(chan error, 1)
-	go func() { sent <- Send(t.Context(), sender, cargo, NoWatcher{}) }()
+	go func() { sent <- Send(t.Context(), sender, list, NoWatcher{}) }()
 	synctest.Wait()
 	require.Greater(t, receiver.Stats().Progress, uint64(4<<20))
 	for _, l := range network.Links() {

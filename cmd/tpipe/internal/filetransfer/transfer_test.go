@@ -40,15 +40,15 @@ func testFolderArrives(t *testing.T, dialect pipe.Dialect) {
 	require.Greater(t, len(want), 8)
 	writeFile(t, filepath.Join(src, "config.json"), []byte("{}"))
 
-	cargo, err := Gather([]string{src}, false)
+	list, err := Gather([]string{src}, false)
 	require.NoError(t, err)
-	require.Equal(t, 1, cargo.Skipped)
-	require.Equal(t, len(want), cargo.Len())
+	require.Equal(t, 1, list.Skipped)
+	require.Equal(t, len(want), list.Len())
 	s, dir := openStore(t, StoreOptions{})
 	sender, receiver := ends(t, dialect)
 	var sent, received log
 	got := startReceive(t.Context(), s, receiver, &received)
-	require.NoError(t, Send(t.Context(), sender, cargo, &sent))
+	require.NoError(t, Send(t.Context(), sender, list, &sent))
 	require.Equal(t, want, tree(t, filepath.Join(dir, "weights")), "Send returns when all is in place")
 	require.NoError(t, sender.Close())
 	require.NoError(t, testwait.Finish(t, got))
@@ -59,9 +59,9 @@ func testFolderArrives(t *testing.T, dialect pipe.Dialect) {
 		require.Equal(t, sumOf([]byte(want[strings.TrimPrefix(name, "weights/")])), f.CRC32C)
 		tensors += f.Tensors
 	}
-	require.Equal(t, cargo.Tensors, tensors)
+	require.Equal(t, list.Tensors, tensors)
 	for _, l := range []*log{&sent, &received} {
-		require.Equal(t, []int{cargo.Len(), cargo.Bytes, cargo.Bytes}, []int{l.files, l.bytes, l.moved})
+		require.Equal(t, []int{list.Len(), list.Bytes, list.Bytes}, []int{l.files, l.bytes, l.moved})
 	}
 }
 
@@ -147,31 +147,31 @@ func TestGather(t *testing.T) {
 		{"links", "! is a symbolic link; -follow"},
 		{"loops", "! is a symbolic link to a folder"},
 	} {
-		cargo, err := Gather(strings.Fields(c.paths), false)
+		list, err := Gather(strings.Fields(c.paths), false)
 		if want, bad := strings.CutPrefix(c.want, "! "); bad {
 			require.ErrorContains(t, err, want, c.paths)
 			continue
 		}
 		require.NoError(t, err, c.paths)
-		require.Equal(t, strings.Fields(c.want), names(cargo), c.paths)
+		require.Equal(t, strings.Fields(c.want), names(list), c.paths)
 	}
-	cargo, err := Gather([]string{"links"}, true)
+	list, err := Gather([]string{"links"}, true)
 	require.NoError(t, err)
-	require.Equal(t, []string{"links/l.safetensors"}, names(cargo))
-	require.Equal(t, 1, cargo.Skipped)
+	require.Equal(t, []string{"links/l.safetensors"}, names(list))
+	require.Equal(t, 1, list.Skipped)
 	_, err = Gather([]string{"torn"}, true)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	t.Chdir("x")
-	cargo, err = Gather([]string{"."}, false)
+	list, err = Gather([]string{"."}, false)
 	require.NoError(t, err)
-	require.Equal(t, []string{"a.safetensors", "y/b.safetensors"}, names(cargo))
+	require.Equal(t, []string{"a.safetensors", "y/b.safetensors"}, names(list))
 	t.Chdir("y")
-	cargo, err = Gather([]string{".."}, false)
+	list, err = Gather([]string{".."}, false)
 	require.NoError(t, err)
-	require.Equal(t, []string{"x/a.safetensors", "x/y/b.safetensors"}, names(cargo))
+	require.Equal(t, []string{"x/a.safetensors", "x/y/b.safetensors"}, names(list))
 }
 
-func names(c *Cargo) []string {
+func names(c *FileList) []string {
 	var out []string
 	for _, it := range c.items {
 		out = append(out, it.name)
@@ -193,12 +193,12 @@ func testFileThatChanges(t *testing.T, dialect pipe.Dialect) {
 		t.Run(what, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "w.safetensors")
 			writeFile(t, path, heap("c", 1<<10, 1<<10))
-			cargo, err := Gather([]string{path}, false)
+			list, err := Gather([]string{path}, false)
 			require.NoError(t, err)
 			s, dir := openStore(t, StoreOptions{})
 			sender, receiver := ends(t, dialect)
 			got := startReceive(t.Context(), s, receiver, NoWatcher{})
-			err = Send(t.Context(), sender, cargo, &log{onAccepted: func() {
+			err = Send(t.Context(), sender, list, &log{onAccepted: func() {
 				if err := change(path); err != nil {
 					t.Error(err)
 				}
