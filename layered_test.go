@@ -25,6 +25,8 @@ func (f layeredFactory) Over(t transport.Transport) channel.Factory {
 	return f
 }
 
+func (layeredFactory) Suits(transport.Transport) error { return nil }
+
 // A channel that opens connections of its own uses the application's transport after which it is named.
 func TestLayeredChannelUsesTheTransportOfItsName(t *testing.T) {
 	own := pipe.TransportEntry{Name: "own", Transport: mem.New(nil)}

@@ -146,36 +146,31 @@ type Link struct {
 	Logger *slog.Logger
 }
 
-// Discarder is an optional interface of a Channel in the compatible dialect. It receives a tensor that
-// the application has rejected. For a channel without it the pipe supplies scratch memory in which
-// several pieces may overlap. A channel must implement Discarder if it writes to the memory of one
-// transfer, or of several, at more than one place at a time: with scratch memory it would write to the
-// same bytes concurrently.
-type Discarder interface {
-	// Discard receives the tensor of n bytes with that id and drops it. It uses a bounded amount of
-	// memory, whatever n is.
-	Discard(id uint64, n int, done func(error))
-}
-
-// Ender is an optional interface of a Channel in the compatible dialect. It informs the channel that
-// the peer has announced its last transfer. A peer that fails while it sends may have sent tensors
-// that it did not announce. A channel that detects the end of the peer on the connection on which
-// tensors arrive would not get past those tensors, since no Recv for them comes; such a channel must
-// implement Ender.
-type Ender interface {
-	// EndRecv announces that Recv and Discard will not be called any more. Earlier calls continue. The
-	// channel treats whatever arrives after them as the end of the peer, and calls Link.Broken with
-	// io.EOF. EndRecv may be called repeatedly, and after Close.
-	EndRecv()
-}
-
-// Fitter is an optional interface of a Channel in the compatible dialect. It reports which tensors the
-// channel's wire form cannot represent. Sending such a tensor would close the channel, and with it the
-// pipe; the pipe therefore checks the tensors of a message before it sends anything of it.
-type Fitter interface {
+// Compatible is an optional interface of a Channel in the compatible dialect. That dialect cannot skip
+// a tensor: each one that the peer has sent must be received, and one that cannot be sent closes the
+// channel, and with it the pipe. A channel must implement Compatible if
+//   - its wire form cannot represent every tensor,
+//   - it writes to the memory of one transfer, or of several, at more than one place at a time. Without
+//     Discard a pipe receives rejected tensors into scratch memory in which several pieces may overlap,
+//     so that the channel would write to the same bytes concurrently, or
+//   - it detects the end of the peer on the connection on which tensors arrive. A peer that fails may
+//     have sent tensors that it did not announce. Without EndRecv the channel would not get past them,
+//     since no Recv for them comes.
+type Compatible interface {
 	// Fits returns an error if src cannot be sent because of its size or the number of pieces it
-	// consists of. It may be called at any time and does not block.
+	// consists of. The pipe checks all tensors of a message before it sends anything of it. Fits may
+	// be called at any time and does not block.
 	Fits(src device.Buffer) error
+
+	// Discard is Recv of a tensor of n bytes that the application has rejected: the tensor is dropped.
+	// It uses a bounded amount of memory, whatever n is.
+	Discard(id uint64, n int, done func(error))
+
+	// EndRecv announces that Recv and Discard will not be called any more, because the peer has
+	// announced its last transfer. Earlier calls continue. If a tensor arrives after them on the
+	// connection on which the channel detects the end of the peer, the channel treats it as that end,
+	// and calls Link.Broken with io.EOF. EndRecv may be called repeatedly, and after Close.
+	EndRecv()
 }
 
 // Prober is an optional interface of a Factory. It tests whether the channel works between this process
@@ -202,20 +197,18 @@ type Prober interface {
 // MaxOffer is the maximum size of an Offer in bytes.
 const MaxOffer = 256
 
-// Selective is an optional interface of a Factory. It reports for which transports the channel is no
-// improvement. The listening end asks it after choosing the transport, and skips the channel if another
-// one serves the same devices and neither the policy of its application nor the preference of the peer
-// names this channel. It does not ask if the peer requires the order of priorities, as C++ peers do.
-type Selective interface {
-	// Suits returns the reason why the channel is no improvement in a pipe over t, or nil.
-	Suits(t transport.Transport) error
-}
-
 // Layered is an optional interface of a Factory whose channels open connections of their own, over a
-// transport that the factory was made with. It lets a ready-made factory use the transport that an
-// application has configured, for example one with TLS.
+// transport that the factory was made with.
 type Layered interface {
 	// Over returns a factory that differs from this one only in that its channels use t. The
-	// receiver does not change.
+	// receiver does not change. It lets a ready-made factory use the transport that an application
+	// has configured, for example one with TLS.
 	Over(t transport.Transport) Factory
+
+	// Suits returns the reason why connections of its own are no improvement in a pipe over t, or
+	// nil. The listening end asks after choosing the transport, and skips the channel if another one
+	// serves the same devices and neither the policy of its application nor the preference of the
+	// peer names this channel. It does not ask if the peer requires the order of priorities, as C++
+	// peers do.
+	Suits(t transport.Transport) error
 }

@@ -12,9 +12,9 @@ import (
 
 // pipeChannel is one of a pipe's channels, with its counters.
 type pipeChannel struct {
-	name    string
-	channel channel.Channel
-	fitter  channel.Fitter // channel, if it limits the tensors that it accepts; otherwise nil
+	name       string
+	channel    channel.Channel
+	compatible channel.Compatible // channel, if it implements that; otherwise nil
 
 	// The ids of the next transfers in the compatible dialect.
 	nextSend uint64 // guarded by compatWriter.mu
@@ -25,10 +25,10 @@ type pipeChannel struct {
 
 // fits returns an error if the channel cannot send src.
 func (l *pipeChannel) fits(src device.Buffer) error {
-	if l.fitter == nil {
+	if l.compatible == nil {
 		return nil
 	}
-	if err := l.fitter.Fits(src); err != nil {
+	if err := l.compatible.Fits(src); err != nil {
 		return fmt.Errorf("channel %s: %w", l.name, err)
 	}
 	return nil
@@ -68,7 +68,7 @@ func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Lin
 	if l.channel, err = e.Factory.New(ctx, link, p.role); err != nil {
 		return fmt.Errorf("channel %s: %w", e.Name, err)
 	}
-	l.fitter, _ = l.channel.(channel.Fitter)
+	l.compatible, _ = l.channel.(channel.Compatible)
 	p.channels = append(p.channels, l)
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -246,7 +245,7 @@ const discardBufferSize = 512 << 10
 // discardAllocation returns memory for a message that is discarded. The peer may have announced
 // more than this machine has: the host tensors of a channel share one small buffer, which is
 // repeated, since a channel receives one tensor after the other; for a channel that implements
-// channel.Discarder they get an empty buffer. Tensors on other devices get memory of their own.
+// channel.Compatible they get an empty buffer. Tensors on other devices get memory of their own.
 // Errors match ErrAllocation.
 func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
@@ -255,7 +254,7 @@ func (in *compatIncoming) discardAllocation() (Allocation, error) {
 		d := in.discardDevice(t)
 		if d == device.CPU() {
 			l := in.reader.pipe.channelFor(d, t.SourceDevice, t.Length)
-			if _, able := l.channel.(channel.Discarder); able {
+			if l.compatible != nil {
 				a.Tensors[k] = device.Bytes(nil)
 				continue
 			}
@@ -286,13 +285,13 @@ func (in *compatIncoming) discardDevice(t TensorDescriptor) device.Device {
 }
 
 // recv receives the next tensor of the channel, of n bytes, into b. If b is empty and the channel
-// implements channel.Discarder it discards the tensor, see discardAllocation. Calls are made in the
+// implements channel.Compatible it discards the tensor, see discardAllocation. Calls are made in the
 // order of messages. done is called once b is not used any more.
 func (l *pipeChannel) recv(b device.Buffer, n int, done func(error)) {
 	id := l.nextRecv
 	l.nextRecv++
-	if d, able := l.channel.(channel.Discarder); able && b.Len() == 0 {
-		d.Discard(id, n, done)
+	if l.compatible != nil && b.Len() == 0 {
+		l.compatible.Discard(id, n, done)
 		return
 	}
 	l.channel.Recv(id, b, done)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/internal/framed"
@@ -86,8 +85,8 @@ func (r *compatReader) endRecvs(last <-chan struct{}) {
 		return
 	}
 	for _, ch := range r.pipe.channels {
-		if e, ok := ch.channel.(channel.Ender); ok {
-			e.EndRecv()
+		if ch.compatible != nil {
+			ch.compatible.EndRecv()
 		}
 	}
 }

@@ -235,7 +235,7 @@ func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 
 // probeChannels returns the channels that the server does not use for this offer, with the reasons:
 // those in except, those whose probe fails, and, with a client of this library, those that do not
-// suit a pipe over the named transport (channel.Selective). Of the last kind it keeps a channel
+// suit a pipe over the named transport (Layered.Suits). Of the last kind it keeps a channel
 // that one of the policies mentions, and all of them if a pair of devices would otherwise lose its
 // only channel.
 func (c *Context) probeChannels(r *registry, transportName string, offer clientOffer, except map[string]string) map[string]string {
@@ -259,13 +259,13 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 	own := c.opts.Policy.Channels
 	unsuited := maps.Clone(unusable)
 	for _, e := range r.channels {
-		s, ok := e.Factory.(channel.Selective)
+		layered, ok := e.Factory.(channel.Layered)
 		_, already := unusable[e.Name]
 		mentioned := own.mentions(e.Name) || len(own.Prefer) == 0 && slices.Contains(offer.preferences.Channels, e.Name)
 		if !ok || already || mentioned {
 			continue
 		}
-		if err := s.Suits(t.Transport); err != nil {
+		if err := layered.Suits(t.Transport); err != nil {
 			unsuited[e.Name] = err.Error()
 		}
 	}

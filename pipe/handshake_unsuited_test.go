@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -13,6 +14,8 @@ import (
 
 // selectiveChannel is a channel that suits pipes over uv only.
 type selectiveChannel struct{ announcedChannel }
+
+func (c selectiveChannel) Over(transport.Transport) channel.Factory { return c }
 
 func (selectiveChannel) Suits(t transport.Transport) error {
 	if t.DomainDescriptor() != "uv:*" {

@@ -11,10 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-var (
-	_ channel.Fitter = (*end)(nil)
-	_ channel.Ender  = (*end)(nil)
-)
+var _ channel.Compatible = (*end)(nil)
 
 // end is this process's end of a channel in the compatible dialect.
 type end struct {
@@ -59,10 +56,17 @@ func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buf
 	}
 }
 
-// Fits implements [channel.Fitter]. It returns an error if src does not fit into one frame.
+// Fits implements [channel.Compatible]. It returns an error if src does not fit into one frame.
 func (e *end) Fits(src device.Buffer) error { return transport.CheckFrame(e.conn, int64(src.Len())) }
 
-// EndRecv implements [channel.Ender]. A frame without a queued transfer then ends the channel with
+// Discard implements [channel.Compatible].
+func (e *end) Discard(id uint64, n int, done func(error)) {
+	if n == 0 || !e.mover.Discard(id, n, done) {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+	}
+}
+
+// EndRecv implements [channel.Compatible]. A frame without a queued transfer then ends the channel with
 // io.EOF.
 func (e *end) EndRecv() { e.mover.EndRecv() }
 

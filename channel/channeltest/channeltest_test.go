@@ -147,7 +147,7 @@ var channelFaults = map[string]struct {
 		},
 	},
 	"EndRecv does nothing": {
-		failing: "Ender/UnreceivedTensor", wantOutput: "not over after 200ms",
+		failing: "EndRecv/UnreceivedTensor", wantOutput: "not over after 200ms",
 		timeLimit: 200 * time.Millisecond,
 		wrap:      func(c channel.Channel) channel.Channel { return faulty{Channel: c, endRecv: func() {}} },
 	},
@@ -197,9 +197,15 @@ func (f faulty) Close(cause error) error {
 	return f.close(cause)
 }
 
+func (f faulty) Fits(src device.Buffer) error { return f.Channel.(channel.Compatible).Fits(src) }
+
+func (f faulty) Discard(id uint64, n int, done func(error)) {
+	f.Channel.(channel.Compatible).Discard(id, n, done)
+}
+
 func (f faulty) EndRecv() {
 	if f.endRecv == nil {
-		f.endRecv = f.Channel.(channel.Ender).EndRecv
+		f.endRecv = f.Channel.(channel.Compatible).EndRecv
 	}
 	f.endRecv()
 }

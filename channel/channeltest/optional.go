@@ -7,18 +7,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 // runOptional runs the cases of optional interfaces in the compatible dialect.
 func runOptional(t *testing.T, b Backend) {
-	runGroup(t, b, "Ender", enderCases)
+	runGroup(t, b, "EndRecv", endRecvCases)
 	connect, _ := open(t, b)
-	if _, ok := connect.ch.(channel.Discarder); ok {
-		runGroup(t, b, "Discarder", discarderCases)
+	if c, ok := connect.ch.(channel.Compatible); ok {
+		runGroup(t, b, "Discard", discardCases)
+		require.NoError(t, c.Fits(device.Bytes(make([]byte, 1000))))
+		connect.close(errTest)
+		require.NoError(t, c.Fits(device.Bytes(make([]byte, 1000))), "after Close")
 	}
 }
 
-var enderCases = []testCase{
+var endRecvCases = []testCase{
 	{"EarlierRecvsComplete", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		p := defaultAllocator(t, b)
@@ -54,7 +58,7 @@ var enderCases = []testCase{
 	}},
 }
 
-var discarderCases = []testCase{
+var discardCases = []testCase{
 	{"BetweenOthers", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		exchange(t, b, connect, listen, 1000)
@@ -77,8 +81,8 @@ var discarderCases = []testCase{
 func (e *end) endRecv() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e, ok := e.ch.(channel.Ender); ok {
-		e.EndRecv()
+	if c, ok := e.ch.(channel.Compatible); ok {
+		c.EndRecv()
 	}
 }
 
@@ -86,7 +90,7 @@ func (e *end) discard(n int) *transfer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	tr := e.track("discard", e.recvs)
-	e.ch.(channel.Discarder).Discard(e.recvs, n, tr.done)
+	e.ch.(channel.Compatible).Discard(e.recvs, n, tr.done)
 	e.recvs++
 	return tr
 }

@@ -17,7 +17,7 @@ import (
 // connections, which this end waits for.
 const lingerTimeout = time.Second
 
-var _ channel.Fitter = (*end)(nil)
+var _ channel.Compatible = (*end)(nil)
 
 // end is this process's end of a channel in the compatible dialect. One goroutine announces tensors,
 // one copies announced tensors in order, and one reads completions.
@@ -103,7 +103,7 @@ func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(e
 	}
 }
 
-// Fits implements [channel.Fitter]. It returns ErrScattered if src consists of several pieces and is
+// Fits implements [channel.Compatible]. It returns ErrScattered if src consists of several pieces and is
 // too large to be gathered into one: an announcement names one piece of memory.
 func (e *end) Fits(src device.Buffer) error {
 	if _, ok := src.Contiguous(); ok {
@@ -111,6 +111,17 @@ func (e *end) Fits(src device.Buffer) error {
 	}
 	return checkGather(src)
 }
+
+// Discard implements [channel.Compatible]: the announced tensor is completed without a copy.
+func (e *end) Discard(id uint64, n int, done func(error)) {
+	if n == 0 || !e.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done}) {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+	}
+}
+
+// EndRecv implements [channel.Compatible]. It does nothing: the end of the peer is detected on the
+// connection for completions.
+func (e *end) EndRecv() {}
 
 func (e *end) Abort(id uint64, cause error) {
 	if e.sends.Has(id) || e.recvs.Has(id) || e.isPending(id) {

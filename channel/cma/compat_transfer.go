@@ -220,14 +220,14 @@ func (e *end) nextAnnouncement() (d wire.CMADescriptor, err error) {
 	return d, nil
 }
 
-// serve waits for the next Recv and its memory, copies the announced tensor d into it, and completes
-// it. An error ends the channel; the Recv then stays queued.
+// serve waits for the next Recv and its memory, copies the announced tensor d into it unless it is
+// to be discarded, and completes it. An error ends the channel; the Recv then stays queued.
 func (e *end) serve(d wire.CMADescriptor) error {
 	t, err := e.recvs.Wait(e.lifecycle.Context())
 	if err == nil {
 		err = t.WaitReady()
 	}
-	if err == nil {
+	if err == nil && t.Discarded == 0 {
 		err = e.copy(&t, d)
 	}
 	if err == nil {

@@ -13,11 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-var (
-	_ channel.Discarder = (*compatEnd)(nil)
-	_ channel.Fitter    = (*compatEnd)(nil)
-	_ channel.Ender     = (*compatEnd)(nil)
-)
+var _ channel.Compatible = (*compatEnd)(nil)
 
 // compatEnd is this process's end of a channel in the compatible dialect. Transfers are queued at the
 // lanes even before these are open.
@@ -94,7 +90,7 @@ func (e *compatEnd) begin(push func(*framed.Mover, transfer.Transfer) bool, id u
 	})
 }
 
-// Discard implements [channel.Discarder]: each lane receives and drops its part of the n bytes.
+// Discard implements [channel.Compatible]: each lane receives and drops its part of the n bytes.
 func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 	if n == 0 {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
@@ -109,14 +105,14 @@ func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 	})
 }
 
-// EndRecv implements [channel.Ender]: it ends the receiving of each lane.
+// EndRecv implements [channel.Compatible]: it ends the receiving of each lane.
 func (e *compatEnd) EndRecv() {
 	for _, l := range e.lanes {
 		l.EndRecv()
 	}
 }
 
-// Fits implements [channel.Fitter]. It returns an error if the largest lane's part of src does not fit
+// Fits implements [channel.Compatible]. It returns an error if the largest lane's part of src does not fit
 // into one frame.
 func (e *compatEnd) Fits(src device.Buffer) error {
 	part := (int64(src.Len()) + int64(len(e.lanes)) - 1) / int64(len(e.lanes)) // the largest

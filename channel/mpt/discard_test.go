@@ -17,7 +17,7 @@ import (
 // discard discards a tensor at the receiving end.
 func discard(e *end, id uint64, n int) <-chan error {
 	done, err := result()
-	e.Channel.(channel.Discarder).Discard(id, n, done)
+	e.Channel.(channel.Compatible).Discard(id, n, done)
 	return err
 }
 

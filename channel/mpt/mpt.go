@@ -86,9 +86,8 @@ type Factory struct {
 }
 
 var (
-	_ channel.Factory   = (*Factory)(nil)
-	_ channel.Selective = (*Factory)(nil)
-	_ channel.Layered   = (*Factory)(nil)
+	_ channel.Factory = (*Factory)(nil)
+	_ channel.Layered = (*Factory)(nil)
 )
 
 // New returns a factory of channels with these groups of lanes, in this order. Several groups serve
@@ -109,7 +108,7 @@ func (f *Factory) Over(t transport.Transport) channel.Factory {
 	return New(groups...)
 }
 
-// Suits implements [channel.Selective]. It returns an error if t has another domain than the lanes: in
+// Suits implements [channel.Layered]. It returns an error if t has another domain than the lanes: in
 // a pipe within one machine or process the channel is no improvement.
 func (f *Factory) Suits(t transport.Transport) error {
 	for _, g := range f.groups {

@@ -52,20 +52,23 @@ func (f factory) New(ctx context.Context, link channel.Link, role channel.Role) 
 	if err != nil {
 		return nil, err
 	}
-	return staging{Channel: host, kind: f.kind}, nil
+	s := staging{Channel: host, kind: f.kind}
+	if c, ok := host.(channel.Compatible); ok {
+		return compatible{s, c}, nil
+	}
+	return s, nil
+}
+
+// compatible inherits the methods of [channel.Compatible] from the host channel too.
+type compatible struct {
+	staging
+	channel.Compatible
 }
 
 // staging inherits Abort and Close from the host channel.
 type staging struct {
 	channel.Channel
 	kind device.Kind
-}
-
-// EndRecv implements [channel.Ender] if the host channel does.
-func (s staging) EndRecv() {
-	if e, ok := s.Channel.(channel.Ender); ok {
-		e.EndRecv()
-	}
 }
 
 // Send copies src into a staging buffer on its stream. If that fails, the host channel is given src
