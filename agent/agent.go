@@ -30,6 +30,7 @@ type Agent struct {
 	ownStore     bool
 	roster       *roster.Roster
 	peers        peers
+	updateLock   sync.Mutex // of update, so that events of the members keep their order
 	outsideCalls outsideCalls
 	selfPeer     *peer         // this worker, as the target of its own calls
 	joined       chan struct{} // closed when the members are known
@@ -43,6 +44,9 @@ type Agent struct {
 	inMessages   inMessages
 	callPool     sync.Pool // of *call
 	callNumbers  callNumbers
+	events       Events
+	callCount    atomic.Uint64 // calls in events
+	requestCount atomic.Uint64 // requests in events
 	slots        slots
 	rounds       rounds
 	activity     activity
@@ -120,6 +124,9 @@ func newAgent(c *Config) (*Agent, error) {
 	a.values = c.Codec
 	if a.devices, err = newDevices(c); err != nil {
 		return nil, err
+	}
+	if c.Events != nil {
+		a.events = *c.Events
 	}
 	a.onPanic = a.callbackPanicked
 	a.slots.max = c.MaxHandlers
@@ -200,6 +207,9 @@ func (a *Agent) close(leave func() error) error {
 	a.waitForWork()
 	if a.ownStore && a.store != nil {
 		err = errors.Join(err, a.store.Close())
+	}
+	if a.events.Closed != nil {
+		a.events.Closed(ClosedInfo{err})
 	}
 	return err
 }

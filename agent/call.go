@@ -120,8 +120,17 @@ func (a *Agent) roundTrip(ctx context.Context, t target, result, args any) error
 // memory. The memory of args is free when it returns. The error is an *Error.
 func (a *Agent) callOnce(ctx context.Context, t target, result, args any) ([]device.Stream, error) {
 	c := a.callPool.Get().(*call)
+	returned := false
+	if a.events.CallEnded != nil {
+		defer func() {
+			if !returned { // a function of the application has ended the goroutine
+				a.reportCallEnded(c, t.wrapError(errGoexitWaiting))
+			}
+		}()
+	}
 	err := a.startCall(ctx, c, t, args)
 	if err != nil {
+		returned = true
 		return nil, err
 	}
 	in, err := c.wait(ctx)
@@ -131,6 +140,8 @@ func (a *Agent) callOnce(ctx context.Context, t target, result, args any) ([]dev
 	if err != nil {
 		err = c.wrapError(err)
 	}
+	returned = true
+	a.reportCallEnded(c, err)
 	streams := c.streams
 	c.conn, c.reply, c.err, c.streams = nil, nil, nil, nil
 	a.callPool.Put(c)
@@ -146,13 +157,17 @@ func (a *Agent) startCall(ctx context.Context, c *call, t target, args any) erro
 		t.argsLock.Lock()
 		defer t.argsLock.Unlock()
 	}
+	c.conn, c.to, c.typ, c.name, c.id, c.begun = nil, t.to, t.typ, t.name, 0, time.Now()
+	c.requestBytes, c.replyBytes = 0, 0
+	a.reportCallStarted(c)
 	fail := func(err error) error {
-		return &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+		err = &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: a.nameOf(t.to), Err: err}
+		a.reportCallEnded(c, err)
+		return err
 	}
 	if err := context.Cause(ctx); err != nil {
 		return fail(err)
 	}
-	c.conn, c.to, c.typ, c.name, c.id, c.begun = nil, t.to, t.typ, t.name, 0, time.Now()
 	o, err := a.callOptions(t)
 	if err != nil {
 		return fail(err)

@@ -86,7 +86,9 @@ func (g *asyncCall[R]) expire() {
 	}
 	if g.cancel(cause) {
 		g.finish()
-		_ = g.future.Fail(g.wrapError(cause))
+		err := g.wrapError(cause)
+		g.agent.reportCallEnded(&g.call, err)
+		_ = g.future.Fail(err)
 		g.agent.activity.ended.Add(1)
 	}
 }
@@ -96,6 +98,7 @@ func (g *asyncCall[R]) expire() {
 func (g *asyncCall[R]) onCancel(cause error) {
 	if g.cancel(cause) {
 		g.finish()
+		g.agent.reportCallEnded(&g.call, g.wrapError(cause))
 		g.agent.activity.ended.Add(1)
 	}
 }
@@ -106,7 +109,9 @@ func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 	g.finish()
 	switch {
 	case err != nil:
-		_ = g.future.Fail(g.wrapError(err))
+		err = g.wrapError(err)
+		g.agent.reportCallEnded(&g.call, err)
+		_ = g.future.Fail(err)
 		g.agent.activity.ended.Add(1)
 	case in.isInline():
 		g.decode(in, l)
@@ -122,7 +127,11 @@ func (g *asyncCall[R]) decode(in *inMessage, l *leader) {
 	err := errGoexit
 	defer func() {
 		if err != nil {
-			_ = g.future.Fail(g.wrapError(err)) // fails if the future was cancelled
+			err = g.wrapError(err)
+		}
+		g.agent.reportCallEnded(&g.call, err)
+		if err != nil {
+			_ = g.future.Fail(err) // fails if the future was cancelled
 		} else {
 			_ = g.future.SetOn(g.result, g.streams...)
 		}

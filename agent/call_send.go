@@ -27,6 +27,7 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 		}
 		call.charge = n
 	}
+	call.requestBytes = out.bytes()
 	inBackground := call.observer != nil && !out.small()
 	if inBackground { // before other goroutines find the call in the table
 		call.sendContext = call.withLimit(ctx)

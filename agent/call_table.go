@@ -20,6 +20,9 @@ type call struct {
 	nested    bool // made by a handler, or by an interceptor of a reply
 	charge    int  // bytes taken from the conn's callBudget
 
+	requestBytes, replyBytes int    // for events; replyBytes is set only for these
+	eventNumber              uint64 // in events
+
 	requestSent atomic.Bool
 	sendBegun   bool // the request could not be sent without blocking
 

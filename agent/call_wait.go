@@ -137,6 +137,10 @@ func (c *call) abort(cause error) (*inMessage, error) {
 // ErrClosed.
 func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result any) error {
 	defer a.inMessages.put(in)
+	if a.events.CallEnded != nil {
+		d := in.incoming.Descriptor()
+		c.replyBytes = len(d.Metadata) + d.Bytes()
+	}
 	if err := a.receiveReply(ctx, c, in); err != nil {
 		return err
 	}

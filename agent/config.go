@@ -126,6 +126,10 @@ type Config struct {
 	// HandshakeTimeout bounds the opening of a pipe to another worker. Default 10 s.
 	HandshakeTimeout time.Duration
 
+	// Events are functions that report calls, requests, pipes and members, for traces and metrics.
+	// Those of the pipes are pipe.Options.Events, which NewContext can set.
+	Events *Events
+
 	// Logger gets errors that no call returns. Default slog.Default().
 	Logger *slog.Logger
 }

@@ -65,6 +65,9 @@ func (c *conn) startReading() bool {
 		return false
 	}
 	a.work.Add(1)
+	if a.events.PeerConnected != nil {
+		a.events.PeerConnected(PeerConnectedInfo{c.peer, c.pipe.RemoteAddr()})
+	}
 	a.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
 	go c.readLoop(&leader{conn: c})
 	return true
@@ -182,6 +185,9 @@ func (c *conn) handleReply(in *inMessage, l *leader) {
 func (c *conn) end(cause error) {
 	close(c.down)
 	err := c.lostError(cause)
+	if c.agent.events.PeerLost != nil {
+		c.agent.events.PeerLost(PeerLostInfo{c.peer, c.pipe.RemoteAddr(), err})
+	}
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
 	c.owner.clearConn(c)
 	c.pollLock.Lock() // a caller that leads may hold a reply that came before the end

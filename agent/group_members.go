@@ -133,12 +133,27 @@ func (a *Agent) refresh(ctx context.Context) error {
 // update makes the roster's members the peers of this agent, and ends the pipes and dials of
 // peers that have left.
 func (a *Agent) update() {
+	a.updateLock.Lock()
+	var added []*peer
 	removed := a.peers.set(a.roster.Members, func(m roster.Member) *peer {
 		if m.Incarnation == a.incarnation {
 			return a.selfPeer
 		}
-		return a.newPeer(m)
+		p := a.newPeer(m)
+		added = append(added, p)
+		return p
 	})
+	if a.events.WorkerLeft != nil {
+		for _, p := range removed {
+			a.events.WorkerLeft(WorkerLeftInfo{p.info, p.isClient()})
+		}
+	}
+	if a.events.WorkerJoined != nil {
+		for _, p := range added {
+			a.events.WorkerJoined(WorkerJoinedInfo{p.info, p.isClient()})
+		}
+	}
+	a.updateLock.Unlock()
 	for _, p := range removed {
 		p.handleLeave()
 	}

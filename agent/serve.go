@@ -17,6 +17,9 @@ import (
 func (c *conn) serve(in *inMessage, l *leader) {
 	r := c.newRequest(in)
 	err := c.register(r)
+	if err != errDuplicate {
+		c.agent.reportServeStarted(r)
+	}
 	switch {
 	case err == errDuplicate: // the request that came first gets the reply
 		c.agent.stats.duplicateRequests.Add(1)

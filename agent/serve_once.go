@@ -306,5 +306,8 @@ func (r *Request) replyAgain(kept *keptReply) {
 		r.replyFailure(withKind(ErrResult, err))
 		return
 	}
+	if r.event != nil && kept.kind == KindFailure {
+		r.event.Err = ErrRepeated
+	}
 	r.send(out)
 }

@@ -47,6 +47,9 @@ func (r *Request) Fail(err error) error {
 // replyFailure replies with err, or with its text if it cannot be encoded. If that fails too it
 // aborts the pipe. r must have been claimed.
 func (r *Request) replyFailure(err error) {
+	if r.event != nil {
+		r.event.Err = err
+	}
 	err, stack := wireError(err), ""
 	if p, ok := err.(*PanicError); ok && r.flags&wire.FlagStack != 0 {
 		stack = p.Stack
@@ -91,6 +94,9 @@ func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 // block: it may run on the leader of this or of another connection, and the other end may have to
 // read, or to be read from, before it has space.
 func (r *Request) send(out *outMessage) {
+	if r.event != nil {
+		r.event.ReplyBytes = out.bytes()
+	}
 	done, err := r.conn.tryWrite(out)
 	switch {
 	case done:
@@ -133,6 +139,9 @@ func (r *Request) sendInBackground(n int, small bool, write func() error) {
 func (r *Request) replySent(err error) {
 	if err != nil {
 		r.conn.agent.log.Debug("reply lost", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
+		if r.event != nil {
+			r.event.Err = err
+		}
 	}
 	r.close()
 }

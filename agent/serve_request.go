@@ -49,8 +49,9 @@ type Request struct {
 	ended        uint64                      // all calls of the caller up to this number have ended
 	once         *onceRun                    // the run that this request started, if it has a key
 
-	answered atomic.Bool   // Reply or Fail was called
-	stage    atomic.Uint32 // a ServedState, except those that state derives
+	event    *ServeEndedInfo // for Events.ServeEnded; nil without events
+	answered atomic.Bool     // Reply or Fail was called
+	stage    atomic.Uint32   // a ServedState, except those that state derives
 	slot     slotState
 }
 
@@ -127,6 +128,9 @@ func (r *Request) run() (held bool) {
 		}
 	}()
 	r.stage.Store(uint32(ServedRunning))
+	if r.event != nil {
+		r.event.Queued = time.Since(r.event.Start)
+	}
 	r.runTask()
 	returned = true
 	return
@@ -164,6 +168,7 @@ func catchPanic(f func() error) (err error) {
 // are served, returns its charges and releases its context.
 func (r *Request) close() {
 	c := r.conn
+	c.agent.reportServeEnded(r)
 	c.mu.Lock()
 	if c.serving[r.id] == r {
 		delete(c.serving, r.id)
