@@ -39,7 +39,16 @@ func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 	e.stripes.onAllFailed = e.lifecycle.Fail
 	e.lanes = make([]*compatLane, f.lanes())
 	for i := range e.lanes {
-		e.lanes[i] = newCompatLane(e, link.Arrived)
+		l := &compatLane{}
+		l.lifecycle = transfer.NewLifecycle(l.release, func(err error) {
+			if errors.Is(err, io.EOF) { // the peer has ended the lane: the others continue
+				e.connectionEnded()
+			} else {
+				e.lifecycle.Fail(err)
+			}
+		})
+		l.Mover = framed.New(l.lifecycle, e.wrapError, link.Arrived)
+		e.lanes[i] = l
 	}
 	e.remaining.Store(int64(len(e.lanes)) + 1)
 	if role == channel.RoleListen {
@@ -47,7 +56,15 @@ func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 		e.lifecycle.Go(func() { e.openLanes(e.acceptLanes) })
 	} else {
 		hello := make(chan []byte, 1)
-		e.lifecycle.Go(func() { e.receiveHello(hello) })
+		e.lifecycle.Go(func() { // reads the only message of the control connection
+			text, err := readFrame(e.control, nil, maxServerHello)
+			if err != nil {
+				e.lifecycle.Fail(e.wrapError(err))
+				return
+			}
+			hello <- text
+			e.awaitControlEnd()
+		})
 		e.lifecycle.Go(func() { e.openLanes(func() error { return e.dialLanes(hello) }) })
 	}
 	return e
@@ -86,7 +103,18 @@ func (e *compatEnd) begin(push func(*framed.Mover, transfer.Transfer) bool, id u
 	}
 	e.beginStripe(done, func(i int, s *stripe) error {
 		from, n := e.lanePart(buf.Len(), i)
-		return e.queue(push, e.lanes[i], id, buf.Slice(from, n), s)
+		l := e.lanes[i]
+		t, err := transfer.New(l.lifecycle.Context(), id, buf.Slice(from, n), s.piece)
+		if err != nil {
+			err = e.wrapError(err)
+			e.lifecycle.Fail(err)
+			return err
+		}
+		if !push(l.Mover, t) {
+			t.CancelWait()
+			return l.lifecycle.Err()
+		}
+		return nil
 	})
 }
 
@@ -142,20 +170,6 @@ func (e *compatEnd) beginStripe(done func(error), push func(lane int, s *stripe)
 func (e *compatEnd) lanePart(size, i int) (from, n int) {
 	from = laneOffset(size, i, len(e.lanes))
 	return from, laneOffset(size, i+1, len(e.lanes)) - from
-}
-
-func (e *compatEnd) queue(push func(*framed.Mover, transfer.Transfer) bool, l *compatLane, id uint64, part device.Buffer, s *stripe) error {
-	t, err := transfer.New(l.lifecycle.Context(), id, part, s.piece)
-	if err != nil {
-		err = e.wrapError(err)
-		e.lifecycle.Fail(err)
-		return err
-	}
-	if !push(l.Mover, t) {
-		t.CancelWait()
-		return l.lifecycle.Err()
-	}
-	return nil
 }
 
 func (e *compatEnd) Abort(id uint64, cause error) {

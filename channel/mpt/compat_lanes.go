@@ -15,22 +15,13 @@ import (
 
 // compatLane is a lane of the compatible dialect, created before its connection is open. Its lifecycle
 // ends with the channel, or earlier if the peer ends the lane between two frames, because the other
-// lanes may still carry frames.
+// lanes may still carry frames. If the connection cannot be opened, the lane fails and is drained.
 type compatLane struct {
 	*framed.Mover
 	lifecycle *transfer.Lifecycle
 
 	mu   sync.Mutex
 	conn transport.Conn // nil until the lane is open
-}
-
-// newCompatLane returns a lane that reports its failure to e.laneEnded. arrived is Link.Arrived. Run
-// or abandon must be called for the lane.
-func newCompatLane(e *compatEnd, arrived func(bytes int)) *compatLane {
-	l := &compatLane{}
-	l.lifecycle = transfer.NewLifecycle(l.release, e.laneEnded)
-	l.Mover = framed.New(l.lifecycle, e.wrapError, arrived)
-	return l
 }
 
 // setConn gives conn to the lane, which closes it at its end. If the lane has ended, setConn closes
@@ -55,13 +46,6 @@ func (l *compatLane) release() error {
 	return l.conn.Close()
 }
 
-// abandon ends, with cause, a lane for which Run was not called, and completes its queued transfers
-// with the error of the lane.
-func (l *compatLane) abandon(cause error) {
-	l.lifecycle.Fail(cause)
-	l.Drain()
-}
-
 const (
 	// dialTimeout is the time limit for the dialling end to open the lanes.
 	dialTimeout = 10 * time.Second
@@ -70,19 +54,14 @@ const (
 	acceptTimeout = 2 * dialTimeout
 )
 
-// withTimeout returns a context that ends with the channel, or after d with the cause [ErrLate]. The
-// caller must call the CancelFunc.
-func (e *compatEnd) withTimeout(d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(e.lifecycle.Context(), d, ErrLate)
-}
-
 // openLanes calls open, which must give each lane its connection, and then starts the lanes. If open
 // fails openLanes ends the channel and completes the queued transfers.
 func (e *compatEnd) openLanes(open func() error) {
 	if err := open(); err != nil {
 		e.lifecycle.Fail(e.wrapError(err))
 		for _, l := range e.lanes {
-			l.abandon(e.lifecycle.Err())
+			l.lifecycle.Fail(e.lifecycle.Err())
+			l.Drain()
 		}
 		return
 	}
@@ -96,7 +75,7 @@ func (e *compatEnd) openLanes(open func() error) {
 // connection, and accepts a connection for each lane. It returns ErrLate after acceptTimeout, and
 // io.EOF if the peer has closed.
 func (e *compatEnd) acceptLanes() error {
-	ctx, cancel := e.withTimeout(acceptTimeout)
+	ctx, cancel := context.WithTimeoutCause(e.lifecycle.Context(), acceptTimeout, ErrLate)
 	defer cancel()
 	x, err := e.factory.prepareLanes(ctx, e.pipeConn, len(e.lanes))
 	if err != nil {
@@ -127,7 +106,7 @@ func (e *compatEnd) acceptLanes() error {
 // dials the addresses in it. It returns ErrLate after dialTimeout. The lanes may be used at once,
 // since the peer reads them in order.
 func (e *compatEnd) dialLanes(hello <-chan []byte) error {
-	ctx, cancel := e.withTimeout(dialTimeout)
+	ctx, cancel := context.WithTimeoutCause(e.lifecycle.Context(), dialTimeout, ErrLate)
 	defer cancel()
 	var text []byte
 	select {
@@ -152,29 +131,6 @@ func (e *compatEnd) dialLanes(hello <-chan []byte) error {
 	return err
 }
 
-// receiveHello reads the only message of the control connection, sends it to hello, which must have a
-// buffer, and then waits for the end of the connection. If the connection ends before the message it
-// ends the channel.
-func (e *compatEnd) receiveHello(hello chan<- []byte) {
-	text, err := readFrame(e.control, nil, maxServerHello)
-	if err != nil {
-		e.lifecycle.Fail(e.wrapError(err))
-		return
-	}
-	hello <- text
-	e.awaitControlEnd()
-}
-
-// awaitEOF blocks until the control connection ends, and returns its error: io.EOF if the peer closed
-// it. If the peer sends a frame instead, the error matches channel.ErrProtocol.
-func (e *compatEnd) awaitEOF() error {
-	n, err := e.control.NextFrame()
-	if err != nil {
-		return err
-	}
-	return protocolError("a frame of %d bytes on the control connection", n)
-}
-
 // lateLaneTimeout is how long lanes may still connect after the end of the control connection, and how
 // long this end waits for that end after lanes were refused. A peer that has failed looks the same
 // until then; even on a busy machine it becomes an error within a second.
@@ -187,7 +143,11 @@ const lateLaneTimeout = 500 * time.Millisecond
 // the write direction of each lane, and each lane ends after the frames that it carries. If the lanes
 // are not open within lateTimeout the channel ends with io.EOF.
 func (e *compatEnd) awaitControlEnd() {
-	if err := e.awaitEOF(); !errors.Is(err, io.EOF) {
+	n, err := e.control.NextFrame()
+	if err == nil {
+		err = protocolError("a frame of %d bytes on the control connection", n)
+	}
+	if !errors.Is(err, io.EOF) {
 		e.lifecycle.Fail(e.wrapError(err))
 		return
 	}
@@ -221,16 +181,6 @@ func (e *compatEnd) preferControlEnd(ctx context.Context, err error) error {
 		return io.EOF
 	}
 	return err
-}
-
-// laneEnded handles the end of a lane with err. If the peer has ended the lane in an orderly way, the
-// others continue; any other error ends the channel.
-func (e *compatEnd) laneEnded(err error) {
-	if errors.Is(err, io.EOF) {
-		e.connectionEnded()
-	} else {
-		e.lifecycle.Fail(err)
-	}
 }
 
 // connectionEnded records that the peer has ended a lane, or the control connection, in an orderly

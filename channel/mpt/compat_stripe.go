@@ -10,7 +10,7 @@ import (
 // piece, and is then reused.
 type stripe struct {
 	pool  *stripes
-	piece func(error) // s.pieceDone, allocated once
+	piece func(error) // the done function of each piece, allocated once
 
 	// Guarded by stripes.mu:
 	remaining int // pieces in progress, plus one while beginStripe runs
@@ -39,19 +39,15 @@ func (h *stripes) begin(pieces int, done func(error)) *stripe {
 		s, h.free = h.free[n-1], h.free[:n-1]
 	} else {
 		s = &stripe{pool: h}
-		s.piece = s.pieceDone
+		s.piece = func(err error) {
+			if done, err := s.through(err); done != nil {
+				done(err)
+			}
+		}
 	}
 	s.remaining, s.done = pieces+1, done
 	h.healthy++
 	return s
-}
-
-// pieceDone is the done function of each piece of s. It calls the done function of the stripe after
-// the last piece.
-func (s *stripe) pieceDone(err error) {
-	if done, err := s.through(err); done != nil {
-		done(err)
-	}
 }
 
 // through records the end of a piece with err. After the last piece it returns the done function of
@@ -60,16 +56,7 @@ func (s *stripe) pieceDone(err error) {
 // failed piece is in progress it does not, since that one may still complete.
 func (s *stripe) through(err error) (done func(error), first error) {
 	h := s.pool
-	done, first, lost := h.count(s, err)
-	if lost != nil {
-		h.onAllFailed(lost)
-	}
-	return done, first
-}
-
-func (h *stripes) count(s *stripe, err error) (done func(error), first, lost error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	healthy := s.err == nil
 	s.err = cmp.Or(s.err, err)
 	s.remaining--
@@ -82,10 +69,15 @@ func (h *stripes) count(s *stripe, err error) (done func(error), first, lost err
 		s.done, s.err = nil, nil
 		h.free = append(h.free, s)
 	}
+	var lost error
 	if h.healthy == 0 {
 		lost = h.firstErr
 	}
-	return done, first, lost
+	h.mu.Unlock()
+	if lost != nil {
+		h.onAllFailed(lost)
+	}
+	return done, first
 }
 
 // laneOffset returns the offset in a tensor of size bytes at which the part of lane i begins in the

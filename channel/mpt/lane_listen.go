@@ -63,15 +63,6 @@ func (f *Factory) open(ctx context.Context, key portKey) (*port, error) {
 	return p, nil
 }
 
-// close takes p out of its factory and closes the listener, when the last reservation is released. It
-// does not wait for the goroutines of p. The caller holds Factory.mu, so that the address is free for
-// the next port.
-func (p *port) close() {
-	delete(p.factory.ports, p.key)
-	p.stop()
-	_ = p.listener.Close()
-}
-
 // accept accepts and identifies connections until the port is closed. After an error, such as a lack
 // of descriptors, it waits and tries again. It closes connections that admit rejects.
 func (p *port) accept() {
@@ -86,7 +77,12 @@ func (p *port) accept() {
 			}
 			return
 		case err != nil:
-			sleep(p.ctx, pause)
+			t := time.NewTimer(pause)
+			select {
+			case <-t.C:
+			case <-p.ctx.Done():
+				t.Stop()
+			}
 			pause = min(2*pause, lastPause)
 		case !p.admit():
 			_ = conn.Close()
@@ -94,16 +90,6 @@ func (p *port) accept() {
 			pause = firstPause
 			p.work.Go(func() { p.identify(conn) })
 		}
-	}
-}
-
-// sleep waits for d, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -119,14 +105,6 @@ func (p *port) admit() bool {
 	return true
 }
 
-// releaseUnidentified ends the counting of a connection that admit has counted: it has sent its
-// ClientHello, has failed, or timed out.
-func (p *port) releaseUnidentified() {
-	p.factory.mu.Lock()
-	defer p.factory.mu.Unlock()
-	p.unidentified--
-}
-
 // identify reads the ClientHello of conn, which admit has counted, and passes conn to the reservation
 // with that number. It closes conn if there is no such reservation, or the ClientHello does not arrive
 // within helloTimeout.
@@ -135,24 +113,19 @@ func (p *port) identify(conn transport.Conn) {
 	defer cancel()
 	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	id, err := receiveClientHello(conn)
-	p.releaseUnidentified() // before deliver, which lowers the limit
-	if !stopWatch() || err != nil || !p.deliver(id, conn) {
+	inTime := stopWatch()
+	p.factory.mu.Lock()
+	p.unidentified--
+	t := p.waiting[id]
+	expected := inTime && err == nil && t != nil
+	if expected {
+		delete(p.waiting, id)
+		t.conn <- conn
+	}
+	p.factory.mu.Unlock()
+	if !expected {
 		_ = conn.Close()
 	}
-}
-
-// deliver passes conn, and its ownership, to the reservation with that id, and removes the reservation
-// from those that wait. It returns false if there is none; the caller then keeps conn.
-func (p *port) deliver(id uint64, conn transport.Conn) bool {
-	p.factory.mu.Lock()
-	defer p.factory.mu.Unlock()
-	t := p.waiting[id]
-	if t == nil {
-		return false
-	}
-	delete(p.waiting, id)
-	t.conn <- conn
-	return true
 }
 
 // receiveClientHello reads the first frame of conn and returns the number of the lane in it. An
@@ -183,19 +156,15 @@ type reservation struct {
 // reserve adds a reservation with an unused random number, which the caller must release. The caller
 // holds Factory.mu.
 func (p *port) reserve() *reservation {
-	t := &reservation{port: p, id: randomID(), conn: make(chan transport.Conn, 1)}
-	for p.waiting[t.id] != nil {
-		t.id = randomID()
+	t := &reservation{port: p, conn: make(chan transport.Conn, 1)}
+	for t.id == 0 || p.waiting[t.id] != nil {
+		var id [8]byte
+		_, _ = rand.Read(id[:]) // never fails
+		t.id = binary.LittleEndian.Uint64(id[:])
 	}
 	p.waiting[t.id] = t
 	p.reservations++
 	return t
-}
-
-func randomID() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
 }
 
 // wait blocks until the lane has connected, and returns its connection, which the caller then owns.
@@ -218,8 +187,10 @@ func (t *reservation) release() {
 	delete(p.waiting, t.id)
 	p.reservations--
 	last := p.reservations == 0
-	if last {
-		p.close()
+	if last { // with mu held, so that the address is free for the next port
+		delete(f.ports, p.key)
+		p.stop()
+		_ = p.listener.Close()
 	}
 	f.mu.Unlock()
 	select {

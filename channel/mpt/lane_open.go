@@ -127,37 +127,28 @@ func (f *Factory) prepareLane(ctx context.Context, x *acceptance, i int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := portKey{group: f.group(i)}
-	key.addr = listenAddr(f.groups[key.group].Addr, x.pipeConn)
+	g := f.groups[key.group]
+	key.addr = g.Addr
+	if key.addr == "" {
+		// Only peers that can reach the pipe can reach a lane. If the address of the pipe is no IP
+		// address the peer is on this machine.
+		key.addr = "127.0.0.1:0"
+		if local, err := netip.ParseAddrPort(x.pipeConn.LocalAddr()); err == nil {
+			key.addr = net.JoinHostPort(local.Addr().String(), "0")
+		}
+	}
 	p, err := f.open(ctx, key)
 	if err != nil {
 		return err
 	}
 	t := p.reserve()
 	x.reservations = append(x.reservations, t)
-	x.hello.Lanes = append(x.hello.Lanes, wire.MPTLane{Address: p.advertise(x.pipeConn), RegistrationID: t.id})
-	return nil
-}
-
-// listenAddr returns the address to listen at: the configured one, or the local address of pipeConn
-// with any port, so that only peers which can reach the pipe can reach a lane. If that is no IP
-// address the peer is on this machine, and the address is that of the loopback interface.
-func listenAddr(configured string, pipeConn transport.Conn) string {
-	if configured != "" {
-		return configured
-	}
-	if local, err := netip.ParseAddrPort(pipeConn.LocalAddr()); err == nil {
-		return net.JoinHostPort(local.Addr().String(), "0")
-	}
-	return "127.0.0.1:0"
-}
-
-// advertise returns the address at which the peer of pipeConn can dial the port.
-func (p *port) advertise(pipeConn transport.Conn) string {
 	addr := p.listener.Addr()
-	if a, ok := p.factory.groups[p.key.group].Transport.(transport.AddressTranslator); ok {
-		return a.Advertise(addr, pipeConn)
+	if a, ok := g.Transport.(transport.AddressTranslator); ok {
+		addr = a.Advertise(addr, x.pipeConn)
 	}
-	return addr
+	x.hello.Lanes = append(x.hello.Lanes, wire.MPTLane{Address: addr, RegistrationID: t.id})
+	return nil
 }
 
 // accept waits until lane i has connected and returns its connection, which the caller then owns. The

@@ -82,25 +82,13 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 // alone, and so alike.
 func (e *nativeEnd) isSmall(buf device.Buffer) bool { return buf.Len() < 2*e.factory.stripe }
 
+// Send implements channel.Channel. A small Send is passed to host, and its id is kept in small until
+// it is done.
 func (e *nativeEnd) Send(id uint64, src device.Buffer, done func(error)) {
-	if e.isSmall(src) {
-		e.sendSmall(id, src, done)
+	if !e.isSmall(src) {
+		e.begin(&e.sends, id, src, done, e.sendOffer)
 		return
 	}
-	e.begin(&e.sends, id, src, done, e.sendOffer)
-}
-
-func (e *nativeEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
-	if e.isSmall(dst) {
-		e.recvSmall(id, dst, done)
-		return
-	}
-	e.begin(&e.recvs, id, dst, done, e.match)
-}
-
-// sendSmall passes a Send to host, and keeps its id in small until it is done. After the end of the
-// channel it completes the Send with the error instead.
-func (e *nativeEnd) sendSmall(id uint64, src device.Buffer, done func(error)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cause := e.endCause(); cause != nil {
@@ -116,7 +104,11 @@ func (e *nativeEnd) sendSmall(id uint64, src device.Buffer, done func(error)) {
 	})
 }
 
-func (e *nativeEnd) recvSmall(id uint64, dst device.Buffer, done func(error)) {
+func (e *nativeEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
+	if !e.isSmall(dst) {
+		e.begin(&e.recvs, id, dst, done, e.match)
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if cause := e.endCause(); cause != nil {
@@ -141,44 +133,13 @@ func (e *nativeEnd) Abort(id uint64, cause error) {
 
 func (e *nativeEnd) Close(cause error) error { return e.lifecycle.Close(cause) }
 
-// checkBegin returns why op cannot begin in direction s, or nil. fault is the error of transfer.New
-// for op. The caller holds mu.
-func (e *nativeEnd) checkBegin(s *direction, op *transferOp, fault error) error {
-	cause := e.endCause()
-	switch {
-	case cause != nil:
-		return cause
-	case !op.Buf.IsHost():
-		return e.wrapError(device.ErrMemory)
-	case fault != nil:
-		return e.wrapError(fault)
-	case s.ops[op.ID] != nil:
-		return e.wrapError(errBusy)
-	}
-	return nil
-}
-
-// release closes the lanes, host and the control connection, and completes the transfers without
-// slices in progress; the others complete with their last slice, which ends as its lane or host is
-// closed. The lifecycle calls it at its end, without mu.
+// release prevents further transfers, cancels all others, and closes the lanes, host and the control
+// connection. It completes the transfers without slices in progress; the others complete with their
+// last slice, which ends as its lane or host is closed. The lifecycle calls it at its end, without mu.
 func (e *nativeEnd) release() error {
 	cause := e.lifecycle.Err()
-	for _, op := range e.end(cause) {
-		op.Done(cause)
-	}
-	closeAll(e.conns) // unblocks the movers of the lanes
-	_ = e.host.Close(cause)
-	for _, l := range e.lanes {
-		l.close(cause)
-	}
-	return e.control.Close()
-}
-
-// end prevents further transfers and cancels all others because of cause. It returns those without
-// slices in progress, which the caller must complete; the others complete with their last slice.
-func (e *nativeEnd) end(cause error) (idle []*transferOp) {
+	var idle []*transferOp
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.ended = true
 	for _, s := range []*direction{&e.sends, &e.recvs} {
 		for _, op := range s.ops {
@@ -195,7 +156,16 @@ func (e *nativeEnd) end(cause error) (idle []*transferOp) {
 		e.idle.Stop()
 	}
 	e.work.Broadcast()
-	return idle
+	e.mu.Unlock()
+	for _, op := range idle {
+		op.Done(cause)
+	}
+	closeAll(e.conns) // unblocks the movers of the lanes
+	_ = e.host.Close(cause)
+	for _, l := range e.lanes {
+		l.close(cause)
+	}
+	return e.control.Close()
 }
 
 func (e *nativeEnd) wrapError(err error) error { return wrapError(e.peer, err) }

@@ -24,14 +24,6 @@ const (
 	restAccepted            // the server has no transfers on lanes, and will not begin any
 )
 
-// watchIdle makes the client check periodically whether its lanes are used; at the server it does
-// nothing. The caller holds mu.
-func (e *nativeEnd) watchIdle() {
-	if e.role == channel.RoleConnect {
-		e.idle = time.AfterFunc(idleTimeout, e.checkIdle)
-	}
-}
-
 // checkIdle asks the server to close the lanes if no transfer has used them since the previous check,
 // and otherwise checks again after idleTimeout. It runs at the client, on the goroutine of the timer.
 func (e *nativeEnd) checkIdle() {
@@ -181,13 +173,8 @@ func (e *nativeEnd) peerLost(cause error) {
 		}
 	}
 	clear(e.offers)
-	e.finishLanes()
-	e.lifecycle.CompleteAsync(e.broken, cause)
-}
-
-// finishLanes closes unused lanes, and the write direction of the others, so that the two ends do not
-// wait for each other. It closes connections that have not become lanes. The caller holds mu.
-func (e *nativeEnd) finishLanes() {
+	// So that the two ends do not wait for each other, unused lanes are closed, and the write direction
+	// of the others. Connections that have not become lanes are closed too.
 	if e.lanes == nil {
 		e.dropConns()
 	}
@@ -198,6 +185,7 @@ func (e *nativeEnd) finishLanes() {
 			e.lifecycle.Go(func() { _ = l.conn.CloseWrite() }) // its mover detects errors
 		}
 	}
+	e.lifecycle.CompleteAsync(e.broken, cause)
 }
 
 // retireLane closes lane l, which has no slices, on another goroutine, because the peer is lost. The

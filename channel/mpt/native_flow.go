@@ -1,9 +1,5 @@
 package mpt
 
-import (
-	"github.com/tensorpipe-go/tensorpipe/channel"
-)
-
 const (
 	// minStripe is the size in bytes of the smallest slice, except the last one of a tensor. A tensor
 	// of less than two is not sliced. It is part of the native dialect.
@@ -64,13 +60,22 @@ func (e *nativeEnd) accept(op *transferOp, w route) {
 // with fewer requests than requestsPerLane. The lanes must be open unless unrequested is empty. The
 // caller holds mu.
 func (e *nativeEnd) requestSlices() {
+	const page = 64 << 10
 	for e.unrequested.Len() > 0 {
-		l := e.leastRequested()
+		l := e.lanes[0] // with the fewest requests
+		for _, other := range e.lanes {
+			if other.requested < l.requested {
+				l = other
+			}
+		}
 		if l.requested == requestsPerLane {
 			return
 		}
 		op := e.unrequested.Front()
-		length := min(e.sliceSize(op), op.Buf.Len()-op.assigned)
+		length := op.Buf.Len() / (slicesPerLane * len(e.lanes))
+		length = (length + page - 1) / page * page
+		length = max(min(length, maxSlice), e.factory.stripe)
+		length = min(length, op.Buf.Len()-op.assigned)
 		e.enqueue(controlFrame{kind: kindOrder, id: op.ID, offset: uint64(op.assigned), length: uint64(length), count: l.number})
 		l.requested++
 		e.startSlice(&e.recvs, op, e.newSlice(&e.recvs, l, length))
@@ -78,27 +83,6 @@ func (e *nativeEnd) requestSlices() {
 			e.unrequested.Pop()
 		}
 	}
-}
-
-// leastRequested returns the lane with the fewest requested slices. The lanes must be open. The caller
-// holds mu.
-func (e *nativeEnd) leastRequested() *lane {
-	best := e.lanes[0]
-	for _, l := range e.lanes {
-		if l.requested < best.requested {
-			best = l
-		}
-	}
-	return best
-}
-
-// sliceSize returns the size in bytes of the slices of op, except the last: a multiple of 64 KiB from
-// minStripe to maxSlice. The lanes must be open. The caller holds mu.
-func (e *nativeEnd) sliceSize(op *transferOp) int {
-	const page = 64 << 10
-	n := op.Buf.Len() / (slicesPerLane * len(e.lanes))
-	n = (n + page - 1) / page * page
-	return max(min(n, maxSlice), e.factory.stripe)
 }
 
 // newSlice returns the next slice of direction s, of length bytes, on lane l. It takes the next id of
@@ -129,15 +113,6 @@ func (e *nativeEnd) handleOffer(w controlFrame) error {
 		e.offers[w.id] = w.route
 	}
 	return nil
-}
-
-// handleWithdraw handles the withdrawal of an offer by the peer: it drops the offer, or cancels the
-// Recv with channel.ErrAborted. The caller holds mu.
-func (e *nativeEnd) handleWithdraw(w controlFrame) {
-	delete(e.offers, w.id)
-	if op := e.recvs.ops[w.id]; op != nil && op.offered {
-		e.cancel(&e.recvs, op, e.wrapError(channel.ErrAborted))
-	}
 }
 
 // handleOrder handles the peer's request for a slice: it starts to send it. A request for an unknown

@@ -3,6 +3,7 @@ package mpt
 import (
 	"encoding/binary"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -200,7 +201,10 @@ func (e *nativeEnd) handle(w controlFrame, rest []byte) error {
 	case kindOffer:
 		return e.handleOffer(w)
 	case kindWithdraw:
-		e.handleWithdraw(w)
+		delete(e.offers, w.id)
+		if op := e.recvs.ops[w.id]; op != nil && op.offered {
+			e.cancel(&e.recvs, op, e.wrapError(channel.ErrAborted))
+		}
 		return nil
 	case kindRest:
 		return e.handleRest()

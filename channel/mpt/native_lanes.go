@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
@@ -23,26 +24,6 @@ type lane struct {
 	requested int  // slices requested from the peer
 	moving    int  // slices in progress in both directions
 	retired   bool // neither end will use it any more
-}
-
-// newLanes returns a lane for each of conns, in the same order. The lanes own the connections, but
-// e.conns must have them too, so that release can close them first.
-func (e *nativeEnd) newLanes(conns []transport.Conn) []*lane {
-	lanes := make([]*lane, len(conns))
-	for i, conn := range conns {
-		l := &lane{number: i, conn: conn}
-		l.mover = bulk.New(bulk.Config{
-			Open:     func(context.Context) (transport.Stream, error) { return stream(conn) },
-			Ready:    func(uint16, uint64) {}, // the order already requests the slice
-			Broken:   func(err error) { e.laneBroken(l, err) },
-			Arrived:  e.arrived,
-			Checksum: e.checksum,
-			Peer:     e.peer,
-		})
-		l.channel = l.mover.Lane(0)
-		lanes[i] = l
-	}
-	return lanes
 }
 
 // stream returns conn as a byte stream without frames. The error matches transport.ErrNotSupported if
@@ -90,10 +71,6 @@ func NativeLanes(have int) int {
 	return min(have, max(minNativeLanes, min(maxNativeLanes, runtime.GOMAXPROCS(0))))
 }
 
-// nativeLanes returns the greatest number of lanes that an end of a channel of f uses in the native
-// dialect.
-func (f *Factory) nativeLanes() int { return NativeLanes(f.lanes()) }
-
 // opening is the state of opening and closing the lanes. It is guarded by nativeEnd.mu.
 type opening struct {
 	begun     bool                    // kindOpen was sent or received
@@ -111,7 +88,7 @@ func (e *nativeEnd) wantLanes() {
 	if e.role == channel.RoleListen || e.opening.begun || transport.IdentityOf(e.pipeConn).Process != nil {
 		return
 	}
-	e.opening.begun, e.opening.granted = true, e.factory.nativeLanes()
+	e.opening.begun, e.opening.granted = true, NativeLanes(e.factory.lanes())
 	e.enqueue(controlFrame{kind: kindOpen, count: e.opening.granted})
 }
 
@@ -126,7 +103,7 @@ func (e *nativeEnd) handleOpen(count int) error {
 	ctx, e.opening.cancel = context.WithCancelCause(ctx)
 	e.lifecycle.Go(func() {
 		defer cancel()
-		if err := e.grant(ctx, min(count, e.factory.nativeLanes())); err != nil {
+		if err := e.grant(ctx, min(count, NativeLanes(e.factory.lanes()))); err != nil {
 			e.abandonLanes(err)
 		}
 	})
@@ -234,7 +211,13 @@ func (e *nativeEnd) handleLanes(text []byte) error {
 func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	ctx, cancel := context.WithTimeoutCause(e.openCtx, dialTimeout, ErrLate)
 	defer cancel()
-	conns, err := e.factory.dial(ctx, e.pipeConn, lanes, receiveConfirmation)
+	conns, err := e.factory.dial(ctx, e.pipeConn, lanes, func(conn transport.Conn, id uint64) error {
+		confirmed, err := receiveClientHello(conn)
+		if err == nil && confirmed != id {
+			err = protocolError("lane %d is confirmed as %d", id, confirmed)
+		}
+		return err
+	})
 	if len(lanes) == 0 {
 		err = errNotListening
 	}
@@ -251,16 +234,6 @@ func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 		e.useLanes()
 		e.enqueue(controlFrame{kind: kindOpened, count: len(conns)})
 	}
-}
-
-// receiveConfirmation waits for the server's confirmation of the lane with number id, the first frame
-// that arrives over conn. The error matches channel.ErrProtocol if it has another number.
-func receiveConfirmation(conn transport.Conn, id uint64) error {
-	got, err := receiveClientHello(conn)
-	if err == nil && got != id {
-		err = protocolError("lane %d is confirmed as %d", id, got)
-	}
-	return err
 }
 
 // handleOpened handles the report of the client that it has opened count lanes, all that were
@@ -281,15 +254,10 @@ func (e *nativeEnd) handleOpened(count int) error {
 	if count != o.granted || len(e.conns) != count {
 		return protocolError("it has opened %d lanes, of %d that were announced and %d that have come", count, o.granted, len(e.conns))
 	}
-	return e.awaitConfirmed()
-}
-
-// awaitConfirmed waits until grant has confirmed the last lane, and then calls useLanes: the client
-// may receive that confirmation, and report the lanes, before the write of it has returned. No other
-// frame is handled meanwhile, because the next one may be an offer on lanes. It returns an error if
-// the lanes failed or the channel has ended. The caller holds mu, which is released during the wait.
-func (e *nativeEnd) awaitConfirmed() error {
-	for !e.opening.confirmed && e.conns != nil && e.endCause() == nil {
+	// The client may have received the confirmation of the last lane, and report the lanes, before
+	// grant's write of it has returned. No other frame is handled meanwhile: the next one may be an
+	// offer on lanes.
+	for !o.confirmed && e.conns != nil && e.endCause() == nil {
 		e.work.Wait()
 	}
 	switch cause := e.endCause(); {
@@ -302,11 +270,28 @@ func (e *nativeEnd) awaitConfirmed() error {
 	return nil
 }
 
-// useLanes makes lanes of the connections, if there are any, so that transfers may use them. The
-// caller holds mu.
+// useLanes makes a lane of each connection, if there are any, so that transfers may use them. Its
+// client checks periodically whether they are used. The lanes own the connections, which stay in conns
+// so that release can close them first. The caller holds mu.
 func (e *nativeEnd) useLanes() {
-	if len(e.conns) > 0 {
-		e.lanes = e.newLanes(e.conns)
-		e.watchIdle()
+	if len(e.conns) == 0 {
+		return
+	}
+	e.lanes = make([]*lane, len(e.conns))
+	for i, conn := range e.conns {
+		l := &lane{number: i, conn: conn}
+		l.mover = bulk.New(bulk.Config{
+			Open:     func(context.Context) (transport.Stream, error) { return stream(conn) },
+			Ready:    func(uint16, uint64) {}, // the order already requests the slice
+			Broken:   func(err error) { e.laneBroken(l, err) },
+			Arrived:  e.arrived,
+			Checksum: e.checksum,
+			Peer:     e.peer,
+		})
+		l.channel = l.mover.Lane(0)
+		e.lanes[i] = l
+	}
+	if e.role == channel.RoleConnect {
+		e.idle = time.AfterFunc(idleTimeout, e.checkIdle)
 	}
 }

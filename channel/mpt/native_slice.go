@@ -51,7 +51,17 @@ func (e *nativeEnd) begin(s *direction, id uint64, buf device.Buffer, done func(
 	op := &transferOp{Transfer: t}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.checkBegin(s, op, fault); err != nil {
+	err := e.endCause()
+	switch {
+	case err != nil:
+	case !buf.IsHost():
+		err = e.wrapError(device.ErrMemory)
+	case fault != nil:
+		err = e.wrapError(fault)
+	case s.ops[id] != nil:
+		err = e.wrapError(errBusy)
+	}
+	if err != nil {
 		op.CancelWait()
 		e.lifecycle.CompleteAsync(done, err)
 		return
@@ -60,26 +70,21 @@ func (e *nativeEnd) begin(s *direction, id uint64, buf device.Buffer, done func(
 	e.wantLanes()
 	if op.ready = op.Ready(); op.ready {
 		proceed(op)
-	} else {
-		e.lifecycle.Go(func() { e.proceedWhenReady(s, op, proceed) })
-	}
-}
-
-// proceedWhenReady waits for the stream on which the memory of op is valid, and calls proceed with mu
-// held. If the work of the stream failed it cancels op. It does nothing if op was cancelled.
-func (e *nativeEnd) proceedWhenReady(s *direction, op *transferOp, proceed func(*transferOp)) {
-	fault := op.WaitReady()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if s.ops[op.ID] != op {
 		return
 	}
-	if fault != nil {
-		e.cancel(s, op, e.wrapError(fault))
-		return
-	}
-	op.ready = true
-	proceed(op)
+	e.lifecycle.Go(func() {
+		fault := op.WaitReady()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		switch {
+		case s.ops[id] != op: // it was cancelled
+		case fault != nil:
+			e.cancel(s, op, e.wrapError(fault))
+		default:
+			op.ready = true
+			proceed(op)
+		}
+	})
 }
 
 // startSlice starts to move the next sl.length bytes of op, which must have as many left that are not
