@@ -64,23 +64,23 @@ func (c *call) waitForReply(ctx context.Context) (*inMessage, error) {
 // goroutine.
 func (c *call) block(ctx context.Context, expired <-chan time.Time) error {
 	conn := c.conn
-	var ahead <-chan *pipe.Incoming // nil for a follower
+	var next <-chan *pipe.Incoming // nil for a follower
 	var down <-chan struct{}
 	if conn.waitLock.TryLock() {
 		c.leader = leader{lock: &conn.waitLock}
 		defer c.leader.finish()
-		ahead, down = conn.pipe.Ahead(), conn.down
+		next, down = conn.pipe.NextCh(), conn.down
 	}
 	for {
 		select {
-		case in := <-ahead:
+		case in := <-next:
 			conn.dispatch(in, &c.leader)
 			if c.leader.yielded {
-				ahead, down = nil, nil
+				next, down = nil, nil
 			}
 		case <-down: // the read loop completes all calls once no caller leads
 			c.leader.yield()
-			ahead, down = nil, nil
+			next, down = nil, nil
 		case <-c.completed:
 			return nil
 		case <-ctx.Done():

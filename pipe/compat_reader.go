@@ -14,8 +14,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// poll always returns nil: the connections of this dialect are read by goroutines.
-func (p *compat) poll(context.Context) *Incoming { return nil }
+// tryNext returns the next message that has been received. It receives none itself: the connections
+// of this dialect are read by goroutines.
+func (p *compat) tryNext() (*Incoming, error) {
+	select {
+	case in, ok := <-p.reader.ready:
+		if !ok {
+			return nil, p.errorFor("next", "", p.endError())
+		}
+		return &in.Incoming, nil
+	default:
+		return nil, nil
+	}
+}
 
 func (p *compat) next(ctx context.Context) (*Incoming, error) {
 	select {
@@ -158,7 +169,7 @@ func (r *compatReader) receive(turn chan struct{}) (*compatIncoming, error) {
 }
 
 // enqueue waits until the read-ahead limits allow the message and passes it to a receiver from
-// Ahead, or to Next. If the limits also allow its payloads, it sets payloadsAhead, so that these
+// NextCh, or to Next. If the limits also allow its payloads, it sets payloadsAhead, so that these
 // are read ahead. It returns an error if the pipe fails or the peer is evicted.
 func (r *compatReader) enqueue(in *compatIncoming) error {
 	p := r.pipe
@@ -181,7 +192,7 @@ func (r *compatReader) enqueue(in *compatIncoming) error {
 	in.number = r.state.received
 	r.state.received++
 	r.mu.Unlock()
-	if len(r.ready) == 0 && p.sendAhead(&in.Incoming) {
+	if len(r.ready) == 0 && p.sendNext(&in.Incoming) {
 		return nil
 	}
 	select {

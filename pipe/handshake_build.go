@@ -118,7 +118,7 @@ func newPipe(c *Context, s *spec) *Pipe {
 		channelsByPair: map[devicePair][]sizedChannel{},
 		recvDevices:    map[device.Device]device.Device{},
 		sendDevices:    map[device.Device]struct{}{},
-		ahead:          make(chan *Incoming),
+		nextCh:         make(chan *Incoming),
 		closing:        make(chan struct{}),
 		closed:         make(chan struct{}),
 		peerEnded:      make(chan struct{}),

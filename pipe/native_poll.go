@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// tryNext returns the next message if there is one or if one arrives during one bounded poll, and
+// pollReady returns the next message if there is one or if one arrives during one bounded poll, and
 // otherwise nil, also if the stream cannot be polled. The caller has added 1 to demand; it is
 // subtracted if a message is returned. due means that a message is expected soon: it is polled for
 // even while other connections of the process are active.
-func (i *nativeReader) tryNext(ctx context.Context, due bool) *nativeIncoming {
+func (i *nativeReader) pollReady(ctx context.Context, due bool) *nativeIncoming {
 	if i.stream.poller == nil || ctx.Err() != nil || isClosed(i.pipe.down) || isClosed(i.pipe.closing) {
 		return nil
 	}
@@ -32,25 +32,34 @@ func (i *nativeReader) tryNext(ctx context.Context, due bool) *nativeIncoming {
 	return in
 }
 
-// poll returns the next message if it arrives during one bounded poll, and otherwise nil. It also
-// returns nil for a message that the peer has aborted, which it then ends.
-func (p *nativePipe) poll(ctx context.Context) *Incoming {
+// tryNext returns the next message if it has been received or arrives during one bounded poll, and
+// otherwise nil. It also returns nil for a message that the peer has aborted, which it then ends.
+func (p *nativePipe) tryNext() (*Incoming, error) {
 	i := &p.in
 	i.demand.Add(1)
-	in := i.tryNext(ctx, true)
+	in := i.pollReady(context.Background(), true)
 	if in == nil {
-		i.demand.Add(-1)
-		return nil
+		select { // the stream may not be one that can be polled, or may have ended
+		case next, ok := <-i.ready:
+			if !ok {
+				i.demand.Add(-1)
+				return nil, p.errorFor("next", "", p.endError())
+			}
+			in = i.takeReady(next)
+		default:
+			i.demand.Add(-1)
+			return nil, nil
+		}
 	}
 	if !i.deliver(in) {
-		return nil
+		return nil, nil
 	}
-	return &in.Incoming
+	return &in.Incoming, nil
 }
 
 // pollNext polls for the next message and numbers it. If another goroutine is reading, messages are
 // already queued, or none arrives, it returns nil and makes the run loop, which reads while no
-// caller polls, watch the stream. due has the meaning that it has for tryNext.
+// caller polls, watch the stream. due has the meaning that it has for pollReady.
 func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 	if !i.readMu.TryLock() {
 		i.wakeLoop()
@@ -99,7 +108,7 @@ func (r *streamReader) yieldToRead() {
 // maxPartialPolls bounds how often a partially received message is polled.
 const maxPartialPolls = 64
 
-// pollMessage polls the stream for a message for a bounded time, see tryNext for due. It returns
+// pollMessage polls the stream for a message for a bounded time, see pollReady for due. It returns
 // nil if none arrives completely or the stream fails; an error is kept in r.err, and the run loop
 // is resumed. The caller holds mu.
 func (r *streamReader) pollMessage(due bool) *nativeIncoming {

@@ -27,7 +27,7 @@ type nativeReader struct {
 	resumeTimer resumeTimer
 	readMu      sync.Mutex           // held to read messages and to pass them on in order
 	demand      atomic.Int32         // calls that want a message, less the messages in ready
-	polling     atomic.Bool          // a caller of Next or Poll holds readMu
+	polling     atomic.Bool          // a caller of Next or TryNext holds readMu
 	ready       chan *nativeIncoming // messages for Next, in order; closed at the end
 	readAhead   *budget.Budget       // bounds the bytes of messages that Next has not returned
 
@@ -80,7 +80,7 @@ func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 // ended, closes, or ctx ends. The caller has counted itself in demand, and must uncount itself
 // after an error.
 func (i *nativeReader) nextReady(ctx context.Context) (*nativeIncoming, error) {
-	if in := i.tryNext(ctx, false); in != nil {
+	if in := i.pollReady(ctx, false); in != nil {
 		return in, nil
 	}
 	p := i.pipe
@@ -107,7 +107,7 @@ func (i *nativeReader) takeReady(in *nativeIncoming) *nativeIncoming {
 	return in
 }
 
-// deliver prepares in for its return by Next or Poll: it releases the message's share of the
+// deliver prepares in for its return by Next or TryNext: it releases the message's share of the
 // read-ahead budget. If the peer has aborted the message, it ends the message and reports false;
 // the caller then drops it.
 func (i *nativeReader) deliver(in *nativeIncoming) bool {
@@ -225,11 +225,11 @@ func nativeError(err error) error {
 	return protocolError("%w", err)
 }
 
-// enqueue numbers a message and passes it to a receiver from Ahead or else to ready. It blocks
+// enqueue numbers a message and passes it to a receiver from NextCh or else to ready. It blocks
 // while ready is full; if the pipe goes down first it returns the cause. The caller holds readMu.
 func (i *nativeReader) enqueue(in *nativeIncoming) error {
 	i.register(in)
-	if readAhead := in.readAhead; len(i.ready) == 0 && !i.isAborted(in) && i.pipe.sendAhead(&in.Incoming) {
+	if readAhead := in.readAhead; len(i.ready) == 0 && !i.isAborted(in) && i.pipe.sendNext(&in.Incoming) {
 		if readAhead > 0 {
 			i.readAhead.Release(readAhead)
 		}

@@ -29,6 +29,21 @@
 // candidate was rejected. A [Policy] excludes paths; if none is left the pipe is not
 // opened.
 //
+// # Without blocking
+//
+// A goroutine that must not block, or that wants a reply without a switch of goroutines, has the
+// following set beside Next, Read and Write:
+//
+//   - [Pipe.TryNext] returns the next message if it has arrived or arrives within microseconds.
+//   - [Pipe.NextCh] delivers the next message to a select, ahead of a goroutine that is in Next.
+//   - [Incoming.Inline] reports whether Read waits for the peer to send further parts.
+//   - [Pipe.TryWrite] sends a small message if that is possible without waiting. Two goroutines that
+//     read and answer must use it, or write elsewhere: if both blocked in Write, neither would read.
+//   - [Message.More] lets the pipe send a message together with those that follow.
+//
+// A caller that waits for one reply while a goroutine of the program is always in Next first calls
+// TryNext until there is no message, and then selects from NextCh and its own channels.
+//
 // # Memory
 //
 // Memory given to a call belongs to the pipe until the call returns, or until the
@@ -85,7 +100,7 @@ type Pipe struct {
 	plain          traffic                         // parts sent uncompressed although compression was requested
 	progress       atomic.Uint64                   // PipeStats.Progress
 
-	ahead chan *Incoming // see Ahead
+	nextCh chan *Incoming // see NextCh
 
 	// The end of the pipe; see closing.go.
 	closeFrames *closeFrames
@@ -109,7 +124,7 @@ type Pipe struct {
 type engine interface {
 	tryWrite(m *Message) (taken bool, err error)
 	next(ctx context.Context) (*Incoming, error)
-	poll(ctx context.Context) *Incoming
+	tryNext() (*Incoming, error)
 	confirms() bool
 	stats() PipeStats
 
@@ -197,36 +212,6 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 		err = p.errorFor("next", "", ErrClosed) // not the error of a connection that Close has closed
 	}
 	return in, err
-}
-
-// Poll is Next without blocking: it spins for some microseconds, as Next does before it blocks, and
-// returns nil if no message arrives or the pipe has ended. Over TCP and in the compatible dialect,
-// where pipes cannot be polled, it always returns nil. It is for a goroutine that waits for one
-// reply while another one is always in Next: the reply is then received without a switch of
-// goroutines.
-func (p *Pipe) Poll(ctx context.Context) *Incoming {
-	if p.isClosing() {
-		return nil
-	}
-	return p.engine.poll(ctx)
-}
-
-// Ahead returns a channel to which the pipe sends the next message, instead of returning it
-// from Next, if a goroutine is receiving from the channel and Next has returned all earlier
-// messages. The pipe never waits for a receiver, and never closes the channel. It is for a
-// goroutine that waits for one reply while another one is always in Next, after Poll has
-// returned nil.
-func (p *Pipe) Ahead() <-chan *Incoming { return p.ahead }
-
-// sendAhead passes in to a goroutine that is receiving from Ahead. It does not block: if there is
-// no such goroutine it reports false, and the caller keeps in.
-func (p *Pipe) sendAhead(in *Incoming) bool {
-	select {
-	case p.ahead <- in:
-		return true
-	default:
-		return false
-	}
 }
 
 // errorFor returns err as an *Error of this pipe for the call op and the connection conn, which may

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -15,24 +16,36 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// polledPath returns a path that supports Poll.
+// polledPath returns a path on which TryNext receives messages itself.
 func polledPath() path { return pathNamed("shm+basic+native") }
 
-// pollOne polls until there is a message.
-func pollOne(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
+// tryUntilNext calls TryNext until there is a message.
+func tryUntilNext(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
 	t.Helper()
 	ctx := testContext(t)
 	for ctx.Err() == nil {
-		if in := p.Poll(ctx); in != nil {
+		in, err := p.TryNext()
+		require.NoError(t, err)
+		if in != nil {
 			return in
 		}
+		runtime.Gosched()
 	}
 	require.Fail(t, "no message arrived")
 	return nil
 }
 
-// Where Poll is not supported it returns nil, and Next returns the messages.
-func TestPollUnsupported(t *testing.T) {
+// requireNoNext requires that TryNext finds no message, and no end.
+func requireNoNext(t *testing.T, p *pipe.Pipe) {
+	t.Helper()
+	in, err := p.TryNext()
+	require.NoError(t, err)
+	require.Nil(t, in)
+}
+
+// Where streams cannot be polled TryNext returns the messages that have been received, in order with
+// those that Next returns.
+func TestTryNextOfReceivedMessages(t *testing.T) {
 	for _, name := range []string{
 		"uv+basic+native",
 		"uv+basic+compatible",
@@ -40,48 +53,47 @@ func TestPollUnsupported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, server := connect(t, pathNamed(name))
-			for i := range 3 {
+			requireNoNext(t, server)
+			for i := range 6 {
 				m := message(i, []int{10}, []int{10})
 				op := client.WriteAsync(testContext(t), m)
-				for range 100 {
-					require.Nil(t, server.Poll(testContext(t)))
+				if i%2 == 0 {
+					in := tryUntilNext(t, server)
+					same(t, m, in.Descriptor(), read(t, in))
+				} else {
+					expect(t, server, m)
 				}
-				expect(t, server, m)
 				require.NoError(t, op.Wait(testContext(t)))
+				requireNoNext(t, server)
 			}
+			require.EqualValues(t, 6, server.Stats().Received.Messages)
 		})
 	}
 }
 
-// A message returned by Poll can be read, is confirmed and counted as one of Next, and is
+// A message returned by TryNext can be read, is confirmed and counted as one of Next, and is
 // returned once.
-func TestPollReturnsNextMessage(t *testing.T) {
+func TestTryNextReturnsNextMessage(t *testing.T) {
 	client, server := connect(t, polledPath())
-	require.Nil(t, server.Poll(testContext(t)))
+	requireNoNext(t, server)
 	const count = 20
 	for i := range count {
 		m := message(i, []int{i}, []int{i * 20_000})
 		confirmed := testwait.Start(func() error { return client.WriteConfirmed(testContext(t), m) })
 		if i%2 == 0 {
-			in := pollOne(t, server)
+			in := tryUntilNext(t, server)
 			same(t, m, in.Descriptor(), read(t, in))
 		} else {
 			expect(t, server, m)
 		}
 		require.NoError(t, testwait.Finish(t, confirmed))
 	}
-	require.Nil(t, server.Poll(testContext(t)))
+	requireNoNext(t, server)
 	require.EqualValues(t, count, server.Stats().Received.Messages)
-
-	ctx, cancel := context.WithCancel(testContext(t))
-	cancel()
-	require.NoError(t, client.Write(testContext(t), message(1, nil, nil)))
-	require.Nil(t, server.Poll(ctx))
-	expect(t, server, message(1, nil, nil))
 }
 
-// While several goroutines call Next and Poll, each message is returned once.
-func TestPollWhileNextBlocks(t *testing.T) {
+// While several goroutines call Next and TryNext, each message is returned once.
+func TestTryNextWhileNextBlocks(t *testing.T) {
 	testwait.Watch(t, 0)
 	client, server := connect(t, polledPath())
 	count := race.Pick(4000, 800)
@@ -116,8 +128,8 @@ func TestPollWhileNextBlocks(t *testing.T) {
 		})
 		readers.Go(func() {
 			for ctx.Err() == nil {
-				if in := server.Poll(ctx); in != nil {
-					record(in, nil)
+				if in, err := server.TryNext(); in != nil || err != nil {
+					record(in, err)
 				}
 			}
 		})
@@ -140,8 +152,8 @@ func TestPollWhileNextBlocks(t *testing.T) {
 	require.EqualValues(t, count, server.Stats().Received.Messages)
 }
 
-// Poll returns nil when the pipe ends, and does not delay the end.
-func TestPollWhilePipeCloses(t *testing.T) {
+// TryNext returns the error of Next once the pipe has ended, and does not delay the end.
+func TestTryNextWhilePipeCloses(t *testing.T) {
 	for name, end := range map[string]func(p, peer *pipe.Pipe) error{
 		"Close": func(p, peer *pipe.Pipe) error {
 			closed := testwait.Start(peer.Close)
@@ -159,7 +171,7 @@ func TestPollWhilePipeCloses(t *testing.T) {
 			var once sync.Once
 			polled := testwait.Start(func() error {
 				for ctx.Err() == nil {
-					if server.Poll(ctx) != nil {
+					if in, _ := server.TryNext(); in != nil {
 						return fmt.Errorf("a message")
 					}
 					once.Do(func() { close(polling) })
@@ -172,11 +184,13 @@ func TestPollWhilePipeCloses(t *testing.T) {
 				require.NoError(t, server.Close())
 			}
 			testwait.Finish(t, server.Done())
-			require.Nil(t, server.Poll(ctx))
+			in, tryErr := server.TryNext()
+			require.Nil(t, in)
 			stop()
 			require.NoError(t, testwait.Finish(t, polled))
 			_, err := server.Next(testContext(t))
 			require.Error(t, err)
+			require.Equal(t, err, tryErr)
 		})
 	}
 }

@@ -35,13 +35,13 @@ func nextLater(t *testing.T, p *pipe.Pipe) <-chan *pipe.Incoming {
 	return out
 }
 
-// A receiver from Ahead gets the next message even if a call of Next has waited longer.
-func TestAheadReceivesWhileNextBlocks(t *testing.T) {
+// A receiver from NextCh gets the next message even if a call of Next has waited longer.
+func TestNextChReceivesWhileNextBlocks(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, client, server *pipe.Pipe) {
 		next := nextLater(t, server)
 		synctest.Wait()
 		ahead := make(chan *pipe.Incoming, 1)
-		go func() { ahead <- <-server.Ahead() }()
+		go func() { ahead <- <-server.NextCh() }()
 		synctest.Wait()
 		write(t, client, message(1, []int{10}, nil))
 		in := <-ahead
@@ -58,8 +58,8 @@ func TestAheadReceivesWhileNextBlocks(t *testing.T) {
 	})
 }
 
-// A receiver from Ahead gets nothing while Next has not returned all earlier messages.
-func TestAheadKeepsTheOrder(t *testing.T) {
+// A receiver from NextCh gets nothing while Next has not returned all earlier messages.
+func TestNextChKeepsTheOrder(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, client, server *pipe.Pipe) {
 		write(t, client, message(1, []int{1}, nil))
 		synctest.Wait()
@@ -68,7 +68,7 @@ func TestAheadKeepsTheOrder(t *testing.T) {
 		go func() {
 			defer close(received)
 			select {
-			case <-server.Ahead():
+			case <-server.NextCh():
 				t.Error("a message overtook others")
 			case <-stop:
 			}
@@ -84,8 +84,8 @@ func TestAheadKeepsTheOrder(t *testing.T) {
 }
 
 // A message that its sender aborts before it is read is not delivered, neither from Next
-// nor from Ahead.
-func TestAheadAfterAbort(t *testing.T) {
+// nor from NextCh.
+func TestNextChAfterAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.ReadAheadBytes = 1 })
 		for i := range 2 {
@@ -105,7 +105,7 @@ func TestAheadAfterAbort(t *testing.T) {
 			go func() {
 				for {
 					select {
-					case in := <-server.Ahead():
+					case in := <-server.NextCh():
 						got <- in
 					case <-stop:
 						return
