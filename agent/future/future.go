@@ -196,34 +196,28 @@ type Waiter interface {
 // WaiterKey is the key of a Waiter in a context.
 type WaiterKey struct{}
 
-// waitDone blocks until done is closed, or returns the error of ctx if that ends before.
+// waitDone blocks until done is closed, or returns the error of ctx if that ends before. It notifies the
+// Waiter of ctx if it blocks.
 func waitDone(ctx context.Context, done <-chan struct{}) error {
-	if !isClosed(done) && ctx.Err() == nil {
-		waitSelect(ctx, done)
-	}
-	if isClosed(done) { // even if ctx has ended too
+	select {
+	case <-done:
 		return nil
-	}
-	return ctx.Err()
-}
-
-// waitSelect returns when done is closed or ctx ends. It notifies the Waiter of ctx.
-func waitSelect(ctx context.Context, done <-chan struct{}) {
-	if w, ok := ctx.Value(WaiterKey{}).(Waiter); ok {
-		defer w.BeginWait()()
-	}
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-}
-
-func isClosed(done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
 	default:
-		return false
+	}
+	if ctx.Err() == nil {
+		if w, ok := ctx.Value(WaiterKey{}).(Waiter); ok {
+			defer w.BeginWait()()
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+	select {
+	case <-done:
+		return nil // even if ctx has ended too
+	default:
+		return ctx.Err()
 	}
 }
 

@@ -20,12 +20,12 @@ const (
 // maxNumber bounds sequence numbers, so that incrementing one cannot overflow.
 const maxNumber = math.MaxInt64
 
+// begin returns the beginning of a value of that kind.
 func begin(kind byte) []byte { return []byte{formatVersion, kind} }
 
-func appendNumber(dst []byte, n uint64) []byte { return binary.AppendUvarint(dst, n) }
-
+// appendText appends a text to dst and returns the extended slice.
 func appendText[T string | []byte](dst []byte, s T) []byte {
-	return append(appendNumber(dst, uint64(len(s))), s...)
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
 // decoder reads the fields of a value from the store. After the first error, which end returns,
@@ -35,6 +35,7 @@ type decoder struct {
 	err  error
 }
 
+// decode returns a decoder of the fields of value, which must have that kind. It keeps value.
 func decode(value []byte, kind byte) *decoder {
 	d := &decoder{data: value}
 	if v := d.byte(); d.err == nil && v != formatVersion {
@@ -46,12 +47,14 @@ func decode(value []byte, kind byte) *decoder {
 	return d
 }
 
+// fail records an error that matches ErrCorrupt, unless there is one already.
 func (d *decoder) fail(format string, args ...any) {
 	if d.err == nil {
 		d.err, d.data = corrupt(format, args...), nil
 	}
 }
 
+// take reads n bytes; nil after an error. The result is part of the value.
 func (d *decoder) take(n int) []byte {
 	if d.err == nil && n > len(d.data) {
 		d.fail("%d bytes where %d are left", n, len(d.data))
@@ -64,6 +67,7 @@ func (d *decoder) take(n int) []byte {
 	return taken
 }
 
+// byte reads one byte, 0 after an error.
 func (d *decoder) byte() byte {
 	if b := d.take(1); b != nil {
 		return b[0]
@@ -85,10 +89,13 @@ func (d *decoder) number(limit uint64) uint64 {
 	return n
 }
 
+// bytes reads a text of at most limit bytes. The result is part of the value.
 func (d *decoder) bytes(limit int) []byte { return d.take(int(d.number(uint64(limit)))) }
 
+// text reads a text of at most limit bytes.
 func (d *decoder) text(limit int) string { return string(d.bytes(limit)) }
 
+// incarnation reads an Incarnation.
 func (d *decoder) incarnation() (i Incarnation) {
 	copy(i[:], d.take(len(i)))
 	return i
@@ -106,25 +113,27 @@ func (d *decoder) end() error {
 // minMemberBytes is the least number of bytes that an encoded member takes.
 const minMemberBytes = 24
 
+// append appends the encoding of m to dst and returns the extended slice.
 func (m Member) append(dst []byte) []byte {
 	dst = appendText(dst, m.Name)
-	dst = appendNumber(dst, uint64(m.Rank))
+	dst = binary.AppendUvarint(dst, uint64(m.Rank))
 	dst = append(dst, m.Incarnation[:]...)
-	dst = appendNumber(dst, uint64(m.MinVersion))
-	dst = appendNumber(dst, uint64(m.MaxVersion))
+	dst = binary.AppendUvarint(dst, uint64(m.MinVersion))
+	dst = binary.AppendUvarint(dst, uint64(m.MaxVersion))
 	static := byte(0)
 	if m.Static {
 		static = 1
 	}
 	dst = append(dst, static)
 	dst = appendText(dst, m.Extra)
-	dst = appendNumber(dst, uint64(len(m.URLs)))
+	dst = binary.AppendUvarint(dst, uint64(len(m.URLs)))
 	for _, url := range m.URLs {
 		dst = appendText(dst, url)
 	}
 	return dst
 }
 
+// member reads a member. It is an error if the member is not valid, or not static as given.
 func (d *decoder) member(static bool) Member {
 	m := Member{
 		Name:        d.text(maxName),
@@ -152,8 +161,9 @@ func (d *decoder) member(static bool) Member {
 	return m
 }
 
+// appendMembers appends the encoding of a list of members to dst and returns the extended slice.
 func appendMembers(dst []byte, members []Member) []byte {
-	dst = appendNumber(dst, uint64(len(members)))
+	dst = binary.AppendUvarint(dst, uint64(len(members)))
 	for _, m := range members {
 		dst = m.append(dst)
 	}
@@ -183,6 +193,7 @@ func (d *decoder) members(static bool) []Member {
 	return members
 }
 
+// encodeEntry returns the value of the key of a rank that m claims.
 func encodeEntry(m Member) []byte { return m.append(begin(kindEntry)) }
 
 // decodeEntry decodes the value of the key of a rank in a static group: the member that claims
@@ -196,8 +207,11 @@ func decodeEntry(value []byte, rank int) (Member, error) {
 	return m, d.end()
 }
 
+// encodeList returns the value of the key of a member list.
 func encodeList(members []Member) []byte { return appendMembers(begin(kindList), members) }
 
+// decodeList decodes the member list of a static group of that size. The error matches ErrCorrupt or
+// ErrVersion.
 func decodeList(value []byte, world int) ([]Member, error) {
 	d := decode(value, kindList)
 	members := d.members(true)
@@ -216,10 +230,12 @@ type claim struct {
 	id   Incarnation
 }
 
+// encode returns the value of the key of a name.
 func (c claim) encode() []byte {
-	return append(appendNumber(begin(kindClaim), uint64(c.rank)), c.id[:]...)
+	return append(binary.AppendUvarint(begin(kindClaim), uint64(c.rank)), c.id[:]...)
 }
 
+// decodeClaim decodes the value of the key of a name. The error matches ErrCorrupt or ErrVersion.
 func decodeClaim(value []byte) (claim, error) {
 	d := decode(value, kindClaim)
 	c := claim{int(d.number(maxRank)), d.incarnation()}

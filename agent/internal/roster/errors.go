@@ -1,6 +1,7 @@
 package roster
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -189,11 +190,11 @@ func (f failure) err() error {
 
 func (f failure) append(dst []byte) []byte {
 	dst = append(dst, byte(f.kind))
-	dst = appendNumber(dst, f.gen)
+	dst = binary.AppendUvarint(dst, f.gen)
 	dst = appendText(dst, f.name)
 	dst = appendText(dst, f.other)
-	dst = appendNumber(dst, uint64(f.a))
-	return appendNumber(dst, uint64(f.b))
+	dst = binary.AppendUvarint(dst, uint64(f.a))
+	return binary.AppendUvarint(dst, uint64(f.b))
 }
 
 func (d *decoder) failure() *failure {

@@ -151,7 +151,7 @@ func (j *staticJoin) noClaims(ctx context.Context) bool {
 // the current state. Errors are ignored, since the claims bind no other member any more.
 func (j *staticJoin) deleteClaims(ctx context.Context, g *groupState) {
 	rank, name := j.rankKey(j.claimedGen, j.self.Rank), j.nameKey(j.claimedGen, j.self.Name)
-	if g.isOver(j.claimedGen) {
+	if g.gen > j.claimedGen || g.is(ended, j.claimedGen) {
 		_ = j.deleteKey(ctx, rank)
 		_ = j.deleteKey(ctx, name)
 		return

@@ -61,6 +61,7 @@ type snapshot struct {
 	names   map[string]int // index in members
 }
 
+// newSnapshot returns the snapshot of members, which it keeps, at the version seq.
 func newSnapshot(seq uint64, members []Member) *snapshot {
 	v := &snapshot{seq: seq, members: members, names: make(map[string]int, len(members))}
 	for i, m := range members {
@@ -69,10 +70,12 @@ func newSnapshot(seq uint64, members []Member) *snapshot {
 	return v
 }
 
+// newRoster returns the Roster of self in the group with the state g and these members, which it keeps.
 func newRoster(v *groupAccess, self Member, g *groupState, members []Member) *Roster {
 	return &Roster{groupAccess: v, self: self, gen: g.gen, static: self.Static, latest: newSnapshot(g.seq, members)}
 }
 
+// snapshot returns the latest snapshot.
 func (r *Roster) snapshot() *snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,6 +138,7 @@ func (r *Roster) LeaveNow(ctx context.Context) error {
 	return r.leaveWith(ctx, &v)
 }
 
+// leaveWith is Leave with the access v to the store.
 func (r *Roster) leaveWith(ctx context.Context, v *groupAccess) error {
 	r.mu.Lock()
 	left := r.left
@@ -142,24 +146,21 @@ func (r *Roster) leaveWith(ctx context.Context, v *groupAccess) error {
 	if left {
 		return nil
 	}
-	if err := r.leave(ctx, v); err != nil {
+	if r.static {
+		g, err := v.readState(ctx)
+		if err == nil && g.is(complete, r.gen) { // one that has ended knows that this member left
+			err = v.markLeft(ctx, g, r.self.Rank)
+		}
+		if err != nil {
+			return r.fail("leave", err)
+		}
+	} else if err := v.removeMember(ctx, r.self.Name, r.self.Incarnation); err != nil {
 		return r.fail("leave", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left = true
 	return nil
-}
-
-func (r *Roster) leave(ctx context.Context, v *groupAccess) error {
-	if !r.static {
-		return v.removeMember(ctx, r.self.Name, r.self.Incarnation)
-	}
-	g, err := v.readState(ctx)
-	if err != nil || !g.is(complete, r.gen) {
-		return err // a generation that has ended knows that this member left
-	}
-	return v.markLeft(ctx, g, r.self.Rank)
 }
 
 // Remove removes a member that the caller knows to be dead from the list of a dynamic group. It
@@ -174,6 +175,7 @@ func (r *Roster) Remove(ctx context.Context, name string, id Incarnation) error 
 	return r.fail("remove", err)
 }
 
+// fail returns err as an [*Error] of the operation op, or nil if err is nil.
 func (r *Roster) fail(op string, err error) error {
 	if err == nil {
 		return nil

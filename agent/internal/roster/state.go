@@ -3,6 +3,7 @@ package roster
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -67,14 +68,11 @@ func (g *groupState) available() bool {
 // is reports whether the group is in phase p of generation gen.
 func (g *groupState) is(p phase, gen uint64) bool { return g.phase == p && g.gen == gen }
 
-// isOver reports whether the static generation gen has ended, or a later one has begun.
-func (g *groupState) isOver(gen uint64) bool { return g.gen > gen || g.is(ended, gen) }
-
 func (g *groupState) encode() []byte {
 	dst := append(begin(kindState), byte(g.phase))
 	dst = append(dst, g.storeID[:]...)
-	dst = appendNumber(dst, g.gen)
-	dst = appendNumber(dst, g.seq)
+	dst = binary.AppendUvarint(dst, g.gen)
+	dst = binary.AppendUvarint(dst, g.seq)
 	if g.failure == nil {
 		dst = append(dst, 0)
 	} else {
@@ -83,7 +81,7 @@ func (g *groupState) encode() []byte {
 	if g.phase == dynamic {
 		return appendMembers(dst, g.members)
 	}
-	dst = appendNumber(dst, uint64(g.world))
+	dst = binary.AppendUvarint(dst, uint64(g.world))
 	return append(dst, g.listWriter[:]...)
 }
 
