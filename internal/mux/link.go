@@ -232,8 +232,8 @@ func (l *link) sendCredit() {
 	}
 }
 
-// SetWriteDeadline does nothing and returns nil: yamux would set deadlines to end sessions whose
-// peer is slow.
+// SetWriteDeadline does nothing and returns nil: the deadline that yamux sets before its first message
+// could replace that of Session.Close.
 func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
 // Close closes the connection and unblocks the Read of yamux. Yamux calls it, and only when the

@@ -35,6 +35,8 @@
 // grows it forgets bytes that were read before. So the link removes the credit from the messages
 // that yamux writes, sends credit for what was read, and ends the session of a peer that exceeds a
 // window before yamux allocates memory for the message.
+//
+// docs/decisions/2026-11-23-yamux.md lists what yamux is used for, and what the link keeps from it.
 package mux
 
 import (
@@ -72,8 +74,7 @@ const (
 	// waits for the peer to accept some.
 	spareBacklog = 16
 
-	// noTimeout is longer than any session lives: yamux ends sessions whose peer is slow, and has
-	// no option to disable that.
+	// noTimeout is longer than any session lives: yamux has no option to disable its timers.
 	noTimeout = 100 * 365 * 24 * time.Hour
 )
 
