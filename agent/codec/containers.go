@@ -242,6 +242,8 @@ func entrySegment(key reflect.Value) string {
 // which are counted twice for the spare capacity of the map.
 const mapEntryOverhead = 16
 
+// decodeMap decodes a map, of the sender's schema s, to the variable at to. The error matches ErrCorrupt,
+// also if a key occurs twice or cannot be compared, or ErrLimit, or is that of a key or element.
 func (p *plan) decodeMap(d *Decoder, s *schema, to unsafe.Pointer) error {
 	zero(p.typ, to)
 	n, isNil, err := d.length(s.key.width + s.elem.width)
@@ -262,35 +264,26 @@ func (p *plan) decodeMap(d *Decoder, s *schema, to unsafe.Pointer) error {
 	}
 	m := reflect.MakeMapWithSize(p.typ, n)
 	if n > 0 {
-		if err := p.decodeEntries(d, s, m, n); err != nil {
-			return err
+		key, elem := reflect.New(p.key.typ), reflect.New(p.elem.typ)
+		for range n {
+			key.Elem().SetZero()
+			elem.Elem().SetZero()
+			if err := p.key.decode(d, s.key, key.UnsafePointer()); err != nil {
+				return addSegment(err, "[key]")
+			}
+			if !key.Elem().Comparable() {
+				return addSegment(corruptf("a key that cannot be compared"), "[key]")
+			}
+			if err := p.elem.decode(d, s.elem, elem.UnsafePointer()); err != nil {
+				return addSegment(err, entrySegment(key.Elem()))
+			}
+			m.SetMapIndex(key.Elem(), elem.Elem())
 		}
-	}
-	d.leave()
-	reflect.NewAt(p.typ, to).Elem().Set(m)
-	return nil
-}
-
-// decodeEntries decodes n entries, of the sender's map schema s, into the empty map m. The error
-// matches ErrCorrupt if a key occurs twice or cannot be compared, or it is that of a key or element.
-func (p *plan) decodeEntries(d *Decoder, s *schema, m reflect.Value, n int) error {
-	key, elem := reflect.New(p.key.typ), reflect.New(p.elem.typ)
-	for range n {
-		key.Elem().SetZero()
-		elem.Elem().SetZero()
-		if err := p.key.decode(d, s.key, key.UnsafePointer()); err != nil {
-			return addSegment(err, "[key]")
-		}
-		if !key.Elem().Comparable() {
-			return addSegment(corruptf("a key that cannot be compared"), "[key]")
-		}
-		if err := p.elem.decode(d, s.elem, elem.UnsafePointer()); err != nil {
-			return addSegment(err, entrySegment(key.Elem()))
-		}
-		m.SetMapIndex(key.Elem(), elem.Elem())
 	}
 	if m.Len() != n {
 		return corruptf("a key comes twice in a map of %d", n)
 	}
+	d.leave()
+	reflect.NewAt(p.typ, to).Elem().Set(m)
 	return nil
 }

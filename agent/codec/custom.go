@@ -1,7 +1,6 @@
 package codec
 
 import (
-	"encoding"
 	"encoding/binary"
 	"math"
 	"reflect"
@@ -110,26 +109,4 @@ func (c *compiler) hook(p *plan, h hook) {
 		return nil
 	}
 	p.decode = func(d *Decoder, s *schema, to unsafe.Pointer) error { return d.object(p, s, to, decode) }
-}
-
-// compileBinary makes p the plan of a type that implements encoding.BinaryMarshaler and, by its
-// pointer, encoding.BinaryUnmarshaler.
-func compileBinary(p *plan) {
-	p.leaf(kindBinary, func(e *Encoder, from unsafe.Pointer) error {
-		text, err := reflect.NewAt(p.typ, from).Interface().(encoding.BinaryMarshaler).MarshalBinary()
-		if err == nil {
-			e.WriteBytes(text)
-		}
-		return err
-	}, func(d *Decoder, to unsafe.Pointer) error {
-		text, err := d.text()
-		if err != nil {
-			return err
-		}
-		if err := d.charge(len(text)); err != nil {
-			return err
-		}
-		zero(p.typ, to)
-		return reflect.NewAt(p.typ, to).Interface().(encoding.BinaryUnmarshaler).UnmarshalBinary(text)
-	})
 }

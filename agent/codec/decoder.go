@@ -12,15 +12,15 @@ import (
 // tensors; Decode for each value, in the order in which the sender encoded them; and Finish. A Decoder
 // reuses its memory for the next message. It must not be used concurrently.
 //
-// The Read methods are for custom encodings. They return an error that matches ErrCorrupt
-// if the bytes of the message cannot be such a value.
+// The Read methods are for custom encodings. They return an error that matches ErrCorrupt if the bytes
+// of the message cannot be such a value.
 type Decoder struct {
 	registry *Registry
 	last     lastPlan
 	limits   Limits
-	state    state
 	err      error
 
+	state
 	cursor               // at the values; in a custom encoding, limited to its bytes
 	values        []byte // of all values
 	depth         int

@@ -19,7 +19,7 @@ type Encoder struct {
 	registry *Registry
 	last     lastPlan
 	limits   Limits
-	state    state
+	state
 
 	buf   []byte
 	start int // of the message in buf
@@ -164,7 +164,15 @@ func (e *Encoder) finish() error {
 	if err := e.appendTensors(); err != nil {
 		return err
 	}
-	return e.appendHeaders()
+	if len(e.headers) > maxHeaders {
+		return errorf(ErrLimit, "%d headers, at most %d", len(e.headers), maxHeaders)
+	}
+	e.WriteUint(uint64(len(e.headers)))
+	for _, h := range e.headers {
+		e.WriteString(h.name)
+		e.WriteBytes(h.data)
+	}
+	return nil
 }
 
 // visit identifies a slice or map that is being encoded, to detect one that contains itself.

@@ -226,7 +226,8 @@ func (e *RemoteError) Error() string { return e.Text }
 func (e *RemoteError) Unwrap() []error { return e.wrapped }
 
 // opaque returns a description of err, which is neither nil nor registered, by type, text and wrapped
-// errors; err itself if it is a *RemoteError.
+// errors, among them all registered errors for which its method Is returns true; err itself if it is a
+// *RemoteError. The caller must not hold r.mu.
 func (r *Registry) opaque(err error) *RemoteError {
 	if remote, ok := err.(*RemoteError); ok && remote != nil {
 		return remote
@@ -245,20 +246,13 @@ func (r *Registry) opaque(err error) *RemoteError {
 		}
 	}
 	if is, ok := err.(interface{ Is(error) bool }); ok {
-		o.wrapped = append(o.wrapped, r.claimed(is)...)
-	}
-	return o
-}
-
-// claimed returns the registered errors for which the method Is of err returns true, as that of
-// syscall.Errno does for some. It calls Is with r.mu held for reading; the caller must not hold r.mu.
-func (r *Registry) claimed(err interface{ Is(error) bool }) (found []error) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	for _, sentinel := range r.sentinels {
-		if err.Is(sentinel) {
-			found = append(found, sentinel)
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		for _, sentinel := range r.sentinels { // syscall.Errno is some of them
+			if is.Is(sentinel) {
+				o.wrapped = append(o.wrapped, sentinel)
+			}
 		}
 	}
-	return found
+	return o
 }

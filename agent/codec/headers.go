@@ -24,18 +24,6 @@ func (e *Encoder) SetHeader(name string, data []byte) {
 	e.headers = append(e.headers, header{name, data})
 }
 
-func (e *Encoder) appendHeaders() error {
-	if len(e.headers) > maxHeaders {
-		return errorf(ErrLimit, "%d headers, at most %d", len(e.headers), maxHeaders)
-	}
-	e.WriteUint(uint64(len(e.headers)))
-	for _, h := range e.headers {
-		e.WriteString(h.name)
-		e.WriteBytes(h.data)
-	}
-	return nil
-}
-
 // Header returns the data of the header of that name; ok is false if the message does not have it. The
 // data are part of the message given to Reset: they are valid as long as that does not change, and must
 // not be modified.
@@ -85,8 +73,9 @@ type stateEntry struct{ key, value any }
 
 func (s *state) reset() { s.entries = cleared(s.entries) }
 
-// get returns the value that was set for key, or nil.
-func (s *state) get(key any) any {
+// State returns the value that SetState set for key in this message, or nil. As with a context, keys
+// should have a type that their package defines.
+func (s *state) State(key any) any {
 	for _, entry := range s.entries {
 		if entry.key == key {
 			return entry.value
@@ -95,7 +84,9 @@ func (s *state) get(key any) any {
 	return nil
 }
 
-func (s *state) set(key, value any) {
+// SetState sets the value for key, which must be comparable, until Reset, or until Forget. It is not
+// sent.
+func (s *state) SetState(key, value any) {
 	for i := range s.entries {
 		if s.entries[i].key == key {
 			s.entries[i].value = value
@@ -104,17 +95,3 @@ func (s *state) set(key, value any) {
 	}
 	s.entries = append(s.entries, stateEntry{key, value})
 }
-
-// State returns the value that SetState set for key in this message, or nil. As with a context, keys
-// should have a type that their package defines.
-func (e *Encoder) State(key any) any { return e.state.get(key) }
-
-// SetState sets the value for key, which must be comparable, until Reset. It is not sent.
-func (e *Encoder) SetState(key, value any) { e.state.set(key, value) }
-
-// State returns the value that SetState set for key in this message, or nil. As with a
-// context, keys should have a type that their package defines.
-func (d *Decoder) State(key any) any { return d.state.get(key) }
-
-// SetState sets the value for key, which must be comparable, until Reset or Forget.
-func (d *Decoder) SetState(key, value any) { d.state.set(key, value) }

@@ -81,17 +81,19 @@ func (d *Decoder) addObject(n uint64) error {
 }
 
 // resolveObject sets the pointer at to, of the type of p, to object n, which occurred before in the
-// message. If that object was skipped it decodes the object now, by decode. The error matches
-// ErrCorrupt for a number that did not occur or an object that contains itself, or ErrType if the
-// object was decoded to another type or skipped with a custom encoding.
+// message. If that object was skipped, it decodes the object by decode, at the position where it was
+// skipped. The error matches ErrCorrupt for a number that did not occur or an object that contains
+// itself, or ErrType if the object was decoded to another type or skipped with a custom encoding, or is
+// that of decoding.
 func (d *Decoder) resolveObject(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
-	if have := len(d.objects); n >= uint64(have) {
-		if d.customSkipped {
-			return hiddenObjectError(n)
-		}
+	have := uint64(len(d.objects))
+	if n >= have && !d.customSkipped {
 		return corruptf("object %d of %d", n, have)
 	}
-	o := &d.objects[n]
+	var o decodedObject // unknown if the object is in a custom encoding that was skipped
+	if n < have {
+		o = d.objects[n]
+	}
 	switch {
 	case o.typ == p.typ && o.pointer != nil:
 		*(*unsafe.Pointer)(to) = o.pointer
@@ -101,21 +103,8 @@ func (d *Decoder) resolveObject(n uint64, p *plan, to unsafe.Pointer, decode fun
 	case o.typ != nil:
 		return errorf(ErrType, "the same object is decoded to a %v and a %v", o.typ, p.typ)
 	case o.schema == nil:
-		return hiddenObjectError(n)
-	default:
-		return d.decodeSkipped(n, p, to, decode)
+		return errorf(ErrType, "object %d is in a custom encoding that was skipped", n)
 	}
-}
-
-func hiddenObjectError(n uint64) error {
-	return errorf(ErrType, "object %d is in a custom encoding that was skipped", n)
-}
-
-// decodeSkipped decodes object n at the position where it was skipped, to the pointer at to, and then
-// continues at the present position. decode and p are those of the type of the pointer. The error
-// matches ErrType if the types do not match, or is that of decoding.
-func (d *Decoder) decodeSkipped(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
-	o := d.objects[n]
 	if err := d.match(o.schema, p.schema, p); err != nil {
 		return err
 	}
@@ -144,22 +133,18 @@ func (c *compiler) pointer(p *plan) (err error) {
 	p.encode = func(e *Encoder, from unsafe.Pointer) error {
 		return e.object(p.typ, *(*unsafe.Pointer)(from), p.elem.encode)
 	}
-	decode := p.decodePointee
+	decode := func(d *Decoder, s *schema, to unsafe.Pointer) error {
+		if err := d.charge(int(p.elem.typ.Size()) + 16); err != nil {
+			return err
+		}
+		v := reflect.New(p.elem.typ).UnsafePointer()
+		if err := p.elem.decode(d, s.elem, v); err != nil {
+			return err
+		}
+		*(*unsafe.Pointer)(to) = v
+		return nil
+	}
 	p.decode = func(d *Decoder, s *schema, to unsafe.Pointer) error { return d.object(p, s, to, decode) }
-	return nil
-}
-
-// decodePointee decodes the element of the pointer type p to memory that it allocates, and sets the
-// pointer at to when that succeeds. s is the sender's schema of the pointer.
-func (p *plan) decodePointee(d *Decoder, s *schema, to unsafe.Pointer) error {
-	if err := d.charge(int(p.elem.typ.Size()) + 16); err != nil {
-		return err
-	}
-	v := reflect.New(p.elem.typ).UnsafePointer()
-	if err := p.elem.decode(d, s.elem, v); err != nil {
-		return err
-	}
-	*(*unsafe.Pointer)(to) = v
 	return nil
 }
 

@@ -143,7 +143,23 @@ func compileMethods(p *plan) (done bool, err error) {
 	case to.Implements(appenderType) || to.Implements(parserType):
 		return false, errorf(ErrUnsupported, "%v has one of AppendTensorpipe and ParseTensorpipe but not the other", p.typ)
 	case to.Implements(marshalerType) && to.Implements(unmarshalerType):
-		compileBinary(p)
+		p.leaf(kindBinary, func(e *Encoder, from unsafe.Pointer) error {
+			text, err := reflect.NewAt(p.typ, from).Interface().(encoding.BinaryMarshaler).MarshalBinary()
+			if err == nil {
+				e.WriteBytes(text)
+			}
+			return err
+		}, func(d *Decoder, to unsafe.Pointer) error {
+			text, err := d.text()
+			if err != nil {
+				return err
+			}
+			if err := d.charge(len(text)); err != nil {
+				return err
+			}
+			zero(p.typ, to)
+			return reflect.NewAt(p.typ, to).Interface().(encoding.BinaryUnmarshaler).UnmarshalBinary(text)
+		})
 	default:
 		return false, nil
 	}

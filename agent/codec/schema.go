@@ -244,7 +244,14 @@ func (r *schemaReader) read(depth int) (*schema, error) {
 	}
 	k := kind(b)
 	if k == kindBack {
-		return r.backReference()
+		position, err := r.size()
+		if err == nil && position >= len(r.structs) {
+			err = corruptf("type %d of %d", position, len(r.structs))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r.structs[position], nil // one that is still being read has height 0, see byValue
 	}
 	if k == 0 || k > kindBinary {
 		return nil, corruptf("unknown kind %d of a type", k)
@@ -261,20 +268,6 @@ func (r *schemaReader) read(depth int) (*schema, error) {
 		return nil, errorf(ErrLimit, "types nested more than %d deep", maxHeight)
 	}
 	return s, nil
-}
-
-// backReference reads the number of a struct that began earlier in the schema and returns its schema. A
-// struct that is still being read has height 0, by which byValue rejects it. The error matches
-// ErrCorrupt.
-func (r *schemaReader) backReference() (*schema, error) {
-	position, err := r.size()
-	if err != nil {
-		return nil, err
-	}
-	if position >= len(r.structs) {
-		return nil, corruptf("type %d of %d", position, len(r.structs))
-	}
-	return r.structs[position], nil
 }
 
 // parts decodes into s the data that follow the kind of s. depth is the nesting depth of the types in

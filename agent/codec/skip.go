@@ -162,10 +162,19 @@ func (d *Decoder) skipObject(s *schema) error {
 		return nil
 	}
 	d.objects[n].schema, d.objects[n].pos = s, d.pos
-	if s.kind == kindSparse {
-		err = d.skipSparse()
-	} else {
+	if s.kind == kindPointer {
 		err = d.skip(s.elem)
+		d.objects[n].end = d.pos
+		return err
+	}
+	for range 2 { // the views of a sparse tensor
+		if _, err := d.uvarint(); err != nil {
+			return err
+		}
+	}
+	rank, err := d.count(1)
+	for ; err == nil && rank > 0; rank-- {
+		_, err = d.uvarint()
 	}
 	d.objects[n].end = d.pos
 	return err

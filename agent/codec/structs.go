@@ -151,6 +151,9 @@ func elemPlan(part, whole *plan) *plan {
 	return whole
 }
 
+// matchStruct records in d.matches how a struct of the sender's schema remote is decoded by p: its
+// fields are matched by name. The error is that of match, or matches ErrCorrupt if the sender has two
+// fields of one name.
 func (d *Decoder) matchStruct(remote *schema, p *plan) error {
 	k := pair{remote, p}
 	if d.matches[k] != nil {
@@ -166,8 +169,22 @@ func (d *Decoder) matchStruct(remote *schema, p *plan) error {
 	d.matches[k] = m // before its fields, which may contain the same types
 	found := make([]bool, len(p.fields))
 	for i := range remote.fields {
-		if err := d.matchField(m, &remote.fields[i], p, found); err != nil {
-			return addSegment(err, "."+remote.fields[i].name)
+		f := &remote.fields[i]
+		n := slices.IndexFunc(p.fields, func(local field) bool { return local.name == f.name })
+		if n < 0 {
+			if f.typ.width > 0 {
+				m.steps = append(m.steps, step{remote: f})
+			}
+			continue
+		}
+		if found[n] {
+			return addSegment(corruptf("two fields with the same name"), "."+f.name)
+		}
+		local := &p.fields[n]
+		found[n] = true
+		m.steps = append(m.steps, step{f, local})
+		if err := d.match(f.typ, local.plan.schema, local.plan); err != nil {
+			return addSegment(err, "."+f.name)
 		}
 	}
 	for i := range p.fields {
@@ -176,25 +193,4 @@ func (d *Decoder) matchStruct(remote *schema, p *plan) error {
 		}
 	}
 	return nil
-}
-
-// matchField matches a field of the sender's struct with the field of that name of the struct type p,
-// sets its element of found, and adds the step to m. Without such a field it adds a step that skips,
-// unless the values take no bytes. The error is that of match, or matches ErrCorrupt if the sender has
-// two fields of that name.
-func (d *Decoder) matchField(m *match, remote *schemaField, p *plan, found []bool) error {
-	n := slices.IndexFunc(p.fields, func(local field) bool { return local.name == remote.name })
-	switch {
-	case n < 0 && remote.typ.width == 0:
-		return nil
-	case n < 0:
-		m.steps = append(m.steps, step{remote: remote})
-		return nil
-	case found[n]:
-		return corruptf("two fields with the same name")
-	}
-	local := &p.fields[n]
-	found[n] = true
-	m.steps = append(m.steps, step{remote, local})
-	return d.match(remote.typ, local.plan.schema, local.plan)
 }

@@ -122,19 +122,6 @@ func tensorFault(err error) error {
 	return &Error{Err: fmt.Errorf("%w: %w", ErrCorrupt, err)}
 }
 
-func (d *Decoder) skipSparse() error {
-	for range 2 {
-		if _, err := d.uvarint(); err != nil {
-			return err
-		}
-	}
-	rank, err := d.count(1)
-	for ; err == nil && rank > 0; rank-- {
-		_, err = d.uvarint()
-	}
-	return err
-}
-
 // partAlign is the multiple of bytes within a storage at which a part begins, so that
 // a view of any dtype begins at a whole element.
 const partAlign = 16
@@ -172,7 +159,13 @@ func (e *Encoder) planParts() error {
 // planStorageParts adds the parts for the views of one storage. order has the indices of their extents,
 // sorted by the first byte. The error is one of package tensor.
 func (e *Encoder) planStorageParts(order []int) error {
-	lo, hi, used := e.span(order)
+	lo, used := e.extents[order[0]].lo, 0 // used is the bytes that at least one view uses
+	hi := lo
+	for _, i := range order {
+		p := &e.extents[i]
+		used += max(0, p.hi-max(p.lo, hi))
+		hi = max(hi, p.hi)
+	}
 	if used >= (hi-lo)/2 {
 		return e.addPart(order, lo, hi)
 	}
@@ -188,20 +181,6 @@ func (e *Encoder) planStorageParts(order []int) error {
 		order = order[n:]
 	}
 	return nil
-}
-
-// span returns the range of bytes of a storage from the first to the last that the views use, and the
-// number of bytes that at least one of them uses. order has the indices of the extents of one storage,
-// sorted by the first byte.
-func (e *Encoder) span(order []int) (lo, hi, used int) {
-	lo = e.extents[order[0]].lo
-	hi = lo
-	for _, i := range order {
-		p := &e.extents[i]
-		used += max(0, p.hi-max(p.lo, hi))
-		hi = max(hi, p.hi)
-	}
-	return lo, hi, used
 }
 
 // addPart adds a part with the bytes from lo to hi of one storage, for the views whose extents have the
@@ -229,21 +208,16 @@ func (e *Encoder) addPart(order []int, lo, hi int) error {
 const minGatherSpan = 8 << 10
 
 // shouldGather reports whether to send a contiguous copy of a view: its elements take less than half of
-// its span, and they can be copied on the host without waiting for a stream.
+// its span, and they can be copied on the host without waiting for a stream. A view that uses elements
+// more than once, as Expand makes it, is not copied: the copy would be larger.
 func (e *Encoder) shouldGather(p *extent) bool {
-	return p.hi-p.lo >= minGatherSpan && p.tensor.ByteSize() < (p.hi-p.lo)/2 && p.tensor.ByteSize() > 0 &&
-		!isExpanded(p.tensor.Shape(), p.tensor.Strides()) && p.buffer.IsHost() && p.buffer.Stream() == nil
-}
-
-// isExpanded reports whether a view with that shape and strides uses elements more than once, as Expand
-// makes it. A contiguous copy would be larger than the memory of the view.
-func isExpanded(shape, strides []int) bool {
-	for i, stride := range strides {
-		if stride == 0 && shape[i] > 1 {
-			return true
+	for i, stride := range p.tensor.Strides() {
+		if stride == 0 && p.tensor.Shape()[i] > 1 {
+			return false
 		}
 	}
-	return false
+	return p.hi-p.lo >= minGatherSpan && p.tensor.ByteSize() < (p.hi-p.lo)/2 && p.tensor.ByteSize() > 0 &&
+		p.buffer.IsHost() && p.buffer.Stream() == nil
 }
 
 // gather replaces the tensor of p by a contiguous copy, and its buffer and range by those of the copy's

@@ -84,27 +84,26 @@ func (d *Decoder) readParts(c *cursor) error {
 		if p.Bytes, err = c.size(); err != nil {
 			return err
 		}
-		if p.Device, err = d.readDevice(c); err != nil {
+		kind, err := c.text()
+		if err != nil {
 			return err
+		}
+		if len(kind) > 0 {
+			index, err := c.uvarint()
+			if err != nil {
+				return err
+			}
+			if index > math.MaxInt32 {
+				return corruptf("device %q of index %d", kind, index)
+			}
+			if err := d.charge(len(kind)); err != nil {
+				return err
+			}
+			p.Device = device.Device{Kind: string(kind), Index: int(index)}
 		}
 		d.parts = append(d.parts, p)
 	}
 	return nil
-}
-
-func (d *Decoder) readDevice(c *cursor) (device.Device, error) {
-	kind, err := c.text()
-	if err != nil || len(kind) == 0 {
-		return device.CPU(), err
-	}
-	index, err := c.uvarint()
-	if err == nil && index > math.MaxInt32 {
-		err = corruptf("device %q of index %d", kind, index)
-	}
-	if err == nil {
-		err = d.charge(len(kind))
-	}
-	return device.Device{Kind: string(kind), Index: int(index)}, err
 }
 
 // viewEntry is a received tensor. It is created when it is used for the first time, and is nil before.
@@ -213,7 +212,12 @@ func (d *Decoder) makeView(c cursor) (*tensor.Tensor, error) {
 	}
 	shape, strides := numbers[:rank], numbers[rank:]
 	if form&1 == 0 {
-		strides = d.contiguous(shape)
+		// If a stride overflows it is wrong, and tensor.Strided rejects the shape.
+		strides = d.shape[rank : 2*rank]
+		for i, step := rank-1, 1; i >= 0; i-- {
+			strides[i] = step
+			step = max(step*max(shape[i], 1), 1)
+		}
 	}
 	t, err := tensor.Strided(d.storages[part], tensor.DType(dtype), shape, strides, offset)
 	if err != nil {
@@ -226,20 +230,4 @@ func (d *Decoder) makeView(c cursor) (*tensor.Tensor, error) {
 	}
 	d.expanded -= excess
 	return t, nil
-}
-
-// contiguous returns the strides of a contiguous tensor of that shape, which is at the start of
-// d.shape. The strides are in d.shape after it and are valid until the next view. If they overflow they
-// are wrong, and tensor.Strided rejects the shape later.
-func (d *Decoder) contiguous(shape []int) []int {
-	strides := d.shape[len(shape) : 2*len(shape)]
-	step := 1
-	for i := len(shape) - 1; i >= 0; i-- {
-		strides[i] = step
-		step *= max(shape[i], 1)
-		if step <= 0 {
-			step = 1
-		}
-	}
-	return strides
 }

@@ -60,33 +60,28 @@ func (d *Decoder) readTypes(c *cursor) error {
 	}
 	for range n {
 		var entry typeEntry
-		if entry, err = readType(c); err != nil {
+		if entry.name, err = c.text(); err != nil {
+			return err
+		}
+		pointer, err := c.byte()
+		if err != nil {
+			return err
+		}
+		if pointer > 1 {
+			return corruptf("type with the flag %d", pointer)
+		}
+		entry.pointer = pointer == 1
+		hash, err := c.next(8)
+		if err != nil {
+			return err
+		}
+		entry.hash = binary.LittleEndian.Uint64(hash)
+		if entry.text, err = c.text(); err != nil {
 			return err
 		}
 		d.types = append(d.types, entry)
 	}
 	return nil
-}
-
-func readType(c *cursor) (entry typeEntry, err error) {
-	if entry.name, err = c.text(); err != nil {
-		return entry, err
-	}
-	pointer, err := c.byte()
-	if err != nil {
-		return entry, err
-	}
-	if pointer > 1 {
-		return entry, corruptf("type with the flag %d", pointer)
-	}
-	entry.pointer = pointer == 1
-	hash, err := c.next(8)
-	if err != nil {
-		return entry, err
-	}
-	entry.hash = binary.LittleEndian.Uint64(hash)
-	entry.text, err = c.text()
-	return entry, err
 }
 
 func (d *Decoder) typeEntry(n uint64) (*typeEntry, error) {
@@ -216,24 +211,17 @@ func (d *Decoder) typed(n uint64, to reflect.Value) error {
 	if err := d.charge(int(t.Size()) + 16); err != nil {
 		return err
 	}
-	if err := p.decodeBoxed(d, s, to); err != nil {
+	if t.Kind() == reflect.Pointer { // in place
+		to.Set(reflect.Zero(t))
+		err = p.decode(d, s, unsafe.Pointer(&(*interfaceHeader)(to.Addr().UnsafePointer()).data))
+	} else {
+		box := reflect.New(t)
+		if err = p.decode(d, s, box.UnsafePointer()); err == nil {
+			to.Set(box.Elem())
+		}
+	}
+	if err != nil {
 		return addSegment(err, ".("+t.String()+")")
 	}
-	return nil
-}
-
-// decodeBoxed decodes a value of the type of p, which must implement the interface to, and stores it in
-// to: a pointer in place, any other value in memory that it allocates. s is the schema with which it is
-// decoded. The caller has charged the memory.
-func (p *plan) decodeBoxed(d *Decoder, s *schema, to reflect.Value) error {
-	if p.typ.Kind() == reflect.Pointer {
-		to.Set(reflect.Zero(p.typ))
-		return p.decode(d, s, unsafe.Pointer(&(*interfaceHeader)(to.Addr().UnsafePointer()).data))
-	}
-	box := reflect.New(p.typ)
-	if err := p.decode(d, s, box.UnsafePointer()); err != nil {
-		return err
-	}
-	to.Set(box.Elem())
 	return nil
 }
