@@ -200,15 +200,15 @@ const MaxOffer = 256
 // Layered is an optional interface of a Factory whose channels open connections of their own, over a
 // transport that the factory was made with.
 type Layered interface {
-	// Over returns a factory that differs from this one only in that its channels use t. The
-	// receiver does not change. It lets a ready-made factory use the transport that an application
-	// has configured, for example one with TLS.
+	// Over returns a factory that differs from this one only in that its channels use t. The receiver
+	// does not change. It lets a ready-made factory use the transport that an application has
+	// configured, for example one with TLS.
 	Over(t transport.Transport) Factory
 
-	// Suits returns the reason why connections of its own are no improvement in a pipe over t, or
-	// nil. The listening end asks after choosing the transport, and skips the channel if another one
-	// serves the same devices and neither the policy of its application nor the preference of the
-	// peer names this channel. It does not ask if the peer requires the order of priorities, as C++
+	// Suits returns the reason why connections of its own are no improvement in a pipe over t, or nil.
+	// The listening end calls it once the transport is chosen, and skips the channel if another one
+	// serves the same devices and neither the policy of its application nor the preference of the peer
+	// names this channel. It does not call it if the peer requires the order of priorities, as C++
 	// peers do.
 	Suits(t transport.Transport) error
 }

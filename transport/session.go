@@ -16,8 +16,8 @@ type Stream interface {
 	// Write.
 	TryWrite(pieces ...[]byte) (int, error)
 
-	// CloseWrite closes the writing half: the peer reads what was written, then io.EOF. Reading
-	// goes on.
+	// CloseWrite closes the writing half: the peer reads the bytes written before, then io.EOF.
+	// Reading goes on.
 	CloseWrite() error
 }
 
@@ -44,9 +44,9 @@ type Multiplexer interface {
 	// for lack of them at either end. A Conn whose sessions need none does nothing. Either both
 	// ends call it, with the SessionConfig that they then pass to Multiplex and with the same
 	// Streams, or neither does. The server must call it before it writes the last frame that the
-	// client reads before Multiplex; the call sends the client what it needs. The client's call
-	// blocks until that has arrived or the Conn is closed. After an error the Conn still carries
-	// frames.
+	// client reads before Multiplex; the call sends the client its share of them. The client's
+	// call blocks until that has arrived or the Conn is closed. After an error the Conn still
+	// carries frames.
 	PrepareSession(SessionConfig) error
 
 	// Multiplex turns the connection into a session, from the next byte on in both directions.

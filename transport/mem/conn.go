@@ -12,9 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// conn is one end of a connection. It implements transport.Conn and
-// transport.Multiplexer. Frames have headers as on TCP, so that the limit of a ring holds for empty
-// ones too.
+// conn is one end of a connection. It implements transport.Conn and transport.Multiplexer. Frames
+// have headers as on TCP, so that the limit of a ring holds for empty ones too.
 type conn struct {
 	local, remote string
 	out           *ring
@@ -27,30 +26,20 @@ type conn struct {
 // bytes per direction.
 func pair(dialAddr, acceptAddr string, buffer int) (dial, accept *conn) {
 	there, back := newRing(buffer), newRing(buffer)
-	return newConn(dialAddr, acceptAddr, there, back), newConn(acceptAddr, dialAddr, back, there)
-}
-
-func newConn(local, remote string, out, in *ring) *conn {
-	return &conn{local: local, remote: remote, out: out, in: in, frames: frame.NewReader(in)}
+	dial = &conn{local: dialAddr, remote: acceptAddr, out: there, in: back, frames: frame.NewReader(back)}
+	accept = &conn{local: acceptAddr, remote: dialAddr, out: back, in: there, frames: frame.NewReader(there)}
+	return dial, accept
 }
 
 func (c *conn) WriteFrames(frames ...transport.Frame) error {
 	for _, f := range frames {
-		if err := c.writeFrame(f); err != nil {
-			return c.writeError(err)
+		c.header = frame.AppendHeader(c.header[:0], frame.Size(f))
+		_, err := c.out.Write(c.header)
+		for i := 0; err == nil && i < len(f); i++ {
+			_, err = c.out.Write(f[i])
 		}
-	}
-	return nil
-}
-
-func (c *conn) writeFrame(f transport.Frame) error {
-	c.header = frame.AppendHeader(c.header[:0], frame.Size(f))
-	if _, err := c.out.Write(c.header); err != nil {
-		return err
-	}
-	for _, part := range f {
-		if _, err := c.out.Write(part); err != nil {
-			return err
+		if err != nil {
+			return c.writeError(err)
 		}
 	}
 	return nil

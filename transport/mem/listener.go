@@ -12,21 +12,26 @@ import (
 const backlog = 128
 
 type listener struct {
-	network   *Network
 	addr      string
 	queue     chan *conn
 	done      chan struct{} // closed by Close
 	closeOnce func()
 }
 
+// newListener returns a listener with the name addr, which its Close removes from n.
 func newListener(n *Network, addr string) *listener {
 	l := &listener{
-		network: n,
-		addr:    addr,
-		queue:   make(chan *conn, backlog),
-		done:    make(chan struct{}),
+		addr:  addr,
+		queue: make(chan *conn, backlog),
+		done:  make(chan struct{}),
 	}
-	l.closeOnce = sync.OnceFunc(l.close)
+	l.closeOnce = sync.OnceFunc(func() {
+		n.mu.Lock()
+		delete(n.listeners, addr)
+		n.mu.Unlock()
+		close(l.done)
+		l.drain()
+	})
 	return l
 }
 
@@ -69,12 +74,6 @@ func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	default:
 	}
 	return nil
-}
-
-func (l *listener) close() {
-	l.network.removeListener(l)
-	close(l.done)
-	l.drain()
 }
 
 // drain closes the queued connections, which were not accepted. It is called after done is closed.

@@ -85,33 +85,7 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Op: "listen", Addr: addr, Err: err}
 	}
-	l, err := t.network.listen(addr)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-// Dial connects to the listener with the name addr. It blocks while 128 connections to that
-// listener are not yet accepted, until ctx ends. The error is an [*Error]; it matches
-// syscall.ECONNREFUSED if there is no such listener or it is closed.
-func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, &Error{Op: "dial", Addr: addr, Err: err}
-	}
-	l, number := t.network.lookup(addr)
-	if l == nil {
-		return nil, &Error{Op: "dial", Addr: addr, Err: syscall.ECONNREFUSED}
-	}
-	name := addr + "/" + strconv.FormatUint(number, 10)
-	near, far := pair(name+".dial", name+".accept", t.buffer)
-	if err := l.enqueue(ctx, far); err != nil {
-		return nil, &Error{Op: "dial", Addr: addr, Err: err}
-	}
-	return near, nil
-}
-
-func (n *Network) listen(addr string) (*listener, error) {
+	n := t.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for addr == "" {
@@ -128,22 +102,26 @@ func (n *Network) listen(addr string) (*listener, error) {
 	return l, nil
 }
 
-// lookup returns the listener with the name addr, or nil if there is none, and a number that no
-// other connection of the network has.
-func (n *Network) lookup(addr string) (*listener, uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.conns++
-	return n.listeners[addr], n.conns
-}
-
-// removeListener frees the name of l, if it still belongs to l.
-func (n *Network) removeListener(l *listener) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.listeners[l.addr] == l {
-		delete(n.listeners, l.addr)
+// Dial connects to the listener with the name addr. It blocks while 128 connections to that
+// listener are not yet accepted, until ctx ends. The error is an [*Error]; it matches
+// syscall.ECONNREFUSED if there is no such listener or it is closed.
+func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{Op: "dial", Addr: addr, Err: err}
 	}
+	t.network.mu.Lock()
+	t.network.conns++
+	l, number := t.network.listeners[addr], t.network.conns
+	t.network.mu.Unlock()
+	if l == nil {
+		return nil, &Error{Op: "dial", Addr: addr, Err: syscall.ECONNREFUSED}
+	}
+	name := addr + "/" + strconv.FormatUint(number, 10)
+	near, far := pair(name+".dial", name+".accept", t.buffer)
+	if err := l.enqueue(ctx, far); err != nil {
+		return nil, &Error{Op: "dial", Addr: addr, Err: err}
+	}
+	return near, nil
 }
 
 // Error is the error of Listen, Dial or a write. Err is the cause: ctx's error, or the
