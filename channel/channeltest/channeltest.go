@@ -130,6 +130,11 @@ func Run(t *testing.T, b Backend) {
 	}
 	run(t, b)
 	runOptional(t, b)
+	RunNative(t, b)
+}
+
+// RunNative tests b in the native dialect only, as Run does.
+func RunNative(t *testing.T, b Backend) {
 	t.Run("Native", func(t *testing.T) {
 		conn, _ := b.Connect(t)
 		if _, ok := conn.(transport.Multiplexer); !ok {

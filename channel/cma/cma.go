@@ -149,7 +149,7 @@ func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (cha
 		return nil, &channel.Error{Channel: Name, Peer: link.Peer, Err: err}
 	}
 	if link.Native {
-		return newNativeEnd(link, process, f.slots), nil
+		return newNative(link, process, f.slots), nil
 	}
 	return newEnd(link, process, f.slots), nil
 }

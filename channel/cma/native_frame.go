@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
-	"github.com/tensorpipe-go/tensorpipe/transport"
+	"github.com/tensorpipe-go/tensorpipe/internal/onesided"
 )
 
 // The frames of the native dialect. All numbers are little-endian; reserved bytes are 0. A frame begins
@@ -23,9 +23,9 @@ import (
 //
 // All descriptions of an end name the same process.
 const (
-	kindDescribe = 1 // describes a tensor to copy
-	kindRevoke   = 2 // revokes a description
-	kindCopied   = 3 // the receiver has copied the tensor
+	kindDescribe = byte(onesided.Describe) // 1: describes a tensor to copy
+	kindRevoke   = byte(onesided.Revoke)   // 2: revokes a description
+	kindCopied   = byte(onesided.Copied)   // 3: the receiver has copied the tensor
 )
 
 // Sizes of frames and their parts in bytes.
@@ -47,7 +47,12 @@ type description struct {
 	validityAddr  uint64
 	validityValue uint64
 	pieces        []segment
-	size          uint64 // of all pieces
+	one           [1]segment // memory of pieces if there is one
+	size          uint64     // of all pieces
+
+	// Used while the tensor is copied:
+	copyTask copyTask
+	validity [validitySize]byte // the peer's validity word after the copy
 }
 
 func appendHead(dst []byte, kind byte, pid uint32, id uint64) []byte {
@@ -82,7 +87,10 @@ func decodeDescription(p []byte) (*description, error) {
 		pid:           int(pid),
 		validityAddr:  binary.LittleEndian.Uint64(p[headSize:]),
 		validityValue: binary.LittleEndian.Uint64(p[headSize+8:]),
-		pieces:        make([]segment, 0, (len(p)-descriptionHead)/pieceSize),
+	}
+	o.pieces = o.one[:0]
+	if n := (len(p) - descriptionHead) / pieceSize; n > 1 {
+		o.pieces = make([]segment, 0, n)
 	}
 	if !isProcess(pid) || o.validityValue == 0 {
 		return nil, protocolError("a description of process %d with the validity word %d", pid, o.validityValue)
@@ -107,27 +115,39 @@ func decodeControl(p []byte) (id uint64, err error) {
 	return binary.LittleEndian.Uint64(p[8:]), nil
 }
 
-// frameReader reads frames, small ones into a reused buffer.
-type frameReader struct {
-	conn transport.Conn
-	text [smallFrame]byte
-	part [1][]byte
+// Append implements [onesided.Protocol]. A description that has been revoked meanwhile is sent too; its
+// revocation follows.
+func (p *native) Append(dst []byte, f onesided.Frame) []byte {
+	if f.Kind != onesided.Describe {
+		return appendHead(dst, byte(f.Kind), 0, f.ID)
+	}
+	s := f.Source.(*source)
+	dst = appendDescription(dst, &description{id: f.ID, pid: p.pid, validityAddr: addressOfValidity(&s.validity), validityValue: s.validValue})
+	for _, piece := range s.pieces {
+		dst = appendPiece(dst, segmentOf(piece))
+	}
+	return dst
 }
 
-// next reads the next frame. The result is at least headSize bytes long and valid until the next call.
-// The error is that of the connection, or matches channel.ErrProtocol if the length is invalid.
-func (r *frameReader) next() ([]byte, error) {
-	n, err := r.conn.NextFrame()
-	if err != nil {
-		return nil, err
+// Decode implements [onesided.Protocol]. All descriptions must be of the same process.
+func (p *native) Decode(_ int, text []byte) (onesided.Frame, error) {
+	f := onesided.Frame{Kind: onesided.Kind(text[0])}
+	switch text[0] {
+	case kindDescribe:
+		o, err := decodeDescription(text)
+		if err != nil {
+			return f, err
+		}
+		if p.peerPID != 0 && p.peerPID != o.pid {
+			return f, protocolError("a description of process %d, by process %d", o.pid, p.peerPID)
+		}
+		p.peerPID = o.pid
+		f.ID, f.Remote = o.id, onesided.Remote{Memory: o, Size: o.size, Pieces: len(o.pieces)}
+		return f, nil
+	case kindRevoke, kindCopied:
+		var err error
+		f.ID, err = decodeControl(text)
+		return f, err
 	}
-	if n < headSize || n > maxFrame {
-		return nil, protocolError("a frame of %d bytes", n)
-	}
-	p := r.text[:min(n, smallFrame)]
-	if n > smallFrame {
-		p = make([]byte, n)
-	}
-	r.part[0] = p
-	return p, r.conn.ReadBody(r.part[:]...)
+	return f, protocolError("a frame of kind %d", text[0])
 }

@@ -106,12 +106,6 @@ func (o *description) outcome() (result error, ok bool) {
 	return o.result, o.phase == finished
 }
 
-// copied reports whether the receiver has finished and has copied all bytes.
-func (o *description) copied() bool {
-	result, done := o.outcome()
-	return done && result == nil
-}
-
 // chunkSize is the number of bytes copied between two checks of whether to stop, some ten microseconds.
 const chunkSize = 256 << 10
 

@@ -136,6 +136,43 @@ func TestNativeDescriptionsAreForOneConnection(t *testing.T) {
 	require.Equal(t, make([]byte, 6), dst)
 }
 
+// An id is announced once: a second announcement is refused, also if another description is announced.
+func TestNativeAnnouncedTwice(t *testing.T) {
+	for name, recv := range map[string]bool{"without a Recv": false, "with a held Recv": true} {
+		t.Run(name, func(t *testing.T) {
+			kind := delayed.New("npu", 1)
+			t.Cleanup(kind.Close)
+			late, err := kind.NewStream(kind.Devices()[0])
+			require.NoError(t, err)
+			defer late.(*delayed.Stream).Hold()()
+			near, far := connections(t)
+			from, _ := openNative(t, near)
+			relay, relayed := connections(t)
+			to, broken := openNative(t, []transport.Conn{&renamed{relayed[0], far[0]}, relayed[1]})
+			for id := range uint64(2) {
+				from.Send(id, device.Bytes([]byte("secret")), func(error) {})
+			}
+			done, recvErr := result()
+			dst := make([]byte, 6)
+			if recv {
+				to.Recv(7, device.Bytes(dst).WithStream(late), done)
+			}
+			for range 2 {
+				address := binary.LittleEndian.Uint64(readFrame(t, far[0])[8:])
+				require.NoError(t, relay[0].WriteFrames(frame(7, address)))
+			}
+			err = <-broken
+			require.ErrorIs(t, err, channel.ErrProtocol)
+			require.ErrorContains(t, err, "transfer 7 was described twice")
+			if recv {
+				require.ErrorIs(t, <-recvErr, channel.ErrProtocol)
+			}
+			require.NoError(t, to.Close(nil))
+			require.Equal(t, make([]byte, 6), dst)
+		})
+	}
+}
+
 func TestNativeUnequalLengths(t *testing.T) {
 	near, far := connections(t)
 	from, fromBroken := openNative(t, near)

@@ -84,7 +84,7 @@ func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (chan
 		return nil, &channel.Error{Channel: Name, Peer: link.Peer, Err: err}
 	}
 	if link.Native {
-		return newNativeEnd(link), nil
+		return newNative(link), nil
 	}
 	return newEnd(link), nil
 }

@@ -14,7 +14,7 @@ const implementationLayer = 2
 // A pattern stands for any package whose name matches. Some packages of the table do not exist yet.
 var layers = [][]string{
 	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "internal/*", "internal/testutil/*", "internal/wire/capture"},
-	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/testutil/simnet", "internal/mux", "shm/internal/*"},
+	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/onesided", "internal/testutil/simnet", "internal/mux", "shm/internal/*"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
 	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
 	4: {"agent", "agent/*", "agent/internal/*", "agent/store/storetest"},

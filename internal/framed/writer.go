@@ -1,0 +1,97 @@
+package framed
+
+import (
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// Writer writes queued frames to one connection, in batches. F is a frame before it is encoded. All
+// methods may be called concurrently, Run once.
+type Writer[F any] struct {
+	encode func(dst []byte, f F) []byte
+
+	mu     sync.Mutex
+	queue  fifo.Queue[F]
+	closed bool
+	work   sync.Cond // queue has grown, or closed is set
+}
+
+// NewWriter returns a Writer. encode appends the encoding of a frame to dst; Run calls it.
+func NewWriter[F any](encode func(dst []byte, f F) []byte) *Writer[F] {
+	w := &Writer[F]{encode: encode}
+	w.work.L = &w.mu
+	return w
+}
+
+// Push queues f. It does not block; the caller may hold locks.
+func (w *Writer[F]) Push(f F) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue.Push(f)
+	w.work.Signal()
+}
+
+// Close makes Run return [net.ErrClosed] and drops the queued frames. It does not unblock a write.
+func (w *Writer[F]) Close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.work.Signal()
+}
+
+// Run writes the queued frames to conn until a write fails or Close is called, and returns the error.
+func (w *Writer[F]) Run(conn transport.Conn) error {
+	var frames []transport.Frame // their memory is reused
+	for {
+		w.mu.Lock()
+		for w.queue.Len() == 0 && !w.closed {
+			w.work.Wait()
+		}
+		n := 0
+		for ; n < batchFrames && w.queue.Len() > 0 && !w.closed; n++ {
+			if n == len(frames) {
+				frames = append(frames, transport.Frame{nil})
+			}
+			frames[n][0] = w.encode(frames[n][0][:0], w.queue.Pop())
+		}
+		w.mu.Unlock()
+		if n == 0 {
+			return net.ErrClosed
+		}
+		if err := conn.WriteFrames(frames[:n]...); err != nil {
+			return err
+		}
+	}
+}
+
+// Reader reads small frames of one connection.
+type Reader struct {
+	Conn  transport.Conn
+	Limit int64 // size of the largest frame that is expected
+
+	buf  [64]byte
+	part [1][]byte
+}
+
+// Next reads the next frame and returns it; it is not empty and valid until the next call. The error is
+// that of the connection, or matches channel.ErrProtocol if the frame is empty or exceeds the limit.
+func (r *Reader) Next() ([]byte, error) {
+	n, err := r.Conn.NextFrame()
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 || n > r.Limit {
+		return nil, fmt.Errorf("%w: a frame of %d bytes, want 1 to %d", channel.ErrProtocol, n, r.Limit)
+	}
+	p := r.buf[:min(n, int64(len(r.buf)))]
+	if n > int64(len(r.buf)) {
+		p = make([]byte, n)
+	}
+	r.part[0] = p
+	return p, r.Conn.ReadBody(r.part[:]...)
+}
