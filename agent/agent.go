@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
@@ -56,7 +57,7 @@ type Agent struct {
 	timeout      atomic.Int64 // in ns, 0 is none
 	stats        stats
 	log          *slog.Logger
-	onPanic      func(*future.PanicError) // callbackPanicked
+	onPanic      func(*future.PanicError) // logs the panic of a callback of a future
 
 	handshakeTimeout time.Duration
 
@@ -128,11 +129,13 @@ func newAgent(c *Config) (*Agent, error) {
 	if c.Events != nil {
 		a.events = *c.Events
 	}
-	a.onPanic = a.callbackPanicked
+	a.onPanic = func(p *future.PanicError) { a.log.Error("callback panicked", "panic", p) }
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
-	a.outMessages.init(c.Registry, c.Limits.Codec)
-	a.inMessages.init(c.Registry, c.Limits.Codec, c.Allocator, a.devices)
+	registry, limits := c.Registry, c.Limits.Codec
+	a.outMessages.pool.New = func() any { return &outMessage{encoder: codec.NewEncoder(registry, limits)} }
+	a.inMessages.alloc, a.inMessages.devices = c.Allocator, a.devices
+	a.inMessages.pool.New = func() any { return &inMessage{decoder: codec.NewDecoder(registry, limits)} }
 	a.callPool.New = func() any { return &call{completed: make(chan struct{}, 1)} }
 	a.base, a.cancel = context.WithCancelCause(context.Background())
 	return a, nil
@@ -164,11 +167,6 @@ func (a *Agent) spawn(f func()) bool {
 	}
 	a.work.Go(f)
 	return true
-}
-
-// callbackPanicked logs a panic in a callback of a future of this agent.
-func (a *Agent) callbackPanicked(p *future.PanicError) {
-	a.log.Error("callback panicked", "panic", p)
 }
 
 func (a *Agent) isClosed() bool { return a.closed.Load() }
@@ -204,7 +202,13 @@ func (a *Agent) close(leave func() error) error {
 	}
 	// After the pipes are closed: other workers abort the pipe to a worker that has left.
 	err = errors.Join(err, leave())
-	a.waitForWork()
+	a.conns.Range(func(key, _ any) bool {
+		if c := key.(*conn); c.reader.dispatching.Load() > 0 {
+			c.releaseReader() // the handler of the message may have called Close
+		}
+		return true
+	})
+	a.work.Wait()
 	if a.ownStore && a.store != nil {
 		err = errors.Join(err, a.store.Close())
 	}

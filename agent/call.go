@@ -238,7 +238,7 @@ func (a *Agent) encodeRequest(ctx context.Context, c *call, t target, o *callOpt
 	if c.nested {
 		flags |= wire.FlagNested
 	}
-	c.id = c.conn.calls.nextID()
+	c.id = c.conn.calls.lastID.Add(1)
 	out := a.outMessages.get()
 	out.begin(wire.AppendRequest(out.buf[:0], flags, c.id, timeout, t.typ, t.name))
 	out.view = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: out.encoder}

@@ -16,7 +16,7 @@ type asyncCall[R any] struct {
 	agent       *Agent
 	future      *Future[R]
 	result      R
-	timersOrEnd atomic.Bool // set by startTimers and by finish: the second of them stops the timers
+	timersOrEnd atomic.Bool // set by startAsync and by finish: the second of them stops the timers
 	timer       *time.Timer
 	stopContext func() bool // stops watching ctx
 }
@@ -40,23 +40,17 @@ func startAsync[R any](ctx context.Context, a *Agent, t target, args any) *Futur
 		a.activity.ended.Add(1)
 		return g.future
 	}
-	g.startTimers()
-	return g.future
-}
-
-// startTimers makes the call end when its limit has passed or its context ends. It is called
-// once, after startCall has succeeded; the call may have ended already.
-func (g *asyncCall[R]) startTimers() {
 	expire := g.expire
 	if g.limit > 0 {
 		g.timer = time.AfterFunc(time.Until(g.begun.Add(g.limit)), expire)
 	}
-	if g.ctx.Done() != nil {
-		g.stopContext = context.AfterFunc(g.ctx, expire)
+	if ctx.Done() != nil {
+		g.stopContext = context.AfterFunc(ctx, expire)
 	}
 	if g.timersOrEnd.Swap(true) {
 		g.stopTimers() // the call has ended before
 	}
+	return g.future
 }
 
 func (g *asyncCall[R]) stopTimers() {
@@ -68,8 +62,8 @@ func (g *asyncCall[R]) stopTimers() {
 	}
 }
 
-// finish marks the call as ended and stops its timers. If startTimers has not returned yet,
-// startTimers stops them instead.
+// finish marks the call as ended and stops its timers. If startAsync has not started them yet, it
+// stops them itself.
 func (g *asyncCall[R]) finish() {
 	if g.timersOrEnd.Swap(true) {
 		g.stopTimers()
@@ -211,7 +205,13 @@ func waitAll(ctx context.Context, s *scope, f func(ctx context.Context) error) (
 func (s *scope) wait(ctx context.Context) (first error) {
 	defer beginWait(ctx)()
 	for {
-		calls := s.takeCalls()
+		s.mu.Lock()
+		for len(s.calls) == 0 && s.starting > 0 {
+			s.started.Wait()
+		}
+		calls := s.calls
+		s.calls = nil
+		s.mu.Unlock()
 		if len(calls) == 0 {
 			return first
 		}
@@ -221,19 +221,6 @@ func (s *scope) wait(ctx context.Context) (first error) {
 	}
 }
 
-// takeCalls removes and returns the calls that were started since it was called last. While there
-// are none and a call is being started it blocks, so an empty result means that no call is left.
-func (s *scope) takeCalls() []future.Any {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.calls) == 0 && s.starting > 0 {
-		s.started.Wait()
-	}
-	calls := s.calls
-	s.calls = nil
-	return calls
-}
-
 // callInScope makes a call whose result completes the future that it returns, within the scope of
 // ctx if there is one.
 func callInScope[R any](ctx context.Context, a *Agent, t target, args any) *Future[R] {
@@ -241,31 +228,17 @@ func callInScope[R any](ctx context.Context, a *Agent, t target, args any) *Futu
 }
 
 // trackInScope runs start, adds the future that it returns to the scope of ctx, if there is one,
-// and returns it. If the future fails, onError of the scope is called with the error.
-func trackInScope[R any](ctx context.Context, start func() *Future[R]) *Future[R] {
+// and returns it. The scope waits from the beginning of start on, since the call may run before it
+// has a future; if start panics nothing is added. If the future fails, onError of the scope is
+// called with the error.
+func trackInScope[R any](ctx context.Context, start func() *Future[R]) (f *Future[R]) {
 	s, _ := ctx.Value(scopeKey{}).(*scope)
 	if s == nil {
 		return start()
 	}
-	f := s.track(func() future.Any { return start() }).(*Future[R])
-	if s.onError != nil {
-		_ = f.OnDone(func(f *Future[R]) { // cannot fail
-			if err := f.Err(); err != nil {
-				s.onError(err)
-			}
-		})
-	}
-	return f
-}
-
-// track runs start, adds the future that it returns to the scope, and returns it. The scope waits
-// from the beginning of start on, since the call may run before it has a future. If start panics
-// nothing is added.
-func (s *scope) track(start func() future.Any) future.Any {
 	s.mu.Lock()
 	s.starting++
 	s.mu.Unlock()
-	var f future.Any
 	defer func() {
 		s.mu.Lock()
 		if f != nil {
@@ -276,5 +249,12 @@ func (s *scope) track(start func() future.Any) future.Any {
 		s.started.Broadcast()
 	}()
 	f = start()
+	if s.onError != nil {
+		_ = f.OnDone(func(f *Future[R]) { // cannot fail
+			if err := f.Err(); err != nil {
+				s.onError(err)
+			}
+		})
+	}
 	return f
 }

@@ -60,12 +60,6 @@ func (r Retry) check() error {
 	return nil
 }
 
-// delayAfter returns the time from attempt k, counted from 0, to the next one.
-func (r *Retry) delayAfter(k int) time.Duration {
-	d := float64(r.Delay) * math.Pow(r.Backoff, float64(max(k-1, 0)))
-	return time.Duration(min(d, float64(wire.MaxTimeout)))
-}
-
 // RetryError is the error of a call of which all attempts have failed.
 type RetryError struct {
 	Max int   // attempts after the first one
@@ -137,7 +131,9 @@ func (a *Agent) callWithRetry(ctx context.Context, r *Retry, t target, result, a
 			return nil, t.wrapError(&RetryError{r.Max, err})
 		}
 		a.log.Debug("call is made again", "function", displayName(t.typ, t.name), "worker", string(t.to), "attempt", k+1, "error", err)
-		if stop := a.waitForRetry(ctx, between, between.begun.Add(r.delayAfter(k))); stop != nil {
+		delay := float64(r.Delay) * math.Pow(r.Backoff, float64(max(k-1, 0)))
+		next := between.begun.Add(time.Duration(min(delay, float64(wire.MaxTimeout))))
+		if stop := a.waitForRetry(ctx, between, next); stop != nil {
 			return nil, t.wrapError(fmt.Errorf("%w: %w", stop, err))
 		}
 	}

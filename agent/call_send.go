@@ -52,13 +52,6 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 		go c.sendInBackground(ctx, call, out)
 		return nil
 	}
-	return c.sendBlocking(ctx, call, out)
-}
-
-// sendBlocking sends a request that is large, or for which the pipe has no space. It blocks until
-// the memory of the arguments is free, or the context or the limit of the call has ended. The
-// error is that of sendResult.
-func (c *conn) sendBlocking(ctx context.Context, call *call, out *outMessage) error {
 	defer beginWait(ctx)()
 	limited := call.withLimit(ctx)
 	defer limited.finish()

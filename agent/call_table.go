@@ -59,26 +59,18 @@ func (c *call) complete(in *inMessage, err error, l *leader) {
 	case c.observer == nil:
 		c.reply, c.err = in, err
 		c.completed <- struct{}{}
-	case c.isSending():
-		go func() {
-			<-c.sendEnded
-			c.observer.callEnded(in, err, nil)
-		}()
-	default:
+	case c.sendEnded == nil:
 		c.observer.callEnded(in, err, l)
-	}
-}
-
-// isSending reports whether another goroutine sends the request.
-func (c *call) isSending() bool {
-	if c.sendEnded == nil {
-		return false
-	}
-	select {
-	case <-c.sendEnded:
-		return false
 	default:
-		return true
+		select {
+		case <-c.sendEnded:
+			c.observer.callEnded(in, err, l)
+		default: // another goroutine sends the request
+			go func() {
+				<-c.sendEnded
+				c.observer.callEnded(in, err, nil)
+			}()
+		}
 	}
 }
 
@@ -105,11 +97,8 @@ type callTable struct {
 	mu      sync.Mutex
 	pending map[uint64]*call
 	err     error // set once the pipe has ended: why there can be no more calls
-	last    atomic.Uint64
+	lastID  atomic.Uint64
 }
-
-// nextID returns the number of a new call.
-func (t *callTable) nextID() uint64 { return t.last.Add(1) }
 
 // closeReason returns the error with which the table was closed, nil if it was not.
 func (t *callTable) closeReason() error {

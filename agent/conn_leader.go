@@ -185,16 +185,3 @@ func (c *conn) releaseReader() {
 		c.agent.work.Done()
 	}
 }
-
-// waitForWork waits for the agent's goroutines, except the read loops of connections on which a
-// message is being handled: its handler may have called Close. Close calls it after the pipes
-// were closed.
-func (a *Agent) waitForWork() {
-	a.conns.Range(func(key, _ any) bool {
-		if c := key.(*conn); c.reader.dispatching.Load() > 0 {
-			c.releaseReader()
-		}
-		return true
-	})
-	a.work.Wait()
-}

@@ -36,11 +36,6 @@ type inMessages struct {
 	devices *devices
 }
 
-func (p *inMessages) init(r *codec.Registry, limits codec.Limits, alloc tensor.Allocator, d *devices) {
-	p.alloc, p.devices = alloc, d
-	p.pool.New = func() any { return &inMessage{decoder: codec.NewDecoder(r, limits)} }
-}
-
 // get parses the head of a message that the pipe has received and returns it as an inMessage of
 // the pool, which the caller returns with put or drop. The error matches ErrProtocol; incoming
 // then remains the caller's.

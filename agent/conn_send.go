@@ -43,10 +43,6 @@ type outMessage struct {
 // outMessages is the pool of the outMessages of one agent.
 type outMessages struct{ pool sync.Pool }
 
-func (p *outMessages) init(r *codec.Registry, limits codec.Limits) {
-	p.pool.New = func() any { return &outMessage{encoder: codec.NewEncoder(r, limits)} }
-}
-
 func (p *outMessages) get() *outMessage { return p.pool.Get().(*outMessage) }
 
 // put returns a message to the pool after it was sent, or if it will not be. The message and its
@@ -65,16 +61,6 @@ func (p *outMessages) put(out *outMessage) {
 func (out *outMessage) begin(head []byte) {
 	out.buf, out.head = head, len(head)
 	out.encoder.Reset(head)
-}
-
-// seal completes the pipe's message from the head and the values that were encoded. The error is
-// that of the encoder, or of a tensor that the device map does not send anywhere.
-func (out *outMessage) seal(d *devices) error {
-	data, tensors, err := out.encoder.Finish()
-	if err != nil {
-		return err
-	}
-	return out.fill(data, tensors, d)
 }
 
 // fill makes the pipe's message from data, which begins with the head, and from tensors, whose

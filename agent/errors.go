@@ -262,12 +262,3 @@ func registerErrors(r *codec.Registry) error {
 	}
 	return nil
 }
-
-// wireError returns the error that is sent for err: the panic of a callback of a future is sent as
-// a *PanicError, any other error as it is.
-func wireError(err error) error {
-	if p, ok := err.(*future.PanicError); ok && p != nil {
-		return &PanicError{Value: fmt.Sprint(p.Value), Stack: string(p.Stack)}
-	}
-	return err
-}

@@ -72,8 +72,8 @@ func (a *Agent) removeIfDead(ctx context.Context, p *peer) (alive *conn, err err
 		return nil, context.Cause(ctx)
 	case a.isClosed():
 		return nil, ErrClosed
-	case answered(err):
-		return nil, err
+	case errors.Is(err, ErrRefused) && !errors.Is(err, ErrRestarted) && !errors.Is(err, ErrClosed):
+		return nil, err // of the worker itself, not of another process at its address, and it goes on
 	}
 	if err := a.refresh(ctx); err != nil { // a removed worker must not remove others
 		return nil, err
@@ -85,15 +85,6 @@ func (a *Agent) removeIfDead(ctx context.Context, p *peer) (alive *conn, err err
 		return nil, err
 	}
 	return nil, a.refresh(ctx)
-}
-
-// answered reports whether err is a rejection by the worker itself, and not by another process
-// at its address or by a worker that is closing.
-func answered(err error) bool {
-	if errors.Is(err, ErrRestarted) || errors.Is(err, ErrClosed) {
-		return false
-	}
-	return errors.Is(err, ErrRefused)
 }
 
 // clientExtra is the extra data of a client in the member list.

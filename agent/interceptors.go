@@ -145,7 +145,11 @@ func (a *Agent) encodeValues(ctx context.Context, out *outMessage, ptrs ...any) 
 			}
 		}
 	}
-	return out.seal(a.devices)
+	data, tensors, err := out.encoder.Finish()
+	if err != nil {
+		return err
+	}
+	return out.fill(data, tensors, a.devices)
 }
 
 // runReceived runs the Received functions of the interceptors, before a value is decoded, and

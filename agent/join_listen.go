@@ -36,7 +36,14 @@ func (a *Agent) serveHandshake(ctx context.Context, pp *pipe.Pipe) {
 	defer cancel()
 	p, t, err := a.acceptHandshake(ctx, pp)
 	if err != nil {
-		a.rejectPipe(ctx, pp, err)
+		if !errors.Is(err, errSimultaneousOpen) {
+			a.log.Warn("worker rejected", "address", pp.RemoteAddr(), "error", err)
+			a.stats.rejectedPipes.Add(1)
+		}
+		if _, next := pp.Next(ctx); next == nil { // the peer closes the pipe once it has read the reason
+			err = errors.Join(err, ErrProtocol) // a message after the rejection
+		}
+		pp.Abort(err)
 		return
 	}
 	if p == a.selfPeer {
@@ -50,19 +57,6 @@ func (a *Agent) serveHandshake(ctx context.Context, pp *pipe.Pipe) {
 		a.log.Debug("pipe not attached", "worker", p.info.Name, "error", err)
 	}
 	p.acceptDone()
-}
-
-// rejectPipe logs and counts a pipe whose handshake failed with err, and aborts it after the peer
-// has closed it or ctx has ended, so that the peer can read the reason first.
-func (a *Agent) rejectPipe(ctx context.Context, pp *pipe.Pipe, err error) {
-	if !errors.Is(err, errSimultaneousOpen) {
-		a.log.Warn("worker rejected", "address", pp.RemoteAddr(), "error", err)
-		a.stats.rejectedPipes.Add(1)
-	}
-	if _, next := pp.Next(ctx); next == nil {
-		err = errors.Join(err, ErrProtocol) // a message after the rejection
-	}
-	pp.Abort(err)
 }
 
 // handshakeTable holds the pipes whose peers have not proved yet that they know the token. Any

@@ -76,7 +76,10 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	defer a.outsideCalls.add(call, CallConnecting)()
 	p, err := a.peer(ctx, to)
 	if err != nil {
-		return nil, withCause(ctx, err)
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = withKind(context.Cause(ctx), err) // the store does not return the cause
+		}
+		return nil, err
 	}
 	c, err := p.connect(ctx)
 	if err == nil || ctx.Err() != nil || a.isStatic() {
@@ -92,15 +95,6 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 		err = withKind(ErrRemoved, err)
 	}
 	return nil, err
-}
-
-// withCause adds the cause of ctx to err if err is the error of ctx: the store returns only
-// ctx.Err(), not the timeout of the call that is the cause.
-func withCause(ctx context.Context, err error) error {
-	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
-		return err
-	}
-	return withKind(context.Cause(ctx), err)
 }
 
 // connect returns the pipe to the peer, and opens one if there is none. Concurrent callers wait

@@ -95,9 +95,6 @@ func describeValue(v reflect.Value) string {
 	return v.Type().String()
 }
 
-// returnsFuture reports whether a function is asynchronous by its type.
-func returnsFuture(t reflect.Type) bool { return t.NumOut() == 1 && t.Out(0).Implements(futureType) }
-
 // Open implements Handler, for calls by a Func.
 func (h *funcHandler) Open(r *Request) (Task, error) {
 	args := h.newArgs()

@@ -105,7 +105,9 @@ func Methods(prefix string, value any, opts ...ServeOption) Funcs {
 	for i := range v.NumMethod() {
 		method := v.Method(i)
 		name := prefix + "." + v.Type().Method(i).Name
-		all = append(all, reflected(name, method.Interface(), returnsFuture(method.Type()), opts))
+		t := method.Type()
+		async := t.NumOut() == 1 && t.Out(0).Implements(futureType)
+		all = append(all, reflected(name, method.Interface(), async, opts))
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -93,7 +94,7 @@ func (v *invocation) bindFields(name string, arg reflect.Value) error {
 	fields := map[string]int{}
 	for i := range t.NumField() {
 		if f := t.Field(i); f.IsExported() {
-			fields[argumentName(f)] = i
+			fields[cmp.Or(f.Tag.Get("tensorpipe"), f.Name)] = i // as in the encoding
 		}
 	}
 	for key, value := range v.Named {
@@ -107,15 +108,6 @@ func (v *invocation) bindFields(name string, arg reflect.Value) error {
 		}
 	}
 	return nil
-}
-
-// argumentName returns the name by which a Named gives the field f: its tag "tensorpipe", which
-// is also its name in the encoding, or else its Go name.
-func argumentName(f reflect.StructField) string {
-	if name := f.Tag.Get("tensorpipe"); name != "" {
-		return name
-	}
-	return f.Name
 }
 
 // signatureOf returns the types of the arguments of a function, for errors.
@@ -212,22 +204,14 @@ func assignNumber(dst, src reflect.Value) bool {
 		return src.Int() >= 0 && setUint(dst, uint64(src.Int()))
 	case dst.CanUint() && src.CanUint():
 		return setUint(dst, src.Uint())
-	case dst.CanFloat():
-		return assignFloat(dst, src)
+	case dst.CanFloat() && src.CanFloat():
+		return !dst.OverflowFloat(src.Float()) && set(dst, src)
+	case dst.CanFloat() && src.CanInt():
+		return setIfExact(dst, src) && dst.Convert(src.Type()).Int() == src.Int()
+	case dst.CanFloat() && src.CanUint():
+		return setIfExact(dst, src) && dst.Convert(src.Type()).Uint() == src.Uint()
 	case dst.CanComplex() && src.CanComplex():
 		return !dst.OverflowComplex(src.Complex()) && set(dst, src)
-	}
-	return false
-}
-
-func assignFloat(dst, src reflect.Value) bool {
-	switch {
-	case src.CanFloat():
-		return !dst.OverflowFloat(src.Float()) && set(dst, src)
-	case src.CanInt():
-		return setIfExact(dst, src) && dst.Convert(src.Type()).Int() == src.Int()
-	case src.CanUint():
-		return setIfExact(dst, src) && dst.Convert(src.Type()).Uint() == src.Uint()
 	}
 	return false
 }

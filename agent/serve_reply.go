@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
@@ -50,7 +51,10 @@ func (r *Request) replyFailure(err error) {
 	if r.event != nil {
 		r.event.Err = err
 	}
-	err, stack := wireError(err), ""
+	if p, ok := err.(*future.PanicError); ok && p != nil { // of a callback of a future
+		err = &PanicError{Value: fmt.Sprint(p.Value), Stack: string(p.Stack)}
+	}
+	stack := ""
 	if p, ok := err.(*PanicError); ok && r.flags&wire.FlagStack != 0 {
 		stack = p.Stack
 	}
@@ -97,28 +101,24 @@ func (r *Request) send(out *outMessage) {
 	if r.event != nil {
 		r.event.ReplyBytes = out.bytes()
 	}
-	done, err := r.conn.tryWrite(out)
+	c := r.conn
+	done, err := c.tryWrite(out)
 	switch {
 	case done:
 		r.replySent(err)
 	case out.small():
-		r.sendCopy(out)
+		// A copy frees the charge of a large request before the pipe has space: the space may be
+		// taken by calls that wait for the same budget at the other end.
+		m, n := &out.message, out.bytes()
+		if copied, err := copyMessage(m); err == nil {
+			c.agent.outMessages.put(out)
+			m = copied
+			r.freeMemory()
+		}
+		r.sendInBackground(n, true, func() error { return c.pipe.Write(context.Background(), m) })
 	default:
-		r.sendInBackground(out.bytes(), false, func() error { return r.conn.write(context.Background(), out) })
+		r.sendInBackground(out.bytes(), false, func() error { return c.write(context.Background(), out) })
 	}
-}
-
-// sendCopy sends a copy of the small reply out, which it owns, on another goroutine once the pipe
-// has space. Before that it frees the charge of a large request: the space may be taken by calls
-// that wait for the same budget at the other end.
-func (r *Request) sendCopy(out *outMessage) {
-	c, m, n := r.conn, &out.message, out.bytes()
-	if copied, err := copyMessage(m); err == nil {
-		c.agent.outMessages.put(out)
-		m = copied
-		r.freeMemory()
-	}
-	r.sendInBackground(n, true, func() error { return c.pipe.Write(context.Background(), m) })
 }
 
 // sendInBackground runs write, which sends a reply of n bytes, on another goroutine, and then
