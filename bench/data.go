@@ -28,7 +28,7 @@ type contents struct {
 // contents returns the contents that s selects.
 func (s Spec) contents() contents { return contents{s.Data, s.Compression} }
 
-// generator returns the generator of the bytes of tensors.
+// generator returns the generator of the contents that c.data names.
 func (c contents) generator() generator {
 	switch c.data {
 	case DataZeros:

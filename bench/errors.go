@@ -49,6 +49,7 @@ func (e *ProcessError) Error() string {
 // Unwrap returns the error with which the process ended.
 func (e *ProcessError) Unwrap() error { return e.Err }
 
+// specErrorf returns an error with that text that matches ErrSpec.
 func specErrorf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrSpec, fmt.Sprintf(format, args...))
 }

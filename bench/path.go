@@ -120,6 +120,7 @@ func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
 	return p, err
 }
 
+// defaultCatalog is the Catalog that a nil one stands for.
 func defaultCatalog(t Tuning) tensorpipe.Profile {
 	p := tensorpipe.DefaultProfile()
 	for i, e := range p.Transports {

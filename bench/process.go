@@ -216,7 +216,8 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 	return err
 }
 
-// serve does the job roleServer.
+// serve does the job roleServer: it serves pipes until ctx ends or a pipe fails, and prints the usage of
+// this process for each request.
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	s, err := listen(ctx, j.Spec, j.catalog)
 	if err != nil {
@@ -240,7 +241,8 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 	}
 }
 
-// trips does the job roleTrips.
+// trips does the job roleTrips: it waits for a request after the warm-up, and prints the durations of
+// all round trips in the time j.For.
 func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	opts, err := j.Spec.options("bench client", j.catalog)
 	if err != nil {

@@ -82,6 +82,7 @@ func DefaultTrips(size int) int { return min(max(256<<20/max(size, 1), 20), 5000
 // short time.
 func DefaultMessages(size int) int { return int(min(max(2<<30/max(int64(size), 1), 32), 20_000)) }
 
+// withDefaults returns s with defaults for the fields that are 0.
 func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)
 	s.Lanes = cmp.Or(s.Lanes, 16)

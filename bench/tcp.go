@@ -117,11 +117,13 @@ type connGroup struct {
 	closed bool
 }
 
+// newConnGroup returns a group without connections, with memory for a batch of s.
 func newConnGroup(s Spec) (*connGroup, error) {
 	g := &connGroup{spec: s, memory: arena{buffers: s.Buffers}}
 	return g, g.memory.resize(s.batch(), s.Size)
 }
 
+// add adds a connection, which close closes.
 func (g *connGroup) add(c net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,6 +133,7 @@ func (g *connGroup) add(c net.Conn) {
 	}
 }
 
+// close closes all connections, later ones included.
 func (g *connGroup) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -26,8 +26,8 @@ func pageBytes() int {
 	return kibibytes("/proc/self/smaps_rollup", "Pss:") + kibibytes("/proc/self/status", "VmPTE:")
 }
 
-// kibibytes returns, in bytes, the number of KiB in the line of the file at path that begins with name;
-// 0 if there is no such line or file.
+// kibibytes returns, in bytes, the size that the file at path gives in KiB, in the line that begins with
+// name; 0 if there is no such line or file.
 func kibibytes(path, name string) int {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -62,6 +62,7 @@ type cursor struct {
 	more    [][]byte
 }
 
+// newCursor returns a cursor at the beginning of b.
 func newCursor(b Buffer) cursor { return cursor{segment: b.host, more: b.more} }
 
 // rest returns the remaining bytes of the current segment, which is empty only at the end.
@@ -72,6 +73,7 @@ func (c *cursor) rest() []byte {
 	return c.segment
 }
 
+// skip moves the cursor forward by n bytes, which must be within its segment.
 func (c *cursor) skip(n int) { c.segment = c.segment[n:] }
 
 // take returns the next bytes of the current segment, at most limit, and advances past them. The

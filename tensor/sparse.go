@@ -95,10 +95,10 @@ func (s *Sparse) DType() DType { return s.values.dtype }
 // Shape returns the size of each dimension. The caller must not change it.
 func (s *Sparse) Shape() []int { return s.shape }
 
-// Indices returns the positions of the values: I64 [sparse dimensions, n].
+// Indices returns the positions of the values, not a copy: I64 [sparse dimensions, n].
 func (s *Sparse) Indices() *Tensor { return s.indices }
 
-// Values returns the values: [n, dense dimensions...].
+// Values returns the values, not a copy: [n, dense dimensions...].
 func (s *Sparse) Values() *Tensor { return s.values }
 
 // Len returns the number of values.
@@ -257,6 +257,7 @@ var adders = map[DType]func(sum, values []byte){
 	C128: addNumbers[complex128],
 }
 
+// addNumbers adds the elements of values to those of sum, which has the same length.
 func addNumbers[T uint8 | int8 | int16 | int32 | int64 | float32 | float64 | complex64 | complex128](sum, values []byte) {
 	size := DTypeOf[T]().Size()
 	for at := 0; at < len(sum); at += size {
@@ -264,12 +265,14 @@ func addNumbers[T uint8 | int8 | int16 | int32 | int64 | float32 | float64 | com
 	}
 }
 
+// addFloat16s is addNumbers for F16. Each sum is computed as float32 and rounded.
 func addFloat16s(sum, values []byte) {
 	for at := 0; at < len(sum); at += 2 {
 		store(sum[at:], ToFloat16(load[Float16](sum[at:]).Float32()+load[Float16](values[at:]).Float32()))
 	}
 }
 
+// addBFloat16s is addNumbers for BF16. Each sum is computed as float32 and rounded.
 func addBFloat16s(sum, values []byte) {
 	for at := 0; at < len(sum); at += 2 {
 		store(sum[at:], ToBFloat16(load[BFloat16](sum[at:]).Float32()+load[BFloat16](values[at:]).Float32()))

@@ -104,6 +104,7 @@ func (c *call) cast(t *tensor.Tensor, d tensor.DType) (*tensor.Tensor, error) {
 	}
 }
 
+// castReal returns a new tensor with the elements of t, which may have any dtype, as T.
 func castReal[T realNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
@@ -169,6 +170,7 @@ func apply[S tensor.Element, T any](c *call, to []T, t *tensor.Tensor, f func(S)
 	return nil
 }
 
+// castHalf returns a new tensor with the elements of t as T, rounded from float32 by round.
 func castHalf[T half](c *call, t *tensor.Tensor, round func(float32) T) (*tensor.Tensor, error) {
 	t, err := c.cast(t, tensor.F32)
 	if err != nil {
@@ -181,6 +183,7 @@ func castHalf[T half](c *call, t *tensor.Tensor, round func(float32) T) (*tensor
 	return out, apply(c, to, t, round)
 }
 
+// castComplex returns a new tensor with the elements of t, which may have any dtype, as T.
 func castComplex[T cmplxNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	if !isComplex(t.DType()) {
 		var err error

@@ -121,6 +121,7 @@ type ValueError struct{ Reason string }
 
 func (e *ValueError) Error() string { return e.Reason }
 
+// valueErrorf returns a *ValueError with that text.
 func valueErrorf(format string, args ...any) error {
 	return &ValueError{Reason: fmt.Sprintf(format, args...)}
 }

@@ -25,6 +25,8 @@ func mm(c *call) (Value, error) {
 	return value(c.product(x, y))
 }
 
+// bmm is a kernel that multiplies matrices pairwise: the two arguments are lists of matrices of the
+// same length.
 func bmm(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	switch {
@@ -38,6 +40,7 @@ func bmm(c *call) (*tensor.Tensor, error) {
 	return c.product(x, y)
 }
 
+// mv is a kernel that multiplies a matrix by a vector.
 func mv(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.Rank() != 2 || y.Rank() != 1 {
@@ -46,6 +49,7 @@ func mv(c *call) (*tensor.Tensor, error) {
 	return c.matmul(x, y)
 }
 
+// dot is a kernel for the inner product of two vectors.
 func dot(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.Rank() != 1 || y.Rank() != 1 {

@@ -45,8 +45,10 @@ func (c *call) dtype(i int, otherwise tensor.DType) (tensor.DType, error) {
 	return otherwise, nil
 }
 
+// isComplex reports whether d is a complex dtype.
 func isComplex(d tensor.DType) bool { return d == tensor.C64 || d == tensor.C128 }
 
+// isFloat reports whether d is a floating point dtype; complex ones are not.
 func isFloat(d tensor.DType) bool {
 	return d == tensor.F16 || d == tensor.BF16 || d == tensor.F32 || d == tensor.F64
 }
@@ -96,6 +98,7 @@ func promote(a, b tensor.DType) tensor.DType {
 // category is higher: bool, integer, floating point, complex.
 type operands struct{ dims, scalars, numbers tensor.DType }
 
+// add adds an argument, a tensor or a number.
 func (o *operands) add(v Value) {
 	switch v := v.(type) {
 	case *tensor.Sparse:
@@ -123,6 +126,7 @@ func scalarType(v Value) tensor.DType {
 	return tensor.F32
 }
 
+// dtype returns the dtype to which the arguments are promoted.
 func (o *operands) dtype() tensor.DType {
 	return promoteCategory(o.dims, promoteCategory(o.scalars, o.numbers))
 }

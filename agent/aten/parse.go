@@ -59,6 +59,7 @@ func (p *parser) fail(want string) {
 // remaining returns the text that has not been consumed.
 func (p *parser) remaining() string { return p.text[p.at:] }
 
+// skipSpace consumes spaces.
 func (p *parser) skipSpace() {
 	for p.at < len(p.text) && p.text[p.at] == ' ' {
 		p.at++
@@ -99,6 +100,7 @@ func (p *parser) ident(extra string) string {
 	return p.text[start:p.at]
 }
 
+// letter reports whether c may be part of a name.
 func letter(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

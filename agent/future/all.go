@@ -38,6 +38,7 @@ type collector[T any] struct {
 	out       *Future[[]*Future[T]]
 }
 
+// completed implements watcher.
 func (c *collector[T]) completed(error) {
 	if c.remaining.Add(-1) > 0 {
 		return
@@ -88,6 +89,7 @@ type Any interface {
 	onValue(func(ptr any, err error))
 }
 
+// isNil implements Any.
 func (f *Future[T]) isNil() bool { return f == nil }
 
 // Await blocks until all futures have values and returns nil, or returns the error of the
@@ -126,6 +128,7 @@ type completionCounter struct {
 	done      chan struct{}
 }
 
+// completed implements watcher.
 func (c *completionCounter) completed(err error) {
 	if err != nil || c.remaining.Add(-1) == 0 {
 		c.once.Do(func() {
@@ -191,6 +194,7 @@ func OnValue(f Any, fn func(ptr any, err error)) error {
 	return nil
 }
 
+// onValue implements Any.
 func (f *Future[T]) onValue(fn func(ptr any, err error)) {
 	f.enqueue(func() {
 		value := f.value

@@ -87,6 +87,7 @@ type flattenOuter[T any] struct {
 	out *Future[T]
 }
 
+// completed implements watcher.
 func (o *flattenOuter[T]) completed(err error) {
 	next := o.f.value
 	switch {
@@ -112,6 +113,7 @@ type flattenInner[T any] struct {
 	events []readyEvent // of the first future
 }
 
+// completed implements watcher.
 func (i *flattenInner[T]) completed(err error) {
 	_ = i.out.complete(i.f.value, err, slices.Concat(i.f.events, i.events)) // has no effect if out was cancelled
 }

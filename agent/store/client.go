@@ -161,7 +161,7 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (int64, error
 	return n, fail("add", key, err)
 }
 
-// add adds delta to the number at wireKey, which is the key as it is sent, and returns the sum.
+// add adds delta to the number at wireKey, a key with its prefix, and returns the sum.
 func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64, err error) {
 	if len(wireKey) > c.limits.KeyBytes+len(userPrefix) {
 		return 0, c.limits.check(wireKey)

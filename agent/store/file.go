@@ -210,6 +210,7 @@ type fileWatcher struct {
 	closeOnce func()
 }
 
+// Next implements Watcher.
 func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
 	select {
 	case <-w.done:
@@ -232,6 +233,7 @@ func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
 	return c, nil
 }
 
+// Close implements Watcher.
 func (w *fileWatcher) Close() error {
 	w.closeOnce()
 	return nil

@@ -77,6 +77,7 @@ func (s *File) lock(ctx context.Context, exclusive bool) error {
 	}
 }
 
+// size returns the present size of the file in bytes.
 func (s *File) size() (int64, error) {
 	info, err := s.f.Stat()
 	if err != nil {

@@ -57,7 +57,7 @@ func Open(ctx context.Context, url string, o Options) (Store, error) {
 	return s, nil
 }
 
-// open does what Open does, with the cause alone as its error.
+// open is Open, but its error is the cause alone.
 func open(ctx context.Context, url string, o Options) (Store, error) {
 	if err := checkRank(o.Rank, o.WorldSize); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)

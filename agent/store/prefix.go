@@ -52,6 +52,7 @@ func (v *view) call(ctx context.Context, op, key string, f func(context.Context)
 	return fail(op, key, err)
 }
 
+// Set implements Store, as the methods below do.
 func (v *view) Set(ctx context.Context, key string, value []byte) error {
 	return v.call(ctx, "set", key, func(ctx context.Context) error {
 		return v.base.Set(ctx, v.prefix+key, value)
@@ -123,6 +124,7 @@ type viewWatcher struct {
 	stop func() bool
 }
 
+// Next implements Watcher.
 func (w *viewWatcher) Next(ctx context.Context) (c Change, err error) {
 	err = w.view.call(ctx, "watch", w.key, func(ctx context.Context) (err error) {
 		c, err = w.base.Next(ctx)
@@ -131,6 +133,7 @@ func (w *viewWatcher) Next(ctx context.Context) (c Change, err error) {
 	return c, err
 }
 
+// Close implements Watcher.
 func (w *viewWatcher) Close() error {
 	w.stop()
 	return w.base.Close()

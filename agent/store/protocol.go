@@ -117,7 +117,7 @@ func (d *decoder) request() (*request, error) {
 	return r, nil
 }
 
-// arguments reads the arguments of r.
+// arguments reads the arguments of a request with the opcode r.op into the other fields of r.
 func (d *decoder) arguments(r *request) (err error) {
 	switch r.op {
 	case opCount:
@@ -222,7 +222,7 @@ func (d *decoder) text(what string, limit int) ([]byte, error) {
 // keyOverhead is the approximate memory of a key in addition to its bytes.
 const keyOverhead = 32
 
-// keys reads a list of keys.
+// keys reads a list of keys, each with its userPrefix.
 func (d *decoder) keys() ([]string, error) {
 	n, err := d.length("keys", d.limits.Keys)
 	if err != nil {

@@ -36,6 +36,7 @@ type ServerOptions struct {
 	Logger *slog.Logger
 }
 
+// orDefaults returns o with defaults for the fields that are 0.
 func (o ServerOptions) orDefaults() ServerOptions {
 	o.Conns = cmp.Or(o.Conns, 4096)
 	o.RequestBytes = cmp.Or(o.RequestBytes, 64<<20)

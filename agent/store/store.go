@@ -187,6 +187,7 @@ type Limits struct {
 	TotalBytes int // bytes of all keys and values; default 256 MiB; in a file, of all changes
 }
 
+// orDefaults returns l with defaults for the fields that are 0.
 func (l Limits) orDefaults() Limits {
 	return Limits{
 		KeyBytes:   cmp.Or(l.KeyBytes, 8<<10),

@@ -28,6 +28,7 @@ type keyWaiters struct {
 	waiting int // number of calls
 }
 
+// newTable returns an empty table within the limits l.
 func newTable(l Limits) *table {
 	return &table{
 		limits:        l.orDefaults(),
@@ -278,6 +279,7 @@ type subscription struct {
 	err     error // set once the subscription has ended
 }
 
+// newSubscription returns a subscription with a ready channel of its own.
 func newSubscription() *subscription { return &subscription{ready: make(chan struct{}, 1)} }
 
 // push adds u to the update that waits, if there is one, and signals ready.
@@ -329,6 +331,7 @@ type watcher struct {
 	unsubscribe func() // called by each Close
 }
 
+// Next implements Watcher.
 func (w *watcher) Next(ctx context.Context) (Change, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -348,6 +351,7 @@ func (w *watcher) Next(ctx context.Context) (Change, error) {
 	}
 }
 
+// Close implements Watcher.
 func (w *watcher) Close() error {
 	w.unsubscribe()
 	w.end(ErrClosed)

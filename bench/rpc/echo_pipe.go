@@ -20,6 +20,8 @@ type echoPipe struct {
 	work     sync.WaitGroup
 }
 
+// newEchoPipe starts an echoPipe that listens at the URL listen or, if that is "", at ones that the
+// system chooses. The caller must call close.
 func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "bare"})
 	if err != nil {
@@ -46,6 +48,7 @@ func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	return e, nil
 }
 
+// close closes all pipes and returns when no goroutine is left.
 func (e *echoPipe) close() error {
 	err := e.context.Close()
 	e.work.Wait()
@@ -71,6 +74,7 @@ func (e *echoPipe) answer(p *pipe.Pipe) {
 	}
 }
 
+// readMessage reads the message in into memory of the pool, and releases that.
 func (e *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
 	var storages []*tensor.Storage
 	var memory pipe.Allocation

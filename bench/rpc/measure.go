@@ -59,6 +59,8 @@ func concurrent(ctx context.Context, depth, n int, call func(context.Context) er
 	return summarize(took, time.Since(begun)), errors.Join(errs...)
 }
 
+// summarize returns the percentiles of the durations took, which must not be empty, and the rate of
+// calls in the time all.
 func summarize(took []time.Duration, all time.Duration) Times {
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)-1)*percent/100] }

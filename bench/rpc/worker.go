@@ -35,6 +35,7 @@ var (
 	Bare = agent.NewFunc[agent.None, string]("bench.bare")
 )
 
+// add is the function that calls run: it returns the sum of the two tensors.
 func add(_ context.Context, p Pair) (*tensor.Tensor, error) {
 	x, err := tensor.Data[float32](p.A)
 	if err != nil {

@@ -272,6 +272,7 @@ func (r *benchRun) compare(ctx context.Context, spec bench.Spec) (*bench.Compari
 // "transport/channel".
 func pathName(s bench.Spec) string { return orAuto(s.Transports) + "/" + orAuto(s.Channels) }
 
+// orAuto returns the names of list, separated by commas, or auto if it is empty.
 func orAuto(list []string) string {
 	if len(list) == 0 {
 		return auto

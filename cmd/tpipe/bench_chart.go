@@ -104,6 +104,7 @@ func (d *benchDrawing) hue(path string, kind chart.Kind) int {
 	return next
 }
 
+// add adds the medians of results, which have the same size, to the series.
 func (s *benchSeries) add(results []*bench.Result) {
 	size := results[0].SizeBytes
 	s.roundTrips[size] = append(s.roundTrips[size], bench.Median(results, bench.RTT))

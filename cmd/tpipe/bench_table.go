@@ -169,17 +169,17 @@ func (c benchColumns) wire(text string) []string {
 	return []string{text}
 }
 
-// row returns the line with the medians of one library, whose results are of, under the given size and
-// name of the library.
-func (c benchColumns) row(size, subject string, of []*bench.Result) string {
-	figure := func(f bench.Figure) float64 { return bench.Median(of, f) }
-	rate, cpu := oneWay(of[0].SizeBytes, figure)
+// row returns the line with the medians of the results of one library, under the given size and name of
+// the library.
+func (c benchColumns) row(size, subject string, results []*bench.Result) string {
+	figure := func(f bench.Figure) float64 { return bench.Median(results, f) }
+	rate, cpu := oneWay(results[0].SizeBytes, figure)
 	cells := []string{
 		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
 		rate, cpu,
-		c.share(of, bench.Memcpy{}), c.memcpyCPU(of), c.share(of, bench.TCP{}), via(of[0]),
+		c.share(results, bench.Memcpy{}), c.memcpyCPU(results), c.share(results, bench.TCP{}), via(results[0]),
 	}
-	return c.line(size, subject, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*of[0].WireShare))...)...)
+	return c.line(size, subject, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*results[0].WireShare))...)...)
 }
 
 // via returns the text of the column "via": the route of the tensors in the round trips and, if it
@@ -193,31 +193,32 @@ func via(r *bench.Result) string {
 
 // benchApplies reports whether results may be compared with the yardstick of that name: plain TCP
 // applies only to tensors that were sent over TCP.
-func benchApplies(yardstick string, of []*bench.Result) bool {
+func benchApplies(yardstick string, results []*bench.Result) bool {
 	var tcp bench.TCP
-	return yardstick != tcp.Name() || tcp.Carries(of[0])
+	return yardstick != tcp.Name() || tcp.Carries(results[0])
 }
 
-// share returns a cell with the fraction of a yardstick's rate that the library with the results of
-// reaches, and that rate in GB/s; "-" without such a yardstick.
-func (c benchColumns) share(of []*bench.Result, y bench.Yardstick) string {
-	results := c.runs.Yardsticks[y.Name()]
-	if len(results) == 0 || !benchApplies(y.Name(), of) {
+// share returns a cell with the rate of a library, whose results are given, as a fraction of the rate of
+// a yardstick, and the latter in GB/s; "-" without such a yardstick.
+func (c benchColumns) share(results []*bench.Result, y bench.Yardstick) string {
+	measured := c.runs.Yardsticks[y.Name()]
+	if len(measured) == 0 || !benchApplies(y.Name(), results) {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(of, results, bench.Bandwidth), bench.Median(results, bench.Bandwidth))
+	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(results, measured, bench.Bandwidth), bench.Median(measured, bench.Bandwidth))
 }
 
-// memcpyCPU returns a cell with the CPU time of the library with the results of, as a multiple of that
+// memcpyCPU returns a cell with the CPU time of a library, whose results are given, as a multiple of that
 // of a copy of the same bytes; "-" if the copy was not measured.
-func (c benchColumns) memcpyCPU(of []*bench.Result) string {
-	times := bench.Ratio(of, c.runs.Yardsticks[bench.Memcpy{}.Name()], bench.CPUPerMessage)
+func (c benchColumns) memcpyCPU(results []*bench.Result) string {
+	times := bench.Ratio(results, c.runs.Yardsticks[bench.Memcpy{}.Name()], bench.CPUPerMessage)
 	if times == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%.3g", times)
 }
 
+// p90 returns the 90th percentile of the warm round trips. It is a bench.Figure, as is p99.
 func p90(r *bench.Result) float64 { return r.RTT.P90 }
 func p99(r *bench.Result) float64 { return r.RTT.P99 }
 
@@ -236,4 +237,5 @@ func oneWay(size int, figure func(bench.Figure) float64) (rate, cpu string) {
 	return fmt.Sprintf("%.3g k/s", figure(bench.Rate)/1e3), cpu
 }
 
+// micros returns a number of microseconds as text.
 func micros(us float64) string { return duration(time.Duration(us * 1e3)) }

@@ -51,6 +51,7 @@ func (c *caller) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.timeout, "timeout", time.Minute, "longest `time` that the call may take; 0 is any")
 }
 
+// setOperands implements operandCommand: the name of an operator or function, and its arguments.
 func (c *caller) setOperands(operands []string) error {
 	if c.to == "" {
 		return usageErrorf("-to is missing: name a worker such as worker0")

@@ -120,6 +120,8 @@ func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tenso
 	return nil, fmt.Errorf("tensors of %v are not supported on the command line: want f32, f64, i64, i32 or u8", dtype)
 }
 
+// filled returns a tensor of that shape with the numbers, each converted by convert, as its elements.
+// It fails if convert rejects one.
 func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(float64) (T, bool)) (*tensor.Tensor, error) {
 	data := make([]T, len(numbers))
 	for i, n := range numbers {
@@ -133,6 +135,7 @@ func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(f
 	return tensor.FromSlice(data, shape...)
 }
 
+// filledInts is filled for I64, whose numbers a float64 would round.
 func filledInts(shape []int, numbers []json.Number) (*tensor.Tensor, error) {
 	data := make([]int64, len(numbers))
 	for i, n := range numbers {
@@ -170,6 +173,8 @@ func format(v any) string {
 	return fmt.Sprint(v)
 }
 
+// formatTensor returns t as text in the syntax of parseValue, without elements if it has more than
+// maxPrinted.
 func formatTensor(t *tensor.Tensor) string {
 	if t == nil {
 		return "none"
@@ -208,6 +213,7 @@ func appendTensor(b *strings.Builder, t *tensor.Tensor, index []int, dim int) er
 	return nil
 }
 
+// formatElement returns the element of t at index as text.
 func formatElement(t *tensor.Tensor, index []int) (string, error) {
 	switch t.DType() {
 	case tensor.F32:

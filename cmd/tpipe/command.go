@@ -45,6 +45,7 @@ type entry struct {
 // entries are the sub-commands, hidden ones included, in the order of the overview.
 var entries = []entry{demoEntry, probeEntry, sendEntry, recvEntry, echoEntry, pingEntry, benchEntry, workerEntry, callEntry, receiverEntry, benchChildEntry}
 
+// lookup returns the entry of the sub-command with that name; ok is false if there is none.
 func lookup(name string) (entry, bool) {
 	for _, e := range entries {
 		if e.name == name {
@@ -122,6 +123,7 @@ type checkedWriter struct {
 	err error
 }
 
+// Write implements io.Writer.
 func (c *checkedWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.err = cmp.Or(c.err, err)
@@ -172,6 +174,7 @@ func help(w io.Writer, args []string) error {
 	return nil
 }
 
+// overview prints the list of commands to w.
 func overview(w io.Writer) {
 	fmt.Fprintln(w, "tpipe moves tensors between processes.")
 	fmt.Fprintln(w, "\nusage: tpipe COMMAND [flags]")
@@ -210,6 +213,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 
 func (e *usageError) Unwrap() error { return e.err }
 
+// usageErrorf returns a *usageError with that text.
 func usageErrorf(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
@@ -217,6 +221,7 @@ func usageErrorf(format string, args ...any) error {
 // errInterrupted is returned when a signal arrives before the command is done.
 var errInterrupted = errors.New("interrupted")
 
+// exitCode returns the exit code for err, which is not nil.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage

@@ -97,6 +97,7 @@ func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s stream
 	return report.verifySent(w, d.copies)
 }
 
+// send sends all copies of the weights.
 func (d *demo) send(ctx context.Context, p *pipe.Pipe, w *weights) error {
 	for i := range d.copies {
 		m, err := w.message(i == d.copies-1)

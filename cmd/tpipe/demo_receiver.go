@@ -177,6 +177,7 @@ func (r *receiverReport) check(d *pipe.Descriptor, memory pipe.Allocation) (last
 	return note.Last
 }
 
+// readReport receives the receiver's report.
 func readReport(ctx context.Context, p *pipe.Pipe) (*receiverReport, error) {
 	in, err := p.Next(ctx)
 	if err != nil {

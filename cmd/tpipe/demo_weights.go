@@ -45,6 +45,7 @@ type weights struct {
 	bytes   int
 }
 
+// loadWeights decodes a safetensors file and computes the checksums of its tensors.
 func loadWeights(file []byte) (*weights, error) {
 	tensors, _, err := safetensors.Decode(bytes.NewReader(file), safetensors.Options{})
 	if err != nil {
@@ -108,6 +109,8 @@ func verifyWeights(note weightsNote, d *pipe.Descriptor, a pipe.Allocation) erro
 	return err
 }
 
+// rebuild returns the tensor that n describes, in the memory of buf. It returns an error if they do not
+// fit together or the checksum differs.
 func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
 	dtype, err := tensor.ParseDType(n.DType)
 	if err != nil {
@@ -124,6 +127,7 @@ func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
 	return t, err
 }
 
+// checksum returns the SHA-256 of the elements of t, which must be contiguous, in hexadecimal.
 func checksum(t *tensor.Tensor) (string, error) {
 	buf, err := t.Buffer()
 	if err != nil {
@@ -136,6 +140,8 @@ func checksum(t *tensor.Tensor) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// fileChecksum returns the SHA-256 of the safetensors file that Encode writes for tensors, in
+// hexadecimal.
 func fileChecksum(tensors map[string]*tensor.Tensor) (string, error) {
 	h := sha256.New()
 	if err := safetensors.Encode(h, tensors, nil); err != nil {

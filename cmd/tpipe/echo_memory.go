@@ -24,12 +24,13 @@ type echoMemory struct {
 	held map[*pipe.Pipe]int
 }
 
+// newEchoMemory returns an echoMemory of that many bytes.
 func newEchoMemory(bytes int) *echoMemory {
 	return &echoMemory{bytes: budget.New(bytes), wait: memoryWait, held: map[*pipe.Pipe]int{}}
 }
 
 // acquire blocks until n bytes are available for a message of p, and counts them. Each time it has
-// waited for the time wait, it aborts the pipe that holds most. It returns the error of p if p ends.
+// waited for m.wait, it aborts the pipe that holds most. It returns the error of p if p ends.
 func (m *echoMemory) acquire(p *pipe.Pipe, n int) error {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), m.wait)
@@ -56,11 +57,13 @@ func (m *echoMemory) tryAcquire(p *pipe.Pipe, n int) bool {
 	return ok
 }
 
+// release returns n bytes that a message of p has held.
 func (m *echoMemory) release(p *pipe.Pipe, n int) {
 	m.add(p, -n)
 	m.bytes.Release(n)
 }
 
+// add adds n, which may be negative, to the bytes that messages of p hold.
 func (m *echoMemory) add(p *pipe.Pipe, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

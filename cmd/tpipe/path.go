@@ -110,12 +110,12 @@ func (f *selectionFlags) flags(fs *flag.FlagSet, defaults tensorpipe.Profile) {
 }
 
 // profile returns the selected transports and channels, including those that do not work on this
-// machine. TCP connections use the options with. The error is a *usageError.
-func (f *selectionFlags) profile(with ...uv.Option) (tensorpipe.Profile, error) {
+// machine. TCP connections use the options tcp. The error is a *usageError.
+func (f *selectionFlags) profile(tcp ...uv.Option) (tensorpipe.Profile, error) {
 	if f.lanes < 1 || f.lanes > maxLanes {
 		return tensorpipe.Profile{}, usageErrorf("-lanes %d: want 1 to %d", f.lanes, maxLanes)
 	}
-	p := catalog(f.lanes, with...)
+	p := catalog(f.lanes, tcp...)
 	p.Channels = put(p.Channels, channelName, directCopies(f.copies))
 	var transports, channels error
 	p.Transports, transports = choose("transport", f.transports, p.Transports, transportName)
@@ -126,8 +126,8 @@ func (f *selectionFlags) profile(with ...uv.Option) (tensorpipe.Profile, error) 
 // viableProfile is profile for commands that open pipes. It also fails if an entry that the user named
 // does not work on this machine; entries that are selected by default may fail, and the plan of the
 // pipe shows them.
-func (f *selectionFlags) viableProfile(with ...uv.Option) (tensorpipe.Profile, error) {
-	p, err := f.profile(with...)
+func (f *selectionFlags) viableProfile(tcp ...uv.Option) (tensorpipe.Profile, error) {
+	p, err := f.profile(tcp...)
 	if err != nil {
 		return p, err
 	}
@@ -199,16 +199,16 @@ const maxLanes = 128
 
 // catalog returns new entries for all transports and channels that flags can name: the default profile
 // and those that are off by default. lanes is the number of lanes of mpt_uv. TCP connections, lanes
-// included, use the options with.
-func catalog(lanes int, with ...uv.Option) tensorpipe.Profile {
+// included, use the options tcp.
+func catalog(lanes int, tcp ...uv.Option) tensorpipe.Profile {
 	p := tensorpipe.DefaultProfile()
 	p.Transports = put(p.Transports, transportName,
-		pipe.TransportEntry{Name: uvName, Priority: 0, Transport: uv.New(with...)},
+		pipe.TransportEntry{Name: uvName, Priority: 0, Transport: uv.New(tcp...)},
 	)
 	p.Channels = put(p.Channels, channelName,
 		pipe.ChannelEntry{
 			Name: mpt.UVName, Priority: 1100, MinBytes: mpt.NativeBytes,
-			Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(with...)}),
+			Factory: mpt.New(mpt.Lanes{Count: lanes, Transport: uv.New(tcp...)}),
 		},
 		directCopies(cma.Options{}),
 	)
@@ -248,14 +248,17 @@ func put[E any](to []E, name func(E) string, entries ...E) []E {
 	return to
 }
 
+// transportNames returns the names of the transports of p.
 func transportNames(p tensorpipe.Profile) []string { return names(p.Transports, transportName) }
 
+// channelNames returns the names of the channels of p.
 func channelNames(p tensorpipe.Profile) []string { return names(p.Channels, channelName) }
 
 func transportName(e pipe.TransportEntry) string { return e.Name }
 
 func channelName(e pipe.ChannelEntry) string { return e.Name }
 
+// names returns the names of entries.
 func names[E any](entries []E, name func(E) string) []string {
 	out := make([]string, len(entries))
 	for i, e := range entries {

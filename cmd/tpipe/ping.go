@@ -199,6 +199,7 @@ const (
 	maxParts = 65536
 )
 
+// validate returns a *usageError for flags that are missing or out of range.
 func (p *ping) validate() error {
 	switch {
 	case p.to == "":

@@ -31,6 +31,7 @@ type exchange struct {
 	sent, back *pooledMessage
 }
 
+// newGenerator returns the generator of the messages that the flags of p describe.
 func newGenerator(p *ping) *load {
 	var seed [32]byte
 	binary.LittleEndian.PutUint64(seed[:], p.seed)
@@ -88,6 +89,7 @@ func (l *load) shape() pipe.Descriptor {
 	return d
 }
 
+// upTo returns n or, for random messages, a number from 0 to n.
 func (l *load) upTo(n int) int {
 	if l.random {
 		return l.numbers.IntN(n + 1)
@@ -111,6 +113,7 @@ func (l *load) length() int {
 	}
 }
 
+// metadata returns random metadata of up to 31 bytes, nil unless the messages are random.
 func (l *load) metadata() []byte {
 	if !l.random {
 		return nil
@@ -130,6 +133,7 @@ type pinger struct {
 	compare bool        // compare every byte of the echo
 }
 
+// newPinger returns a pinger on p, whose round trips may each take that time. They end with ctx.
 func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare bool) *pinger {
 	ctx, cancel := context.WithCancelCause(ctx)
 	pings := &pinger{pipe: p, ctx: ctx, timeout: timeout, compare: compare}
@@ -170,6 +174,7 @@ func (p *pinger) roundTrip(x *exchange) (time.Duration, error) {
 	return took, nil
 }
 
+// receive reads the echo of x into the memory for it. It fails if its shape differs from that of x.
 func (p *pinger) receive(x *exchange) error {
 	in, err := p.pipe.Next(p.ctx)
 	if err != nil {
@@ -210,6 +215,8 @@ func compareShape(sent, back *pipe.Descriptor) error {
 	return nil
 }
 
+// comparePart returns nil if a part of an echo has the length and the metadata of the part sent, and
+// otherwise an error that describes the difference.
 func comparePart(sent, back int, sentMetadata, backMetadata []byte) error {
 	if sent != back {
 		return fmt.Errorf("%d bytes came back, sent were %d", back, sent)
@@ -238,6 +245,8 @@ func compareBytes(sent, back *pooledMessage) error {
 	return nil
 }
 
+// compareData returns nil if the bytes are equal, and otherwise an error with the first one that
+// differs. Both have the same length.
 func compareData(sent, back []byte) error {
 	if bytes.Equal(sent, back) {
 		return nil
@@ -250,4 +259,5 @@ func compareData(sent, back []byte) error {
 	return nil
 }
 
+// shorten returns the first bytes of p, as many as an error shows.
 func shorten(p []byte) []byte { return p[:min(len(p), 40)] }

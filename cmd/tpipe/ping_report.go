@@ -47,6 +47,7 @@ type latency struct {
 	Max float64 `json:"max"`
 }
 
+// newPingReport returns the report of a ping over conn, before the first round trip.
 func newPingReport(p *ping, conn *pipe.Pipe) *pingReport {
 	r := &pingReport{
 		URL: p.to, TLS: identify(conn), Plan: conn.Plan(),
@@ -60,7 +61,7 @@ func newPingReport(p *ping, conn *pipe.Pipe) *pingReport {
 	return r
 }
 
-// add counts a round trip of x that took that time.
+// add adds a round trip of x, which took that time, to the figures.
 func (r *pingReport) add(x *exchange, took time.Duration) {
 	r.Made++
 	r.Sent.Payloads += len(x.shape.Payloads)

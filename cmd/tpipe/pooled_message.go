@@ -37,6 +37,7 @@ func newPooledMessage(a tensor.Allocator, d *pipe.Descriptor) (*pooledMessage, e
 	return p, nil
 }
 
+// bytes allocates n bytes from a and returns them. release releases them.
 func (p *pooledMessage) bytes(a tensor.Allocator, n int) ([]byte, error) {
 	s, err := a.Alloc(n)
 	if err != nil {

@@ -136,6 +136,7 @@ func machine() []finding {
 	}
 }
 
+// ipv6Loopback returns nil if this machine can listen on the loopback address of IPv6.
 func ipv6Loopback() error {
 	l, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {

@@ -22,6 +22,8 @@ type screen struct {
 	drawn        time.Time
 }
 
+// newScreen returns a screen on the standard streams s, without lines if quiet or json is set, and
+// without a bar if quiet is set.
 func newScreen(s streams, quiet, json bool) *screen {
 	sc := &screen{out: s.out, err: s.err, bar: isTerminal(s.err) && !quiet}
 	if quiet || json {
@@ -50,6 +52,7 @@ func (s *screen) printAbove(w io.Writer, text string) {
 	fmt.Fprint(w, text)
 }
 
+// clear removes the progress bar from the terminal. The caller holds s.mu.
 func (s *screen) clear() {
 	if s.bar && !s.drawn.IsZero() {
 		fmt.Fprint(s.err, "\r\x1b[K")
@@ -114,6 +117,7 @@ type progress struct {
 // refresh is the shortest time between two updates of a progress display.
 const refresh = 100 * time.Millisecond
 
+// newProgress returns a progress of total steps that is shown on w.
 func newProgress(w io.Writer, total int) *progress {
 	if !isTerminal(w) {
 		w = nil
@@ -136,6 +140,7 @@ func isTerminal(w io.Writer) bool {
 	return err != nil || !os.SameFile(info, null)
 }
 
+// at shows that n steps are done, unless the last update is too recent.
 func (p *progress) at(n int) {
 	if p.w == nil || time.Since(p.shown) < refresh {
 		return

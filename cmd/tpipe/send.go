@@ -58,6 +58,7 @@ func (c *send) flags(fs *flag.FlagSet) {
 	c.path.flags(fs)
 }
 
+// setOperands implements operandCommand: the files and folders to send.
 func (c *send) setOperands(operands []string) error {
 	c.paths = operands
 	switch {

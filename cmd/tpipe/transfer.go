@@ -46,6 +46,7 @@ type placedFile struct {
 	CRC32C  string `json:"crc32c"` // of the whole file
 }
 
+// newTransfer returns the transfer over p, before it begins. verb is "from" or "to".
 func newTransfer(p *pipe.Pipe, verb string, s *screen, verbose bool) *transfer {
 	return &transfer{
 		Peer: p.Peer(), Address: p.RemoteAddr(), TLS: identify(p), Plan: p.Plan(), InPlace: []placedFile{},

@@ -58,7 +58,7 @@ func (r *Reader) Next() (Info, *tensor.Tensor, error) {
 	return info, t, err
 }
 
-// advance is Next without the check for an earlier error and without recording one in broken.
+// advance reads the next tensor as Next does, whether or not an earlier call has failed.
 func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	if r.next == len(r.header.infos) {
 		var extra [1]byte

@@ -71,6 +71,7 @@ const (
 	legendWidth = 330.0 // of one entry
 )
 
+// draw returns the whole drawing.
 func (c *Chart) draw() node {
 	width := float64(len(c.Panels)) * (marginLeft + panelWidth + marginRight)
 	entries := c.legend(width)

@@ -58,10 +58,12 @@ type axes struct {
 // small.
 func (a axes) x(size float64) float64 { return tenths(a.left + panelWidth*a.sizes.place(size)) }
 
+// y returns the vertical coordinate of a value, rounded as that of x.
 func (a axes) y(value float64) float64 { return tenths(top + panelHeight*(1-a.values.place(value))) }
 
 func tenths(v float64) float64 { return math.Round(v*10) / 10 }
 
+// vertical returns the vertical axis with a grid line and a label for each tick of the values.
 func (a axes) vertical(format func(float64) string) (out []node) {
 	for _, v := range a.values.ticks {
 		y := a.y(v)
@@ -73,6 +75,8 @@ func (a axes) vertical(format func(float64) string) (out []node) {
 // tickWidth is the width of the label of a size.
 const tickWidth = 44
 
+// horizontal returns the horizontal axis with a label for each tick of the sizes, as far as they do not
+// overlap, and the name of the axis.
 func (a axes) horizontal(format func(float64) string, name string) []node {
 	const bottom = top + panelHeight
 	out := []node{line("axis", a.left, bottom, a.left+panelWidth, bottom)}
@@ -189,6 +193,7 @@ type legend struct {
 	height float64
 }
 
+// legend returns the legend for a drawing of that width.
 func (c *Chart) legend(width float64) legend {
 	columns := max(int((width-marginLeft)/legendWidth), 1)
 	g := element("g", nil)

@@ -17,6 +17,7 @@ type node struct {
 
 type attrs map[string]string
 
+// element returns an SVG element with these attributes, in the order of their names.
 func element(name string, a attrs) node {
 	n := node{XMLName: xml.Name{Local: name}}
 	for _, key := range slices.Sorted(maps.Keys(a)) {
@@ -25,12 +26,14 @@ func element(name string, a attrs) node {
 	return n
 }
 
+// textElement returns an SVG element that contains text.
 func textElement(name string, a attrs, text string) node {
 	n := element(name, a)
 	n.Text = text
 	return n
 }
 
+// add appends child elements to n.
 func (n *node) add(children ...node) { n.Children = append(n.Children, children...) }
 
 // label returns a text element of that style class at a position.
@@ -38,6 +41,7 @@ func label(x, y float64, class, text string) node {
 	return textElement("text", attrs{"x": number(x), "y": number(y), "class": class}, text)
 }
 
+// line returns a line of that style class between two points.
 func line(class string, x1, y1, x2, y2 float64) node {
 	return element("line", attrs{"class": class, "x1": number(x1), "y1": number(y1), "x2": number(x2), "y2": number(y2)})
 }
@@ -76,6 +80,7 @@ const grey = "#8b949e"
 // dots are the patterns of grey lines.
 var dots = []string{"2 4", "8 3 2 3", "1 7", "12 4"}
 
+// colour returns the name of the style class with the colour of the series.
 func (s Series) colour() string {
 	if s.Kind == Bound {
 		return grey

@@ -47,6 +47,7 @@ func checkName(name string) error {
 	return nil
 }
 
+// checkElements returns why the elements of a name are invalid, "" if they are valid.
 func checkElements(elements []string) (reason string) {
 	if len(elements) > maxDepth {
 		return "lies deeper than " + strconv.Itoa(maxDepth) + " directories"

@@ -20,9 +20,9 @@ type partFile struct {
 	named bool         // has its final name
 }
 
-// newPartFile creates and locks the part file of an offered file, with its full size and without disk
-// blocks. head are the bytes before the tensors and parts the positions of these. The caller must call
-// place or abandon. The error is ErrBusy or one of package os.
+// newPartFile creates and locks the part file of an offered file, with its full size, for which no
+// disk blocks are allocated yet. head are the bytes before the tensors, and parts the positions of
+// the tensors. The caller must call place or abandon. The error is ErrBusy or one of package os.
 func (s *Store) newPartFile(o fileOffer, head []byte, parts []part) (*partFile, error) {
 	if err := s.root.MkdirAll(path.Dir(o.Name), 0o777); err != nil {
 		return nil, err
@@ -61,6 +61,8 @@ func (s *Store) createPart(part string) (*os.File, error) {
 	return f, nil
 }
 
+// removePart removes the part file with that name, unless another transfer holds its lock: then it
+// returns ErrBusy.
 func (s *Store) removePart(part string) error {
 	switch info, err := s.root.Lstat(part); {
 	case errors.Is(err, fs.ErrNotExist):

@@ -217,6 +217,7 @@ type stallClock struct {
 // pause marks the receiver as busy until resume has been called as many times as pause.
 func (c *stallClock) pause() { c.busy.Add(1) }
 
+// resume reverts one call of pause. It counts as progress.
 func (c *stallClock) resume() {
 	c.reset() // before busy changes, so that watchStall sees one of the two
 	c.busy.Add(-1)
@@ -248,6 +249,7 @@ func (r *receiver) watchStall() {
 	r.end(r.stalled(limit))
 }
 
+// stalled returns the error of a sender from which nothing has arrived for that time.
 func (r *receiver) stalled(waited time.Duration) error {
 	return &StallError{Sender: r.pipe.RemoteAddr(), Waited: waited}
 }

@@ -36,6 +36,7 @@ type StoreOptions struct {
 	StallTimeout time.Duration
 }
 
+// withDefaults returns o with defaults for the fields that are 0.
 func (o StoreOptions) withDefaults() StoreOptions {
 	for _, d := range []struct {
 		field *int
@@ -104,6 +105,7 @@ func (s *Store) acquireSlot() error {
 	return nil
 }
 
+// releaseSlot returns a slot of acquireSlot.
 func (s *Store) releaseSlot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,6 +129,7 @@ func (s *Store) addWaiting(p *pipe.Pipe) {
 	}
 }
 
+// removeWaiting reverts addWaiting.
 func (s *Store) removeWaiting(p *pipe.Pipe) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,6 +155,7 @@ func (s *Store) reserve(files []fileOffer) error {
 	return nil
 }
 
+// free reverts reserve.
 func (s *Store) free(files []fileOffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

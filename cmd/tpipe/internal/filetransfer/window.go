@@ -41,6 +41,8 @@ func (w *window) enter(ctx context.Context, n int) error {
 	return context.Cause(ctx)
 }
 
+// tryEnter counts n bytes and returns true if they fit into the window. A tensor always fits into an
+// empty one.
 func (w *window) tryEnter(n int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
