@@ -34,7 +34,7 @@ func (w *compatWriter) init(p *compat) {
 	w.pipe, w.sender = p, &p.sender
 	w.busy = func() bool { return w.queue.Len() > 0 || w.started.Len() > 0 }
 	if c, ok := p.first.(transport.FrameLimiter); ok {
-		w.maxDescriptor = c.FrameLimits().Whole
+		w.maxDescriptor = c.FrameLimits().MaxWhole
 	}
 }
 

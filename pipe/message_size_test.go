@@ -60,7 +60,7 @@ type boundedTransport struct {
 }
 
 func (b boundedTransport) FrameLimits() transport.FrameLimits {
-	return transport.FrameLimits{Any: b.largest}
+	return transport.FrameLimits{Max: b.largest}
 }
 
 func (b boundedTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
@@ -78,7 +78,7 @@ type boundedConn struct {
 }
 
 func (b boundedConn) FrameLimits() transport.FrameLimits {
-	return transport.FrameLimits{Any: b.largest}
+	return transport.FrameLimits{Max: b.largest}
 }
 
 // Frames over shared memory are smaller than 4 GiB. All segments of the tensor are the
@@ -165,5 +165,5 @@ type wholeConn struct {
 }
 
 func (c wholeConn) FrameLimits() transport.FrameLimits {
-	return transport.FrameLimits{Whole: c.largest}
+	return transport.FrameLimits{MaxWhole: c.largest}
 }

@@ -241,9 +241,9 @@ func (c *conn) PeerIdentity() (transport.Identity, error) {
 // doorbells reads frames of any size. For a C++ peer a frame that it reads in one piece and its
 // header must fit into the ring.
 func (c *conn) FrameLimits() transport.FrameLimits {
-	limits := transport.FrameLimits{Any: largestFrame}
+	limits := transport.FrameLimits{Max: largestFrame}
 	if !c.doorbells {
-		limits.Whole = c.peerInbox.ring.Size() - headerSize
+		limits.MaxWhole = c.peerInbox.ring.Size() - headerSize
 	}
 	return limits
 }

@@ -175,15 +175,15 @@ func TestCloseDuringFlood(t *testing.T) {
 // the peer, and so does its size.
 func TestLargestFrameInOnePiece(t *testing.T) {
 	for _, c := range connectEnds(t, New()) {
-		require.Zero(t, c.FrameLimits().Whole)
+		require.Zero(t, c.FrameLimits().MaxWhole)
 	}
 	for _, c := range connectEnds(t, New(triggers)) {
-		require.Equal(t, inboxSize-4, c.FrameLimits().Whole)
+		require.Equal(t, inboxSize-4, c.FrameLimits().MaxWhole)
 	}
 	l := listen(t)
 	s := newRawPeer(t, l)
 	s.inbox = unsealed(t, 4096)
-	require.Equal(t, 4096-4, s.handshake(t, l, 0, 1).(transport.FrameLimiter).FrameLimits().Whole)
+	require.Equal(t, 4096-4, s.handshake(t, l, 0, 1).(transport.FrameLimiter).FrameLimits().MaxWhole)
 }
 
 // connectEnds returns both ends of a connection.

@@ -143,7 +143,7 @@ func (t *Transport) IsLocal(string) bool { return true }
 // FrameLimits implements [transport.FrameLimiter]. A frame has at most 2^32-1 bytes. The limit for
 // frames that the peer reads in one piece depends on the peer, so it is known to connections only.
 func (t *Transport) FrameLimits() transport.FrameLimits {
-	return transport.FrameLimits{Any: largestFrame}
+	return transport.FrameLimits{Max: largestFrame}
 }
 
 // CanCommunicate reports whether this process can share memory and remote, the peer's domain

@@ -14,14 +14,14 @@ type FrameLimiter interface {
 
 // FrameLimits are the largest sizes of frames in bytes; 0 stands for no limit.
 type FrameLimits struct {
-	// Any is the largest size of a frame. A call of WriteFrames with a longer one writes nothing
+	// Max is the largest size of a frame. A call of WriteFrames with a longer one writes nothing
 	// and returns a [*FrameSizeError].
-	Any int64
+	Max int64
 
-	// Whole is the largest size of a frame that the peer reads in one piece. C++ peers do so with
+	// MaxWhole is the largest size of a frame that the peer reads in one piece. C++ peers do so with
 	// objects of TensorPipe's protocol, such as the description of a message, and crash if one is
 	// too large. They read payloads and tensors in pieces of any size.
-	Whole int
+	MaxWhole int
 }
 
 // FrameSizeError is the error of a frame that is longer than the connection carries. It is no
@@ -41,7 +41,7 @@ func CheckFrame(via any, size int64) error {
 	if !ok {
 		return nil
 	}
-	if largest := l.FrameLimits().Any; largest > 0 && size > largest {
+	if largest := l.FrameLimits().Max; largest > 0 && size > largest {
 		return &FrameSizeError{Size: size, Largest: largest}
 	}
 	return nil
