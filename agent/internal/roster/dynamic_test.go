@@ -36,10 +36,10 @@ func TestDynamicGroup(t *testing.T) {
 		requireMembers(t, second, a, b, c)
 		requireMembers(t, fourth, a, b, c, d)
 
-		_, known := first.Lookup("d")
+		_, known := lookup(first, "d")
 		require.False(t, known)
 		require.NoError(t, first.Refresh(t.Context()))
-		m, known := first.Lookup("d")
+		m, known := lookup(first, "d")
 		require.True(t, known)
 		require.Equal(t, 3, m.Rank)
 
@@ -92,7 +92,7 @@ func TestRemoveAndReplace(t *testing.T) {
 		r, dead := mustJoinDynamic(t, open(), a), mustJoinDynamic(t, open(), b)
 		require.NoError(t, r.Remove(t.Context(), "b", a.Incarnation), "another incarnation")
 		require.NoError(t, r.Refresh(t.Context()))
-		require.True(t, r.Current("b", b.Incarnation))
+		require.True(t, isCurrent(r, "b", b.Incarnation))
 		require.NoError(t, r.Remove(t.Context(), "b", b.Incarnation))
 		require.NoError(t, r.Remove(t.Context(), "b", b.Incarnation))
 		require.NoError(t, r.Refresh(t.Context()))
@@ -107,8 +107,8 @@ func TestRemoveAndReplace(t *testing.T) {
 		third.Rank = 5
 		requireMembers(t, now, a, third)
 		require.ErrorIs(t, dead.Refresh(t.Context()), ErrRemoved)
-		require.True(t, dead.Current("b", third.Incarnation))
-		require.False(t, dead.Current("b", second.Incarnation))
+		require.True(t, isCurrent(dead, "b", third.Incarnation))
+		require.False(t, isCurrent(dead, "b", second.Incarnation))
 		require.NoError(t, dead.Leave(t.Context()), "it does not remove its successor")
 		require.NoError(t, now.Refresh(t.Context()))
 
@@ -172,7 +172,7 @@ func TestWatch(t *testing.T) {
 			c := testwait.Finish(t, changes)
 			require.Equal(t, want.Incarnation, c.Member.Incarnation)
 			require.Equal(t, joined, c.Joined)
-			require.Equal(t, joined, r.Current(want.Name, want.Incarnation))
+			require.Equal(t, joined, isCurrent(r, want.Name, want.Incarnation))
 		}
 		next(b, true)
 		require.NoError(t, second.Leave(t.Context()))

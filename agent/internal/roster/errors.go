@@ -1,7 +1,6 @@
 package roster
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -139,8 +138,6 @@ type clash struct {
 func (c *clash) Error() string { return c.text }
 func (c *clash) Unwrap() error { return c.cause }
 
-func newClash(cause error) error { return &clash{cause, cause.Error()} }
-
 func clashf(cause error, format string, args ...any) error {
 	return &clash{cause, fmt.Sprintf(format, args...)}
 }
@@ -174,38 +171,18 @@ const (
 func (f failure) err() error {
 	switch f.kind {
 	case sameName:
-		return newClash(&DuplicateNameError{f.name, f.a, f.b})
+		same := &DuplicateNameError{f.name, f.a, f.b}
+		return &clash{same, same.Error()}
 	case sameRank:
-		return newClash(&DuplicateRankError{f.a, f.name, f.other})
+		same := &DuplicateRankError{f.a, f.name, f.other}
+		return &clash{same, same.Error()}
 	case joinedTwice:
 		return clashf(ErrRejoin, "worker %s with rank %d wants to join twice: it was started again while the others waited, or runs twice", f.name, f.a)
 	case mixedKinds:
-		return newClash(ErrMixed)
+		return &clash{ErrMixed, ErrMixed.Error()}
 	case worldMismatch:
 		return clashf(ErrWorldSize, "worker %s wants a group of %d, and others one of %d", f.name, f.a, f.b)
 	default:
 		return clashf(ErrVersion, "workers %s and %s have no version in common", f.name, f.other)
 	}
-}
-
-func (f failure) append(dst []byte) []byte {
-	dst = append(dst, byte(f.kind))
-	dst = binary.AppendUvarint(dst, f.gen)
-	dst = appendText(dst, f.name)
-	dst = appendText(dst, f.other)
-	dst = binary.AppendUvarint(dst, uint64(f.a))
-	return binary.AppendUvarint(dst, uint64(f.b))
-}
-
-func (d *decoder) failure() *failure {
-	f := &failure{kind: conflict(d.byte()), gen: d.number(maxNumber)}
-	f.name, f.other = d.text(maxName), d.text(maxName)
-	f.a, f.b = int(d.number(maxWorld)), int(d.number(maxWorld))
-	if f.kind == 0 || f.kind >= lastConflict {
-		d.fail("a failure of kind %d", f.kind)
-	}
-	if checkName(f.name) != nil || f.other != "" && checkName(f.other) != nil {
-		d.fail("a failure without a valid name")
-	}
-	return f
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -127,7 +128,7 @@ func requireMembers(t *testing.T, r *Roster, want ...Member) {
 
 func readGroup(t *testing.T, s store.Store, group string) *groupState {
 	t.Helper()
-	g, err := newKeySpace(s, group).readState(t.Context())
+	g, err := newGroupAccess(s, group, Incarnation{}).readState(t.Context())
 	require.NoError(t, err)
 	return g
 }
@@ -160,4 +161,31 @@ func (c *countingStore) Wait(ctx context.Context, keys ...string) error {
 func (c *countingStore) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
 	c.note(key)
 	return c.Store.CompareAndSet(ctx, key, expected, desired)
+}
+
+// lookup returns the member with that name in the list that r read last.
+func lookup(r *Roster, name string) (Member, bool) {
+	return find(r, func(m Member) bool { return m.Name == name })
+}
+
+// find returns the member that matches in the list that r read last.
+func find(r *Roster, matches func(Member) bool) (Member, bool) {
+	members := r.Members()
+	i := slices.IndexFunc(members, matches)
+	if i < 0 {
+		return Member{}, false
+	}
+	return members[i], true
+}
+
+// ofRank returns the member with that rank in the list that r read last.
+func ofRank(r *Roster, rank int) (Member, bool) {
+	return find(r, func(m Member) bool { return m.Rank == rank })
+}
+
+// isCurrent reports whether id is the incarnation of the member with that name in the list that r read
+// last.
+func isCurrent(r *Roster, name string, id Incarnation) bool {
+	m, ok := lookup(r, name)
+	return ok && m.Incarnation == id
 }

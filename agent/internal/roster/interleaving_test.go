@@ -278,7 +278,7 @@ func TestCrashBeforeEachCall(t *testing.T) {
 				requireMembers(t, r, a, b)
 				requireMembers(t, got.r, a, b)
 			case got.err == nil:
-				m, _ := got.r.Rank(0)
+				m, _ := ofRank(got.r, 0)
 				require.NotEqual(t, a.Incarnation, m.Incarnation)
 				require.True(t, isAny(err, ErrRejoin, context.DeadlineExceeded), "call %d: %v", n, err)
 			default:

@@ -87,19 +87,6 @@ func (s *keySpace) compareAndSwap(ctx context.Context, key string, expected, des
 	return now, err
 }
 
-// readState reads and decodes the state of the group. If the store has none it returns a state in
-// phase absent. The error matches ErrCorrupt or ErrVersion, or is that of the store.
-func (s *keySpace) readState(ctx context.Context) (*groupState, error) {
-	value, err := s.get(ctx, s.stateKey())
-	if err != nil {
-		return nil, err
-	}
-	if value == nil {
-		return &groupState{}, nil
-	}
-	return decodeState(value)
-}
-
 // replaceState stores the new state to, whose raw it sets, if the state on the store is still
 // from, the one that was read, and reports whether it did. It returns false without an error if
 // another member has changed the state since.
@@ -204,15 +191,30 @@ func (b *notification) wait(ctx context.Context) error {
 }
 
 // sweep deletes the keys of a generation that has ended or failed, of which g is the last state,
-// and the notification keys of the generation before. It stops at the first error: keys that
-// remain do no harm.
+// and the notification keys of the generation before. The names that members claimed are those of
+// the member list or of the rank keys. It stops at the first error: keys that remain do no harm.
 func (v *groupAccess) sweep(ctx context.Context, g *groupState) {
 	keys := []string{v.endedKey(g.gen - 1), v.decidedKey(g.gen - 1), v.ackKey(g.gen, dynamicAck)}
-	for _, name := range v.claimedNames(ctx, g) {
-		keys = append(keys, v.nameKey(g.gen, name))
-	}
 	if g.phase == complete {
-		keys = append(keys, v.listKey(g.gen, g.listWriter))
+		list := v.listKey(g.gen, g.listWriter)
+		value, err := v.get(ctx, list)
+		if err == nil {
+			members, _ := decodeList(value, g.world) // a damaged list has no names
+			for _, m := range members {
+				keys = append(keys, v.nameKey(g.gen, m.Name))
+			}
+		}
+		keys = append(keys, list)
+	} else {
+		for r := range g.world {
+			value, err := v.get(ctx, v.rankKey(g.gen, r))
+			if err != nil {
+				break
+			}
+			if m, err := decodeEntry(value, r); err == nil {
+				keys = append(keys, v.nameKey(g.gen, m.Name))
+			}
+		}
 	}
 	for r := range g.world {
 		keys = append(keys, v.rankKey(g.gen, r), v.leftKey(g.gen, r), v.ackKey(g.gen, rankAck(r)))
@@ -222,30 +224,4 @@ func (v *groupAccess) sweep(ctx context.Context, g *groupState) {
 			return
 		}
 	}
-}
-
-// claimedNames returns the names that members claimed in the generation of g, read from its
-// member list or its rank keys. Names that cannot be read are left out.
-func (v *groupAccess) claimedNames(ctx context.Context, g *groupState) (names []string) {
-	if g.phase == complete {
-		value, err := v.get(ctx, v.listKey(g.gen, g.listWriter))
-		if err != nil {
-			return nil
-		}
-		members, _ := decodeList(value, g.world) // a damaged list has no names
-		for _, m := range members {
-			names = append(names, m.Name)
-		}
-		return names
-	}
-	for r := range g.world {
-		value, err := v.get(ctx, v.rankKey(g.gen, r))
-		if err != nil {
-			return names
-		}
-		if m, err := decodeEntry(value, r); err == nil {
-			names = append(names, m.Name)
-		}
-	}
-	return names
 }

@@ -122,8 +122,14 @@ func (j *staticJoin) withdraw(ctx context.Context) {
 			break
 		}
 		// Change the state, so that a member that has read all claims cannot complete the group.
+		// The generation ends with its last claim: a member that joins concurrently finds that out.
 		to := g.next()
-		if j.noClaims(ctx) {
+		claimed := false
+		for r := 0; r < j.world && !claimed; r++ {
+			value, err := j.get(ctx, j.rankKey(j.claimedGen, r))
+			claimed = value != nil || err != nil
+		}
+		if !claimed {
 			to.phase = ended
 		}
 		if won, err := j.replaceState(ctx, g, to); won || err != nil {
@@ -133,18 +139,6 @@ func (j *staticJoin) withdraw(ctx context.Context) {
 	if g, err := j.readState(ctx); err == nil {
 		j.deleteClaims(ctx, g)
 	}
-}
-
-// noClaims reports whether no member claims a rank of the generation in which this member had
-// claimed one; false if the store fails. A member that joins concurrently finds that the
-// generation has ended.
-func (j *staticJoin) noClaims(ctx context.Context) bool {
-	for r := range j.world {
-		if value, err := j.get(ctx, j.rankKey(j.claimedGen, r)); value != nil || err != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // deleteClaims removes this member's claims of rank and name in the generation claimedGen; g is

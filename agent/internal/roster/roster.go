@@ -31,7 +31,6 @@
 package roster
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -90,35 +89,6 @@ func (r *Roster) Generation() uint64 { return r.gen }
 
 // Members returns all members ordered by rank. The slice belongs to the caller.
 func (r *Roster) Members() []Member { return slices.Clone(r.snapshot().members) }
-
-// Lookup returns the member with this name in the list that was read last, and false if there is
-// none. A member that has just joined a dynamic group may be unknown: call Refresh and try again.
-func (r *Roster) Lookup(name string) (Member, bool) {
-	v := r.snapshot()
-	i, ok := v.names[name]
-	if !ok {
-		return Member{}, false
-	}
-	return v.members[i], true
-}
-
-// Rank returns the member with this rank in the list that was read last, and false if there is
-// none, like Lookup.
-func (r *Roster) Rank(rank int) (Member, bool) {
-	members := r.snapshot().members
-	i, ok := slices.BinarySearchFunc(members, rank, func(m Member, rank int) int { return cmp.Compare(m.Rank, rank) })
-	if !ok {
-		return Member{}, false
-	}
-	return members[i], true
-}
-
-// Current reports whether id is the incarnation of the member that has this name in the list that
-// was read last.
-func (r *Roster) Current(name string, id Incarnation) bool {
-	m, ok := r.Lookup(name)
-	return ok && m.Incarnation == id
-}
 
 // Leave takes this member out of the group. It does not wait for other members; a static group
 // ends once all have left. After it has succeeded further calls do nothing. The error is an

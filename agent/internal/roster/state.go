@@ -73,10 +73,15 @@ func (g *groupState) encode() []byte {
 	dst = append(dst, g.storeID[:]...)
 	dst = binary.AppendUvarint(dst, g.gen)
 	dst = binary.AppendUvarint(dst, g.seq)
-	if g.failure == nil {
+	if f := g.failure; f == nil {
 		dst = append(dst, 0)
 	} else {
-		dst = g.failure.append(append(dst, 1))
+		dst = append(dst, 1, byte(f.kind))
+		dst = binary.AppendUvarint(dst, f.gen)
+		dst = appendText(dst, f.name)
+		dst = appendText(dst, f.other)
+		dst = binary.AppendUvarint(dst, uint64(f.a))
+		dst = binary.AppendUvarint(dst, uint64(f.b))
 	}
 	if g.phase == dynamic {
 		return appendMembers(dst, g.members)
@@ -94,7 +99,16 @@ func decodeState(value []byte) (*groupState, error) {
 	copy(g.storeID[:], d.take(len(g.storeID)))
 	g.gen, g.seq = d.number(maxNumber), d.number(maxNumber)
 	if d.byte() != 0 {
-		g.failure = d.failure()
+		f := &failure{kind: conflict(d.byte()), gen: d.number(maxNumber)}
+		f.name, f.other = d.text(maxName), d.text(maxName)
+		f.a, f.b = int(d.number(maxWorld)), int(d.number(maxWorld))
+		if f.kind == 0 || f.kind >= lastConflict {
+			d.fail("a failure of kind %d", f.kind)
+		}
+		if checkName(f.name) != nil || f.other != "" && checkName(f.other) != nil {
+			d.fail("a failure without a valid name")
+		}
+		g.failure = f
 	}
 	if g.phase == dynamic {
 		g.members = d.members(false)
@@ -126,10 +140,15 @@ func newGroupAccess(s store.Store, group string, id Incarnation) *groupAccess {
 	return &groupAccess{keySpace: newKeySpace(s, group), id: id, cleanupTimeout: cleanupTimeout}
 }
 
-// readState reads the state of the group. The error is ErrLost if the store has lost its content
-// since the first state was read, or otherwise that of keySpace.readState.
+// readState reads and decodes the state of the group. If the store has none it returns a state in
+// phase absent. The error is ErrLost if the store has lost its content since the first state was
+// read, matches ErrCorrupt or ErrVersion, or is that of the store.
 func (v *groupAccess) readState(ctx context.Context) (*groupState, error) {
-	g, err := v.keySpace.readState(ctx)
+	value, err := v.get(ctx, v.stateKey())
+	g := &groupState{}
+	if err == nil && value != nil {
+		g, err = decodeState(value)
+	}
 	if err != nil {
 		return nil, err
 	}

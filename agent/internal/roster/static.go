@@ -2,6 +2,7 @@ package roster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,9 +28,17 @@ import (
 // the store answered within a second.
 func JoinStatic(ctx context.Context, s store.Store, group string, self Member, worldSize int) (*Roster, error) {
 	j := newStaticJoin(s, group, self, worldSize)
-	err := checkJoin(group, j.self, worldSize)
+	err := cmp.Or(checkGroup(group), self.check())
 	var r *Roster
-	if err == nil {
+	switch {
+	case err != nil:
+	case worldSize < 1 || worldSize > maxWorld:
+		err = fmt.Errorf("%w: %d, and 1 to %d are possible", ErrWorldSize, worldSize, maxWorld)
+	case self.Rank < 0:
+		err = fmt.Errorf("%w: rank %d in a static group", ErrMember, self.Rank)
+	case self.Rank >= worldSize:
+		err = fmt.Errorf("%w: rank %d in a group of %d", ErrWorldSize, self.Rank, worldSize)
+	default:
 		r, err = j.join(ctx)
 	}
 	if err != nil {
@@ -37,24 +46,6 @@ func JoinStatic(ctx context.Context, s store.Store, group string, self Member, w
 	}
 	r.group = group
 	return r, nil
-}
-
-func checkJoin(group string, self Member, world int) error {
-	if err := checkGroup(group); err != nil {
-		return err
-	}
-	if err := self.check(); err != nil {
-		return err
-	}
-	switch {
-	case world < 1 || world > maxWorld:
-		return fmt.Errorf("%w: %d, and 1 to %d are possible", ErrWorldSize, world, maxWorld)
-	case self.Rank < 0:
-		return fmt.Errorf("%w: rank %d in a static group", ErrMember, self.Rank)
-	case self.Rank >= world:
-		return fmt.Errorf("%w: rank %d in a group of %d", ErrWorldSize, self.Rank, world)
-	}
-	return nil
 }
 
 // staticJoin is a member that joins a static group.
@@ -123,7 +114,8 @@ func (j *staticJoin) begin(ctx context.Context, g *groupState) error {
 // joinComplete handles the complete group g. If the member of this rank has left, or the group
 // has no such rank and members are leaving, it waits for the end and returns nil twice. A member
 // that is in the group already, because it could not withdraw an earlier attempt, gets the
-// roster. Otherwise the error matches ErrRejoin or ErrWorldSize.
+// roster. Otherwise the error matches ErrWorldSize or ErrRejoin, and also ErrDuplicateRank if
+// another worker has this member's rank.
 func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, error) {
 	waits, err := j.isEnding(ctx, g, j.self.Rank)
 	switch {
@@ -147,22 +139,15 @@ func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, 
 	if bytes.Equal(encodeEntry(old), encodeEntry(j.self)) {
 		return newRoster(j.groupAccess, j.self, g, members), nil
 	}
-	return nil, j.rankTakenError(old)
-}
-
-// rankTakenError returns the error of joining a complete group in which the member old has this
-// member's rank. It matches ErrRejoin, and also ErrDuplicateRank if old is another worker, by
-// name and incarnation.
-func (j *staticJoin) rankTakenError(old Member) error {
 	const advice = "if it has died, form the group under another name"
-	if old.Incarnation == j.self.Incarnation {
-		return clashf(ErrRejoin, "worker %s with rank %d has joined already, with other URLs, versions or extra data", old.Name, old.Rank)
-	}
-	if old.Name == j.self.Name {
-		return clashf(ErrRejoin, "worker %s with rank %d has joined as another incarnation, which has not left: %s", old.Name, old.Rank, advice)
+	switch {
+	case old.Incarnation == j.self.Incarnation:
+		return nil, clashf(ErrRejoin, "worker %s with rank %d has joined already, with other URLs, versions or extra data", old.Name, old.Rank)
+	case old.Name == j.self.Name:
+		return nil, clashf(ErrRejoin, "worker %s with rank %d has joined as another incarnation, which has not left: %s", old.Name, old.Rank, advice)
 	}
 	same := &DuplicateRankError{Rank: old.Rank, Holder: old.Name, Other: j.self.Name}
-	return clashf(errors.Join(ErrRejoin, same), "%v (%s has not left: %s)", same, old.Name, advice)
+	return nil, clashf(errors.Join(ErrRejoin, same), "%v (%s has not left: %s)", same, old.Name, advice)
 }
 
 // abort withdraws the claims of a join that failed with cause, so that they do not conflict with

@@ -112,11 +112,15 @@ func (j *staticJoin) awaitDecision(ctx context.Context, gen uint64) (*Roster, er
 		if !g.is(open, gen) {
 			return j.outcome(ctx, g, gen)
 		}
-		members, err := j.readClaims(ctx, gen)
+		members := make([]Member, j.world)
+		all, err := j.forEachRank(ctx, j.world, func(rank int) string { return j.rankKey(gen, rank) }, func(rank int, value []byte) (err error) {
+			members[rank], err = decodeEntry(value, rank)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
-		if members == nil {
+		if !all {
 			err = decided.wait(ctx)
 		} else if f := findConflict(members); f != nil {
 			return nil, j.failWith(ctx, g, *f)
@@ -127,20 +131,6 @@ func (j *staticJoin) awaitDecision(ctx context.Context, gen uint64) (*Roster, er
 			return nil, err
 		}
 	}
-}
-
-// readClaims returns the members that claim the ranks of a generation, ordered by rank. It
-// returns nil and no error if a rank is not claimed.
-func (j *staticJoin) readClaims(ctx context.Context, gen uint64) ([]Member, error) {
-	members := make([]Member, j.world)
-	all, err := j.forEachRank(ctx, j.world, func(rank int) string { return j.rankKey(gen, rank) }, func(rank int, value []byte) (err error) {
-		members[rank], err = decodeEntry(value, rank)
-		return err
-	})
-	if !all {
-		return nil, err
-	}
-	return members, nil
 }
 
 // completeGroup writes the member list, makes the group complete, and notifies the members that
