@@ -44,7 +44,7 @@ type Agent struct {
 	outMessages  outMessages
 	inMessages   inMessages
 	callPool     sync.Pool // of *call
-	callNumbers  callNumbers
+	retries      retryTracker
 	events       Events
 	callCount    atomic.Uint64 // calls in events
 	requestCount atomic.Uint64 // requests in events

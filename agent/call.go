@@ -246,7 +246,7 @@ func (a *Agent) encodeRequest(ctx context.Context, c *call, t target, o *callOpt
 	case o.key != "":
 		out.encoder.SetHeader(wire.KeyHeader, []byte(o.key))
 	case o.number > 0:
-		out.encoder.SetHeader(wire.KeyHeader, a.callNumbers.appendKey(nil, o.number))
+		out.encoder.SetHeader(wire.KeyHeader, a.retries.appendKey(nil, o.number))
 	}
 	if err := a.encodeValues(ctx, out, args); err != nil {
 		a.outMessages.put(out)

@@ -116,8 +116,8 @@ func (a *Agent) callWithRetry(ctx context.Context, r *Retry, t target, result, a
 		return nil, t.wrapError(err)
 	}
 	if o.key == "" {
-		number := a.callNumbers.begin()
-		defer a.callNumbers.end(number)
+		number := a.retries.begin()
+		defer a.retries.end(number)
 		t.opts = append(t.opts[:len(t.opts):len(t.opts)], func(o *callOptions) { o.number = number })
 	}
 	between := &call{to: t.to, typ: t.typ, name: t.name, limit: o.limit}
@@ -139,8 +139,9 @@ func (a *Agent) callWithRetry(ctx context.Context, r *Retry, t target, result, a
 	}
 }
 
-// callNumbers numbers the calls WithRetry that have no key of the application.
-type callNumbers struct {
+// retryTracker numbers the calls WithRetry that have no key of the application, and tracks which of
+// them have ended.
+type retryTracker struct {
 	mu    sync.Mutex
 	last  uint64 // number of the latest call
 	ended uint64 // all calls up to this number have ended
@@ -148,7 +149,7 @@ type callNumbers struct {
 }
 
 // begin returns a new number for a call. The caller must call end with it after the last attempt.
-func (c *callNumbers) begin() uint64 {
+func (c *retryTracker) begin() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == nil {
@@ -161,7 +162,7 @@ func (c *callNumbers) begin() uint64 {
 
 // end marks the call of that number as ended, and advances c.ended to the last number before the
 // oldest call that is still open.
-func (c *callNumbers) end(number uint64) {
+func (c *retryTracker) end(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, number)
@@ -175,7 +176,7 @@ func (c *callNumbers) end(number uint64) {
 
 // appendKey appends to dst the key of the call of that number, and returns the extended slice.
 // The key also contains the number up to which all calls have ended.
-func (c *callNumbers) appendKey(dst []byte, number uint64) []byte {
+func (c *retryTracker) appendKey(dst []byte, number uint64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return wire.AppendKey(dst, number, c.ended)

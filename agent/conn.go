@@ -206,19 +206,9 @@ func (c *conn) end(cause error) {
 	for _, r := range requests {
 		r.cancel(withKind(ErrCallerGone, err))
 	}
-	c.closePipe(cause)
-	if c.owner.isClient() && c.owner != c.agent.selfPeer {
-		c.agent.spawn(func() { c.agent.removeLostClient(c.owner) })
-	}
-}
-
-// closePipe ends this end of the pipe after the pipe has ended with cause. If the other end
-// closed it in order, closePipe waits until all messages were read and closes this end, so that
-// the last messages of both arrive. It aborts the pipe otherwise, unless this process is closing
-// it.
-func (c *conn) closePipe(cause error) {
 	switch {
 	case errors.Is(cause, pipe.ErrPeerClosed):
+		// The other end has closed in order: the last messages of both must arrive.
 		c.readers.Wait()
 		if err := c.pipe.Close(); err != nil {
 			c.agent.log.Debug("pipe not closed in order", "peer", c.peer.Name, "error", err)
@@ -226,6 +216,9 @@ func (c *conn) closePipe(cause error) {
 	case errors.Is(cause, pipe.ErrClosed): // another goroutine closes it
 	default:
 		c.pipe.Abort(cause)
+	}
+	if c.owner.isClient() && c.owner != c.agent.selfPeer {
+		c.agent.spawn(func() { c.agent.removeLostClient(c.owner) })
 	}
 }
 

@@ -107,8 +107,15 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 		_ = r.Fail(fmt.Errorf("%w: %s is not the leader of a round with %s", ErrProtocol, s.agent.self, r.From()))
 		return
 	}
+	key := keyOf(&t.GroupRequest)
 	s.mu.Lock()
-	rd := s.findOrBegin(&t.GroupRequest)
+	rd := s.open[key]
+	if rd == nil { // the first contribution
+		rd = &round{key: key, members: t.Members, states: make([]memberState, len(t.Members)), missing: len(t.Members)}
+		rd.ctx, rd.cancel = context.WithCancel(s.agent.base)
+		rd.timer = time.AfterFunc(monitorDelay, func() { s.monitorMissing(rd) })
+		s.open[key] = rd
+	}
 	g := &rd.states[i]
 	switch {
 	case g.arrived:
@@ -137,20 +144,6 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 			rd.reply(rd.takeContributions(), &answer)
 		}
 	}
-}
-
-// findOrBegin returns the round to which a contribution belongs, and begins it if this is the
-// first contribution. The caller holds mu.
-func (s *rounds) findOrBegin(q *wire.GroupRequest) *round {
-	key := keyOf(q)
-	if rd := s.open[key]; rd != nil {
-		return rd
-	}
-	rd := &round{key: key, members: q.Members, states: make([]memberState, len(q.Members)), missing: len(q.Members)}
-	rd.ctx, rd.cancel = context.WithCancel(s.agent.base)
-	rd.timer = time.AfterFunc(monitorDelay, func() { s.monitorMissing(rd) })
-	s.open[key] = rd
-	return rd
 }
 
 // fail ends a round with a failure caused by one member, given by its index, and replies with it

@@ -191,7 +191,9 @@ func (a *Agent) Metrics() Metrics {
 		DuplicateRequests: a.stats.duplicateRequests.Load(),
 		RejectedPipes:     a.stats.rejectedPipes.Load(),
 	}
-	m.RunningHandlers, m.QueuedRequests = a.slots.counts()
+	a.slots.mu.Lock()
+	m.RunningHandlers, m.QueuedRequests = a.slots.busy, a.slots.queued.Len()
+	a.slots.mu.Unlock()
 	a.outsideCalls.mu.Lock()
 	m.PendingCalls = len(a.outsideCalls.all)
 	for info := range a.outsideCalls.all {

@@ -155,26 +155,19 @@ func (t *funcTask) Run(ctx context.Context, r *Request) {
 		r.replyFuture(ctx, f)
 		return
 	}
-	_ = r.replyResults(results) // an error is the reply instead
-}
-
-// replyResults replies with the results of a function: all of them as a list for Invoke, the only
-// one, or None, for a Func. The error is that of Reply; the caller of the function gets it as
-// well.
-func (r *Request) replyResults(results []reflect.Value) error {
+	var reply any = &None{} // of a function without results
 	if r.handler.typ == invokeType {
 		values := make([]any, len(results))
 		for i, v := range results {
 			values[i] = v.Interface()
 		}
-		return r.Reply(&values)
+		reply = &values
+	} else if len(results) > 0 { // there is only one, see Open
+		ptr := reflect.New(results[0].Type())
+		ptr.Elem().Set(results[0])
+		reply = ptr.Interface()
 	}
-	if len(results) == 0 {
-		return r.Reply(&None{})
-	}
-	ptr := reflect.New(results[0].Type()) // there is only one, see Open
-	ptr.Elem().Set(results[0])
-	return r.Reply(ptr.Interface())
+	_ = r.Reply(reply) // an error is the reply instead
 }
 
 // replyFuture replies with the outcome of f once it is done, and returns at once. It cancels f

@@ -263,7 +263,8 @@ func (out *outMessage) copyReply(k Kind, size int) *keptReply {
 // evicted.
 type repeatTask struct{ run *onceRun }
 
-// Run implements Task.
+// Run implements Task. It replies with a copy of the kept reply, without interceptors, or with an
+// error that matches ErrResult if a tensor was released or cannot be sent.
 func (t repeatTask) Run(_ context.Context, r *Request) {
 	m := &r.conn.owner.onceCache
 	m.mu.Lock()
@@ -273,18 +274,9 @@ func (t repeatTask) Run(_ context.Context, r *Request) {
 		_ = r.Fail(why.err(r)) // an error is the reply, too
 		return
 	}
-	if r.claim() == nil {
-		r.replyAgain(kept)
+	if r.claim() != nil {
+		return
 	}
-}
-
-// short implements shortTask: no function of the application runs, which would need a slot.
-func (repeatTask) short() bool { return true }
-
-// replyAgain replies to r with a copy of a kept reply, without interceptors. If a tensor was
-// released or cannot be sent it replies with an error that matches ErrResult. r must have been
-// claimed.
-func (r *Request) replyAgain(kept *keptReply) {
 	a := r.conn.agent
 	out := a.outMessages.get()
 	out.begin(wire.AppendReply(out.buf[:0], kept.kind, r.id))
@@ -311,3 +303,6 @@ func (r *Request) replyAgain(kept *keptReply) {
 	}
 	r.send(out)
 }
+
+// short implements shortTask: no function of the application runs, which would need a slot.
+func (repeatTask) short() bool { return true }

@@ -164,7 +164,7 @@ func TestDefaultRateOfKeys(t *testing.T) {
 
 // A call WithRetry counts as ended once all calls before it have ended as well.
 func TestRetriedCallsEnd(t *testing.T) {
-	var calls callNumbers
+	var calls retryTracker
 	a, b, c := calls.begin(), calls.begin(), calls.begin()
 	require.Equal(t, "r3.0", string(calls.appendKey(nil, c)))
 	calls.end(b)

@@ -131,26 +131,19 @@ func (r *Request) run() (held bool) {
 	if r.event != nil {
 		r.event.Queued = time.Since(r.event.Start)
 	}
-	r.runTask()
+	switch {
+	case r.handler.invoked != nil && r.Err() != nil:
+		// The caller does not wait any more. Handlers of types run nevertheless: they may have to
+		// see all of their messages.
+		_ = r.Fail(context.Cause(r)) // nothing else replies
+	case r.conn.agent.labels && !r.short():
+		labels := pprof.Labels("function", displayName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name)
+		pprof.Do(r.ctx, labels, func(ctx context.Context) { r.task.Run(ctx, r) })
+	default:
+		r.task.Run(r.ctx, r)
+	}
 	returned = true
 	return
-}
-
-// runTask runs the task, with profile labels if these are configured. A function does not run if
-// its caller does not wait any more, and the reply is the cause; other handlers may have to see
-// all of their messages.
-func (r *Request) runTask() {
-	if r.handler.invoked != nil && r.Err() != nil {
-		_ = r.Fail(context.Cause(r)) // nothing else replies
-		return
-	}
-	if r.conn.agent.labels && !r.short() {
-		pprof.Do(r.ctx, pprof.Labels("function", displayName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name), func(ctx context.Context) {
-			r.task.Run(ctx, r)
-		})
-		return
-	}
-	r.task.Run(r.ctx, r)
 }
 
 // catchPanic runs f and returns its error, or a *PanicError if it panics. It does not catch

@@ -86,13 +86,6 @@ func (s *slots) acquire() {
 	<-w
 }
 
-// counts returns the number of slots in use and of requests that are queued for one.
-func (s *slots) counts() (busy, queued int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.busy, s.queued.Len()
-}
-
 // beginWait must be called before a goroutine waits on behalf of ctx, and the returned function
 // after the wait. If ctx is the context of a handler its slot is free in between; the returned
 // function waits for a slot. If it is that of a short handler or of an interceptor the leader
@@ -100,23 +93,16 @@ func (s *slots) counts() (busy, queued int) {
 func beginWait(ctx context.Context) (end func()) {
 	leaderOf(ctx).yield()
 	if r := requestOf(ctx); r != nil {
-		return r.beginWait()
+		return r.slot.beginWait()
 	}
 	return func() {}
-}
-
-func (r *Request) beginWait() (end func()) {
-	if !r.slot.beginWait() {
-		return func() {}
-	}
-	return r.slot.endWait
 }
 
 // requestWaiter is a request on behalf of which a goroutine waits for a future.
 type requestWaiter Request
 
 // BeginWait implements future.Waiter.
-func (w *requestWaiter) BeginWait() (end func()) { return (*Request)(w).beginWait() }
+func (w *requestWaiter) BeginWait() (end func()) { return w.slot.beginWait() }
 
 // slotState is the slot of a request, or the leader on which it runs. Several goroutines may
 // wait on its behalf at once: the first one gives the slot away, the last one that returns
@@ -173,23 +159,23 @@ func (t *slotState) yieldLeader() {
 }
 
 // beginWait makes the leader yield and releases the slot of the request before a goroutine waits
-// on its behalf. It reports whether the goroutine must call endWait after the wait.
-func (t *slotState) beginWait() bool {
+// on its behalf. The goroutine must call end after the wait.
+func (t *slotState) beginWait() (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.leader.yield()
 	if t.slots == nil {
-		return false
+		return func() {}
 	}
 	t.waiting++
 	if t.held {
 		t.held = false
 		t.slots.release()
 	}
-	return true
+	return t.endWait
 }
 
-// endWait ends a wait for which beginWait returned true. It returns when the request has a slot
+// endWait ends a wait that beginWait began. It returns when the request has a slot
 // again, or does not need one: because its handler has returned or another goroutine of it waits.
 // Of several goroutines that return one acquires the slot: a second one would wait for the slot
 // that the first has.
@@ -198,37 +184,30 @@ func (t *slotState) endWait() {
 	defer t.mu.Unlock()
 	t.waiting--
 	for t.slots != nil && t.waiting == 0 && !t.held {
-		if !t.acquiring {
-			t.reacquire()
+		if t.acquiring {
+			if t.acquired == nil {
+				t.acquired = make(chan struct{})
+			}
+			acquired := t.acquired
+			t.mu.Unlock()
+			<-acquired
+			t.mu.Lock()
 			continue
 		}
-		if t.acquired == nil {
-			t.acquired = make(chan struct{})
-		}
-		acquired := t.acquired
+		s := t.slots
+		t.acquiring = true
 		t.mu.Unlock()
-		<-acquired
+		s.acquire()
 		t.mu.Lock()
+		t.acquiring = false
+		if t.acquired != nil {
+			close(t.acquired)
+			t.acquired = nil
+		}
+		if t.slots == nil || t.waiting > 0 { // the handler has returned or waits again
+			s.release()
+			continue
+		}
+		t.held = true
 	}
-}
-
-// reacquire acquires a slot for the request, and releases it if the handler has returned or waits
-// again. It wakes the goroutines that wait for acquired. The caller holds mu, which is unlocked
-// during the wait.
-func (t *slotState) reacquire() {
-	s := t.slots
-	t.acquiring = true
-	t.mu.Unlock()
-	s.acquire()
-	t.mu.Lock()
-	t.acquiring = false
-	if t.acquired != nil {
-		close(t.acquired)
-		t.acquired = nil
-	}
-	if t.slots == nil || t.waiting > 0 {
-		s.release()
-		return
-	}
-	t.held = true
 }

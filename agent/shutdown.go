@@ -192,22 +192,17 @@ func (c *activity) begin(t *target) (counts bool) {
 func (a *Agent) workload() wire.Workload {
 	ended := a.activity.ended.Load() // before begun, or a call in between would hide one
 	begun := a.activity.begun.Load()
-	return wire.Workload{Begun: begun, Active: begun - ended + a.handling()}
-}
-
-// handling returns the number of requests, other than those of group rounds, that this worker has
-// received and not answered.
-func (a *Agent) handling() (n int64) {
+	w := wire.Workload{Begun: begun, Active: begun - ended}
 	a.conns.Range(func(key, _ any) bool {
 		c := key.(*conn)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, r := range c.serving {
 			if r.handler.typ != wire.GroupType {
-				n++
+				w.Active++
 			}
 		}
 		return true
 	})
-	return n
+	return w
 }
