@@ -23,6 +23,7 @@
 package bulk
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +82,8 @@ type Mover struct {
 	lanes       map[uint16]*lane
 	out, in     direction
 	runnable    fifo.Queue[*transferOp] // sends whose bytes may be written, in turn
-	completions []completion            // calls of done for runCompletions
-	completing  bool                    // runCompletions is running
+	completions []completion            // calls of done for the goroutine of completeAsync
+	completing  bool                    // that goroutine is running
 	wake        sync.Cond               // runnable has grown, or ended is set
 	completed   sync.Cond               // a done function has returned
 }
@@ -162,23 +163,24 @@ func (m *Mover) serve() {
 		m.fail(err)
 		return
 	}
-	if !m.setStream(stream) {
+	w := &writer{m: m, stream: stream}
+	w.gatherer, _ = stream.(transport.Gatherer)
+	m.mu.Lock()
+	ended := m.ended
+	if !ended {
+		m.stream = stream
+		m.in.setDeadline = stream.SetReadDeadline
+		if w.gatherer != nil {
+			m.out.setDeadline = stream.SetWriteDeadline
+		}
+	}
+	m.mu.Unlock()
+	if ended {
 		_ = stream.Close()
 		return
 	}
-	m.lifecycle.Go(func() { m.fail(newWriter(m, stream).run()) })
-	m.fail(newReader(m, stream).run())
-}
-
-// setStream gives stream to the Mover. It returns false if the Mover has ended meanwhile; the caller
-// must then close stream.
-func (m *Mover) setStream(stream transport.Stream) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.ended {
-		m.stream = stream
-	}
-	return !m.ended
+	m.lifecycle.Go(func() { m.fail(w.run()) })
+	m.fail((&reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}).run())
 }
 
 // fail ends the Mover with err as a [*channel.Error]. A malformed chunk also matches

@@ -35,7 +35,20 @@ func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	l.running++
-	if err := l.checkBegin(s, op, fault); err != nil || buf.Len() == 0 {
+	var err error
+	switch {
+	case l.closed != nil:
+		err = l.closed
+	case l.m.ended:
+		err = l.m.lifecycle.Err()
+	case !buf.IsHost():
+		err = l.m.wrapError(device.ErrMemory)
+	case fault != nil:
+		err = l.m.wrapError(fault)
+	case s.ops[op.key()] != nil:
+		err = l.m.wrapError(ErrBusy)
+	}
+	if err != nil || buf.Len() == 0 {
 		op.CancelWait()
 		l.m.completeAsync(op, err)
 		return false
@@ -50,24 +63,6 @@ func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error
 	return op.memoryReady
 }
 
-// checkBegin returns why op cannot begin in direction s, or nil. fault is the error of transfer.New
-// for op. The caller holds Mover.mu.
-func (l *lane) checkBegin(s *direction, op *transferOp, fault error) error {
-	switch {
-	case l.closed != nil:
-		return l.closed
-	case l.m.ended:
-		return l.m.lifecycle.Err()
-	case !op.Buf.IsHost():
-		return l.m.wrapError(device.ErrMemory)
-	case fault != nil:
-		return l.m.wrapError(fault)
-	case s.ops[op.key()] != nil:
-		return l.m.wrapError(ErrBusy)
-	}
-	return nil
-}
-
 func (l *lane) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	l.m.mu.Lock()
@@ -79,9 +74,16 @@ func (l *lane) Abort(id uint64, cause error) {
 	}
 }
 
+// Close implements channel.Channel. It prevents further transfers, cancels all others, and waits for
+// them. The reader or the writer completes a transfer whose memory it is using.
 func (l *lane) Close(cause error) error {
-	for _, op := range l.end(cmp.Or(cause, channel.ErrClosed)) {
-		l.m.complete(op, cmp.Or(cause, channel.ErrClosed))
+	cause = cmp.Or(cause, channel.ErrClosed)
+	l.m.mu.Lock()
+	l.closed = cmp.Or(l.closed, cause)
+	free := l.m.cancelAll(l, cause)
+	l.m.mu.Unlock()
+	for _, op := range free {
+		l.m.complete(op, cause)
 	}
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -89,13 +91,4 @@ func (l *lane) Close(cause error) error {
 		l.m.completed.Wait()
 	}
 	return nil
-}
-
-// end prevents further transfers, cancels all others because of cause, and returns those that the
-// caller must complete; the reader or the writer is using the memory of the others and completes them.
-func (l *lane) end(cause error) []*transferOp {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	l.closed = cmp.Or(l.closed, cause)
-	return l.m.cancelAll(l, cause)
 }

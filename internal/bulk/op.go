@@ -103,35 +103,28 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 	if err != nil {
 		err = m.wrapError(err)
 	}
-	proceed := m.setMemoryReady(s, op, err)
+	m.mu.Lock()
+	alive := s.has(op) && m.lifecycle.Err() == nil // else it was cancelled, or the Mover has ended
 	switch {
-	case !proceed:
+	case !alive:
+	case err != nil:
+		s.remove(op)
+	default:
+		op.memoryReady = true
+		if s == &m.in {
+			m.open()
+		} else if op.peerReady {
+			m.queue(op)
+		}
+	}
+	m.mu.Unlock()
+	switch {
+	case !alive:
 	case err != nil:
 		m.complete(op, err)
 	case s == &m.in:
 		m.cfg.Ready(op.lane.number, op.ID)
 	}
-}
-
-// setMemoryReady records that the memory of op is ready, or removes op if fault is not nil. It returns
-// false if op was cancelled or the Mover has ended, so that the caller has nothing more to do.
-// Otherwise the caller must complete op with fault, or send READY for a Recv.
-func (m *Mover) setMemoryReady(s *direction, op *transferOp, fault error) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case !s.has(op) || m.lifecycle.Err() != nil:
-		return false
-	case fault != nil:
-		return s.remove(op)
-	}
-	op.memoryReady = true
-	if s == &m.in {
-		m.open()
-	} else if op.peerReady {
-		m.queue(op)
-	}
-	return true
 }
 
 // cancel takes op out of direction s, and out of runnable, because of cause. It reports whether the
@@ -190,7 +183,7 @@ func (m *Mover) complete(op *transferOp, err error) {
 	m.completed.Broadcast()
 }
 
-// completion is a call of done that waits for runCompletions.
+// completion is a call of done that waits for the goroutine of completeAsync.
 type completion struct {
 	op  *transferOp
 	err error
@@ -200,28 +193,25 @@ type completion struct {
 // calls, because a cancelled message may have thousands of transfers. The caller holds mu.
 func (m *Mover) completeAsync(op *transferOp, err error) {
 	m.completions = append(m.completions, completion{op, err})
-	if !m.completing {
-		m.completing = true
-		m.lifecycle.Go(m.runCompletions)
+	if m.completing {
+		return
 	}
-}
-
-// runCompletions calls the done functions in completions, also those that are added meanwhile, until
-// there are none.
-func (m *Mover) runCompletions() {
-	for {
-		m.mu.Lock()
-		batch := m.completions
-		m.completions = nil
-		m.completing = len(batch) > 0
-		m.mu.Unlock()
-		if len(batch) == 0 {
-			return
+	m.completing = true
+	m.lifecycle.Go(func() {
+		for {
+			m.mu.Lock()
+			batch := m.completions // also those that were added meanwhile
+			m.completions = nil
+			m.completing = len(batch) > 0
+			m.mu.Unlock()
+			if len(batch) == 0 {
+				return
+			}
+			for _, c := range batch {
+				m.complete(c.op, c.err)
+			}
 		}
-		for _, c := range batch {
-			m.complete(c.op, c.err)
-		}
-	}
+	})
 }
 
 // wrapError returns err as a [*channel.Error] with the peer and the name bulk.

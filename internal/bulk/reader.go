@@ -10,7 +10,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
-	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // readAhead is the size of the read buffer. One system call reads a trailer and the next header, and at
@@ -24,13 +23,6 @@ type reader struct {
 	src      *bufio.Reader
 	segments [][]byte
 	sum      uint32 // CRC32C of the chunk up to here
-}
-
-func newReader(m *Mover, stream transport.Stream) *reader {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.in.setDeadline = stream.SetReadDeadline
-	return &reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}
 }
 
 // run reads chunks until that fails, and returns the error: io.EOF if the peer ended the stream

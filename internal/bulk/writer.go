@@ -29,17 +29,6 @@ type writer struct {
 	copyBuffer []byte                    // encodes a copied chunk
 }
 
-func newWriter(m *Mover, stream transport.Stream) *writer {
-	w := &writer{m: m, stream: stream}
-	if g, ok := stream.(transport.Gatherer); ok {
-		w.gatherer = g
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.out.setDeadline = stream.SetWriteDeadline
-	}
-	return w
-}
-
 // run writes the chunks of each transfer in its turn until a write fails or the Mover ends, and
 // returns the error.
 func (w *writer) run() error {
@@ -209,17 +198,11 @@ func (f *chunkFrame) padding(n int) [][]byte {
 	}
 	pieces := [][]byte{f.header[min(n, len(f.header)):]}
 	n = max(n-len(f.header), 0)
-	pieces = append(pieces, zeros(f.length-min(n, f.length))...)
-	return append(pieces, f.trailer[max(n-f.length, 0):])
-}
-
-// zeros returns n zero bytes, as pieces that share one small buffer.
-func zeros(n int) (pieces [][]byte) {
-	page := make([]byte, min(n, 32<<10))
-	for n > 0 {
-		p := page[:min(n, len(page))]
+	page := make([]byte, min(f.length, 32<<10)) // shared by all pieces of zeros
+	for missing := f.length - min(n, f.length); missing > 0; {
+		p := page[:min(missing, len(page))]
 		pieces = append(pieces, p)
-		n -= len(p)
+		missing -= len(p)
 	}
-	return pieces
+	return append(pieces, f.trailer[max(n-f.length, 0):])
 }

@@ -78,15 +78,6 @@ const (
 func (c Control) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = Header{Kind: byte(c.Kind), CRC: crc}.Append(dst)
-	dst = c.appendBody(dst)
-	binary.LittleEndian.PutUint32(dst[start:], uint32(len(dst)-start-HeaderSize))
-	if crc {
-		dst = AppendChecksum(dst, start)
-	}
-	return dst
-}
-
-func (c *Control) appendBody(dst []byte) []byte {
 	if c.Kind.hasNumber() {
 		dst = binary.LittleEndian.AppendUint64(dst, c.Number)
 	}
@@ -94,10 +85,18 @@ func (c *Control) appendBody(dst []byte) []byte {
 	case Goodbye, Abort:
 		dst = append(dst, cleanText(c.Text)...)
 	case Targets:
-		dst = appendDevices(dst, c.Devices)
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(len(c.Devices)))
+		for _, d := range c.Devices {
+			dst = append(append(dst, byte(len(d.Kind))), d.Kind...)
+			dst = binary.LittleEndian.AppendUint32(dst, uint32(d.Index))
+		}
 	case Ready:
 		dst = binary.LittleEndian.AppendUint16(dst, c.Lane)
 		dst = append(dst, make([]byte, 6)...)
+	}
+	binary.LittleEndian.PutUint32(dst[start:], uint32(len(dst)-start-HeaderSize))
+	if crc {
+		dst = AppendChecksum(dst, start)
 	}
 	return dst
 }
@@ -108,15 +107,6 @@ func (k ControlKind) hasNumber() bool {
 		return true
 	}
 	return false
-}
-
-func appendDevices(dst []byte, devices []device.Device) []byte {
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(devices)))
-	for _, d := range devices {
-		dst = append(append(dst, byte(len(d.Kind))), d.Kind...)
-		dst = binary.LittleEndian.AppendUint32(dst, uint32(d.Index))
-	}
-	return dst
 }
 
 // cleanText returns s with invalid UTF-8 replaced, truncated to MaxText bytes at the boundary of a
@@ -146,17 +136,24 @@ func DecodeControl(kind ControlKind, body []byte, limits Limits) (Control, error
 		c.Number = binary.LittleEndian.Uint64(body)
 		body = body[numberSize:]
 	}
-	var err error
 	switch kind {
 	case Goodbye, Abort:
-		c.Text, err = decodeText(kind, body)
+		if !utf8.Valid(body) {
+			return Control{}, fault(kind.String(), "text", "not UTF-8")
+		}
+		c.Text = string(body)
 	case Targets:
-		c.Devices, err = decodeDevices(body, limits)
+		var err error
+		if c.Devices, err = decodeDevices(body, limits); err != nil {
+			return Control{}, err
+		}
 	case Ready:
-		c.Lane, err = decodeLane(body)
-	}
-	if err != nil {
-		return Control{}, err
+		c.Lane = binary.LittleEndian.Uint16(body)
+		for _, b := range body[2:] {
+			if b != 0 {
+				return Control{}, fault(Ready.String(), "reserved", "% x, want 0", body[2:])
+			}
+		}
 	}
 	return c, nil
 }
@@ -195,22 +192,6 @@ func (k ControlKind) checkSize(size uint64, limits Limits) error {
 	}
 }
 
-func decodeText(kind ControlKind, p []byte) (string, error) {
-	if !utf8.Valid(p) {
-		return "", fault(kind.String(), "text", "not UTF-8")
-	}
-	return string(p), nil
-}
-
-func decodeLane(p []byte) (uint16, error) {
-	for _, b := range p[2:] {
-		if b != 0 {
-			return 0, fault(Ready.String(), "reserved", "% x, want 0", p[2:])
-		}
-	}
-	return binary.LittleEndian.Uint16(p), nil
-}
-
 // decodeDevices decodes p, the body of a TARGETS after the number: the count of devices and the
 // devices. It allocates for no more devices than p can contain. The error is an [*Error].
 func decodeDevices(p []byte, limits Limits) ([]device.Device, error) {
@@ -227,34 +208,24 @@ func decodeDevices(p []byte, limits Limits) ([]device.Device, error) {
 	devices := make([]device.Device, count)
 	var kinds kindCache
 	for i := range devices {
-		n, err := decodeDevice(&devices[i], p, &kinds, limits.Kind)
-		if err != nil {
-			return nil, err
+		if len(p) == 0 || len(p) < targetFixed+int(p[0]) {
+			return nil, fault(Targets.String(), "length", "truncated within a device")
 		}
-		p = p[n:]
+		n := int(p[0])
+		index := binary.LittleEndian.Uint32(p[1+n:])
+		switch {
+		case n == 0:
+			return nil, fault(Targets.String(), "device kind", "empty")
+		case n > limits.Kind:
+			return nil, fault(Targets.String(), "device kind", "%w: %d bytes, at most %d", ErrLimit, n, limits.Kind)
+		case index > math.MaxInt32:
+			return nil, fault(Targets.String(), "device index", "%d, want 0..%d", index, math.MaxInt32)
+		}
+		devices[i] = device.Device{Kind: kinds.intern(p[1 : 1+n]), Index: int(index)}
+		p = p[targetFixed+n:]
 	}
 	if len(p) > 0 {
 		return nil, fault(Targets.String(), "length", "%d bytes after the last device", len(p))
 	}
 	return devices, nil
-}
-
-// decodeDevice decodes a device from the start of p into d, and returns the number of bytes that it
-// occupies. limit is the maximum length of a kind. The error is an [*Error].
-func decodeDevice(d *device.Device, p []byte, kinds *kindCache, limit int) (int, error) {
-	if len(p) == 0 || len(p) < targetFixed+int(p[0]) {
-		return 0, fault(Targets.String(), "length", "truncated within a device")
-	}
-	n := int(p[0])
-	index := binary.LittleEndian.Uint32(p[1+n:])
-	switch {
-	case n == 0:
-		return 0, fault(Targets.String(), "device kind", "empty")
-	case n > limit:
-		return 0, fault(Targets.String(), "device kind", "%w: %d bytes, at most %d", ErrLimit, n, limit)
-	case index > math.MaxInt32:
-		return 0, fault(Targets.String(), "device index", "%d, want 0..%d", index, math.MaxInt32)
-	}
-	*d = device.Device{Kind: kinds.intern(p[1 : 1+n]), Index: int(index)}
-	return targetFixed + n, nil
 }

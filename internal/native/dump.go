@@ -44,9 +44,14 @@ func Dump(w io.Writer, s Stream, p []byte) error {
 	for d.off < len(p) {
 		switch s {
 		case MessageStream:
-			d.frame(messageKind, d.message, checkMessage)
+			d.frame(func(kind byte) string {
+				if kind == KindMessage {
+					return messageFrame
+				}
+				return "unknown"
+			}, d.message, checkMessage)
 		case ControlStream:
-			d.frame(controlKind, d.control, checkControl)
+			d.frame(func(kind byte) string { return ControlKind(kind).String() }, d.control, checkControl)
 		default:
 			d.chunk()
 		}

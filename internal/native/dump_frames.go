@@ -8,8 +8,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
-func controlKind(kind byte) string { return ControlKind(kind).String() }
-
 // checkControl returns the error that decoding frame, a whole frame of the control stream, has, or
 // nil.
 func checkControl(frame []byte) error {
@@ -90,13 +88,6 @@ func checkChunk(p []byte) error {
 		return err
 	}
 	return t.Check(h, Sum(0, front))
-}
-
-func messageKind(kind byte) string {
-	if kind == KindMessage {
-		return messageFrame
-	}
-	return "unknown"
 }
 
 // checkMessage returns the error that decoding frame, a whole frame of the message stream, has, or

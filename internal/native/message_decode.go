@@ -16,19 +16,18 @@ func (m *Message) Decode(body []byte, limits Limits) error {
 	return m.decode(&scanner{body: body, length: uint64(len(body)), limits: limits.WithDefaults()})
 }
 
+// decode validates the body of s and sets the fields of m from it, which alias the body. Data is set if
+// the body has the inline bytes.
 func (m *Message) decode(s *scanner) error {
 	s.scan()
 	if s.err != nil {
 		return s.err
 	}
-	m.setParts(s)
-	return nil
-}
-
-// setParts sets the fields of m from the body of s, which scan has validated. They alias the body.
-// Data is set if the body has the inline bytes.
-func (m *Message) setParts(s *scanner) {
-	compressedLengths, kinds, metadata, data := s.sections()
+	rest := s.body[s.entriesEnd():] // the sections after the entries
+	compressedLengths := cut(&rest, uint64(s.compressedLengths)*compressedEntry)
+	kinds := cut(&rest, s.kinds)
+	metadata := cut(&rest, s.metadata)
+	data := rest // empty if the body is only the descriptor
 	hasInline := uint64(len(data)) == s.inline
 	m.Timeout = time.Duration(binary.LittleEndian.Uint64(s.body))
 	m.Metadata = cut(&metadata, uint64(binary.LittleEndian.Uint32(s.body[8:])))
@@ -47,6 +46,7 @@ func (m *Message) setParts(s *scanner) {
 	if hasInline {
 		m.SetData(data)
 	}
+	return nil
 }
 
 // SetData sets the Data of the inline parts to consecutive pieces of inline, which must be all inline
@@ -204,16 +204,6 @@ func (s *scanner) payload(i int) []byte {
 // tensor returns the entry of the i-th tensor, which must exist. It aliases the body.
 func (s *scanner) tensor(i int) []byte {
 	return s.body[messageFixed+s.payloads*payloadEntry+i*tensorEntry:][:tensorEntry]
-}
-
-// sections returns the sections after the entries, which alias the body. scan must have succeeded.
-// data is empty if the body is only the descriptor.
-func (s *scanner) sections() (compressedLengths, kinds, metadata, data []byte) {
-	rest := s.body[s.entriesEnd():]
-	compressedLengths = cut(&rest, uint64(s.compressedLengths)*compressedEntry)
-	kinds = cut(&rest, s.kinds)
-	metadata = cut(&rest, s.metadata)
-	return compressedLengths, kinds, metadata, rest
 }
 
 // entriesEnd returns the offset in the body of the first byte after the entries of payloads and

@@ -70,7 +70,11 @@ func (m *Message) Append(dst []byte, crc bool) []byte {
 func (m *Message) AppendDescriptor(dst []byte, crc bool) []byte {
 	descriptor, inline := m.sizes()
 	dst = Header{Length: uint32(descriptor + inline), Kind: KindMessage, CRC: crc}.Append(dst)
-	dst = binary.LittleEndian.AppendUint64(dst, m.wireTimeout())
+	timeout := uint64(0) // no deadline
+	if m.Timeout != 0 {
+		timeout = uint64(max(m.Timeout, 1)) // an expired one is sent as 1
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, timeout)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(m.Metadata)))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(m.Payloads)))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(m.Tensors)))
@@ -81,25 +85,6 @@ func (m *Message) AppendDescriptor(dst []byte, crc bool) []byte {
 	for i := range m.Tensors {
 		dst = m.Tensors[i].appendEntry(dst)
 	}
-	dst = m.appendCompressedLengths(dst)
-	for i := range m.Tensors {
-		dst = append(append(dst, m.Tensors[i].Source.Kind...), m.Tensors[i].Target.Kind...)
-	}
-	return m.appendMetadata(dst)
-}
-
-// wireTimeout returns the Timeout in nanoseconds. An expired one is sent as 1, since 0 means that the
-// message has no deadline.
-func (m *Message) wireTimeout() uint64 {
-	if m.Timeout == 0 {
-		return 0
-	}
-	return uint64(max(m.Timeout, 1))
-}
-
-// appendCompressedLengths appends the compressed length of each compressed part, first of the
-// payloads, then of the tensors.
-func (m *Message) appendCompressedLengths(dst []byte) []byte {
 	for i := range m.Payloads {
 		if m.Payloads[i].Codec != compress.None {
 			dst = binary.LittleEndian.AppendUint64(dst, m.Payloads[i].CompressedLength)
@@ -110,10 +95,9 @@ func (m *Message) appendCompressedLengths(dst []byte) []byte {
 			dst = binary.LittleEndian.AppendUint64(dst, m.Tensors[i].CompressedLength)
 		}
 	}
-	return dst
-}
-
-func (m *Message) appendMetadata(dst []byte) []byte {
+	for i := range m.Tensors {
+		dst = append(append(dst, m.Tensors[i].Source.Kind...), m.Tensors[i].Target.Kind...)
+	}
 	dst = append(dst, m.Metadata...)
 	for i := range m.Payloads {
 		dst = append(dst, m.Payloads[i].Metadata...)

@@ -72,8 +72,8 @@ type pageAdvice int
 
 const (
 	populateWrite pageAdvice = iota // MADV_POPULATE_WRITE
-	populateRead                // MADV_POPULATE_READ
-	remove                      // MADV_REMOVE
+	populateRead                    // MADV_POPULATE_READ
+	remove                          // MADV_REMOVE
 )
 
 // Map maps the whole file f of a peer's descriptor. The caller closes the segment, and keeps f,
