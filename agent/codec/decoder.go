@@ -86,8 +86,8 @@ func (d *Decoder) splitMessage(message []byte) error {
 	if uint64(n) > uint64(len(body)) {
 		return corruptf("values of %d bytes in %d", n, len(body))
 	}
-	d.memory = min(d.limits.Memory, minMemory+times(memoryFactor, len(message)))
-	d.elements, d.expanded = d.limits.Elements, d.limits.ExpandedBytes
+	d.memory = min(d.limits.MemoryBytes, minMemory+times(memoryFactor, len(message)))
+	d.elements, d.expanded = d.limits.MaxElements, d.limits.ExpandedBytes
 	tables := cursor{data: body[n:]}
 	err := d.readTypes(&tables)
 	if err == nil {
@@ -163,8 +163,8 @@ func (d *Decoder) Finish() error {
 }
 
 func (d *Decoder) enter() error {
-	if d.depth >= d.limits.Depth {
-		return errorf(ErrLimit, "nested more than %d deep", d.limits.Depth)
+	if d.depth >= d.limits.MaxDepth {
+		return errorf(ErrLimit, "nested more than %d deep", d.limits.MaxDepth)
 	}
 	d.depth++
 	return nil
@@ -176,7 +176,7 @@ func (d *Decoder) leave() { d.depth-- }
 // called before the allocation. The error matches ErrLimit if bytes is negative or more than the rest.
 func (d *Decoder) charge(bytes int) error {
 	if bytes < 0 || bytes > d.memory {
-		return errorf(ErrLimit, "values take more memory than Limits.Memory and the size of the message allow")
+		return errorf(ErrLimit, "values take more memory than Limits.MemoryBytes and the size of the message allow")
 	}
 	d.memory -= bytes
 	return nil
@@ -186,7 +186,7 @@ func (d *Decoder) charge(bytes int) error {
 // message may still allocate. The error matches ErrLimit if either budget is exceeded.
 func (d *Decoder) chargeElements(n, size int) error {
 	if n > d.elements {
-		return errorf(ErrLimit, "slices and maps of more than %d elements", d.limits.Elements)
+		return errorf(ErrLimit, "slices and maps of more than %d elements", d.limits.MaxElements)
 	}
 	d.elements -= n
 	if size > 0 && n > math.MaxInt/size {

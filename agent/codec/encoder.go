@@ -212,8 +212,8 @@ func (e *Encoder) leave(v visit) {
 }
 
 func (e *Encoder) descend() error {
-	if e.depth >= e.limits.Depth {
-		return errorf(ErrLimit, "nested more than %d deep", e.limits.Depth)
+	if e.depth >= e.limits.MaxDepth {
+		return errorf(ErrLimit, "nested more than %d deep", e.limits.MaxDepth)
 	}
 	e.depth++
 	return nil

@@ -115,19 +115,19 @@ func (e *TypeError) Unwrap() error { return ErrType }
 // Limits bounds the resources that decoding one message uses. A zero field stands for its
 // default.
 type Limits struct {
-	// Depth bounds the nesting of values: each pointer, slice, map, interface and wrapped
+	// MaxDepth bounds the nesting of values: each pointer, slice, map, interface and wrapped
 	// error counts as one. It applies to encoding too. Default 1000.
-	Depth int
+	MaxDepth int
 
 	// Bytes bounds the size of a message without its tensors. Default 1 GiB.
 	Bytes int
 
-	// Memory bounds the memory of the decoded values in bytes, without tensors. A message
+	// MemoryBytes bounds the memory of the decoded values in bytes, without tensors. A message
 	// gets at most 1 MiB plus 64 times its size in any case. Default 1 GiB.
-	Memory int
+	MemoryBytes int
 
-	// Elements bounds the elements of all slices and maps of a message. Default 1<<28.
-	Elements int
+	// MaxElements bounds the elements of all slices and maps of a message. Default 1<<28.
+	MaxElements int
 
 	// ExpandedBytes bounds the bytes by which all tensors of a message exceed their
 	// memory, through strides that use elements more than once, as Expand does. Default
@@ -136,10 +136,10 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	l.Depth = cmp.Or(l.Depth, 1000)
+	l.MaxDepth = cmp.Or(l.MaxDepth, 1000)
 	l.Bytes = cmp.Or(l.Bytes, 1<<30)
-	l.Memory = cmp.Or(l.Memory, 1<<30)
-	l.Elements = cmp.Or(l.Elements, 1<<28)
+	l.MemoryBytes = cmp.Or(l.MemoryBytes, 1<<30)
+	l.MaxElements = cmp.Or(l.MaxElements, 1<<28)
 	l.ExpandedBytes = cmp.Or(l.ExpandedBytes, 1<<30)
 	return l
 }

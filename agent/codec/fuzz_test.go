@@ -49,7 +49,7 @@ func FuzzDecode(f *testing.F) {
 		reflect.TypeFor[any](), reflect.TypeFor[node](), reflect.TypeFor[error](), reflect.TypeFor[*tensor.Sparse](),
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d := NewDecoder(r, Limits{Elements: 1 << 16, ExpandedBytes: 1 << 20})
+		d := NewDecoder(r, Limits{MaxElements: 1 << 16, ExpandedBytes: 1 << 20})
 		for _, typ := range targets {
 			if err := d.Reset(data); err != nil {
 				require.True(t, known(err), err)

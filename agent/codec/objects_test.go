@@ -153,7 +153,7 @@ func TestDepth(t *testing.T) {
 	require.ErrorContains(t, err, "(...)")
 
 	data, _ := encode(t, r, ptr(list(100)))
-	d := NewDecoder(r, Limits{Depth: 99})
+	d := NewDecoder(r, Limits{MaxDepth: 99})
 	require.NoError(t, d.Reset(data))
 	require.ErrorIs(t, d.Decode(new(*node)), ErrLimit)
 }

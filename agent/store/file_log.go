@@ -162,7 +162,7 @@ func (s *File) put(key string, value []byte) error {
 	if err := s.limits.check(key, value); err != nil {
 		return err
 	}
-	if _, exists := s.values[key]; !exists && len(s.values) >= s.limits.Keys {
+	if _, exists := s.values[key]; !exists && len(s.values) >= s.limits.MaxKeys {
 		return fmt.Errorf("%w: the store is full, with %d keys", ErrLimit, len(s.values))
 	}
 	return s.write(record{kind: recordSet, key: key, value: cloneValue(value)})

@@ -123,7 +123,7 @@ func TestOpenFileFails(t *testing.T) {
 
 func TestFileLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store")
-	s, err := OpenFile(t.Context(), path, Limits{TotalBytes: 100, Keys: 2})
+	s, err := OpenFile(t.Context(), path, Limits{TotalBytes: 100, MaxKeys: 2})
 	require.NoError(t, err)
 	defer s.Close()
 	require.NoError(t, s.Set(t.Context(), "a", nil))

@@ -47,7 +47,7 @@ func TestCancelledWaitsAreRemoved(t *testing.T) {
 
 func TestMemoryLimits(t *testing.T) {
 	ctx := t.Context()
-	m := NewMemory(Limits{KeyBytes: 4, ValueBytes: 8, Keys: 3, TotalBytes: 20})
+	m := NewMemory(Limits{KeyBytes: 4, ValueBytes: 8, MaxKeys: 3, TotalBytes: 20})
 	require.ErrorIs(t, m.Set(ctx, "12345", nil), ErrLimit)
 	require.ErrorIs(t, m.Set(ctx, "a", make([]byte, 9)), ErrLimit)
 

@@ -224,7 +224,7 @@ const keyOverhead = 32
 
 // keys reads a list of keys, each with its userPrefix.
 func (d *decoder) keys() ([]string, error) {
-	n, err := d.length("keys", d.limits.Keys)
+	n, err := d.length("keys", d.limits.MaxKeys)
 	if err != nil {
 		return nil, err
 	}

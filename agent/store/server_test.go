@@ -270,7 +270,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte("\x00\xce\xf7\x85\x3c\x0d\x01\x02\x03\x04"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		reserved := 0
-		d := newDecoder(bytes.NewReader(b), Limits{KeyBytes: 100, ValueBytes: 1 << 20, Keys: 100}.orDefaults())
+		d := newDecoder(bytes.NewReader(b), Limits{KeyBytes: 100, ValueBytes: 1 << 20, MaxKeys: 100}.orDefaults())
 		d.reserve = func(n int) error { reserved += n; return nil }
 		r, err := d.request()
 		require.LessOrEqual(t, reserved, len(b)+len(b)/8*keyOverhead+2*allocChunk, "memory for bytes that have not come")

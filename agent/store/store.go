@@ -183,7 +183,7 @@ func fail(op, key string, err error) error {
 type Limits struct {
 	KeyBytes   int // bytes of one key; default 8 KiB, as in PyTorch
 	ValueBytes int // bytes of one value; default 8 MiB, as in PyTorch
-	Keys       int // keys in the store, and in one call; default 65,536
+	MaxKeys    int // keys in the store, and in one call; default 65,536
 	TotalBytes int // bytes of all keys and values; default 256 MiB; in a file, of all changes
 }
 
@@ -192,7 +192,7 @@ func (l Limits) orDefaults() Limits {
 	return Limits{
 		KeyBytes:   cmp.Or(l.KeyBytes, 8<<10),
 		ValueBytes: cmp.Or(l.ValueBytes, 8<<20),
-		Keys:       cmp.Or(l.Keys, 1<<16),
+		MaxKeys:    cmp.Or(l.MaxKeys, 1<<16),
 		TotalBytes: cmp.Or(l.TotalBytes, 256<<20),
 	}
 }
@@ -213,8 +213,8 @@ func (l Limits) check(key string, values ...[]byte) error {
 // checkAll returns an error that matches ErrLimit if there are too many keys for one call, or one of
 // them is too large.
 func (l Limits) checkAll(keys []string) error {
-	if len(keys) > l.Keys {
-		return fmt.Errorf("%w: %d keys in one call, but at most %d are allowed", ErrLimit, len(keys), l.Keys)
+	if len(keys) > l.MaxKeys {
+		return fmt.Errorf("%w: %d keys in one call, but at most %d are allowed", ErrLimit, len(keys), l.MaxKeys)
 	}
 	for _, k := range keys {
 		if err := l.check(k); err != nil {

@@ -167,7 +167,7 @@ func (t *table) put(key string, value []byte) error {
 	if !existed {
 		bytes, keys = bytes+len(key), keys+1
 	}
-	if keys > t.limits.Keys || bytes > t.limits.TotalBytes && bytes > t.bytes {
+	if keys > t.limits.MaxKeys || bytes > t.limits.TotalBytes && bytes > t.bytes {
 		return fmt.Errorf("%w: the store is full, with %d keys of %d bytes in all", ErrLimit, len(t.values), t.bytes)
 	}
 	t.values[key], t.bytes = value, bytes

@@ -90,7 +90,7 @@ func fuzzKey(t *testing.T, text []byte) {
 // fuzzGroup decodes message to m, a pointer to a message of a group round, with memory of its own for
 // the tensors.
 func fuzzGroup(t *testing.T, message []byte, m any) {
-	d := codec.NewDecoder(codec.NewRegistry(), codec.Limits{Elements: 1 << 16, ExpandedBytes: 1 << 20})
+	d := codec.NewDecoder(codec.NewRegistry(), codec.Limits{MaxElements: 1 << 16, ExpandedBytes: 1 << 20})
 	if d.Reset(message) != nil {
 		return
 	}

@@ -121,7 +121,7 @@ const maxHandshake = 8 << 10
 
 // handshakeLimits bounds the memory for messages of a peer that has not proved that it knows the
 // token.
-var handshakeLimits = codec.Limits{Depth: 8, Bytes: maxHandshake, Memory: 4 * maxHandshake, Elements: maxHandshake}
+var handshakeLimits = codec.Limits{MaxDepth: 8, Bytes: maxHandshake, MemoryBytes: 4 * maxHandshake, MaxElements: maxHandshake}
 
 // EncodeHandshake returns the message that m, a pointer to a message of the handshake, is encoded
 // to. The error is that of the codec.
