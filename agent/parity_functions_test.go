@@ -248,11 +248,11 @@ func TestParityFunctions(t *testing.T) {
 	inProcesses(t, "rpc/RpcTest.test_py_multi_async_call", func(t require.TestingT, w worker) {
 		info := agent.WorkerInfo{Name: w.nextName(), Rank: w.n % parityWorld}
 		one := w.InvokeAsync(w.ctx, info.To(), "MyClass.my_static_method", w.n+10)
-		callTwo := w.InvokeAsync(w.ctx, info.To(), "min", w.n, w.n+1, w.n+2)
+		two := w.InvokeAsync(w.ctx, info.To(), "min", w.n, w.n+1, w.n+2)
 		got, err := one.Wait(w.ctx)
 		require.NoError(t, err)
 		require.Equal(t, []any{true}, got)
-		got, err = callTwo.Wait(w.ctx)
+		got, err = two.Wait(w.ctx)
 		require.NoError(t, err)
 		require.Equal(t, []any{w.n}, got)
 	})

@@ -121,8 +121,8 @@ func TestPrepareSessionWithBadPeer(t *testing.T) {
 		return sized(t, int64(len(s.Bytes())))
 	}
 	for name, c := range map[string]struct {
-		discardBytes func(t *testing.T, a *conn) error
-		want         error
+		act  func(t *testing.T, a *conn) error
+		want error
 	}{
 		"no file":       {func(t *testing.T, a *conn) error { return a.send(eventSegment, nil) }, ErrProtocol},
 		"other streams": {func(t *testing.T, a *conn) error { return a.send(eventSegment, sharedSegment(t, 2*sessionStreams)) }, ErrProtocol},
@@ -133,7 +133,7 @@ func TestPrepareSessionWithBadPeer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leakcheck.Check(t)
 			d, a := connect(t, New())
-			require.NoError(t, c.discardBytes(t, a))
+			require.NoError(t, c.act(t, a))
 			require.ErrorIs(t, d.PrepareSession(clients), c.want)
 			require.NoError(t, d.Close())
 		})
@@ -142,7 +142,7 @@ func TestPrepareSessionWithBadPeer(t *testing.T) {
 
 // Unexpected files are closed, and further reads from that peer fail.
 func TestUnexpectedFiles(t *testing.T) {
-	for name, discardBytes := range map[string]func(t *testing.T, d, a *conn) (victim *conn){
+	for name, violate := range map[string]func(t *testing.T, d, a *conn) (victim *conn){
 		"a second segment": func(t *testing.T, d, a *conn) *conn {
 			for range 2 {
 				require.NoError(t, a.send(eventSegment, sharedSegment(t, sessionStreams)))
@@ -161,7 +161,7 @@ func TestUnexpectedFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leakcheck.Check(t)
 			d, a := connect(t, New())
-			victim := discardBytes(t, d, a)
+			victim := violate(t, d, a)
 			_, err := victim.NextFrame()
 			require.ErrorIs(t, err, ErrProtocol)
 			require.NoError(t, d.Close())

@@ -93,8 +93,8 @@ func shrinkDuringWrite(addr string) error {
 	// With space for a whole ring the writer reaches that memory, wherever it was.
 	err = errors.Join(err, discardBytes(consumer, target, inboxSize))
 	fmt.Println("shrunk")
-	_, peerFinished := io.Copy(io.Discard, os.Stdin)
-	return errors.Join(err, peerFinished)
+	_, readErr := io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, readErr)
 }
 
 // discardBytes discards up to n bytes and sends the trigger for them.

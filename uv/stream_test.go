@@ -95,11 +95,11 @@ func TestGatheringGoesOnAfterADeadline(t *testing.T) {
 		n, err := w.(transport.Gatherer).WriteBuffers(&rest)
 		return result{n, err}
 	}
-	firstHeaderChecked := testwait.Start(gather)
+	writing := testwait.Start(gather)
 	runtime.Gosched()
 	require.NoError(t, w.SetWriteDeadline(time.Unix(1, 0)))
-	dialAndRead := testwait.Finish(t, firstHeaderChecked)
-	require.ErrorIs(t, dialAndRead.err, os.ErrDeadlineExceeded)
+	first := testwait.Finish(t, writing)
+	require.ErrorIs(t, first.err, os.ErrDeadlineExceeded)
 	require.NoError(t, w.SetWriteDeadline(time.Time{}))
 	ended := testwait.Start(func() result {
 		defer w.CloseWrite()
@@ -109,7 +109,7 @@ func TestGatheringGoesOnAfterADeadline(t *testing.T) {
 	require.NoError(t, err)
 	second := testwait.Finish(t, ended)
 	require.NoError(t, second.err)
-	require.EqualValues(t, pieces*size, dialAndRead.n+second.n)
+	require.EqualValues(t, pieces*size, first.n+second.n)
 	require.Len(t, got, pieces*size)
 	for i := range pieces {
 		require.True(t, bytes.Equal(piece(i), got[i*size:][:size]), "piece %d", i)

@@ -232,9 +232,9 @@ func TestOldVersionsAreRefused(t *testing.T) {
 	for name, server := range map[string]*tls.Config{"config": old, "callback": picked} {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t, uv.New(uv.WithTLS(nil, server)), "127.0.0.1")
-			limitedWriter := old.Clone()
-			limitedWriter.MaxVersion = tls.VersionTLS12
-			_, err := tls.Dial("tcp", l.Addr(), limitedWriter)
+			limited := old.Clone()
+			limited.MaxVersion = tls.VersionTLS12
+			_, err := tls.Dial("tcp", l.Addr(), limited)
 			require.ErrorContains(t, err, "protocol version not supported")
 			connect(t, newSecured(old), l, l.Addr())
 		})

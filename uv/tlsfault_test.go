@@ -147,7 +147,7 @@ func TestTruncation(t *testing.T) {
 // framing. An alert of the peer does not.
 func TestForgedRecords(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
-	for name, frameError := range map[string]string{
+	for name, record := range map[string]string{
 		"sealed by nobody": "\x17\x03\x03\x00\x20" + string(make([]byte, 32)),
 		"too long":         "\x17\x03\x03\xff\xff" + string(make([]byte, 65535)),
 		"another version":  "\x17\x09\x09\x00\x20" + string(make([]byte, 32)),
@@ -161,7 +161,7 @@ func TestForgedRecords(t *testing.T) {
 			c, err := l.Accept(t.Context())
 			require.NoError(t, err)
 			defer c.Close()
-			_, err = peer.NetConn().Write([]byte(frameError))
+			_, err = peer.NetConn().Write([]byte(record))
 			require.NoError(t, err)
 			for range 2 {
 				_, err = c.NextFrame()
@@ -175,7 +175,7 @@ func TestForgedRecords(t *testing.T) {
 			accepted, err := l.Accept(t.Context())
 			require.NoError(t, err)
 			defer accepted.Close()
-			_, err = uv.TCPConn(c).Write([]byte(frameError))
+			_, err = uv.TCPConn(c).Write([]byte(record))
 			require.NoError(t, err)
 			_, err = accepted.NextFrame()
 			require.ErrorIs(t, err, transport.ErrFrame)
@@ -291,9 +291,9 @@ func TestCloseWriteDuringAWrite(t *testing.T) {
 	l := listen(t, tr, "127.0.0.1")
 	for range 50 {
 		dialled, accepted := connect(t, tr, l, l.Addr())
-		firstHeaderChecked := make(chan struct{})
+		begun := make(chan struct{})
 		written := testwait.Start(func() (err error) {
-			for close(firstHeaderChecked); err == nil; {
+			for close(begun); err == nil; {
 				err = dialled.WriteFrames(transport.Frame{[]byte("hello")})
 			}
 			return err
@@ -308,7 +308,7 @@ func TestCloseWriteDuringAWrite(t *testing.T) {
 				}
 			}
 		})
-		<-firstHeaderChecked
+		<-begun
 		require.NoError(t, testwait.Finish(t, testwait.Start(dialled.CloseWrite)))
 		require.Equal(t, io.EOF, testwait.Finish(t, read))
 		require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)

@@ -102,8 +102,8 @@ func TestCycles(t *testing.T) {
 	loop.More = []*node{{}, {Any: loop}}
 	slice := selfSlice{nil}
 	slice[0] = slice
-	mapType := selfMap{}
-	mapType["x"] = selfMap{"y": mapType}
+	m := selfMap{}
+	m["x"] = selfMap{"y": m}
 	things := []any{1, nil}
 	things[1] = things
 	self := &node{}
@@ -115,7 +115,7 @@ func TestCycles(t *testing.T) {
 		{&loop, "*codec.node.More[1].Any.(*codec.node)"},
 		{&self, `*codec.node.Map["a"]`},
 		{&slice, "codec.selfSlice[0][0][0]"},
-		{&mapType, `codec.selfMap["x"]["y"]["x"]`},
+		{&m, `codec.selfMap["x"]["y"]["x"]`},
 		{&things, "[]interface {}[1].([]interface {})[1].([]interface {})"},
 	} {
 		err := encodeError(t, r, c.ptr)

@@ -76,16 +76,16 @@ func TestDTypes(t *testing.T) {
 
 // views returns views of a matrix of 6 x 8 floats and the bytes that each sends.
 func views(t *testing.T, m *tensor.Tensor) map[string]struct {
-	view        *tensor.Tensor
-	bytes       int
-	maxRetained bool // the strides
+	view  *tensor.Tensor
+	bytes int
+	kept  bool // the strides
 } {
 	must := must(t)
 	transposed := must(m.Transpose(0, 1))
 	return map[string]struct {
-		view        *tensor.Tensor
-		bytes       int
-		maxRetained bool
+		view  *tensor.Tensor
+		bytes int
+		kept  bool
 	}{
 		"all":              {m, 192, true},
 		"rows":             {must(m.Slice(0, 2, 4, 1)), 64, true},
@@ -114,7 +114,7 @@ func TestViews(t *testing.T) {
 			var got *tensor.Tensor
 			require.NoError(t, decode(t, r, &got, data, tensors))
 			requireSame(t, c.view, got)
-			if c.maxRetained {
+			if c.kept {
 				require.Equal(t, c.view.Strides(), got.Strides())
 			} else {
 				require.True(t, got.IsContiguous())

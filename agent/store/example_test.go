@@ -21,8 +21,8 @@ func Example() {
 			return
 		}
 		defer s.Close()
-		cloneValue := fmt.Sprintf("addrs/worker%d", rank)
-		if err := s.Set(ctx, cloneValue, []byte(fmt.Sprintf("uv://10.0.0.%d:4000", rank+1))); err != nil {
+		key := fmt.Sprintf("addrs/worker%d", rank)
+		if err := s.Set(ctx, key, fmt.Appendf(nil, "uv://10.0.0.%d:4000", rank+1)); err != nil {
 			fmt.Println(err)
 			return
 		}

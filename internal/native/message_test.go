@@ -255,10 +255,10 @@ var malformed = []struct {
 }
 
 // The compressed form in testdata can be decompressed.
-func TestCompressedLengthOfTheGoldenMessage(t *testing.T) {
+func TestCompressedPartOfTheGoldenMessage(t *testing.T) {
 	part := make([]byte, 1000)
-	compressedLength := messages()["compressed"].Payloads[0]
-	require.NoError(t, compress.New(1).Decompress(compressedLength.Codec, [][]byte{part}, compressedLength.Data, func() error { return nil }))
+	compressed := messages()["compressed"].Payloads[0]
+	require.NoError(t, compress.New(1).Decompress(compressed.Codec, [][]byte{part}, compressed.Data, func() error { return nil }))
 	require.Equal(t, strings.Repeat("tensor ", 143)[:1000], string(part))
 }
 
