@@ -15,6 +15,7 @@ import (
 type Go struct {
 	Child   Program // must call RunChild with the same Catalog
 	Catalog Catalog
+	Trace   *Trace // collects the events of Measure's pipes at both ends; nil: none are collected
 }
 
 // Name returns "tensorpipe-go".
@@ -33,6 +34,7 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	opts.Events = g.Trace.of("client")
 	end, err := g.start(ctx, s)
 	if err != nil {
 		return nil, err
@@ -66,7 +68,7 @@ type serverEnd struct {
 // it when it listens. It also ends when ctx does.
 func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	if s.OneProcess {
-		l, err := listen(ctx, s, g.Catalog)
+		l, err := listen(ctx, s, g.Catalog, g.Trace)
 		if err != nil {
 			return nil, err
 		}
@@ -77,14 +79,25 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	var info serverInfo
-	err = p.request(job{Role: roleServer, Spec: s}, &info)
+	err = p.request(job{Role: roleServer, Spec: s, Trace: g.Trace != nil}, &info)
 	if err == nil && len(info.URLs) == 0 {
 		err = ErrProtocol
 	}
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), rootCause(err, p.end()))
 	}
-	return &serverEnd{url: info.URLs[0], stop: p.end, proc: p}, nil
+	stop := p.end
+	if g.Trace != nil {
+		stop = func() error {
+			var events []traceEvent
+			if err := p.request("stop", &events); err != nil {
+				return cmp.Or(p.end(), err)
+			}
+			g.Trace.merge(events)
+			return p.end()
+		}
+	}
+	return &serverEnd{url: info.URLs[0], stop: stop, proc: p}, nil
 }
 
 // withClient opens a pipe to the server at url, runs work on it, and returns after the pipe is closed

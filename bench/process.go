@@ -153,12 +153,15 @@ type job struct {
 
 	Connections int `json:"connections"` // to accept, for roleTCP
 
+	Trace bool `json:"trace"` // for roleServer: collect the events of the pipes
+
 	catalog Catalog
 }
 
 const (
 	// roleServer listens, prints its serverInfo, serves every pipe, and prints its usage for
-	// each further line that it reads.
+	// each further line that it reads. With Trace it stops at the first one instead, and prints
+	// its events.
 	roleServer = "server"
 
 	// roleTrips opens a pipe, makes warm-up round trips, prints an empty object, waits for a
@@ -219,7 +222,11 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 // serve does the job roleServer: it serves pipes until ctx ends or a pipe fails, and prints the usage of
 // this process for each request.
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
-	s, err := listen(ctx, j.Spec, j.catalog)
+	var trace *Trace
+	if j.Trace {
+		trace = &Trace{}
+	}
+	s, err := listen(ctx, j.Spec, j.catalog, trace)
 	if err != nil {
 		return err
 	}
@@ -230,6 +237,9 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 	for {
 		select {
 		case <-requests:
+			if j.Trace {
+				return cmp.Or(s.close(), out.Encode(trace.snapshot()))
+			}
 			if err := out.Encode(ownUsage()); err != nil {
 				return err
 			}
@@ -284,11 +294,13 @@ type pipeServer struct {
 }
 
 // listen starts a server for the pipes of s, which serves them until the caller closes it or ctx ends.
-func listen(ctx context.Context, s Spec, from Catalog) (*pipeServer, error) {
+// listen starts a server of s, whose events go to trace if that is not nil.
+func listen(ctx context.Context, s Spec, from Catalog, trace *Trace) (*pipeServer, error) {
 	opts, err := s.options("bench server", from)
 	if err != nil {
 		return nil, err
 	}
+	opts.Events = trace.of("server")
 	l := &pipeServer{failed: make(chan error, 1), memory: arenaPool{buffers: s.Buffers, contents: s.contents()}}
 	if l.context, err = pipe.New(opts); err != nil {
 		return nil, err

@@ -29,6 +29,7 @@ type benchmark struct {
 	peerChannel          string
 	json                 bool
 	svg                  string
+	trace                string
 }
 
 var benchEntry = entry{
@@ -72,7 +73,9 @@ A path that only one of the two has is printed without a ratio. This needs g++ a
 library (Debian: libtensorpipe-dev).
 
 With -json each run and each ratio of two runs is one line. -svg draws the round trips
-and the rate one way over the sizes, a line for each path and library.`,
+and the rate one way over the sizes, a line for each path and library. -trace writes
+when each message was written and read, and when pipes were opened and closed, at both
+ends of this library; the figures of such a run are a little worse.`,
 	make: func() command {
 		return &benchmark{sizes: sizeList{0, 8, 64 << 10, 1 << 20, 16 << 20}, named: namedFlag{false}}
 	},
@@ -104,6 +107,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.IntVar(&b.pairs, "pairs", defaultPairs, "`number` of pairs of runs, with -peer")
 	fs.BoolVar(&b.json, "json", false, "print JSON, an object in each line")
 	fs.StringVar(&b.svg, "svg", "", "draw the figures into `file`")
+	fs.StringVar(&b.trace, "trace", "", "write the events of the pipes into `file`, for chrome://tracing and Perfetto")
 }
 
 func (b *benchmark) run(ctx context.Context, s streams) error {
@@ -119,27 +123,35 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	var drawing *benchDrawing
-	show := []benchReport{&benchTable{out: s.out}}
-	if b.json {
-		show = []benchReport{newBenchLines(s.out)}
+	svg, err := openOutput("-svg", b.svg)
+	if err != nil {
+		return err
 	}
-	if b.svg != "" {
-		if drawing, err = newBenchDrawing(b.svg); err != nil {
-			return err
-		}
-		show = append(show, drawing)
+	traceFile, err := openOutput("-trace", b.trace)
+	if err != nil {
+		svg.discard()
+		return err
+	}
+	drawing := &benchDrawing{}
+	show := []benchReport{&benchTable{out: s.out}, drawing}
+	if b.json {
+		show[0] = newBenchLines(s.out)
+	}
+	var trace *bench.Trace
+	if traceFile != nil {
+		trace = &bench.Trace{}
 	}
 	child := bench.Program{Path: program, Args: []string{benchChildName}}
 	run := benchRun{
-		self: bench.Go{Child: child, Catalog: benchCatalog}, peer: peer, pairs: b.pairs,
+		self: bench.Go{Child: child, Catalog: benchCatalog, Trace: trace}, peer: peer, pairs: b.pairs,
 		yardsticks: bench.Yardsticks(child), show: show,
 	}
 	if err := run.all(ctx, specs); err != nil {
-		drawing.discard()
+		svg.discard()
+		traceFile.discard()
 		return err
 	}
-	return drawing.finish()
+	return errors.Join(svg.write(drawing.chart()), traceFile.write(trace))
 }
 
 // partner checks the flags about the peer and returns the library to compare with, built and ready, or

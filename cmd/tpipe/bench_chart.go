@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -11,11 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/chart"
 )
 
-// benchDrawing is the benchReport that collects all results and, in finish, draws them into a file.
+// benchDrawing is the benchReport that collects all results for the chart of -svg.
 type benchDrawing struct {
-	file  *os.File
-	fresh bool // the file did not exist, or was empty
-
 	facts  string
 	series []*benchSeries
 }
@@ -26,21 +22,6 @@ type benchSeries struct {
 	hue               int
 	kind              chart.Kind
 	roundTrips, rates map[int][]float64 // by size; several where several paths measured the same yardstick
-}
-
-// newBenchDrawing opens the file at path, so that a bad path fails before anything is measured. The
-// content of an existing file is kept until finish. The caller must call finish or discard.
-func newBenchDrawing(path string) (*benchDrawing, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("-svg: %w", err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("-svg: %w", err)
-	}
-	return &benchDrawing{file: f, fresh: info.Size() == 0}, nil
 }
 
 // measured implements benchReport.
@@ -144,31 +125,4 @@ func points(values map[int][]float64) (out []chart.Point) {
 	}
 	slices.SortFunc(out, func(a, b chart.Point) int { return cmp.Compare(a.Size, b.Size) })
 	return out
-}
-
-// finish draws the chart into the file and closes it. It does nothing if d is nil.
-func (d *benchDrawing) finish() error {
-	if d == nil {
-		return nil
-	}
-	err := d.file.Truncate(0)
-	if err == nil {
-		_, err = d.chart().WriteTo(d.file)
-	}
-	if err := cmp.Or(err, d.file.Close()); err != nil {
-		return fmt.Errorf("-svg: %w", err)
-	}
-	return nil
-}
-
-// discard closes the file, and removes it if it was empty or did not exist. It does nothing if d is
-// nil.
-func (d *benchDrawing) discard() {
-	if d == nil {
-		return
-	}
-	_ = d.file.Close()
-	if d.fresh {
-		_ = os.Remove(d.file.Name())
-	}
 }

@@ -216,9 +216,7 @@ func requireXML(t *testing.T, text []byte) {
 // The lines of a path share a colour, yardsticks have none, and sizes that were not measured
 // have no point.
 func TestBenchDrawing(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "bench.svg")
-	d, err := newBenchDrawing(path)
-	require.NoError(t, err)
+	d := &benchDrawing{}
 	feed(t, d)
 	c := d.chart()
 	var names []string
@@ -231,24 +229,26 @@ func TestBenchDrawing(t *testing.T) {
 	require.Len(t, c.Series[1].Lines[0], 2)
 	require.Equal(t, 4.0, c.Series[1].Lines[1][1].Value)
 	require.Equal(t, 1, d.hue("shm/basic", 0), "another path has another colour")
-	require.NoError(t, d.finish())
+	f, err := openOutput("-svg", filepath.Join(t.TempDir(), "bench.svg"))
+	require.NoError(t, err)
+	require.NoError(t, f.write(c))
 }
 
 // A bench that fails keeps an existing file and removes a new one.
-func TestBenchDrawingIsDiscarded(t *testing.T) {
+func TestBenchOutputIsDiscarded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bench.svg")
-	d, err := newBenchDrawing(path)
+	d, err := openOutput("-svg", path)
 	require.NoError(t, err)
 	d.discard()
 	require.NoFileExists(t, path)
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
-	d, err = newBenchDrawing(path)
+	d, err = openOutput("-svg", path)
 	require.NoError(t, err)
 	d.discard()
 	kept, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "old", string(kept))
 
-	_, err = newBenchDrawing(filepath.Join(path, "under-a-file"))
+	_, err = openOutput("-svg", filepath.Join(path, "under-a-file"))
 	require.ErrorContains(t, err, "-svg: ")
 }
