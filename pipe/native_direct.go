@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
@@ -22,10 +21,26 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 		return nil
 	}
 	o.head = o.frame.AppendDescriptor(o.head[:0], false)
-	o.pieces = o.appendInline(append(o.pieces[:0], o.head), m)
+	o.pieces = append(o.pieces[:0], o.head)
+	for i := range m.Payloads {
+		if o.frame.Payloads[i].Inline {
+			o.pieces = append(o.pieces, m.Payloads[i].Data)
+		}
+	}
+	for i := range m.Tensors {
+		if o.frame.Tensors[i].Inline {
+			o.pieces = m.Tensors[i].Buffer.AppendSegments(o.pieces)
+		}
+	}
 	remaining := o.pieces
 	if !o.writing && o.blocks.Len() == 0 {
-		remaining = o.tryWritePieces()
+		for range maxWritePolls {
+			n, err := o.poller.TryWrite(remaining...)
+			remaining = skipBytes(remaining, n)
+			if err != nil || len(remaining) == 0 || !o.poller.PollWritable() {
+				break // writing the rest returns the error again
+			}
+		}
 	}
 	op := o.enqueueRemaining(m, remaining, mayBorrow, share)
 	runtime.KeepAlive(m) // a Buffer's owner keeps its memory alive, its segments do not
@@ -37,21 +52,6 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 // zeroCopy reports whether messages are written from their own memory: the stream can be polled,
 // and no checksum is required.
 func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
-
-// tryWritePieces writes o.pieces as far as the stream accepts them, and returns the rest. It polls
-// for space but does not block. It drops an error, which writing the rest returns again. The caller
-// holds mu.
-func (o *nativeWriter) tryWritePieces() [][]byte {
-	remaining := o.pieces
-	for range maxWritePolls {
-		n, err := o.poller.TryWrite(remaining...)
-		remaining = skipBytes(remaining, n)
-		if err != nil || len(remaining) == 0 || !o.poller.PollWritable() {
-			break
-		}
-	}
-	return remaining
-}
 
 // maxWritePolls bounds how often a message is continued when the stream has room again, so that a
 // slow peer does not keep the writer spinning.
@@ -70,38 +70,13 @@ func skipBytes(pieces [][]byte, n int) [][]byte {
 	return pieces
 }
 
-// maxInline returns the largest size of an inline part of a message, given its size and compressed
-// forms.
-func (o *nativeWriter) maxInline(size *messageSize, forms *compressedForms) int {
-	if forms == nil && size.data <= maxInlineShared {
-		return o.inlineLimit()
-	}
-	return maxInlinePart
-}
-
-// inlineLimit returns the largest size that an inline part of a message of this pipe can have;
-// maxInline may be lower.
+// inlineLimit returns the largest size that an inline part of a message of this pipe can have; for
+// large and compressed messages it is lower.
 func (o *nativeWriter) inlineLimit() int {
 	if o.zeroCopy() {
 		return maxInlineShared
 	}
 	return maxInlinePart
-}
-
-// appendInline appends to pieces the memory of the inline parts of m, which o.frame describes and
-// none of which is compressed. It copies no bytes.
-func (o *nativeWriter) appendInline(pieces [][]byte, m *Message) [][]byte {
-	for i := range m.Payloads {
-		if o.frame.Payloads[i].Inline {
-			pieces = append(pieces, m.Payloads[i].Data)
-		}
-	}
-	for i := range m.Tensors {
-		if o.frame.Tensors[i].Inline {
-			pieces = m.Tensors[i].Buffer.AppendSegments(pieces)
-		}
-	}
-	return pieces
 }
 
 // enqueueRemaining enqueues the remaining bytes of m for the run loop. If mayBorrow is set and a
@@ -115,7 +90,18 @@ func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorro
 	}
 	defer o.signal()
 	if mayBorrow && slices.ContainsFunc(remaining, func(p []byte) bool { return len(p) > maxInlinePart }) {
-		return o.borrow(m, remaining, share)
+		b := o.pipe.context.blocks.Get().(*block)
+		if len(remaining) == len(o.pieces) { // the first one is head, which the next message overwrites
+			b.data = append(b.data, remaining[0]...)
+			remaining = remaining[1:]
+		}
+		o.chargeBlock(b, share)
+		b.borrowed = &borrowedWrite{out: o, pieces: slices.Clone(remaining), block: b}
+		b.borrowed.init(o.sender, b.borrowed)
+		b.borrowed.msg = m // keeps the memory alive
+		b.borrowed.expireAt(m.Deadline)
+		o.blocks.Push(b)
+		return &b.borrowed.WriteOp
 	}
 	size := 0
 	for _, p := range remaining {
@@ -154,28 +140,16 @@ func (o *nativeWriter) writeQueued(more bool) {
 		o.directBuf[0] = b.data
 		n, err := o.stream.TryWrite(o.directBuf[:]...)
 		o.mu.Lock()
-		if err != nil || n < len(b.data) { // the run loop gets the error again
-			o.requeue(b, n)
+		switch {
+		case err == nil && n == len(b.data), o.stopped != nil:
+			o.blockDone(b, o.stopped)
+		default:
+			b.data = append(b.data[:0], b.data[n:]...)
+			o.unfinished = b // the run loop gets an error again
+			o.signal()
 			return
 		}
-		o.writing = false
-		o.recycle(b, o.stopped)
-		o.signalIdle()
 	}
-	o.signal()
-}
-
-// requeue leaves b, of which n bytes have been written, to the run loop; once the writer is stopped
-// it releases b. The caller holds mu, has set writing and has taken b from the queue.
-func (o *nativeWriter) requeue(b *block, n int) {
-	if o.stopped != nil {
-		o.writing = false
-		o.recycle(b, o.stopped)
-		o.signalIdle()
-		return
-	}
-	b.data = append(b.data[:0], b.data[n:]...)
-	o.unfinished = b
 	o.signal()
 }
 
@@ -231,30 +205,3 @@ const (
 	inlineMessage   = 1 << 20
 	maxInlineShared = native.MaxInline
 )
-
-// inlinePlan decides which parts of a message are inline: first its payloads, then its tensors, in
-// order. Empty parts always are.
-type inlinePlan struct {
-	limit int // largest size of a part
-	used  int
-}
-
-// add reports whether a part of n bytes is inline: it is within the limit of a part, and the
-// message's limit has n bytes left. If so it counts them.
-func (i *inlinePlan) add(n int) bool {
-	if n > i.limit || n > max(inlineMessage, i.limit)-i.used {
-		return false
-	}
-	i.used += n
-	return true
-}
-
-// addTensor reports whether a tensor of which n bytes are sent is inline, and if so counts its
-// bytes. Only empty tensors are, and those in host memory without a stream whose target device is
-// cpu:0 or unset, within the limits of add.
-func (i *inlinePlan) addTensor(t *Tensor, n int) bool {
-	b := &t.Buffer
-	plain := b.IsHost() && b.Stream() == nil && b.Device() == device.CPU() &&
-		(t.TargetDevice.IsZero() || t.TargetDevice == device.CPU())
-	return n == 0 || plain && i.add(n)
-}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"slices"
 	"time"
 )
 
@@ -41,10 +40,26 @@ func (o *nativeWriter) chargeBlock(b *block, s budgetShare) {
 
 // run writes blocks, one after the other, until the writer is stopped or the stream fails. It runs
 // on a goroutine of the pipe.
+//
+// After an error no further bytes may be written, because a message is incomplete: the block stays
+// in unfinished for stop, which knows the pipe's error. If the writer is stopped already the block
+// is released with that error.
 func (o *nativeWriter) run() {
 	for b := o.next(); b != nil; b = o.next() {
 		err := o.writeBlock(b)
-		o.blockWritten(b, err)
+		o.mu.Lock()
+		switch {
+		case err != nil && o.stopped == nil:
+			if b.borrowed != nil {
+				b.borrowed.state = opQueued // the run loop no longer uses it
+			}
+			o.unfinished = b
+		case err != nil:
+			o.blockDone(b, o.stopped)
+		default:
+			o.blockDone(b, nil)
+		}
+		o.mu.Unlock()
 		if err != nil {
 			o.pipe.streamFailed("message", err)
 			return
@@ -52,11 +67,27 @@ func (o *nativeWriter) run() {
 	}
 }
 
-// next waits for a block to write and takes it from the queue. It returns nil once the writer is
+// next waits for a block to write and takes it: an unfinished one, or the first of the queue if no
+// other goroutine is writing. writing is then set until blockDone. It returns nil once the writer is
 // stopped.
 func (o *nativeWriter) next() *block {
 	for {
-		if b, stopped := o.take(); b != nil || stopped {
+		o.mu.Lock()
+		b, stopped := o.unfinished, o.stopped != nil
+		switch {
+		case stopped:
+			b = nil
+		case b != nil:
+			o.unfinished = nil
+		case !o.writing && o.blocks.Len() > 0:
+			o.writing = true
+			b = o.blocks.Pop()
+			if b.borrowed != nil {
+				b.borrowed.state = opStarted
+			}
+		}
+		o.mu.Unlock()
+		if b != nil || stopped {
 			return b
 		}
 		select {
@@ -69,33 +100,10 @@ func (o *nativeWriter) next() *block {
 	}
 }
 
-// take removes and returns the next block: an unfinished one, or the first of the queue if no other
-// goroutine is writing. b is nil if there is none or the writer is stopped; stopped reports the
-// latter. writing is then set until blockWritten.
-func (o *nativeWriter) take() (b *block, stopped bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.stopped != nil {
-		return nil, true
-	}
-	if b := o.unfinished; b != nil {
-		o.unfinished = nil
-		return b, false
-	}
-	if o.writing || o.blocks.Len() == 0 {
-		return nil, false
-	}
-	o.writing = true
-	b = o.blocks.Pop()
-	if b.borrowed != nil {
-		b.borrowed.state = opStarted
-	}
-	return b, false
-}
-
-// writeBlock writes a block and returns the error of the stream. borrowedWrite.cancel sets a write
-// deadline in the past to have borrowed memory released: writeBlock then goes on with a copy of the
-// bytes. The deadline may also have been set for an earlier block.
+// writeBlock writes a block and returns the error of the stream. borrowedWrite.cancelLocked sets a
+// write deadline in the past to have borrowed memory released: writeBlock then ends the borrower's
+// operation and goes on with a copy of the bytes. The deadline may also have been set for an
+// earlier block.
 func (o *nativeWriter) writeBlock(b *block) error {
 	data := b.data
 	var pieces [][]byte
@@ -114,43 +122,21 @@ func (o *nativeWriter) writeBlock(b *block) error {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		data, pieces = o.copyRecalled(b, data, pieces)
-	}
-}
-
-// copyRecalled removes the write deadline. If b borrows memory that has been recalled, it copies
-// the bytes that remain to be written and ends the borrower's operation. It returns the bytes that
-// remain: those given, or the copy alone.
-func (o *nativeWriter) copyRecalled(b *block, data []byte, pieces [][]byte) (restData []byte, restPieces [][]byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_ = o.stream.SetWriteDeadline(time.Time{}) // Write returns the error of a broken stream
-	if b.borrowed == nil || !b.borrowed.recalled {
-		return data, pieces
-	}
-	restData = appendAll(data, pieces)
-	b.borrowed.complete()
-	b.borrowed = nil
-	return restData, nil
-}
-
-// blockWritten releases a block that has been written. After an error no bytes may be written,
-// because a message is incomplete: the block stays in unfinished for stop, which knows the pipe's
-// error. If the writer is stopped already the block is released with that error.
-func (o *nativeWriter) blockWritten(b *block, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err != nil && o.stopped == nil {
-		if b.borrowed != nil {
-			b.borrowed.state = opQueued // the run loop no longer uses it
+		o.mu.Lock()
+		_ = o.stream.SetWriteDeadline(time.Time{}) // Write returns the error of a broken stream
+		if b.borrowed != nil && b.borrowed.recalled {
+			data, pieces = appendAll(data, pieces), nil
+			b.borrowed.complete()
+			b.borrowed = nil
 		}
-		o.unfinished = b
-		return
+		o.mu.Unlock()
 	}
+}
+
+// blockDone releases a block for which writing was set; err is the result of a borrower's operation.
+// The caller holds mu.
+func (o *nativeWriter) blockDone(b *block, err error) {
 	o.writing = false
-	if err != nil {
-		err = o.stopped
-	}
 	o.recycle(b, err)
 	o.signalIdle()
 }
@@ -179,24 +165,6 @@ type borrowedWrite struct {
 	pieces   [][]byte
 	block    *block
 	recalled bool
-}
-
-// borrow enqueues a block that refers to remaining, the bytes of m that are not written yet and a
-// tail of o.pieces. The encoded descriptor is copied. It returns the operation that ends when m's
-// memory may be reused. The caller holds mu.
-func (o *nativeWriter) borrow(m *Message, remaining [][]byte, share budgetShare) *WriteOp {
-	b := o.pipe.context.blocks.Get().(*block)
-	if len(remaining) == len(o.pieces) { // the first one is head, which the next message overwrites
-		b.data = append(b.data, remaining[0]...)
-		remaining = remaining[1:]
-	}
-	o.chargeBlock(b, share)
-	b.borrowed = &borrowedWrite{out: o, pieces: slices.Clone(remaining), block: b}
-	b.borrowed.init(o.sender, b.borrowed)
-	b.borrowed.msg = m // keeps the memory alive
-	b.borrowed.expireAt(m.Deadline)
-	o.blocks.Push(b)
-	return &b.borrowed.WriteOp
 }
 
 // cancelLocked implements canceler. It releases the message's memory early; the message is still

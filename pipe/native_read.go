@@ -59,7 +59,7 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 // startTransfer has channel c receive one part, payload or tensor index, into b, which belongs to c
 // until partDone. l is the pipe's entry for c, nil for a payload. The caller holds recvMu.
 func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index int, b device.Buffer) {
-	id := transferID(in.Incoming.pipe.peerRole(), in.number, index)
+	id := transferID(in.Incoming.pipe.role != channel.RoleListen, in.number, index)
 	in.reader.mu.Lock()
 	in.transfers = append(in.transfers, incomingTransfer{id, c})
 	in.reader.mu.Unlock()

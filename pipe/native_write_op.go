@@ -40,42 +40,12 @@ const (
 
 // transferID returns the id of the transfer of one part of a message. Ids are unique in both
 // directions of a channel: the highest bit is set if the server sends.
-func transferID(sender channel.Role, number uint64, index int) uint64 {
+func transferID(serverSends bool, number uint64, index int) uint64 {
 	id := native.TransferID(number, uint16(index))
-	if sender == channel.RoleListen {
+	if serverSends {
 		id |= 1 << 63
 	}
 	return id
-}
-
-// peerRole returns the role of the peer.
-func (p *Pipe) peerRole() channel.Role {
-	if p.role == channel.RoleListen {
-		return channel.RoleConnect
-	}
-	return channel.RoleListen
-}
-
-// newNativeWriteOp returns the operation of message m, described in o.frame, with this number and
-// large parts that are not inline. Nothing is sent before start. The caller holds o.mu.
-func newNativeWriteOp(o *nativeWriter, m *Message, number uint64, large int) *nativeWriteOp {
-	op := &nativeWriteOp{out: o, parts: make([]writePart, 0, large)}
-	op.init(o.sender, op)
-	op.state, op.msg, op.number, op.pending = opStarted, m, number, large
-	for i := range m.Payloads {
-		if !o.frame.Payloads[i].Inline {
-			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane)})
-		}
-	}
-	for i := range m.Tensors {
-		if !o.frame.Tensors[i].Inline {
-			op.parts = append(op.parts, writePart{index: i})
-		}
-	}
-	for k := range op.parts {
-		op.parts[k].id = transferID(o.pipe.role, number, op.parts[k].index)
-	}
-	return op
 }
 
 // payloadLane is the lane of the bulk mover that carries payloads.

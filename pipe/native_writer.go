@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
@@ -120,10 +121,23 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 		forms.release()
 		return number, op
 	}
-	op := newNativeWriteOp(o, m, number, large)
-	op.forms = forms
+	op := &nativeWriteOp{out: o, forms: forms, parts: make([]writePart, 0, large)}
+	op.init(o.sender, op)
+	op.state, op.msg, op.number, op.data, op.pending = opStarted, m, number, size.data, large
+	for i := range m.Payloads {
+		if !o.frame.Payloads[i].Inline {
+			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane)})
+		}
+	}
+	for i := range m.Tensors {
+		if !o.frame.Tensors[i].Inline {
+			op.parts = append(op.parts, writePart{index: i})
+		}
+	}
+	for k := range op.parts {
+		op.parts[k].id = transferID(o.pipe.role == channel.RoleListen, number, op.parts[k].index)
+	}
 	o.ops[number] = op
-	op.data = size.data
 	share, op.share = share.split(o.frame.EncodedSize())
 	op.start()
 	o.writeOrEnqueue(m, forms, false, share)
@@ -131,19 +145,32 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 }
 
 // describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts
-// that are not inline. o.frame refers to the metadata of m until Reset. The caller holds mu.
+// that are not inline. It decides which parts are inline, first the payloads, then the tensors: those
+// within the limits of a part and of the message; of tensors that are not empty only those in host
+// memory without a stream whose target device is cpu:0 or unset. o.frame refers to the metadata of m until Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
 	f := &o.frame
 	f.Metadata, f.Timeout = m.Metadata, m.timeLeft()
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
-	in := inlinePlan{limit: o.maxInline(size, forms)}
+	limit := maxInlinePart
+	if forms == nil && size.data <= maxInlineShared {
+		limit = o.inlineLimit()
+	}
+	left := max(inlineMessage, limit)
+	fits := func(n int) bool {
+		if n > min(limit, left) {
+			return false
+		}
+		left -= n
+		return true
+	}
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
 		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}
 		if form := forms.payload(i); form != nil {
 			part.Codec, part.CompressedLength = compress.Codec(p.Compression), formLength(form)
 		}
-		if part.Inline = in.add(int(part.WireLength())); !part.Inline {
+		if part.Inline = fits(int(part.WireLength())); !part.Inline {
 			large++
 		}
 		f.Payloads = append(f.Payloads, part)
@@ -157,7 +184,9 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		if form := forms.tensor(i); form != nil {
 			part.Codec, part.CompressedLength = compress.Codec(t.Compression), formLength(form)
 		}
-		if part.Inline = in.addTensor(t, int(part.WireLength())); !part.Inline {
+		n, plain := int(part.WireLength()), t.Buffer.IsHost() && t.Buffer.Stream() == nil &&
+			part.Source == device.CPU() && (part.Target.IsZero() || part.Target == device.CPU())
+		if part.Inline = n == 0 || plain && fits(n); !part.Inline {
 			large++
 		}
 		f.Tensors = append(f.Tensors, part)
