@@ -54,13 +54,14 @@ func (p *compat) loops() []func() {
 // all are open fails the pipe; disconnect, which waits until the pipe has started, does not close
 // channels that are being opened.
 func (p *compat) open(ctx context.Context, s *spec) error {
+	ended := func(ch *pipeChannel, err error) { p.connEnded(p.connName(ch), p.closedAsEOF(err)) }
 	for _, cs := range s.channels {
 		for i, conn := range cs.conns {
 			name := fmt.Sprintf("channel %s %d", cs.entry.Name, i)
 			p.channelConns = append(p.channelConns, namedConn{conn, name})
 		}
 		link := channel.Link{Conns: cs.conns, Offer: s.peerOffers[cs.entry.Name]}
-		if err := p.openChannel(ctx, cs.entry, link, p.channelEnded); err != nil {
+		if err := p.openChannel(ctx, cs.entry, link, ended); err != nil {
 			return err
 		}
 	}
@@ -105,22 +106,6 @@ func (p *compat) closeMessageWrites() {
 	p.reply.endWrites()
 }
 
-// answerClose ends all writing halves after the peer has ended its messages. It first waits until
-// the messages of this end are complete, which the peer discards, or until the pipe fails. Ending
-// the halves earlier would end connections in both directions, and messages that the peer sent
-// before it closed could be lost. At a peer that closed first, the tensors that it sent are
-// complete when this end answers.
-func (p *compat) answerClose() {
-	select {
-	case <-p.sender.idle():
-		p.closeMessageWrites()
-		for _, c := range p.channelConns {
-			c.CloseWrite()
-		}
-	case <-p.down:
-	}
-}
-
 // connEnded handles the end or the failure of the reply connection or of a channel, which conn
 // names. An orderly end (io.EOF) counts for noteEnd; any other error fails the pipe, unless this
 // end has closed the connection. If the peer is gone, the failure waits for the reason in the
@@ -141,14 +126,8 @@ func (p *compat) connEnded(conn string, err error) {
 	go func() { p.fail(p.errorFor("connection", conn, p.control.explainEnd(err))) }() // waits for the close frame
 }
 
-// channelEnded handles the end or the failure of a channel, with the error that the channel gives
-// to Link.Broken.
-func (p *compat) channelEnded(ch *pipeChannel, err error) {
-	p.connEnded(p.connName(ch), p.closedAsEOF(err))
-}
-
 // closedAsEOF returns io.EOF if err matches ErrClosed and the pipe is up, and else err. A channel
-// whose writing half answerClose has ended returns ErrClosed when it has to send; the actual cause
+// whose writing half compatReader.run has ended returns ErrClosed when it has to send; the actual cause
 // is that the peer has closed.
 func (p *compat) closedAsEOF(err error) error {
 	if errors.Is(err, ErrClosed) && p.Err() == nil {

@@ -35,22 +35,13 @@ func (c *compatControl) init(p *compat, conn transport.Conn) {
 func (c *compatControl) exists() bool { return c.Conn != nil }
 
 // run handles the peer's frames until its close frame or the end of the connection, queues the
-// close frame of this end, closes ended, and then waits until the peer has ended the connection.
-// Without a control connection it returns at once.
+// close frame of this end, closes ended, and then waits until the peer has ended the connection. It
+// fails the pipe if the peer has broken the protocol. It drops other errors: the other connections
+// end too, and report why. Without a control connection it returns at once.
 func (c *compatControl) run() {
 	if !c.exists() {
 		return
 	}
-	c.readFrames()
-	c.pipe.sendClose(cmp.Or(c.pipe.Err(), ErrClosed)) // the peer requests nothing any more
-	close(c.ended)
-	c.NextFrame() // reads the end: closing with unread bytes, as of TLS, would discard frames being sent
-}
-
-// readFrames handles the peer's frames until its close frame or the first error. It fails the pipe
-// if the peer has broken the protocol. It drops other errors: the other connections end too, and
-// report why.
-func (c *compatControl) readFrames() {
 	var buf []byte
 	for {
 		frame, err := readFrame(c, buf, wire.MaxControl, nil)
@@ -62,9 +53,12 @@ func (c *compatControl) readFrames() {
 			c.pipe.fail(c.pipe.errorFor("connection", c.name, err))
 		}
 		if err != nil {
-			return
+			break
 		}
 	}
+	c.pipe.sendClose(cmp.Or(c.pipe.Err(), ErrClosed)) // the peer requests nothing any more
+	close(c.ended)
+	c.NextFrame() // reads the end: closing with unread bytes, as of TLS, would discard frames being sent
 }
 
 // handle handles a frame of the peer. It returns io.EOF for the close frame, and an error that
@@ -95,7 +89,11 @@ func (c *compatControl) write() {
 	defer close(c.wrote)
 	var buf []byte
 	for {
-		m := c.next()
+		m, ok := c.take()
+		if !ok {
+			<-c.wake
+			continue
+		}
 		buf = m.Append(buf[:0])
 		if c.WriteFrames(transport.Frame{buf}) != nil {
 			return
@@ -104,17 +102,6 @@ func (c *compatControl) write() {
 			c.CloseWrite()
 			return
 		}
-	}
-}
-
-// next waits until there is a frame to send and returns it. After the close frame there is no
-// other.
-func (c *compatControl) next() wire.Control {
-	for {
-		if m, ok := c.take(); ok {
-			return m
-		}
-		<-c.wake
 	}
 }
 

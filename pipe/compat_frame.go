@@ -53,16 +53,6 @@ func readBody(c transport.Conn, buf []byte, size int, held *charge) ([]byte, err
 	return buf, nil
 }
 
-// expectFrame reads the header of the next frame. The error matches ErrProtocol if the body does
-// not have size bytes; the body is left to the caller.
-func expectFrame(c transport.Conn, size int) error {
-	got, err := c.NextFrame()
-	if err == nil && got != int64(size) {
-		return protocolError("frame of %d bytes where the descriptor announced %d", got, size)
-	}
-	return err
-}
-
 // replyConn is the reply connection. Its writing half may be ended while a reply is being
 // written: the end then follows the reply, as a partial reply would look like a lost peer.
 type replyConn struct {

@@ -77,9 +77,19 @@ func (in *compatIncoming) receive(ctx context.Context, a Allocation) error {
 	if !in.claimed.CompareAndSwap(false, true) {
 		return in.errorFor(ErrAlreadyRead)
 	}
-	if err := in.awaitTurn(ctx); err != nil {
-		in.claimed.Store(false)
-		return in.errorFor(err)
+	if !isClosed(in.turn) { // if it is, received messages can be read even after the pipe has failed
+		var err error
+		select {
+		case <-in.turn:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-in.reader.pipe.down:
+			err = in.reader.pipe.Err()
+		}
+		if err != nil {
+			in.claimed.Store(false)
+			return in.errorFor(err)
+		}
 	}
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
@@ -98,25 +108,6 @@ func (in *compatIncoming) receive(ctx context.Context, a Allocation) error {
 	return nil
 }
 
-// awaitTurn waits until memory was supplied for the message before this one. If ctx or the pipe
-// ends first it returns the cause. If it is the message's turn already it returns nil even after
-// the pipe has failed, so that received messages can be read.
-func (in *compatIncoming) awaitTurn(ctx context.Context) error {
-	select {
-	case <-in.turn:
-		return nil
-	default:
-	}
-	select {
-	case <-in.turn:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-in.reader.pipe.down:
-		return in.reader.pipe.Err()
-	}
-}
-
 // start supplies a as the memory of the message: it sends the reply, gives the tensors to their
 // channels, and closes started, which makes it the turn of the next message. So replies and
 // transfers are in the order of messages. A reply that cannot be sent fails the pipe, unless this
@@ -127,7 +118,11 @@ func (in *compatIncoming) start(a Allocation) {
 	if err := in.reply(a); err != nil && r.pipe.isClosing() {
 		r.noMoreTensors = true // without replies the peer sends neither these tensors nor later ones
 	} else if err != nil {
-		r.pipe.fail(r.pipe.errorFor("read", r.pipe.reply.name, r.replyError(err)))
+		err = classify(err)
+		if r.progress().ended && errors.Is(err, ErrClosed) {
+			err = r.pipe.endError() // the peer has closed, and therefore this end has ended its replies
+		}
+		r.pipe.fail(r.pipe.errorFor("read", r.pipe.reply.name, err))
 	}
 	for k, b := range a.Tensors {
 		t := &in.desc.Tensors[k]
@@ -136,7 +131,7 @@ func (in *compatIncoming) start(a Allocation) {
 		}
 		ch := r.pipe.channelFor(b.Device(), t.SourceDevice, t.Length)
 		in.tensors.Add(1)
-		ch.recv(b, t.Length, func(err error) {
+		done := func(err error) {
 			if err == nil {
 				ch.received.add(t.Length)
 			} else {
@@ -146,7 +141,14 @@ func (in *compatIncoming) start(a Allocation) {
 				in.mu.Unlock()
 			}
 			in.tensors.Done()
-		})
+		}
+		id := ch.nextRecv
+		ch.nextRecv++
+		if ch.compatible != nil && b.Len() == 0 {
+			ch.compatible.Discard(id, t.Length, done) // the memory is from discardAllocation
+		} else {
+			ch.channel.Recv(id, b, done)
+		}
 	}
 	r.mu.Lock()
 	r.unread.Pop()
@@ -180,7 +182,7 @@ func (in *compatIncoming) wait() error {
 		err = cmp.Or(err, in.bodyErr)
 	}
 	if err != nil {
-		return in.reader.pipe.rootCause(err)
+		return cmp.Or(in.reader.pipe.Err(), classify(err)) // err may only be a consequence of the pipe's failure
 	}
 	for k, p := range in.dst {
 		if in.payloadsAhead != nil {
@@ -245,13 +247,20 @@ const discardBufferSize = 512 << 10
 // discardAllocation returns memory for a message that is discarded. The peer may have announced
 // more than this machine has: the host tensors of a channel share one small buffer, which is
 // repeated, since a channel receives one tensor after the other; for a channel that implements
-// channel.Compatible they get an empty buffer. Tensors on other devices get memory of their own.
-// Errors match ErrAllocation.
+// channel.Compatible they get an empty buffer. Tensors on other devices get memory of their own. If
+// the sender left the target device open, it is the CPU if a channel can bring the tensor there, else
+// another local device. Errors match ErrAllocation.
 func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
 	pieces := map[*pipeChannel][]byte{}
 	for k, t := range in.desc.Tensors {
-		d := in.discardDevice(t)
+		d := t.TargetDevice
+		if d.IsZero() { // the sender left it open
+			d = in.reader.pipe.recvDevices[t.SourceDevice]
+			if in.reader.pipe.channelsByPair[devicePair{device.CPU(), t.SourceDevice}] != nil {
+				d = device.CPU()
+			}
+		}
 		if d == device.CPU() {
 			l := in.reader.pipe.channelFor(d, t.SourceDevice, t.Length)
 			if l.compatible != nil {
@@ -269,32 +278,6 @@ func (in *compatIncoming) discardAllocation() (Allocation, error) {
 		a.Tensors[k] = b
 	}
 	return a, nil
-}
-
-// discardDevice returns the device on which a discarded tensor is received: its target device or,
-// if the sender left that open, the CPU if a channel can bring the tensor there, else another local
-// device.
-func (in *compatIncoming) discardDevice(t TensorDescriptor) device.Device {
-	if !t.TargetDevice.IsZero() {
-		return t.TargetDevice
-	}
-	if in.reader.pipe.channelsByPair[devicePair{device.CPU(), t.SourceDevice}] != nil {
-		return device.CPU()
-	}
-	return in.reader.pipe.recvDevices[t.SourceDevice]
-}
-
-// recv receives the next tensor of the channel, of n bytes, into b. If b is empty and the channel
-// implements channel.Compatible it discards the tensor, see discardAllocation. Calls are made in the
-// order of messages. done is called once b is not used any more.
-func (l *pipeChannel) recv(b device.Buffer, n int, done func(error)) {
-	id := l.nextRecv
-	l.nextRecv++
-	if l.compatible != nil && b.Len() == 0 {
-		l.compatible.Discard(id, n, done)
-		return
-	}
-	l.channel.Recv(id, b, done)
 }
 
 // repeatedBuffer returns a buffer of n bytes that consists of repetitions of piece's memory, up to

@@ -73,15 +73,29 @@ func (r *compatReader) init(p *compat) {
 	r.readAhead = budget.New(p.context.limits.ReadAheadBytes)
 }
 
-// run reads descriptors and payloads until the connection ends, and then closes ready. If the peer
-// has ended the connection in an orderly way, run then answers the close.
+// run reads descriptors and payloads until the connection ends, and then closes ready.
+//
+// If the peer has ended the connection in an orderly way, run then ends all writing halves. It first
+// waits until the messages of this end are complete, which the peer discards, or until the pipe fails.
+// Ending the halves earlier would end connections in both directions, and messages that the peer sent
+// before it closed could be lost. At a peer that closed first, the tensors that it sent are complete
+// when this end answers.
 func (r *compatReader) run() {
 	last, err := r.receiveAll()
 	r.finish(err)
 	close(r.ready)
-	if r.progress().ended {
-		r.pipe.running.Go(func() { r.endRecvs(last) })
-		r.pipe.answerClose()
+	if !r.progress().ended {
+		return
+	}
+	p := r.pipe
+	p.running.Go(func() { r.endRecvs(last) })
+	select {
+	case <-p.sender.idle():
+		p.closeMessageWrites()
+		for _, c := range p.channelConns {
+			c.CloseWrite()
+		}
+	case <-p.down:
 	}
 }
 
@@ -112,8 +126,11 @@ func (r *compatReader) receiveAll() (last <-chan struct{}, _ error) {
 		if err == nil {
 			err = r.enqueue(in)
 		}
-		if err == nil {
-			err = r.receivePayloads(in)
+		if err == nil && len(in.desc.Payloads) > 0 {
+			if err = midMessage(r.readPayloads(in)); err != nil {
+				err = r.pipe.errorFor("read", r.pipe.desc.name, classify(err))
+			}
+			in.endBody(err)
 		}
 		if err != nil {
 			return turn, err
@@ -204,20 +221,6 @@ func (r *compatReader) enqueue(in *compatIncoming) error {
 	}
 }
 
-// receivePayloads reads the payloads of a message, ahead of the application or into the memory that
-// it supplies, and then calls endBody.
-func (r *compatReader) receivePayloads(in *compatIncoming) error {
-	if len(in.desc.Payloads) == 0 {
-		return nil
-	}
-	err := midMessage(r.readPayloads(in))
-	if err != nil {
-		err = r.pipe.errorFor("read", r.pipe.desc.name, classify(err))
-	}
-	in.endBody(err)
-	return err
-}
-
 // readPayloads reads the payload frames of in: into new memory if payloadsAhead is set, and
 // otherwise, after Read or Discard has supplied memory, into dst, or nowhere if dst is nil. It
 // returns an error if the connection or the pipe fails.
@@ -231,11 +234,12 @@ func (r *compatReader) readPayloads(in *compatIncoming) error {
 		}
 	}
 	for k, d := range in.desc.Payloads {
-		if err := expectFrame(p.desc, d.Length); err != nil {
-			return err
+		size, err := p.desc.NextFrame()
+		if err == nil && size != int64(d.Length) {
+			err = protocolError("frame of %d bytes where the descriptor announced %d", size, d.Length)
 		}
-		var err error
 		switch {
+		case err != nil:
 		case in.payloadsAhead != nil:
 			in.payloadsAhead[k] = make([]byte, d.Length)
 			err = p.desc.ReadBody(in.payloadsAhead[k])
@@ -254,12 +258,26 @@ func (r *compatReader) readPayloads(in *compatIncoming) error {
 // finish handles the end of the descriptor connection with err, which is io.EOF for an orderly end.
 // After that writes of messages that have not started fail, and the pipe stays up, so that received
 // messages can be read. Any other error fails the pipe.
+//
+// A C++ peer sends no close frame. After an orderly end it counts as lost if messages of this end have
+// failed because of that, or are still incomplete after closeFrameTimeout, for which finish waits.
 func (r *compatReader) finish(err error) {
 	p := r.pipe
 	orderly := errors.Is(err, io.EOF)
 	end := classify(err)
 	if orderly && !p.control.exists() {
-		end = r.checkOrderly(end)
+		idle := p.sender.idle()
+		ctx, cancel := context.WithTimeout(context.Background(), closeFrameTimeout)
+		closedBefore(ctx, idle, p.down)
+		cancel()
+		if !isClosed(idle) && !isClosed(p.down) {
+			end = classify(io.ErrUnexpectedEOF)
+		}
+		if cause := p.Err(); errors.Is(cause, ErrPeerLost) {
+			end = cause // writes may not have returned it yet
+		} else {
+			end = cmp.Or(p.writer.lossError(), end)
+		}
 	}
 	end = p.errorFor("next", p.desc.name, p.control.explainEnd(end))
 	p.reportLost(end)
@@ -275,37 +293,6 @@ func (r *compatReader) finish(err error) {
 	r.mu.Unlock()
 	p.writer.stopStarting(p.errorFor("write", p.desc.name, end))
 	p.noteEnd(p.desc.name)
-}
-
-// checkOrderly returns the error for an orderly end of the connection of a C++ peer, which sends no
-// close frame: end if the peer has closed, and an error that matches ErrPeerLost if it was lost. It
-// counts as lost if messages of this end have failed because of that, or are still incomplete after
-// closeFrameTimeout, for which checkOrderly waits.
-func (r *compatReader) checkOrderly(end error) error {
-	t := time.NewTimer(closeFrameTimeout)
-	defer t.Stop()
-	idle := r.pipe.writer.idle()
-	select {
-	case <-idle:
-	case <-r.pipe.down:
-	case <-t.C:
-	}
-	if !isClosed(idle) && !isClosed(r.pipe.down) {
-		end = classify(io.ErrUnexpectedEOF)
-	}
-	if cause := r.pipe.Err(); errors.Is(cause, ErrPeerLost) {
-		return cause // writes may not have returned it yet
-	}
-	return cmp.Or(r.pipe.writer.lossError(), end)
-}
-
-// replyError returns the error for a reply that could not be sent because of err. If the peer has
-// closed, and this end has therefore ended its writes, that is the error of the peer's end.
-func (r *compatReader) replyError(err error) error {
-	if r.progress().ended && errors.Is(err, ErrClosed) {
-		return r.pipe.endError()
-	}
-	return classify(err)
 }
 
 // setWaiting notes whether the reader's goroutine waits for the peer to send a descriptor.

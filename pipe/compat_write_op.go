@@ -19,15 +19,6 @@ type compatWriteOp struct {
 	targets        []device.Device // of all tensors, once the receiver has chosen
 }
 
-// target returns the target device of tensor i: the receiver's choice once it is known, and else
-// the sender's, which may be zero.
-func (op *compatWriteOp) target(i int) device.Device {
-	if op.targets != nil {
-		return op.targets[i]
-	}
-	return op.msg.Tensors[i].TargetDevice
-}
-
 // finishPart notes that a part of op is complete or, with err, has failed: a tensor on ch or, if ch
 // is nil, the frames on the descriptor connection. The part's memory is not used any more. It locks
 // mu.

@@ -95,32 +95,23 @@ func (w *compatWriter) run() {
 	}
 }
 
-// next waits for a queued message, starts it and returns it. It returns nil once the writer is
-// stopped.
+// next waits for a queued message, starts it, which includes giving its tensors to the channels, and
+// returns it. It returns nil once the writer is stopped.
 func (w *compatWriter) next() *compatWriteOp {
-	for {
-		if op, stopped := w.take(); op != nil || stopped {
-			return op
-		}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.queue.Len() == 0 && w.stopped == nil {
+		w.mu.Unlock()
 		select {
 		case <-w.wake:
 		case <-w.halted:
 		}
+		w.mu.Lock()
 	}
-}
-
-// take starts the first queued message, which includes giving its tensors to the channels, and
-// returns it. op is nil if the queue is empty or the writer is stopped; stopped reports the latter.
-func (w *compatWriter) take() (op *compatWriteOp, stopped bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.stopped != nil {
-		return nil, true
+		return nil
 	}
-	if w.queue.Len() == 0 {
-		return nil, false
-	}
-	op = w.queue.Pop()
+	op := w.queue.Pop()
 	op.state = opStarted
 	op.number = w.count
 	w.count++
@@ -130,7 +121,7 @@ func (w *compatWriter) take() (op *compatWriteOp, stopped bool) {
 		w.awaitingReply.Push(op)
 	}
 	w.sendTensors()
-	return op, false
+	return op
 }
 
 // sendTensors gives the tensors of unsent messages to the channels, in order, up to the first
@@ -145,7 +136,11 @@ func (w *compatWriter) sendTensors() {
 			if t.Buffer.Len() == 0 {
 				continue
 			}
-			ch := w.pipe.channelFor(t.Buffer.Device(), op.target(i), t.Buffer.Len())
+			target := t.TargetDevice
+			if op.targets != nil {
+				target = op.targets[i]
+			}
+			ch := w.pipe.channelFor(t.Buffer.Device(), target, t.Buffer.Len())
 			id := ch.nextSend
 			ch.nextSend++
 			ch.sent.add(t.Buffer.Len())
@@ -200,9 +195,15 @@ func (w *compatWriter) resolve(chosen []device.Device) error {
 	if len(chosen) != op.missingTargets {
 		return protocolError("descriptor reply names %d devices, the message needs %d", len(chosen), op.missingTargets)
 	}
-	targets, err := w.pipe.mergeTargets(op.msg.Tensors, chosen)
-	if err != nil {
-		return protocolError("descriptor reply: %w", err)
+	targets := make([]device.Device, len(op.msg.Tensors))
+	for i, t := range op.msg.Tensors {
+		targets[i] = t.TargetDevice
+		if t.TargetDevice.IsZero() {
+			targets[i], chosen = chosen[0], chosen[1:]
+		}
+		if _, err := w.pipe.findChannel(t.Buffer.Device(), targets[i]); err != nil {
+			return protocolError("descriptor reply: %w", err)
+		}
 	}
 	op.targets, op.missingTargets = targets, 0
 	w.sendTensors()

@@ -34,14 +34,6 @@ func (m *Message) checkDeadline() error {
 	return nil
 }
 
-// timeLeft returns the time until the deadline, at least 1 ns; 0 if there is no deadline.
-func (m *Message) timeLeft() time.Duration {
-	if m.Deadline.IsZero() {
-		return 0
-	}
-	return max(1, time.Until(m.Deadline))
-}
-
 // Payload is host memory that is sent as part of the message.
 type Payload struct {
 	Data     []byte
@@ -78,20 +70,6 @@ type Descriptor struct {
 	// the time that the message took to arrive. It is zero if the message has none, and
 	// in the compatible dialect.
 	Deadline time.Time
-}
-
-func (d *Descriptor) setTimeLeft(left time.Duration) {
-	if left > 0 {
-		d.Deadline = time.Now().Add(left)
-	}
-}
-
-// emptied returns an empty descriptor that uses the memory of d. The parts of d are cleared; d must
-// not be used afterwards.
-func (d *Descriptor) emptied() Descriptor {
-	clear(d.Payloads)
-	clear(d.Tensors)
-	return Descriptor{Payloads: d.Payloads[:0], Tensors: d.Tensors[:0]}
 }
 
 // Bytes returns the size of all payloads and tensors together, at most math.MaxInt.

@@ -109,23 +109,6 @@ func (p *Pipe) checkTensor(t *Tensor) error {
 	return err
 }
 
-// mergeTargets returns the target devices of all tensors: the one that the sender has set or else,
-// in order, one of chosen. chosen must have as many devices as tensors lack one. The error matches
-// ErrNoChannel if no channel serves a pair.
-func (p *compat) mergeTargets(tensors []Tensor, chosen []device.Device) ([]device.Device, error) {
-	targets := make([]device.Device, len(tensors))
-	for i, t := range tensors {
-		targets[i] = t.TargetDevice
-		if t.TargetDevice.IsZero() {
-			targets[i], chosen = chosen[0], chosen[1:]
-		}
-		if _, err := p.findChannel(t.Buffer.Device(), targets[i]); err != nil {
-			return nil, err
-		}
-	}
-	return targets, nil
-}
-
 // tensorParts returns the number of tensors that are not empty.
 func (m *Message) tensorParts() int {
 	n := 0

@@ -163,16 +163,6 @@ func (p *nativePipe) endMessages(ctx context.Context) {
 	}
 }
 
-// answerClose ends this direction after the peer has ended its own. It first waits until the
-// messages that are being written are complete, which the peer discards, or until the pipe fails.
-func (p *nativePipe) answerClose() {
-	select {
-	case <-p.sender.idle():
-		p.endMessages(context.Background())
-	case <-p.down:
-	}
-}
-
 func (p *nativePipe) stopWriting(err error) { p.out.stop(err) }
 
 // sendClose implements engine. The reason is never empty: an empty reason promises that every
@@ -188,7 +178,12 @@ func (p *nativePipe) sendClose(cause error) {
 func (p *nativePipe) disconnect(cause error) {
 	p.mover.Close(cause)
 	p.closeChannels(cause)
-	p.control.linger()
+	// The peer shall get the close frame of this end, and ends its control stream then.
+	ctx, cancel := context.WithTimeout(context.Background(), closeFrameTimeout)
+	if closedBefore(ctx, p.control.wrote, p.session.Done()) {
+		closedBefore(ctx, p.control.ended, p.session.Done())
+	}
+	cancel()
 	p.session.Close()
 	p.in.resumeTimer.stop()
 	p.bulk.cancel()

@@ -3,7 +3,6 @@ package pipe
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 )
@@ -33,28 +32,6 @@ func (in *nativeIncoming) abort(cause error) {
 	in.aborted = cmp.Or(in.aborted, cause)
 	for _, part := range in.transfers {
 		part.channel.Abort(part.id, cause)
-	}
-}
-
-// awaitReason waits, if a part has failed without its reason (in.reasonPending), until that is
-// known: the peer has aborted the message, or the pipe is down. Both are learned from other
-// connections, possibly later. It waits until ctx ends or for twice closeFrameTimeout at most.
-func (in *nativeIncoming) awaitReason(ctx context.Context) {
-	in.reader.mu.Lock()
-	if !in.reasonPending || in.aborted != nil {
-		in.reader.mu.Unlock()
-		return
-	}
-	abortedChan := make(chan struct{})
-	in.abortedChan = abortedChan
-	in.reader.mu.Unlock()
-	t := time.NewTimer(2 * closeFrameTimeout)
-	defer t.Stop()
-	select {
-	case <-abortedChan:
-	case <-in.reader.pipe.down:
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }
 

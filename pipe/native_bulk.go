@@ -58,36 +58,33 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 }
 
 // accept waits at the server until the client has opened the bulk connection, or has announced a
-// stream of the session in its place, and returns the stream to use. If ctx ends first it returns
-// the cause of ctx.
+// stream of the session in its place, and returns the stream to use. If the bulk connection fails it
+// waits for a stream, for HandshakeTimeout at most. If ctx ends first it returns the cause of ctx.
 func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
-	select {
-	case conn := <-b.pending.conn:
-		err := acceptBulk(ctx, conn, b.pending.id)
-		if err == nil {
-			return rawStream(conn)
+	var fault error // of the bulk connection
+	var timeout <-chan time.Time
+	for {
+		select {
+		case conn := <-b.pending.conn:
+			fault = confirmConn(ctx, conn, func() error {
+				if err := sendRequested(conn, b.pending.id); err != nil {
+					return err
+				}
+				return receiveRequested(conn, b.pending.id)
+			})
+			if fault == nil {
+				return rawStream(conn)
+			}
+			t := time.NewTimer(b.pipe.context.opts.HandshakeTimeout)
+			defer t.Stop()
+			timeout = t.C
+		case <-b.stream:
+			return b.pipe.session.Accept(ctx)
+		case <-timeout:
+			return nil, fault
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
-		return b.acceptStream(ctx, err)
-	case <-b.stream:
-		return b.pipe.session.Accept(ctx)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// acceptStream waits at the server for a stream of the session, after the bulk connection has
-// failed with fault. It returns fault if the client announces none within HandshakeTimeout, and the
-// cause of ctx if ctx ends first.
-func (b *bulkOpener) acceptStream(ctx context.Context, fault error) (transport.Stream, error) {
-	t := time.NewTimer(b.pipe.context.opts.HandshakeTimeout)
-	defer t.Stop()
-	select {
-	case <-b.stream:
-		return b.pipe.session.Accept(ctx)
-	case <-t.C:
-		return nil, fault
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	}
 }
 
@@ -118,7 +115,7 @@ func rawStream(conn transport.Conn) (transport.Stream, error) {
 }
 
 // connectBulk dials addr and identifies the connection as the bulk connection with this id. The
-// ends then exchange confirmations: the server confirms that it uses the connection, and the client
+// ends then exchange confirmations: the server confirms in bulkOpener.accept that it uses the connection, and the client
 // that it still wants it. So neither end relies on a connection that the other has rejected or
 // given up. If the error is not nil the connection is closed.
 func connectBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
@@ -134,17 +131,6 @@ func connectBulk(ctx context.Context, t transport.Transport, addr string, id uin
 			return err
 		}
 		return sendRequested(conn, id)
-	})
-}
-
-// acceptBulk is the server's part of the exchange in connectBulk, on a connection whose first
-// packet has been read. If it fails it closes conn.
-func acceptBulk(ctx context.Context, conn transport.Conn, id uint64) error {
-	return confirmConn(ctx, conn, func() error {
-		if err := sendRequested(conn, id); err != nil {
-			return err
-		}
-		return receiveRequested(conn, id)
 	})
 }
 

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -36,7 +34,7 @@ type nativeControl struct {
 	queued      []byte
 	spare       []byte
 	memoryBytes int           // bytes of TARGETS and READY frames in queued
-	drained     chan struct{} // made by queueFull, closed when the writer takes the queue
+	drained     chan struct{} // made by awaitQueueSpace, closed when the writer takes the queue
 	closeTaken  bool          // the writer has taken the close frame
 }
 
@@ -46,18 +44,9 @@ func (c *nativeControl) init(p *nativePipe) {
 }
 
 // sendReady enqueues a READY frame: this end has memory for the transfer id on a lane of the bulk
-// mover. Like the methods sendTargets, sendAbort, sendCancel and sendBulk, which enqueue the frames
-// of their names, it does not block.
+// mover. Like sendCancel and sendBulk, which enqueue the frames of their names, it does not block.
 func (c *nativeControl) sendReady(lane uint16, id uint64) {
 	c.send(&native.Control{Kind: native.Ready, Lane: lane, Number: id})
-}
-
-func (c *nativeControl) sendTargets(number uint64, devices []device.Device) {
-	c.send(&native.Control{Kind: native.Targets, Number: number, Devices: devices})
-}
-
-func (c *nativeControl) sendAbort(number uint64, reason string) {
-	c.send(&native.Control{Kind: native.Abort, Number: number, Text: reason})
 }
 
 func (c *nativeControl) sendCancel(number uint64) {
@@ -110,10 +99,16 @@ func (c *nativeControl) appendFrame(m *native.Control) {
 // first it returns the cause. A Read calls it before it enqueues TARGETS and READY frames.
 func (c *nativeControl) awaitQueueSpace(ctx context.Context) error {
 	for {
-		drained := c.queueFull()
-		if drained == nil {
+		c.closeMu.Lock()
+		if len(c.queued) <= controlHighWater {
+			c.closeMu.Unlock()
 			return nil
 		}
+		if c.drained == nil {
+			c.drained = make(chan struct{})
+		}
+		drained := c.drained
+		c.closeMu.Unlock()
 		select {
 		case <-drained:
 		case <-ctx.Done():
@@ -122,20 +117,6 @@ func (c *nativeControl) awaitQueueSpace(ctx context.Context) error {
 			return c.pipe.Err()
 		}
 	}
-}
-
-// queueFull returns nil if the queue has at most controlHighWater bytes, and otherwise a channel
-// that is closed when the writer next takes the queue.
-func (c *nativeControl) queueFull() <-chan struct{} {
-	c.closeMu.Lock()
-	defer c.closeMu.Unlock()
-	if len(c.queued) <= controlHighWater {
-		return nil
-	}
-	if c.drained == nil {
-		c.drained = make(chan struct{})
-	}
-	return c.drained
 }
 
 // write writes the queued frames until it has written the close frame or the stream fails, and then
@@ -159,13 +140,23 @@ func (c *nativeControl) write() {
 	}
 }
 
-// take removes and returns the queued frames, followed by the confirmations that must be sent and,
-// the first time after sendClose, the close frame. last reports whether the close frame has been
-// taken. text is valid until the next call but one, because two buffers alternate.
+// take removes and returns the queued frames. They are followed by the confirmation of messages that
+// this end has read, if one must be sent, by requests for the confirmations that calls of this end
+// wait for, and, the first time after sendClose, by the close frame instead of requests. last reports
+// whether the close frame has been taken. text is valid until the next call but one, because two
+// buffers alternate.
 func (c *nativeControl) take() (text []byte, last bool) {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
-	c.appendConfirmations() // under the lock, so that the close frame follows them
+	if n, ok := c.nextConfirmation(); ok { // under the lock, so that the close frame follows it
+		c.appendFrame(&native.Control{Kind: native.HaveRead, Number: n})
+	}
+	for ok := true; ok && c.closeReason == nil; {
+		var n uint64
+		if n, ok = c.nextQuery(); ok {
+			c.appendFrame(&native.Control{Kind: native.WantRead, Number: n})
+		}
+	}
 	if c.closeReason != nil && !c.closeTaken {
 		c.closeTaken = true
 		c.appendFrame(&native.Control{Kind: native.Goodbye, Text: *c.closeReason})
@@ -178,22 +169,6 @@ func (c *nativeControl) take() (text []byte, last bool) {
 		c.drained = nil
 	}
 	return text, c.closeTaken
-}
-
-// appendConfirmations adds to the queue the confirmation of messages that this end has read, if one
-// must be sent, and requests for the confirmations that calls of this end wait for. After sendClose
-// it adds no requests. The caller holds closeMu.
-func (c *nativeControl) appendConfirmations() {
-	if n, ok := c.nextConfirmation(); ok {
-		c.appendFrame(&native.Control{Kind: native.HaveRead, Number: n})
-	}
-	for c.closeReason == nil {
-		n, ok := c.nextQuery()
-		if !ok {
-			return
-		}
-		c.appendFrame(&native.Control{Kind: native.WantRead, Number: n})
-	}
 }
 
 // read receives and handles frames until the peer's close frame or an error, and then closes ended.
@@ -245,7 +220,9 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 }
 
 // handle acts on a frame of the peer. It returns io.EOF for a close frame, and an error that
-// matches ErrProtocol for a frame that does not fit the state of the pipe.
+// matches ErrProtocol for a frame that does not fit the state of the pipe. After a close frame with a
+// reason the pipe fails. After one without, further writes are rejected and all transfers to the peer
+// are cancelled; messages that are inline are still written, and received ones can be read.
 func (c *nativeControl) handle(m *native.Control) error {
 	p := c.pipe
 	switch m.Kind {
@@ -264,44 +241,18 @@ func (c *nativeControl) handle(m *native.Control) error {
 	case native.Bulk:
 		p.bulk.useStream()
 	case native.Goodbye:
-		c.handleClose(m.Text)
+		c.receiveClose(m.Text)
+		end := p.errorFor("connection", "control", withReason(ErrPeerClosed, m.Text))
+		if m.Text != "" {
+			p.fail(end)
+			return io.EOF
+		}
+		p.sender.reject(p.errorFor("write", "control", end))
+		p.out.cancelAll()
+		p.in.resumeLoop() // to read the end of the message stream, which the peer expects answered
 		return io.EOF
 	}
 	return nil
-}
-
-// handleClose acts on the peer's close frame. With a reason the pipe fails. Without one further
-// writes are rejected and all transfers to the peer are cancelled; messages that are inline are
-// still written, and received ones can be read.
-func (c *nativeControl) handleClose(reason string) {
-	c.receiveClose(reason)
-	end := c.pipe.errorFor("connection", "control", withReason(ErrPeerClosed, reason))
-	if reason != "" {
-		c.pipe.fail(end)
-		return
-	}
-	c.pipe.sender.reject(c.pipe.errorFor("write", "control", end))
-	c.pipe.out.cancelAll()
-	c.pipe.in.resumeLoop() // to read the end of the message stream, which the peer expects answered
-}
-
-// linger waits until the close frame of this end has been written and the peer has ended its
-// control stream. It returns early if the session ends, and after closeFrameTimeout in any case.
-func (c *nativeControl) linger() {
-	t := time.NewTimer(closeFrameTimeout)
-	defer t.Stop()
-	select {
-	case <-c.wrote:
-	case <-t.C:
-		return
-	case <-c.pipe.session.Done():
-		return
-	}
-	select {
-	case <-c.ended:
-	case <-t.C:
-	case <-c.pipe.session.Done():
-	}
 }
 
 func (p *nativePipe) awaitRead(ctx context.Context, number uint64) error {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
@@ -53,15 +54,6 @@ type nativeIncoming struct {
 type incomingTransfer struct {
 	id      uint64
 	channel channel.Channel
-}
-
-// newIncoming returns an empty message of this pipe, from the context's pool. The message has no
-// number yet.
-func (p *nativePipe) newIncoming() *nativeIncoming {
-	in := p.context.incoming.Get().(*nativeIncoming)
-	in.reader, in.Incoming.pipe, in.of = &p.in, p.Pipe, in
-	in.memory = p.newCharge()
-	return in
 }
 
 func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
@@ -157,7 +149,9 @@ func (in *nativeIncoming) release() {
 	}
 	var desc Descriptor
 	if max(cap(in.desc.Payloads), cap(in.desc.Tensors)) <= keptParts {
-		desc = in.desc.emptied()
+		clear(in.desc.Payloads)
+		clear(in.desc.Tensors)
+		desc = Descriptor{Payloads: in.desc.Payloads[:0], Tensors: in.desc.Tensors[:0]}
 	}
 	*in = nativeIncoming{
 		Incoming:       Incoming{desc: desc},
@@ -228,18 +222,9 @@ func (in *nativeIncoming) decodeDescriptor(length uint32) error {
 func (in *nativeIncoming) describe(limits *Limits) error {
 	d := &in.desc
 	d.Metadata = in.parts.Metadata
-	d.setTimeLeft(in.parts.Timeout)
-	if err := cmp.Or(in.describePayloads(limits), in.describeTensors(limits)); err != nil {
-		return err
+	if left := in.parts.Timeout; left > 0 {
+		d.Deadline = time.Now().Add(left)
 	}
-	if n := d.Bytes(); n > limits.MessageBytes {
-		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
-	}
-	return nil
-}
-
-func (in *nativeIncoming) describePayloads(limits *Limits) error {
-	d := &in.desc
 	d.Payloads = slices.Grow(d.Payloads, len(in.parts.Payloads))
 	for k := range in.parts.Payloads {
 		part := &in.parts.Payloads[k]
@@ -254,11 +239,6 @@ func (in *nativeIncoming) describePayloads(limits *Limits) error {
 			in.large++
 		}
 	}
-	return nil
-}
-
-func (in *nativeIncoming) describeTensors(limits *Limits) error {
-	d := &in.desc
 	d.Tensors = slices.Grow(d.Tensors, len(in.parts.Tensors))
 	for k := range in.parts.Tensors {
 		part := &in.parts.Tensors[k]
@@ -277,6 +257,9 @@ func (in *nativeIncoming) describeTensors(limits *Limits) error {
 		if !part.Inline {
 			in.large++
 		}
+	}
+	if n := d.Bytes(); n > limits.MessageBytes {
+		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
 	}
 	return nil
 }

@@ -215,13 +215,15 @@ func (i *nativeReader) resumeLoop() {
 var errMessageOpen = errors.New("a message is open")
 
 // read reads the next message for the run loop. It returns errMessageOpen while the inline bytes of
-// an open message are left to Read, errNoData if no message is complete, and otherwise the error of
+// an open message are left to Read: until a Read or a caller of Next waits, the stream fails, or an
+// end is closing. It returns errNoData if no message is complete, and otherwise the error of
 // the stream. The caller holds readMu.
 func (i *nativeReader) read() (*nativeIncoming, error) {
 	r := &i.stream
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.parked.Load() && !r.overdue && !i.mustContinue() {
+	left := r.parked.Load() && !r.overdue
+	if left && r.open != nil && r.open.inlineDone == nil && r.err == nil && i.demand.Load() <= 0 && !i.isEnding() {
 		r.openedAtPark = r.opened
 		return nil, errMessageOpen
 	}
@@ -230,14 +232,6 @@ func (i *nativeReader) read() (*nativeIncoming, error) {
 	r.parked.Store(err == nil && in.body == nil)
 	r.openedAtPark = r.opened
 	return in, err
-}
-
-// mustContinue reports whether the run loop, which has left the open message to Read, must read on:
-// no message is open any more, a Read or a caller of Next waits, the stream has failed, or an end
-// is closing. The caller holds streamReader.mu.
-func (i *nativeReader) mustContinue() bool {
-	r := &i.stream
-	return r.open == nil || r.open.inlineDone != nil || r.err != nil || i.demand.Load() > 0 || i.isEnding()
 }
 
 // isEnding reports whether this end is closing or the peer has sent a close frame. All messages

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
 // startTransfers gives the memory in a for the parts that are not inline to their channels, and
@@ -37,7 +39,7 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 		}
 	}
 	if len(chosen) > 0 {
-		i.pipe.control.sendTargets(in.number, chosen)
+		i.pipe.control.send(&native.Control{Kind: native.Targets, Number: in.number, Devices: chosen})
 	}
 	i.recvMu.Lock()
 	defer i.recvMu.Unlock()
@@ -83,7 +85,11 @@ func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
 	}
 	reasonPending := false
 	if err != nil {
-		err = classifyPart(err)
+		if errors.Is(err, channel.ErrAborted) && !isPeerGone(err) {
+			err = fmt.Errorf("%w: %w", ErrAborted, err) // by the sender; other messages go on
+		} else {
+			err = classify(midMessage(err))
+		}
 		reasonPending = isPeerGone(err) || errors.Is(err, ErrClosed) || errors.Is(err, ErrAborted)
 		err = in.reader.pipe.errorFor("read", conn, err)
 	} else if l != nil {
@@ -102,19 +108,13 @@ func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
 	}
 }
 
-// classifyPart returns the error of a channel that receives a part as one of this package. If the
-// peer has aborted the transfer it matches ErrAborted: in the native dialect the other messages go
-// on. Other errors are classified by classify.
-func classifyPart(err error) error {
-	if errors.Is(err, channel.ErrAborted) && !isPeerGone(err) {
-		return fmt.Errorf("%w: %w", ErrAborted, err)
-	}
-	return classify(midMessage(err))
-}
-
 // wait waits until all parts have been received or have failed, and returns the message's error. If
 // ctx ends first it cancels the message, with an error that matches ErrCancelled. In any case no
 // channel uses the memory any more when it returns.
+//
+// If a part has failed and the reason is not known, wait also waits until it is: the peer has aborted
+// the message, or the pipe is down. Both are learned from other connections, possibly later. It waits
+// until ctx ends or for twice closeFrameTimeout at most.
 func (in *nativeIncoming) wait(ctx context.Context) error {
 	select {
 	case <-in.done:
@@ -122,17 +122,30 @@ func (in *nativeIncoming) wait(ctx context.Context) error {
 		in.cancel(fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx)))
 		<-in.done
 	}
-	in.awaitReason(ctx)
-	in.reader.mu.Lock()
-	err, aborted := in.err, in.aborted
-	in.reader.mu.Unlock()
-	switch {
-	case err == nil:
-		return nil
-	case aborted != nil:
-		return aborted
+	mu := &in.reader.mu
+	mu.Lock()
+	defer mu.Unlock()
+	if in.reasonPending && in.aborted == nil {
+		abortedChan := make(chan struct{})
+		in.abortedChan = abortedChan
+		mu.Unlock()
+		t := time.NewTimer(2 * closeFrameTimeout)
+		select {
+		case <-abortedChan:
+		case <-in.reader.pipe.down:
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+		mu.Lock()
 	}
-	return cmp.Or(in.reader.pipe.Err(), err)
+	switch {
+	case in.err == nil:
+		return nil
+	case in.aborted != nil:
+		return in.aborted
+	}
+	return cmp.Or(in.reader.pipe.Err(), in.err)
 }
 
 // copyInline copies or decompresses the inline parts from frame, or the buffer that has received
@@ -237,7 +250,18 @@ func (in *nativeIncoming) receiveInline(ctx context.Context, a Allocation) (bool
 	}
 	in.inlineDone = make(chan struct{})
 	r.mu.Unlock()
-	return placed, in.awaitInline(ctx)
+	select {
+	case <-in.inlineDone:
+	case <-ctx.Done():
+		if r.skipInline(in) {
+			return placed, fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+		}
+	case <-in.reader.pipe.down:
+		if r.skipInline(in) {
+			return placed, in.reader.pipe.Err()
+		}
+	}
+	return placed, nil // all were received
 }
 
 // pollInline polls for the inline bytes of the open message for a bounded time, and reports whether
@@ -277,22 +301,4 @@ func (in *nativeIncoming) setInlineTarget(a Allocation) bool {
 	}
 	in.inlineDstArray, in.inlineDst = inlineDst, inlineDst
 	return true
-}
-
-// awaitInline waits until the run loop or a polling goroutine has received the inline bytes. If ctx
-// or the pipe ends first it discards the rest, and returns an error; the destination is not used
-// any more.
-func (in *nativeIncoming) awaitInline(ctx context.Context) error {
-	select {
-	case <-in.inlineDone:
-	case <-ctx.Done():
-		if in.reader.stream.skipInline(in) {
-			return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
-		}
-	case <-in.reader.pipe.down:
-		if in.reader.stream.skipInline(in) {
-			return in.reader.pipe.Err()
-		}
-	}
-	return nil // all were received
 }

@@ -129,23 +129,25 @@ func (i *nativeReader) isAborted(in *nativeIncoming) bool {
 	return in.aborted != nil
 }
 
-// run reads messages until the stream ends, and then closes ready. If the peer has closed its end,
-// run then answers the close and gives the last Reads time to end. It is the run loop, a goroutine
-// of the pipe.
+// run reads messages until the stream ends, and then closes ready. It is the run loop, a goroutine of
+// the pipe.
+//
+// If the peer has closed its end, run then ends this direction too. It first waits until the messages
+// that are being written are complete, which the peer discards. Once the session has ended no Read of
+// parts that are not inline may begin. Those under way have CloseTimeout to end, because all their
+// bytes have been sent; after that the pipe fails.
 func (i *nativeReader) run() {
 	i.finish(i.receiveAll())
 	close(i.ready)
-	if isClosed(i.pipe.peerEnded) {
-		i.pipe.answerClose()
-		i.awaitLastReads()
-	}
-}
-
-// awaitLastReads waits, after the peer has closed its end, until the session has ended. From then
-// on no Read of parts that are not inline may begin. Those under way have CloseTimeout to end,
-// because all their bytes have been sent; after that the pipe fails.
-func (i *nativeReader) awaitLastReads() {
 	p := i.pipe
+	if !isClosed(p.peerEnded) {
+		return
+	}
+	select {
+	case <-p.sender.idle():
+		p.endMessages(context.Background())
+	case <-p.down:
+	}
 	select {
 	case <-p.session.Done():
 	case <-p.down:
@@ -198,7 +200,10 @@ func (i *nativeReader) receive() error {
 			err = in.decode()
 		}
 		if err != nil {
-			return i.stream.fail(err)
+			i.stream.mu.Lock()
+			defer i.stream.mu.Unlock()
+			i.stream.err = err
+			return err
 		}
 		early := in.inlineLength > 0
 		if err := i.enqueue(in); err != nil {
@@ -278,12 +283,18 @@ func (i *nativeReader) handleAbort(number uint64, reason string) error {
 }
 
 // finish handles the end of the message stream with err. If the stream ended with io.EOF and the
-// peer has sent a close frame, for which it waits, it closes peerEnded, and the pipe stays up, so that
-// received messages can be read. Otherwise it fails the pipe.
+// peer has sent a close frame, for which it waits, it closes peerEnded, and the pipe stays up, so
+// that received messages can be read. Otherwise it fails the pipe. A close frame does not make any
+// other end orderly, because messages may be missing: a peer that closes ends its message stream
+// before its session, also where both ends close at once.
 func (i *nativeReader) finish(err error) {
 	p := i.pipe
 	if err != io.EOF { // an error that wraps io.EOF is the end of the session
-		i.failStream(err)
+		why := p.sessionError(err)
+		if closed, reason := p.control.peerClose(); closed && reason == "" && !errors.Is(why, ErrProtocol) {
+			why = fmt.Errorf("%w: it sent a close frame, and its messages broke off: %w", ErrPeerLost, err)
+		}
+		p.fail(p.errorFor("connection", "message", why))
 		return
 	}
 	p.awaitSessionEnd()
@@ -301,18 +312,6 @@ func (i *nativeReader) finish(err error) {
 	p.end = end
 	p.mu.Unlock()
 	close(p.peerEnded)
-}
-
-// failStream fails the pipe after the message stream has failed with err. A close frame does not
-// make such an end orderly, because messages may be missing: a peer that closes ends its message
-// stream before its session, also where both ends close at once.
-func (i *nativeReader) failStream(err error) {
-	p := i.pipe
-	why := p.sessionError(err)
-	if closed, reason := p.control.peerClose(); closed && reason == "" && !errors.Is(why, ErrProtocol) {
-		why = fmt.Errorf("%w: it sent a close frame, and its messages broke off: %w", ErrPeerLost, err)
-	}
-	p.fail(p.errorFor("connection", "message", why))
 }
 
 // awaitReads waits until no Read of parts that are not inline is under way, or the pipe is down. If
@@ -344,7 +343,15 @@ func (i *nativeReader) countReads(n int) {
 // the peer's writes complete. It returns when the run loop has ended or the pipe is down.
 func (i *nativeReader) drain() {
 	i.resumeLoop()
-	for _, in := range i.claimOpen() {
+	var claimed []*nativeIncoming
+	i.mu.Lock()
+	for _, in := range i.open { // until it is claimed, a message in open cannot be finished and reused
+		if in.claim() {
+			claimed = append(claimed, in)
+		}
+	}
+	i.mu.Unlock()
+	for _, in := range claimed {
 		in.discardClaimed()
 	}
 	for {
@@ -370,19 +377,4 @@ func (i *nativeReader) releaseUnused() {
 	i.mu.Lock()
 	i.earlyAborts = earlyAborts{}
 	i.mu.Unlock()
-}
-
-// claimOpen claims the messages in open that no Read or Discard has claimed, and returns them; the
-// caller must discard them. It holds mu meanwhile, because only then a message in open cannot be
-// finished and reused.
-func (i *nativeReader) claimOpen() []*nativeIncoming {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	var claimed []*nativeIncoming
-	for _, in := range i.open {
-		if in.claim() {
-			claimed = append(claimed, in)
-		}
-	}
-	return claimed
 }

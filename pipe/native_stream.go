@@ -89,9 +89,21 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 		return nil, midMessage(err)
 	}
 	if r.in == nil {
-		if err := r.readHeader(); err != nil {
+		r.batched = r.poller == nil && r.src.Buffered() > 0
+		p, err := r.src.Peek(native.HeaderSize)
+		if err != nil && len(p) > 0 {
+			err = midMessage(err)
+		}
+		if err != nil {
 			return nil, err
 		}
+		h, err := native.DecodeMessageHeader(p, r.pipe.context.limits.native())
+		if err != nil {
+			return nil, nativeError(err)
+		}
+		_, _ = r.src.Discard(native.HeaderSize)
+		r.in, r.header = r.pipe.context.incoming.Get().(*nativeIncoming), h
+		r.in.reader, r.in.Incoming.pipe, r.in.of, r.in.memory = &r.pipe.in, r.pipe.Pipe, r.in, r.pipe.newCharge()
 	}
 	in := r.in
 	if early && len(in.frame) == 0 && r.readDescriptor() {
@@ -108,27 +120,6 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 	r.messageArrived.Store(true)
 	in.body, err = r.header.Body(in.frame)
 	return in, nativeError(err)
-}
-
-// readHeader reads the header of the next message into r.header, and sets r.in to a new message. If
-// the header is incomplete it consumes nothing and returns errNoData or the error of the stream.
-// The caller holds mu.
-func (r *streamReader) readHeader() error {
-	r.batched = r.poller == nil && r.src.Buffered() > 0
-	p, err := r.src.Peek(native.HeaderSize)
-	if err != nil {
-		if len(p) > 0 {
-			err = midMessage(err)
-		}
-		return err
-	}
-	h, err := native.DecodeMessageHeader(p, r.pipe.context.limits.native())
-	if err != nil {
-		return nativeError(err)
-	}
-	_, _ = r.src.Discard(native.HeaderSize)
-	r.in, r.header = r.pipe.newIncoming(), h
-	return nil
 }
 
 // readDescriptor reads the body of r.in up to its inline bytes into frame. It reports false, having
@@ -186,14 +177,6 @@ func (r *streamReader) skipInline(in *nativeIncoming) bool {
 	in.inlineDst = nil
 	r.resumeLoop()
 	return true
-}
-
-// fail makes err the error of all further reads, and returns it. It locks mu.
-func (r *streamReader) fail(err error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err = err
-	return err
 }
 
 // readGrowing reads from src into buf until buf has n bytes, and returns it; after an error with

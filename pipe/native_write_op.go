@@ -146,7 +146,7 @@ func (op *nativeWriteOp) endPart(k int) {
 // abort fails the operation with err and sends the peer an ABORT frame with the reason. The caller
 // holds nativeWriter.mu.
 func (op *nativeWriteOp) abort(err error) {
-	op.out.pipe.control.sendAbort(op.number, closeReason(err))
+	op.out.pipe.control.send(&native.Control{Kind: native.Abort, Number: op.number, Text: closeReason(err)})
 	op.fail(err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -150,7 +151,10 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 // memory without a stream whose target device is cpu:0 or unset. o.frame refers to the metadata of m until Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
 	f := &o.frame
-	f.Metadata, f.Timeout = m.Metadata, m.timeLeft()
+	f.Metadata, f.Timeout = m.Metadata, 0
+	if !m.Deadline.IsZero() {
+		f.Timeout = max(1, time.Until(m.Deadline))
+	}
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
 	limit := maxInlinePart
 	if forms == nil && size.data <= maxInlineShared {

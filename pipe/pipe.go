@@ -233,13 +233,3 @@ func (p *Pipe) peerName() string {
 	}
 	return sanitize(p.peer) + " (" + p.addr + ")"
 }
-
-// rootCause returns the error for the caller of an operation that failed with err: the cause of the
-// pipe's failure if the pipe has failed, else err as classify returns it. When a pipe fails its
-// connections are closed, and err may only be a consequence of that.
-func (p *Pipe) rootCause(err error) error {
-	if cause := p.Err(); cause != nil {
-		return cause
-	}
-	return classify(err)
-}
