@@ -139,7 +139,9 @@ func (c *closeFrames) wakeWriter() {
 // messages that were read. An empty reason means an orderly end. Only the first call has an effect;
 // frames that are sent later are dropped. It does not wait until the frame is sent.
 func (c *closeFrames) sendClose(reason string) {
-	c.confirmAll()
+	c.confirmer.mu.Lock()
+	c.confirmable = c.read // requests of the peer may still be on their way
+	c.confirmer.mu.Unlock()
 	c.closeMu.Lock()
 	c.closeReason = cmp.Or(c.closeReason, &reason)
 	c.closeMu.Unlock()

@@ -209,7 +209,9 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 	}
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
-		if t.Compression == CompressionNone || !o.canCompress(t) {
+		b := &t.Buffer
+		if t.Compression == CompressionNone || !b.IsHost() || b.Stream() != nil ||
+			!o.pipe.staysOnHost(b.Device(), t.TargetDevice, false) {
 			continue
 		}
 		if k.tensors[i], err = k.memory.Add(compress.Codec(t.Compression), t.Buffer.AppendSegments(nil), goOn); err != nil {
@@ -217,13 +219,6 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 		}
 	}
 	return nil
-}
-
-// canCompress reports whether a tensor may be compressed: its buffer is in host memory without a
-// stream, and no channel can bring it to another device.
-func (o *nativeWriter) canCompress(t *Tensor) bool {
-	b := &t.Buffer
-	return b.IsHost() && b.Stream() == nil && o.pipe.staysOnHost(b.Device(), t.TargetDevice, false)
 }
 
 // settleCost returns the share of the budgets that a message keeps. The caller has acquired

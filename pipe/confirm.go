@@ -108,14 +108,6 @@ func (c *confirmer) advance() {
 	}
 }
 
-// confirmAll makes all messages that have been read confirmable, whether requested or not. It is
-// called before the close frame is sent, since requests of the peer may still be on their way.
-func (c *confirmer) confirmAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.confirmable = c.read
-}
-
 // nextConfirmation returns the number for the next confirmation frame, which confirms that message
 // and all before it, and counts these as confirmed. ok is false if there is nothing to confirm.
 func (c *confirmer) nextConfirmation() (number uint64, ok bool) {

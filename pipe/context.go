@@ -212,16 +212,6 @@ func (c *Context) handshakeContext(ctx context.Context) (context.Context, contex
 	}
 }
 
-// acquireConnSlot takes a slot for an accepted connection whose first packet has not been read. It
-// reports false if none is free. The caller must release the slot, by lowering unidentified by 1.
-func (c *Context) acquireConnSlot() bool {
-	if c.unidentified.Add(1) <= int64(c.limits.MaxHandshakesInProgress)+c.expectedConns.Load() {
-		return true
-	}
-	c.unidentified.Add(-1)
-	return false
-}
-
 // startWork registers a call of Dial or Listen, so that Close waits until it calls c.work.Done. Once c
 // is closing startWork registers nothing and returns ErrClosed.
 func (c *Context) startWork() error {

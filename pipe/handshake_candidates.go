@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
@@ -39,14 +38,6 @@ var errRetry = errors.New("the client retries the handshake")
 // reasons, by name.
 type exclusions struct{ channels, transports map[string]string }
 
-func (x exclusions) addFailed(c *failedCandidate) {
-	if c.kind == CandidateChannel {
-		x.channels[c.name] = c.err.Error()
-	} else {
-		x.transports[c.name] = c.err.Error()
-	}
-}
-
 // transportFailed returns err as a failedCandidate, the failure of the named transport, after which
 // the client retries. Once the time for the handshake is over it returns err itself.
 func (h *clientHandshake) transportFailed(name string, err error) error {
@@ -54,14 +45,6 @@ func (h *clientHandshake) transportFailed(name string, err error) error {
 		return err
 	}
 	return &failedCandidate{kind: CandidateTransport, name: name, err: err}
-}
-
-// isSystemError reports whether err matches an error of the operating system (syscall.Errno) that
-// was not reported by a channel.
-func isSystemError(err error) bool {
-	var errno syscall.Errno
-	var ofChannel *channel.Error
-	return errors.As(err, &errno) && !errors.As(err, &ofChannel)
 }
 
 // reasonFrame returns a frame with the text of err, cut off after wire.MaxRejection bytes.
@@ -169,17 +152,6 @@ func (h *serverHandshake) reject(first transport.Conn, reason error) {
 	}
 }
 
-// rejectedError returns the client's error for the server's rejection r: a rejection, which matches
-// the error of its kind. If the transport is the reason and the policy requires one, the error also
-// matches ErrPolicy.
-func (c *Context) rejectedError(r wire.Refusal) error {
-	err := &rejection{kind: refusalKinds[r.Kind], text: sanitizeTo(r.Text, wire.MaxRefusal)}
-	if r.Kind == wire.RefusedByTransport {
-		return c.opts.Policy.Transports.wrapRequired(err)
-	}
-	return err
-}
-
 // rejection is the client's error for a pipe that the server does not open, with the server's text.
 type rejection struct {
 	kind error // one of this package, or nil
@@ -261,7 +233,8 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 	for _, e := range r.channels {
 		layered, ok := e.Factory.(channel.Layered)
 		_, already := unusable[e.Name]
-		mentioned := own.mentions(e.Name) || len(own.Prefer) == 0 && slices.Contains(offer.preferences.Channels, e.Name)
+		mentioned := slices.Contains(own.Require, e.Name) || slices.Contains(own.Prefer, e.Name) ||
+			len(own.Prefer) == 0 && slices.Contains(offer.preferences.Channels, e.Name)
 		if !ok || already || mentioned {
 			continue
 		}

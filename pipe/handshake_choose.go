@@ -3,6 +3,7 @@ package pipe
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -68,7 +69,8 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 	if offer.marked { // a C++ client accepts only the result of its own priorities
 		excluded = c.excludedByPolicy()
 	}
-	name, refused := r.chooseTransport(offer.TransportDomainDescriptors, h.listener.listensOn, excluded.transports)
+	listensOn := func(name string) bool { return h.listener.endpoints[name] != nil }
+	name, refused := r.chooseTransport(offer.TransportDomainDescriptors, listensOn, excluded.transports)
 	refusedTransports := replaceReasons(refused, clientName, offer.probing.Without)
 	if name == "" {
 		err := fmt.Errorf("%w: %v", ErrNoTransport, slices.Concat(refusedTransports, c.registry.refusals(CandidateTransport)))
@@ -83,8 +85,12 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 		return !out && e.serves(pair, offer.ChannelDeviceDescriptors[e.Name])
 	})
 	plan := r.newPlan(name, all, append(refusedTransports, all.unused(refusedChannels)...))
-	if err := cmp.Or(c.opts.Policy.check(plan), err, offer.checkPlan(plan)); err != nil {
+	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
 		return nil, err
+	}
+	if offer.preferences.NeedsChannel && len(plan.Channels) == 0 { // the client would refuse the plan
+		refused := slices.DeleteFunc(slices.Clone(plan.Refused), func(r Refusal) bool { return r.Kind != CandidateChannel })
+		return nil, fmt.Errorf("%w: %s requires a channel, and there is none: %v", ErrPolicy, clientName, refused)
 	}
 	s := &spec{
 		role: channel.RoleListen, plan: plan, routes: all, sizes: r.sizeClasses(all),
@@ -102,16 +108,6 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 	}
 	plan.setDialect(s.native, reason)
 	return s, nil
-}
-
-// checkPlan returns an error that matches ErrPolicy if the client requires a channel and the plan
-// has none; the client would then refuse it.
-func (o clientOffer) checkPlan(plan *Plan) error {
-	if !o.preferences.NeedsChannel || len(plan.Channels) > 0 {
-		return nil
-	}
-	refused := slices.DeleteFunc(slices.Clone(plan.Refused), func(r Refusal) bool { return r.Kind != CandidateChannel })
-	return fmt.Errorf("%w: %s requires a channel, and there is none: %v", ErrPolicy, clientName, refused)
 }
 
 // chooseTransport returns the first transport that both ends can use, "" if there is none, and a
@@ -252,10 +248,18 @@ func (r *registry) transportDomains() map[string]string {
 // newPlan returns the plan for a transport and routes, with refused and r.refused as the rejected
 // candidates. The dialect is the compatible one until setDialect changes it.
 func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *Plan {
+	channels := []PlannedChannel{} // and not null in JSON
+	for _, pair := range slices.SortedFunc(maps.Keys(chosen), comparePairs) {
+		below := 0
+		for _, c := range chosen[pair] {
+			channels = append(channels, PlannedChannel{Local: pair.local, Remote: pair.remote, Channel: c.channel, Below: below})
+			below = c.from
+		}
+	}
 	return &Plan{
 		Dialect:   DialectCompatible,
 		Transport: transport,
-		Channels:  chosen.planned(),
+		Channels:  channels,
 		Refused:   slices.Concat([]Refusal{}, refused, r.refused),
 	}
 }

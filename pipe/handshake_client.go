@@ -1,9 +1,11 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
@@ -49,7 +51,11 @@ func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
 		if !errors.As(err, &failed) {
 			return p, err
 		}
-		excluded.addFailed(failed)
+		if failed.kind == CandidateChannel {
+			excluded.channels[failed.name] = failed.err.Error()
+		} else {
+			excluded.transports[failed.name] = failed.err.Error()
+		}
 	}
 }
 
@@ -104,15 +110,17 @@ func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) (*Pip
 		return nil, err
 	}
 	p, err := h.context.build(h.conns, spec)
-	if moved && err != nil && isSystemError(err) {
+	var errno syscall.Errno
+	var ofChannel *channel.Error
+	if moved && errors.As(err, &errno) && !errors.As(err, &ofChannel) {
 		err = h.transportFailed(answer.Transport, err)
 	}
 	return p, err
 }
 
 // exchangeOffers sends the brochure on first and waits for the server's answer. If the server
-// rejects the pipe the error is a rejection; an invalid answer is an error that matches
-// ErrProtocol.
+// rejects the pipe the error is a rejection, which also matches ErrPolicy if the transport is the
+// reason and the policy requires one; an invalid answer is an error that matches ErrProtocol.
 func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAnswer, error) {
 	r := h.context.registry
 	h.conns.phase = phaseOffer
@@ -151,7 +159,11 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 		return nil, protocolError("brochure answer: %w", err)
 	}
 	if refusal, rejected := answer.Refusal(); rejected && !h.context.hideMarker {
-		return nil, h.context.rejectedError(refusal)
+		err := &rejection{kind: refusalKinds[refusal.Kind], text: sanitizeTo(refusal.Text, wire.MaxRefusal)}
+		if refusal.Kind == wire.RefusedByTransport {
+			return nil, h.context.opts.Policy.Transports.wrapRequired(err)
+		}
+		return nil, err
 	}
 	return answer, nil
 }
@@ -180,7 +192,15 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer, first transpo
 	}
 	all, err := r.acceptRoutes(chosen, answer, native)
 	if err == nil {
-		err = h.checkExcluded(answer.Transport, all)
+		_, excluded := h.excluded.transports[entry.Name]
+		if excluded {
+			err = protocolError("answer chose transport %q, which this end did not offer", entry.Name)
+		}
+		for name := range h.excluded.channels {
+			if all.uses(name) {
+				err = cmp.Or(err, protocolError("answer chose channel %q, which this end did not offer", name))
+			}
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -194,20 +214,6 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer, first transpo
 		role: channel.RoleConnect, peer: h.url, plan: plan, routes: all,
 		native: native, features: marker.Features & h.context.marker().Features,
 	}, nil
-}
-
-// checkExcluded returns an error that matches ErrProtocol if the server chose a transport or
-// channel that this handshake excludes.
-func (h *clientHandshake) checkExcluded(transportName string, all routes) error {
-	if _, excluded := h.excluded.transports[transportName]; excluded {
-		return protocolError("answer chose transport %q, which this end did not offer", transportName)
-	}
-	for name := range h.excluded.channels {
-		if all.uses(name) {
-			return protocolError("answer chose channel %q, which this end did not offer", name)
-		}
-	}
-	return nil
 }
 
 // unchosen returns a refusal for each transport and channel of this end that the server did not

@@ -271,22 +271,6 @@ type prefetchedConn struct {
 	returned bool // the header; belongs to the reader
 }
 
-// prefetch starts to read the next frame header of conn. The caller must close conn if the
-// handshake fails, which ends the read. The returned ctx ends with the handshake, when stop is
-// called, or, if conn ends before that, after a grace period with the error of conn as its cause.
-func (h *serverHandshake) prefetch(conn transport.Conn) (v *prefetchedConn, ctx context.Context, stop func()) {
-	v = &prefetchedConn{Conn: conn, ready: make(chan struct{})}
-	ctx, cancel := context.WithCancelCause(h.conns.ctx)
-	h.listener.context.work.Go(func() {
-		v.size, v.err = conn.NextFrame()
-		close(v.ready)
-		if v.err != nil {
-			cancelAfterGrace(ctx, cancel, v.err)
-		}
-	})
-	return v, ctx, func() { cancel(nil) }
-}
-
 // cancelAfterGrace blocks for the grace period, or until ctx ends, and then calls cancel with the
 // classified error of a connection that ended with end.
 func cancelAfterGrace(ctx context.Context, cancel context.CancelCauseFunc, end error) {

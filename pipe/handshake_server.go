@@ -71,10 +71,18 @@ func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error 
 		return err
 	}
 	h.conns.phase = phasePacket
-	packet, err := h.readPacket(conn)
+	limits := h.listener.context.limits
+	held := charge{context: h.listener.context, account: h.account}
+	defer held.release()
+	frame, err := readFrame(conn, nil, limits.HandshakeBytes, &held)
 	if err != nil {
-		return err
+		return classify(err)
 	}
+	packet, err := wire.DecodePacket(frame, limits.wire())
+	if err != nil {
+		return protocolError("first packet: %w", err)
+	}
+	held.release()
 	h.releaseSlot()
 	h.releaseSlot = func() {} // only the first connection of a pipe takes another slot
 	switch packet := packet.(type) {
@@ -102,23 +110,6 @@ func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error 
 	default:
 		return protocolError("first packet is a %T", packet)
 	}
-}
-
-// readPacket reads and decodes the first packet of a connection. Its memory is charged to h.account
-// during the call only.
-func (h *serverHandshake) readPacket(conn transport.Conn) (wire.Packet, error) {
-	limits := h.listener.context.limits
-	held := charge{context: h.listener.context, account: h.account}
-	defer held.release()
-	frame, err := readFrame(conn, nil, limits.HandshakeBytes, &held)
-	if err != nil {
-		return nil, classify(err)
-	}
-	packet, err := wire.DecodePacket(frame, limits.wire())
-	if err != nil {
-		return nil, protocolError("first packet: %w", err)
-	}
-	return packet, nil
 }
 
 // open reads the client's brochure, answers it, collects the connections that the answer asks for
@@ -169,9 +160,7 @@ func (h *serverHandshake) open(peer string, first transport.Conn) (*Pipe, error)
 // connect sends the answer on first, waits for the client's report on probed channels, and collects
 // the pipe's connections in s; they may arrive in any order.
 func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
-	answer, desc := h.newAnswer(s, first)
-	reply, control := h.addConns(s, &answer)
-	h.addChannels(s, &answer)
+	answer, desc, reply, control := h.newAnswer(s, first)
 	answer.AddSizes(s.sizes)
 	answer.AddProbing(s.probing)
 	if s.native && desc == nil {
@@ -210,51 +199,45 @@ func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
 	return h.collectConns(s, reply, control)
 }
 
-// newAnswer returns the answer for s without further connections and channels. desc is the expected
-// connection that replaces first as the descriptor connection; nil if first serves as that.
-func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.BrochureAnswer, desc *pendingConn) {
+// newAnswer returns the answer for s, with the ids of the connections that the client is to open, and
+// enters the channels in s. desc is the expected connection that replaces first as the descriptor
+// connection, nil if first serves as that. reply and control are those of the compatible dialect;
+// control is nil for a C++ client. A client of this library gets the marker.
+func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.BrochureAnswer, desc, reply, control *pendingConn) {
 	entry, _ := h.listener.context.registry.transport(s.plan.Transport)
 	h.chosen = entry.Name
+	addr := h.listener.endpoints[entry.Name].Addr()
+	if t, ok := entry.Transport.(transport.AddressTranslator); ok && entry.Name == h.transport {
+		addr = t.Advertise(addr, first)
+	}
 	answer = wire.BrochureAnswer{
 		Transport:                 entry.Name,
-		Address:                   h.listener.advertise(entry.Name, h.transport, first),
+		Address:                   addr,
 		TransportRegistrationIDs:  map[uint64]uint64{},
 		TransportDomainDescriptor: entry.Transport.DomainDescriptor(),
 		ChannelRegistrationIDs:    map[string][]uint64{},
 		ChannelDeviceDescriptors:  map[string]deviceDescriptors{},
 		ChannelForDevicePair:      map[wire.DevicePair]string{},
 	}
+	ids := answer.TransportRegistrationIDs
 	if entry.Name != h.transport {
 		desc = h.expect()
-		answer.TransportRegistrationIDs[wire.DescriptorConnection] = desc.id
+		ids[wire.DescriptorConnection] = desc.id
 	}
-	return answer, desc
-}
-
-// addConns adds to the answer the ids of the further connections of the dialect, and the marker if
-// the client is of this library. It returns the expected reply and control connections of the
-// compatible dialect; control is nil for a C++ client, and both are in the native dialect.
-func (h *serverHandshake) addConns(s *spec, answer *wire.BrochureAnswer) (reply, control *pendingConn) {
 	if s.native {
 		// Not in h.pending: the pipe owns it and may use it long after the handshake.
 		s.pendingBulk = h.listener.matcher.expect(h.chosen)
-		answer.TransportRegistrationIDs[wire.BulkConnection] = s.pendingBulk.id
+		ids[wire.BulkConnection] = s.pendingBulk.id
 		answer.Mark(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: s.features})
-		return nil, nil
+	} else {
+		reply = h.expect()
+		ids[wire.ReplyConnection] = reply.id
 	}
-	reply = h.expect()
-	answer.TransportRegistrationIDs[wire.ReplyConnection] = reply.id
-	if s.features&wire.FeatureControl != 0 {
+	if !s.native && s.features&wire.FeatureControl != 0 {
 		control = h.expect()
-		answer.TransportRegistrationIDs[wire.ControlConnection] = control.id
+		ids[wire.ControlConnection] = control.id
 		answer.Mark(wire.Marker{Features: s.features})
 	}
-	return reply, control
-}
-
-// addChannels adds the channels of the routes to s and to the answer. In the compatible dialect it
-// also registers their connections as expected, and adds the ids of these to the answer.
-func (h *serverHandshake) addChannels(s *spec, answer *wire.BrochureAnswer) {
 	for _, e := range h.listener.context.registry.used(s.routes) {
 		ch := channelSpec{entry: e}
 		ids := []uint64{}
@@ -272,15 +255,25 @@ func (h *serverHandshake) addChannels(s *spec, answer *wire.BrochureAnswer) {
 	for pair, rt := range s.routes {
 		answer.ChannelForDevicePair[wire.DevicePair{Server: pair.local, Client: pair.remote}] = rt[0].channel
 	}
+	return answer, desc, reply, control
 }
 
 // collectConns waits for the connections that the compatible dialect has in addition to the
-// descriptor connection, and enters them in s. It prefetches from the descriptor connection, to
-// learn early that the client has died.
+// descriptor connection, and enters them in s. It prefetches from the descriptor connection, which
+// the caller must close if the handshake fails: if that connection ends, the client has died, and
+// after a grace period collectConns returns the error of the connection.
 func (h *serverHandshake) collectConns(s *spec, reply, control *pendingConn) (err error) {
-	prefetched, ctx, stop := h.prefetch(s.desc)
-	defer stop()
-	s.prefetched = prefetched
+	first := &prefetchedConn{Conn: s.desc, ready: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(h.conns.ctx)
+	defer cancel(nil)
+	h.listener.context.work.Go(func() {
+		first.size, first.err = first.Conn.NextFrame()
+		close(first.ready)
+		if first.err != nil {
+			cancelAfterGrace(ctx, cancel, first.err)
+		}
+	})
+	s.prefetched = first
 	h.conns.phase = phaseOthers
 	if s.reply, err = h.awaitConn(ctx, reply); err != nil {
 		return err

@@ -228,7 +228,9 @@ func (l *Listener) acceptConnections(transportName string) {
 			continue
 		}
 		pause = firstPause
-		if !l.context.acquireConnSlot() {
+		c := l.context
+		if c.unidentified.Add(1) > int64(c.limits.MaxHandshakesInProgress)+c.expectedConns.Load() {
+			c.unidentified.Add(-1)
 			l.countRejected(conn) // before the peer can see that the connection has ended
 			conn.Close()
 			continue
@@ -243,19 +245,4 @@ func (l *Listener) countRejected(conn transport.Conn) {
 	limit := uint64(l.context.limits.MaxHandshakesInProgress)
 	l.context.counters.connectionsRefused.Add(1)
 	l.context.log.Warn("connection refused", "peer", conn.RemoteAddr(), "error", limitError("handshakes in progress", limit+1, limit))
-}
-
-// listensOn reports whether the listener has an endpoint of the named transport, which peers can
-// dial.
-func (l *Listener) listensOn(name string) bool { return l.endpoints[name] != nil }
-
-// advertise returns the address at which the peer of conn can dial this listener over the transport
-// name. connTransport is the transport of conn.
-func (l *Listener) advertise(name, connTransport string, conn transport.Conn) string {
-	addr := l.endpoints[name].Addr()
-	entry, _ := l.context.registry.transport(name)
-	if t, ok := entry.Transport.(transport.AddressTranslator); ok && name == connTransport {
-		return t.Advertise(addr, conn)
-	}
-	return addr
 }

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -41,7 +42,14 @@ func (p *Pipe) measure(m *Message) (size messageSize, err error) {
 	}
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
-		if err := p.checkTensor(t); err != nil {
+		if t.Buffer.Len() > l.TensorBytes {
+			err = limitError("tensor", uint64(t.Buffer.Len()), uint64(l.TensorBytes))
+		} else if t.TargetDevice.IsZero() {
+			err = p.checkSource(t.Buffer.Device())
+		} else {
+			_, err = p.findChannel(t.Buffer.Device(), t.TargetDevice)
+		}
+		if err != nil {
 			return size, messageError("tensor %d: %w", i, err)
 		}
 		size.add(tensorOverhead+len(t.Buffer.Device().Kind)+len(t.TargetDevice.Kind), t.Metadata, t.Buffer.Len())
@@ -69,44 +77,22 @@ func (w *compatWriter) checkWireSizes(m *Message, descriptorSize int) error {
 		}
 	}
 	for i := range m.Tensors {
-		if err := w.pipe.checkTensorWireSize(&m.Tensors[i]); err != nil {
+		t := &m.Tensors[i]
+		var err error
+		if source := t.Buffer.Device(); !t.TargetDevice.IsZero() {
+			err = w.pipe.channelsBetween(source, t.TargetDevice)[0].channel.fits(t.Buffer)
+		} else {
+			for pair, sized := range w.pipe.channelsByPair {
+				if pair.local == source { // the receiver may choose this channel
+					err = cmp.Or(err, sized[0].channel.fits(t.Buffer))
+				}
+			}
+		}
+		if err != nil {
 			return messageError("tensor %d: %w: %w", i, ErrLimit, err)
 		}
 	}
 	return nil
-}
-
-// checkTensorWireSize returns an error if the channel of t cannot carry t. If the receiver chooses
-// the target device, it checks each channel that t may take. A channel must exist; checkTensor
-// checks that.
-func (p *compat) checkTensorWireSize(t *Tensor) error {
-	source := t.Buffer.Device()
-	if !t.TargetDevice.IsZero() {
-		return p.channelsBetween(source, t.TargetDevice)[0].channel.fits(t.Buffer)
-	}
-	for pair, sized := range p.channelsByPair {
-		if pair.local != source {
-			continue
-		}
-		if err := sized[0].channel.fits(t.Buffer); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkTensor returns an error that matches ErrLimit if t is too large, or ErrNoChannel if no
-// channel serves its devices.
-func (p *Pipe) checkTensor(t *Tensor) error {
-	source := t.Buffer.Device()
-	if limit := p.context.limits.TensorBytes; t.Buffer.Len() > limit {
-		return limitError("tensor", uint64(t.Buffer.Len()), uint64(limit))
-	}
-	if t.TargetDevice.IsZero() {
-		return p.checkSource(source)
-	}
-	_, err := p.findChannel(source, t.TargetDevice)
-	return err
 }
 
 // tensorParts returns the number of tensors that are not empty.

@@ -3,7 +3,6 @@ package pipe
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -248,20 +247,6 @@ func (all routes) uses(name string) bool {
 // that is not the first of any pair may still carry smaller tensors.
 func (all routes) unused(refused []Refusal) []Refusal {
 	return slices.DeleteFunc(slices.Clone(refused), func(r Refusal) bool { return all.uses(r.Name) })
-}
-
-// planned returns the routes in the form of Plan.Channels: sorted by pair, and for each pair the
-// channel of the largest tensors first.
-func (all routes) planned() []PlannedChannel {
-	out := []PlannedChannel{} // and not null in JSON
-	for _, pair := range slices.SortedFunc(maps.Keys(all), comparePairs) {
-		below := 0
-		for _, c := range all[pair] {
-			out = append(out, PlannedChannel{Local: pair.local, Remote: pair.remote, Channel: c.channel, Below: below})
-			below = c.from
-		}
-	}
-	return out
 }
 
 // used returns the channels that the routes have, sorted by name, so that both ends have them in

@@ -71,11 +71,6 @@ func (r Rule) excluded(names []string) map[string]string {
 
 func (r Rule) required() string { return strings.Join(r.Require, " or ") }
 
-// mentions reports whether the rule requires or prefers the name.
-func (r Rule) mentions(name string) bool {
-	return slices.Contains(r.Require, name) || slices.Contains(r.Prefer, name)
-}
-
 // unmetError returns the error, which matches ErrPolicy, for a choice that the rule does not allow.
 // what names the kind of choice and got the choice. The text has the reasons in refused why the
 // required names were not chosen.

@@ -29,7 +29,7 @@ type sender struct {
 
 func (s *sender) init(p *Pipe) {
 	s.pipe = p
-	s.budget = newWriteBudget(p)
+	s.budget = writeBudget{pipe: p, own: budget.New(p.context.limits.PipeBytesInFlight), shared: p.context.inFlight}
 	s.wake = make(chan struct{}, 1)
 	s.rejected = make(chan struct{})
 	s.halted = make(chan struct{})
@@ -242,10 +242,6 @@ type writeBudget struct {
 	pipe   *Pipe
 	own    *budget.Budget
 	shared *budget.Budget
-}
-
-func newWriteBudget(p *Pipe) writeBudget {
-	return writeBudget{pipe: p, own: budget.New(p.context.limits.PipeBytesInFlight), shared: p.context.inFlight}
 }
 
 // acquire acquires n bytes, which the caller must release. It blocks until they are available, and
