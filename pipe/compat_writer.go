@@ -70,6 +70,10 @@ func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error)
 		return 0, nil, w.writeError(context.Cause(ctx))
 	}
 	op.share = w.budget.shareOf(size.total())
+	if err := m.checkDeadline(); err != nil { // it may have passed during the wait
+		w.budget.releaseShare(op.share)
+		return 0, nil, w.writeError(err)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.rejection != nil {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +46,33 @@ func fullBudgetBlocksTheWriter(t *testing.T, path path) {
 		require.Zero(t, client.Stats().BytesInFlight)
 		require.Equal(t, uint64(count), client.Stats().Sent.Messages)
 	})
+}
+
+// A message whose deadline passes while its writer waits for the budget is not sent.
+func TestDeadlineDuringTheWaitForTheBudget(t *testing.T) {
+	for _, path := range []path{memPath(), nativePath()} {
+		t.Run(path.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := connect(t, path, func(o *pipe.Options) { o.Limits.PipeBytesInFlight = 1 << 20 })
+				large := message(1, nil, []int{1 << 20}, device.Device{})
+				first := client.WriteAsync(t.Context(), large)
+				late := message(2, []int{10}, nil)
+				late.Deadline = time.Now().Add(time.Second)
+				result := make(chan error, 1)
+				go func() { result <- client.Write(context.Background(), late) }()
+				synctest.Wait()
+				<-time.NewTimer(time.Minute).C // in virtual time
+				require.Empty(t, result, "it waits")
+				expect(t, server, large)
+				require.NoError(t, first.Wait(t.Context()))
+				require.ErrorIs(t, <-result, context.DeadlineExceeded)
+				write(t, client, message(3, []int{10}, nil))
+				expect(t, server, message(3, []int{10}, nil))
+				synctest.Wait()
+				require.Zero(t, client.Stats().BytesInFlight)
+			})
+		})
+	}
 }
 
 // The pipes of a context share its budget. A pipe that fails releases its bytes.

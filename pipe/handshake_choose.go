@@ -272,8 +272,8 @@ func sanitize(s string) string { return sanitizeTo(s, 80) }
 // 256 bytes, with unprintable characters replaced.
 func sanitizeReason(s string) string { return sanitizeTo(s, 256) }
 
-// sanitizeTo returns s with unprintable characters replaced. Of more than n bytes it keeps the
-// first n-3, and adds "...".
+// sanitizeTo returns s, which may be no valid UTF-8, with unprintable characters replaced. Of more
+// than n bytes it keeps the first n-3, and adds "...". The result has at most n bytes.
 func sanitizeTo(s string, n int) string {
 	if len(s) > n {
 		s = s[:n-3] + "..."
@@ -283,5 +283,5 @@ func sanitizeTo(s string, n int) string {
 			return r
 		}
 		return '?'
-	}, s)
+	}, strings.ToValidUTF8(s, "?"))
 }

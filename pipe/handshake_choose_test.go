@@ -7,7 +7,9 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -348,4 +350,18 @@ func TestPlanString(t *testing.T) {
 	got, ok := plan.Channel(npu, cpu)
 	require.True(t, ok)
 	require.Equal(t, "staged", got)
+}
+
+// Text of the peer is printable and has at most the given size, whatever its bytes are.
+func TestSanitizedTextIsBounded(t *testing.T) {
+	require.Equal(t, "as it is: äöü", sanitizeTo("as it is: äöü", 16))
+	require.Equal(t, "a?b?", sanitizeTo("a\nb\xff", 4))
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(3, 300).Draw(t, "n")
+		got := sanitizeTo(string(rapid.SliceOf(rapid.Byte()).Draw(t, "text")), n)
+		require.LessOrEqual(t, len(got), n)
+		require.True(t, utf8.ValidString(got))
+	})
+	require.LessOrEqual(t, len(sanitizeTo(strings.Repeat("\xff", 1000), 80)), 80)
+	require.LessOrEqual(t, len(sanitizeTo(strings.Repeat("\xff\x00", 1000), 80)), 80)
 }

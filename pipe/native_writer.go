@@ -64,7 +64,10 @@ func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *W
 	if ctx.Err() != nil || !p.awaitQuota() || !o.budget.acquire(ctx, o.rejected, cost) {
 		return 0, nil, o.writeError(cmp.Or(context.Cause(ctx), p.context.unadmittedError()))
 	}
-	forms, err := o.compress(ctx, m, &size)
+	var forms *compressedForms
+	if err = m.checkDeadline(); err == nil { // it may have passed during the wait
+		forms, err = o.compress(ctx, m, &size)
+	}
 	if err != nil {
 		o.budget.release(cost)
 		return 0, nil, o.writeError(err)
