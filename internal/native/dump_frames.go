@@ -44,7 +44,11 @@ func (d *dumper) control() {
 }
 
 func transferName(id uint64) string {
-	return fmt.Sprintf("message %d, place %d", id>>16, id&0xffff)
+	sender := ""
+	if id>>63 != 0 {
+		sender = " of the server"
+	}
+	return fmt.Sprintf("message %d%s, place %d", id<<1>>17, sender, id&0xffff)
 }
 
 // chunk prints a chunk of the bulk connection. If the chunk is invalid it also prints the error of

@@ -45,6 +45,8 @@ func TestDumpOfMalformedFrames(t *testing.T) {
 		{"bad chunk", BulkStream, put(22, 9)(chunk(ChunkHeader{}, "bytes", false)), "!! native: CHUNK, status: 2304, want 0 or 1\n"},
 		{"status", BulkStream, put(21, 9)(chunk(ChunkHeader{}, "bytes", false)), "status                unknown\n"},
 		{"wrong sum of a chunk", BulkStream, put(18, 9)(chunk(ChunkHeader{CRC: true}, "bytes", false)), "checksum does not match"},
+		{"transfer of the client", BulkStream, chunk(ChunkHeader{ID: TransferID(7, 3)}, "bytes", false), "message 7, place 3\n"},
+		{"transfer of the server", BulkStream, chunk(ChunkHeader{ID: 1<<63 | TransferID(7, 3)}, "bytes", false), "message 7 of the server, place 3\n"},
 		{"long bytes", BulkStream, chunk(ChunkHeader{}, strings.Repeat("x", 100), false), "bytes                 100 bytes\n"},
 		{"long bytes, elided", BulkStream, chunk(ChunkHeader{}, strings.Repeat("x", 100), false), "      .. and 68 more\n"},
 	} {
