@@ -211,6 +211,11 @@ func (in *Incoming) discardChecked(ctx context.Context) error {
 	return in.of.discard(ctx)
 }
 
+// Inline reports whether all parts of the message are inline. Read then waits at most for bytes
+// that precede all later messages of the pipe, so reading the message on another goroutine does not
+// let later ones overtake it.
+func (in *Incoming) Inline() bool { return in.of.isInline() }
+
 // Release returns the Incoming to its pipe for reuse. It is optional; a loop that calls it does not
 // allocate for small messages. The message must have been read or discarded. Neither the Incoming
 // nor its Descriptor, including metadata, may be used afterwards.
@@ -248,6 +253,21 @@ func (p *Pipe) write(ctx context.Context, m *Message) error {
 		return err
 	}
 	return op.Wait(ctx)
+}
+
+// TryWrite is Write without blocking, and reports whether it has accepted m. It accepts messages
+// that the native dialect copies, while the limits on bytes in flight allow it and no other writer
+// waits for them; in the compatible dialect it accepts none. The memory of m may be reused when
+// TryWrite returns. If m is not accepted and the error is nil, Write may still be able to send it.
+func (p *Pipe) TryWrite(m *Message) (taken bool, err error) {
+	if e := p.events; e != nil && e.MessageWritten != nil {
+		info := p.beginWritten(m)
+		if taken, err = p.engine.tryWrite(m); taken || err != nil {
+			_ = p.reportWritten(info, err)
+		}
+		return taken, err
+	}
+	return p.engine.tryWrite(m)
 }
 
 // WriteConfirmed is Write that returns when the peer has read or discarded the message and all

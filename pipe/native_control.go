@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -267,4 +268,55 @@ func (p *nativePipe) awaitRead(ctx context.Context, number uint64) error {
 	default:
 		return p.unconfirmed("control", p.sessionError(io.EOF))
 	}
+}
+
+const (
+	// maxEarlyAborts bounds the aborts that precede their messages. It is far more than the
+	// messages that can be in flight.
+	maxEarlyAborts = 1 << 16
+
+	// maxEarlyReasons bounds the bytes of the reasons kept for them. Further reasons are dropped.
+	maxEarlyReasons = 64 << 10
+)
+
+// earlyAborts holds the aborts that have arrived before their messages, by number. It is guarded by
+// nativeReader.mu.
+type earlyAborts struct {
+	reasons map[uint64]string
+	text    int // bytes of the reasons
+	account *quota.Account
+}
+
+// add adds the abort of the message with this number. Only the first one of a message counts. The
+// error matches ErrProtocol if there are too many; reasons that are too long together are dropped.
+func (e *earlyAborts) add(number uint64, reason string) error {
+	if _, again := e.reasons[number]; again {
+		return nil
+	}
+	if len(e.reasons) >= maxEarlyAborts {
+		return protocolError("%w", limitError("messages aborted before they came", maxEarlyAborts+1, maxEarlyAborts))
+	}
+	if len(reason) > maxEarlyReasons-e.text {
+		reason = ""
+	}
+	if e.reasons == nil {
+		e.reasons = map[uint64]string{}
+	}
+	e.reasons[number] = reason
+	e.text += len(reason)
+	e.account.Add(entryMemory + len(reason))
+	return nil
+}
+
+// take removes the abort of a message that has arrived and returns it as an error that matches
+// ErrAborted; nil if there is none.
+func (e *earlyAborts) take(number uint64) error {
+	reason, ok := e.reasons[number]
+	if !ok {
+		return nil
+	}
+	delete(e.reasons, number)
+	e.text -= len(reason)
+	e.account.Release(entryMemory + len(reason))
+	return withReason(ErrAborted, reason)
 }

@@ -263,3 +263,62 @@ func (in *nativeIncoming) describe(limits *Limits) error {
 	}
 	return nil
 }
+
+// cancelLocked aborts all transfers of the message with cause and sends the peer a CANCEL frame, so
+// that it sends no more of them. The caller holds nativeReader.mu.
+func (in *nativeIncoming) cancelLocked(cause error) {
+	in.reader.pipe.control.sendCancel(in.number)
+	in.abort(cause)
+}
+
+// cancel locks nativeReader.mu, aborts all transfers of the message with cause and sends the peer a
+// CANCEL frame. It does not wait until the channels have released the memory.
+func (in *nativeIncoming) cancel(cause error) {
+	in.reader.mu.Lock()
+	defer in.reader.mu.Unlock()
+	in.cancelLocked(cause)
+}
+
+// abort makes cause the reason in in.aborted, unless there is one, and aborts all transfers of the
+// message that have started. startTransfer aborts those that start later. It does not wait until
+// the channels have released the memory. The caller holds nativeReader.mu.
+func (in *nativeIncoming) abort(cause error) {
+	if in.aborted == nil && in.abortedChan != nil {
+		close(in.abortedChan)
+	}
+	in.aborted = cmp.Or(in.aborted, cause)
+	for _, part := range in.transfers {
+		part.channel.Abort(part.id, cause)
+	}
+}
+
+func (in *nativeIncoming) discard(context.Context) error {
+	if !in.tryDiscard() {
+		return in.errorFor(ErrAlreadyRead)
+	}
+	in.reader.pipe.control.noteRead(in.number)
+	return nil
+}
+
+// tryDiscard discards the message and returns true, or returns false if a Read or Discard has
+// claimed it. It does not count the message as read; discard does.
+func (in *nativeIncoming) tryDiscard() bool {
+	if !in.claim() {
+		return false
+	}
+	in.discardClaimed()
+	return true
+}
+
+// discardClaimed discards a message that the caller has claimed: it sends the peer a CANCEL frame
+// if parts are not inline, has inline bytes that are still in the stream skipped, and ends the
+// message. It does not count the message as read.
+func (in *nativeIncoming) discardClaimed() {
+	if in.large > 0 {
+		in.reader.pipe.control.sendCancel(in.number)
+	}
+	if in.inlineLength > 0 {
+		in.reader.stream.skipInline(in)
+	}
+	in.finish()
+}

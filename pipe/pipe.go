@@ -214,6 +214,39 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 	return in, err
 }
 
+// TryNext is Next without blocking: it spins for some microseconds, as Next does before it blocks,
+// and returns nil without an error if no message arrives in that time. After the last message it
+// returns the error of Next. A message that has been received is returned at once. Through shared
+// memory in the native dialect TryNext also receives messages itself, without a switch of
+// goroutines; on other paths only a goroutine of the pipe does.
+func (p *Pipe) TryNext() (*Incoming, error) {
+	if p.isClosing() {
+		return nil, p.errorFor("next", "", ErrClosed)
+	}
+	in, err := p.engine.tryNext()
+	if err != nil && p.isClosing() {
+		err = p.errorFor("next", "", ErrClosed) // as in Next
+	}
+	return in, err
+}
+
+// NextCh returns a channel that a goroutine can use in a select. The pipe sends the next message to
+// it, instead of returning it from Next, if a goroutine is receiving from the channel at that moment
+// and all earlier messages have been returned. The pipe never waits for a receiver and never closes
+// the channel, so another goroutine must be in Next.
+func (p *Pipe) NextCh() <-chan *Incoming { return p.nextCh }
+
+// sendNext passes in to a goroutine that is receiving from NextCh. It does not block: if there is no
+// such goroutine it reports false, and the caller keeps in.
+func (p *Pipe) sendNext(in *Incoming) bool {
+	select {
+	case p.nextCh <- in:
+		return true
+	default:
+		return false
+	}
+}
+
 // errorFor returns err as an *Error of this pipe for the call op and the connection conn, which may
 // be empty. If err is an *Error of this pipe already, its Conn and Err replace conn and err.
 func (p *Pipe) errorFor(op, conn string, err error) error {
