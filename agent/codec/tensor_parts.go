@@ -211,13 +211,15 @@ const minGatherSpan = 8 << 10
 // its span, and they can be copied on the host without waiting for a stream. A view that uses elements
 // more than once, as Expand makes it, is not copied: the copy would be larger.
 func (e *Encoder) shouldGather(p *extent) bool {
+	if span, n := p.hi-p.lo, p.tensor.ByteSize(); span < minGatherSpan || n == 0 || n >= span/2 || !p.buffer.IsHost() || p.buffer.Stream() != nil {
+		return false
+	}
 	for i, stride := range p.tensor.Strides() {
 		if stride == 0 && p.tensor.Shape()[i] > 1 {
 			return false
 		}
 	}
-	return p.hi-p.lo >= minGatherSpan && p.tensor.ByteSize() < (p.hi-p.lo)/2 && p.tensor.ByteSize() > 0 &&
-		p.buffer.IsHost() && p.buffer.Stream() == nil
+	return true
 }
 
 // gather replaces the tensor of p by a contiguous copy, and its buffer and range by those of the copy's
