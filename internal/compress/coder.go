@@ -52,27 +52,23 @@ func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 		return encodeS2(k.coded[:cap(k.coded)], src), nil
 	}
 	if k.encoder == nil {
-		e, err := newZstd()
+		e, err := zstd.NewWriter(nil,
+			zstd.WithEncoderConcurrency(1),
+			zstd.WithEncoderLevel(zstd.SpeedFastest),
+			// Entropy-codes literals even if nothing repeats: weights do not repeat, but their
+			// exponents are similar.
+			zstd.WithAllLitEntropyCompression(true),
+			zstd.WithSingleSegment(true),
+			zstd.WithWindowSize(BlockSize),
+			zstd.WithLowerEncoderMem(true),
+			zstd.WithEncoderCRC(false), // the frames of the dialect have one if requested
+		)
 		if err != nil {
 			return nil, err
 		}
 		k.encoder = e
 	}
 	return k.encoder.EncodeAll(src, k.coded[:0]), nil
-}
-
-// newZstd returns a fast encoder that entropy-codes literals even if nothing repeats: weights do not
-// repeat, but their exponents are similar.
-func newZstd() (*zstd.Encoder, error) {
-	return zstd.NewWriter(nil,
-		zstd.WithEncoderConcurrency(1),
-		zstd.WithEncoderLevel(zstd.SpeedFastest),
-		zstd.WithAllLitEntropyCompression(true),
-		zstd.WithSingleSegment(true),
-		zstd.WithWindowSize(BlockSize),
-		zstd.WithLowerEncoderMem(true),
-		zstd.WithEncoderCRC(false), // the frames of the dialect have one if requested
-	)
 }
 
 // decode decompresses src, one block, into dst, which it must fill exactly. The two must not overlap.

@@ -36,7 +36,7 @@
 // that yamux writes, sends credit for what was read, and ends the session of a peer that exceeds a
 // window before yamux allocates memory for the message.
 //
-// docs/decisions/2026-11-23-yamux.md lists what yamux is used for, and what the link keeps from it.
+// docs/decisions/2026-11-23-yamux.md lists the tasks of yamux, and the reasons for the workarounds.
 package mux
 
 import (

@@ -113,7 +113,12 @@ func (r *reader) mptHello() MPTHello {
 	case mptServerHello:
 		r.at("ServerHello")
 		r.Struct(1)
-		return MPTServerHello{Lanes: r.mptLanes()}
+		lanes := resize[MPTLane](nil, r.list(minLane, r.limits.Entries))
+		for i := range lanes {
+			r.Struct(2)
+			lanes[i] = MPTLane{Address: r.text(), RegistrationID: r.Uint64()}
+		}
+		return MPTServerHello{Lanes: lanes}
 	case mptClientHello:
 		r.at("ClientHello")
 		r.Struct(1)
@@ -122,13 +127,4 @@ func (r *reader) mptHello() MPTHello {
 		r.Failf("unknown alternative %d", index)
 		return nil
 	}
-}
-
-func (r *reader) mptLanes() []MPTLane {
-	lanes := resize[MPTLane](nil, r.list(minLane, r.limits.Entries))
-	for i := range lanes {
-		r.Struct(2)
-		lanes[i] = MPTLane{Address: r.text(), RegistrationID: r.Uint64()}
-	}
-	return lanes
 }

@@ -77,7 +77,10 @@ func DecodeDescriptor(p []byte, limits Limits, into *Descriptor) error {
 	r.at("payloads")
 	into.Payloads = resize(into.Payloads, r.list(minPayload, r.limits.Payloads))
 	for i := range into.Payloads {
-		r.payload(&into.Payloads[i])
+		p := &into.Payloads[i]
+		r.Struct(2)
+		p.Length = r.Uint64()
+		p.Metadata = r.Bytes()
 	}
 	r.at("tensors")
 	into.Tensors = resize(into.Tensors, r.list(minTensor, r.limits.Tensors))
@@ -85,12 +88,6 @@ func DecodeDescriptor(p []byte, limits Limits, into *Descriptor) error {
 		r.tensor(&into.Tensors[i])
 	}
 	return r.end()
-}
-
-func (r *reader) payload(m *PayloadDescriptor) {
-	r.Struct(2)
-	m.Length = r.Uint64()
-	m.Metadata = r.Bytes()
 }
 
 func (r *reader) tensor(m *TensorDescriptor) {
