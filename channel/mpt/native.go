@@ -10,6 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/framed"
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -21,6 +22,7 @@ type nativeEnd struct {
 	factory   *Factory
 	role      channel.Role
 	control   transport.Conn
+	writer    *framed.Writer[controlFrame] // to control
 	pipeConn  transport.Conn
 	host      channel.Channel
 	peer      string
@@ -42,8 +44,7 @@ type nativeEnd struct {
 	small       map[uint64]struct{} // ids of small Sends passed to host
 	offers      map[uint64]route    // the peer's offers without a ready Recv
 	unrequested fifo.Queue[*transferOp]
-	outgoing    fifo.Queue[controlFrame]
-	work        sync.Cond // outgoing or opening has changed, or ended is set
+	work        sync.Cond // opening has changed, or ended is set
 	opening     opening
 	conns       []transport.Conn // connections of lanes, including those being opened
 	lanes       []*lane          // nil while they are not open
@@ -56,6 +57,7 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 		factory:  f,
 		role:     role,
 		control:  link.Conns[0],
+		writer:   framed.NewWriter(appendControl),
 		pipeConn: pipeConn(link),
 		host:     link.Host,
 		peer:     link.Peer,
@@ -72,9 +74,8 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 	e.broken = func(err error) { once.Do(func() { link.Broken(err) }) }
 	e.lifecycle = transfer.NewLifecycle(e.release, e.broken)
 	e.openCtx, e.stopOpening = context.WithCancelCause(e.lifecycle.Context())
-	for _, work := range []func() error{e.writeControl, e.readControl} {
-		e.lifecycle.Go(func() { e.connectionLost(work()) })
-	}
+	e.lifecycle.Go(func() { _ = e.writer.Run(e.control) }) // readControl determines why the connection ended
+	e.lifecycle.Go(func() { e.connectionLost(e.readControl()) })
 	return e
 }
 
@@ -138,6 +139,7 @@ func (e *nativeEnd) Close(cause error) error { return e.lifecycle.Close(cause) }
 // last slice, which ends as its lane or host is closed. The lifecycle calls it at its end, without mu.
 func (e *nativeEnd) release() error {
 	cause := e.lifecycle.Err()
+	e.writer.Close()
 	var idle []*transferOp
 	e.mu.Lock()
 	e.ended = true

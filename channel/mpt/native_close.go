@@ -38,7 +38,7 @@ func (e *nativeEnd) checkIdle() {
 		return
 	}
 	e.opening.rest = restRequested
-	e.enqueue(controlFrame{kind: kindRest})
+	e.writer.Push(controlFrame{kind: kindRest})
 }
 
 // busy reports whether transfers move on lanes, or either end has offered one on lanes that has not
@@ -95,15 +95,15 @@ func (e *nativeEnd) continueRest() {
 	if e.endCause() != nil || e.opening.rest != mine || e.busy() {
 		return
 	}
-	e.enqueue(controlFrame{kind: kindRest})
 	for _, l := range e.lanes {
 		l.retired = true
 	}
 	if e.role == channel.RoleListen {
 		e.opening.rest = restAccepted // the client closes first, because it may have to read remaining bytes
-		return
+	} else {
+		e.closeLanes()
 	}
-	e.closeLanes()
+	e.writer.Push(controlFrame{kind: kindRest})
 }
 
 // closeLanes forgets the lanes and closes them on other goroutines. The ends may open lanes again

@@ -32,7 +32,7 @@ func (e *nativeEnd) sendOffer(op *transferOp) {
 		op.route = routeHost
 		e.startWhole(&e.sends, op)
 	}
-	e.enqueue(controlFrame{kind: kindOffer, id: op.ID, route: op.route})
+	e.writer.Push(controlFrame{kind: kindOffer, id: op.ID, route: op.route})
 }
 
 // match begins op, a Recv whose memory is ready, if the peer has offered its tensor; otherwise
@@ -76,9 +76,10 @@ func (e *nativeEnd) requestSlices() {
 		length = (length + page - 1) / page * page
 		length = max(min(length, maxSlice), e.factory.stripe)
 		length = min(length, op.Buf.Len()-op.assigned)
-		e.enqueue(controlFrame{kind: kindOrder, id: op.ID, offset: uint64(op.assigned), length: uint64(length), count: l.number})
+		order := controlFrame{kind: kindOrder, id: op.ID, offset: uint64(op.assigned), length: uint64(length), count: l.number}
 		l.requested++
 		e.startSlice(&e.recvs, op, e.newSlice(&e.recvs, l, length))
+		e.writer.Push(order) // the lane expects the slice now
 		if op.assigned == op.Buf.Len() {
 			e.unrequested.Pop()
 		}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
-	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // frameKind is the first byte of a control frame of the native dialect. Numbers follow, little-endian.
@@ -57,7 +56,8 @@ type controlFrame struct {
 	hello          wire.MPTServerHello
 }
 
-func (w *controlFrame) append(dst []byte) []byte {
+// appendControl appends the encoding of w to dst.
+func appendControl(dst []byte, w controlFrame) []byte {
 	dst = append(dst, byte(w.kind))
 	switch w.kind {
 	case kindOpen, kindOpened:
@@ -113,53 +113,6 @@ func decodeControl(p []byte) (controlFrame, error) {
 		w.count = int(binary.LittleEndian.Uint16(p[24:]))
 	}
 	return w, nil
-}
-
-// batch is the maximum number of control frames per write.
-const batch = 16
-
-// enqueue queues control frame w for writeControl. It does not block. The caller holds mu.
-func (e *nativeEnd) enqueue(w controlFrame) {
-	e.outgoing.Push(w)
-	e.work.Broadcast()
-}
-
-// writeControl writes the queued control frames until the channel ends, and returns its error. If a
-// write fails it writes no more, and returns that error once the channel has ended.
-func (e *nativeEnd) writeControl() error {
-	var texts [batch][]byte
-	var frames [batch]transport.Frame
-	for {
-		n, err := e.nextBatch(&texts)
-		if err != nil {
-			return err
-		}
-		for i := range n {
-			frames[i] = append(frames[i][:0], texts[i])
-		}
-		if err := e.control.WriteFrames(frames[:n]...); err != nil {
-			<-e.lifecycle.Context().Done() // readControl determines why the connection ended
-			return err
-		}
-	}
-}
-
-// nextBatch waits for control frames, encodes up to batch of them into texts, whose memory it reuses,
-// and returns their number. After the end of the channel it returns its error.
-func (e *nativeEnd) nextBatch(texts *[batch][]byte) (n int, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for e.outgoing.Len() == 0 && !e.ended {
-		e.work.Wait()
-	}
-	if e.ended {
-		return 0, e.lifecycle.Err()
-	}
-	for ; n < batch && e.outgoing.Len() > 0; n++ {
-		w := e.outgoing.Pop()
-		texts[n] = w.append(texts[n][:0])
-	}
-	return n, nil
 }
 
 // readControl reads and handles the peer's control frames until one fails, and returns that error.

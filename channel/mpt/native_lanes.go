@@ -89,7 +89,7 @@ func (e *nativeEnd) wantLanes() {
 		return
 	}
 	e.opening.begun, e.opening.granted = true, NativeLanes(e.factory.lanes())
-	e.enqueue(controlFrame{kind: kindOpen, count: e.opening.granted})
+	e.writer.Push(controlFrame{kind: kindOpen, count: e.opening.granted})
 }
 
 // handleOpen handles the client's request for count lanes: a goroutine announces, accepts and confirms
@@ -143,7 +143,7 @@ func (e *nativeEnd) sendLanes(hello wire.MPTServerHello) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.opening.granted = len(hello.Lanes)
-	e.enqueue(controlFrame{kind: kindLanes, hello: hello})
+	e.writer.Push(controlFrame{kind: kindLanes, hello: hello})
 }
 
 // addConns adds conns to the connections that the end owns and closes. If the channel has ended, or
@@ -232,7 +232,7 @@ func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	defer e.mu.Unlock()
 	if e.endCause() == nil {
 		e.useLanes()
-		e.enqueue(controlFrame{kind: kindOpened, count: len(conns)})
+		e.writer.Push(controlFrame{kind: kindOpened, count: len(conns)})
 	}
 }
 

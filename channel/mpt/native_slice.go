@@ -166,7 +166,7 @@ func (e *nativeEnd) remove(s *direction, op *transferOp) {
 		sl.on.Abort(sl.id, op.cause)
 	}
 	if s == &e.sends && op.offered {
-		e.enqueue(controlFrame{kind: kindWithdraw, id: op.ID})
+		e.writer.Push(controlFrame{kind: kindWithdraw, id: op.ID})
 	}
 	e.continueRest()
 }

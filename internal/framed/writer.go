@@ -28,7 +28,8 @@ func NewWriter[F any](encode func(dst []byte, f F) []byte) *Writer[F] {
 	return w
 }
 
-// Push queues f. It does not block; the caller may hold locks.
+// Push queues f. It does not block; the caller may hold locks. The frame may be written, and the peer
+// react, before Push returns.
 func (w *Writer[F]) Push(f F) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
