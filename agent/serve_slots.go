@@ -112,8 +112,8 @@ type slotState struct {
 	leader    *leader // of a request that is being opened, or whose handler is short
 	slots     *slots  // nil for a request without a slot, and after its handler has returned
 	held      bool
+	acquiring bool          // a goroutine that has returned from its wait waits for a slot
 	waiting   int           // goroutines that wait on behalf of the request
-	acquiring bool          // one that has returned waits for a slot
 	acquired  chan struct{} // closed when that one has the slot; made by others that return
 }
 
