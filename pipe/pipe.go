@@ -44,6 +44,11 @@
 // A caller that waits for one reply while a goroutine of the program is always in Next first calls
 // TryNext until there is no message, and then selects from NextCh and its own channels.
 //
+// # Events
+//
+// [Options].Events is a struct of optional functions that are called when a pipe is opened, rejects a
+// path, writes or reads a message, makes a writer wait for a budget, loses its peer, or ends.
+//
 // # Memory
 //
 // Memory given to a call belongs to the pipe until the call returns, or until the
