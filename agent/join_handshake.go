@@ -44,8 +44,8 @@ func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t pe
 	if !hmac.Equal(w.Proof, h.Prove(a.token, wire.Listening, w.Nonce)) {
 		return t, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
 	}
-	answer := wire.Proof{Proof: h.Prove(a.token, wire.Dialing, w.Nonce), Has: p != a.selfPeer && p.claimDial(), Routes: a.devices.routes(p.info.Name)}
-	if err := sendValue(ctx, pp, &answer); err != nil {
+	proof := wire.Proof{Proof: h.Prove(a.token, wire.Dialing, w.Nonce), Has: p != a.selfPeer && p.claimDial(), Routes: a.devices.routes(p.info.Name)}
+	if err := sendValue(ctx, pp, &proof); err != nil {
 		return t, err
 	}
 	var d wire.Done
@@ -75,16 +75,27 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 	if from := a.peers.find(To(h.From.Name)); from != nil {
 		before = from.conn.Load()
 	}
-	answer, reason, err := a.exchangeProofs(ctx, pp, &h)
-	if err != nil {
+	w := wire.Answer{Version: wire.Version, CallBytes: a.limits.CallBytes}
+	if _, err := rand.Read(w.Nonce[:]); err != nil {
 		return nil, t, err
 	}
-	if reason == nil {
+	w.Proof = h.Prove(a.token, wire.Listening, w.Nonce)
+	if err := sendValue(ctx, pp, &w); err != nil {
+		return nil, t, err
+	}
+	var proof wire.Proof
+	if err := receiveValue(ctx, pp, &proof); err != nil {
+		return nil, t, err
+	}
+	var reason *wire.Refusal
+	if !hmac.Equal(proof.Proof, h.Prove(a.token, wire.Dialing, w.Nonce)) {
+		reason = &wire.Refusal{Code: wire.RejectedToken, Text: fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
+	} else {
 		if !a.handshakes.finish(pp) { // from here on the peer is not evicted
 			return nil, t, errHandshakeEvicted
 		}
 		pp.Admit()
-		p, reason = a.admit(ctx, &h, answer, before)
+		p, reason = a.admit(ctx, &h, proof, before)
 	}
 	if reason != nil {
 		return nil, t, errors.Join(refusalError(reason), sendValue(ctx, pp, &wire.Done{Refusal: reason}))
@@ -95,7 +106,7 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 		}
 		return nil, t, err
 	}
-	return p, peerTerms{h.CallBytes, answer.Routes}, nil
+	return p, peerTerms{h.CallBytes, proof.Routes}, nil
 }
 
 // checkHello returns nil if the pipe is meant for this worker and both speak the same version,
@@ -113,31 +124,10 @@ func (a *Agent) checkHello(h *wire.Hello) *wire.Refusal {
 	return nil
 }
 
-// exchangeProofs sends the Answer, which proves that this end knows the token, and receives and
-// checks the proof of the other end. It returns that proof, the reason to reject it if it is
-// wrong, or the error of the exchange.
-func (a *Agent) exchangeProofs(ctx context.Context, pp *pipe.Pipe, h *wire.Hello) (answer wire.Proof, reason *wire.Refusal, err error) {
-	w := wire.Answer{Version: wire.Version, CallBytes: a.limits.CallBytes}
-	if _, err := rand.Read(w.Nonce[:]); err != nil {
-		return answer, nil, err
-	}
-	w.Proof = h.Prove(a.token, wire.Listening, w.Nonce)
-	if err := sendValue(ctx, pp, &w); err != nil {
-		return answer, nil, err
-	}
-	if err := receiveValue(ctx, pp, &answer); err != nil {
-		return answer, nil, err
-	}
-	if !hmac.Equal(answer.Proof, h.Prove(a.token, wire.Dialing, w.Nonce)) {
-		reason = &wire.Refusal{Code: wire.RejectedToken, Text: fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
-	}
-	return answer, reason, nil
-}
-
 // admit decides about a pipe whose other end knows the token. It returns the peer that opened the
 // pipe, or the reason to reject it: the peer is no member, or another pipe to it is used. Unless
 // the peer is this worker, the caller must call its acceptDone. before is as for tryAccept.
-func (a *Agent) admit(ctx context.Context, h *wire.Hello, answer wire.Proof, before *conn) (*peer, *wire.Refusal) {
+func (a *Agent) admit(ctx context.Context, h *wire.Hello, proof wire.Proof, before *conn) (*peer, *wire.Refusal) {
 	p, err := a.peerByIdentity(ctx, h.From)
 	switch {
 	case errors.Is(err, ErrRestarted):
@@ -147,7 +137,7 @@ func (a *Agent) admit(ctx context.Context, h *wire.Hello, answer wire.Proof, bef
 	case p == a.selfPeer:
 		return p, nil
 	}
-	return p, p.tryAccept(answer.Has, before)
+	return p, p.tryAccept(proof.Has, before)
 }
 
 // refusalError returns the error for a rejected pipe: errSimultaneousOpen, or one that matches
