@@ -77,7 +77,12 @@ func (c *Context) build(hc *handshakeConns, s *spec) (*Pipe, error) {
 	hc.phase = phaseBuild
 	p := newPipe(c, s)
 	if s.native {
-		session, err := c.multiplex(s)
+		if s.role == channel.RoleConnect { // the server has done that before its last frame
+			if err := c.prepareSession(s, s.desc); err != nil {
+				return nil, err
+			}
+		}
+		session, err := s.desc.(transport.Multiplexer).Multiplex(c.sessionConfig(s)) // prepareSession has checked that
 		if err != nil {
 			return nil, err
 		}

@@ -180,19 +180,6 @@ func (r *registry) probeOffers(except map[string]string) map[string][]byte {
 	return out
 }
 
-// probeAnswers returns this end's offers that answer theirs, the peer's, for the channels of chosen
-// that must be probed, by channel.
-func (r *registry) probeAnswers(chosen routes, theirs map[string][]byte) map[string][]byte {
-	out := map[string][]byte{}
-	for _, e := range r.used(chosen) {
-		p, ok := e.Factory.(channel.Prober)
-		if offer, both := theirs[e.Name]; ok && both {
-			out[e.Name] = p.Offer(offer)
-		}
-	}
-	return out
-}
-
 // probe probes a channel with the peer's offer for it, and with the one that this end has sent, if
 // any. It returns why the channel does not work. If the channel needs no probe or the peer made no
 // offer, it returns nil.

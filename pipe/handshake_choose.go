@@ -49,17 +49,6 @@ type clientOffer struct {
 	preferences wire.Preferences
 }
 
-// parseOffer returns the offer in a brochure, to which it refers. Of a client that is not of this
-// library it ignores what looks like an addition.
-func (c *Context) parseOffer(b *wire.Brochure) clientOffer {
-	o := clientOffer{Brochure: b}
-	o.marker, o.marked = b.Marker()
-	if o.marked = o.marked && !c.hideMarker; o.marked {
-		o.probing, o.preferences = b.Probing(), b.Preferences()
-	}
-	return o
-}
-
 // choose returns the server's choice for an offer, as the spec of the pipe without its connections.
 // The error matches ErrNoTransport, ErrPolicy or ErrDialect if no path is left that both ends can
 // use and their policies and options allow.
@@ -100,8 +89,15 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 		s.features = offer.marker.Features & c.marker().Features
 	}
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
+		offers := map[string][]byte{} // in answer to those of the client
+		for _, e := range r.used(all) {
+			p, ok := e.Factory.(channel.Prober)
+			if theirs, both := offer.probing.Offers[e.Name]; ok && both {
+				offers[e.Name] = p.Offer(theirs)
+			}
+		}
 		s.probing = wire.Probing{
-			Offers:  r.probeAnswers(all, offer.probing.Offers),
+			Offers:  offers,
 			Refused: r.reasonsByName(CandidateChannel, reasonMap(all.unused(more))),
 			Without: r.reasonsByName(CandidateTransport, reasonMap(refused)),
 		}

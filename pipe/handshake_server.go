@@ -130,7 +130,12 @@ func (h *serverHandshake) open(peer string, first transport.Conn) (*Pipe, error)
 	if err != nil {
 		return nil, protocolError("brochure: %w", err)
 	}
-	offer := h.listener.context.parseOffer(brochure)
+	offer := clientOffer{Brochure: brochure}
+	offer.marker, offer.marked = brochure.Marker()
+	offer.marked = offer.marked && !h.listener.context.hideMarker
+	if offer.marked { // what looks like an addition of another client is ignored
+		offer.probing, offer.preferences = brochure.Probing(), brochure.Preferences()
+	}
 	s, err := h.choose(offer, first)
 	if err != nil {
 		if offer.marked {

@@ -30,18 +30,6 @@ type nativePipe struct {
 	compresses bool // both ends support compression
 }
 
-// multiplex turns s.desc, the first connection, into a session, which then owns it. At the client
-// it first acquires the resources of the session; at the server prepareSession must have been
-// called before.
-func (c *Context) multiplex(s *spec) (transport.Session, error) {
-	if s.role == channel.RoleConnect {
-		if err := c.prepareSession(s, s.desc); err != nil {
-			return nil, err
-		}
-	}
-	return s.desc.(transport.Multiplexer).Multiplex(c.sessionConfig(s)) // prepareSession has checked that
-}
-
 // prepareSession acquires the resources of the session on conn, and returns an error if that fails
 // or conn can carry no session. The server calls it before it sends the last frame of the
 // handshake, because the client considers the pipe open once both ends have these resources.

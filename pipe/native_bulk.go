@@ -88,10 +88,6 @@ func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
 	}
 }
 
-// useStream makes accept return a stream of the session, which the client has announced. Only the
-// first call has an effect.
-func (b *bulkOpener) useStream() { b.once.Do(func() { close(b.stream) }) }
-
 // cancel stops expecting the bulk connection at the server, and closes it if it has arrived and is
 // not used. At the client it does nothing.
 func (b *bulkOpener) cancel() {

@@ -240,7 +240,7 @@ func (c *nativeControl) handle(m *native.Control) error {
 	case native.Ready:
 		p.mover.HandleReady(m.Lane, m.Number)
 	case native.Bulk:
-		p.bulk.useStream()
+		p.bulk.once.Do(func() { close(p.bulk.stream) })
 	case native.Goodbye:
 		c.receiveClose(m.Text)
 		end := p.errorFor("connection", "control", withReason(ErrPeerClosed, m.Text))

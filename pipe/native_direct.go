@@ -153,47 +153,33 @@ func (o *nativeWriter) writeQueued(more bool) {
 	o.signal()
 }
 
-func (p *nativePipe) tryWrite(m *Message) (bool, error) { return p.out.trySend(m) }
-
-// trySend sends m without blocking if it can be copied at once: all parts are inline, none is to be
+// tryWrite sends m without blocking if it can be copied at once: all parts are inline, none is to be
 // compressed, and the budgets and the quota allow it now. It reports whether it has; m's memory may
 // then be reused. If m was not sent, the error is nil unless m cannot be sent at all or the pipe
 // has ended.
-func (o *nativeWriter) trySend(m *Message) (taken bool, err error) {
+func (p *nativePipe) tryWrite(m *Message) (taken bool, err error) {
+	o := &p.out
 	size, err := o.check(m)
-	if err != nil || size.compressible.Messages > 0 && o.pipe.compresses {
+	if err != nil || size.compressible.Messages > 0 && p.compresses {
 		return false, err
 	}
 	cost := o.cost(&size)
-	if !o.pipe.account.TryCharge(0) || !o.budget.tryAcquire(cost) {
+	if !p.account.TryCharge(0) || !o.budget.tryAcquire(cost) {
 		return false, nil
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err = o.rejection; err == nil {
-		taken = o.startCopied(m, &size)
-	}
-	if taken {
-		o.writeQueued(m.More)
-	} else {
-		o.budget.release(cost)
-	}
-	return taken, err
-}
-
-// startCopied numbers m and writes it or enqueues a copy, so that m's memory is not used
-// afterwards. If a part is not inline it does nothing and reports false. The caller holds mu and
-// has acquired cost(size) of the budgets, which startCopied takes if it returns true.
-func (o *nativeWriter) startCopied(m *Message, size *messageSize) bool {
 	defer o.frame.Reset()
-	if o.describe(m, size, nil) > 0 {
-		return false
+	if o.rejection != nil || o.describe(m, &size, nil) > 0 {
+		o.budget.release(cost)
+		return false, o.rejection
 	}
 	o.count++
-	o.countCompressed(size, nil)
+	o.countCompressed(&size, nil)
 	o.traffic.add(size.data)
-	o.writeOrEnqueue(m, nil, false, o.settleCost(size, nil))
-	return true
+	o.writeOrEnqueue(m, nil, false, o.settleCost(&size, nil))
+	o.writeQueued(m.More)
+	return true, nil
 }
 
 // A part is inline if it has at most maxInlinePart bytes and the inline parts of the message

@@ -61,39 +61,34 @@ func (i *nativeReader) attach(s transport.Stream) {
 	}
 }
 
+// next implements engine. It first polls for a message.
 func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 	i := &p.in
 	for {
 		i.demand.Add(1)
-		in, err := i.nextReady(ctx)
-		if err != nil {
-			i.demand.Add(-1)
-			return nil, err
+		in := i.pollReady(ctx, false)
+		if in == nil {
+			var err error
+			select {
+			case ready, ok := <-i.ready:
+				if ok {
+					in = i.takeReady(ready)
+				} else {
+					err = p.endError()
+				}
+			case <-p.closing:
+				err = ErrClosed
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+			if err != nil {
+				i.demand.Add(-1)
+				return nil, p.errorFor("next", "", err)
+			}
 		}
 		if i.deliver(in) {
 			return &in.Incoming, nil
 		}
-	}
-}
-
-// nextReady waits for the next message, first by polling. It returns an error if the pipe has
-// ended, closes, or ctx ends. The caller has counted itself in demand, and must uncount itself
-// after an error.
-func (i *nativeReader) nextReady(ctx context.Context) (*nativeIncoming, error) {
-	if in := i.pollReady(ctx, false); in != nil {
-		return in, nil
-	}
-	p := i.pipe
-	select {
-	case in, ok := <-i.ready:
-		if !ok {
-			return nil, p.errorFor("next", "", p.endError())
-		}
-		return i.takeReady(in), nil
-	case <-p.closing:
-		return nil, p.errorFor("next", "", ErrClosed)
-	case <-ctx.Done():
-		return nil, p.errorFor("next", "", context.Cause(ctx))
 	}
 }
 
