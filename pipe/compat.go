@@ -78,11 +78,7 @@ func (p *compat) finishWriting(ctx context.Context) (err error) {
 	return err
 }
 
-func (p *compat) drain() { p.reader.drain() }
-
 func (p *compat) sendClose(cause error) { p.control.sendClose(closeReason(cause)) }
-
-func (p *compat) stopWriting(err error) { p.writer.stop(err) }
 
 func (p *compat) disconnect(cause error) {
 	p.mu.Lock()

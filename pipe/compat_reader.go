@@ -311,7 +311,8 @@ func (r *compatReader) progress() readProgress {
 // drain discards messages while the pipe is closing, so that the peer's writes succeed and no
 // unread bytes reset the connections. It returns when the reader's goroutine has ended or the pipe
 // is down.
-func (r *compatReader) drain() {
+func (p *compat) drain() {
+	r := &p.reader
 	for r.drainUnread() {
 		select {
 		case _, ok := <-r.ready:

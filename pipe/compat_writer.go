@@ -60,9 +60,9 @@ func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error)
 		return 0, nil, p.errorFor("write", "", err)
 	}
 	p.plain.addMany(size.compressible)
-	op := &compatWriteOp{writer: w}
+	op := &compatWriteOp{}
 	op.init(w.sender, op)
-	op.msg, op.data, op.pending = m, size.data, 1+m.tensorParts()
+	op.msg, op.data, op.pending = m, size.data, 1+int32(m.tensorParts())
 	for i := range m.Tensors {
 		if m.Tensors[i].TargetDevice.IsZero() {
 			op.missingTargets++
@@ -95,7 +95,7 @@ func (w *compatWriter) run() {
 		err := w.pipe.desc.WriteFrames(enc.encode(op)...)
 		enc.clear()
 		if err != nil {
-			w.stop(w.pipe.errorFor("write", w.pipe.desc.name, w.pipe.control.explainEnd(classify(err))))
+			w.pipe.stopWriting(w.pipe.errorFor("write", w.pipe.desc.name, w.pipe.control.explainEnd(classify(err))))
 		}
 		w.finishPart(op, nil, err)
 	}
@@ -216,10 +216,11 @@ func (w *compatWriter) resolve(chosen []device.Device) error {
 	return nil
 }
 
-// stop ends all writing. Messages fail with err: those that have not started at once, the others
-// when the connections and channels that use their memory have released it. It does not wait for
-// that.
-func (w *compatWriter) stop(err error) {
+// stopWriting implements engine. Messages fail with err: those that have not started at once, the
+// others when the connections and channels that use their memory have released it. It does not wait
+// for that.
+func (p *compat) stopWriting(err error) {
+	w := &p.writer
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.failQueued(err)
@@ -275,7 +276,7 @@ func (w *compatWriter) dropUnsent() {
 		if op.state == opDone {
 			continue // only the targets of empty tensors were missing
 		}
-		op.pending -= op.msg.tensorParts()
+		op.pending -= int32(op.msg.tensorParts())
 		w.failOp(op, w.stopped)
 	}
 	w.awaitingReply = fifo.Queue[*compatWriteOp]{}
@@ -293,7 +294,6 @@ func (w *compatWriter) lossError() error {
 // its parts are complete.
 type compatWriteOp struct {
 	WriteOp
-	writer *compatWriter
 
 	// Guarded by mu of the writer.
 	missingTargets int             // targets that the receiver has to choose
@@ -341,7 +341,7 @@ func (op *compatWriteOp) finish() {
 		return
 	}
 	if op.err == nil {
-		op.writer.traffic.add(op.data)
+		op.sender.traffic.add(op.data)
 	}
 	if op.missingTargets == 0 {
 		op.msg = nil // with missing targets a reply will still use the devices of its tensors
@@ -353,7 +353,7 @@ func (op *compatWriteOp) finish() {
 // sent. One whose parts are all complete ends at once, with its own result. For any other the pipe
 // fails with ErrCancelled.
 func (op *compatWriteOp) cancelLocked(cause error) {
-	w := op.writer
+	w := &op.sender.pipe.engine.(*compat).writer
 	switch {
 	case op.state == opQueued:
 		w.queue.Remove(func(q *compatWriteOp) bool { return q == op })

@@ -127,8 +127,6 @@ func (p *nativePipe) stats() PipeStats {
 	}
 }
 
-func (p *nativePipe) drain() { p.in.drain() }
-
 func (p *nativePipe) finishWriting(ctx context.Context) error {
 	if !closedBefore(ctx, p.sender.idle(), nil) {
 		return fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
@@ -150,8 +148,6 @@ func (p *nativePipe) endMessages(ctx context.Context) {
 		p.out.stream.CloseWrite()
 	}
 }
-
-func (p *nativePipe) stopWriting(err error) { p.out.stop(err) }
 
 // sendClose implements engine. The reason is never empty: an empty reason promises that every
 // written message follows. The peer does not get its own reason back.
@@ -186,7 +182,7 @@ func (p *nativePipe) disconnect(cause error) {
 func (p *nativePipe) streamFailed(conn string, err error) {
 	err = p.errorFor("connection", conn, p.sessionError(err))
 	if closed, reason := p.control.peerClose(); closed && reason == "" {
-		p.out.stop(err)
+		p.stopWriting(err)
 		return
 	}
 	p.fail(err)

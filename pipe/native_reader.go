@@ -336,7 +336,8 @@ func (i *nativeReader) countReads(n int) {
 
 // drain discards messages that are not claimed and those that arrive while the pipe closes, so that
 // the peer's writes complete. It returns when the run loop has ended or the pipe is down.
-func (i *nativeReader) drain() {
+func (p *nativePipe) drain() {
+	i := &p.in
 	i.resumeLoop()
 	var claimed []*nativeIncoming
 	i.mu.Lock()

@@ -127,7 +127,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	}
 	op := &nativeWriteOp{out: o, forms: forms, parts: make([]writePart, 0, large)}
 	op.init(o.sender, op)
-	op.state, op.msg, op.number, op.data, op.pending = opStarted, m, number, size.data, large
+	op.state, op.msg, op.number, op.data, op.pending = opStarted, m, number, size.data, int32(large)
 	for i := range m.Payloads {
 		if !o.frame.Payloads[i].Inline {
 			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane)})
@@ -282,9 +282,11 @@ func (o *nativeWriter) cancelAll() {
 // errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
 var errPeerCancelled = errors.New("the peer does not want it")
 
-// stop ends all writing: further and queued writes fail with err, and operations do so once their
-// channels have released the memory, for which it does not wait. Only the first call has an effect.
-func (o *nativeWriter) stop(err error) {
+// stopWriting implements engine: further and queued writes fail with err, and operations do so once
+// their channels have released the memory, for which it does not wait. Only the first call has an
+// effect.
+func (p *nativePipe) stopWriting(err error) {
+	o := &p.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.halt(err) {

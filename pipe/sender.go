@@ -110,20 +110,19 @@ type WriteOp struct {
 	done   chan struct{}
 
 	// Guarded by mu of the sender. number and err do not change once done is closed.
-	err           error // the first error of any part
-	state         opState
-	number        uint64 // of the message, from 0, once the write has started
-	msg           *Message
-	data          int         // bytes of payloads and tensors
-	share         budgetShare // of the budgets
-	pending       int         // parts that are not complete
-	report        func(error) // called with the result before done is closed; may be nil
-	stopWatch     func() bool // stops watching the context of WriteAsync
-	deadlineTimer *time.Timer // cancels the write at the message's deadline
+	err       error  // the first error of any part
+	number    uint64 // of the message, from 0, once the write has started
+	msg       *Message
+	data      int         // bytes of payloads and tensors
+	share     budgetShare // of the budgets
+	state     opState
+	pending   int32       // parts that are not complete
+	report    func(error) // called with the result before done is closed; may be nil
+	stopWatch func() bool // stops watching the context of WriteAsync and the message's deadline
 }
 
 // opState is the state of a write.
-type opState int
+type opState uint8
 
 const (
 	opQueued  opState = iota // nothing was sent; the write can be withdrawn
@@ -192,7 +191,12 @@ func (op *WriteOp) watch(ctx context.Context) {
 	op.sender.mu.Lock()
 	defer op.sender.mu.Unlock()
 	if op.state != opDone {
-		op.stopWatch = context.AfterFunc(ctx, func() { op.cancel(context.Cause(ctx)) })
+		stop := context.AfterFunc(ctx, func() { op.cancel(context.Cause(ctx)) })
+		if stopTimer := op.stopWatch; stopTimer != nil {
+			op.stopWatch = func() bool { stopTimer(); return stop() }
+		} else {
+			op.stopWatch = stop
+		}
 	}
 }
 
@@ -210,11 +214,11 @@ func (op *WriteOp) whenDone(report func(error)) {
 	report(op.err)
 }
 
-// expireAt has the operation cancelled at t if it is not done by then; a zero t does nothing. The
-// caller holds mu of the sender.
+// expireAt has the operation cancelled at t if it is not done by then; a zero t does nothing. It is
+// called before watch. The caller holds mu of the sender.
 func (op *WriteOp) expireAt(t time.Time) {
 	if !t.IsZero() {
-		op.deadlineTimer = time.AfterFunc(time.Until(t), func() { op.cancel(context.DeadlineExceeded) })
+		op.stopWatch = time.AfterFunc(time.Until(t), func() { op.cancel(context.DeadlineExceeded) }).Stop
 	}
 }
 
@@ -225,9 +229,6 @@ func (op *WriteOp) complete() {
 	op.state = opDone
 	if op.stopWatch != nil {
 		op.stopWatch()
-	}
-	if op.deadlineTimer != nil {
-		op.deadlineTimer.Stop()
 	}
 	op.sender.budget.releaseShare(op.share)
 	if op.report != nil {
