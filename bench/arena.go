@@ -84,7 +84,8 @@ func (a *arena) message(i int, named bool) *pipe.Message {
 	return m
 }
 
-// allocation returns slot i as the memory to read a message into; no memory if slots have no bytes.
+// allocation returns slot i as the memory to read a message into. It returns no memory if slots have no
+// bytes. The memory must not be resized or released while a message is read into it.
 func (a *arena) allocation(i int) pipe.Allocation {
 	if a.size == 0 {
 		return pipe.Allocation{}
@@ -101,8 +102,8 @@ func (a *arena) fill(slots, first int) {
 	runtime.KeepAlive(a.owners)
 }
 
-// check returns an error that matches ErrCorrupt unless the first slots slots hold what fill writes for
-// first.
+// check returns an error that matches ErrCorrupt unless the first slots slots hold the bytes that fill
+// writes with the same arguments.
 func (a *arena) check(slots, first int) error {
 	defer runtime.KeepAlive(a.owners)
 	g := a.generator()
@@ -125,7 +126,8 @@ type arenaPool struct {
 	free []*arena
 }
 
-// get returns an arena that no batch uses, a new one if there is none. The caller returns it with put.
+// get returns an arena that no batch uses, or a new one if there is none. The caller gives it back with
+// put.
 func (p *arenaPool) get() *arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +140,7 @@ func (p *arenaPool) get() *arena {
 	return last
 }
 
-// put returns an arena to the pool. No message may use it any more.
+// put adds an arena to those that no batch uses. No message may use it any more.
 func (p *arenaPool) put(m *arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ type client struct {
 }
 
 // newClient returns a client of p, with the messages of one batch. s must have its defaults. The caller
-// must call release after the pipe has ended.
+// must call release after the pipe has ended. The error is that of the allocator.
 func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	c := &client{
 		pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth),
@@ -46,7 +46,8 @@ func (c *client) release() {
 }
 
 // begin fills the next n messages with new contents, announces them to the server as a batch of that
-// kind, and waits until the server is ready. n must be at most the number of messages of newClient.
+// kind, and waits until the server is ready. n must be at most the number of messages of newClient. The
+// error is that of the allocator or of expect.
 func (c *client) begin(kind string, n int) error {
 	c.sources.fill(n, c.number)
 	if kind == kindEcho {
@@ -167,8 +168,8 @@ func (c *client) verifyBatch() error {
 	return expect(c.pipe, ctlChecked)
 }
 
-// send writes the first n messages of the batch, at most Depth of them concurrently, and returns when
-// all writes are done or one has failed.
+// send writes the first n messages of the batch, at most Depth of them concurrently. It returns nil
+// when all writes are done, or the error of the first write that has failed.
 func (c *client) send(n int) error {
 	for i := range n + len(c.ops) {
 		slot := i % len(c.ops)
@@ -185,8 +186,8 @@ func (c *client) send(n int) error {
 	return nil
 }
 
-// inBatches calls work with the sizes of batches that add up to n, each as large as possible. It
-// returns the first error of work.
+// inBatches calls work for n messages in batches of at most len(c.sent), with the size of each. It
+// stops at the first error and returns it.
 func (c *client) inBatches(n int, work func(n int) error) error {
 	for n > 0 {
 		part := min(n, len(c.sent))

@@ -77,7 +77,8 @@ func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFir
 	return nil
 }
 
-// measureYardsticks measures each yardstick that applies to the subjects and appends the results.
+// measureYardsticks measures each yardstick that applies to the subjects and appends the results. It
+// stops at the first error and returns it.
 func (c *Comparison) measureYardsticks(ctx context.Context, s Spec, yardsticks []Yardstick) error {
 	pair := append(slices.Clone(c.A), c.B...)
 	for _, y := range yardsticks {

@@ -64,8 +64,9 @@ type serverEnd struct {
 	proc *process     // nil if the server runs in this process
 }
 
-// start starts the server of s, in this process or in a child as Spec.OneProcess selects, and returns
-// it when it listens. It also ends when ctx does.
+// start starts the server of s and returns it when it listens. The server runs in this process if
+// Spec.OneProcess is set, and otherwise in a child. The server also ends when ctx does. The error is
+// that of Measure.
 func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	if s.OneProcess {
 		l, err := listen(ctx, s, g.Catalog, g.Trace)
@@ -100,9 +101,10 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 	return &serverEnd{url: info.URLs[0], stop: stop, proc: p}, nil
 }
 
-// withClient opens a pipe to the server at url, runs work on it, and returns after the pipe is closed
-// and its memory released. work gets a client and the plan of the pipe. When ctx ends it aborts the
-// pipe, because the measured loops do not check ctx.
+// withClient opens a pipe to the server at url, calls work with a client of the pipe and the plan of
+// the pipe, and returns after the pipe is closed and the client's memory released. When ctx ends it
+// aborts the pipe, because the measured loops do not check ctx. The error is that of opening the pipe,
+// of work, or of closing.
 func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work func(*client, *pipe.Plan) error) error {
 	pc, err := pipe.New(opts)
 	if err != nil {

@@ -52,8 +52,8 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	return cost, nil
 }
 
-// idle opens pipes to the server end and returns the cost of both processes while nothing is sent for the
-// duration d.
+// idle opens that many pipes, after a first one, to the server end. It returns the cost of the pipes
+// for both processes while nothing is sent for the duration d.
 func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {
 	opts, err := s.options("bench client", g.Catalog)
 	if err != nil {
@@ -96,8 +96,9 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	return &IdleCost{Client: cost(0), Server: cost(1)}, nil
 }
 
-// open opens more pipes to the server end, sends the messages of the spec on each, and returns the
-// usage of this process and of the server afterwards. All pipes use the memory of c and stay open.
+// open opens further pipes to the server end, sends the messages of the spec on each, and returns the
+// usage of this process and of the server afterwards. more is the number of pipes. All pipes use the
+// memory of c and stay open.
 func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) (both [2]usage, err error) {
 	for range more {
 		if c.pipe, err = pc.Dial(ctx, end.url); err != nil {
@@ -128,7 +129,7 @@ func usageOfBoth(end *serverEnd) (both [2]usage, err error) {
 	return both, nil
 }
 
-// wait blocks for d and returns nil, or returns the cause of ctx when that ends before.
+// wait blocks for d and returns nil. If ctx ends before, it returns the cause of ctx.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

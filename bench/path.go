@@ -15,8 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// checkViable returns an error that matches ErrPath if a transport or channel of o does not work on
-// this machine. Those that s does not name, because it asks for the defaults, may fail.
+// checkViable returns an error that matches ErrPath if a transport or channel of o that s names does
+// not work on this machine. Default transports and channels, for which s names none, may fail.
 func checkViable(s Spec, o pipe.Options) error {
 	for _, e := range o.Transports {
 		if err := e.Transport.Viable(); err != nil && len(s.Transports) > 0 {
@@ -46,8 +46,8 @@ func checkPath(s Spec, plan *pipe.Plan) error {
 }
 
 // route returns the names of the channels that carried tensors, sent or received, between two snapshots
-// of a pipe's statistics, separated by commas. tensors is the number of tensors in that time: those
-// that no channel carried count as Inline. It is "" if there were none.
+// of a pipe's statistics, separated by commas. tensors is the number of tensors in that time. If no
+// channel carried some of them, the names include Inline. Without tensors route returns "".
 func route(before, after pipe.PipeStats, tensors int) string {
 	var names []string
 	for i, c := range after.Channels {
@@ -102,8 +102,8 @@ type Tuning struct {
 	AllowAnyTracer bool // option of the channel cma
 }
 
-// profile returns the transports and channels that s names, or, where it names none, those that a pipe
-// uses by default. The error matches ErrSpec for an unknown name.
+// profile returns the transports and channels that s names. Where s names none, it returns those that a
+// pipe uses by default. The error matches ErrSpec for an unknown name.
 func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
 	t := Tuning{Lanes: s.withDefaults().Lanes, AllowAnyTracer: s.AllowAnyTracer}
 	if s.NoSpin {
@@ -142,9 +142,10 @@ func defaultCatalog(t Tuning) tensorpipe.Profile {
 // tcpTransport is the name of the TCP transport.
 const tcpTransport = "uv"
 
-// pick returns the entries of all that have the wanted names; without wanted names, those that have the
-// names in plain. It changes all. what is the kind of entry, for the error, which matches ErrSpec if
-// all lacks a name.
+// pick returns those entries of the slice all that have the wanted names. Without wanted names it
+// returns those that have the names of the entries of plain. It reuses the memory of all. The error
+// matches ErrSpec if all lacks a name. The error's text names the kind of entry, as given by the
+// argument what.
 func pick[E any](what string, all []E, wanted []string, plain []E, name func(E) string) ([]E, error) {
 	if len(wanted) == 0 {
 		for _, e := range plain {

@@ -45,7 +45,8 @@ type process struct {
 	end func() error
 }
 
-// startProcess starts a program under that name, which errors repeat. The caller must call end.
+// startProcess starts a program. Errors of the process contain name. The caller must call end. The
+// process is also killed when ctx ends.
 func startProcess(ctx context.Context, name string, program Program) (*process, error) {
 	p := &process{name: name, cmd: exec.CommandContext(ctx, program.Path, program.Args...)}
 	p.cmd.Env = append(os.Environ(), program.Env...)
@@ -79,9 +80,11 @@ func startProcess(ctx context.Context, name string, program Program) (*process, 
 	return p, nil
 }
 
-// rootCause returns the error that explains the others. failed is the error of a measurement, ended
-// those with which its processes exited; any may be nil. A process that was killed explains everything.
-// Otherwise a lost peer is explained by the first error of a process, and any other failed by itself.
+// rootCause returns the error that explains the others, or nil if there is none. failed is the error of
+// a measurement, and ended are the exit errors of its processes; any may be nil. If a process was
+// killed, rootCause returns its error. If failed matches pipe.ErrPeerLost, it returns the first exit
+// error, or failed if there is none. Otherwise it returns failed, or the first exit error if failed is
+// nil.
 func rootCause(failed error, ended ...error) error {
 	for _, err := range ended {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() < 0 {
@@ -96,7 +99,8 @@ func rootCause(failed error, ended ...error) error {
 }
 
 // line waits for the next line of output and returns it. If the process has closed its output instead,
-// the error is a *ProcessError; for a line that is too long it matches ErrProtocol.
+// the error is a *ProcessError. If the line is too long or cannot be read, the error matches
+// ErrProtocol.
 func (p *process) line() (string, error) {
 	if p.stdout.Scan() {
 		return p.stdout.Text(), nil
@@ -251,8 +255,8 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 	}
 }
 
-// trips does the job roleTrips: it waits for a request after the warm-up, and prints the durations of
-// all round trips in the time j.For.
+// trips does the job roleTrips. It makes warm-up round trips and waits for a request. Then it makes
+// round trips for the time j.For and prints their durations.
 func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	opts, err := j.Spec.options("bench client", j.catalog)
 	if err != nil {
@@ -293,8 +297,9 @@ type pipeServer struct {
 	memory   arenaPool
 }
 
-// listen starts a server for the pipes of s, which serves them until the caller closes it or ctx ends.
-// listen starts a server of s, whose events go to trace if that is not nil.
+// listen starts a server for the pipes of s. It serves them until the caller closes it or ctx ends.
+// Events of the pipes go to trace if that is not nil. The error matches ErrSpec or is that of package
+// pipe.
 func listen(ctx context.Context, s Spec, from Catalog, trace *Trace) (*pipeServer, error) {
 	opts, err := s.options("bench server", from)
 	if err != nil {
@@ -345,7 +350,7 @@ func (s *pipeServer) accept(ctx context.Context) {
 	}
 }
 
-// close closes the context and returns when all pipes have ended.
+// close closes the context and returns its error when all pipes have ended.
 func (s *pipeServer) close() error {
 	err := s.context.Close()
 	s.serving.Wait()

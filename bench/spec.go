@@ -144,7 +144,7 @@ func (s Spec) batch() int {
 }
 
 // options returns the options of a pipe.Context with that name for the path of s. The error matches
-// ErrSpec.
+// ErrSpec if s names an unknown transport or channel.
 func (s Spec) options(name string, from Catalog) (pipe.Options, error) {
 	p, err := from.profile(s)
 	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: p.Transports, Channels: p.Channels}, err

@@ -28,8 +28,8 @@ type TCP struct {
 // Name returns "tcp".
 func (TCP) Name() string { return "tcp" }
 
-// Measure implements Yardstick. It returns nil without an error if the tensors of r did not travel over
-// TCP one way, or are too small or too few to compare.
+// Measure implements Yardstick. It returns nil, nil if the tensors of r did not travel over TCP one
+// way, or are too small or too few to compare.
 func (t TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	s = s.withDefaults()
 	n := connections(r)
@@ -60,7 +60,7 @@ func (t TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 func (TCP) Carries(r *Result) bool { return connections(r) > 0 }
 
 // connections returns the number of TCP connections that carried the one-way tensors of the measurement
-// r, 0 if they took another route.
+// r. It returns 0 if they took another route.
 func connections(r *Result) int {
 	most := 0
 	for name := range strings.SplitSeq(r.OneWayRoute, ",") {
@@ -117,7 +117,8 @@ type connGroup struct {
 	closed bool
 }
 
-// newConnGroup returns a group without connections, with memory for a batch of s.
+// newConnGroup returns a group without connections, with memory for a batch of s. The caller must call
+// close. The error is that of the allocator.
 func newConnGroup(s Spec) (*connGroup, error) {
 	g := &connGroup{spec: s, memory: arena{buffers: s.Buffers}}
 	return g, g.memory.resize(s.batch(), s.Size)
@@ -143,8 +144,8 @@ func (g *connGroup) close() {
 	}
 }
 
-// each calls work for all connections concurrently, k being the number of the connection c, and returns
-// their errors joined.
+// each calls work concurrently for all connections and returns the errors joined. k is the index of the
+// connection c.
 func (g *connGroup) each(work func(k int, c net.Conn) error) error {
 	var working sync.WaitGroup
 	errs := make([]error, len(g.conns))
@@ -180,8 +181,8 @@ func (g *connGroup) sendAll() (took, cpu time.Duration, err error) {
 	return took, cpu, nil
 }
 
-// send sends a batch of n messages, waits until the server has read it, and returns the CPU time that
-// the server process has used since its start.
+// send sends a batch of n messages and waits until the server has read it. It returns the CPU time that
+// the server process has used since its start. The error is that of the connections.
 func (g *connGroup) send(n int) (serverCPU time.Duration, err error) {
 	used := make([]time.Duration, len(g.conns))
 	err = g.each(func(k int, c net.Conn) error {
@@ -212,9 +213,10 @@ func CongestionControl() string {
 	return strings.TrimSpace(string(name))
 }
 
-// receive runs the server of the yardstick TCP: it listens, prints its serverInfo to out, accepts the
-// connections, reads all batches, and sends its CPU time on every connection after each. It then blocks
-// until ctx ends.
+// receive runs the server of the yardstick TCP. It listens, prints its serverInfo to out, accepts the
+// connections and reads all batches. After each batch it sends its CPU time on every connection. It
+// then blocks until ctx ends, and returns nil. The error matches ErrProtocol or is that of a
+// connection.
 func (j job) receive(ctx context.Context, out *json.Encoder) error {
 	if j.Connections < 1 || j.Connections > maxLanes {
 		return fmt.Errorf("%w: %d connections", ErrProtocol, j.Connections)
@@ -251,8 +253,9 @@ func (j job) receive(ctx context.Context, out *json.Encoder) error {
 	return nil
 }
 
-// read reads all batches from connection c. The number of the connection is the first byte that it
-// carries; the order in which connections were accepted does not matter.
+// read reads all batches from connection c and replies to each with the CPU time of this process. The
+// first byte that c carries is its number; the order in which connections were accepted does not
+// matter. The error matches ErrProtocol for a wrong number, or is that of c.
 func (g *connGroup) read(_ int, c net.Conn) error {
 	var first [1]byte
 	if _, err := io.ReadFull(c, first[:]); err != nil {

@@ -36,7 +36,8 @@ type traceEvent struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// add adds an event of one end, unless there are maxTraceEvents.
+// add adds e, an event of the pipe id at one end, unless there are maxTraceEvents. It sets the fields
+// of e for the process, the end, the pipe and the start.
 func (t *Trace) add(end string, id pipe.PipeID, start time.Time, e traceEvent) {
 	e.PID, e.End, e.Pipe, e.Start = os.Getpid(), end, id.Number, start.UnixNano()
 	t.mu.Lock()
@@ -60,7 +61,8 @@ func (t *Trace) snapshot() []traceEvent {
 	return slices.Clone(t.events)
 }
 
-// of returns the functions that add the events of one end, "client" or "server"; nil if t is nil.
+// of returns the functions that add the events of one end, "client" or "server". It returns nil if t is
+// nil.
 func (t *Trace) of(end string) *pipe.Events {
 	if t == nil {
 		return nil

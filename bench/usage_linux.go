@@ -26,8 +26,8 @@ func pageBytes() int {
 	return kibibytes("/proc/self/smaps_rollup", "Pss:") + kibibytes("/proc/self/status", "VmPTE:")
 }
 
-// kibibytes returns, in bytes, the size that the file at path gives in KiB, in the line that begins with
-// name; 0 if there is no such line or file.
+// kibibytes returns the size that the file at path gives in KiB, in the line that begins with name. The
+// result is in bytes. It is 0 if there is no such line or file.
 func kibibytes(path, name string) int {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -53,9 +53,9 @@ func descriptors() int {
 	return len(list) - 1
 }
 
-// sharedBytes returns the size of all mappings of package shm's segments in this process, and the bytes
-// of their files that have pages, touched or preallocated. The latter is 0 without the permission to
-// read it.
+// sharedBytes returns mapped, the size of all mappings of package shm's segments in this process, and
+// pages, the bytes of their files that have pages, touched or preallocated. Both are 0 if unknown;
+// pages is also 0 without the permission to read it.
 func sharedBytes() (mapped, pages int) {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {

@@ -11,9 +11,9 @@ type Yardstick interface {
 	// Name returns the name of the yardstick in results.
 	Name() string
 
-	// Measure moves the one-way messages of s between memory of the same kind. It returns nil if
-	// that would not be comparable with r, a measurement of s. It returns early with an error when
-	// ctx ends.
+	// Measure moves the one-way messages of s between memory of the same kind. It returns nil, nil if
+	// that would not be comparable with r, a measurement of s. It returns early with an error when ctx
+	// ends.
 	Measure(ctx context.Context, s Spec, r *Result) (*Result, error)
 }
 
@@ -54,8 +54,7 @@ type Memcpy struct{}
 // Name returns "memcpy".
 func (Memcpy) Name() string { return "memcpy" }
 
-// Measure implements Yardstick. It returns nil without an error if the tensors are too small or too few
-// to compare.
+// Measure implements Yardstick. It returns nil, nil if the tensors are too small or too few to compare.
 func (m Memcpy) Measure(ctx context.Context, s Spec, _ *Result) (*Result, error) {
 	s = s.withDefaults()
 	if !s.hasYardstick() {

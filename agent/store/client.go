@@ -48,9 +48,11 @@ type Client struct {
 // maxIdle bounds the idle connections that a Client keeps.
 const maxIdle = 4
 
-// Dial connects to the server at addr (host:port). While no server listens there, Dial retries
-// until ctx ends, so ctx should have a deadline. The caller must close the Client. The error is
-// an [*Error] with the cause of ctx, or for an addr that is not of that form.
+// Dial connects to the server at addr (host:port). While no server listens there, Dial retries until
+// ctx ends, so ctx should have a deadline. The caller must close the Client.
+//
+// The error is an [*Error]. It matches the error of ctx if ctx has ended. It is also returned if addr
+// is not of that form, or if the server rejects the first request.
 func Dial(ctx context.Context, addr string, o ClientOptions) (*Client, error) {
 	if err := checkAddr(addr); err != nil {
 		return nil, fail("dial", addr, err)
@@ -69,9 +71,9 @@ func Dial(ctx context.Context, addr string, o ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// connect dials until a connection succeeds or ctx ends, and then adds 1 to the counter at
-// initKey, as PyTorch's clients do. After the end of ctx the error wraps that of ctx and that of
-// the last dial.
+// connect dials until a connection succeeds or ctx ends. It then adds 1 to the counter at initKey, as
+// PyTorch's clients do. If ctx ends first, the error wraps that of ctx and that of a failed dial.
+// Otherwise the error is that of add.
 func (c *Client) connect(ctx context.Context) error {
 	var last error // the last dial error that is not a timeout, if there was one
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -92,7 +94,7 @@ func (c *Client) connect(ctx context.Context) error {
 	return err
 }
 
-// checkAddr returns an error if addr is not host:port with a numeric port. Such an
+// checkAddr returns an error if addr is not host:port with a port number from 1 to 65535. Such an
 // address cannot start to work later, so it is not retried.
 func checkAddr(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
@@ -125,9 +127,9 @@ func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 	return value, fail("get", key, err)
 }
 
-// get returns the value of key, or ErrNotFound. It uses a compare-and-set whose expected value no
-// key has, so it changes nothing. The protocol's get request would close the connection if the
-// key did not exist.
+// get returns the value of key. The error is ErrNotFound if there is none, or that of compareAndSet.
+// get makes a compare-and-set whose expected value no key has, so it changes nothing. After the
+// protocol's get request for a missing key the server would close the connection.
 func (c *Client) get(ctx context.Context, key string) ([]byte, error) {
 	value, err := c.compareAndSet(ctx, key, c.nonce, c.nonce)
 	if err == nil && bytes.Equal(value, c.nonce) {
@@ -161,7 +163,8 @@ func (c *Client) Add(ctx context.Context, key string, delta int64) (int64, error
 	return n, fail("add", key, err)
 }
 
-// add adds delta to the number at wireKey, a key with its prefix, and returns the sum.
+// add adds delta to the number at wireKey, a key with its prefix, and returns the sum. The error
+// matches ErrLimit if the key is too long, or is that of roundTrip.
 func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64, err error) {
 	if len(wireKey) > c.limits.KeyBytes+len(userPrefix) {
 		return 0, c.limits.check(wireKey)
@@ -191,8 +194,9 @@ func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desire
 	return value, fail("compare-and-set", key, err)
 }
 
-// compareAndSet makes the request and returns the value in the reply, which belongs to the caller. If
-// key does not exist and expected is not empty, that is expected.
+// compareAndSet sends a compare-and-set request and returns the value in the reply, which belongs to
+// the caller. If key does not exist and expected is not empty, the server replies with expected. The
+// error matches ErrLimit if an argument is too long, or is that of roundTrip.
 func (c *Client) compareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
 	if err := c.limits.check(key, expected, desired); err != nil {
 		return nil, err
@@ -248,9 +252,10 @@ type clientConn struct {
 	from *decoder
 }
 
-// roundTrip sends an encoded request on a connection that no other call uses, and calls answer to
-// read the reply. It returns the error of either, or that of ctx as soon as ctx ends; the
-// connection is closed then, even if ctx ended just after the reply had been read.
+// roundTrip sends an encoded request on a connection that no other call uses, and calls answer to read
+// the reply. After an error it closes the connection. That ctx has ended is such an error too, even if
+// the reply had just been read. The error is ErrClosed, ErrDisconnected, or that of ctx, of dialling,
+// of the connection or of answer.
 func (c *Client) roundTrip(ctx context.Context, request []byte, answer func(*decoder) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -310,8 +315,8 @@ func connectionError(err error) error {
 	return err
 }
 
-// acquire returns an idle connection, or a new one, for the use of one call, which must release
-// or close it and remove it from c.busy. The error is ErrClosed, or that of dialling.
+// acquire returns an idle connection, or a new one, for the use of one call. The caller must either
+// release it, or close it and remove it from c.busy. The error is ErrClosed, or that of dialling.
 func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	c.mu.Lock()
 	if c.closed {
@@ -348,8 +353,8 @@ func (c *Client) dial(ctx context.Context) (*clientConn, error) {
 	return conn, nil
 }
 
-// release returns a connection, on which no reply is outstanding, to the idle ones, or closes it
-// if there are maxIdle already or the client is closed.
+// release adds conn to the idle connections. It closes conn instead if maxIdle connections are idle or
+// the client is closed. No reply may be outstanding on conn.
 func (c *Client) release(conn *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

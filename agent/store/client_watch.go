@@ -50,7 +50,8 @@ func (c *Client) Watch(ctx context.Context, key string) (Watcher, error) {
 	return w, nil
 }
 
-// watch returns a Watcher once the server has confirmed the key.
+// watch returns a Watcher once the server has confirmed the key. The error matches ErrLimit if the key
+// is too long, or is that of ctx, of dialling, or why the connection has ended.
 func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 	if err := c.limits.check(key); err != nil {
 		return nil, err
@@ -81,10 +82,11 @@ func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 	return nil, err
 }
 
-// subscribe adds a subscription to a key, with its userPrefix, on the connection for updates,
-// which it opens if there is none, and requests updates of the key if the server does not send
-// them yet. It returns the connection, the subscription, and a channel that is closed once the
-// server has confirmed the key. The caller holds c.sem.
+// subscribe adds a subscription to key, which has its userPrefix, on the connection for updates. It
+// opens that connection if there is none. It requests updates of the key if the client has not yet done
+// so on this connection. It returns the connection, the subscription, and a channel that is closed once
+// the server has confirmed the key. The error is that of connectWatch, or why the connection has ended.
+// The caller holds c.sem.
 func (c *Client) subscribe(ctx context.Context, key string) (*watchConn, *subscription, <-chan struct{}, error) {
 	w, err := c.connectWatch(ctx)
 	if err != nil {
@@ -104,9 +106,9 @@ func (c *Client) subscribe(ctx context.Context, key string) (*watchConn, *subscr
 	return w, s, registered, nil
 }
 
-// send writes a request. If the write fails or ctx ends during it, part of the request may have
-// been sent: send then closes the connection, waits for the reader, and returns why the
-// connection ended. The caller holds sem of the client.
+// send writes a request. If the write fails, also because ctx has ended, part of the request may have
+// been sent. Then send closes the connection, waits for the reader, and returns why the connection has
+// ended. The caller holds sem of the client.
 func (w *watchConn) send(ctx context.Context, request []byte) error {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -126,8 +128,8 @@ func (w *watchConn) send(ctx context.Context, request []byte) error {
 	return nil
 }
 
-// connectWatch returns the connection for updates, and opens one if there is none or the last one
-// has ended. The error is ErrClosed or that of dialling. The caller holds c.sem.
+// connectWatch returns the connection for updates. It opens a new one if there is none or the present
+// one has ended. The error is ErrClosed or that of dialling. The caller holds c.sem.
 func (c *Client) connectWatch(ctx context.Context) (*watchConn, error) {
 	c.mu.Lock()
 	w := c.watchConn
@@ -150,9 +152,9 @@ func (c *Client) connectWatch(ctx context.Context) (*watchConn, error) {
 	return c.watchConn, nil
 }
 
-// add adds s to the subscriptions of key. It returns the channel that is closed once the server
-// has confirmed the key; fresh reports that the caller must still request updates of the key. The
-// error is why the connection has ended.
+// add adds s to the subscriptions of key. The channel registered is closed once the server has
+// confirmed the key. fresh reports that the caller must still request updates of the key. The error is
+// why the connection has ended.
 func (w *watchConn) add(key string, s *subscription) (registered chan struct{}, fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,16 +184,16 @@ func (w *watchConn) unsubscribe(key string, s *subscription) {
 	}
 }
 
-// cause returns why the connection has ended, nil while it has not.
+// cause returns why the connection has ended, or nil while it has not.
 func (w *watchConn) cause() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// read passes updates to their subscriptions until the connection ends, and then ends all
-// subscriptions with the reason: ErrClosed after closeOnce, ErrDisconnected, or that of an invalid
-// message. It runs on a goroutine of its own.
+// read passes updates to their subscriptions until the connection ends. Then it ends all subscriptions
+// with the reason: ErrClosed after closeOnce, ErrDisconnected if the server has closed the connection,
+// or otherwise the error of readMessage. It runs on a goroutine of its own.
 func (w *watchConn) read() {
 	defer close(w.done)
 	var err error

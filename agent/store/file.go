@@ -36,7 +36,7 @@ type File struct {
 
 // OpenFile opens the store in the file at path. It creates the file if it does not exist and
 // initialises an empty one. The caller must close the File. The error, an [*Error], matches
-// [ErrCorrupt] if the file is no store.
+// [ErrCorrupt] if the file is no store or is damaged, and [ErrLimit] if it is larger than l allows.
 func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -165,9 +165,9 @@ func (s *File) Watch(ctx context.Context, key string) (Watcher, error) {
 // Close implements [Store].
 func (s *File) Close() error { return s.closeOnce() }
 
-// poll calls found, with the contents of the file up to date and s.sem held, until it returns
-// true. It returns the error of ctx, ErrClosed once done is closed or the store is closed, or an
-// error of the file.
+// poll calls found repeatedly, until found returns true. During each call the contents in memory are up
+// to date and s.sem is held. poll returns the error of ctx, ErrClosed once done is closed or the store
+// is closed, or an error of the file.
 func (s *File) poll(ctx context.Context, done <-chan struct{}, found func() bool) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		ok := false

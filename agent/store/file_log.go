@@ -13,10 +13,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/flock"
 )
 
-// access runs f with the contents of the file up to date and s.sem held, and returns its error.
-// If exclusive is set, it holds the exclusive lock of the file meanwhile, so that f may write;
-// otherwise it locks the file only if it has changed. f does not run if ctx has ended, the store
-// is closed or the file cannot be read; after ErrCorrupt all later calls fail.
+// access calls f and returns its error. During the call the contents in memory are up to date and s.sem
+// is held. If exclusive is set, access also holds the exclusive lock of the file, so that f may write.
+// Otherwise it locks the file only if it has changed.
+//
+// access does not call f if ctx has ended, the store is closed, or the file cannot be locked or read.
+// The error is then that of ctx, ErrClosed, or that of the file. After ErrCorrupt all later calls fail
+// with the same error.
 func (s *File) access(ctx context.Context, exclusive bool, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -124,9 +127,9 @@ func (s *File) refresh(exclusive bool) error {
 	return s.f.Truncate(s.offset)
 }
 
-// checkMagic compares the first bytes of the file, whose length is size, with fileMagic. With
-// exclusive set it writes them if they are incomplete. It sets s.offset to the first record. The
-// error matches ErrCorrupt if the bytes differ.
+// checkMagic compares the beginning of the file, which is size bytes long, with fileMagic. If the file
+// is shorter than fileMagic and exclusive is set, it writes fileMagic. It sets s.offset to the first
+// record. The error matches ErrCorrupt if the bytes differ, or is that of the file.
 func (s *File) checkMagic(size int64, exclusive bool) error {
 	head := make([]byte, min(size, int64(len(fileMagic))))
 	if _, err := s.f.ReadAt(head, 0); err != nil {
@@ -168,9 +171,9 @@ func (s *File) put(key string, value []byte) error {
 	return s.write(record{kind: recordSet, key: key, value: cloneValue(value)})
 }
 
-// write appends a record to the file and applies it. If the write fails it truncates the file to
-// its length before. The error matches ErrLimit if the file is full. The caller holds s.sem and
-// the exclusive lock.
+// write appends a record to the file and applies it. If that fails it truncates the file to its
+// previous length. The error matches ErrLimit if the file is full, or is that of the file. The caller
+// holds s.sem and the exclusive lock.
 func (s *File) write(r record) error {
 	b := r.append(nil)
 	if s.offset+int64(len(b)) > int64(s.limits.TotalBytes) {
@@ -228,9 +231,9 @@ type scanner struct {
 	remaining int64 // bytes of the section that were not read yet
 }
 
-// next returns the next record, whose value belongs to the caller, and its encoded size. It
-// returns io.EOF if only an incomplete record, or nothing, remains. The error matches ErrCorrupt
-// for an invalid record.
+// next returns the next record, whose value belongs to the caller, and its encoded size. The error is
+// io.EOF if nothing, or only an incomplete record, remains. It matches ErrCorrupt for an invalid
+// record. Otherwise it is that of reading.
 func (s *scanner) next() (r record, size int64, err error) {
 	if s.remaining < recordHeader {
 		return record{}, 0, io.EOF

@@ -57,7 +57,7 @@ func Open(ctx context.Context, url string, o Options) (Store, error) {
 	return s, nil
 }
 
-// open is Open, but its error is the cause alone.
+// open is Open, but its error need not be an [*Error].
 func open(ctx context.Context, url string, o Options) (Store, error) {
 	if err := checkRank(o.Rank, o.WorldSize); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
@@ -100,7 +100,9 @@ func open(ctx context.Context, url string, o Options) (Store, error) {
 	return nil, fmt.Errorf("%w: %s:// is none of tcp, env, file and mem", ErrURL, scheme)
 }
 
-// openTCP serves the store at addr if the options are those of rank 0, and connects to it otherwise.
+// openTCP serves a store if o.Rank is 0 and o.Join is not set: at addr, or at o.Listen if that is not
+// empty. Otherwise it connects to the store at addr. The error matches ErrURL if addr is invalid, or is
+// that of serving or connecting.
 func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	if err := checkAddr(addr); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
@@ -175,8 +177,8 @@ type Environ struct {
 	Prefix string
 }
 
-// FromEnviron returns the settings in the environment variables of this process. Its error
-// matches [ErrURL] and names the variable that is missing or invalid.
+// FromEnviron returns the settings in the environment variables of this process. The error, an
+// [*Error], matches [ErrURL] if a variable is missing or invalid.
 func FromEnviron() (Environ, error) {
 	r := environReader{}
 	e := Environ{
@@ -203,7 +205,8 @@ func FromEnviron() (Environ, error) {
 // environReader reads environment variables and keeps the first error.
 type environReader struct{ err error }
 
-// text returns the value of a variable that must be set.
+// text returns the value of a variable that must be set. If the variable is not set or empty, text
+// returns "" and r.err is not nil.
 func (r *environReader) text(name string) string {
 	s := os.Getenv(name)
 	if s == "" && r.err == nil {
@@ -212,7 +215,8 @@ func (r *environReader) text(name string) string {
 	return s
 }
 
-// number returns the value of a variable that must be a number.
+// number returns the value of a variable that must be a number. If it is not a number, r.err is not
+// nil.
 func (r *environReader) number(name string) int {
 	s := r.text(name)
 	n, err := strconv.Atoi(s)

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// Prefix returns a handle on the part of s whose keys begin with prefix and a slash, the naming
-// of PyTorch's PrefixStore; its calls take keys without them. Close ends the calls and Watchers
-// made through the handle and leaves s open.
+// Prefix returns a handle on the part of s whose keys begin with prefix and a slash, the naming of
+// PyTorch's PrefixStore. The methods of the handle take keys without this beginning. Close ends the
+// calls and Watchers made through the handle and leaves s open.
 func Prefix(s Store, prefix string) Store {
 	return newView(s, prefix+"/", func() error { return nil })
 }

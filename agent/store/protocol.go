@@ -97,7 +97,7 @@ type decoder struct {
 	reserve func(bytes int) error // called before memory is allocated
 }
 
-// newDecoder returns a decoder of the messages in r that allows any memory within the limits.
+// newDecoder returns a decoder of the messages in r. Only l limits the memory that it allocates.
 func newDecoder(r io.Reader, l Limits) *decoder {
 	return &decoder{r: bufio.NewReader(r), limits: l, reserve: func(int) error { return nil }}
 }
@@ -171,8 +171,8 @@ func (d *decoder) number() (int64, error) {
 	return int64(binary.LittleEndian.Uint64(b[:])), nil
 }
 
-// length reads a number of things, named by what for the error, and returns ErrLimit if it
-// exceeds limit.
+// length reads the number of keys or bytes that follow. The error matches ErrLimit if the number
+// exceeds limit; what names the things counted in that error. Otherwise it is that of the connection.
 func (d *decoder) length(what string, limit int) (int, error) {
 	n, err := d.number()
 	if err != nil {

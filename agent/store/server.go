@@ -68,9 +68,9 @@ type Server struct {
 // keepAlive detects within about a minute that a peer's machine is unreachable.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
-// Serve starts a server with an empty store on addr (host:port); port 0 picks a free one. The
-// caller must close the server. ctx bounds the call, not the life of the server. The error is an
-// [*Error] with that of listening.
+// Serve starts a server with an empty store on addr (host:port); port 0 picks a free one. The caller
+// must close the server. ctx bounds the call, not the life of the server. The error, an [*Error], wraps
+// that of listening.
 func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := config.Listen(ctx, "tcp", addr)
@@ -150,8 +150,8 @@ func pause(done <-chan struct{}, d time.Duration) bool {
 }
 
 // admit starts a session for a new connection, which it owns. If there are ServerOptions.Conns
-// sessions it closes the oldest one that has never sent a request, or the new connection if there
-// is none or the server is closed.
+// sessions, it first closes the oldest session that has never sent a request. If all have sent one, or
+// the server is closed, it closes the new connection instead.
 func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,6 +227,6 @@ func (c *charge) reserve(n int) error {
 	return nil
 }
 
-// release returns the charge to the quota, when the request was served or has failed. It must be
-// called once.
+// release gives the charge back to the quota. It must be called once, after the request was served or
+// has failed.
 func (c *charge) release() { c.quota.used.Add(-c.charged) }

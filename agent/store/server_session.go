@@ -109,8 +109,8 @@ func (s *session) next(buffered *bufio.Reader) (*request, error) {
 	return r, nil
 }
 
-// handle executes r and writes the reply. The protocol has no error replies: after an error the
-// caller must close the connection.
+// handle executes r and writes the reply. The error is that of the operation or of the connection. The
+// protocol has no error replies: after an error the caller must close the connection.
 func (s *session) handle(r *request) error {
 	switch r.op {
 	case opSet:
@@ -179,7 +179,8 @@ func (s *session) wait(keys []string) error {
 	return nil
 }
 
-// replyNumber writes n as one reply, or nothing if err is not nil, which it then returns.
+// replyNumber writes n to the peer as one reply and returns the error of that. If err is not nil it
+// writes nothing and returns err.
 func (s *session) replyNumber(err error, n int64) error {
 	return s.reply(err, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 }
@@ -212,9 +213,9 @@ func size(value []byte) []byte {
 	return binary.LittleEndian.AppendUint64(nil, uint64(len(value)))
 }
 
-// watch subscribes to key, unless the peer watches it already, and then confirms the request.
-// Updates are sent after the confirmation. The error matches ErrLimit if the peer watches too
-// many keys.
+// watch subscribes to key, unless the peer watches it already, and then confirms the request. Updates
+// are sent after the confirmation. The error matches ErrLimit if the peer watches too many keys, is
+// ErrClosed if the server is closed, or is that of the connection.
 func (s *session) watch(key string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

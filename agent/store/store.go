@@ -63,7 +63,7 @@ type Store interface {
 	// Delete removes key and returns whether it existed.
 	Delete(ctx context.Context, key string) (bool, error)
 
-	// Watch reports changes of key that are made after the call. ctx bounds the call,
+	// Watch returns a Watcher that reports the changes of key made after the call. ctx bounds the call,
 	// not the Watcher, which the caller closes.
 	Watch(ctx context.Context, key string) (Watcher, error)
 
@@ -158,8 +158,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// contextError returns err, the error of a context, as the cause of a call that ended with it. It
-// matches ErrTimeout if the deadline has passed.
+// contextError returns err, in a form that also matches ErrTimeout if err is context.DeadlineExceeded.
 func contextError(err error) error {
 	if err == context.DeadlineExceeded {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
@@ -167,8 +166,8 @@ func contextError(err error) error {
 	return err
 }
 
-// fail wraps the cause of a failed call in an [*Error], replacing one that is there
-// already. It returns nil if err is nil.
+// fail returns an [*Error] with op, key and the cause err. If err itself is an [*Error], the result has
+// the cause of err instead. fail returns nil if err is nil.
 func fail(op, key string, err error) error {
 	if err == nil {
 		return nil
@@ -224,9 +223,8 @@ func (l Limits) checkAll(keys []string) error {
 	return nil
 }
 
-// sum returns delta plus the number that a value holds as decimal text; a missing one, if exists is
-// false, counts as 0. The error matches ErrNotNumber if the value is not a number, or the sum
-// overflows.
+// sum returns the sum of delta and the number that value holds as decimal text, or delta if exists is
+// false. The error matches ErrNotNumber if value is not a number or the sum overflows.
 func sum(value []byte, exists bool, delta int64) (int64, error) {
 	if !exists {
 		return delta, nil

@@ -128,9 +128,9 @@ func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, err
 	return desired, nil
 }
 
-// shouldSwap reports whether a compare-and-set with this expected value changes a key that has
-// the given value, if exists is set. The error is ErrNotFound if the key does not exist and
-// expected is not empty.
+// shouldSwap reports whether a compare-and-set with this expected value changes a key. exists reports
+// whether the key exists, and value is its value. A key that does not exist is changed if expected is
+// empty; otherwise the error is ErrNotFound.
 func shouldSwap(value []byte, exists bool, expected []byte) (bool, error) {
 	if !exists && len(expected) > 0 {
 		return false, ErrNotFound
@@ -186,9 +186,8 @@ func (t *table) notify(key string, u update) {
 	}
 }
 
-// addWaiter registers a call that waits for key. It returns nil if key exists; otherwise the
-// caller must wait for the channel of the result, and then call removeWaiter. The error is
-// ErrClosed.
+// addWaiter registers a call that waits for key. It returns nil, nil if key exists. Otherwise the
+// caller must wait for the channel in the result, and then call removeWaiter. The error is ErrClosed.
 func (t *table) addWaiter(key string) (*keyWaiters, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,8 +206,8 @@ func (t *table) addWaiter(key string) (*keyWaiters, error) {
 	return w, nil
 }
 
-// removeWaiter undoes a call of addWaiter that returned a, and removes the entry of key with the
-// last call that waits.
+// removeWaiter reverts one call of addWaiter that returned w. If no other call waits for key, it
+// removes w from the table.
 func (t *table) removeWaiter(key string, w *keyWaiters) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -282,7 +281,7 @@ type subscription struct {
 // newSubscription returns a subscription with a ready channel of its own.
 func newSubscription() *subscription { return &subscription{ready: make(chan struct{}, 1)} }
 
-// push adds u to the update that waits, if there is one, and signals ready.
+// push makes u the update that waits, merged with an earlier one that still waits, and signals ready.
 func (s *subscription) push(u update) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,7 +311,7 @@ func (s *subscription) signal() {
 }
 
 // receive removes and returns the update that waits; ok reports whether there is one. It does not
-// block. After end it returns the error.
+// block. After end it returns the error with which the subscription ended.
 func (s *subscription) receive() (u update, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

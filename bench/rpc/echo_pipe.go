@@ -20,8 +20,8 @@ type echoPipe struct {
 	work     sync.WaitGroup
 }
 
-// newEchoPipe starts an echoPipe that listens at the URL listen or, if that is "", at ones that the
-// system chooses. The caller must call close.
+// newEchoPipe starts an echoPipe that listens at the URL listen. If listen is "", the system chooses
+// the addresses. The caller must call close.
 func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "bare"})
 	if err != nil {
@@ -74,7 +74,8 @@ func (e *echoPipe) answer(p *pipe.Pipe) {
 	}
 }
 
-// readMessage reads the message in into memory of the pool, and releases that.
+// readMessage reads the message in into memory of the pool, and then releases the memory. The error is
+// that of the pool or of the pipe.
 func (e *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
 	var storages []*tensor.Storage
 	var memory pipe.Allocation

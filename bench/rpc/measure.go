@@ -16,8 +16,8 @@ type Times struct {
 	PerSecond     float64
 }
 
-// sequential makes n calls one after the other, after warm unmeasured calls, and summarizes their
-// durations. It returns the first error. n must be at least 1.
+// sequential makes n calls one after the other and summarizes their durations. warm is the number of
+// unmeasured calls before them. It stops at the first error and returns it. n must be at least 1.
 func sequential(ctx context.Context, warm, n int, call func(context.Context) error) (Times, error) {
 	for range warm {
 		if err := call(ctx); err != nil {
@@ -36,8 +36,9 @@ func sequential(ctx context.Context, warm, n int, call func(context.Context) err
 	return summarize(took, time.Since(begun)), nil
 }
 
-// concurrent makes n calls, depth of them at a time, and summarizes their durations. It returns the
-// errors of the calls joined; the summary is then meaningless. n must be at least 1.
+// concurrent makes n calls, depth of them at a time, and summarizes their durations. Each of its depth
+// goroutines stops at its first error. concurrent returns these errors joined; the summary is then
+// meaningless. n must be at least 1.
 func concurrent(ctx context.Context, depth, n int, call func(context.Context) error) (Times, error) {
 	took := make([]time.Duration, n)
 	errs := make([]error, depth)
@@ -59,8 +60,8 @@ func concurrent(ctx context.Context, depth, n int, call func(context.Context) er
 	return summarize(took, time.Since(begun)), errors.Join(errs...)
 }
 
-// summarize returns the percentiles of the durations took, which must not be empty, and the rate of
-// calls in the time all.
+// summarize returns the percentiles of the durations took, and the rate of calls in the time all. It
+// sorts took, which must not be empty.
 func summarize(took []time.Duration, all time.Duration) Times {
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)-1)*percent/100] }

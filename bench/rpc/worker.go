@@ -35,7 +35,8 @@ var (
 	Bare = agent.NewFunc[agent.None, string]("bench.bare")
 )
 
-// add is the function that calls run: it returns the sum of the two tensors.
+// add is the function that the calls Add and Plain run. It returns a new tensor with the sum of the two
+// tensors. It fails if they are not float32 or differ in their number of elements.
 func add(_ context.Context, p Pair) (*tensor.Tensor, error) {
 	x, err := tensor.Data[float32](p.A)
 	if err != nil {
@@ -77,7 +78,8 @@ const (
 func IsWorker() bool { return os.Getenv(envRank) != "" }
 
 // RunWorker runs the worker as which Start has started this process. It serves calls until in, the
-// process's stdin, ends; then it leaves the group and returns.
+// process's stdin, ends. Then it leaves the group and returns. The error is that of joining, of reading
+// in or of leaving.
 func RunWorker(ctx context.Context, in io.Reader) error {
 	rank, err := strconv.Atoi(os.Getenv(envRank))
 	if err != nil {
@@ -121,10 +123,10 @@ func join(ctx context.Context, rank, world int, rendezvous, listen, bare string)
 	return agent.Join(ctx, c)
 }
 
-// Start makes this process worker0 of a group of world workers, and starts the other ones as
-// processes of the program at path, which must call RunWorker. They meet at the URL rendezvous and
-// listen at listen, if that is not empty. The caller closes the agent, and must call stop, also
-// after an error: it ends the processes, waits for them, and returns an error of one of them.
+// Start makes this process worker0 of a group of world workers, and starts the other ones as processes
+// of the program at path, which must call RunWorker. The workers meet at the URL rendezvous. They
+// listen at the URL listen if that is not empty. The caller closes the agent, and must call stop, also
+// after an error. stop ends the processes, waits for them, and returns the error of one of them.
 func Start(ctx context.Context, path string, world int, rendezvous, listen string) (a *agent.Agent, stop func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

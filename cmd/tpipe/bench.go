@@ -154,9 +154,9 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	return errors.Join(svg.write(drawing.chart()), traceFile.write(trace))
 }
 
-// partner checks the flags about the peer and returns the library to compare with, built and ready, or
-// nil without -peer. Without -peer it sets pairs to 1. The error is a *usageError if the peer can
-// measure none of the specs.
+// partner returns the library that -peer names, after building it, or nil if -peer is not set; then it
+// sets pairs to 1. The error is a *usageError if the flags about the peer are invalid or the peer can
+// measure none of the specs. Otherwise it is that of building the library.
 func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	var peer bench.Libtensorpipe
 	switch {
@@ -185,8 +185,9 @@ func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	return nil, usageErrorf("-peer %s: %w", b.peer, withoutPrefix(none))
 }
 
-// withoutPrefix returns an error that matches bench.ErrSpec as a new error without the prefix of that
-// error, which repeats the name of the command. Other errors are returned unchanged.
+// withoutPrefix returns err unchanged unless it matches bench.ErrSpec. Otherwise it returns a new error
+// with the text of err, without the prefix of bench.ErrSpec, which repeats the name of the command. The
+// new error does not match bench.ErrSpec.
 func withoutPrefix(err error) error {
 	if !errors.Is(err, bench.ErrSpec) {
 		return err
@@ -219,7 +220,7 @@ type benchReport interface {
 	// measured is called with the results for a spec.
 	measured(spec bench.Spec, runs *bench.Comparison) error
 
-	// absent is called once for a path that does not exist here.
+	// absent is called once for a path that does not exist here. why is the reason.
 	absent(spec bench.Spec, why error) error
 }
 

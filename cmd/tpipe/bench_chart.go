@@ -56,8 +56,8 @@ func (d *benchDrawing) measured(spec bench.Spec, runs *bench.Comparison) error {
 // absent implements benchReport. It does nothing: a path without results is not drawn.
 func (d *benchDrawing) absent(bench.Spec, error) error { return nil }
 
-// line returns the series of a library on a path, and adds it to the chart if it is new. Yardsticks
-// have the path "".
+// line returns the series of the library subject on a path. It adds a new series if there is none.
+// Yardsticks have the path "".
 func (d *benchDrawing) line(path, subject string, kind chart.Kind) *benchSeries {
 	for _, s := range d.series {
 		if s.path == path && s.subject == subject {
@@ -111,8 +111,8 @@ func (d *benchDrawing) chart() *chart.Chart {
 	return c
 }
 
-// points returns a point for each size, ordered by size, whose value is the mean of the values. Sizes
-// whose values are all 0 are left out.
+// points returns a point for each size of the map, ordered by size. The value of a point is the mean of
+// the values of its size. Sizes whose values are all 0 are left out.
 func points(values map[int][]float64) (out []chart.Point) {
 	for size, all := range values {
 		sum := 0.0

@@ -32,7 +32,8 @@ type benchRatios struct {
 	CPU        *float64 `json:"cpu_ratio"`  // likewise
 }
 
-// newBenchRatios returns the figures of the results of one subject divided by those of the other, by.
+// newBenchRatios returns the figures of one subject divided by those of another. of are the results of
+// the first subject and by those of the second. Neither may be empty.
 func newBenchRatios(of, by []*bench.Result) benchRatios {
 	a, b := of[0], by[0]
 	ratio := func(f bench.Figure) *float64 {
@@ -111,13 +112,13 @@ func (l *benchLines) absent(spec bench.Spec, why error) error {
 	return l.print(newBenchAbsent(bench.Go{}.Name(), spec, nil, why))
 }
 
-// newBenchAbsent returns the line for a subject that cannot measure the path of spec; size is nil for
-// all sizes.
+// newBenchAbsent returns the line for a subject that cannot measure the path of spec, with the reason
+// why. A nil size stands for all sizes.
 func newBenchAbsent(subject string, spec bench.Spec, size *int, why error) benchAbsent {
 	return benchAbsent{subject, orAuto(spec.Transports), orAuto(spec.Channels), size, oneLine(why)}
 }
 
-// print prints each of lines as JSON.
+// print prints each of lines as JSON. It stops at the first error and returns it.
 func (l *benchLines) print(lines ...any) error {
 	for _, line := range lines {
 		if err := l.json.Encode(line); err != nil {

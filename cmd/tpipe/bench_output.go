@@ -15,8 +15,8 @@ type outputFile struct {
 	fresh bool // the file did not exist, or was empty
 }
 
-// openOutput opens the file at path, the value of flag; nil for the path "". The content of an existing
-// file is kept until write. The caller must call write or discard.
+// openOutput opens the file at path, the value of flag. It returns nil, nil if path is empty. The
+// content of an existing file is kept until write. The caller must call write or discard.
 func openOutput(flag, path string) (*outputFile, error) {
 	if path == "" {
 		return nil, nil

@@ -47,8 +47,9 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 	return out, nil
 }
 
-// messages returns a spec without a path for each combination of -named and -size, which is measured on
-// each path.
+// messages returns a spec without a path for each combination of -named and -size. Each of them is
+// measured on every path. With -named=both, size 0 has one spec only, because there is no tensor whose
+// target could be named.
 func (b *benchmark) messages() (out []bench.Spec) {
 	for _, named := range b.named {
 		for _, size := range b.sizes {

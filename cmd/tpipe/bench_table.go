@@ -169,8 +169,8 @@ func (c benchColumns) wire(text string) []string {
 	return []string{text}
 }
 
-// row returns the line with the medians of the results of one library, under the given size and name of
-// the library.
+// row returns the line with the medians of results, which are those of one library. size and subject
+// are its first cells.
 func (c benchColumns) row(size, subject string, results []*bench.Result) string {
 	figure := func(f bench.Figure) float64 { return bench.Median(results, f) }
 	rate, cpu := oneWay(results[0].SizeBytes, figure)
@@ -198,8 +198,9 @@ func benchApplies(yardstick string, results []*bench.Result) bool {
 	return yardstick != tcp.Name() || tcp.Carries(results[0])
 }
 
-// share returns a cell with the rate of a library, whose results are given, as a fraction of the rate of
-// a yardstick, and the latter in GB/s; "-" without such a yardstick.
+// share returns a cell that compares results, those of one library, with the yardstick y: the library's
+// rate as a fraction of the yardstick's and, in brackets, the yardstick's rate in GB/s. It returns "-"
+// if y was not measured or does not apply.
 func (c benchColumns) share(results []*bench.Result, y bench.Yardstick) string {
 	measured := c.runs.Yardsticks[y.Name()]
 	if len(measured) == 0 || !benchApplies(y.Name(), results) {
@@ -208,8 +209,8 @@ func (c benchColumns) share(results []*bench.Result, y bench.Yardstick) string {
 	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(results, measured, bench.Bandwidth), bench.Median(measured, bench.Bandwidth))
 }
 
-// memcpyCPU returns a cell with the CPU time of a library, whose results are given, as a multiple of that
-// of a copy of the same bytes; "-" if the copy was not measured.
+// memcpyCPU returns a cell with the CPU time of results, those of one library, as a multiple of the CPU
+// time of a copy of the same bytes. It returns "-" if the copy was not measured.
 func (c benchColumns) memcpyCPU(results []*bench.Result) string {
 	times := bench.Ratio(results, c.runs.Yardsticks[bench.Memcpy{}.Name()], bench.CPUPerMessage)
 	if times == 0 {
@@ -225,7 +226,8 @@ func p99(r *bench.Result) float64 { return r.RTT.P99 }
 // smallMessage is the size below which rates are messages per second and not bytes per second.
 const smallMessage = 64 << 10
 
-// oneWay returns the cells with the rate and the CPU time of one-way messages of that size.
+// oneWay returns the cells with the rate and the CPU time of one-way messages of size bytes. figure
+// returns the value of a bench.Figure.
 func oneWay(size int, figure func(bench.Figure) float64) (rate, cpu string) {
 	if size >= smallMessage {
 		return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth)), fmt.Sprintf("%.3g s/GB", figure(bench.CPUPerGB))

@@ -54,8 +54,9 @@ func parseValue(text string) (any, error) {
 	return text, nil
 }
 
-// parseTensor returns the tensor that nested JSON lists of numbers represent. If dtype is 0, its type
-// is I64 if all numbers are integers, and F32 otherwise.
+// parseTensor returns the tensor that text, nested JSON lists of numbers, represents. A dtype of 0
+// stands for I64 if all numbers are integers, and for F32 otherwise. The error gives the reason if text
+// is invalid.
 func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -78,8 +79,9 @@ func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
 	return fill(dtype, shape, numbers)
 }
 
-// flatten appends the numbers in nested lists, a decoded JSON value, in row-major order, and returns
-// the shape of the lists. It fails if lists of one level differ in shape or an element is not a number.
+// flatten appends the numbers in tree to numbers in row-major order, and returns the shape of tree.
+// tree is a decoded JSON value, a number or nested lists of numbers. flatten fails if lists of one
+// level differ in shape or an element is not a number.
 func flatten(tree any, numbers *[]json.Number) ([]int, error) {
 	switch v := tree.(type) {
 	case json.Number:
@@ -173,8 +175,9 @@ func format(v any) string {
 	return fmt.Sprint(v)
 }
 
-// formatTensor returns t as text in the syntax of parseValue, without elements if it has more than
-// maxPrinted.
+// formatTensor returns t as text in the syntax of parseValue. If t has more than maxPrinted elements,
+// or elements of a type that is not printed, the text describes t without its elements. A nil t is
+// "none".
 func formatTensor(t *tensor.Tensor) string {
 	if t == nil {
 		return "none"
@@ -191,8 +194,8 @@ func formatTensor(t *tensor.Tensor) string {
 	return b.String()
 }
 
-// appendTensor writes the elements of t as nested lists: those of the dimensions from dim on, at the
-// position index in the dimensions before. It changes the elements of index from dim on.
+// appendTensor appends elements of t to b as nested lists: the elements whose first dim indices are
+// those in index. It changes the other elements of index. The error is that of formatElement.
 func appendTensor(b *strings.Builder, t *tensor.Tensor, index []int, dim int) error {
 	if dim == t.Rank() {
 		text, err := formatElement(t, index)
@@ -213,7 +216,8 @@ func appendTensor(b *strings.Builder, t *tensor.Tensor, index []int, dim int) er
 	return nil
 }
 
-// formatElement returns the element of t at index as text.
+// formatElement returns the element of t at index as text. It fails if elements of this type are not
+// printed.
 func formatElement(t *tensor.Tensor, index []int) (string, error) {
 	switch t.DType() {
 	case tensor.F32:

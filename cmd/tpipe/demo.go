@@ -70,7 +70,7 @@ func (d *demo) run(ctx context.Context, s streams) error {
 }
 
 // transfer opens a pipe to the receiver, sends all copies of the weights and waits for the receiver's
-// report. It sets plan and time of r. It fails if the receiver found a fault or did not get everything.
+// report. It sets r.Plan and r.took. It fails if the receiver found a fault or did not get everything.
 func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s streams) error {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "demo"})
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s stream
 	return report.verifySent(w, d.copies)
 }
 
-// send sends all copies of the weights.
+// send sends all copies of the weights. It stops at the first error and returns it.
 func (d *demo) send(ctx context.Context, p *pipe.Pipe, w *weights) error {
 	for i := range d.copies {
 		m, err := w.message(i == d.copies-1)

@@ -27,8 +27,9 @@ type child struct {
 	stderr bytes.Buffer // read after the process has exited
 	url    string       // where it listens
 
-	// stop closes the stdin of the process, waits for its exit, and kills it after stopTimeout. The
-	// error includes the process's standard error output.
+	// stop closes the stdin of the process and waits for its exit. It kills the process after
+	// stopTimeout. The error includes the process's standard error output. Further calls return the
+	// same error.
 	stop func() error
 }
 
@@ -129,8 +130,8 @@ func serveSender(ctx context.Context, out io.Writer) error {
 	return receive(ctx, p)
 }
 
-// receive receives copies of the weights until the last one or the first fault, sends the report to the
-// sender, and closes p.
+// receive receives copies of the weights until the last one or the first fault. Then it sends the
+// report to the sender and closes p. It does not close p if receiving or sending fails.
 func receive(ctx context.Context, p *pipe.Pipe) error {
 	var r receiverReport
 	for last := false; !last && r.Fault == ""; {

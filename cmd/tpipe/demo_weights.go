@@ -65,8 +65,8 @@ func loadWeights(file []byte) (*weights, error) {
 	return w, err
 }
 
-// message returns a message with one pipe tensor for each tensor of the weights, whose memory it refers
-// to. last marks the last copy.
+// message returns a message with one pipe tensor for each tensor of the weights. The message refers to
+// the memory of the weights. last marks the last copy.
 func (w *weights) message(last bool) (*pipe.Message, error) {
 	note, err := json.Marshal(weightsNote{w.file, last})
 	if err != nil {
@@ -87,8 +87,9 @@ func (w *weights) message(last bool) (*pipe.Message, error) {
 	return m, nil
 }
 
-// verifyWeights returns an error unless the tensors in a, the memory of the received message d, have
-// the checksums in the metadata of the tensors, and together that in note.
+// verifyWeights returns an error unless the tensors of a received message are those that were sent. d
+// describes the message and a is its memory. Each tensor must have the checksum in its metadata, and
+// the file made of all tensors must have the checksum in note.
 func verifyWeights(note weightsNote, d *pipe.Descriptor, a pipe.Allocation) error {
 	tensors := map[string]*tensor.Tensor{}
 	for i, buf := range a.Tensors {
@@ -109,8 +110,8 @@ func verifyWeights(note weightsNote, d *pipe.Descriptor, a pipe.Allocation) erro
 	return err
 }
 
-// rebuild returns the tensor that n describes, in the memory of buf. It returns an error if they do not
-// fit together or the checksum differs.
+// rebuild returns the tensor that n describes, in the memory of buf. It fails if the type and shape in
+// n do not fit buf, or if the checksum differs.
 func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
 	dtype, err := tensor.ParseDType(n.DType)
 	if err != nil {
@@ -127,7 +128,7 @@ func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
 	return t, err
 }
 
-// checksum returns the SHA-256 of the elements of t, which must be contiguous, in hexadecimal.
+// checksum returns the SHA-256 of the elements of t in hexadecimal. It fails if t is not contiguous.
 func checksum(t *tensor.Tensor) (string, error) {
 	buf, err := t.Buffer()
 	if err != nil {

@@ -87,8 +87,9 @@ func (e *echo) run(ctx context.Context, s streams) error {
 	return e.serve(ctx, c, l, opts.Logger)
 }
 
-// serve accepts pipes and echoes their messages until ctx ends or accepting fails; then it closes the
-// pipes and returns when all are closed. It returns nil if ctx has ended.
+// serve accepts pipes and echoes their messages until ctx ends or accepting fails. Then it closes c,
+// and returns when all pipes are closed. The error is that of accepting, unless ctx has ended, and that
+// of closing c.
 func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log *slog.Logger) error {
 	pool := tensor.NewPool(tensor.PoolOptions{IdleLimit: int(e.memory / 8)})
 	memory := newEchoMemory(int(e.memory / 2))
@@ -214,8 +215,8 @@ func (r *echoPipe) reserve(n int) error {
 	return r.memory.acquire(r.pipe, n)
 }
 
-// release returns the memory of p to the pool and its bytes to the memory that all pipes share. No
-// operation may use p any more.
+// release gives the memory of p back to the pool, and its bytes back to the memory that all pipes
+// share. No operation may use p any more.
 func (r *echoPipe) release(p *pooledMessage) {
 	p.release()
 	r.memory.release(r.pipe, p.size)

@@ -57,7 +57,7 @@ func (m *echoMemory) tryAcquire(p *pipe.Pipe, n int) bool {
 	return ok
 }
 
-// release returns n bytes that a message of p has held.
+// release gives back n bytes that a message of p has held.
 func (m *echoMemory) release(p *pipe.Pipe, n int) {
 	m.add(p, -n)
 	m.bytes.Release(n)

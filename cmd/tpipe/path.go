@@ -31,8 +31,9 @@ func (f *pathFlags) flags(fs *flag.FlagSet) {
 }
 
 // options returns pipe options with the selected transports, channels and dialect. TCP connections use
-// the options tls; if there are any, only TCP remains, because no other transport supports TLS. The
-// error is a *usageError, or that of an entry which the user named and which does not work.
+// the options tls. If there are any, only TCP remains, because no other transport supports TLS. The
+// error is a *usageError, or that of a transport or channel that the user named and that does not work
+// on this machine.
 func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 	dialect, err := f.chosenDialect()
 	if err != nil {
@@ -78,9 +79,9 @@ func printPlan(w io.Writer, plan *pipe.Plan, verbose bool) {
 	}
 }
 
-// flagError returns a usage error that names the flag if err is about the syntax of the URL given with
-// it, and otherwise err. After a handshake has started, a bad address came from the peer and not from
-// the flag.
+// flagError returns a *usageError that names the flag if err is about the syntax of the URL given with
+// it. It returns any other err unchanged, also one of a handshake: after a handshake has started, a bad
+// address came from the peer and not from the flag.
 func flagError(flagName string, err error) error {
 	_, address := errors.AsType[*uv.AddrError](err)
 	if errors.Is(err, pipe.ErrHandshake) || !address && !errors.Is(err, pipe.ErrURL) {
@@ -154,8 +155,9 @@ func (l *nameList) Set(text string) error {
 	return nil
 }
 
-// choose returns the entries of all that list names; it changes all. The error is a *usageError for a
-// name that all does not have. what is the name of the flag.
+// choose returns those entries of the slice all whose names are in list. It reuses the memory of all.
+// The error is a *usageError, about the flag named by the argument what, if list has a name that no
+// entry has.
 func choose[E any](what string, list nameList, all []E, name func(E) string) ([]E, error) {
 	if err := checkNames(what, list.names, names(all, name)); err != nil {
 		return nil, err
@@ -235,7 +237,8 @@ func benchCatalog(t bench.Tuning) tensorpipe.Profile {
 	return p
 }
 
-// put adds entries to the list to and returns it. An entry replaces the one with the same name.
+// put adds entries to the slice to, and returns the result. An entry replaces the one in to that has
+// the same name. It may change the memory of to.
 func put[E any](to []E, name func(E) string, entries ...E) []E {
 	for _, e := range entries {
 		at := slices.IndexFunc(to, func(other E) bool { return name(other) == name(e) })
@@ -273,7 +276,7 @@ const sharedScheme = shm.Name + "://"
 // listen creates a listener of c on urls and returns it with the URLs to dial, best first. If the
 // options o of c include shared memory, it listens there too, under a name that the system picks and
 // that is not among the returned URLs: a handshake of a peer on this machine switches to it. The caller
-// closes c.
+// closes c. The error is that of c.Listen.
 func listen(ctx context.Context, c *pipe.Context, o pipe.Options, urls []string) (*pipe.Listener, []string, error) {
 	shared := func(url string) bool { return strings.HasPrefix(url, sharedScheme) }
 	usable := func(e pipe.TransportEntry) bool { return e.Name == shm.Name && e.Transport.Viable() == nil }

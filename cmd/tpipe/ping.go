@@ -98,8 +98,8 @@ func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	return err
 }
 
-// roundTrips makes the warm-up trips and then count round trips over conn, adds the latter to r, and
-// updates show. It returns at the first error.
+// roundTrips makes the warm-up trips and then p.count round trips over conn. It adds the latter to r,
+// and updates show. It stops at the first error and returns it.
 func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, show *progress) error {
 	defer show.clear()
 	pings := newPinger(ctx, conn, p.timeout, p.check)
@@ -132,8 +132,8 @@ func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, s
 	return nil
 }
 
-// interrupted returns errInterrupted instead of err if err is not nil and a signal has cancelled ctx,
-// and otherwise err.
+// interrupted returns errInterrupted if err is not nil and a signal has cancelled ctx. Otherwise it
+// returns err.
 func interrupted(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return errInterrupted

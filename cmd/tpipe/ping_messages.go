@@ -45,7 +45,8 @@ func newGenerator(p *ping) *load {
 	}
 }
 
-// next returns a new message of random bytes. The caller must release it.
+// next returns an exchange: a message of random bytes and memory for its echo, both from the pool of l.
+// The caller must release the exchange. The error is that of the pool.
 func (l *load) next() (*exchange, error) {
 	x := &exchange{shape: l.shape()}
 	var err error
@@ -65,7 +66,7 @@ func (l *load) next() (*exchange, error) {
 	return x, nil
 }
 
-// release returns the memory of the message and of its echo to the pool. Neither may be used
+// release gives the memory of the message and of its echo back to the pool. Neither may be used
 // afterwards.
 func (x *exchange) release() {
 	x.sent.release()
@@ -97,8 +98,9 @@ func (l *load) upTo(n int) int {
 	return n
 }
 
-// length returns the length in bytes of the next part: size or, for random messages, a length between 0
-// and size, evenly distributed over the orders of magnitude, with 0 and size themselves more frequent.
+// length returns the length in bytes of the next part. It is size or, for random messages, a length
+// from 0 to size: evenly distributed over the orders of magnitude, with 0 and size themselves more
+// frequent.
 func (l *load) length() int {
 	if !l.random {
 		return l.size
@@ -133,7 +135,8 @@ type pinger struct {
 	compare bool        // compare every byte of the echo
 }
 
-// newPinger returns a pinger on p, whose round trips may each take that time. They end with ctx.
+// newPinger returns a pinger on p. Each of its round trips fails after timeout, and when ctx ends. If
+// compare is set it compares every byte of the echoes. The caller must call stop.
 func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare bool) *pinger {
 	ctx, cancel := context.WithCancelCause(ctx)
 	pings := &pinger{pipe: p, ctx: ctx, timeout: timeout, compare: compare}
@@ -174,7 +177,8 @@ func (p *pinger) roundTrip(x *exchange) (time.Duration, error) {
 	return took, nil
 }
 
-// receive reads the echo of x into the memory for it. It fails if its shape differs from that of x.
+// receive reads the echo of x into the memory for it. It fails if the echo has another shape than x.
+// Otherwise the error is that of the pipe.
 func (p *pinger) receive(x *exchange) error {
 	in, err := p.pipe.Next(p.ctx)
 	if err != nil {

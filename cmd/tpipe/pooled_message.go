@@ -14,9 +14,8 @@ type pooledMessage struct {
 	size     int // bytes of all
 }
 
-// newPooledMessage allocates memory from a for the parts that d describes, and returns it with a
-// message that has the same description and sends that memory. The caller must release it. The error is
-// that of a.
+// newPooledMessage returns memory from a for the parts that d describes, with a message that has this
+// description and refers to the memory. The caller must release it. The error is that of a.
 func newPooledMessage(a tensor.Allocator, d *pipe.Descriptor) (*pooledMessage, error) {
 	p := &pooledMessage{size: d.Bytes()}
 	for _, payload := range d.Payloads {
@@ -47,8 +46,8 @@ func (p *pooledMessage) bytes(a tensor.Allocator, n int) ([]byte, error) {
 	return s.Bytes()
 }
 
-// release returns the memory to its allocator. No operation may use the message any more: the slices in
-// it do not keep the memory alive.
+// release gives the memory back to its allocator. No operation may use the message any more: the slices
+// in it do not keep the memory alive.
 func (p *pooledMessage) release() {
 	for _, s := range p.storages {
 		s.Release()

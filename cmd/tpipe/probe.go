@@ -90,7 +90,8 @@ func (p *probe) run(ctx context.Context, s streams) error {
 	return f.print(s.out)
 }
 
-// look returns what works on this machine, of the transports and channels of profile and of the rest.
+// look returns which transports and channels of profile work on this machine, with the dialects and the
+// facts about the machine.
 func look(profile tensorpipe.Profile) findings {
 	var f findings
 	for _, e := range profile.Transports {
@@ -107,8 +108,8 @@ func look(profile tensorpipe.Profile) findings {
 	return f
 }
 
-// newFinding returns a finding that something works, with a detail in that format, or, if err is not
-// nil, that it does not work because of err.
+// newFinding returns a finding that something works, with a detail in that format. If err is not nil,
+// the finding is that it does not work, because of err.
 func newFinding(name string, err error, format string, args ...any) finding {
 	if err != nil {
 		return finding{name, false, err.Error()}

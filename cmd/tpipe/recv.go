@@ -154,9 +154,10 @@ type receiveServer struct {
 // errBusy rejects further senders of a recv -once.
 var errBusy = errors.New("it was started with -once and serves another sender")
 
-// serve receives from all senders until ctx ends or, with -once, from the first sender only, and
-// returns when all transfers have ended. It returns errInterrupted if a signal cut a transfer short or
-// came before the one sender of -once.
+// serve receives from all senders until ctx ends or, with -once, from the first sender only. It returns
+// when all transfers have ended. It returns errInterrupted if a signal cut a transfer short or came
+// before the one sender of -once. Otherwise the error is that of the transfer of -once and that of
+// accepting.
 func (r *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -186,8 +187,9 @@ func (r *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	}
 }
 
-// receive receives all files of one sender, prints the result, and returns the error with the name of
-// the sender. The result of a failed transfer is printed as JSON only. It closes p. If a signal cut the transfer short the error matches errInterrupted.
+// receive receives all files of one sender, prints the result, and closes p. The result of a failed
+// transfer is printed as JSON only. The error has the name of the sender. It matches errInterrupted if
+// a signal cut the transfer short.
 func (r *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
 	t := newTransfer(p, "from", r.screen, r.show.verbose)
 	err := r.store.Receive(ctx, p, t)

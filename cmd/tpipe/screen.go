@@ -81,8 +81,9 @@ func (s *screen) advance(bytes int) {
 	}
 }
 
-// remove subtracts a transfer that has ended from the bar: total is its addTotal, moved the sum of its
-// advances. It removes the bar until the next advance.
+// remove subtracts a transfer that has ended from the bar. total is the argument of its call of
+// addTotal, and moved the sum of the arguments of its calls of advance. remove erases the bar until the
+// next call of advance.
 func (s *screen) remove(total, moved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *screen) remove(total, moved int) {
 // barWidth leaves space for the figures on 80 columns.
 const barWidth = 24
 
-// bar returns the progress bar as text, where so many bytes of total were moved in the time took.
+// bar returns the progress bar as text, after moved of total bytes were moved in the time took.
 func bar(moved, total int, took time.Duration) string {
 	done := float64(moved) / float64(max(total, 1))
 	full := int(done * barWidth)

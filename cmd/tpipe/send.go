@@ -104,7 +104,7 @@ func (c *send) run(ctx context.Context, s streams) error {
 }
 
 // transfer sends the files of list over p and prints the result, even if it fails after some of them.
-// It closes p unless it fails.
+// It closes p, or aborts it after an error.
 func (c *send) transfer(ctx context.Context, p *pipe.Pipe, list *filetransfer.FileList, s streams) error {
 	show := newScreen(s, c.show.quiet, c.show.json)
 	t := newTransfer(p, "to", show, c.show.verbose)
@@ -124,7 +124,7 @@ func (c *send) transfer(ctx context.Context, p *pipe.Pipe, list *filetransfer.Fi
 	return errors.Join(err, t.print(s.out, c.show.json))
 }
 
-// withScheme returns an address as a URL; without a scheme it becomes a URL of uv.
+// withScheme returns an address as a URL. An address without a scheme becomes a URL of uv.
 func withScheme(address string) string {
 	if strings.Contains(address, "://") {
 		return address

@@ -36,8 +36,8 @@ func main() {
 	}
 }
 
-// work joins the group as the worker of that rank, has rank 0 call scale on worker1 and print the
-// result to out, and leaves when no worker has calls under way.
+// work joins the group as the worker of that rank. Rank 0 calls scale on worker1 and prints the result
+// to out. The worker leaves when no worker has calls under way, or at once if its call has failed.
 func work(ctx context.Context, rank int, rendezvous string, out io.Writer) error {
 	a, err := agent.Join(ctx, agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: 2,
@@ -59,8 +59,8 @@ func work(ctx context.Context, rank int, rendezvous string, out io.Writer) error
 	return a.Shutdown(ctx) // waits until no worker has calls under way
 }
 
-// doScale returns a new tensor with the elements of s.X times s.Factor. It is the function scale, as
-// the called worker runs it.
+// doScale returns a new tensor with the elements of s.X times s.Factor. It fails if the elements of s.X
+// are not float32. It is the function scale, as the called worker runs it.
 func doScale(_ context.Context, s Scaling) (*tensor.Tensor, error) {
 	x, err := tensor.Data[float32](s.X)
 	if err != nil {

@@ -37,7 +37,7 @@ func requestAll(ctx context.Context, c *pipe.Context, url string, out io.Writer,
 }
 
 // request opens a pipe to the server at url, requests the tensor of that name, and returns a
-// description of the reply.
+// description of the reply. It closes the pipe.
 func request(ctx context.Context, c *pipe.Context, url, name string) (string, error) {
 	p, err := c.Dial(ctx, url)
 	if err != nil {

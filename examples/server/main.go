@@ -98,8 +98,8 @@ func (s store) serveClient(ctx context.Context, p *pipe.Pipe) error {
 	}
 }
 
-// reply returns the reply to a request for the tensor of that name: a message that refers to its
-// memory, or a message without a tensor if the server does not have it.
+// reply returns the reply to a request for the tensor of that name. The reply refers to the memory of
+// the tensor. If the server does not have the tensor, the reply is a message without one.
 func (s store) reply(name string) (*pipe.Message, error) {
 	t, found := s[name]
 	if !found {

@@ -115,7 +115,7 @@ var endCases = []testCase{
 	{"CloseUnderWait", closeUnderWait},
 }
 
-// callAll calls each method once and returns the errors by name of the operation.
+// callAll calls each method but Close once and returns the errors by name of the operation.
 func callAll(ctx context.Context, s store.Store) map[string]error {
 	errs := map[string]error{"set": s.Set(ctx, "key", []byte("changed"))}
 	_, errs["get"] = s.Get(ctx, "key")

@@ -27,7 +27,8 @@ type result struct {
 	BytesPer float64 `json:"bytes_per_s,omitempty"`
 }
 
-// measureAll starts a server and prints a line for each job.
+// measureAll starts a server, measures each job and prints a line for it, and stops the server. It
+// stops at the first error and returns it.
 func measureAll(ctx context.Context, over string, jobs []job) (err error) {
 	s, err := startServer(ctx, over)
 	if err != nil {
@@ -79,8 +80,8 @@ func measure(ctx context.Context, conn *grpc.ClientConn, j job) (result, error) 
 	return newResult(j, samples, took, after-before), err
 }
 
-// makeCalls makes one call per sample, with all callers concurrently, and sets the samples to their
-// durations.
+// makeCalls makes one call per sample and sets the samples to their durations. calls has one element
+// for each concurrent caller, which stops at its first error. makeCalls returns one of these errors.
 func makeCalls(ctx context.Context, calls []call, samples []time.Duration) error {
 	var (
 		next    atomic.Int64

@@ -58,7 +58,7 @@ func startServer(ctx context.Context, over string) (s *serverProcess, err error)
 	return s, nil
 }
 
-// end stops the server.
+// end stops the server, waits for its exit, and removes its folder.
 func (s *serverProcess) end() error {
 	_ = s.stdin.Close()
 	return errors.Join(s.cmd.Wait(), os.RemoveAll(s.folder))

@@ -61,7 +61,8 @@ func serve(network, address string) error {
 	return s.Serve(l)
 }
 
-// request reads a request into memory of the pool. The caller returns it with Put.
+// request reads a request into memory of the pool. After success the caller puts the request back with
+// pool.Put.
 func request(pool *sync.Pool, read func(any) error) (*message, error) {
 	m, ok := pool.Get().(*message)
 	if !ok {

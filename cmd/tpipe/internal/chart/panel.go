@@ -7,7 +7,7 @@ import (
 )
 
 // panel returns the drawing of panel i: its axes, whose left end is at the coordinate left, and its
-// lines. Without values it is a short text.
+// lines. If the panel has no values to show, the drawing is its title and a short text.
 func (c *Chart) panel(i int, left float64) node {
 	g := element("g", nil)
 	g.add(label(left, top-14, "panel", c.Panels[i].Title))

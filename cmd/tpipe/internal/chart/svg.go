@@ -49,8 +49,8 @@ func line(class string, x1, y1, x2, y2 float64) node {
 // number returns a coordinate as text.
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// style returns the style sheet with the colours of the light and the dark scheme. The
-// background is drawn too, so that the chart is readable in viewers that report no scheme.
+// style is the style sheet with the colours of the light and the dark scheme. The background is drawn
+// too, so that the chart is readable in viewers that report no scheme.
 const style = `
 text { font: 12px system-ui, sans-serif; fill: #24292f }
 .head { font-size: 16px; font-weight: 600 }
@@ -80,7 +80,7 @@ const grey = "#8b949e"
 // dots are the patterns of grey lines.
 var dots = []string{"2 4", "8 3 2 3", "1 7", "12 4"}
 
-// colour returns the name of the style class with the colour of the series.
+// colour returns the colour of the series in hexadecimal, such as "#8b949e".
 func (s Series) colour() string {
 	if s.Kind == Bound {
 		return grey

@@ -18,8 +18,8 @@ type partSum struct {
 	bytes int
 }
 
-// newFileSum returns the sum of a file that begins with head and has that number of tensors, which must
-// be set before total.
+// newFileSum returns the sum of a file that begins with head and has that number of tensors. set must
+// be called for each tensor before total.
 func newFileSum(head []byte, tensors int) fileSum {
 	s := fileSum{parts: make([]partSum, 1+tensors)}
 	s.parts[0] = partSum{sumOf(head), len(head)}

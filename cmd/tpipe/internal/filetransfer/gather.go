@@ -83,7 +83,8 @@ func Gather(paths []string, follow bool) (*FileList, error) {
 	return c, checkNames(names)
 }
 
-// addFolder adds the files of a folder, as Gather describes.
+// addFolder adds the files of a folder, as Gather describes. It counts the other files in Skipped. The
+// error is that of addFile or of package os, or reports a symbolic link that is not allowed.
 func (c *FileList) addFolder(folder string, follow bool) error {
 	prefix, err := folderName(folder)
 	if err != nil {
@@ -145,8 +146,8 @@ func checkLink(p string, follow bool) error {
 	return nil
 }
 
-// addFile checks the header of the file p and adds it under that name. The error is a *NameError, or
-// that of openSource.
+// addFile checks the header of the file p and adds it under that name. The error is a *NameError, that
+// of openSource, or reports that the list would have too many files or bytes.
 func (c *FileList) addFile(p, name string) error {
 	if len(c.items) == maxFiles {
 		return fmt.Errorf("more than %d files; send them in several transfers", maxFiles)
@@ -169,7 +170,7 @@ func (c *FileList) addFile(p, name string) error {
 	return nil
 }
 
-// source is an open file that is being sent. Its reader must close file.
+// source is an open file that is being sent. The caller of openSource must close file.
 type source struct {
 	file  *os.File
 	info  os.FileInfo // at the time of opening
@@ -210,7 +211,8 @@ func openSource(path string) (*source, error) {
 	return s, nil
 }
 
-// load reads and checks the header of the file.
+// load reads the header of the file, checks it, and sets the other fields of s. The error is one of
+// package os or safetensors.
 func (s *source) load() (err error) {
 	if s.info, err = s.file.Stat(); err != nil {
 		return err
@@ -253,8 +255,8 @@ func (s *source) read(data []byte, offset int) error {
 	return nil
 }
 
-// check returns ErrChanged if the size or the modification time of the file has changed since it
-// was opened.
+// check returns ErrChanged if the size or the modification time of the file has changed since it was
+// opened. Another error is one of package os.
 func (s *source) check() error {
 	now, err := s.file.Stat()
 	if err == nil && (now.Size() != s.info.Size() || !now.ModTime().Equal(s.info.ModTime())) {

@@ -41,8 +41,8 @@ func (s *Store) newPartFile(o fileOffer, head []byte, parts []part) (*partFile, 
 }
 
 // createPart creates and locks the part file with that name. It replaces a part file that is not
-// locked, which a killed receiver has left. It returns ErrBusy if another transfer holds the lock.
-// Closing the file releases the lock.
+// locked, which a killed receiver has left. The error is ErrBusy if another transfer holds the lock, or
+// one of package os. Closing the file releases the lock.
 func (s *Store) createPart(part string) (*os.File, error) {
 	if err := s.removePart(part); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func (s *Store) createPart(part string) (*os.File, error) {
 	return f, nil
 }
 
-// removePart removes the part file with that name, unless another transfer holds its lock: then it
-// returns ErrBusy.
+// removePart removes the part file with that name, if there is one. It returns ErrBusy if another
+// transfer holds its lock, or an error of package os.
 func (s *Store) removePart(part string) error {
 	switch info, err := s.root.Lstat(part); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -93,8 +93,8 @@ func (s *Store) removePart(part string) error {
 }
 
 // place flushes the complete file to disk, gives it its final name, closes it, and flushes its
-// directories. It returns ErrExists if a file of that name exists and must not be replaced. After an
-// error the caller must call abandon.
+// directories. The error is ErrExists if a file of that name exists and must not be replaced, or one of
+// package os. After an error the caller must call abandon.
 func (p *partFile) place() error {
 	if err := p.file.Sync(); err != nil {
 		return err

@@ -101,8 +101,8 @@ func (r *receiver) end(err error) {
 	_ = r.pipe.Close() // the result does not depend on how the sender closes
 }
 
-// run receives the offer and the files that follow, and returns when the sender has closed the pipe
-// after all files were confirmed (nil), or at the first error. Writes to disk may still run then.
+// run receives the offer and the files that follow. It returns nil when the sender has closed the pipe
+// after all files were confirmed, and otherwise the first error. Writes to disk may still run then.
 func (r *receiver) run() error {
 	o, err := r.awaitOffer()
 	if err != nil {
@@ -132,8 +132,8 @@ func (r *receiver) run() error {
 }
 
 // awaitOffer receives the sender's offer, without a slot of the store. The error is a *StallError if
-// the offer does not arrive in time, matches ErrLimit if too many later senders wait too, or
-// ErrProtocol, or is that of the pipe.
+// the offer does not arrive in time. It matches ErrLimit if too many senders that connected later wait
+// too, and ErrProtocol if the first message is no offer. Otherwise it is that of the pipe.
 func (r *receiver) awaitOffer() (*offer, error) {
 	limit := min(messageTimeout, r.store.options.StallTimeout)
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, r.stalled(limit))
@@ -174,7 +174,8 @@ func (r *receiver) accept(o *offer) error {
 	return r.pipe.Write(context.Background(), m)
 }
 
-// reserve checks an offer, reserves its file names, and reports it to the watcher.
+// reserve checks an offer, reserves its file names, and reports it to the watcher. The error is that of
+// Store.check or Store.reserve.
 func (r *receiver) reserve(o *offer) error {
 	r.clock.pause()
 	defer r.clock.resume()

@@ -11,7 +11,7 @@ import (
 )
 
 // receiveMessage handles one message of the sender after the offer: the start of a file, or a tensor.
-// The error matches ErrProtocol for any other message.
+// The error is that of receiveHead or receiveTensor, or matches ErrProtocol for any other message.
 func (r *receiver) receiveMessage(in *pipe.Incoming) error {
 	var o senderMessage
 	if err := decode(in.Descriptor(), &o); err != nil {
@@ -26,14 +26,16 @@ func (r *receiver) receiveMessage(in *pipe.Incoming) error {
 	return protocolErrorf("a message that is neither a file nor a tensor")
 }
 
-// currentComplete reports whether all tensors of the file that was started last have been received;
-// true before the first file.
+// currentComplete reports whether all tensors of the file that was started last have been received. It
+// returns true before the first file.
 func (r *receiver) currentComplete() bool {
 	return r.current == nil || r.tensorsReceived == len(r.current.parts)
 }
 
-// receiveHead handles the message that starts a file: it reads and checks the header, creates the part
-// file, and has the header written on another goroutine. It waits until the window allows that.
+// receiveHead handles the message that starts a file. It waits for space in the window, reads and
+// checks the header, and creates the part file. Another goroutine then writes the header to it. The
+// error matches ErrProtocol if the file is not the next one of the offer, or is that of begin, or the
+// cause of r.ctx.
 func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
 	if err := expectParts(in.Descriptor(), 1, 0); err != nil {
 		return err
@@ -55,8 +57,8 @@ func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
 	return nil
 }
 
-// begin reads the bytes before the tensors of a file from the message in, checks them, and creates the
-// part file, which it adds to open. It returns the part file and those bytes. The error matches
+// begin reads the bytes before the tensors of a file from the message in and checks them. It creates
+// the part file and adds it to r.open. It returns the part file and those bytes. The error matches
 // ErrChecksum, ErrProtocol, ErrLimit or ErrBusy, or is one of package safetensors or os, or that of the
 // pipe.
 func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, []byte, error) {
@@ -92,9 +94,10 @@ func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, []byte, err
 	return p, head, nil
 }
 
-// receiveTensor handles a message with a tensor: it allocates memory for it, and has it read and
-// written on another goroutine. It waits until the window allows that. The error matches ErrProtocol if
-// the tensor is not the next one of the current file.
+// receiveTensor handles a message with a tensor. It waits for space in the window and allocates memory
+// for the tensor. Another goroutine then reads the tensor and writes it to the file. The error matches
+// ErrProtocol if the tensor is not the next one of the current file. Otherwise it is that of the
+// allocation, or the cause of r.ctx.
 func (r *receiver) receiveTensor(in *pipe.Incoming, o *tensorHead) error {
 	if err := expectParts(in.Descriptor(), 0, 1); err != nil {
 		return err
@@ -123,9 +126,8 @@ func (r *receiver) receiveTensor(in *pipe.Incoming, o *tensorHead) error {
 	return nil
 }
 
-// writeLater runs do, which writes a part of the file p, on another goroutine, and ends the transfer if
-// it fails. The caller has entered the window with that number of bytes, which are released when do
-// returns.
+// writeLater runs do, which writes a part of the file p, on another goroutine. It ends the transfer if
+// do fails. The caller has entered the window with that number of bytes; they leave it when do returns.
 func (r *receiver) writeLater(p *partFile, bytes int, do func() error) {
 	r.working.Go(func() {
 		err := do()
@@ -157,8 +159,9 @@ func (r *receiver) tensor(in *pipe.Incoming, p *partFile, o *tensorHead, memory 
 	return r.write(p, data, p.parts[o.Index].begin)
 }
 
-// write writes one part of the file p, which begins at offset. After the last part it gives the file
-// its final name and confirms it to the sender, and after the last file it ends the transfer.
+// write writes data, one part of the file p, at offset. After the last part it gives the file its final
+// name and confirms it to the sender, and after the last file it ends the transfer. The error is one of
+// package os, ErrExists, or that of the pipe.
 func (r *receiver) write(p *partFile, data []byte, offset int) error {
 	placed, err := r.toDisk(p, data, offset)
 	if err != nil || placed == nil {
@@ -182,9 +185,9 @@ func (r *receiver) write(p *partFile, data []byte, offset int) error {
 	return nil
 }
 
-// toDisk writes one part of the file p, which begins at offset, and after the last part gives the file
-// its final name and returns its description; nil before. The time that it takes does not count as a
-// wait for the sender. Different parts may be written concurrently, each once.
+// toDisk writes data, one part of the file p, at offset. After the last part it gives the file its
+// final name and returns a description of it; before, it returns nil, nil. The time that it takes does
+// not count as a wait for the sender. Different parts may be written concurrently, each once.
 func (r *receiver) toDisk(p *partFile, data []byte, offset int) (placed *File, err error) {
 	r.clock.pause()
 	defer r.clock.resume()
@@ -203,7 +206,8 @@ func (r *receiver) toDisk(p *partFile, data []byte, offset int) (placed *File, e
 	return &f, nil
 }
 
-// complete reports whether all files of the offer have their final names; false before the offer.
+// complete reports whether all files of the offer have their final names. It returns false before the
+// offer.
 func (r *receiver) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 // the receiver has confirmed every file; p is then still open, and the caller closes it. After an error
 // p is aborted. w receives the progress.
 //
-// The error is a *FaultError if the receiver has reported one; it matches ErrProtocol or ErrChecksum if
-// the messages of the receiver are wrong; otherwise it is ErrChanged or an error of package os for a
-// file of this end, the cause of ctx, or the error of the pipe.
+// The error is a *FaultError if the receiver has reported one. It matches ErrProtocol or ErrChecksum if
+// the messages of the receiver are wrong. For a file of this end it matches ErrChanged or is one of
+// package safetensors or os. Otherwise it is the cause of ctx or the error of the pipe.
 func Send(ctx context.Context, p *pipe.Pipe, list *FileList, w Watcher) error {
 	s := &sender{pipe: p, list: list, watch: w, sums: make([]*fileSum, list.Len())}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
@@ -56,8 +56,8 @@ func (s *sender) abort(err error) {
 	s.cancel(err)
 }
 
-// run sends the offer and the files, and returns when the receiver has confirmed all of them or at the
-// first error. Then no goroutine of the transfer is left.
+// run sends the offer and the files. It returns nil when the receiver has confirmed all files, and
+// otherwise an error as Send does. No goroutine of the transfer is left then.
 func (s *sender) run() error {
 	if err := s.sendOffer(); err != nil {
 		return err
@@ -234,8 +234,9 @@ func (s *streamer) file(index int) error {
 	return nil
 }
 
-// tensor reads a tensor of src, once the window allows it, and starts to send it. A goroutine releases
-// the memory when the write has ended, and ends the transfer if it has failed.
+// tensor waits for space in the window, reads a tensor of src and starts to send it. A goroutine
+// releases the memory when the write has ended, and ends the transfer if it has failed. The error is
+// that of load, of the allocation, or the cause of s.ctx.
 func (s *streamer) tensor(file, index int, src *source, sum *fileSum) error {
 	at := src.parts[index]
 	if err := s.window.enter(s.ctx, at.bytes); err != nil {
@@ -266,8 +267,8 @@ func (s *streamer) tensor(file, index int, src *source, sum *fileSum) error {
 }
 
 // load reads a tensor of src into memory and starts to write it to the pipe. The returned operation
-// uses the memory until it is done; after an error nothing does. With the last tensor it checks that
-// the file has not changed and records the file's checksum.
+// uses the memory until it is done. After an error nothing uses it. With the last tensor load checks
+// that the file has not changed and records the file's checksum.
 func (s *streamer) load(file, index int, src *source, sum *fileSum, memory *tensor.Storage) (*pipe.WriteOp, error) {
 	data, err := memory.Bytes()
 	if err != nil {

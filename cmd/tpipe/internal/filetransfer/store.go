@@ -94,7 +94,7 @@ func (s *Store) checkWritable() error {
 func (s *Store) Close() error { return s.root.Close() }
 
 // acquireSlot takes one of the slots for senders that have made an offer. The error matches ErrLimit if
-// all are in use. The caller must call releaseSlot.
+// all are in use. After success the caller must call releaseSlot.
 func (s *Store) acquireSlot() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *Store) acquireSlot() error {
 	return nil
 }
 
-// releaseSlot returns a slot of acquireSlot.
+// releaseSlot frees a slot that acquireSlot has taken.
 func (s *Store) releaseSlot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +136,9 @@ func (s *Store) removeWaiting(p *pipe.Pipe) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(q *pipe.Pipe) bool { return p == q })
 }
 
-// reserve reserves all names of an offer for one transfer, until free, or none. The error matches
-// ErrBusy if another transfer has reserved one of them, or is that of checkFree.
+// reserve reserves the names of all files of an offer for one transfer, until free. After an error it
+// has reserved none. The error matches ErrBusy if another transfer has reserved one of them, or is that
+// of checkFree.
 func (s *Store) reserve(files []fileOffer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,8 +165,9 @@ func (s *Store) free(files []fileOffer) {
 	}
 }
 
-// checkFree returns nil if a file may be created under the name, or the file there may be replaced. The
-// error is ErrExists if it must not be replaced.
+// checkFree returns nil if a file may be created under the name, or may replace the file there. The
+// error is ErrExists if the options forbid to replace it. Other errors report that it is not a regular
+// file, or are of package os.
 func (s *Store) checkFree(name string) error {
 	switch info, err := s.root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -181,7 +183,7 @@ func (s *Store) checkFree(name string) error {
 }
 
 // check returns an error unless an offer is valid and within the options and the free disk space. The
-// error matches ErrProtocol or ErrLimit, or is a *NameError.
+// error matches ErrProtocol or ErrLimit, or is a *NameError or one of package os.
 func (s *Store) check(o *offer) error {
 	if o.Version != version {
 		return protocolErrorf("version %d, this is %d", o.Version, version)

@@ -28,8 +28,9 @@ type window struct {
 
 func newWindow() *window { return &window{left: make(chan struct{}, 1)} }
 
-// enter blocks until n more bytes fit into the window, and counts them until leave. When ctx ends it
-// returns the cause of ctx; it may have counted the bytes then.
+// enter blocks until a tensor of n bytes fits into the window, and counts it until leave. When ctx ends
+// it returns the cause of ctx. It may have counted the tensor then, so the window must not be used any
+// more.
 func (w *window) enter(ctx context.Context, n int) error {
 	for !w.tryEnter(n) {
 		select {
@@ -41,8 +42,8 @@ func (w *window) enter(ctx context.Context, n int) error {
 	return context.Cause(ctx)
 }
 
-// tryEnter counts n bytes and returns true if they fit into the window. A tensor always fits into an
-// empty one.
+// tryEnter counts a tensor of n bytes and returns true if it fits into the window. Otherwise it returns
+// false. Any tensor fits into an empty window.
 func (w *window) tryEnter(n int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,7 +55,7 @@ func (w *window) tryEnter(n int) bool {
 	return true
 }
 
-// leave releases n bytes that enter has counted in one call.
+// leave removes a tensor of n bytes that enter has counted.
 func (w *window) leave(n int) {
 	w.mu.Lock()
 	w.slots--
