@@ -138,7 +138,7 @@ type BusyPair struct {
 
 // Busy makes round trips on several pairs of processes concurrently for the duration d, and returns one
 // result for each pair. It shows whether a process that spins slows down the others. All processes have
-// ended when it returns.
+// ended when it returns. The error is that of Measure, for one or several of the processes.
 func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
 	clients := make([]*process, pairs)
 	for i := range pairs {

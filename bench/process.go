@@ -223,8 +223,10 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 	return err
 }
 
-// serve does the job roleServer: it serves pipes until ctx ends or a pipe fails, and prints the usage of
-// this process for each request.
+// serve does the job roleServer: it serves pipes until ctx ends or a pipe fails. It prints the usage of
+// this process for each request. If j.Trace is set, it stops at the first request instead, and prints
+// the events of the pipes. The error is that of the first pipe that failed, of listening or closing, or
+// of out.
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	var trace *Trace
 	if j.Trace {

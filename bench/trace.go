@@ -121,7 +121,7 @@ type lane struct {
 	until int64 // the end of its last event
 }
 
-// laneKey groups the lanes of the same kind.
+// laneKey identifies the lanes for events of one track of a pipe, at one end.
 type laneKey struct {
 	pid   int
 	end   string

@@ -21,17 +21,15 @@ type ClientOptions struct {
 	Limits Limits
 }
 
-// Client is a [Store] that is reached over TCP. The server is a [Server] or a TCPStore of PyTorch
-// 1.13.
+// Client is a [Store] that is reached over TCP. The server is a [Server] or a TCPStore of PyTorch 1.13.
 //
-// Concurrent calls use separate connections; up to maxIdle idle ones are kept for later calls. A
-// cancelled call closes its connection, because the protocol has no message that withdraws a
-// request.
+// Concurrent calls use separate connections; up to four idle ones are kept for later calls. A cancelled
+// call closes its connection, because the protocol has no message that withdraws a request.
 //
 // PyTorch's server has three known faults. CompareAndSet does not wake a Wait for the key that it
-// creates. Add accepts a value that begins with digits and ignores what follows them. After a
-// client that watched a key has disconnected, the server still makes each change of that key, but
-// closes the connection of the client that made the change, which gets ErrDisconnected.
+// creates. Add accepts a value that begins with digits and ignores the bytes that follow them. After a
+// client that watched a key has disconnected, each change of that key still takes effect, but the
+// server closes the connection of the client that makes it, and the call fails with ErrDisconnected.
 type Client struct {
 	addr   string
 	limits Limits
@@ -253,9 +251,9 @@ type clientConn struct {
 }
 
 // roundTrip sends an encoded request on a connection that no other call uses, and calls answer to read
-// the reply. After an error it closes the connection. That ctx has ended is such an error too, even if
-// the reply had just been read. The error is ErrClosed, ErrDisconnected, or that of ctx, of dialling,
-// of the connection or of answer.
+// the reply. After an error it closes the connection. If ctx ends before roundTrip returns, it fails
+// with the error of ctx, even if the reply has just been read. Otherwise the error is ErrClosed,
+// ErrDisconnected, or that of dialling, of the connection or of answer.
 func (c *Client) roundTrip(ctx context.Context, request []byte, answer func(*decoder) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -196,8 +196,9 @@ func (d *decoder) value() ([]byte, error) { return d.text("bytes of a value", d.
 // allocChunk bounds the memory that is allocated before its bytes have arrived.
 const allocChunk = 64 << 10
 
-// text reads a length and as many bytes, which belong to the caller. It returns ErrLimit if the length
-// exceeds limit; what names the bytes in that error.
+// text reads a length and as many bytes, which belong to the caller. The error matches ErrLimit if the
+// length exceeds limit; what names the bytes in that error. Otherwise it is that of the connection or
+// of d.reserve.
 func (d *decoder) text(what string, limit int) ([]byte, error) {
 	remaining, err := d.length(what, limit)
 	if err != nil {

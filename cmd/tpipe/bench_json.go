@@ -32,8 +32,8 @@ type benchRatios struct {
 	CPU        *float64 `json:"cpu_ratio"`  // likewise
 }
 
-// newBenchRatios returns the figures of one subject divided by those of another. of are the results of
-// the first subject and by those of the second. Neither may be empty.
+// newBenchRatios returns the figures of one subject divided by those of another. of holds the results
+// of the first subject, and by those of the second. Neither may be empty.
 func newBenchRatios(of, by []*bench.Result) benchRatios {
 	a, b := of[0], by[0]
 	ratio := func(f bench.Figure) *float64 {

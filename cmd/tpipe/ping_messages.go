@@ -151,8 +151,8 @@ func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare
 }
 
 // roundTrip sends the message of x, reads its echo and returns the time that both took. It fails if the
-// echo differs from the message; bytes are compared, after the time was taken, if compare is set. After
-// an error other than a difference in bytes the pipe is aborted or has ended.
+// echo has another shape or, if p.compare is set, other bytes. Bytes are compared after the time was
+// taken. After an error the caller must abort the pipe.
 func (p *pinger) roundTrip(x *exchange) (time.Duration, error) {
 	p.timer.Reset(p.timeout)
 	start := time.Now()

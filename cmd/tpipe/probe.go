@@ -146,9 +146,9 @@ func ipv6Loopback() error {
 	return l.Close()
 }
 
-// hugePagesFrom returns a description of the active setting in text, the kernel's file
-// transparent_hugepage/enabled, which lists all settings with the active one in brackets. It returns an
-// error if huge pages are off.
+// hugePagesFrom returns a description of the active setting in text, or an error if huge pages are off.
+// text is the content of the kernel's file transparent_hugepage/enabled, which lists all settings with
+// the active one in brackets.
 func hugePagesFrom(text string) (string, error) {
 	_, rest, _ := strings.Cut(text, "[")
 	setting, _, found := strings.Cut(rest, "]")

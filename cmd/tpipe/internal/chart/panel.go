@@ -58,7 +58,7 @@ type axes struct {
 // small.
 func (a axes) x(size float64) float64 { return tenths(a.left + panelWidth*a.sizes.place(size)) }
 
-// y returns the vertical coordinate of a value, rounded as that of x.
+// y returns the vertical coordinate of a value, rounded to tenths of a pixel.
 func (a axes) y(value float64) float64 { return tenths(top + panelHeight*(1-a.values.place(value))) }
 
 func tenths(v float64) float64 { return math.Round(v*10) / 10 }

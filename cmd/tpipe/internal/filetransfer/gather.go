@@ -245,7 +245,7 @@ func readHead(r io.Reader, size int) ([]part, error) {
 }
 
 // read fills data with the bytes of the file from offset on. The error is ErrChanged if the file has
-// become too short.
+// become too short, or one of package os.
 func (s *source) read(data []byte, offset int) error {
 	if _, err := s.file.ReadAt(data, int64(offset)); errors.Is(err, io.EOF) {
 		return ErrChanged

@@ -74,10 +74,10 @@ type receiver struct {
 	err    error         // why the transfer failed
 }
 
-// end ends the transfer with the result err, nil for success, and closes the pipe. If err is not nil
-// it first sends err to the sender, for which it waits at most messageTimeout; if the sender
-// has stalled it aborts the pipe instead, which does not wait for the sender. Only the first call has
-// an effect; later ones block until that has returned.
+// end ends the transfer with the result err, where nil stands for success, and closes the pipe. If err
+// is not nil, it first sends err to the sender, and waits at most messageTimeout for that. If the
+// sender has stalled, it aborts the pipe instead, which does not wait for the sender. Only the first
+// call has an effect; later ones block until that has returned.
 func (r *receiver) end(err error) {
 	if !r.ending.CompareAndSwap(false, true) {
 		<-r.ended // waiting in a sync.Once would stop the virtual time of synctest

@@ -186,8 +186,9 @@ func (r *receiver) write(p *partFile, data []byte, offset int) error {
 }
 
 // toDisk writes data, one part of the file p, at offset. After the last part it gives the file its
-// final name and returns a description of it; before, it returns nil, nil. The time that it takes does
-// not count as a wait for the sender. Different parts may be written concurrently, each once.
+// final name and returns a description of it. After any earlier part it returns nil, nil. The time that
+// toDisk takes does not count as a wait for the sender. Different parts may be written concurrently,
+// each once.
 func (r *receiver) toDisk(p *partFile, data []byte, offset int) (placed *File, err error) {
 	r.clock.pause()
 	defer r.clock.resume()
