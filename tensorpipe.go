@@ -63,8 +63,8 @@ type Profile struct {
 
 // TorchProfile returns the transports and channels that PyTorch's RPC registers, as far as this library has them:
 // the transports uv (priority 0) and shm (200), and the channels basic (1000), mpt_uv with 16 lanes (1100) and cma
-// (1200). In the native dialect, if there is another channel, mpt_uv is used only for tensors of [mpt.NativeBytes] or
-// more. With this profile a pipe takes the same path as one to a C++ process.
+// (1200). In the compatible dialect a pipe then takes the same path as between C++ processes. In the native
+// dialect, if there is another channel, mpt_uv is used only for tensors of [mpt.NativeBytes] or more.
 func TorchProfile() Profile {
 	return Profile{
 		Transports: []pipe.TransportEntry{
@@ -108,8 +108,8 @@ func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
 	return pipe.New(o)
 }
 
-// channelsOver returns a copy of p's channels. One that opens connections of its own and is named
-// X_T, where T is the name of one of transports, uses that transport.
+// channelsOver returns a copy of p's channels. A channel that opens connections of its own ([channel.Layered]),
+// and whose name ends with _T, uses the first transport named T, if transports has one.
 func (p Profile) channelsOver(transports []pipe.TransportEntry) []pipe.ChannelEntry {
 	channels := slices.Clone(p.Channels)
 	for i, c := range channels {

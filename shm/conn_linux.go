@@ -60,9 +60,9 @@ type conn struct {
 	writeDoorbell func(fd uintptr) // sends a doorbell; a test replaces it
 }
 
-// newConn returns the connection of a completed handshake, which takes over the resources of h and
-// releases them in Close, and starts its goroutine receiveEvents. After an error h still owns them,
-// and the caller calls h.abort.
+// newConn returns the connection of the completed handshake h, with the addresses local and remote,
+// and starts its goroutine receiveEvents. The connection takes over the resources of h, and Close
+// releases them. After an error h still owns them, and the caller calls h.abort.
 func newConn(h *handshake, local, remote string) (*conn, error) {
 	c := &conn{
 		local: local, remote: remote, peer: h.peer,
@@ -261,8 +261,9 @@ func (c *conn) notifyIfBlocked(marker *atomic.Uint32, sleeps uint32) {
 // receiveEvents detects.
 func (c *conn) notify() { _ = c.raw.Control(c.writeDoorbell) }
 
-// Stream implements [transport.Multiplexer]. The connection reads nothing ahead, so the stream begins
-// with the next byte in the ring.
+// Stream implements [transport.Multiplexer]. The connection reads nothing ahead, so the stream
+// begins with the next byte in the ring. The error is ErrClosed after Close, or ErrHandedOver if
+// the connection has already become a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) { return c.handOver() }
 
 // handOver returns a stream of the connection's bytes. It waits for calls in progress; later calls

@@ -16,8 +16,8 @@ import (
 )
 
 // Dial connects to the listener with that name; the two ends share memory when it returns. ctx
-// bounds the call only, and its error is returned as it is if it has ended before. An invalid name
-// is an *AddrError; other errors are a *DialError.
+// bounds the call only. If ctx has ended before the call, Dial returns the error of ctx. The error
+// is an *AddrError if the name is invalid, and otherwise a *DialError.
 func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, erro
 }
 
 // dial performs the client's half of the handshake on the connected socket, until ctx ends, and
-// returns the connection. After an error, which is ctx's if ctx has ended, the caller calls
-// h.abort.
+// returns the connection. name is that of the listener. The error is that of ctx if ctx has ended.
+// After an error the caller calls h.abort.
 func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	interrupted := make(chan struct{})
 	interrupt := context.AfterFunc(ctx, func() {

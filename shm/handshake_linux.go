@@ -37,8 +37,9 @@ func newHandshake(t *Transport, socket *net.UnixConn) *handshake {
 	return &handshake{transport: t, socket: socket, in: newWakeup(), out: newWakeup()}
 }
 
-// identify stores in h.peer which process and user the kernel has recorded for the peer. The error
-// matches ErrOtherUser if the transport does not allow that user.
+// identify stores in h.peer the process and the user that the kernel has recorded for the peer. The
+// error matches ErrOtherUser if the transport does not allow that user, and is otherwise that of
+// the system call.
 func (h *handshake) identify() (err error) {
 	if h.peer, err = identify(h.socket); err != nil {
 		return err
@@ -49,9 +50,9 @@ func (h *handshake) identify() (err error) {
 	return nil
 }
 
-// accept performs the server's half of the handshake up to, and without, sendGreeting. It checks
-// that the client is still connected before it creates memory. After an error the caller calls
-// h.abort.
+// accept performs the server's half of the handshake, except for sendGreeting, which comes last. It
+// checks that the client is still connected before it creates memory. After an error the caller
+// calls h.abort.
 func (h *handshake) accept() error {
 	if err := h.identify(); err != nil {
 		return err
@@ -116,8 +117,8 @@ func (h *handshake) sendGreeting() error {
 }
 
 // receiveMemory blocks until the peer's greeting arrives, and maps the peer's inbox and the ring of
-// its reactor, which h owns. The error is errRejected if the peer sent a rejection instead, and
-// matches ErrProtocol if the greeting or its memory is invalid.
+// its reactor, which h owns. The error is that of receiveGreeting, or matches ErrProtocol if the
+// peer's memory is invalid, or is a *segment.Error if this system refuses to map it.
 func (h *handshake) receiveMemory() error {
 	g, err := receiveGreeting(h.socket)
 	if err != nil {
@@ -171,8 +172,8 @@ const (
 	greetingFiles = 4
 )
 
-// greeting is a greeting to send or one that was received. The files of one to send belong to its
-// segments; those of a received one are closed by close.
+// greeting is a message of that kind. The files of a greeting to send belong to its segments. The
+// files of a received one belong to the greeting, and close closes them.
 type greeting struct {
 	inTrigger, outTrigger uint32 // which the receiver sends after it has written to the inbox, or read from its own
 	files                 [greetingFiles]*os.File
@@ -209,7 +210,8 @@ var errRejected = errors.New("the peer rejected the handshake")
 
 // receiveGreeting blocks until the peer's greeting arrives, which is one message. The caller closes
 // the greeting. The error is errRejected if a rejection came instead, io.ErrUnexpectedEOF if the
-// peer has closed, and matches ErrProtocol if the message is no greeting.
+// peer has closed, and matches ErrProtocol if the message is no greeting. Otherwise it is that of
+// the socket, or a *segment.Error if this process cannot receive the files.
 func receiveGreeting(socket *net.UnixConn) (greeting, error) {
 	var triggers [greetingSize]byte
 	rights := make([]byte, unix.CmsgSpace(greetingFiles*4))
@@ -254,9 +256,9 @@ const rejectPrefix = "refused:"
 const maxReason = 512
 
 // reject sends the client the text of why, such as a limit of this process, instead of a greeting.
-// It sends nothing before the client's memory is mapped, to a C++ client, which would take it for a
-// greeting, or if why matches ErrProtocol. Errors are ignored: the client then sees the end of the
-// socket.
+// It sends nothing in three cases: the client's memory is not mapped yet; the client is C++, which
+// would take the text for a greeting; or why matches ErrProtocol. Errors are ignored: the client
+// then sees the end of the socket.
 func (h *handshake) reject(why error) {
 	if h.peerInbox.ring == nil || !h.doorbells() || errors.Is(why, ErrProtocol) {
 		return

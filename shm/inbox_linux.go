@@ -94,9 +94,10 @@ func (b *inbox) readBody(dst [][]byte) error {
 	return b.reportFreed()
 }
 
-// read blocks until there are bytes and copies some to p, which must not be empty; it returns how
+// read blocks until there are bytes, copies some to p, which must not be empty, and returns how
 // many. Once the ring is empty it returns io.EOF if the peer has finished, or the error given to
-// fail. Other errors are those of callError and of the ring. The caller holds mu.
+// fail. Other errors are those of callError, of the ring and of reportFreed; with the last, bytes
+// may have been read. The caller holds mu.
 func (b *inbox) read(p []byte) (int, error) {
 	for {
 		if err := b.callError(); err != nil {
@@ -137,8 +138,8 @@ func (b *inbox) callError() error {
 }
 
 // release publishes that n bytes were read, so that the peer can reuse their space, and wakes the
-// peer's blocked writer: by a doorbell, or by a trigger once piece bytes are unreported. The caller
-// holds mu.
+// peer's blocked writer: by a doorbell, or by a trigger once piece bytes are unreported. The error
+// is that of the ring or of reportFreed. The caller holds mu.
 func (b *inbox) release(n int) error {
 	if err := b.consumer.Publish(); err != nil {
 		return err
@@ -154,9 +155,9 @@ func (b *inbox) release(n int) error {
 	return b.reportFreed()
 }
 
-// reportFreed sends a peer without doorbells the trigger for bytes that were read since the last
-// one, if there are any. If it returns os.ErrDeadlineExceeded they stay unreported, and the next
-// call tries again. The caller holds mu.
+// reportFreed sends a peer without doorbells a trigger if bytes were read since the last trigger.
+// If it returns os.ErrDeadlineExceeded, the bytes stay unreported, and the next call tries again.
+// Other errors are those of peerReactor.send. The caller holds mu.
 func (b *inbox) reportFreed() error {
 	if b.unreported == 0 {
 		return nil

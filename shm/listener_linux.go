@@ -19,9 +19,10 @@ const backlog = 128
 // past is a deadline that makes a blocked call return at once.
 var past = time.Unix(1, 0)
 
-// Listen opens a listener on the abstract socket with that name. ctx bounds the call only. An
-// invalid name is an *AddrError; other errors are a *ListenError. Each client has ten seconds for
-// its handshake; if that fails, Accept returns a connection whose calls return the reason.
+// Listen opens a listener on the abstract socket with that name. ctx bounds the call only. If ctx
+// has ended before the call, Listen returns the error of ctx. The error is an *AddrError if the
+// name is invalid, and otherwise a *ListenError. Each client has ten seconds for its handshake. If
+// the handshake fails, Accept returns a connection whose calls return the reason.
 func (t *Transport) Listen(ctx context.Context, name string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -194,7 +195,7 @@ func (l *listener) Close() error {
 }
 
 // failedConn is a connection whose handshake failed. Its reads and writes return err, or ErrClosed
-// after Close.
+// after Close. CloseWrite and Close return nil.
 type failedConn struct {
 	local, remote string
 	err           error

@@ -10,9 +10,10 @@ import (
 )
 
 // spareDescriptor is a descriptor that a listener keeps in reserve. When the process has no other
-// one, the listener uses its number to accept a connection and close it. A peer that moves a pipe
-// to shared memory then fails at once and continues without, where it would otherwise wait until
-// the handshake times out. It is an eventfd, which ends a poll when the listener closes.
+// one, the listener uses its number to accept a connection and close it. A peer that wants to move
+// a pipe to shared memory then learns of the failure at once and goes on without shared memory.
+// Otherwise it would wait until the handshake times out. The descriptor is an eventfd, which ends a
+// poll when the listener closes.
 type spareDescriptor struct {
 	mu   sync.Mutex
 	fd   int
@@ -71,8 +72,9 @@ func (r *spareDescriptor) swap(f func()) {
 }
 
 // accept blocks until a client connects and returns its socket. If the process has no descriptor
-// left for the connection, accept closes it and returns in ended what Accept is to return for it.
-// err is any other error, for example after Close.
+// left for the connection, accept closes the connection and returns ended, a failed connection that
+// Accept returns in its place. err is any other error, for example after Close. Only one of the
+// three results is not nil.
 func (l *listener) accept() (socket *net.UnixConn, ended *failedConn, err error) {
 	socket, err = l.socket.AcceptUnix()
 	if !outOfDescriptors(err) || !l.spare.hold() {

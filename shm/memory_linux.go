@@ -28,8 +28,9 @@ type memory struct {
 	ring         *ring.Ring
 }
 
-// createRing creates an empty ring of size bytes with pages reserved for the first part bytes. The
-// caller closes it. It is sealed, so that no peer can take it away; C++ peers do not notice.
+// createRing creates an empty ring with size bytes of data, and reserves pages for the first bytes
+// of the data; part is their number. The caller closes it. It is sealed, so that no peer can take
+// it away; C++ peers do not notice.
 func createRing(size, part int) (m memory, err error) {
 	defer func() {
 		if err != nil {
@@ -71,8 +72,8 @@ func mapRing(header, data *os.File) (m memory, err error) {
 	return m, mapError(err)
 }
 
-// mapError returns err, the error of mapping memory of the peer, as one that matches [ErrProtocol],
-// unless it is nil or a *segment.Error, a refusal of this system, which are returned unchanged.
+// mapError returns err, the error of mapping memory of the peer, as one that matches [ErrProtocol].
+// It returns err unchanged if that is nil or a *segment.Error, which is a refusal of this system.
 func mapError(err error) error {
 	var refused *segment.Error
 	if err == nil || errors.As(err, &refused) {
@@ -141,9 +142,9 @@ func createInbox() (memory, error) {
 	return createRing(inboxSize, inboxSize)
 }
 
-// reserveAll reserves all pages of an inbox, or its first inboxSize bytes if a foreign peer has
+// reserveAll reserves all pages of an inbox, or of its first inboxSize bytes if a foreign peer has
 // made it larger. It returns nil if this system cannot reserve pages of existing memory: then the
-// owner has reserved all when it created the inbox.
+// owner has reserved all when it created the inbox. Other errors are those of segment.Reserve.
 func (m memory) reserveAll() error {
 	data := m.data.Bytes()
 	err := segment.Reserve(data[:min(len(data), inboxSize)])

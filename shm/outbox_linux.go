@@ -158,9 +158,9 @@ func (o *outbox) write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// reserve reserves pages of the peer's inbox before n bytes are written, if they may reach memory
-// that has none. So a lack of memory is an error that leaves no part of a frame in the ring, and
-// the next write tries again. The caller holds mu.
+// reserve reserves pages of the peer's inbox before n bytes are written, if the bytes may reach
+// memory without pages. So a lack of memory is an error that leaves no part of a frame in the ring,
+// and the next write tries again. The error is that of reserveAll. The caller holds mu.
 func (o *outbox) reserve(n int64) error {
 	if o.reserved {
 		return nil
@@ -208,7 +208,8 @@ func (o *outbox) publish() error {
 
 // sendTrigger sends a peer without doorbells the trigger for published bytes, if one is pending. If
 // it returns os.ErrDeadlineExceeded, because d has passed, the trigger stays pending, and the next
-// call tries again. The caller holds mu, or is the only user left.
+// call tries again. Other errors are those of peerReactor.send. The caller holds mu, or is the only
+// user left.
 func (o *outbox) sendTrigger(d *deadline.Deadline) error {
 	if !o.triggerPending {
 		return nil

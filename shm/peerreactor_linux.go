@@ -54,8 +54,10 @@ const (
 
 // send sends a trigger. While the ring is full, or another process is writing to it, send waits and
 // tries again, at growing intervals: C++ writers poll without pause, so the peer gives no notice of
-// space. It returns os.ErrDeadlineExceeded after d. It returns nil without sending once the peer is
-// unreachable, or if the ring is corrupt. Close and a changed deadline wake it through b.
+// space. It returns os.ErrDeadlineExceeded once d has passed. It returns nil without sending once
+// the peer is unreachable, or if the ring is corrupt. The error matches segment.ErrFault if the
+// peer has taken the ring away. A wake-up of b ends an interval early; b is woken again for the
+// caller's next wait.
 func (l *peerReactor) send(trigger uint32, d *deadline.Deadline, b wakeup) error {
 	rung := false
 	defer func() {

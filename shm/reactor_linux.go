@@ -100,8 +100,8 @@ func (r *reactor) startPolling(spin, longest time.Duration) {
 	}()
 }
 
-// stopPolling ends the effect of one startPolling. After the last it stops the polling goroutine
-// and waits for its end.
+// stopPolling ends the effect of one startPolling. The last call stops the polling goroutine and
+// waits for its end.
 func (r *reactor) stopPolling() {
 	r.mu.Lock()
 	r.pollers--
@@ -118,7 +118,7 @@ func (r *reactor) stopPolling() {
 }
 
 // expectReply makes the polling goroutine poll without pause for a while, and wakes it if it
-// sleeps. It is called when a peer was sent something to which it may reply soon.
+// sleeps. A caller that has sent a peer something to which it may reply soon calls it.
 func (r *reactor) expectReply() {
 	r.replyDue.Store(true)
 	if r.sleeping.Load() && r.sleeping.Swap(false) {

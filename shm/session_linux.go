@@ -57,11 +57,12 @@ type session struct {
 // Close implements [transport.Session]. It closes the connection, which closes the session.
 func (s *session) Close() error { return s.conn.Close() }
 
-// PrepareSession implements [transport.Multiplexer]. The server creates the session's segment
-// and sends it to the client; the client blocks until it has come. So both ends have it mapped, or
-// fail, before the session begins. With a peer without doorbells it does nothing: the session needs
-// no memory of its own. For the client, the error matches io.ErrUnexpectedEOF if the peer or this end
-// has closed before, and ErrProtocol if the segment is not one for cfg.Streams.
+// PrepareSession implements [transport.Multiplexer]. The server creates the session's segment and
+// sends it to the client. The client blocks until the segment has arrived. So both ends have it
+// mapped, or fail, before the session begins. With a peer without doorbells PrepareSession does
+// nothing: the session needs no memory of its own. For the client, the error matches
+// io.ErrUnexpectedEOF if the peer or this end has closed before, and ErrProtocol if the segment is
+// not one for cfg.Streams.
 func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
 	if !c.doorbells {
 		return nil
@@ -102,16 +103,17 @@ func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
 	return c.prepared.put(shared)
 }
 
-// receivedFile is the file that came with eventSegment, or the reason why none was received. close
-// closes the file.
+// receivedFile is the file that came with eventSegment, or the reason why none was received. Its
+// owner calls close, which closes the file.
 type receivedFile struct {
 	file *os.File
 	err  error
 }
 
-// handleFile handles the event what, which has files attached or should have, as control and flags
-// of the message show. A client keeps the file of eventSegment, or the error of receiving it, for
-// PrepareSession. Anything else closes the file and fails reads with an error that matches
+// handleFile handles a message that has files attached, or should have: the event what, with the
+// control bytes and the flags of the message. For eventSegment at a client it keeps the file, or
+// the error of receiving it, for PrepareSession, unless one is kept already. Any other such message
+// is a violation: handleFile closes its file and makes reads fail with an error that matches
 // ErrProtocol.
 func (c *conn) handleFile(what byte, control []byte, flags int) {
 	var got receivedFile

@@ -24,8 +24,8 @@ type FrameLimits struct {
 	MaxWhole int
 }
 
-// FrameSizeError is the error of a frame that is longer than the connection carries. It is no
-// violation of the protocol: send smaller frames, or use another transport.
+// FrameSizeError is the error of a frame that is longer than the connection can carry. The frame
+// does not violate the protocol: send smaller frames, or use another transport.
 type FrameSizeError struct {
 	Size, Largest int64 // in bytes
 }
@@ -35,7 +35,7 @@ func (e *FrameSizeError) Error() string {
 }
 
 // CheckFrame returns a [*FrameSizeError] if via, a Transport or a Conn, does not carry frames of
-// size bytes, and otherwise nil, also if via is no [FrameLimiter].
+// size bytes. Otherwise it returns nil, also if via is no [FrameLimiter].
 func CheckFrame(via any, size int64) error {
 	l, ok := via.(FrameLimiter)
 	if !ok {
@@ -89,12 +89,13 @@ func IdentityOf(c Conn) Identity {
 // such as the wildcard of a listener that is bound to all addresses of its machine. Both methods take
 // any connection to the peer, also one of another transport.
 type AddressTranslator interface {
-	// Advertise returns the address at which the peer of c reaches a listener of this end with the
-	// address addr: that through which the peer has connected, or addr itself.
+	// Advertise returns the address at which the peer of c reaches a listener of this end on addr.
+	// That is addr itself or, if addr is not valid at the peer, the address through which the peer
+	// has connected, with addr's port.
 	Advertise(addr string, c Conn) string
 
-	// Reach returns the address to dial for a listener of the peer of c that advertises addr: the
-	// peer's address with addr's port, or addr itself.
+	// Reach returns the address to dial for a listener of the peer of c that advertises addr. That
+	// is addr itself or, if addr is not valid at this machine, the peer's address with addr's port.
 	Reach(addr string, c Conn) string
 }
 
@@ -108,11 +109,11 @@ type Local interface {
 	IsLocal(addr string) bool
 }
 
-// AckTimeouter is implemented by Transports that can limit how long a peer that vanishes without
-// notice, as with a network that fails, goes undetected.
+// AckTimeouter is implemented by Transports that can limit how long they take to detect that a peer
+// has vanished without notice, for example because the network failed.
 type AckTimeouter interface {
-	// WithAckTimeout returns a transport that differs from this one in its connections, dialled or
-	// accepted: they fail once bytes that they have sent have been unacknowledged for d, which is
-	// positive. The receiver does not change.
+	// WithAckTimeout returns a copy of this Transport whose connections, dialled or accepted, fail
+	// once bytes that they have sent have been unacknowledged for d. d must be positive. This
+	// Transport does not change.
 	WithAckTimeout(d time.Duration) Transport
 }

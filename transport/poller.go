@@ -30,8 +30,8 @@ type Poller interface {
 	// Wake makes the current call of Wait return, or the next one.
 	Wake()
 
-	// Arm makes bytes that arrive wake Wait again, after a PollReadable that returned true, and
-	// those that have arrived too. It must be called once no goroutine polls any more. It may be
-	// called at any time, by any goroutine.
+	// Arm makes arriving bytes wake Wait again after a PollReadable that returned true. If bytes
+	// have arrived already, it wakes Wait at once. It must be called once no goroutine polls any
+	// more. Any goroutine may call it at any time.
 	Arm()
 }

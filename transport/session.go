@@ -39,14 +39,15 @@ type Multiplexer interface {
 	// Conn closes the Stream, and the reverse.
 	Stream() (Stream, error)
 
-	// PrepareSession acquires the memory and descriptors for all streams that the client may
-	// open, one of them with OpenBulk, so that Multiplex, Open, OpenBulk and Accept do not fail
-	// for lack of them at either end. A Conn whose sessions need none does nothing. Either both
-	// ends call it, with the SessionConfig that they then pass to Multiplex and with the same
-	// Streams, or neither does. The server must call it before it writes the last frame that the
-	// client reads before Multiplex; the call sends the client its share of them. The client's
-	// call blocks until that has arrived or the Conn is closed. After an error the Conn still
-	// carries frames.
+	// PrepareSession acquires the memory and descriptors for all streams that the client may open,
+	// one of them with OpenBulk, so that Multiplex, Open, OpenBulk and Accept do not fail for lack
+	// of them at either end. A Conn whose sessions need none does nothing.
+	//
+	// Either both ends call PrepareSession or neither does. Each passes the SessionConfig that it
+	// then passes to Multiplex; Streams must be the same at both ends. The server must call it
+	// before it writes the last frame that the client reads before Multiplex, because the call
+	// sends the client its share. The client's call blocks until that has arrived or the Conn
+	// is closed. After an error the Conn still carries frames.
 	PrepareSession(SessionConfig) error
 
 	// Multiplex turns the connection into a session, from the next byte on in both directions.
@@ -83,9 +84,9 @@ type SessionConfig struct {
 // Quota bounds the memory that peers which are not trusted yet hold together. A session calls its
 // methods concurrently.
 type Quota interface {
-	// Charge counts n bytes before they are allocated. It blocks until they are free; the
-	// session does not read its connection while it blocks. It returns false if the session
-	// must be closed; the owner of the session then closes it.
+	// Charge counts n bytes before they are allocated. It blocks until the quota has them; the
+	// session does not read its connection while it blocks. If it returns false, the owner of the
+	// session closes the session, and the bytes are not counted.
 	Charge(n int) bool
 
 	// Add counts n bytes without blocking.
@@ -107,8 +108,9 @@ type Budget interface {
 
 // Session is a connection that carries streams. Its methods may be called concurrently.
 type Session interface {
-	// Open opens a stream. It does not wait for the peer, whose Accept returns streams in the
-	// order in which they were opened.
+	// Open opens a stream. It does not wait for the peer, whose Accept returns streams in the order
+	// in which they were opened. After the end of the session it returns the reason that Err
+	// returns.
 	Open() (Stream, error)
 
 	// OpenBulk is Open for a stream that carries large data as fast as a connection of its own.
@@ -116,13 +118,14 @@ type Session interface {
 	OpenBulk() (Stream, error)
 
 	// Accept returns the peer's next stream. It blocks until there is one, or ctx or the session
-	// ends.
+	// ends. The error is that of ctx, or the reason that Err returns.
 	Accept(ctx context.Context) (Stream, error)
 
-	// Done returns a channel that is closed when the session has ended. Err then returns the
-	// reason: ErrClosed if this end has closed it, io.EOF if the peer has, or has closed the
-	// connection between two messages, and otherwise the failure of the connection or the peer's
-	// violation of the protocol. Bytes that have arrived can still be read from the streams.
+	// Done returns a channel that is closed when the session has ended. Err returns nil before
+	// that, and then the reason: ErrClosed if this end has closed the session, io.EOF if the peer
+	// has closed it or the connection between two messages, and otherwise the failure of the
+	// connection or the peer's violation of the protocol. Bytes that have arrived can still be read
+	// from the streams.
 	Done() <-chan struct{}
 	Err() error
 

@@ -64,9 +64,9 @@ type Frame [][]byte
 // allowed. Close, CloseWrite and the address methods may be called concurrently at any time. The Conn
 // uses memory that is passed to a call only until the call returns, also if it fails.
 type Conn interface {
-	// WriteFrames writes the frames in order with as few system calls as the transport can. When
-	// it returns the memory may be reused; the peer may not have read anything. It blocks while
-	// the peer does not read. After an error the connection can only be closed.
+	// WriteFrames writes the frames in order with as few system calls as the transport can. It
+	// blocks while the peer does not read. When it returns the memory may be reused, even if the
+	// peer has not read anything yet. After an error the connection can only be closed.
 	WriteFrames(frames ...Frame) error
 
 	// NextFrame blocks until the next frame arrives and returns the size of its body as the peer

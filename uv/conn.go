@@ -31,8 +31,8 @@ type conn struct {
 	batch              batch         // of the writing goroutine
 }
 
-// newConn returns a connection over tcp, which it owns. It reads from bytes: tcp, or a reader of tcp
-// that decrypts. spin is that of a session which the connection becomes.
+// newConn returns a connection over tcp, which the connection owns. It reads from bytes: tcp, or a
+// reader of tcp that decrypts. spin is that of a session which the connection becomes.
 func newConn(tcp *net.TCPConn, bytes io.Reader, spin time.Duration) *conn {
 	disablePacing(tcp)
 	src := bufio.NewReaderSize(bytes, readAhead)
@@ -91,8 +91,8 @@ func (c *conn) ReadBody(dst ...[]byte) error {
 	return c.readError(c.frames.Body(dst...))
 }
 
-// readError returns err, the error of a read from the socket, or ErrClosed instead if Close was
-// called, which then has caused it. It returns nil for nil.
+// readError returns ErrClosed if Close was called, and otherwise err, the error of a read from the
+// socket: Close makes reads fail. It returns nil if err is nil.
 func (c *conn) readError(err error) error {
 	if err != nil && c.closed.Load() {
 		return transport.ErrClosed
@@ -100,8 +100,8 @@ func (c *conn) readError(err error) error {
 	return err
 }
 
-// writeError returns err, the error of a write to the socket, or ErrClosed instead if CloseWrite or
-// Close was called, which then has caused it. It returns nil for nil.
+// writeError returns ErrClosed if CloseWrite or Close was called, and otherwise err, the error of a
+// write to the socket: both calls make writes fail. It returns nil if err is nil.
 func (c *conn) writeError(err error) error {
 	if err != nil && c.finished.Load() {
 		return transport.ErrClosed

@@ -19,8 +19,9 @@ var ErrTLSConfig = errors.New("no TLS configuration for this role")
 var ErrHandedOver = errors.New("uv: the connection was made a stream or a session")
 
 // HandshakeError is the error of a TLS handshake on an established connection. Err is the cause: it
-// matches [ErrTLSMismatch], is an alert of the peer, or describes the fault of the peer's
-// certificate, as in errors.AsType[*tls.CertificateVerificationError](err).
+// matches [ErrTLSMismatch], is an alert of the peer, describes the fault of the peer's certificate,
+// as in errors.AsType[*tls.CertificateVerificationError](err), or is the failure or the end of the
+// connection.
 type HandshakeError struct {
 	Peer string // the address
 	Err  error  // the cause
@@ -67,8 +68,8 @@ func (e *ListenError) Error() string { return "uv: listen on " + e.Addr + ": " +
 // Unwrap returns Err, the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// LookupError is the error of LookupHostname, LookupInterface and LookupLikeNCCL: no address of
-// this machine was found to listen on.
+// LookupError is the error of LookupHostname, LookupInterface and LookupLikeNCCL if they find no
+// address of this machine to listen on.
 type LookupError struct {
 	Query string   // for example "interface eth0"
 	Tried []string // addresses that were found but cannot be bound

@@ -45,8 +45,8 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return newListener(tcp, t.spin), nil
 }
 
-// listen opens a TCP listener on the first numeric address of a.Host that can be bound. If none
-// can, it returns their errors joined.
+// listen opens a TCP listener on the first numeric address of a.Host that can be bound. The error
+// is that of resolve or, if no address can be bound, the errors of all of them joined.
 func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error) {
 	hosts, err := t.resolve(ctx, a.Host)
 	if err != nil {
@@ -75,7 +75,8 @@ func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error
 }
 
 // resolve returns the numeric addresses of host, by the transport's resolver if host is a name. A
-// numeric host, and the empty one, which means all addresses, are returned as they are.
+// numeric host is returned as it is, and so is the empty one, which means all addresses. The error
+// is that of ctx or of the resolver.
 func (t *Transport) resolve(ctx context.Context, host string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -174,9 +175,10 @@ func (t *Transport) IsLocal(addr string) bool {
 	return err == nil && (a.Host == "localhost" || net.ParseIP(a.Host).IsLoopback())
 }
 
-// Advertise implements [transport.AddressTranslator]. For the wildcard address it returns the
-// address of this end of c with addr's port, unless a listener on addr cannot be reached there: an
-// IPv4 one through an IPv6 connection.
+// Advertise implements [transport.AddressTranslator]. If addr is a wildcard address, it returns the
+// host of this end of c with addr's port. Otherwise it returns addr. It also returns addr if a
+// listener on addr cannot be reached at that host: if addr is the IPv4 wildcard and c an IPv6
+// connection, or if the local address of c has none of the forms of [ParseAddr].
 func (t *Transport) Advertise(addr string, c transport.Conn) string {
 	bound, err := ParseAddr(addr)
 	if err != nil || !bound.wildcard() {
@@ -189,10 +191,10 @@ func (t *Transport) Advertise(addr string, c transport.Conn) string {
 	return Addr{Host: via.Host, Port: bound.Port}.String()
 }
 
-// Reach implements [transport.AddressTranslator]. It returns addr unless that is a wildcard, which a C++
-// listener advertises if it is bound to one. Then it returns the remote host of c with addr's port.
-// Over TLS it adds the name that the peer of c has proved, see [Transport.Dial]: the certificate
-// need not contain the numeric address.
+// Reach implements [transport.AddressTranslator]. It returns addr without a # and the name after
+// it. If addr is a wildcard, which a C++ listener advertises if it is bound to one, the remote host
+// of c replaces it. If the peer of c has proved another name than the host by TLS, Reach adds # and
+// that name, see [Transport.Dial]: the certificate need not contain the numeric address.
 func (t *Transport) Reach(addr string, c transport.Conn) string {
 	addr, _, _ = strings.Cut(addr, nameSeparator) // the peer must not choose the name that is checked
 	a, err := ParseAddr(addr)

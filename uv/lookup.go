@@ -68,8 +68,9 @@ func LookupLikeNCCL(family string) (string, error) {
 	return firstBindable(query, orderLikeNCCL(ifaces, family))
 }
 
-// firstBindable returns the first of ips to which a socket can be bound, with port 0. If there is
-// none it returns a *LookupError about query, with the reason for the first one.
+// firstBindable returns the first of ips to which a socket can be bound, as an address with port 0.
+// If there is none it returns a *LookupError about query. Its Err is the reason why the first of
+// ips cannot be bound.
 func firstBindable(query string, ips []netip.Addr) (string, error) {
 	failed := &LookupError{Query: query, Err: errors.New("there is none")}
 	for i, ip := range ips {
@@ -86,8 +87,8 @@ func firstBindable(query string, ips []netip.Addr) (string, error) {
 	return "", failed
 }
 
-// bindable returns host with port 0 as an address, or the reason why no socket can be bound to it.
-// It binds one for a moment.
+// bindable returns host with port 0 as an address if a socket can be bound to it, and otherwise an
+// error with the reason. It binds a socket for a moment.
 func bindable(host string) (string, error) {
 	addr := Addr{Host: host}.String()
 	l, err := net.Listen("tcp", addr)
@@ -127,8 +128,9 @@ func newIface(i net.Interface) (iface, error) {
 	return c, nil
 }
 
-// orderLikeNCCL returns the addresses, of that family, of the interfaces that are up, best first by
-// the preferences of NCCL.
+// orderLikeNCCL returns the addresses of the interfaces that are up, in the order in which NCCL
+// prefers them. It leaves out addresses of another family, which is "ip", "ip4" or "ip6", and the
+// loopback address of IPv6.
 func orderLikeNCCL(ifaces []iface, family string) []netip.Addr {
 	class := func(name string) int {
 		switch {

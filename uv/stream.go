@@ -29,7 +29,8 @@ func (c *conn) Stream() (transport.Stream, error) {
 func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
 
 // Multiplex implements [transport.Multiplexer]. The session begins with the bytes that the
-// connection has read ahead. Its reading goroutine polls before it blocks, see [WithSpin].
+// connection has read ahead. Its reading goroutine polls before it blocks, see [WithSpin]. The
+// error is that of Stream, or means that cfg is invalid.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	reader, err := wait.NewReader(c.tcp, c.spin)
 	if err != nil {

@@ -24,8 +24,9 @@ const (
 )
 
 // WithTLS makes all connections TLS 1.3. The client configuration is used for dialling and the
-// server configuration for accepting. Both may be the same Config. Without the one that it needs,
-// Dial or Listen returns [ErrTLSConfig].
+// server configuration for accepting. Both may be the same Config, and either may be nil. Dial
+// without a client configuration, or Listen without a server configuration, returns an error that
+// matches [ErrTLSConfig].
 //
 // The Configs are copied now. Their callbacks are called for each connection, so that certificates
 // can be renewed. TLS versions below 1.3 are refused whatever the Configs allow. All other
@@ -51,9 +52,9 @@ type roles struct {
 	handshakeTimeout time.Duration // of a client
 }
 
-// requireTLS13 returns a copy of c, or nil for nil, that refuses versions below 1.3 and offers the
-// application protocol of this package. It also disables the small records with which crypto/tls
-// begins a connection: they help browsers only.
+// requireTLS13 returns a copy of c that refuses TLS versions below 1.3 and offers the application
+// protocol of this package. It returns nil if c is nil. The copy also disables the small records
+// with which crypto/tls begins a connection: they help browsers only.
 func requireTLS13(c *tls.Config) *tls.Config {
 	if c == nil {
 		return nil
@@ -67,9 +68,9 @@ func requireTLS13(c *tls.Config) *tls.Config {
 	return c
 }
 
-// clientConfig returns the configuration for dialling host. The peer must prove name or, if that is
-// empty, the ServerName of the client configuration or, by default, host. The result must not be
-// modified.
+// clientConfig returns the configuration for dialling host. The peer must prove name. If name is
+// empty, the peer must prove the ServerName of the client configuration or, if that is empty too,
+// host. The result must not be modified.
 func (r *roles) clientConfig(host, name string) *tls.Config {
 	c := r.client
 	switch {
@@ -90,8 +91,9 @@ func serverName(host string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// looksLikeTLS reports whether p, the first bytes of a connection, begins an unencrypted record of
-// TLS: an alert, or the hello of a handshake. It returns false if p is shorter than an alert.
+// looksLikeTLS reports whether p, the first bytes of a connection, begins with an unencrypted
+// record of TLS: an alert, or the hello of a handshake. It returns false if p is shorter than an
+// alert.
 func looksLikeTLS(p []byte) bool {
 	if len(p) < len(alert) || p[1] != 3 || p[2] > 4 {
 		return false
@@ -123,8 +125,9 @@ const (
 	rejectDrainBytes = 64 << 10
 )
 
-// dialTLS performs the client's TLS handshake on tcp, until ctx ends, waits until a server of this
-// package has accepted the client's certificate, and returns the connection, which owns tcp. After an error, a *HandshakeError or ctx's error, tcp is closed.
+// dialTLS performs the client's TLS handshake on tcp, until ctx ends. If the server is of this
+// package, dialTLS also waits until it has accepted the client's certificate. It returns the
+// connection, which owns tcp. The error is a *HandshakeError or that of ctx; tcp is closed then.
 func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin time.Duration) (transport.Conn, error) {
 	s := &socket{TCPConn: tcp, src: tcp, dialled: true}
 	c := newTLSConn(s, tls.Client(s, config), spin)
@@ -155,9 +158,10 @@ func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin tim
 	return c, nil
 }
 
-// reject ends this end's half of a connection whose handshake failed because of why, and reads from
-// the peer until the peer has closed, for at most rejectTimeout. If this end closed at once, while
-// the peer is still sending, the peer's kernel would discard the reason. The caller closes c.
+// reject closes the writing half of a connection whose handshake failed with the error why. If why
+// shows that the peer does not use TLS, it sends an alert first. It then reads until the peer has
+// closed, for at most rejectTimeout and rejectDrainBytes: if this end closed at once, while the
+// peer is still sending, the peer's kernel would discard the reason. The caller closes c.
 func (c *tlsConn) reject(why error) {
 	c.tcp.SetDeadline(time.Now().Add(rejectTimeout))
 	if errors.Is(why, ErrTLSMismatch) {

@@ -46,8 +46,8 @@ type tlsConn struct {
 
 var _ transport.Identified = (*tlsConn)(nil)
 
-// newTLSConn returns a connection over secure, which is TLS over the socket s and has not performed
-// its handshake. It owns both.
+// newTLSConn returns a connection that owns s and secure. secure is TLS over the socket s and has
+// not performed its handshake. spin is as for newConn.
 func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	c := &tlsConn{
 		conn:   newConn(s.TCPConn, tlsReader{secure, s}, spin),
@@ -117,9 +117,10 @@ func (c *tlsConn) writeError(err error) error {
 	return c.conn.writeError(err)
 }
 
-// CloseWrite implements transport.Conn. It sends close_notify and waits for that for at most
-// closeTimeout. If the socket has no space by then it returns nil, and the sending goes on in a
-// goroutine, which Close ends. Further calls return the result of the first.
+// CloseWrite implements transport.Conn. It sends close_notify and closes the writing half of the
+// socket, and waits for that for at most closeTimeout. If the socket has no space by then it
+// returns nil, and the sending goes on in a goroutine, which Close ends. Further calls return the
+// result of the first.
 func (c *tlsConn) CloseWrite() error {
 	c.finished.Store(true)
 	c.finish()
@@ -136,8 +137,9 @@ func (c *tlsConn) CloseWrite() error {
 }
 
 // endWriting sends close_notify and closes the writing half of the socket. It ends a blocked write
-// by a deadline; the stream then ends within a record, and no close_notify can follow. It runs
-// once, on the goroutine that finish starts.
+// by a deadline; the stream then ends within a record, and no close_notify can follow. The error is
+// that of the handshake if it failed, or of the socket. It runs once, on the goroutine that finish
+// starts.
 func (c *tlsConn) endWriting() error {
 	close(c.ending)
 	if c.failed != nil {
@@ -182,11 +184,13 @@ func (c *tlsConn) PeerIdentity() (transport.Identity, error) {
 }
 
 // Stream implements [transport.Multiplexer]. A read deadline of the stream loses no bytes. A write
-// deadline may end the stream within a record, after which it cannot be written.
+// deadline may end the stream within a record, after which it cannot be written. The error is
+// ErrClosed, ErrHandedOver, or the reason why the handshake failed.
 func (c *tlsConn) Stream() (transport.Stream, error) { return c.stream() }
 
 // Multiplex implements [transport.Multiplexer]. The goroutine that reads for the session polls the
-// socket before it blocks, see [WithSpin].
+// socket before it blocks, see [WithSpin]. The error is that of Stream, or means that cfg is
+// invalid.
 func (c *tlsConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	reader, err := wait.NewReader(c.tcp, c.spin)
 	if err != nil {

@@ -69,9 +69,9 @@ var recordStart = [...]func(byte) bool{
 // seconds; tlsConn sets the deadlines itself, on the TCPConn.
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
-// tlsReader reads decrypted bytes. If the connection was cut off it returns io.ErrUnexpectedEOF,
-// and if the peer's bytes are invalid an error that matches transport.ErrFrame. It returns to the
-// quota the bytes of TLS that were counted.
+// tlsReader reads decrypted bytes. If the connection was cut off it returns io.ErrUnexpectedEOF. If
+// the peer's bytes are invalid it returns an error that matches transport.ErrFrame. After a read of
+// data it releases the bytes of TLS that the socket has added to the quota.
 type tlsReader struct {
 	io.Reader
 	socket *socket // below TLS
@@ -100,10 +100,10 @@ const (
 	theirs = "remote error"
 )
 
-// alertBy returns ours or theirs if err, an error of crypto/tls, is about an alert that this end or
-// the peer has sent, and otherwise another text. If the socket has not failed and the peer has sent
-// no alert, the error of a read is about bytes that are not TLS or were not encrypted by the peer;
-// a later write then fails with the alert that was sent about them.
+// alertBy returns ours if err, an error of crypto/tls, is about an alert that this end has sent,
+// theirs if it is about one that the peer has sent, and otherwise another text. If a read fails
+// although the socket has not failed and the peer has sent no alert, the peer's bytes are invalid.
+// This end sends an alert about them, so a later write fails with ours.
 func alertBy(err error) string {
 	if alert, ok := errors.AsType[*net.OpError](err); ok {
 		return alert.Op

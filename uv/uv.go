@@ -176,10 +176,11 @@ func (t *Transport) CanCommunicate(remote string) bool { return remote == descri
 // with the delays of package net. ctx bounds the call only. The error is an *AddrError or a
 // *DialError.
 //
-// With TLS the handshake is part of the call, and when it returns the peer has accepted this end's
-// certificate. The peer must prove the ServerName of the client configuration, which by default is
-// the host in addr. A name after a # in addr, as in "192.0.2.1:7000#node17", takes precedence over
-// both; the further connections of a pipe are checked by it, see [Transport.Reach].
+// With TLS the handshake is part of the call. If the listener is of this package, Dial returns only
+// after the listener has accepted this end's certificate. The peer must prove the ServerName of the
+// client configuration, which by default is the host in addr. A name after a # in addr, as in
+// "192.0.2.1:7000#node17", takes precedence over both. The further connections of a pipe are
+// checked by such a name, see [Transport.Reach].
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	var name string
 	if t.tls != nil {

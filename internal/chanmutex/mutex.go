@@ -26,5 +26,5 @@ func (m Mutex) TryLock() bool {
 	}
 }
 
-// Unlock unlocks the mutex.
+// Unlock unlocks the mutex. If the mutex is not locked, Unlock blocks until it is.
 func (m Mutex) Unlock() { <-m }

@@ -24,7 +24,8 @@ type Deadline struct {
 	stopped bool
 }
 
-// Set changes the deadline to t, or to none if t is zero. After Stop it has no effect.
+// Set changes the deadline to t, or to none if t is zero, and calls Wake. After Stop it treats
+// every t as zero.
 func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	d.stopTimer()
@@ -52,7 +53,8 @@ func (d *Deadline) Set(t time.Time) {
 	}
 }
 
-// Stop ends the deadline: it does not pass any more, and Set has no effect.
+// Stop ends the deadline: it does not pass any more, whatever Set does. If it has passed before, it
+// stays passed until the next Set.
 func (d *Deadline) Stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,8 +65,9 @@ func (d *Deadline) Stop() {
 // Passed reports whether the deadline has passed.
 func (d *Deadline) Passed() bool { return d.passed.Load() }
 
-// Done returns a channel that is closed when the deadline passes. A later Set applies to the same
-// channel, unless that is closed already: then Done returns a new one after it.
+// Done returns a channel that is closed when the deadline passes. If Set changes the deadline
+// before, the channel follows the new deadline. Once the channel is closed it stays closed; if Set
+// then ends or postpones the deadline, Done returns a new channel.
 func (d *Deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,7 +80,8 @@ func (d *Deadline) Done() <-chan struct{} {
 	return d.done
 }
 
-// setPassed changes what Passed and Done show. The caller holds mu.
+// setPassed records whether the deadline has passed, for Passed, and closes the channel of Done or
+// drops a closed one. The caller holds mu.
 func (d *Deadline) setPassed(passed bool) {
 	if d.passed.Swap(passed) == passed || d.done == nil {
 		return
@@ -89,7 +93,8 @@ func (d *Deadline) setPassed(passed bool) {
 	}
 }
 
-// stopTimer keeps the timer from having an effect. The caller holds mu.
+// stopTimer stops the timer, if there is one. If the timer has fired already, its function has no
+// effect. The caller holds mu.
 func (d *Deadline) stopTimer() {
 	if d.timer != nil {
 		d.timer.Stop()

@@ -8,9 +8,10 @@ import (
 	"syscall"
 )
 
-// Try locks the open file f without blocking, exclusively if alone is set and otherwise together
-// with other open files that share the lock. It reports false and no error if another lock
-// conflicts. The lock ends with Unlock, or when f is closed.
+// Try locks the open file f without blocking, and reports whether it did. If alone is set the lock
+// is exclusive; otherwise several open files may share it. If another lock conflicts, Try returns
+// false and no error. The error is that of flock(2), or means that f is closed. The lock ends with
+// Unlock, or when f is closed.
 func Try(f *os.File, alone bool) (bool, error) {
 	how := syscall.LOCK_SH
 	if alone {
@@ -23,7 +24,8 @@ func Try(f *os.File, alone bool) (bool, error) {
 	return err == nil, err
 }
 
-// Unlock releases the lock of Try. Without a lock it does nothing.
+// Unlock releases the lock of Try. Without a lock it does nothing and returns nil. The error is
+// that of flock(2), or means that f is closed.
 func Unlock(f *os.File) error { return flock(f, syscall.LOCK_UN) }
 
 // flock calls flock(2) for f with the operation how, and keeps f open during the call. The error is

@@ -31,9 +31,9 @@ func AppendHeader(dst []byte, size int64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(size))
 }
 
-// Reader reads frames from a stream. One goroutine uses it, and calls Next and Body in turn until
-// each body is read. It allocates nothing for a body. An end of the stream within a frame is
-// returned by every later call.
+// Reader reads frames from a stream. For each frame a caller calls Next, and then Body until the
+// body is read. Only one goroutine uses a Reader. It allocates nothing for a body. If the stream
+// has ended within a frame, repeating the call that failed returns the same error.
 type Reader struct {
 	src    io.Reader
 	header [HeaderSize]byte
@@ -41,13 +41,14 @@ type Reader struct {
 	left   int64 // bytes of the body not yet read
 }
 
-// NewReader returns a Reader of src. It reads no bytes ahead. Errors of src other than io.EOF are
-// returned unchanged.
+// NewReader returns a Reader of src, which reads no bytes ahead. Its calls return errors of src
+// other than io.EOF unchanged.
 func NewReader(src io.Reader) *Reader { return &Reader{src: src} }
 
 // Next blocks until the next frame begins and returns the length of its body. It returns io.EOF if
-// src ends between two frames, io.ErrUnexpectedEOF if it ends within a header, and an error that
-// matches ErrBad if the last body was not read completely or the length is invalid.
+// src ends between two frames, and io.ErrUnexpectedEOF if src ends within a header. The error
+// matches ErrBad if the body of the frame before was not read completely, or if the length is
+// invalid.
 func (r *Reader) Next() (int64, error) {
 	if r.left > 0 {
 		return 0, fmt.Errorf("%w: next frame asked for with %d bytes of the last one unread", ErrBad, r.left)

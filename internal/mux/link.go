@@ -76,9 +76,9 @@ func newLink(conn transport.Stream, cfg transport.SessionConfig, w linkObserver,
 	return l
 }
 
-// Read returns the next bytes for yamux: of a header that was checked, or of its body. It blocks at
-// the end of the connection until Close. A call for the next message shows that yamux has processed
-// the one before. Only yamux's reading goroutine calls it.
+// Read returns the next bytes for yamux: of a header that was checked, or of its body. At the end
+// of the connection it blocks until Close, and returns ErrClosed. A call for the next message shows
+// that yamux has processed the one before. Only yamux's reading goroutine calls it.
 func (l *link) Read(p []byte) (int, error) {
 	if l.headerRead == headerSize && l.bodyRemaining == 0 {
 		if err := l.nextMessage(); err != nil {
@@ -102,8 +102,8 @@ func (l *link) Read(p []byte) (int, error) {
 	return l.endAndBlock(unexpectedEOF(err))
 }
 
-// unexpectedEOF returns err or, instead of io.EOF, io.ErrUnexpectedEOF: the connection has ended
-// within a message.
+// unexpectedEOF returns io.ErrUnexpectedEOF if err is io.EOF, because the connection has ended
+// within a message. Otherwise it returns err.
 func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -111,14 +111,14 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// nextMessage reads and checks headers until one is for yamux, which it stores in l.header. It
+// nextMessage reads and checks headers until one is for yamux, and stores that one in l.header. It
 // handles those that yamux need not see: ping replies, since yamux sends no pings; credit, since
 // yamux sends no data; and ping requests, unless the reply would have to wait. The error is that of
 // the connection, or a [ProtocolError].
 //
-// It counts the body of a message against the window of its stream before yamux allocates memory for
-// it, and discards the body if the stream is no longer read, since the windows of yamux are
-// unlimited.
+// The windows of yamux are unlimited. So nextMessage counts the body of a message against the
+// window of its stream before yamux allocates memory for it. If the stream is no longer read, it
+// discards the body.
 func (l *link) nextMessage() error {
 	h := &l.header
 	for seen := true; seen; {
@@ -171,9 +171,11 @@ func (l *link) nextMessage() error {
 	return nil
 }
 
-// endAndBlock ends the session with err, the error of reading the connection, and blocks until
-// Close, since yamux would discard its streams' contents if it learned of the end. It does not
-// block if this process has closed the connection. It returns 0 and ErrClosed, for Read to return.
+// endAndBlock ends the session and returns 0 and ErrClosed, for Read to return. err is the error of
+// reading the connection. The session ends with err or, if err is the timeout that a failed write
+// has caused, with the error of that write. endAndBlock blocks until Close, since yamux would
+// discard its streams' contents if it learned of the end. It does not block if this process has
+// closed the connection.
 func (l *link) endAndBlock(err error) (int, error) {
 	if errors.Is(err, transport.ErrClosed) {
 		l.observer.end(transport.ErrClosed)
@@ -187,11 +189,14 @@ func (l *link) endAndBlock(err error) (int, error) {
 	return 0, transport.ErrClosed
 }
 
-// Write sends one message of yamux, a header and its body, without keeping its memory, and blocks
-// while the queue has no space; after a GoAway, until the queue is written. It always succeeds. It
-// removes credit that the message grants and drops yamux's own pings, see windows. It creates the
-// windows of a new stream before the message is sent, since the peer may answer before Open has
-// returned.
+// Write sends message, a header and its body, for yamux. It always returns len(message) and nil,
+// and does not keep the memory. It blocks while the queue has no space and, for a GoAway, until the
+// queue is written.
+//
+// Write removes the credit from a message, and sends nothing if the message only grants credit or
+// is a ping of yamux: see windows. It creates the windows of a new stream before the message is
+// sent, since the peer may answer before Open has returned. It removes the windows of a stream that
+// yamux resets.
 func (l *link) Write(message []byte) (int, error) {
 	h := *(*header)(message)
 	switch {
@@ -236,8 +241,9 @@ func (l *link) sendCredit() {
 // could replace that of Session.Close.
 func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
-// Close closes the connection and unblocks the Read of yamux. Yamux calls it, and only when the
-// session is closed: the link checks everything that could make yamux close before.
+// Close closes the connection and makes the Read of yamux return. Yamux calls it only when the
+// session is closed: the link checks everything that would make yamux close its session. The error
+// is that of closing the connection.
 func (l *link) Close() error {
 	l.observer.end(errYamuxClosed)
 	err := l.Stream.Close()
@@ -253,8 +259,8 @@ type validator struct {
 }
 
 // check returns a [ProtocolError] if h is a message that no peer may send at this point, and
-// otherwise nil. It records the id of a new stream, which must be greater than those before, and even
-// if the peer is the server.
+// otherwise nil. It records the id of a new stream. The ids of the peer's streams must grow, and be
+// even if the peer is the server and odd if it is the client.
 func (j *validator) check(h *header) error {
 	switch {
 	case h.version() != 0:

@@ -36,8 +36,8 @@ func (s *sendWindows) open(stream uint32) *sendWindow {
 	return a
 }
 
-// update calls change with the window of a stream and wakes the stream's writer. It does nothing for a
-// stream without window.
+// update calls change, with the lock held, with the window of a stream, and wakes the stream's
+// writer. It does nothing for a stream without window.
 func (s *sendWindows) update(stream uint32, change func(*sendWindow)) {
 	s.mu.Lock()
 	a := s.streams[stream]
@@ -54,7 +54,8 @@ func (s *sendWindows) update(stream uint32, change func(*sendWindow)) {
 	}
 }
 
-// grant adds n bytes that the peer has granted to the window of a stream.
+// grant adds to the window of a stream n bytes that the peer has granted. A window has at most
+// 2^32-1 bytes. It does nothing for a stream without window.
 func (s *sendWindows) grant(stream, n uint32) {
 	s.update(stream, func(a *sendWindow) { a.bytes = min(a.bytes+uint64(n), math.MaxUint32) })
 }
@@ -66,8 +67,8 @@ func (s *sendWindows) remove(stream uint32) {
 }
 
 // claim takes up to n bytes from the window without blocking and returns how many, possibly 0. The
-// caller sends as many, or returns them with refund. The error is errReset if the peer has reset
-// the stream.
+// caller sends that many bytes, or gives them back with refund. The error is errReset if the peer
+// has reset the stream.
 func (a *sendWindow) claim(n int) (int, error) {
 	a.all.mu.Lock()
 	defer a.all.mu.Unlock()
@@ -82,7 +83,7 @@ func (a *sendWindow) claim(n int) (int, error) {
 	return n, nil
 }
 
-// refund returns n bytes to the window that claim has taken and that were not sent.
+// refund gives back to the window n bytes that claim has taken and that were not sent.
 func (a *sendWindow) refund(n int) {
 	a.all.mu.Lock()
 	defer a.all.mu.Unlock()

@@ -43,7 +43,8 @@ type session struct {
 }
 
 // Open implements transport.Session. It blocks only while the connection is stalled and the queue
-// is full, or while the peer has many streams to accept, and at most until the session ends.
+// is full, or while the peer has many streams to accept, and at most until the session ends. The
+// error is the reason of the session's end, or io.EOF if the peer has announced the end.
 func (s *session) Open() (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -147,8 +148,8 @@ func (s *session) cause(err error) error {
 	return err
 }
 
-// addStream returns a stream around inner and adds it to the session. If the session has ended its
-// calls do not block.
+// addStream returns a stream around inner and adds it to the session. If the session has ended,
+// calls on the stream do not block.
 func (s *session) addStream(inner *yamux.Stream) *stream {
 	st := &stream{
 		Stream:     inner,
@@ -195,7 +196,8 @@ func (s *session) runBriefly(f func()) {
 }
 
 // Accept implements transport.Session. After the session has ended it first returns the streams
-// that arrived before, unless this process has closed the session.
+// that arrived before, unless this process has closed the session. The error is that of ctx, or the
+// reason of the session's end.
 func (s *session) Accept(ctx context.Context) (transport.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -116,8 +116,9 @@ func (s *stream) tryPiece(p []byte) (n int, err error) {
 }
 
 // writeMessage sends as much of p as one message carries and returns how much that is. It blocks
-// until the peer has granted credit and the queue has space, or returns os.ErrDeadlineExceeded when
-// expired is closed, or errReset. The caller holds writing.
+// until the peer has granted credit and the queue has space. It returns os.ErrDeadlineExceeded if
+// the write deadline has passed or expired is closed, and errReset if the peer has reset the
+// stream; it then sends nothing. The caller holds writing.
 func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	var n int
 	for {
@@ -145,9 +146,9 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	return n, nil
 }
 
-// cause returns the error that a call reports for err, an error of yamux or of a write: ErrClosed
-// after Close, a *ResetError, an *EndError if the session has ended, and otherwise
-// os.ErrDeadlineExceeded. nil and io.EOF are returned unchanged.
+// cause returns the error that a call reports for err, an error of yamux or of a write. That is
+// ErrClosed after Close, a *ResetError if the peer has reset the stream, an *EndError if the
+// session has ended, and otherwise os.ErrDeadlineExceeded. nil and io.EOF are returned unchanged.
 func (s *stream) cause(err error) error {
 	switch {
 	case err == nil || err == io.EOF:
@@ -164,7 +165,8 @@ func (s *stream) cause(err error) error {
 }
 
 // CloseWrite implements transport.Stream. It makes a blocked write fail, and sends the end of the
-// stream once the queue has space, for which it waits at most closeTimeout; then a goroutine does.
+// stream. If the queue has no space within closeTimeout, CloseWrite returns, and a goroutine sends
+// the end later. The result is nil.
 func (s *stream) CloseWrite() error {
 	if s.finish(false) {
 		s.session.runBriefly(s.sendEnd)
@@ -172,8 +174,9 @@ func (s *stream) CloseWrite() error {
 	return nil
 }
 
-// Close implements net.Conn. It makes blocked calls fail. The peer reads the written bytes and then
-// the end of the stream; writes of the peer fail from now on, because they would not be read.
+// Close implements net.Conn and returns nil. It makes blocked calls fail. The peer reads the
+// written bytes and then the end of the stream. Writes of the peer fail from now on, because they
+// would not be read.
 func (s *stream) Close() error {
 	if s.finish(true) {
 		s.session.runBriefly(func() {

@@ -81,8 +81,8 @@ func (ws *windows) open(stream uint32) *window {
 }
 
 // arrive counts n bytes that the peer has sent on a stream. wanted is false if the stream is no
-// longer read; the caller then discards the bytes. The error is a [ProtocolError] if the window
-// does not allow as many.
+// longer read; the caller then discards the bytes. The error is a [ProtocolError] if n exceeds the
+// bytes that the peer may still send.
 func (ws *windows) arrive(stream, n uint32) (wanted bool, err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -114,8 +114,9 @@ func (ws *windows) stopAll() {
 	ws.stopped = true
 }
 
-// consume records that n bytes of w were read. Once the bytes read are half of the window it grants
-// them to the peer again, and calls onCredit if no goroutine is sending credit.
+// consume records that n bytes of w were read. Once the bytes read since the last grant are half of
+// the window, it grants them to the peer again, and more if the window grows. It then calls
+// onCredit if no goroutine is sending credit. After stopGranting or stopAll it grants nothing.
 func (ws *windows) consume(w *window, n uint32) {
 	ws.mu.Lock()
 	ws.discharge(w, n)
@@ -141,8 +142,9 @@ func (ws *windows) consume(w *window, n uint32) {
 }
 
 // grow doubles the window, up to maxWindow, if its reader has been waiting for the peer and the
-// budget permits that. It returns by how many bytes the window has grown, possibly 0. The caller
-// holds mu.
+// budget permits that. It returns by how many bytes the window has grown, possibly 0. If the last
+// measurement of the round trip is missing or too old, it requests another one. now is the current
+// time. The caller holds mu.
 func (ws *windows) grow(w *window, now time.Time) uint32 {
 	more := min(w.size, ws.maxWindow-w.size)
 	if more == 0 {
@@ -237,9 +239,9 @@ const segmentOverhead = 64
 func segmentSize(n uint32) int { return 1<<bits.Len32(n-1) + segmentOverhead }
 
 // charge charges the quota with the memory for a body of n bytes before yamux allocates it, and
-// blocks until the quota has that. discharge releases it. It reports false if the session must be
-// closed, because its peer holds too much. For a stream that is no longer read nothing stays
-// charged.
+// blocks until the quota has that memory. It returns false if the session must be closed, because
+// its peer holds too much. discharge releases the charge. If the stream is no longer read, charge
+// releases it at once.
 func (ws *windows) charge(stream, n uint32) bool {
 	if ws.quota == nil || n == 0 {
 		return true
@@ -257,8 +259,9 @@ func (ws *windows) charge(stream, n uint32) bool {
 	return true
 }
 
-// discharge releases the charge of the bodies that end within the next n bytes of w that were read,
-// or will never be read: yamux keeps a body until its last byte is read. The caller holds mu.
+// discharge counts the next n bytes of w, which were read or will never be read, and releases the
+// charge of the bodies that end within them: yamux keeps a body until its last byte is read. The
+// caller holds mu.
 func (ws *windows) discharge(w *window, n uint32) {
 	for w.segments.Len() > 0 {
 		size := w.segments.Front()

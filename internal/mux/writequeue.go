@@ -46,8 +46,8 @@ func newWriteQueue(conn transport.Stream, quota transport.Quota) *writeQueue {
 	return &writeQueue{conn: conn, quota: quota}
 }
 
-// enqueue sends the message of h and body or queues a copy, and blocks while there is no space. It
-// reports false, and has done nothing, if deadline was closed before; a nil deadline never is.
+// enqueue is tryEnqueue, but blocks while there is no space. It returns true. If deadline is closed
+// before there is space, it returns false and has done nothing. A nil deadline means none.
 func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) bool {
 	for {
 		ok, space := o.tryEnqueue(h, body)
@@ -62,9 +62,10 @@ func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) b
 	}
 }
 
-// tryEnqueue queues a copy of a message, and writes the queue if no other goroutine does, and
-// returns true. If there is no space it returns false and a channel that is closed when there may
-// be. If the queue is closed it discards the message and returns true.
+// tryEnqueue queues a copy of the message of h and body and returns true. If no other goroutine is
+// writing, it writes the queue as far as that does not block. If there is no space it returns
+// false, and a channel that is closed when there may be. If the queue is closed it discards the
+// message and returns true.
 func (o *writeQueue) tryEnqueue(h *header, body []byte) (ok bool, space <-chan struct{}) {
 	o.mu.Lock()
 	if space := o.full(len(body)); space != nil {
@@ -195,8 +196,9 @@ func (o *writeQueue) notify() {
 	}
 }
 
-// fail records err, that of a write of data, and makes the queue discard all messages, queued and
-// later, whose charge it releases. The connection is read for readAfterWriteError longer, to receive
+// fail handles err, the error of a write of data. It records err if it is the first error of a
+// write, and makes the queue discard all messages, queued and later. It releases the charge of data
+// and of the queued messages. The connection is read for readAfterWriteError longer, to receive
 // messages that the peer has sent; then reads fail.
 func (o *writeQueue) fail(data []byte, err error) {
 	o.failure.CompareAndSwap(nil, &err)
@@ -218,7 +220,8 @@ func (o *writeQueue) flush() {
 }
 
 // close blocks until all queued messages are written, and makes the queue discard later ones. It
-// reports false if a write has failed, now or before.
+// reports whether all messages were written, and so returns false if a write has failed, now or
+// before.
 func (o *writeQueue) close() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -26,15 +26,16 @@ func (e *NotSupportedError) Error() string {
 // Is makes the error match [errors.ErrUnsupported].
 func (e *NotSupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
-// NotSupported returns a *NotSupportedError for that capability, whose Reason is made of format and
-// args as by fmt.Sprintf.
+// NotSupported returns a *NotSupportedError for capability. Its Reason is made of format and args
+// as by fmt.Sprintf.
 func NotSupported(capability, format string, args ...any) error {
 	return &NotSupportedError{Capability: capability, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Once returns a function that runs test when it is first called, and returns the result of that
-// call from then on, nil or an error. An error that is no *NotSupportedError becomes one, for that
-// capability. The function may be called concurrently.
+// Once returns a function that tests whether the machine has capability. The function runs test
+// when it is first called, and returns the result of that call from then on: nil, or an error that
+// matches [errors.ErrUnsupported]. If test returns an error that does not contain a
+// *NotSupportedError, its text becomes the Reason of one. The function may be called concurrently.
 func Once(capability string, test func() error) func() error {
 	return sync.OnceValue(func() error {
 		err := test()

@@ -76,10 +76,10 @@ const (
 	remove                          // MADV_REMOVE
 )
 
-// Map maps the whole file f of a peer's descriptor. The caller closes the segment, and keeps f,
-// which it may close at any time. The error matches [ErrFile] if f is not shared memory, is a
-// *SizeError if the file is empty or has more than limit bytes, and an *Error if the system
-// refuses.
+// Map maps the whole file of f, a descriptor that a peer has passed. The caller closes the segment.
+// It keeps f, which it may close at any time. The error matches [ErrFile] if f is not shared
+// memory, is a *SizeError if the file is empty or has more than limit bytes, and is an *Error if
+// the system refuses.
 func Map(f *os.File, limit int64) (*Segment, error) { return open(f, limit) }
 
 // Bytes returns the memory, which has the size that the file had when it was mapped, and begins at

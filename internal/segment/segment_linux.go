@@ -38,8 +38,8 @@ func create(size int, sealed bool, parts ...Extent) (*Segment, error) {
 }
 
 // newFile creates an empty memory file, to which seals can be added if sealed is set. The caller
-// closes it. size is for error texts. The error matches errors.ErrUnsupported if the system has no
-// memory files.
+// closes it. size is for error texts. The error is an *Error, or matches errors.ErrUnsupported if
+// the system has no memory files.
 func newFile(size int64, sealed bool) (*os.File, error) {
 	flags := unix.MFD_CLOEXEC
 	if sealed {
@@ -57,7 +57,7 @@ func newFile(size int64, sealed bool) (*os.File, error) {
 }
 
 // newSegment sets the size of the empty file f, reserves pages for parts, seals the file if sealed
-// is set, and maps it. The caller keeps f. After an error nothing is mapped.
+// is set, and maps it. The caller keeps f. The error is an *Error; nothing is mapped then.
 func newSegment(f *os.File, size int64, sealed bool, parts []Extent) (s *Segment, err error) {
 	ctlErr := withFD(f, func(fd int) {
 		failpoint.Here()
@@ -131,8 +131,8 @@ func open(f *os.File, limit int64) (s *Segment, err error) {
 	return s, err
 }
 
-// checkKind reports whether the size of the file fd is sealed. The error matches ErrFile if fd is
-// not memory.
+// checkKind reports whether the file fd is sealed against truncation. The error matches ErrFile if
+// fd is not shared memory, and is an *Error if a system call fails.
 //
 // The peer could itself serve the file system of an ordinary file, and delay any operation on it.
 // The kernel answers the query for seals itself, and only for memory files.
@@ -225,8 +225,8 @@ func advise(a pageAdvice, memory []byte) error {
 	}
 }
 
-// pagesAround returns the pages that overlap memory, which lies in a mapping: a slice that may
-// begin before and end after it.
+// pagesAround returns the pages that overlap memory, which lies in a mapping. The slice may begin
+// before memory and end after it. It is nil if memory is empty.
 func pagesAround(memory []byte) []byte {
 	if len(memory) == 0 {
 		return nil
@@ -237,7 +237,7 @@ func pagesAround(memory []byte) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&memory[0]), -before)), n)
 }
 
-// pagesWithin returns the pages that lie entirely within memory, a part of it, empty if there are
+// pagesWithin returns the part of memory that consists of whole pages, nil or empty if there is
 // none.
 func pagesWithin(memory []byte) []byte {
 	if len(memory) == 0 {

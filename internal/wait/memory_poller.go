@@ -29,11 +29,13 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(ready) }
 
 // PollDue is Poll for a change that should come soon, such as a reply. It polls even while other
-// connections of the process are active, unless another goroutine is in PollDue.
+// connections of the process are active, but returns false at once if another goroutine is in
+// PollDue.
 func (m *MemoryPoller) PollDue(ready func() bool) bool { return m.spinner.pollDue(ready) }
 
 // Arrived records that the change for which the caller waited has come, whether Poll found it or
-// not. The arbiter permits polls to a user that had all recent arrivals.
+// not. The arbiter permits a MemoryPoller to poll if all recent arrivals of the process were for
+// it.
 func (m *MemoryPoller) Arrived() { m.spinner.registration.arrived() }
 
 // Clone returns a MemoryPoller for another goroutine with the same time to poll. It shares m's

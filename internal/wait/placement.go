@@ -40,12 +40,13 @@ func (a *placement) polls() int {
 	return pollsBeforeYield
 }
 
-// early records a change that was found without a yield, so that the peer runs on another
+// early records a change that was found without a yield, which shows that the peer runs on another
 // processor. It lowers the limit by one only: on a busy machine some such changes come in between.
 func (a *placement) early() { a.run, a.limit = 0, max(a.limit-1, 0) }
 
-// late records a change that was found after some yields, the last of which took last. It reports
-// whether the thread should move to another processor, because the peer seems to share this one.
+// late records a change that was found after the given number of yields; last is the duration of
+// the last one. It reports whether the thread should move to another processor, because the peer
+// seems to share this one.
 func (a *placement) late(yields int, last time.Duration) (move bool) {
 	if yields > 1 && last < slowYield {
 		a.run = 0 // a thread that runs here would have been found after one yield

@@ -28,8 +28,9 @@ type Reader struct {
 	err    error // of the system call
 }
 
-// NewReader returns a Reader of s that spins for at most that time; it never spins if the time is 0
-// or less. It fails if s has no descriptor, for example because it is closed.
+// NewReader returns a Reader of s that spins for at most the time spin before it blocks, and never
+// if spin is 0 or less. It returns an error if s has no descriptor, for example because it is
+// closed.
 func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -123,8 +124,8 @@ type Writer struct {
 	err error // of the system call
 }
 
-// NewWriter returns a Writer of s. It fails if s has no descriptor, for example because it is
-// closed.
+// NewWriter returns a Writer of s. It returns an error if s has no descriptor, for example because
+// it is closed.
 func NewWriter(s Socket) (*Writer, error) {
 	raw, err := s.SyscallConn()
 	if err != nil {

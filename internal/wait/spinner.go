@@ -16,8 +16,9 @@ type spinner struct {
 }
 
 // poll calls ready until it returns true or the spin ends, and reports whether ready returned true.
-// If the reader may not spin, poll does not call ready at all: the yield before that would wake a
-// thread, and a goroutine that the caller has made runnable runs as soon as the caller blocks.
+// If the reader may not spin, poll returns false without calling ready. A call would be useful only
+// after a yield, which would wake a thread; and a goroutine that the caller has made runnable runs
+// as soon as the caller blocks.
 func (s *spinner) poll(ready func() bool) bool {
 	return s.bound > 0 && s.registration.exclusive() && s.backoff.allow() && s.spin(ready, false)
 }

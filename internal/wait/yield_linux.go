@@ -28,9 +28,9 @@ func migrate() {
 	restore(&allowed)
 }
 
-// restore sets the affinity of the calling thread to allowed. It sets it to all processors first,
-// so that a thread without an affinity of its own gets none: later changes of its cgroup apply to
-// it.
+// restore sets the affinity of the calling thread to allowed. It first permits all processors: if
+// that has the same effect, the thread keeps no affinity of its own, so that later changes of its
+// cgroup apply to it.
 func restore(allowed *unix.CPUSet) {
 	var all, now unix.CPUSet
 	all.Fill()

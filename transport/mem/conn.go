@@ -13,7 +13,7 @@ import (
 )
 
 // conn is one end of a connection. It implements transport.Conn and transport.Multiplexer. Frames
-// have headers as on TCP, so that the limit of a ring holds for empty ones too.
+// have headers as on TCP, so that empty frames count for the limit of a ring too.
 type conn struct {
 	local, remote string
 	out           *ring
@@ -22,8 +22,8 @@ type conn struct {
 	header        []byte        // memory of WriteFrames
 }
 
-// pair returns the two ends of a new connection, with their addresses, which holds up to buffer
-// bytes per direction.
+// pair returns the two ends of a new connection: dial, with the address dialAddr, and accept, with
+// acceptAddr. The connection holds up to buffer bytes per direction.
 func pair(dialAddr, acceptAddr string, buffer int) (dial, accept *conn) {
 	there, back := newRing(buffer), newRing(buffer)
 	dial = &conn{local: dialAddr, remote: acceptAddr, out: there, in: back, frames: frame.NewReader(back)}
@@ -72,8 +72,8 @@ func (c *conn) Close() error {
 func (c *conn) LocalAddr() string  { return c.local }
 func (c *conn) RemoteAddr() string { return c.remote }
 
-// Stream implements [transport.Multiplexer]. It begins with the next byte in the ring, since nothing
-// is read ahead. The error is nil.
+// Stream implements [transport.Multiplexer]. The stream begins with the next byte in the ring,
+// since the connection reads nothing ahead. The error is nil.
 func (c *conn) Stream() (transport.Stream, error) { return newStream(c), nil }
 
 // PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil.

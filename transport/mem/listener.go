@@ -18,7 +18,8 @@ type listener struct {
 	closeOnce func()
 }
 
-// newListener returns a listener with the name addr, which its Close removes from n.
+// newListener returns a listener with the name addr. The caller adds it to n; Close of the listener
+// removes it from there.
 func newListener(n *Network, addr string) *listener {
 	l := &listener{
 		addr:  addr,
@@ -58,8 +59,9 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// enqueue queues c for Accept, which owns it then, and blocks while the queue is full. The error is
-// ECONNREFUSED if the listener is closed, or ctx's; the caller then keeps c.
+// enqueue queues c for Accept, and blocks while the queue is full. The listener owns c then. The
+// error is ECONNREFUSED if the listener is closed, or that of ctx; after an error the caller keeps
+// c.
 func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	select {
 	case l.queue <- c:

@@ -36,9 +36,9 @@ func newRing(limit int) *ring {
 	return r
 }
 
-// Write copies all of p into the ring, blocks for space as needed, and returns how much it copied,
-// less than len(p) only with an error: ErrClosed after closeWriting, EPIPE after closeReading, or
-// os.ErrDeadlineExceeded.
+// Write copies all of p into the ring, blocks for space as needed, and returns how much it copied.
+// That is less than len(p) only with an error: ErrClosed after closeWriting, EPIPE after
+// closeReading, or os.ErrDeadlineExceeded.
 func (r *ring) Write(p []byte) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +61,7 @@ func (r *ring) Write(p []byte) (n int, err error) {
 	}
 }
 
-// Read blocks until there are bytes and moves some to p, which must not be empty; it returns how
+// Read blocks until there are bytes, moves some to p, which must not be empty, and returns how
 // many. It returns io.EOF once the writer has closed and the ring is empty, ErrClosed after
 // closeReading, or os.ErrDeadlineExceeded.
 func (r *ring) Read(p []byte) (int, error) {
@@ -84,8 +84,8 @@ func (r *ring) Read(p []byte) (int, error) {
 	}
 }
 
-// closeWriting closes the writing end: reads return the bytes in the ring, then io.EOF; writes,
-// also a blocked one, return ErrClosed.
+// closeWriting closes the writing end. Writes then return ErrClosed, a blocked one too. Reads
+// return the bytes in the ring, then io.EOF.
 func (r *ring) closeWriting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,8 +93,8 @@ func (r *ring) closeWriting() {
 	r.changed.Broadcast()
 }
 
-// closeReading closes the reading end: the bytes in the ring are lost, reads, also a blocked one,
-// return ErrClosed, and writes EPIPE.
+// closeReading closes the reading end and discards the bytes in the ring. Reads then return
+// ErrClosed, and writes EPIPE, blocked ones too.
 func (r *ring) closeReading() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

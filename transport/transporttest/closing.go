@@ -42,7 +42,8 @@ func yield() {
 	}
 }
 
-// writeHugeFrame writes one frame that exceeds all buffers, so that it blocks until the peer reads.
+// writeHugeFrame starts to write one frame that exceeds all buffers, so that the write blocks until
+// the peer reads. It returns a channel that receives the error of the write.
 func writeHugeFrame(c transport.Conn) <-chan error {
 	return testwait.Start(func() error { return c.WriteFrames(hugeFrame(chunk)) })
 }
@@ -55,8 +56,8 @@ func hugeFrame(part []byte) transport.Frame {
 	return frame
 }
 
-// countChunks reads chunks until the connection ends and returns their number, or -1 if one is
-// wrong.
+// countChunks reads chunks until the connection ends and returns their number, or -1 if the body of
+// a chunk is wrong or incomplete.
 func countChunks(c transport.Conn) int {
 	dst := make([]byte, len(chunk))
 	for n := 0; ; n++ {

@@ -76,7 +76,8 @@ func closeWithinBody(t *testing.T, b Backend) {
 	require.NotEqual(t, io.EOF, err, "a broken frame must not become a clean end")
 }
 
-// raw returns a raw peer and the connection accepted from it.
+// raw connects to a new listener with b.DialRaw. It returns the dialled end, which the test closes,
+// and the accepted connection.
 func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
 	t.Helper()
 	_, l := b.listen(t)
@@ -86,7 +87,7 @@ func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
 	return w, accept(t, l)
 }
 
-// frame returns a frame as it is on the wire.
+// frame returns a frame with the body s as it is on the wire.
 func (b Backend) frame(s string) []byte { return append(b.AppendHeader(nil, len(s)), s...) }
 
 func endWithinHeader(t *testing.T, b Backend) {

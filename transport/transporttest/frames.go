@@ -76,7 +76,7 @@ func emptyFrames(t *testing.T, b Backend) {
 	wantEOF(t, accepted)
 }
 
-// random returns n pseudo-random bytes.
+// random returns n pseudo-random bytes, which depend on seed only.
 func random(seed uint64, n int) []byte {
 	p := make([]byte, n)
 	var key [32]byte
@@ -98,7 +98,8 @@ func bigFrame(t *testing.T, b Backend) {
 	require.NoError(t, testwait.Finish(t, written))
 }
 
-// cut divides p at n random positions.
+// cut returns a frame with the contents of p, divided at n random positions. It refers to the
+// memory of p.
 func cut(rng *rand.Rand, p []byte, n int) transport.Frame {
 	var f transport.Frame
 	for range n {

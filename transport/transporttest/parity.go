@@ -47,7 +47,8 @@ func listenerBasics(t *testing.T, b Backend) {
 	dialDuringAccept(t, tr, l)
 }
 
-// dialDuringAccept dials a listener while a call of Accept is blocked, and returns the dialled end.
+// dialDuringAccept dials l through tr while a call of Accept is blocked. It returns the dialled
+// end, and closes the accepted one.
 func dialDuringAccept(t *testing.T, tr transport.Transport, l transport.Listener) transport.Conn {
 	t.Helper()
 	accepted := testwait.StartBlocked(t, "Accept", func() error {
@@ -65,7 +66,7 @@ func dialDuringAccept(t *testing.T, tr transport.Transport, l transport.Listener
 // repetitions is how often tests repeat a short sequence.
 const repetitions = 10
 
-// number returns the frame with which connection i identifies itself.
+// number returns the body of the frame by which connection i identifies itself.
 func number(i int) []byte { return fmt.Append(nil, "connection ", i) }
 
 // Blocked calls of Accept return connections in the order of the calls.

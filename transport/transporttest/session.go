@@ -57,7 +57,8 @@ func multiplex(t *testing.T, c transport.Conn, cfg transport.SessionConfig) tran
 	return s
 }
 
-// sessions returns the two ends of a session.
+// sessions returns the two ends of a session with the configuration cfg, which are closed at the
+// end of the test.
 func (b Backend) sessions(t *testing.T, cfg transport.SessionConfig) (client, server transport.Session) {
 	t.Helper()
 	d, a := b.connect(t)
@@ -66,7 +67,7 @@ func (b Backend) sessions(t *testing.T, cfg transport.SessionConfig) (client, se
 	return multiplex(t, d, cfg), server
 }
 
-// open opens a stream at one end and accepts it at the other.
+// open opens a stream on the session from and accepts it on the session to.
 func open(t *testing.T, from, to transport.Session) (opened, accepted transport.Stream) {
 	t.Helper()
 	opened, err := from.Open()
@@ -360,7 +361,8 @@ func sessionNetConn(t *testing.T, b Backend) {
 	})
 }
 
-// calls blocks one call of each kind on a session and one of its streams.
+// calls starts blocking calls of each kind on the session s and its stream st, and returns channels
+// that receive their errors.
 func calls(s transport.Session, st transport.Stream) []<-chan error {
 	return []<-chan error{
 		testwait.Start(func() error { return readOne(st) }),
@@ -371,7 +373,8 @@ func calls(s transport.Session, st transport.Stream) []<-chan error {
 	}
 }
 
-// wantEnd checks that the blocked calls and all later ones fail with cause.
+// wantEnd checks that the calls in blocked, which calls has started, fail with cause, and that
+// later calls on s and st do so too.
 func wantEnd(t *testing.T, s transport.Session, st transport.Stream, blocked []<-chan error, cause error) {
 	t.Helper()
 	for i, call := range blocked {

@@ -63,7 +63,9 @@ func (l boundedListener) Accept(ctx context.Context) (transport.Conn, error) {
 	return closeLate(l.watchdog)(l.Listener.Accept(ctx))
 }
 
-// closeLate returns a function that registers a new connection with the watchdog.
+// closeLate returns a function for the results of Dial and Accept. The function returns its
+// arguments, and has watchdog close the connection, if there is one, when the test exceeds its
+// limit.
 func closeLate(watchdog *testwait.Watchdog) func(transport.Conn, error) (transport.Conn, error) {
 	return func(c transport.Conn, err error) (transport.Conn, error) {
 		if err == nil {

@@ -37,7 +37,7 @@ func (p *Producer) Write(src []byte) (int, error) {
 	return copy(first, src) + copy(second, src[len(first):]), err
 }
 
-// WriteAll is Write for all of src, or returns [ErrShort] and writes nothing if there is too little
+// WriteAll is Write, but writes all of src or nothing. It returns [ErrShort] if there is too little
 // space.
 func (p *Producer) WriteAll(src []byte) error {
 	if err := p.requireAvailable(len(src)); err != nil {
@@ -76,8 +76,8 @@ func (c *Consumer) Read(dst []byte) (int, error) {
 	return copy(dst, first) + copy(dst[len(first):], second), err
 }
 
-// ReadAll is Read for all of dst, or returns [ErrShort] and reads nothing if fewer bytes are
-// available.
+// ReadAll is Read, but fills dst completely or reads nothing. It returns [ErrShort] if fewer bytes
+// are available.
 func (c *Consumer) ReadAll(dst []byte) error {
 	if err := c.requireAvailable(len(dst)); err != nil {
 		return err
@@ -164,10 +164,10 @@ func (s *End) Cancel() error {
 	return nil
 }
 
-// Next moves up to n bytes without copying them, fewer if fewer are available: it returns the
-// memory of the ring to read from or write to. Where the ring wraps, first ends and second goes on.
-// The slices are valid until Publish, Commit or Cancel. The error is [ErrIdle] outside of a
-// transaction, or matches [ErrCorrupt].
+// Next returns the memory of the ring to read the next n bytes from or to write them to, less if
+// fewer are available, and counts these bytes as moved. Where the ring wraps, first ends and second
+// goes on. The slices are valid until Publish, Commit or Cancel. The error is [ErrIdle] outside of
+// a transaction, or matches [ErrCorrupt].
 func (s *End) Next(n int) (first, second []byte, err error) {
 	if !s.begun {
 		return nil, nil, ErrIdle
@@ -209,8 +209,8 @@ func (s *End) available() (int, error) {
 	return int(n), nil
 }
 
-// requireAvailable returns [ErrShort] if fewer than n bytes can be moved, [ErrIdle] outside of a
-// transaction, and an error that matches [ErrCorrupt] if the header is invalid.
+// requireAvailable returns nil if at least n bytes can be moved, and [ErrShort] if fewer can. The
+// error is [ErrIdle] outside of a transaction, and matches [ErrCorrupt] if the header is invalid.
 func (s *End) requireAvailable(n int) error {
 	if !s.begun {
 		return ErrIdle

@@ -64,9 +64,9 @@ type Ring struct {
 	head  *atomic.Uint64
 }
 
-// Init initializes header as that of an empty ring over size bytes of data, a power of two from
-// [MinSize] to [MaxSize]. No process may be using the ring. The error matches [ErrForm] if size is
-// another one, or header is too short or not aligned to 8 bytes.
+// Init initializes header as that of an empty ring over size bytes of data. No process may be using
+// the ring. The error matches [ErrForm] if size is not a power of two from [MinSize] to [MaxSize],
+// or if header is too short or not aligned to 8 bytes.
 func Init(header []byte, size int) error {
 	if err := checkHeader(header); err != nil {
 		return err

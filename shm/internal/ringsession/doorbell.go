@@ -89,9 +89,10 @@ func (p *peerSocket) init(sock *net.UnixConn) (err error) {
 	return err
 }
 
-// notify sends a doorbell to the peer. It blocks, for at most sendTimeout, only if the peer lets
-// doorbells fill the socket buffer, and ends the session if that time has passed, or if the system
-// has no memory for the doorbell. It returns no error: others end the session in receive.
+// notify sends a doorbell to the peer. It blocks only if the peer lets doorbells fill the socket
+// buffer, and for at most sendTimeout. It ends the session if that time has passed, or if the
+// system has no memory for the doorbell. It returns no error: any other one means that the socket
+// has failed, and receive then ends the session.
 func (p *peerSocket) notify(d doorbell) {
 	p.sending.Lock()
 	binary.LittleEndian.PutUint16(p.out[:], uint16(d))
@@ -112,9 +113,9 @@ func (p *peerSocket) notify(d doorbell) {
 	_ = p.endOnTimeout(err) // other errors end the session in receive
 }
 
-// endOnTimeout returns err, the error of a send, or nil. If it is a timeout, endOnTimeout ends the
-// session and returns an error that matches ErrCorrupt instead: the peer does not read its
-// doorbells.
+// endOnTimeout returns err, the error of a send or nil, unless err is a timeout. A timeout means
+// that the peer does not read its doorbells. endOnTimeout then ends the session, and returns an
+// error that matches ErrCorrupt.
 func (p *peerSocket) endOnTimeout(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: it does not read its doorbells", ErrCorrupt)
@@ -138,8 +139,8 @@ func (p *peerSocket) write(fd uintptr) bool {
 	return true
 }
 
-// sendSegment passes the file of a segment to the peer; the caller keeps f. It blocks for at most
-// sendTimeout, after which it ends the session as notify does.
+// sendSegment passes the file f of a segment to the peer; the caller keeps f. It blocks for at most
+// sendTimeout, after which it ends the session as notify does. The error is that of endOnTimeout.
 func (p *peerSocket) sendSegment(f *os.File) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -178,9 +179,10 @@ func (p *peerSocket) receive(h doorbellHandler) {
 	}
 }
 
-// deliverSegment passes the file that was attached to a message to h, which owns it, and returns
-// h's error. oob and flags are those of the message. Without a file it does nothing. The error
-// matches ErrCorrupt if the peer did not attach exactly one file.
+// deliverSegment passes the file that was attached to a message to h, which owns the file then, and
+// returns h's error. oob holds the control bytes of the message, and flags are its flags. Without a
+// file deliverSegment does nothing. The error matches ErrCorrupt if the peer did not attach exactly
+// one file.
 func deliverSegment(oob []byte, flags int, h doorbellHandler) error {
 	if len(oob) == 0 && flags&unix.MSG_CTRUNC == 0 {
 		return nil

@@ -54,10 +54,9 @@ type growth struct {
 	charged int              // bytes that were acquired from budget
 }
 
-// grow makes the next larger region the current one if the current one is full, and if the bytes
-// that have passed through the ring, or the remaining bytes of the current write, reach the
-// minTraffic of that region. For a region that is charged to the budget one large write is not
-// enough.
+// grow makes the next larger region the current one if the current one is full, and enough bytes
+// have passed through the ring or remain of the current write: the minTraffic of the next region.
+// If the next region is charged to the budget, a large write alone is not enough.
 func (w *ringWriter) grow(remaining int) {
 	level := w.growth.level + 1
 	if w.knownSpace() > 0 || level == len(w.regions) {
@@ -110,7 +109,7 @@ func (w *ringWriter) growthFailed(region []byte) bool {
 	return false
 }
 
-// releaseCharge returns to the budget the bytes that the ring has acquired, if any.
+// releaseCharge releases the bytes that the ring has acquired from the budget, if any.
 func (w *ringWriter) releaseCharge() {
 	if w.growth.charged > 0 {
 		w.growth.budget.Release(w.growth.charged)

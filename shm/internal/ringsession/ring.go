@@ -152,9 +152,9 @@ func newRingReader(r ring, level int) *ringReader {
 	}
 }
 
-// space returns how many bytes can be written to the current region, possibly 0. If that may be
-// less than want, it reads the reader's counter, and grows the ring if that is full and should
-// grow. remaining is how many bytes the current write has still to write. The error matches
+// space returns how many bytes can be written to the current region, possibly 0 or fewer than want.
+// If the reader's counter, as it was last read, leaves less than want, space reads it again, and
+// calls grow. remaining is how many bytes the current write has still to write. The error matches
 // ErrCorrupt.
 func (w *ringWriter) space(want, remaining int) (int, error) {
 	if n := w.knownSpace(); n >= want {
@@ -296,8 +296,9 @@ func (r *ringReader) read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inLargePart reports whether p is the destination of a large part, or of what remains of one. A
-// few of its first bytes may have been read together with what precedes them.
+// inLargePart reports whether p is the destination of a large part, or of what remains of one. If a
+// large part begins it sets r.remaining. A few of the first bytes of a part may have been read
+// together with the bytes before them.
 func (r *ringReader) inLargePart(p []byte) bool {
 	if len(p) > largePart-shortBatch {
 		r.remaining = len(p)

@@ -82,10 +82,11 @@ type Session struct {
 
 var _ transport.Session = (*Session)(nil)
 
-// NewSession returns a session through a connected Unix socket, which it owns unless NewSession
-// fails. The peer calls NewSession too. The session may write to the socket at once. It reads from
-// the socket after ready is closed, when the peer's first doorbell must be the next thing to read.
-// spin bounds how long a call polls before it blocks.
+// NewSession returns a session through the connected Unix socket sock. The session owns sock; after
+// an error the caller keeps it. The peer calls NewSession too. The session may write to sock at
+// once. It reads from sock after ready is closed, when the peer's first doorbell must be the next
+// thing to read. spin bounds how long a call polls before it blocks. The streams return the
+// addresses a.
 //
 // A full ring holds 656 KiB for the first stream of an end and for bulk streams, and 84 KiB for
 // others. After much traffic the former hold 2 MiB more, which the writing end acquires from
@@ -129,17 +130,17 @@ func NewSessionWithSegment(
 	return s, nil
 }
 
-// Open implements [transport.Session]. The stream has a small ring, except for the first one of
-// this end.
+// Open implements [transport.Session]. The stream has small rings, unless it is the first one that
+// this end opens.
 func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 
-// OpenBulk implements [transport.Session]. The stream has a large ring.
+// OpenBulk implements [transport.Session]. The stream has large rings.
 func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
 // open opens a stream with rings of that kind; the first stream of an end always gets large rings.
-// If this end has too many streams it returns no error, and a stream whose calls fail like those on a
-// stream that the peer has refused. The error is the reason of the session's end, or a resource that
-// the system denies.
+// If this end has too many streams, open returns no error but a stream whose calls fail as if the
+// peer had refused it. The error is the reason of the session's end, or means that the system
+// denies a resource.
 func (s *Session) open(kind ringKind) (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -167,7 +168,8 @@ func (s *Session) open(kind ringKind) (transport.Stream, error) {
 }
 
 // openAt makes a stream in the free slot number k of this end, and reserves pages for its rings. It
-// does not notify the peer. The caller holds opening.
+// does not notify the peer. The error is ErrClosed, or that of reserving pages. The caller holds
+// opening.
 func (s *Session) openAt(k int) (*stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,8 +218,9 @@ func (s *Session) addStream(id doorbell, p *slot, rings ringPair) *stream {
 }
 
 // acquireSlot returns the number of a free slot of this end with rings of that kind. If there is
-// none it creates a segment with one, sends it to the peer, and keeps it. It returns -1 and no
-// error if this end has too many slots. The caller holds opening.
+// none it creates a segment with one, sends the segment to the peer, and adds it to the session. It
+// returns -1 and no error if this end has too many slots. The error is the reason of the session's
+// end, or that of creating or sending the segment. The caller holds opening.
 func (s *Session) acquireSlot(kind ringKind) (int, error) {
 	k, found, err := s.findFreeSlot(kind)
 	if err != nil || found {
@@ -273,7 +276,7 @@ func (s *Session) findFreeSlot(kind ringKind) (k int, found bool, err error) {
 
 // handleSegment implements doorbellHandler: it maps the peer's next segment, whose slots the peer
 // may then use, and closes f. The error matches ErrCorrupt if the segment is invalid or the peer
-// has too many.
+// has too many, and is otherwise that of mapping it.
 func (s *Session) handleSegment(f *os.File) error {
 	defer f.Close()
 	s.mu.Lock()
@@ -324,8 +327,9 @@ func (s *Session) handleDoorbell(d doorbell) error {
 }
 
 // handleOpened adds the stream that the peer has opened in the slot of d and queues it for Accept,
-// or resets it if the peer has too many. The error matches ErrCorrupt if the slot is not free. The
-// caller holds mu, which handleOpened may release for a moment.
+// or resets it if the peer has too many. The error matches ErrCorrupt if the slot is not free, and
+// is otherwise that of reserving pages. The caller holds mu, which handleOpened may release for a
+// moment.
 func (s *Session) handleOpened(d doorbell) error {
 	k := d.slot()
 	if !d.own() || k >= len(s.peerSlots) || s.peerSlots[k].used {
@@ -370,7 +374,7 @@ func (s *Session) removeStream(st *stream) {
 }
 
 // Accept implements [transport.Session]. After the session has ended it first returns the streams
-// that arrived before.
+// that arrived before. The error is the cause of ctx, or the reason of the session's end.
 func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -397,8 +401,8 @@ func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
 	return st, nil
 }
 
-// Done implements [transport.Session]: the channel is closed when Close is called or the peer is
-// gone.
+// Done implements [transport.Session]: the channel is closed when Close is called, the peer is
+// gone, or the peer has violated the protocol.
 func (s *Session) Done() <-chan struct{} { return s.peer.done }
 
 // Err implements [transport.Session]: it returns the reason of the end, or nil while the session is

@@ -106,7 +106,7 @@ type ring struct {
 // regions are the areas of a ring, by level. They are part of a mapped segment.
 type regions [][]byte
 
-// slotsIn returns the slots of the mapped segment with the given kinds, in order. The segment must
+// slotsIn returns the slots of a mapped segment, in order; kinds are their kinds. The segment must
 // have the size that segmentSize returns for these kinds. The slots refer to its memory.
 func slotsIn(segment []byte, kinds []ringKind) (all []*slot) {
 	growth := segment
@@ -121,8 +121,8 @@ func slotsIn(segment []byte, kinds []ringKind) (all []*slot) {
 	return all
 }
 
-// newSlot returns the slot of that kind with this base part and this growth part, which it refers
-// to.
+// newSlot returns the slot of that kind with the memory base and growth, its base part and its
+// growth part. The slot refers to that memory.
 func newSlot(base, growth []byte, kind ringKind) *slot {
 	s := &slot{vacant: uint32At(base, offsetVacant), base: base, kind: kind}
 	if uint32At(base, offsetLarge).Load() != 0 {
@@ -149,8 +149,8 @@ func newSlot(base, growth []byte, kind ringKind) *slot {
 func uint32At(mem []byte, at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
 
 // reserve reserves pages for the slot's base part and for the regions that its rings begin with,
-// once. It does so at both ends: a peer could have sent a segment without any memory. The caller
-// holds Session.mu.
+// unless it has done so before. Both ends call it: a peer could have sent a segment without any
+// memory. The caller holds Session.mu.
 func (s *slot) reserve() error {
 	if s.reserved {
 		return nil
@@ -190,9 +190,9 @@ func MapSegment(f *os.File, streams int) (*segment.Segment, error) {
 }
 
 // createSegment creates a segment with a slot of each of the kinds, which the caller owns, and
-// reserves pages for the slot headers only. Where the system cannot reserve pages later (Linux
-// before 5.14) rings begin with the last region that needs no budget, for which it reserves pages
-// now, and do not grow.
+// reserves pages for the slot headers only. Some systems cannot reserve pages later (Linux before
+// 5.14). There the rings begin with the last region that needs no budget, for which createSegment
+// reserves pages now, and do not grow.
 func createSegment(kinds []ringKind) (*segment.Segment, error) {
 	size, base := segmentSize(kinds...), 0
 	var headers []segment.Extent
@@ -242,9 +242,10 @@ func mapSegment(f *os.File, sizes []int) (*segment.Segment, error) {
 	return s, nil
 }
 
-// useSegment makes the slots of a prepared segment those of the streams that the client opens. The
-// session owns seg even if useSegment fails, because seg has the wrong size. seg may be nil: then
-// it does nothing. It is called before any other goroutine uses s.
+// useSegment makes the slots of seg, a prepared segment, those of the streams that the client
+// opens. It returns an error if seg does not have the size for cfg.Streams. The session owns seg,
+// even after an error. If seg is nil useSegment does nothing. It is called before any other
+// goroutine uses s.
 func (s *Session) useSegment(seg *segment.Segment, cfg transport.SessionConfig) error {
 	if seg == nil {
 		return nil

@@ -169,9 +169,9 @@ func (s *stream) writeAll(p []byte) (n int, err error) {
 	}
 }
 
-// tryWrite copies p, or at most one batch of it, to the ring as far as there is space, and wakes
-// the peer's reader if that is blocked. It returns how much it wrote, possibly 0, and does not wait
-// for space. The caller holds write.mu.
+// tryWrite copies p to the ring as far as there is space, at most one batch of it, and wakes the
+// peer's reader if that is blocked. It returns how much it wrote, possibly 0, and does not wait for
+// space. The caller holds write.mu.
 func (s *stream) tryWrite(p []byte) (int, error) {
 	if err := s.writeError(); err != nil {
 		return 0, err
@@ -188,9 +188,9 @@ func (s *stream) tryWrite(p []byte) (int, error) {
 	return n, nil
 }
 
-// writeError returns why writes fail whatever space there is: ErrClosed after CloseWrite, the error
-// of callError, the end of the session, or EPIPE if the peer reads no more. Otherwise it returns
-// nil. The caller holds write.mu.
+// writeError returns why writes fail even if there is space: ErrClosed after CloseWrite, the error
+// of callError, the error of the session if that has ended, or EPIPE if the peer reads no more.
+// Otherwise it returns nil. The caller holds write.mu.
 func (s *stream) writeError() error {
 	if s.writeClosed.Load() {
 		return transport.ErrClosed
@@ -273,8 +273,8 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// close makes all calls fail with err, waits until those in progress have returned, and calls last,
-// which may use the rings for the last time, with both mutexes held. On a closed stream it does
+// close makes all calls fail with err, and waits until those in progress have returned. It then
+// calls last, with both mutexes held; last may still use the rings. On a closed stream close does
 // nothing.
 func (s *stream) close(err error, last func()) {
 	s.closing.Do(func() {

@@ -13,9 +13,9 @@ import (
 // MaxRetries is how often Retry calls a function again.
 const MaxRetries = 100
 
-// Retry calls send, which sends through a Unix socket, and returns its error. While that is ENOBUFS,
+// Retry calls send, which sends through a Unix socket, and returns its error. If that is ENOBUFS,
 // because the system has no memory for the message, Retry calls send again, a millisecond apart, up
-// to MaxRetries times.
+// to MaxRetries times. It returns the error of the last call.
 func Retry(send func() error) error {
 	for range MaxRetries {
 		if err := send(); !errors.Is(err, unix.ENOBUFS) {
@@ -26,9 +26,10 @@ func Retry(send func() error) error {
 	return send()
 }
 
-// Send sends p, with a copy of file's descriptor attached if file is not nil; the caller keeps file.
-// While the buffer of the socket is full it blocks, for at most timeout; then it returns
-// os.ErrDeadlineExceeded. No other goroutine may be writing to the socket with a deadline.
+// Send sends p, with a copy of file's descriptor attached if file is not nil; the caller keeps
+// file. While the buffer of the socket is full it blocks, for at most timeout; then the error
+// matches os.ErrDeadlineExceeded. Other errors are those of the socket. No other goroutine may be
+// writing to the socket with a deadline.
 func Send(socket *net.UnixConn, p []byte, file *os.File, timeout time.Duration) error {
 	var rights []byte
 	if file != nil {
