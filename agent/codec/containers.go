@@ -142,8 +142,8 @@ func (c *compiler) array(p *plan) (err error) {
 	return nil
 }
 
-// encodeAll encodes n values of the type of p, which are adjacent in memory from from on. An error has
-// the index of the value in its path.
+// encodeAll encodes n values of the type of p that are adjacent in memory. from points to the first one.
+// An error has the index of the value in its path.
 func (p *plan) encodeAll(e *Encoder, from unsafe.Pointer, n int) error {
 	switch p.schema.kind {
 	case kindFloat32, kindComplex64:
@@ -162,8 +162,8 @@ func (p *plan) encodeAll(e *Encoder, from unsafe.Pointer, n int) error {
 	return nil
 }
 
-// decodeAll decodes n values, of the sender's schema s, to the adjacent variables of the type of p from
-// to on. An error has the index of the value in its path.
+// decodeAll decodes n values, of the sender's schema s, to variables of the type of p that are adjacent
+// in memory. to points to the first one. An error has the index of the value in its path.
 func (p *plan) decodeAll(d *Decoder, s *schema, to unsafe.Pointer, n int) error {
 	switch p.schema.kind {
 	case kindFloat32, kindComplex64:

@@ -58,9 +58,10 @@ func (e *Encoder) custom(from unsafe.Pointer, encode func(*Encoder, unsafe.Point
 	return nil
 }
 
-// custom calls decode with the next custom encoding: the Decoder ends after its bytes. The error is
-// that of decode, or matches ErrCorrupt unless decode read all of these bytes. After an error the
-// Decoder must not be used until Reset.
+// custom calls decode with the bytes of the next custom encoding: until decode returns, the Decoder ends
+// after these bytes. The error is that of decode, matches ErrCorrupt if decode did not read all of the
+// bytes or the message is too short, or matches ErrLimit. After an error the Decoder must not be used
+// until Reset.
 func (d *Decoder) custom(to unsafe.Pointer, decode func(*Decoder, unsafe.Pointer) error) error {
 	n, err := d.customLength()
 	if err != nil {

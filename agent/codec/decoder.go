@@ -110,16 +110,16 @@ func (d *Decoder) splitMessage(message []byte) error {
 	return nil
 }
 
-// Decode decodes the next value into the variable that ptr points to, which it
-// overwrites. Struct fields that the sender does not have become zero; fields that only
-// the sender has are skipped. A value that was encoded from an interface is decoded to
-// an interface: Decode(new(any)).
+// Decode decodes the next value into the variable that ptr points to, which it overwrites. Struct fields
+// that the sender does not have become zero; fields that only the sender has are skipped. A value that
+// was encoded from an interface is decoded to an interface: Decode(new(any)).
 //
 // A custom encoding may call Decode for a part of its value that it wrote with Encode.
 //
-// The error is an *Error that matches ErrCorrupt, ErrLimit, ErrType or ErrStorage, or
-// the error of a custom encoding or of package tensor. The variable may then be partly
-// written. After an error all calls return it until Reset.
+// The error is an *Error that matches ErrCorrupt, ErrLimit, ErrType or ErrStorage, or ErrUnsupported if
+// ptr is not a pointer or its type cannot be decoded; or it is the error of a custom encoding or of
+// package tensor. The variable may then be partly written. After an error all calls return it until
+// Reset.
 func (d *Decoder) Decode(ptr any) error {
 	if d.err != nil {
 		return d.err
@@ -173,7 +173,8 @@ func (d *Decoder) enter() error {
 func (d *Decoder) leave() { d.depth-- }
 
 // charge subtracts bytes from the memory that decoding this message may still allocate. It must be
-// called before the allocation. The error matches ErrLimit if bytes is negative or more than the rest.
+// called before the allocation. The error matches ErrLimit if bytes is negative or larger than that
+// memory.
 func (d *Decoder) charge(bytes int) error {
 	if bytes < 0 || bytes > d.memory {
 		return errorf(ErrLimit, "values take more memory than Limits.MemoryBytes and the size of the message allow")
@@ -209,13 +210,13 @@ func (d *Decoder) length(each int) (n int, isNil bool, err error) {
 	return n, false, nil
 }
 
-// ReadUint reads a number that Encoder.ReadUint wrote.
+// ReadUint reads a number that Encoder.WriteUint wrote.
 func (d *Decoder) ReadUint() (uint64, error) { return d.uvarint() }
 
-// ReadInt reads a number that Encoder.ReadInt wrote.
+// ReadInt reads a number that Encoder.WriteInt wrote.
 func (d *Decoder) ReadInt() (int64, error) { return d.varint() }
 
-// ReadBool reads a value that Encoder.ReadBool wrote.
+// ReadBool reads a value that Encoder.WriteBool wrote.
 func (d *Decoder) ReadBool() (bool, error) {
 	b, err := d.byte()
 	if b > 1 {
@@ -224,7 +225,7 @@ func (d *Decoder) ReadBool() (bool, error) {
 	return b == 1, err
 }
 
-// ReadFloat64 reads a number that Encoder.ReadFloat64 wrote.
+// ReadFloat64 reads a number that Encoder.WriteFloat64 wrote.
 func (d *Decoder) ReadFloat64() (v float64, err error) {
 	p, err := d.next(8)
 	if err != nil {
@@ -233,7 +234,7 @@ func (d *Decoder) ReadFloat64() (v float64, err error) {
 	return math.Float64frombits(binary.LittleEndian.Uint64(p)), nil
 }
 
-// ReadString reads a text that Encoder.ReadString wrote. The error matches ErrCorrupt or ErrLimit.
+// ReadString reads a text that Encoder.WriteString wrote. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) ReadString() (string, error) {
 	p, err := d.text()
 	if err == nil {
@@ -242,8 +243,8 @@ func (d *Decoder) ReadString() (string, error) {
 	return string(p), err
 }
 
-// ReadBytes reads bytes that Encoder.ReadBytes wrote and returns a copy of them, which is never nil unless
-// there is an error that matches ErrCorrupt or ErrLimit.
+// ReadBytes reads bytes that Encoder.WriteBytes wrote and returns a copy of them, which is empty rather
+// than nil if there are none. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) ReadBytes() ([]byte, error) {
 	p, err := d.text()
 	if err == nil {
@@ -252,9 +253,10 @@ func (d *Decoder) ReadBytes() ([]byte, error) {
 	return append([]byte{}, p...), err
 }
 
-// ReadTensor reads a tensor that Encoder.ReadTensor wrote; nil if nil was written. It is a view of the storages
-// given to Supply. If the sender wrote the same tensor several times, each call returns the same one.
-// The error matches ErrCorrupt, ErrLimit or ErrStorage, or is one of package tensor.
+// ReadTensor reads a tensor that Encoder.WriteTensor wrote; nil if nil was written. The tensor is a view
+// of one of the storages given to Supply. If the sender wrote the same tensor several times, each call
+// returns the same one. The error matches ErrCorrupt, ErrLimit or ErrStorage, or is one of package
+// tensor.
 func (d *Decoder) ReadTensor() (*tensor.Tensor, error) {
 	n, err := d.uvarint()
 	if err != nil || n == 0 {

@@ -43,7 +43,7 @@ type Encoder struct {
 }
 
 // NewEncoder returns an Encoder of types registered in r, which is ready for the first message. Of
-// limits it uses only Depth.
+// limits it uses only MaxDepth.
 func NewEncoder(r *Registry, limits Limits) *Encoder {
 	e := &Encoder{registry: r, limits: limits.withDefaults()}
 	e.Reset(nil)
@@ -125,11 +125,10 @@ func root(t reflect.Type, depth int) string {
 // Finish ends the message. It returns the slice given to Reset with the message appended, and the
 // tensors to send with it, in the order of [Decoder.Parts]. The caller may set their target devices.
 // Bytes and tensors must not change until they have been sent; the slice of tensors is valid until
-// Reset. The tensors refer to the memory of the encoded ones, or to copies where that saves much
-// memory.
+// Reset. The tensors refer to the memory of the encoded ones, or to copies where that saves much memory.
 //
-// The error is that of an earlier call, one that matches ErrLimit or ErrUnsupported, or one of package
-// tensor.
+// The error is that of an earlier call, one that matches ErrLimit, one of package tensor, or one that
+// matches ErrUnsupported if the message is finished already.
 func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 	if err := e.usable(); err != nil {
 		return nil, nil, err

@@ -209,11 +209,12 @@ func (d *Decoder) skipError() error {
 	return corruptf("form %d of an error", form)
 }
 
-// RemoteError represents a decoded error whose value or type is not registered at the receiver. It has
-// the text of the original, and errors.Is and errors.As find the errors that the original wrapped, as
-// far as they are registered at the receiver.
+// RemoteError represents a decoded error that is not registered at both ends, as a value or by its type.
+// It has the type or registered name of the original, and its text. If the original was not registered
+// at the sender, errors.Is and errors.As also find the errors that it wrapped, as far as these are
+// registered at both ends. Otherwise the wrapped errors are lost.
 type RemoteError struct {
-	Type string // the type of the original, such as "*mypkg.Error"
+	Type string // the type of the original, such as "*mypkg.Error", or its registered name
 	Text string // the text of the original
 
 	wrapped []error
@@ -221,13 +222,14 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return e.Text }
 
-// Unwrap returns the errors that the original wrapped, and the registered errors for which its method
-// Is returned true. The caller must not change the slice.
+// Unwrap returns the errors that the original wrapped, and the registered errors for which its method Is
+// returned true. It returns nil if the original was registered at the sender. The caller must not change
+// the slice.
 func (e *RemoteError) Unwrap() []error { return e.wrapped }
 
-// opaque returns a description of err, which is neither nil nor registered, by type, text and wrapped
-// errors, among them all registered errors for which its method Is returns true; err itself if it is a
-// *RemoteError. The caller must not hold r.mu.
+// opaque returns err itself if it is a *RemoteError. Otherwise it describes err, which is neither nil
+// nor registered, by type, text and wrapped errors. These include all registered errors for which the
+// method Is of err returns true. The caller must not hold r.mu.
 func (r *Registry) opaque(err error) *RemoteError {
 	if remote, ok := err.(*RemoteError); ok && remote != nil {
 		return remote

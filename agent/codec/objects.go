@@ -81,10 +81,10 @@ func (d *Decoder) addObject(n uint64) error {
 }
 
 // resolveObject sets the pointer at to, of the type of p, to object n, which occurred before in the
-// message. If that object was skipped, it decodes the object by decode, at the position where it was
-// skipped. The error matches ErrCorrupt for a number that did not occur or an object that contains
-// itself, or ErrType if the object was decoded to another type or skipped with a custom encoding, or is
-// that of decoding.
+// message. If that object was skipped, resolveObject decodes it with decode, at the position where it
+// was skipped. The error is that of decoding, or matches ErrCorrupt for a number that did not occur or
+// an object that contains itself. It matches ErrType if the object was decoded to another type or
+// skipped with a custom encoding.
 func (d *Decoder) resolveObject(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	have := uint64(len(d.objects))
 	if n >= have && !d.customSkipped {
@@ -148,9 +148,9 @@ func (c *compiler) pointer(p *plan) (err error) {
 	return nil
 }
 
-// object encodes a pointer of type t with that address: nil, or the number of the value if it has been
-// encoded before, or a new number and the value, by encode. The error matches ErrCycle if the value is
-// still being encoded, ErrLimit, or is that of encode.
+// object encodes a pointer of type t with that address: nil as 0; the number of the value, if it has
+// been encoded before; or a new number, and the value by encode. The error matches ErrCycle if the value
+// is still being encoded, ErrLimit, or is that of encode.
 func (e *Encoder) object(t reflect.Type, address unsafe.Pointer, encode func(*Encoder, unsafe.Pointer) error) error {
 	if address == nil {
 		e.WriteUint(0)

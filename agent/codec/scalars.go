@@ -102,7 +102,7 @@ func leafFloats[T float32 | float64](p *plan, k kind, n int) {
 	})
 }
 
-// appendFloats appends the bits of values to dst in little endian order and returns the result.
+// appendFloats appends the bits of values to dst in little endian order and returns the extended slice.
 func appendFloats[T float32 | float64](dst []byte, values []T) []byte {
 	start, size := len(dst), len(values)*int(unsafe.Sizeof(T(0)))
 	dst = slices.Grow(dst, size)[:start+size]

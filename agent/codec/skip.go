@@ -139,9 +139,9 @@ func (d *Decoder) skipTyped(n uint64) error {
 	return d.skip(s)
 }
 
-// skipObject skips a pointer of the sender's schema s. If the object occurs for the first time, it
-// skips its value too and records schema and position, so that a later pointer can have it decoded. The
-// error matches ErrCorrupt or ErrLimit.
+// skipObject skips a pointer of the sender's schema s. If the object occurs for the first time,
+// skipObject skips its value too and records schema and position, so that the object can still be
+// decoded for a later pointer. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) skipObject(s *schema) error {
 	r, err := d.uvarint()
 	if err != nil || r == 0 {

@@ -129,7 +129,7 @@ const partAlign = 16
 // planParts decides which parts of the storages are sent: it sets the part of each extent, and adds the
 // parts. It is called once, after all tensors have been encoded. The views of a storage share one part,
 // unless they use less than half of the bytes between the first and the last; then views that do not
-// overlap get separate parts.
+// overlap get separate parts. The error is one of package tensor.
 func (e *Encoder) planParts() error {
 	e.order = e.order[:0]
 	for i := range e.extents {

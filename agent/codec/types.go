@@ -91,10 +91,10 @@ func (d *Decoder) typeEntry(n uint64) (*typeEntry, error) {
 	return &d.types[n], nil
 }
 
-// resolve returns the plan of t, and the schema with which a value of the received type entry is
-// decoded to t. If the hashes are equal, that is the schema of the plan; a wrong hash can only spoil
-// the sender's own message. Otherwise it is the sender's, matched with the plan. The error is that of
-// Registry.plan or match, or matches ErrCorrupt or ErrLimit.
+// resolve returns the plan of t, and the schema with which a value of the received type entry is decoded
+// to t. If the hashes are equal, that is the schema of the plan; a wrong hash can only spoil the
+// sender's own message. Otherwise it is the sender's schema, and resolve matches it with the plan. The
+// error is that of Registry.plan or match, or matches ErrCorrupt or ErrLimit.
 func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, error) {
 	if entry.typ == t {
 		return entry.plan, entry.resolved, nil

@@ -159,7 +159,7 @@ func Settle(ctx context.Context, fs ...Any) error {
 	return orderAll(ctx, fs)
 }
 
-// checkNotNil returns ErrNilFuture if the list contains nil.
+// checkNotNil returns ErrNilFuture if the list contains nil, and nil otherwise.
 func checkNotNil(fs []Any) error {
 	for _, f := range fs {
 		if f == nil || f.isNil() {

@@ -122,8 +122,9 @@ func (f *Future[T]) Done() <-chan struct{} {
 	return f.done
 }
 
-// Result returns the outcome of f without waiting, or [ErrPending]. Unlike Wait it makes no
-// stream wait for the work that computes the value; see Order.
+// Result returns the value or the error of f without waiting. If f is not done, the error is
+// [ErrPending]. Unlike Wait it makes no stream wait for the work that computes the value; see
+// Order.
 func (f *Future[T]) Result() (T, error) {
 	if !f.IsDone() {
 		var zero T
@@ -196,8 +197,8 @@ type Waiter interface {
 // WaiterKey is the key of a Waiter in a context.
 type WaiterKey struct{}
 
-// waitDone blocks until done is closed, or returns the error of ctx if that ends before. It notifies the
-// Waiter of ctx if it blocks.
+// waitDone blocks until done is closed and returns nil. If ctx ends before, it returns the error
+// of ctx. It notifies the Waiter of ctx if it blocks.
 func waitDone(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -258,13 +259,12 @@ func NewWith[T any](o Options) *Future[T] {
 	return &Future[T]{recall: o.Recall, onCancel: o.OnCancel, onPanic: o.OnPanic, activity: o.Activity}
 }
 
-// Cancel makes a pending future fail with a [*CancelError], which matches [ErrCancelled] and
-// cause, or with ErrCancelled if cause is nil, and calls Options.OnCancel. It reports whether
-// it did; a future that is done does not change. Before the future fails, Cancel runs
-// Options.Recall.
+// Cancel makes a pending future fail, calls Options.OnCancel and returns true. The error of the
+// future is a [*CancelError], which matches [ErrCancelled] and cause, or ErrCancelled if cause is
+// nil. Before the future fails, Cancel runs Options.Recall. A future that is done does not change,
+// and Cancel returns false.
 //
-// Cancel does not affect the futures from which f was derived. Those derived from f see it
-// fail.
+// Cancel does not affect the futures from which f was derived. Those derived from f see it fail.
 func (f *Future[T]) Cancel(cause error) bool {
 	err := ErrCancelled
 	if cause != nil {

@@ -14,11 +14,12 @@ type readyEvent struct {
 	event  device.Event
 }
 
-// SetOn completes f with a value that is computed by work already enqueued on streams: pass
-// the stream of each buffer in the value. Streams may be nil, as those of host memory are,
-// and may repeat. Only streams wait for that work, see Wait.
+// SetOn completes f with a value that is computed by work already enqueued on streams: pass the
+// stream of each buffer in the value. Streams may be nil, as those of host memory are, and may
+// repeat. Only streams wait for that work, see Wait.
 //
-// The error is [ErrDone], or a [*StreamError], with which f then has failed.
+// The error is [ErrDone] if f is done already. If a stream cannot record an event, f fails with a
+// [*StreamError], which SetOn returns too.
 func (f *Future[T]) SetOn(v T, streams ...device.Stream) error {
 	if f.IsDone() {
 		return ErrDone // without recording events
@@ -58,7 +59,7 @@ func (f *Future[T]) order(ctx context.Context) error {
 }
 
 // makeWait makes work that is enqueued on s from now on wait for the event. It does nothing if s
-// is nil. The error is a *StreamError.
+// is nil or the stream of the event. The error is a *StreamError.
 func (e readyEvent) makeWait(s device.Stream) error {
 	if s == nil || s == e.stream {
 		return nil // a stream is ordered after its own events
@@ -86,8 +87,9 @@ func record(streams []device.Stream) ([]readyEvent, error) {
 	return events, nil
 }
 
-// mergeEvents returns merged with the events of those devices of which merged has none. On a
-// device in both, the event in merged must have been recorded after the one in events.
+// mergeEvents appends to merged the events of those devices of which merged has none, and returns
+// the extended slice. If merged is empty, it returns events itself. On a device in both, the event
+// in merged must have been recorded after the one in events.
 func mergeEvents(merged, events []readyEvent) []readyEvent {
 	fresh := len(merged)
 	if fresh == 0 {

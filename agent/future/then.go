@@ -8,14 +8,14 @@ import (
 )
 
 // Then returns a future of the result of fn: its value, its error, or its panic as a
-// [*PanicError]. fn runs once f is done, even if f has failed; it reads the outcome with
-// f.Result. It runs as a callback of OnDone does.
+// [*PanicError]. If fn ends the goroutine, the result fails with [ErrGoexit]. fn runs once f is
+// done, even if f has failed; it reads the outcome with f.Result. It runs as a callback of OnDone
+// does.
 //
 // If fn enqueues work on devices, pass the streams. Before fn runs, each of them waits for the
-// work that computes the value of f; the result waits for the work that they have when fn
-// returns. If a stream cannot wait, fn does not run and the result fails with a
-// [*StreamError]. On other devices the result waits for the same work as f, so fn may return
-// parts of the value of f.
+// work that computes the value of f; the result waits for the work that they have when fn returns.
+// If a stream cannot wait, fn does not run and the result fails with a [*StreamError]. On other
+// devices the result waits for the same work as f, so fn may return parts of the value of f.
 //
 // If f or fn is nil the result has failed, with [ErrNilFuture] or [ErrNilCallback].
 func Then[T, U any](f *Future[T], fn func(*Future[T]) (U, error), streams ...device.Stream) *Future[U] {
@@ -68,9 +68,9 @@ func ThenFuture[T, U any](f *Future[T], fn func(*Future[T]) (*Future[U], error),
 	return Flatten(Then(f, fn, streams...))
 }
 
-// Flatten returns a future with the outcome of the future that is the value of f. It fails if
-// f does, with [ErrNilFuture] if f or its value is nil, and with [ErrCycle] if the value of f
-// is the result itself.
+// Flatten returns a future with the outcome of the future that is the value of f. If f fails, the
+// result fails with the same error. It fails with [ErrNilFuture] if f or its value is nil, and
+// with [ErrCycle] if the value of f is the result itself.
 func Flatten[T any](f *Future[*Future[T]]) *Future[T] {
 	if f == nil {
 		return Failed[T](ErrNilFuture)
