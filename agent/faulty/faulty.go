@@ -107,8 +107,9 @@ func (f *Faulty) Counts() []Count {
 	return slices.Clone(f.counts)
 }
 
-// Inject returns the combined faults of all rules that apply to m, and counts m for each rule
-// that it matches. The method is a value for agent.Config.FaultHook, of one agent or of several.
+// Inject returns the combined faults of all rules that apply to m, and the zero Fault if there are
+// none. It counts m for each rule that it matches. The method is a value for
+// agent.Config.FaultHook, of one agent or of several.
 func (f *Faulty) Inject(m *agent.Message) agent.Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()

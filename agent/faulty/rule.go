@@ -67,8 +67,8 @@ func FailFirst(n int, types ...string) []Rule {
 	return rules
 }
 
-// DelayTypes returns one rule for each type of messages in delays, by which the requests of that
-// type are delayed that long, ordered by type.
+// DelayTypes returns one rule for each type of messages in delays, ordered by type. The rule
+// delays the requests of that type by the time in delays.
 func DelayTypes(delays map[string]time.Duration) []Rule {
 	var rules []Rule
 	for typ, d := range delays {

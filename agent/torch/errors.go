@@ -33,8 +33,9 @@ func Error(err error) string {
 var remoteTimeout = regexp.MustCompile(`no reply within the call's limit of ((?:[0-9.]+(?:h|ms|m|s|µs|ns))+)`)
 
 // replaceCauses replaces in text, at or after byte at, the first occurrence of the text of err by
-// the same error in PyTorch's words. If there is none it does so for each cause of err. It
-// returns the new text, and the offset in it of the end of the last replacement, or at.
+// the same error in PyTorch's words. If text does not contain it, replaceCauses does so for each
+// cause of err. It returns the new text and the offset in it of the end of the last replacement;
+// without a replacement, that is at.
 func replaceCauses(text string, at int, err error) (string, int) {
 	if err == nil {
 		return text, at
@@ -52,8 +53,8 @@ func replaceCauses(text string, at int, err error) (string, int) {
 	return text, at
 }
 
-// inWords returns the text of err in PyTorch's words, as far as PyTorch has err or its causes,
-// and "unknown error" for nil.
+// inWords returns the text of err with err and its causes in PyTorch's words, as far as PyTorch
+// has them. It returns "unknown error" for nil.
 func inWords(err error) string {
 	if text, ok := ownWords(err); ok {
 		return text

@@ -9,12 +9,13 @@ import (
 )
 
 // JoinDynamic joins a group whose members come and go, and returns at once, with the present
-// members. A negative rank is replaced by the lowest free one. The [Roster] goes on using the
-// store, which remains the caller's. The error is an [*Error].
+// members. Only if a static group of that name is ending, it waits for the end. A negative rank is
+// replaced by the lowest free one. The [Roster] goes on using the store, which remains the
+// caller's. The error is an [*Error].
 //
 // The member list is changed by compare-and-set, repeated until it succeeds or ctx ends; an
-// attempt fails only when that of another member succeeds. There is no lock as in PyTorch, which
-// a member that dies would never release.
+// attempt fails only when that of another member succeeds. There is no lock as in PyTorch, which a
+// member that dies would never release.
 //
 // A member that died without leaving stays in the list until another member calls Remove for it.
 // Until then joining under its name fails with [ErrRejoin], unless self.Replace is set. A name or
@@ -96,10 +97,11 @@ func (a *dynamicJoin) advance(ctx context.Context, g *groupState) (*Roster, erro
 	return nil, a.awaitEnd(ctx, g)
 }
 
-// addSelf adds this member to the list of the new state to, and stores that if the state on the
-// store is still from. If the member is in the list already, because the reply to an earlier
-// change was lost, it returns the roster at once. It returns nil and no error if another member
-// has changed the state since from was read.
+// addSelf adds this member to the list of the new state to. It stores that state if the state on
+// the store is still from, and returns the roster. It also returns the roster if the member is in
+// the list already, because the reply to an earlier change was lost. It returns nil and no error
+// if another member has changed the state since from was read. The error is that of insertMember
+// or of the store.
 func (a *dynamicJoin) addSelf(ctx context.Context, from, to *groupState) (*Roster, error) {
 	if i := indexOf(to.members, a.self.Name); i >= 0 && to.members[i].Incarnation == a.self.Incarnation {
 		return newRoster(a.groupAccess, to.members[i], from, to.members), nil

@@ -54,7 +54,7 @@ func (d *decoder) fail(format string, args ...any) {
 	}
 }
 
-// take reads n bytes; nil after an error. The result is part of the value.
+// take reads n bytes, or returns nil after an error. The result is part of the value.
 func (d *decoder) take(n int) []byte {
 	if d.err == nil && n > len(d.data) {
 		d.fail("%d bytes where %d are left", n, len(d.data))
@@ -133,7 +133,8 @@ func (m Member) append(dst []byte) []byte {
 	return dst
 }
 
-// member reads a member. It is an error if the member is not valid, or not static as given.
+// member reads a member. It is an error if the member is not valid, or if its field Static is not
+// static.
 func (d *decoder) member(static bool) Member {
 	m := Member{
 		Name:        d.text(maxName),
@@ -171,7 +172,7 @@ func appendMembers(dst []byte, members []Member) []byte {
 }
 
 // members reads a list of members, nil if it is empty or invalid. It is an error if the list is
-// not ordered by rank, has a name twice, or a member is not static as given.
+// not ordered by rank, has a name twice, or has a member whose field Static is not static.
 func (d *decoder) members(static bool) []Member {
 	n := int(d.number(maxWorld))
 	if n > len(d.data)/minMemberBytes {
@@ -210,8 +211,8 @@ func decodeEntry(value []byte, rank int) (Member, error) {
 // encodeList returns the value of the key of a member list.
 func encodeList(members []Member) []byte { return appendMembers(begin(kindList), members) }
 
-// decodeList decodes the member list of a static group of that size. The error matches ErrCorrupt or
-// ErrVersion.
+// decodeList decodes the member list of a static group of world members. The error matches
+// ErrCorrupt or ErrVersion.
 func decodeList(value []byte, world int) ([]Member, error) {
 	d := decode(value, kindList)
 	members := d.members(true)

@@ -73,9 +73,9 @@ func (s *keySpace) deleteKey(ctx context.Context, key string) error {
 }
 
 // compareAndSwap writes desired if the value of key is expected, where nil stands for a key that
-// does not exist, and returns the value afterwards, nil if the key does not exist. If the reply
-// of a first attempt was lost, the second attempt finds desired and returns it too; so no other
-// member may write the same value.
+// does not exist. It returns the value afterwards, nil if the key does not exist. A nil desired
+// leaves an empty value, which get reports as nil. If the reply of a first attempt was lost, the
+// second attempt finds desired and returns it too; so no other member may write the same value.
 func (s *keySpace) compareAndSwap(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
 	err = s.retry(ctx, func() error {
 		now, err = s.base.CompareAndSet(ctx, key, expected, desired)
@@ -105,8 +105,8 @@ const (
 )
 
 // retry repeats call while connections to the store fail, with growing delays, until ctx ends or
-// maxTries or maxDisconnects is reached. It returns the result of the last call, with the error
-// of ctx if that has ended.
+// maxTries or maxDisconnects is reached. It returns the error of the last call. If ctx ended
+// before the next call, the error also matches that of ctx.
 func (s *keySpace) retry(ctx context.Context, call func() error) error {
 	drops := 0
 	for tries, wait := 1, firstBackoff; ; tries, wait = tries+1, min(2*wait, lastBackoff) {
@@ -190,9 +190,10 @@ func (b *notification) wait(ctx context.Context) error {
 	return err
 }
 
-// sweep deletes the keys of a generation that has ended or failed, of which g is the last state,
-// and the notification keys of the generation before. The names that members claimed are those of
-// the member list or of the rank keys. It stops at the first error: keys that remain do no harm.
+// sweep deletes the keys of a generation that has ended or failed, and the notification keys of
+// the generation before. g is the complete or the failed state of that generation. The names that
+// members claimed are those of the member list or of the rank keys. sweep stops at the first
+// error: keys that remain do no harm.
 func (v *groupAccess) sweep(ctx context.Context, g *groupState) {
 	keys := []string{v.endedKey(g.gen - 1), v.decidedKey(g.gen - 1), v.ackKey(g.gen, dynamicAck)}
 	if g.phase == complete {

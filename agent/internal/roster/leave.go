@@ -80,9 +80,9 @@ func (v *groupAccess) awaitEnd(ctx context.Context, g *groupState) error {
 }
 
 // forEachRank calls f for each rank below world with the value of the rank's key, and returns
-// true. At the first key that does not exist it returns false and nil; at the first error, also
-// of f, it returns that. Each member visits the ranks in an order of its own: while many members
-// are missing, a call finds one of them soon.
+// true. If a key does not exist, it stops and returns false and nil. It stops at the first error,
+// also of f, and returns it. Each member visits the ranks in an order of its own: while many
+// members are missing, a call finds one of them soon.
 func (v *groupAccess) forEachRank(ctx context.Context, world int, key func(rank int) string, f func(rank int, value []byte) error) (bool, error) {
 	high, low := binary.LittleEndian.Uint64(v.id[:8]), binary.LittleEndian.Uint64(v.id[8:])
 	for _, rank := range rand.New(rand.NewPCG(high, low)).Perm(world) {

@@ -165,9 +165,9 @@ func (r *Roster) Refresh(ctx context.Context) error {
 }
 
 // refresh reads the member list from the store, keeps it if it is newer than the latest, and
-// returns the snapshot read, which may be older than the one that a concurrent call has stored.
-// With ErrRemoved, for a member that is not in the list, it returns the snapshot too; it is nil
-// after other errors.
+// returns the snapshot read. That may be older than the one that a concurrent call has stored. If
+// this member is not in the list, refresh returns the snapshot and ErrRemoved. After any other
+// error the snapshot is nil.
 func (r *Roster) refresh(ctx context.Context) (*snapshot, error) {
 	g, err := r.groupAccess.readState(ctx)
 	if err != nil {

@@ -52,7 +52,8 @@ func (g *groupState) next() *groupState {
 	return &n
 }
 
-// nextGeneration returns the first state of the next generation, in phase p.
+// nextGeneration returns the first state of the next generation, in phase p, of a group of world
+// members. The list of members is empty.
 func (g *groupState) nextGeneration(p phase, world int) *groupState {
 	n := g.next()
 	n.gen++
@@ -162,7 +163,8 @@ func (v *groupAccess) readState(ctx context.Context) (*groupState, error) {
 }
 
 // members reads the member list of the complete group g. It returns nil and no error if the group
-// has changed since g was read. The error matches ErrCorrupt if the list is missing or invalid.
+// has changed since g was read. The error is that of the store, or matches ErrCorrupt if the list
+// is missing or invalid, or ErrVersion.
 func (v *groupAccess) members(ctx context.Context, g *groupState) ([]Member, error) {
 	value, err := v.get(ctx, v.listKey(g.gen, g.listWriter))
 	if err != nil {
@@ -178,10 +180,10 @@ func (v *groupAccess) members(ctx context.Context, g *groupState) ([]Member, err
 	return decodeList(value, g.world)
 }
 
-// learnFailure handles a state g that has failed. It returns true if this member, named by its
-// acknowledgement key ack, has reported the failure before. Otherwise it notes on the store that
-// the member has, and returns the failure as the error. It returns false and nil if the state has
-// changed since g was read.
+// learnFailure handles the failed state g. ack is the acknowledgement key of this member. If the
+// key exists, this member has reported the failure before, and learnFailure returns true.
+// Otherwise it sets the key and returns the failure as the error. It returns false and nil if the
+// state has changed since g was read.
 func (v *groupAccess) learnFailure(ctx context.Context, g *groupState, ack string) (acked bool, err error) {
 	value, err := v.get(ctx, v.ackKey(g.gen, ack))
 	if err != nil || value != nil {
@@ -219,8 +221,8 @@ func rankAck(rank int) string { return strconv.Itoa(rank) }
 const dynamicAck = "dynamic"
 
 // failGroup makes the open generation of g fail with f, notifies members that wait, and returns
-// the failure, or an error of the store. It returns nil if another member has changed the state
-// first: the caller then must read the state again.
+// the failure, or an error of the store. ack is as for acknowledgeFailure. It returns nil if
+// another member has changed the state first: the caller then must read the state again.
 func (v *groupAccess) failGroup(ctx context.Context, g *groupState, f failure, ack string) error {
 	f.gen = g.gen
 	to := g.next()

@@ -111,11 +111,12 @@ func (j *staticJoin) begin(ctx context.Context, g *groupState) error {
 	return err
 }
 
-// joinComplete handles the complete group g. If the member of this rank has left, or the group
-// has no such rank and members are leaving, it waits for the end and returns nil twice. A member
-// that is in the group already, because it could not withdraw an earlier attempt, gets the
-// roster. Otherwise the error matches ErrWorldSize or ErrRejoin, and also ErrDuplicateRank if
-// another worker has this member's rank.
+// joinComplete handles the complete group g. If the member of this rank has left, or the group has
+// no such rank and members are leaving, it waits for the end and returns nil twice. It also
+// returns nil twice if the state has changed since g was read. A member that is in the group
+// already, because it could not withdraw an earlier attempt, gets the roster. Otherwise the error
+// matches ErrWorldSize or ErrRejoin, and also ErrDuplicateRank if another worker has this member's
+// rank.
 func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, error) {
 	waits, err := j.isEnding(ctx, g, j.self.Rank)
 	switch {
@@ -150,9 +151,9 @@ func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, 
 	return nil, clashf(errors.Join(ErrRejoin, same), "%v (%s has not left: %s)", same, old.Name, advice)
 }
 
-// abort withdraws the claims of a join that failed with cause, so that they do not conflict with
-// a later attempt, within cleanupTimeout after ctx. It returns cause, with the missing ranks if
-// ctx has ended.
+// abort withdraws the claims of a join that failed with cause, so that they do not conflict with a
+// later attempt. It takes at most cleanupTimeout, and works even if ctx has ended. It returns
+// cause, with the missing ranks if ctx has ended.
 func (j *staticJoin) abort(ctx context.Context, cause error) error {
 	over := ctx.Err() != nil || errors.Is(cause, context.DeadlineExceeded) // a store may report the timeout before the context does
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.cleanupTimeout)

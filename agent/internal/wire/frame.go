@@ -104,8 +104,8 @@ func AppendRequest(dst []byte, flags byte, id uint64, timeout time.Duration, typ
 	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
 }
 
-// AppendCancel appends a cancel to dst and returns the extended slice. It has up to MaxName bytes
-// of the reason.
+// AppendCancel appends a cancel to dst and returns the extended slice. The cancel has at most the
+// first MaxName bytes of reason.
 func AppendCancel(dst []byte, id uint64, reason string) []byte {
 	reason = reason[:min(len(reason), MaxName)]
 	dst = binary.AppendUvarint(append(dst, byte(KindCancel), 0), id)

@@ -104,8 +104,8 @@ const (
 	Listening Role = "welcome"
 )
 
-// Prove returns the HMAC of the handshake by which the end r proves that it knows the token, nil
-// without a token. nonce is that of the Answer.
+// Prove returns the HMAC of the handshake by which the end r proves that it knows the token. It
+// returns nil if token is empty. nonce is that of the Answer.
 func (h *Hello) Prove(token []byte, r Role, nonce [16]byte) []byte {
 	if len(token) == 0 {
 		return nil
@@ -123,8 +123,8 @@ const maxHandshake = 8 << 10
 // token.
 var handshakeLimits = codec.Limits{MaxDepth: 8, Bytes: maxHandshake, MemoryBytes: 4 * maxHandshake, MaxElements: maxHandshake}
 
-// EncodeHandshake returns the message that m, a pointer to a message of the handshake, is encoded
-// to. The error is that of the codec.
+// EncodeHandshake encodes m, a pointer to a message of the handshake, and returns the bytes. The
+// error is that of the codec.
 func EncodeHandshake(m any) ([]byte, error) {
 	e := codec.NewEncoder(codec.NewRegistry(), handshakeLimits)
 	if err := e.Encode(m); err != nil {
