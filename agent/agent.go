@@ -76,11 +76,11 @@ type stats struct {
 	duplicateRequests atomic.Uint64 // requests received again while they were served
 }
 
-// Join makes this process a worker of a group. In a static group it returns once all workers
-// have joined. The agent serves calls until it is closed.
+// Join makes this process a worker of a group. In a static group it returns once all workers have
+// joined. The agent serves calls until it is closed.
 //
-// The error is an *Error. It matches ErrConfig, one of the errors about joining, such as
-// ErrDuplicateName, those of package store, or the error of ctx.
+// The error is an *Error. It matches ErrConfig or one of the errors about joining, such as
+// ErrDuplicateName, or is an error of package store, of package pipe or of ctx.
 func Join(ctx context.Context, c Config) (*Agent, error) {
 	fail := func(err error) error { return &Error{Op: "join", Worker: c.Name, Err: err} }
 	if err := c.check(); err != nil {
@@ -97,9 +97,9 @@ func Join(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// newAgent returns an agent for a Config that was checked and has its defaults; it has not joined
-// a group. The error matches ErrConfig for invalid functions, handlers, device kinds or a
-// Registry with conflicting names.
+// newAgent returns an agent that has not joined a group. c must have been checked and have its
+// defaults. The error matches ErrConfig if the functions, handlers or device kinds of c are
+// invalid, or if its Registry has other errors or types under the names that agents use.
 func newAgent(c *Config) (*Agent, error) {
 	h, err := newHandlers(c)
 	if err != nil {
@@ -171,12 +171,14 @@ func (a *Agent) spawn(f func()) bool {
 
 func (a *Agent) isClosed() bool { return a.closed.Load() }
 
-// Close leaves the group. Pending calls of this worker fail with ErrClosed, calls of other
-// workers to it with ErrUnreachable; the contexts of handlers end. Close waits for the agent's
-// own goroutines, and at most some seconds for workers that do not answer. It is no error if the
-// store does not answer within a second: the store then still lists this worker, whose rank in a
-// static group stays taken, and the log has a warning. The error is that of closing the pipe
-// context, or the store if Join opened it. A second Close waits for the first and returns nil.
+// Close leaves the group. Pending calls of this worker fail with ErrClosed, calls of other workers
+// to it with ErrUnreachable; the contexts of handlers end. Close waits for the agent's own
+// goroutines, and at most some seconds for workers that do not answer.
+//
+// It is no error if the store does not answer within a second: the store then still lists this
+// worker, whose rank in a static group stays taken, and the log has a warning. The error is that
+// of closing the pipe context, or of closing the store if Join opened it. A second Close waits for
+// the first and returns nil.
 //
 // Close does not wait for functions of the application, and may be called from any of them:
 // handlers, also short ones, interceptors, callbacks of futures.

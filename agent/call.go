@@ -35,7 +35,7 @@ const rankMark = '#'
 // Rank returns the destination for calls to the worker of rank n.
 func Rank(n int) To { return To(string(rankMark) + strconv.Itoa(n)) }
 
-// rank returns the rank that t holds, and false if t holds a name.
+// rank returns the rank that t holds and true, or false if t does not hold a valid rank.
 func (t To) rank() (int, bool) {
 	if len(t) < 2 || t[0] != rankMark {
 		return 0, false
@@ -68,7 +68,8 @@ func WithTimeout(d time.Duration) CallOption {
 	}
 }
 
-// WithRemoteStack requests the stack of the handler if it panics, see [PanicError].
+// WithRemoteStack requests the stack of the handler's goroutine if the handler panics. The error
+// of the call then has it, see [PanicError] and [RemoteError].
 func WithRemoteStack() CallOption { return func(o *callOptions) { o.stack = true } }
 
 // target is a worker and the function of it that is called.
@@ -85,7 +86,8 @@ func (t *target) wrapError(err error) error {
 	return &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: string(t.to), Err: err}
 }
 
-// displayName returns the name of a function, or of a type of messages, for errors and logs.
+// displayName returns the text by which errors and logs name a call: the name of the function or
+// operator, or "typ:name" for a message of another type.
 func displayName(typ, name string) string {
 	if typ == "" || typ == invokeType || typ == opType {
 		return name
@@ -148,10 +150,10 @@ func (a *Agent) callOnce(ctx context.Context, t target, result, args any) ([]dev
 	return streams, err
 }
 
-// startCall initializes c and sends the request of a call with args. It opens a pipe to the
-// worker if there is none, and again if the worker closed the pipe before anything was sent.
-// After an error, which is an *Error, the call has ended; otherwise c ends by its observer or by
-// c.wait.
+// startCall initializes c and sends the request of a call with args. It opens a pipe to the worker
+// if there is none. If the worker closed the pipe before anything was sent, startCall opens
+// another one. After an error, which is an *Error, the call has ended. Otherwise c.observer is
+// notified of the end or, if there is no observer, c.wait returns the result.
 func (a *Agent) startCall(ctx context.Context, c *call, t target, args any) error {
 	if t.argsLock != nil {
 		t.argsLock.Lock()
@@ -184,9 +186,9 @@ func (a *Agent) startCall(ctx context.Context, c *call, t target, args any) erro
 	return nil
 }
 
-// sendRequest sends the request of a call on the pipe to the worker, which it opens if there is
-// none, and sets c.conn to it. peerClosed reports that err means that the other end had closed
-// the pipe before anything was sent: the caller then clears c.conn and may send the request
+// sendRequest sends the request of a call on the pipe to the worker, and sets c.conn to that pipe.
+// It opens a pipe if there is none. peerClosed reports that err means that the other end had
+// closed the pipe before anything was sent: the caller then clears c.conn and may send the request
 // again.
 func (a *Agent) sendRequest(ctx context.Context, c *call, t target, o *callOptions, args any) (peerClosed bool, err error) {
 	if c.conn, err = a.connTo(ctx, c, t.to); err != nil {

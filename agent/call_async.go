@@ -62,8 +62,8 @@ func (g *asyncCall[R]) stopTimers() {
 	}
 }
 
-// finish marks the call as ended and stops its timers. If startAsync has not started them yet, it
-// stops them itself.
+// finish marks the call as ended and stops its timers. If startAsync has not started the timers
+// yet, finish leaves it to startAsync to stop them.
 func (g *asyncCall[R]) finish() {
 	if g.timersOrEnd.Swap(true) {
 		g.stopTimers()
@@ -87,8 +87,8 @@ func (g *asyncCall[R]) expire() {
 	}
 }
 
-// onCancel cancels the call when its future is cancelled with cause. The future calls it before
-// it fails: when onCancel returns, the memory of the arguments is free.
+// onCancel cancels the call when its future is cancelled with cause. The future calls onCancel
+// before it fails. When onCancel returns, the memory of the arguments is free.
 func (g *asyncCall[R]) onCancel(cause error) {
 	if g.cancel(cause) {
 		g.finish()
@@ -97,8 +97,8 @@ func (g *asyncCall[R]) onCancel(cause error) {
 	}
 }
 
-// callEnded implements observer. It fails the future with err, or else decodes the reply in,
-// which it owns: an inline reply at once, a larger one on another goroutine.
+// callEnded implements observer. If err is not nil, it fails the future with err. Otherwise it
+// decodes the reply in, which it owns: an inline reply at once, a larger one on another goroutine.
 func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 	g.finish()
 	switch {
@@ -114,8 +114,8 @@ func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 	}
 }
 
-// decode decodes the reply in, returns it to its pool and completes the future, with an error
-// even if an interceptor ends the goroutine. l is the leader on which decode runs, nil on another
+// decode decodes the reply in, returns it to its pool and completes the future. If an interceptor
+// ends the goroutine, the future fails. l is the leader on which decode runs, nil on another
 // goroutine.
 func (g *asyncCall[R]) decode(in *inMessage, l *leader) {
 	err := errGoexit
@@ -159,16 +159,17 @@ func newScope(onError func(error)) *scope {
 
 type scopeKey struct{}
 
-// WaitAll runs f with a context derived from ctx, and returns when the calls that were begun with
-// that context have ended as well: those that return a future, such as Func.Go. It returns the
-// error of f, or else that of the first call that failed, in the order in which they began. It
-// waits for the calls even if f panics.
+// WaitAll runs f with a context derived from ctx. It also waits for the calls that were begun with
+// that context and that return a future, such as those of Func.Go. It returns the error of f, or
+// else that of the first call that failed, in the order in which the calls began. It waits for the
+// calls even if f panics.
 func WaitAll(ctx context.Context, f func(ctx context.Context) error) error {
 	return waitAll(ctx, newScope(nil), f)
 }
 
-// WaitAllOrFail is WaitAll, except that it ends the context of f, and thus the calls, as
-// soon as one of them fails. It returns the error of the call that failed first.
+// WaitAllOrFail is WaitAll, except that it ends the context of f, and thus the calls, as soon as
+// one of them fails. It returns the error of the call that failed first, or the error of f if no
+// call failed.
 func WaitAllOrFail(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -221,16 +222,16 @@ func (s *scope) wait(ctx context.Context) (first error) {
 	}
 }
 
-// callInScope makes a call whose result completes the future that it returns, within the scope of
-// ctx if there is one.
+// callInScope starts a call with the value to which args points, and returns the future that the
+// result completes. The call belongs to the scope of ctx, if there is one.
 func callInScope[R any](ctx context.Context, a *Agent, t target, args any) *Future[R] {
 	return trackInScope(ctx, func() *Future[R] { return startAsync[R](ctx, a, t, args) })
 }
 
-// trackInScope runs start, adds the future that it returns to the scope of ctx, if there is one,
-// and returns it. The scope waits from the beginning of start on, since the call may run before it
-// has a future; if start panics nothing is added. If the future fails, onError of the scope is
-// called with the error.
+// trackInScope runs start and returns its future, which it adds to the scope of ctx, if there is
+// one. The scope waits from the beginning of start on, since the call may run before it has a
+// future. If start panics, nothing is added. If the future fails, onError of the scope is called
+// with the error.
 func trackInScope[R any](ctx context.Context, start func() *Future[R]) (f *Future[R]) {
 	s, _ := ctx.Value(scopeKey{}).(*scope)
 	if s == nil {

@@ -44,14 +44,15 @@ func (c *callContext) Deadline() (time.Time, bool) {
 // Done implements context.Context.
 func (c *callContext) Done() <-chan struct{} { return c.current(true).Done() }
 
-// Err implements context.Context. It checks the deadline without a timer, too.
+// Err implements context.Context. It returns an error once the deadline has passed, even if no
+// timer has been made.
 func (c *callContext) Err() error { return c.current(false).Err() }
 
 // Value implements context.Context.
 func (c *callContext) Value(key any) any { return c.current(false).Value(key) }
 
-// current returns inner if it has been made, or is made now: if create is set, or if the context
-// has ended otherwise than with its parent. Otherwise it returns the parent.
+// current returns inner. If inner has not been made, current makes it if create is set, if the
+// deadline has passed or if finish was called. Otherwise it returns the parent.
 func (c *callContext) current(create bool) context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,18 +23,20 @@ type invocation struct {
 type Named map[string]any
 
 // Invoke calls a function by its name and returns its results, however many there are. The
-// arguments are those of the function, one by one; for a Func, or any function of one struct, a
-// Named can give the fields of the struct instead. The worker that is called converts the
-// arguments to the types of the function: integers to integers and floats that can hold the
-// number, a type to one that differs only in its name, and nil to any type that can be nil.
+// arguments are those of the function, one after the other. For a Func, or any function of one
+// struct, a Named can give the fields of the struct instead.
+//
+// The worker that is called converts the arguments to the types of the function. An integer
+// becomes any integer or float type that can hold the number. A float or complex number may be
+// rounded to fewer digits. A bool or a string becomes a type that differs only in its name. A nil
+// becomes a nil pointer, interface, slice or map.
 //
 // The types of the values must be in the Registry of both workers. A CallOption among the
 // arguments changes the call and is not passed to the function. The memory of the arguments is
 // free when Invoke returns.
 //
 // The error is that of Func.Call. It matches ErrNoFunction if the worker does not serve the
-// function, and ErrArguments, from the worker that is called, if the arguments are not those of
-// the function.
+// function, and ErrArguments if the arguments cannot be encoded or are not those of the function.
 func (a *Agent) Invoke(ctx context.Context, to To, name string, args ...any) ([]any, error) {
 	return a.invoke(ctx, target{to: to, typ: invokeType, name: name}, args)
 }
@@ -44,8 +46,8 @@ func (a *Agent) InvokeAsync(ctx context.Context, to To, name string, args ...any
 	return a.invokeAsync(ctx, target{to: to, typ: invokeType, name: name}, args)
 }
 
-// invoke implements Invoke and Op: it calls t with args, of which CallOptions change the call,
-// and returns the results. The error is an *Error.
+// invoke implements Invoke and Op: it calls t with args and returns the results. The CallOptions
+// among args change the call. The error is an *Error.
 func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error) {
 	t, v, err := a.splitArgs(t, args)
 	if err != nil {
@@ -66,9 +68,9 @@ func (a *Agent) invokeAsync(ctx context.Context, t target, args []any) *Future[[
 	return callInScope[[]any](ctx, a, t, &v)
 }
 
-// splitArgs separates the arguments of Invoke or Op: it returns t with the CallOptions among args
-// appended to its options, and the other arguments, of which a Named gives those by name. The
-// error, for a second Named, is an *Error that matches ErrArguments.
+// splitArgs separates the arguments of Invoke or Op. It returns t with the CallOptions of args
+// appended to its options, and the remaining arguments: a Named as those by name, all others by
+// position. If args has two Named, the error is an *Error that matches ErrArguments.
 func (a *Agent) splitArgs(t target, args []any) (target, invocation, error) {
 	v := invocation{Args: args}
 	isOption := func(arg any) bool {

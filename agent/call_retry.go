@@ -23,17 +23,18 @@ type Retry struct {
 	Backoff float64       // factor by which the delay grows, from the third attempt on. Default 1.5
 }
 
-// WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply within
-// the limit. The limit applies to each attempt, the context to all of them together. A call is not
-// made again after any other reply, an error included, if the agent is closed, or if the worker has
-// restarted. After the last attempt the error is a *RetryError.
+// WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply
+// within the limit. The limit applies to each attempt, the context to all of them together. After
+// any other reply or error the call is not made again. In a dynamic group a later attempt may
+// reach a new incarnation of the worker. After the last attempt the error is a *RetryError.
 //
-// The function may run more than once, unless it is served WithOnce: all attempts have the
-// same key. Then the error of the call matches ErrEvicted if the function has run, or may
-// have run, and its reply is not kept: an earlier reply was lost, and more replies followed
-// before the next attempt than Limits.MaxRemembered or Limits.RememberedBytes of the worker
-// allow. If no attempt has arrived the function runs, unless Limits.KeyBytes of keys of later
-// calls have arrived before. The error of the call matches ErrConfig if r is invalid.
+// All attempts have the same key. A function that is served WithOnce therefore does not run again
+// for a later attempt; any other function may. A call of a function served WithOnce fails with
+// ErrEvicted if the function has run, or may have run, and the worker has not kept the reply. This
+// happens if a reply was lost and, before the next attempt, more replies followed than
+// Limits.MaxRemembered or Limits.RememberedBytes of the worker allow. It also happens if no
+// attempt arrived before keys of later calls filled Limits.KeyBytes. The error of the call matches
+// ErrConfig if r is invalid.
 func WithRetry(r Retry) CallOption {
 	err := r.check()
 	if r.Max == 0 {
@@ -196,9 +197,10 @@ func isRetryable(err error) bool {
 	return errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable)
 }
 
-// waitForRetry blocks until the time of the next attempt of a call. It returns nil then, the
-// cause of ctx if that ends first, or ErrClosed if the agent is closed. While it waits the call
-// is listed for introspection, and a handler that makes the call has no slot.
+// waitForRetry blocks until the time then, which is that of the next attempt of the call c, and
+// returns nil. If ctx ends first, it returns the cause of ctx; if the agent is closed first,
+// ErrClosed. During the wait the call is listed for introspection, and a handler that makes the
+// call has no slot.
 func (a *Agent) waitForRetry(ctx context.Context, c *call, then time.Time) error {
 	defer beginWait(ctx)()
 	defer a.outsideCalls.add(c, CallRetrying)()

@@ -13,10 +13,10 @@ const callOverhead = 512
 // small requests together instead of each at once.
 const batchThreshold = 8
 
-// send adds a call, whose id must be set, to the table and sends its request out, once the budget
-// allows that. It owns out. It returns when the request was sent, or, for a large request of a
-// call with an observer, when another goroutine sends it. After an error the call has ended:
-// nothing else completes it.
+// send adds a call, whose id must be set, to the table and sends the message out, its request,
+// once the budget allows that. It owns out. It returns when the request was sent. For a large
+// request of a call with an observer it returns earlier: another goroutine sends the request.
+// After an error the call has ended: nothing else completes it.
 func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	call.charge, call.sendBegun = 0, false
 	call.requestSent.Store(false)
@@ -69,8 +69,8 @@ func (c *conn) sendInBackground(ctx context.Context, call *call, out *outMessage
 }
 
 // acquire takes n bytes for a call from the budget of the connection, and waits for them if
-// necessary. The error is the cause of ctx, a *TimeoutError after the limit of the call, or why
-// the pipe has ended.
+// necessary. The error is the cause of ctx, a *TimeoutError after the limit of the call, or the
+// reason for which the pipe has ended.
 func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	if c.callBudget.TryAcquire(n) {
 		return nil
@@ -89,9 +89,10 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	return cmp.Or(c.calls.closeReason(), ErrUnreachable)
 }
 
-// sendResult handles the result err of sending a request with ctx. On success it marks the
-// request as sent. After an error it removes the call from the table and returns the cause of
-// ctx, or the error of the lost pipe. It returns nil if the call has already ended otherwise.
+// sendResult handles the result err of sending a request with ctx. On success it marks the request
+// as sent and returns nil. After an error it removes the call from the table. It returns the cause
+// of ctx if ctx has ended, and otherwise the error of the lost pipe. It returns nil if the call
+// was no longer in the table, because it has ended otherwise.
 func (c *conn) sendResult(ctx context.Context, call *call, err error) error {
 	if err == nil {
 		call.requestSent.Store(true)

@@ -49,10 +49,10 @@ type observer interface {
 	callEnded(in *inMessage, err error, l *leader)
 }
 
-// complete ends a call, which the caller must have removed from the table, with the reply in,
-// which passes to the goroutine that waits or to the observer, or with an error. If the request
-// is still being sent an observer is called after that: the memory of the arguments is free then.
-// l is the leader on which complete runs, nil on another goroutine.
+// complete ends a call, which the caller must have removed from the table, with the reply in or
+// with err. The reply passes to the goroutine that waits or to the observer. If another goroutine
+// still sends the request, the observer is called after that, because the memory of the arguments
+// is free only then. l is the leader on which complete runs, nil on another goroutine.
 func (c *call) complete(in *inMessage, err error, l *leader) {
 	c.releaseCharge()
 	switch {
@@ -132,8 +132,8 @@ func (t *callTable) remove(id uint64) *call {
 	return c
 }
 
-// close removes and returns all calls, which the caller must end. Later calls of add fail with
-// err, or with that of the first close.
+// close removes and returns all calls, which the caller must end. Later calls of add fail with the
+// err of the first close.
 func (t *callTable) close(err error) map[uint64]*call {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,8 +14,8 @@ var errGoexitWaiting = errors.New("the goroutine of the caller has ended")
 
 // wait blocks until the call has ended and returns its reply, which the caller decodes or drops.
 // The error is that of the call, the cause of ctx, or a *TimeoutError after the limit. Nothing
-// uses the call after wait, even if a function that runs meanwhile ends the goroutine, as FailNow
-// of a test does.
+// uses the call after wait, even if a function of the application that runs during the wait ends
+// the goroutine, as FailNow of a test does.
 func (c *call) wait(ctx context.Context) (*inMessage, error) {
 	returned := false
 	defer func() {
@@ -30,9 +30,9 @@ func (c *call) wait(ctx context.Context) (*inMessage, error) {
 	return in, err
 }
 
-// waitForReply implements wait for a goroutine that is not ended: it polls for the reply first,
-// which is fastest if the reply comes at once, and then blocks. When ctx or the limit ends it
-// aborts the call.
+// waitForReply is wait without the case that a function ends the goroutine. It polls for the reply
+// first, which is fastest if the reply comes at once, and then blocks. When ctx or the limit ends
+// it aborts the call.
 func (c *call) waitForReply(ctx context.Context) (*inMessage, error) {
 	if r := requestOf(ctx); r != nil && c.nested {
 		r.slot.yieldLeader() // before it reads other messages, whose handlers may wait in turn
@@ -58,10 +58,10 @@ func (c *call) waitForReply(ctx context.Context) (*inMessage, error) {
 	return c.reply, c.err
 }
 
-// block waits and returns nil once the call has ended. If ctx or the limit ends first it returns
-// the cause, and the call still has to be aborted. Unless another caller leads, it reads the
-// messages of the connection while it waits: the reply then needs no switch from the read loop's
-// goroutine.
+// block waits and returns nil once the call has ended. If ctx ends first, it returns the cause of
+// ctx; if expired, the timer of the limit, fires first, a *TimeoutError. The caller must then
+// abort the call. Unless another caller leads, block reads the messages of the connection while it
+// waits: the reply then needs no switch from the read loop's goroutine.
 func (c *call) block(ctx context.Context, expired <-chan time.Time) error {
 	conn := c.conn
 	var next <-chan *pipe.Incoming // nil for a follower
@@ -91,9 +91,9 @@ func (c *call) block(ctx context.Context, expired <-chan time.Time) error {
 	}
 }
 
-// cancel removes a call from the table and sends a cancellation with the cause to the
-// worker that was called. When it returns the memory of the arguments is free. It returns
-// false if the call has ended otherwise.
+// cancel removes a call from the table, sends a cancellation with the cause to the worker that was
+// called, and returns true. It returns false if the call has ended otherwise. When it returns, the
+// memory of the arguments is free.
 func (c *call) cancel(cause error) bool {
 	removed := c.conn.calls.remove(c.id) != nil
 	if removed {
@@ -131,10 +131,10 @@ func (c *call) abort(cause error) (*inMessage, error) {
 	return c.reply, c.err
 }
 
-// decodeReply reads the reply in of a call, decodes it to what result points to, sets c.streams,
-// and returns in to its pool. The error is a *RemoteError for a failure, a *TimeoutError, the
-// cause of ctx, that of an interceptor, or one that matches ErrResult, ErrUnreachable or
-// ErrClosed.
+// decodeReply reads the reply in of a call, decodes it to the variable to which result points,
+// unless result is nil, and sets c.streams. It returns in to its pool. The error is a *RemoteError
+// for a failure, a *TimeoutError, the cause of ctx, that of an interceptor, or one that matches
+// ErrResult, ErrProtocol, ErrUnreachable or ErrClosed.
 func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result any) error {
 	defer a.inMessages.put(in)
 	if a.events.CallEnded != nil {
@@ -186,8 +186,9 @@ func (a *Agent) receiveReply(ctx context.Context, c *call, in *inMessage) error 
 	return withKind(ErrResult, err)
 }
 
-// decodeFailure decodes the error in a failure and returns it as a *RemoteError. The error
-// matches ErrResult if the failure cannot be decoded, and ErrProtocol if it contains no error.
+// decodeFailure decodes the error in a failure and returns it as a *RemoteError. If the failure
+// cannot be decoded, it returns an error that matches ErrResult; if the failure contains no error,
+// one that matches ErrProtocol.
 func (a *Agent) decodeFailure(ctx context.Context, in *inMessage) error {
 	var remote error
 	var stack string

@@ -55,8 +55,9 @@ func (a *Agent) newConn(pp *pipe.Pipe, p *peer, t peerTerms) *conn {
 	return c
 }
 
-// startReading starts the read loop, and returns false if the agent is closed. It must be called
-// before any other goroutine can use the conn, which could call releaseReader.
+// startReading starts the read loop and returns true. If the agent is closed it returns false. It
+// must be called before another goroutine can use the conn, because that goroutine could call
+// releaseReader.
 func (c *conn) startReading() bool {
 	a := c.agent
 	a.mu.Lock()

@@ -64,8 +64,8 @@ func (p *inMessages) put(in *inMessage) {
 	p.pool.Put(in)
 }
 
-// drop discards a message, of which no value will be decoded, in the pipe and returns it to the
-// pool. It must not be used after that.
+// drop discards a message whose values will not be decoded: the pipe skips it, and it returns to
+// the pool. It must not be used after that.
 func (p *inMessages) drop(in *inMessage) {
 	in.discard()
 	in.readDone()

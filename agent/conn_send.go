@@ -90,12 +90,13 @@ func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err
 // bytes returns the size of the message: head, body and tensors.
 func (out *outMessage) bytes() int { return len(out.buf) + out.tensorBytes }
 
-// small reports whether the message is so small that TryWrite can send it.
+// small reports whether TryWrite can send the message: whether it has at most maxInlineBytes and
+// its tensors are in host memory.
 func (out *outMessage) small() bool { return out.bytes() <= maxInlineBytes && !out.remote }
 
 // tryWrite sends a message if that is possible without blocking, or if an injected fault replaces
-// the sending. If it returns true or an error the message is back in the pool; otherwise the
-// caller still has it and must send it.
+// the sending. If done is true, err is the result of sending and the message is back in the pool.
+// Otherwise err is nil, and the caller still owns the message and must send it.
 func (c *conn) tryWrite(out *outMessage) (done bool, err error) {
 	if c.agent.faultHook != nil {
 		done, err = c.injectFault(&out.view, &out.message)
@@ -144,8 +145,8 @@ type Fault struct {
 }
 
 // injectFault applies the fault that Config.FaultHook returns for the message sent; about has its
-// kind and function. It returns true if the caller must not send the message itself: then err is
-// the result of sending. Later copies are sent by another goroutine.
+// kind and function. If done is true, the caller must not send the message, and err is the result
+// of sending. Delayed and additional copies are sent by another goroutine.
 func (c *conn) injectFault(about *Message, sent *pipe.Message) (done bool, err error) {
 	f := c.agent.faultHook(about)
 	if f.Err != nil || f.Drop {

@@ -97,8 +97,9 @@ func order(ctx context.Context, streams []device.Stream) error {
 	return err
 }
 
-// routes returns the pairs of the device map for the worker of that name, for all devices of
-// viable kinds here. It is nil without a device map.
+// routes returns the pairs of the device map for the worker of that name: one for each device here
+// that is of a viable kind and that the map sends to a device there. It returns nil without a
+// device map.
 func (d *devices) routes(worker string) []wire.Route {
 	if d.deviceMap == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Future is the result of a call that has not ended yet; see package future.
+// Future is the result of a call, which may not have ended yet; see package future.
 type Future[T any] = future.Future[T]
 
 // None is the argument, or the result, of a function that has none.
@@ -26,25 +26,25 @@ func NewFunc[A, R any](name string) Func[A, R] { return Func[A, R]{name} }
 // Name returns the name of the function.
 func (f Func[A, R]) Name() string { return f.name }
 
-// Call calls the function on the worker to and waits for the result. The call ends with ctx,
-// and after the agent's default timeout or that of an option; then the context of the handler
-// ends, too.
+// Call calls the function on the worker to and waits for the result. The call ends with ctx, and
+// after the agent's default timeout or that of an option; then the context of the handler ends,
+// too.
 //
-// The memory of args is in use until Call returns, and no longer if the call fails while the
-// request is being sent. The error is an *Error. It wraps a *RemoteError for an error that the
-// handler returned, and otherwise matches ErrTimeout, ErrUnreachable, ErrNoWorker,
-// ErrArguments, ErrResult, ErrClosed or the error of ctx.
+// When Call returns, the memory of args is free, even if the call failed while the request was
+// being sent. The error is an *Error. It wraps a *RemoteError for an error that the handler
+// returned, and otherwise matches ErrTimeout, ErrUnreachable, ErrNoWorker, ErrArguments,
+// ErrResult, ErrClosed or the error of ctx.
 func (f Func[A, R]) Call(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) (R, error) {
 	var result R
 	err := a.roundTrip(ctx, target{to: to, name: f.name, opts: opts}, &result, &args)
 	return result, err
 }
 
-// Go is Call without waiting for the result. It does wait while the calls in progress to the
-// worker use up Limits.CallBytes. The memory of args is in use until the future is done: if
-// the call ends while the request is being sent, the future is done once the memory is free,
-// which does not depend on the other end. Cancelling the future ends the call as the end of
-// ctx does, and returns when the memory is free.
+// Go is Call without waiting for the result. It does wait while it opens a pipe to the worker, and
+// while the calls in progress to the worker use up Limits.CallBytes. The memory of args is in use
+// until the future is done: if the call ends while the request is being sent, the future is done
+// once the memory is free, which does not depend on the other end. Cancelling the future ends the
+// call as the end of ctx does, and returns when the memory is free.
 func (f Func[A, R]) Go(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) *Future[R] {
 	return callInScope[R](ctx, a, target{to: to, name: f.name, opts: opts}, &args)
 }
@@ -74,9 +74,10 @@ type ServeOption func(*Served)
 // that for which it waits among them.
 func WithShort() ServeOption { return func(s *Served) { s.entry.short = true } }
 
-// WithBorrowedArgs declares that a function keeps no reference to its argument: the memory of the
-// tensors in it, or of views of these in its result, is reused once the reply was sent. This
-// makes large calls faster, since new memory costs more than a copy.
+// WithBorrowedArgs declares that a function keeps no reference to its argument. The memory of the
+// tensors in the argument is reused once the reply was sent. The result may contain these tensors
+// or views of them, which must not be used after the reply was sent. This makes large calls
+// faster, since new memory costs more than a copy.
 func WithBorrowedArgs() ServeOption { return func(s *Served) { s.entry.borrows = true } }
 
 // Serve returns the function as served by fn. The context of fn is cancelled when the caller
@@ -90,9 +91,10 @@ func (f Func[A, R]) Serve(fn func(ctx context.Context, args A) (R, error), opts 
 	return newServed(f.name, &plainHandler[A, R]{fn}, opts)
 }
 
-// ServeAsync returns the function as served by fn, whose future is the result of the call. fn
-// must return at once, and counts for Config.MaxHandlers only until then. When the caller cancels
-// the call the future is cancelled.
+// ServeAsync returns the function as served by fn, whose future is the result of the call. fn must
+// return at once, and counts for Config.MaxHandlers only until then. When the caller cancels the
+// call, the future is cancelled. If fn returns nil, the call fails with ErrResult. If fn is nil,
+// Join fails with ErrConfig.
 func (f Func[A, R]) ServeAsync(fn func(ctx context.Context, args A) *Future[R], opts ...ServeOption) Served {
 	if fn == nil {
 		return newServed(f.name, nil, opts)

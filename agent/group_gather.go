@@ -11,15 +11,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
-// AllGather sends value to each of several workers, of which this is one, and returns the
-// values of all by name. Without workers it is among all workers of the group that are no
-// clients. It returns when all of them have called it with the same set; the k-th call of one
-// worker meets the k-th call of the others.
+// AllGather sends value to each of several workers, of which this is one, and returns the values
+// of all by name. Without workers it is among all workers of the group that are no clients. It
+// returns when all of them have called it with the same set; the k-th call of one worker meets the
+// k-th call of the others.
 //
-// It ends with ctx, or after the agent's default timeout. A worker that dies, leaves or cancels
-// its call fails it for all. The error is an *Error whose Worker is that worker, or one that did
-// not call. It matches ErrUnreachable, ErrRestarted, ErrCallerGone or ErrTimeout, or is an error
-// of ctx.
+// It ends with ctx, or after the agent's default timeout. If a worker dies, leaves or cancels its
+// call, AllGather fails for all workers. The error is an *Error. If it is due to another worker,
+// its Worker is that worker, or one that has not called AllGather, and it matches ErrUnreachable,
+// ErrRestarted, ErrCallerGone or ErrTimeout. Otherwise it is an error of ctx, or matches ErrConfig
+// if this worker is not among workers, ErrNoWorker if one of them does not exist, ErrArguments or
+// ErrResult if a value cannot be encoded or decoded, or ErrClosed.
 func AllGather[T any](ctx context.Context, a *Agent, value T, workers ...To) (map[string]T, error) {
 	values, err := gather(ctx, a, groupOp{op: "all-gather", workers: workers}, value)
 	if err != nil {
@@ -140,8 +142,8 @@ func (a *Agent) participants(ctx context.Context, workers []To) ([]wire.Identity
 	return members, nil
 }
 
-// opError returns err as an *Error of the operation op. If err contains an *Error, its Worker and
-// its cause are taken over.
+// opError returns err as an *Error of the operation op. If err contains an *Error, the result has
+// the Worker and the cause of that one.
 func (a *Agent) opError(op string, err error) *Error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return &Error{Op: op, Worker: e.Worker, Err: e.Err}
@@ -149,8 +151,10 @@ func (a *Agent) opError(op string, err error) *Error {
 	return &Error{Op: op, Err: err}
 }
 
-// withMissing returns err with a *MissingError that names the workers that have not contributed,
-// if err is a timeout and this worker leads the round. Otherwise it returns err unchanged.
+// withMissing returns an *Error with a *MissingError that wraps the timeout err and names the
+// members that have not contributed to the round with this key. begun is when the operation began.
+// If err is no timeout, if this worker does not lead the round or if no contribution is missing,
+// it returns err unchanged.
 func (a *Agent) withMissing(key roundKey, members []wire.Identity, begun time.Time, err error) error {
 	if members[0] != a.identity() || !errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -115,9 +115,9 @@ func (a *Agent) peerByIdentity(ctx context.Context, id wire.Identity) (*peer, er
 }
 
 // refresh reads the members of a dynamic group from the store and updates the peers; it does
-// nothing in a static group. Since that may take long, a handler that calls it gives up its slot
-// and its role as leader meanwhile. The error matches ErrRemoved if this worker is no member any
-// more, or is that of ctx or of the store.
+// nothing in a static group. Since that may take long, a handler that calls it has no slot, and
+// does not lead, until refresh returns. The error matches ErrRemoved if this worker is no member
+// any more, or is that of ctx or of the store.
 func (a *Agent) refresh(ctx context.Context) error {
 	if a.isStatic() {
 		return nil
@@ -184,8 +184,9 @@ func (a *Agent) Workers(ctx context.Context) ([]WorkerInfo, error) {
 }
 
 // Worker returns the worker that a destination addresses. If this agent does not know it, Worker
-// reads the members of a dynamic group from the store. The error is an *Error; it matches
-// ErrNoWorker if there is no such worker.
+// reads the members of a dynamic group from the store. The error is an *Error. It matches
+// ErrNoWorker if there is no such worker, ErrRemoved if this worker is no member any more,
+// ErrClosed, or is that of ctx or package store.
 func (a *Agent) Worker(ctx context.Context, to To) (WorkerInfo, error) {
 	p, err := a.peer(ctx, to)
 	if err != nil {

@@ -24,7 +24,7 @@ func groupFailure(worker string, err error) *wire.GroupFailure {
 	return f
 }
 
-// groupError returns the error for a received failure.
+// groupError returns a received failure as an *Error with the worker that caused it.
 func groupError(f *wire.GroupFailure) error {
 	kind := ErrCallerGone
 	switch f.Code {
@@ -38,7 +38,8 @@ func groupError(f *wire.GroupFailure) error {
 	return &Error{Worker: f.Worker, Err: fmt.Errorf("%w: %s", kind, f.Text)}
 }
 
-// encodePacked encodes the value that ptr points to. The error is that of the codec.
+// encodePacked encodes the value that ptr points to. The tensors of the result refer to the memory
+// of the value's tensors. The error is that of the codec.
 func (a *Agent) encodePacked(ptr any) (wire.Packed, error) {
 	e := a.outMessages.get()
 	defer a.outMessages.put(e)

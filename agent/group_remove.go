@@ -57,9 +57,11 @@ func (a *Agent) remove(ctx context.Context, worker To) error {
 	}
 }
 
-// removeIfDead removes a worker from the list if no pipe to it can be opened: then alive and err
-// are nil. If there is a pipe it returns that, and the worker stays. It also stays if err is not
-// nil: if the worker answered and rejected the pipe, or ctx or the store failed.
+// removeIfDead removes a worker from the list if no pipe to it can be opened, and returns nil,
+// nil. If there is a pipe, or one can be opened, it returns that pipe and does not remove the
+// worker. The error is that of a worker that answered and rejected the pipe, ErrClosed, or that of
+// ctx, of refresh or of the roster. After an error of ctx, refresh or the roster the worker may
+// have been removed.
 func (a *Agent) removeIfDead(ctx context.Context, p *peer) (alive *conn, err error) {
 	c, err := p.connect(ctx)
 	for errors.Is(err, errSimultaneousOpen) && ctx.Err() == nil {

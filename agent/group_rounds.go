@@ -99,7 +99,8 @@ type contributionTask struct {
 }
 
 // Run implements Task. It stores the contribution and returns without waiting for the other
-// members. It is short, because all handler slots of this worker may be occupied for long.
+// members. The last contribution completes the round, and Run sends the replies. Run is short,
+// because all handler slots of this worker may be occupied for long.
 func (t *contributionTask) Run(ctx context.Context, r *Request) {
 	s := t.rounds
 	i := slices.Index(t.Members, r.conn.owner.identity())

@@ -11,7 +11,7 @@ import (
 // Kind is the kind of a message of a call.
 type Kind = wire.Kind
 
-// The kinds of messages. Interceptors see all but KindCancel, Config.Outgoing sees all.
+// The kinds of messages. Interceptors see all but KindCancel, Config.FaultHook sees all.
 const (
 	KindRequest = wire.KindRequest // from the caller
 	KindReply   = wire.KindReply   // to the caller: the result
@@ -32,8 +32,8 @@ type Message struct {
 	hold    func(context.Context) error
 }
 
-// State returns the value that an interceptor, or the encoding of a value, has set for key with
-// SetState while this message was encoded or decoded.
+// State returns the value that SetState has set for key while this message was encoded or decoded,
+// or nil. Interceptors and the encodings of values share these values.
 func (m *Message) State(key any) any {
 	switch {
 	case m.encoder != nil:
@@ -63,8 +63,9 @@ func (m *Message) SetHeader(name string, data []byte) {
 	}
 }
 
-// Header returns the header of that name of a message that was received. data must not be changed,
-// nor used after the interceptor has returned.
+// Header returns the header of that name of a message that was received. ok is false if the
+// message does not have it, or is one that is sent. data must not be changed, nor used after the
+// interceptor has returned.
 func (m *Message) Header(name string) (data []byte, ok bool) {
 	if m.decoder == nil {
 		return nil, false
@@ -116,9 +117,9 @@ type Interceptor struct {
 	Decoded func(ctx context.Context, m *Message) error
 }
 
-// encodeValues encodes the values to which ptrs point to out, runs the interceptors before and
-// after that, and completes the pipe's message. It returns the first error; out remains the
-// caller's.
+// encodeValues encodes the values to which ptrs point into out, runs the interceptors before and
+// after that, and completes the pipe's message. It stops at the first error and returns it; out
+// remains the caller's.
 func (a *Agent) encodeValues(ctx context.Context, out *outMessage, ptrs ...any) error {
 	for i := range a.interceptors {
 		if f := a.interceptors[i].Encoding; f != nil {
@@ -153,8 +154,8 @@ func (a *Agent) encodeValues(ctx context.Context, out *outMessage, ptrs ...any) 
 }
 
 // runReceived runs the Received functions of the interceptors, before a value is decoded, and
-// returns the context that they derived from ctx. It stops at the first error, which matches
-// ErrProtocol if an interceptor returned no context.
+// returns the context that they derived from ctx. It stops at the first error and returns it. The
+// error matches ErrProtocol if an interceptor returned no context.
 func (a *Agent) runReceived(ctx context.Context, m *Message) (context.Context, error) {
 	for i := len(a.interceptors) - 1; i >= 0; i-- {
 		f := a.interceptors[i].Received
@@ -173,8 +174,8 @@ func (a *Agent) runReceived(ctx context.Context, m *Message) (context.Context, e
 	return ctx, nil
 }
 
-// runDecoded runs the Decoded functions of the interceptors, after all values are decoded, and
-// returns the first error.
+// runDecoded runs the Decoded functions of the interceptors, after all values are decoded. It
+// stops at the first error and returns it.
 func (a *Agent) runDecoded(ctx context.Context, m *Message) error {
 	for i := len(a.interceptors) - 1; i >= 0; i-- {
 		if f := a.interceptors[i].Decoded; f != nil {

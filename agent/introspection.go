@@ -150,7 +150,7 @@ type outsideCalls struct {
 	all map[*CallInfo]struct{}
 }
 
-// add lists a call in the given state until the returned function is called, as the caller must.
+// add lists the call c in the given state until remove is called. The caller must call remove.
 func (s *outsideCalls) add(c *call, state CallState) (remove func()) {
 	info := c.info(state)
 	s.mu.Lock()

@@ -146,8 +146,8 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// watchGroup updates the peers at each change of a dynamic group until the agent is closed. It
-// logs why it ends earlier.
+// watchGroup updates the peers at each change of a dynamic group until the agent is closed. If it
+// ends earlier, it logs the reason.
 func (a *Agent) watchGroup() {
 	err := a.roster.Watch(a.base, func(roster.Change) { a.update() })
 	switch {

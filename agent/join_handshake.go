@@ -19,10 +19,10 @@ func (p *peer) identity() wire.Identity {
 	return wire.Identity{Name: p.info.Name, Rank: p.info.Rank, Incarnation: p.member.Incarnation}
 }
 
-// dialHandshake performs the handshake at the end that opened the pipe to p, and returns the
-// terms of the other end. The error matches ErrRefused if either end rejects the other,
-// errSimultaneousOpen, ErrProtocol, or is that of the pipe or ctx. The caller then aborts the
-// pipe.
+// dialHandshake performs the handshake at the end that opened the pipe to p, and returns the terms
+// of the other end. The error matches ErrRefused if either end rejects the other,
+// errSimultaneousOpen, ErrProtocol, or is that of the pipe or ctx. After an error the caller must
+// abort the pipe and call p.releaseDial.
 func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t peerTerms, err error) {
 	h := wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: a.group, From: a.identity(), To: p.identity(), CallBytes: a.limits.CallBytes}
 	if _, err := rand.Read(h.Nonce[:]); err != nil {
@@ -57,8 +57,8 @@ func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t pe
 
 // acceptHandshake performs the handshake at the listening end. It returns the worker that opened
 // the pipe and its terms. Unless p is this worker, the caller must attach the pipe to p and call
-// p.acceptDone. After an error, of which the other end was sent the reason if this end rejects
-// it, the caller must end the pipe.
+// p.acceptDone. If this end rejects the other, it sends the reason and returns it as the error.
+// After any error the caller must end the pipe.
 func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t peerTerms, err error) {
 	// Before that neither the members nor this worker's rank are known.
 	if err := await(ctx, a.joined); err != nil {
@@ -125,8 +125,9 @@ func (a *Agent) checkHello(h *wire.Hello) *wire.Refusal {
 }
 
 // admit decides about a pipe whose other end knows the token. It returns the peer that opened the
-// pipe, or the reason to reject it: the peer is no member, or another pipe to it is used. Unless
-// the peer is this worker, the caller must call its acceptDone. before is as for tryAccept.
+// pipe and nil, or the reason to reject the pipe: the peer is no member, or another pipe to it is
+// used. If the pipe is admitted, and the peer is not this worker, the caller must call acceptDone
+// of the peer. before is as for tryAccept.
 func (a *Agent) admit(ctx context.Context, h *wire.Hello, proof wire.Proof, before *conn) (*peer, *wire.Refusal) {
 	p, err := a.peerByIdentity(ctx, h.From)
 	switch {

@@ -94,8 +94,9 @@ func (t *handshakeTable) start(g pendingHandshake) {
 	}
 }
 
-// finish removes a pipe whose peer has proved that it knows the token, or that has ended. It
-// returns false if the pipe is not in the table, because it was evicted or has been removed.
+// finish removes a pipe whose peer has proved that it knows the token, or whose handshake has
+// ended, and returns true. It returns false if the pipe is not in the table, because it was
+// evicted or has been removed.
 func (t *handshakeTable) finish(pp *pipe.Pipe) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

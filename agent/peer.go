@@ -135,8 +135,8 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 	}
 }
 
-// startDial returns the attempt in progress, or starts one on another goroutine. The error is why
-// the peer cannot be called any more, or ErrClosed. The caller holds mu.
+// startDial returns the attempt in progress, or starts one on another goroutine. The error is the
+// reason for which the peer cannot be called any more, or ErrClosed. The caller holds mu.
 func (p *peer) startDial() (*dialAttempt, error) {
 	if p.attempt != nil {
 		return p.attempt, nil
@@ -215,8 +215,8 @@ func (p *peer) dial(ctx context.Context) (*conn, error) {
 }
 
 // dialURL opens a pipe at one URL, performs the handshake and attaches the pipe to the peer. If
-// the peer rejects it because it is opening a pipe itself, dialURL waits for that one. After an
-// error the pipe is aborted.
+// the peer rejects it because it is opening a pipe itself, dialURL waits for that one and returns
+// it. A pipe of dialURL that is not attached is aborted.
 func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 	pp, err := p.agent.pipes.Dial(ctx, url)
 	if err != nil {
@@ -259,10 +259,10 @@ func (p *peer) awaitPeerDial(ctx context.Context) (*conn, error) {
 	}
 }
 
-// claimDial reports whether there is already a pipe to the peer, or one that the peer opened is
-// about to be attached. If there is none it marks the attempt in progress as claimed, so that
-// until releaseDial tryAccept prefers it over a pipe that the peer opens. dialHandshake calls it
-// after the peer has answered.
+// claimDial reports whether there already is a pipe to the peer, or a pipe that the peer opened
+// and that is about to be attached. If there is none, it marks the attempt in progress as claimed:
+// until releaseDial, tryAccept may prefer it over a pipe that the peer opens. dialHandshake calls
+// claimDial after the peer has answered.
 func (p *peer) claimDial() (has bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -282,15 +282,17 @@ func (p *peer) releaseDial() {
 	}
 }
 
-// tryAccept decides about a pipe that the peer opened: it returns nil if the pipe is accepted, or
-// else the reason to reject it. After nil the caller must call acceptDone, after setConn if it
-// attaches the pipe.
+// tryAccept decides about a pipe that the peer opened. It returns nil if the pipe is accepted, and
+// otherwise the reason to reject it. After nil the caller must call acceptDone, after setConn if
+// it attaches the pipe.
+//
+// has reports that the peer has a pipe to this worker already. before is the pipe to the peer that
+// was in use when this handshake began, or nil. The pipe is rejected if the peer has left, if has
+// is set, or if the pipe in use is neither nil nor before.
 //
 // If both ends open a pipe at once, the one opened by the worker with the lower name is used,
-// provided that the peer has answered it: if no pipe can be opened in that direction, because of
-// a firewall for example, the other one is used. A pipe is also rejected if there already is one:
-// if the peer reports that (has), or if the current pipe is not before, which was current when
-// this handshake began.
+// provided that the peer has answered it: if no pipe can be opened in that direction, because of a
+// firewall for example, the other one is used.
 func (p *peer) tryAccept(has bool, before *conn) *wire.Refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()

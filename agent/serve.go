@@ -71,9 +71,9 @@ func (r *Request) drop() {
 	r.message = nil
 }
 
-// open reads and decodes a registered request, and starts its handler, after the wait of an
-// interceptor that holds it. A request that cannot be decoded is rejected. l is the leader on
-// which open runs.
+// open reads and decodes a registered request, and starts its handler. If an interceptor holds the
+// request, the handler starts after that wait. A request that cannot be decoded is rejected. l is
+// the leader on which open runs.
 func (c *conn) open(r *Request, l *leader) {
 	if err := c.decodeAsLeader(r, l); err != nil {
 		c.reject(r, err, l)
@@ -93,8 +93,9 @@ func (c *conn) open(r *Request, l *leader) {
 	}()
 }
 
-// decodeAsLeader runs decode on the leader l, which yields if a function of the application
-// waits, and returns its error. If such a function ends the goroutine the request is rejected.
+// decodeAsLeader runs decode on the leader l and returns the error of decode. l yields if a
+// function of the application waits. If such a function ends the goroutine, the request is
+// rejected.
 func (c *conn) decodeAsLeader(r *Request, l *leader) error {
 	returned := false
 	defer func() {

@@ -77,9 +77,9 @@ func (e *earlyCancels) remove(id uint64) error {
 	return nil
 }
 
-// openLarge opens a request whose tensors do not travel within the message. They stay at the
-// caller until the budget for large requests has memory for them, for which openLarge waits; it
-// rejects the request if that fails. It does not run on the leader.
+// openLarge opens a request that is not inline. It first waits until the budget for large requests
+// has memory for the tensors, which stay at the caller until then. If that fails, it rejects the
+// request. It does not run on the leader.
 func (c *conn) openLarge(r *Request) {
 	n := r.message.incoming.Descriptor().Bytes()
 	if err := c.acquireLarge(r, n); err != nil {

@@ -87,7 +87,7 @@ func newFuncHandler(fn reflect.Value, async bool) (*funcHandler, error) {
 	return h, nil
 }
 
-// describeValue returns the type of v for errors.
+// describeValue returns the type of v for errors, or "nil" if v is the zero Value.
 func describeValue(v reflect.Value) string {
 	if !v.IsValid() {
 		return "nil"

@@ -63,7 +63,7 @@ func newHandlers(c *Config) (*handlers, error) {
 	return h, nil
 }
 
-// ShortHandler is a Handler whose tasks run under the conditions of functions that are short.
+// ShortHandler is a Handler whose tasks are short: the conditions of WithShort apply to them.
 type ShortHandler interface {
 	Handler
 

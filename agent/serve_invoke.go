@@ -144,9 +144,9 @@ func argumentList(types []string) string {
 	return "arguments (" + strings.Join(types, ", ") + ")"
 }
 
-// replyResult replies with the value to which result points: as a list for Invoke, empty for
-// None, or as the value itself for a Func. The error is that of Reply; the caller of the function
-// gets it as well.
+// replyResult replies with the value to which result points. The caller of a Func gets the value
+// itself. The caller of Invoke gets a list with the value, which is empty for a None. The error is
+// that of Reply; the caller of the function gets it as well.
 func (r *Request) replyResult(result any) error {
 	if r.handler.typ != invokeType {
 		return r.Reply(result)
@@ -159,8 +159,9 @@ func (r *Request) replyResult(result any) error {
 }
 
 // assign sets dst to value, a decoded value of any type. A number may change its type if the new
-// type can hold it; nil becomes the zero value of a type that can be nil. The text of the error
-// describes the value and what dst needs.
+// type can hold it. A bool or a string may get a type with another name. nil becomes the zero
+// value of a type that can be nil. The text of the error describes the value and the type that dst
+// needs.
 func assign(dst reflect.Value, value any) error {
 	src := reflect.ValueOf(value)
 	if !src.IsValid() {

@@ -18,14 +18,14 @@ import (
 // attempts of a call WithRetry, or calls WithIdempotencyKey. A request that arrives while the
 // function runs gets the same reply, and so does one that arrives later: the latest replies to
 // each caller are kept, within Limits.MaxRemembered and Limits.RememberedBytes. The tensors of a
-// kept reply must not change; its other values are copied. A run that fails after its caller
-// has cancelled the call does not count.
+// kept reply must not change; its other values are copied. A run that fails after its caller has
+// cancelled the call does not count.
 //
-// A reply that is larger than Limits.RememberedBytes is sent and not kept. A request whose
-// reply is not kept, or no longer, fails with ErrEvicted, and the function does not run again.
-// So does a repeat that waits, see Limits.AnswerBytes, if the reply is evicted before its turn.
-// For a key of the application this holds for Limits.RetryWindow, for one of WithRetry until
-// the call has ended and after that.
+// A reply that is larger than Limits.RememberedBytes is sent and not kept. A request whose reply
+// is not kept, or no longer kept, fails with ErrEvicted, and the function does not run again. So
+// does a repeat that waits, see Limits.AnswerBytes, if the reply is evicted before its turn. For a
+// key of the application this holds for Limits.RetryWindow, for a key of WithRetry as long as the
+// caller is a member.
 func WithOnce() ServeOption { return func(s *Served) { s.entry.once = true } }
 
 // keyOverhead is roughly the memory of a kept reply in addition to its message and its key.
@@ -57,10 +57,10 @@ type onceRun struct {
 	evicted  eviction   // why the reply is not kept
 }
 
-// start registers a request with a key, and reports whether it is to be launched: as the first
-// one with its key, or as a repeat, which repeatTask answers, of one whose run has finished.
-// Otherwise r waits for the reply of the run in progress. The error matches ErrEvicted or
-// ErrOverloaded; then the request is not registered.
+// start registers a request with a key. It returns true if the caller must launch the request: it
+// is the first one with its key, or repeatTask answers it because the run for the key has
+// finished. It returns false and nil if the request waits for the reply of the run in progress.
+// The error matches ErrEvicted or ErrOverloaded; then the request is not registered.
 func (m *onceCache) start(r *Request) (launch bool, err error) {
 	key := onceKey{r.handler.typ, r.handler.name, r.key}
 	m.mu.Lock()
@@ -107,13 +107,13 @@ func (r *Request) abandonRun() {
 	go next.conn.launch(next, nil)
 }
 
-// sendReply sends the reply out to a request, and owns out. If the request has a key it keeps a
-// copy of the reply, and replies to the requests that wait for it. out is nil if no reply could
-// be encoded.
+// sendReply sends the reply in out, which it owns, to a request. k is the kind of the reply. If
+// the request has a key it keeps a copy of the reply, and replies to the requests that wait for
+// it. out is nil if no reply could be encoded.
 //
-// The repeats are replied to one after the other. Once Limits.AnswerBytes of replies have not
-// been sent the backlog queues the remaining ones. These refer to the run only, whose reply may
-// be evicted before their turn.
+// The repeats are replied to one after the other. Once Limits.AnswerBytes of replies have not been
+// sent the backlog queues the remaining ones. These refer to the run only, whose reply may be
+// evicted before their turn.
 func (r *Request) sendReply(k Kind, out *outMessage) {
 	run := r.once
 	if run == nil {
@@ -141,8 +141,9 @@ func (r *Request) sendReply(k Kind, out *outMessage) {
 }
 
 // finish marks a run as finished and keeps a copy of the reply in out, which is nil for none. It
-// returns the requests that wait for the reply, and 0 if the reply is kept; otherwise the reason
-// for which the caller must evict the run once these requests are launched.
+// returns the requests that wait for the reply. evict is 0 if the reply is kept in the cache.
+// Otherwise it is the reason for which the caller must evict the run, once it has launched these
+// requests.
 func (m *onceCache) finish(run *onceRun, k Kind, out *outMessage, limits *Limits) (waiting []*Request, evict eviction) {
 	var kept *keptReply
 	size := 0
@@ -263,8 +264,9 @@ func (out *outMessage) copyReply(k Kind, size int) *keptReply {
 // evicted.
 type repeatTask struct{ run *onceRun }
 
-// Run implements Task. It replies with a copy of the kept reply, without interceptors, or with an
-// error that matches ErrResult if a tensor was released or cannot be sent.
+// Run implements Task. It replies with a copy of the kept reply, without interceptors. If the
+// reply was evicted, it replies with an error that matches ErrEvicted; if a tensor was released or
+// cannot be sent, with one that matches ErrResult.
 func (t repeatTask) Run(_ context.Context, r *Request) {
 	m := &r.conn.owner.onceCache
 	m.mu.Lock()

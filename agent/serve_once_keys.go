@@ -22,7 +22,7 @@ const (
 )
 
 // err returns the error for a request r whose reply is not kept for this reason. It matches
-// ErrEvicted, and its text names the limit to raise.
+// ErrEvicted. Its text names the limit to raise, or that the reply could not be encoded.
 func (why eviction) err(r *Request) error {
 	limits := &r.conn.agent.limits
 	ran, remedy := "has run", "its reply could not be encoded"
@@ -60,8 +60,8 @@ type usedKeys struct {
 // keyID identifies a key in usedKeys: by its number, or by its hash if it has none.
 type keyID struct{ number, hash uint64 }
 
-// identify returns the identity of a key: number, if the key is one of WithRetry, otherwise, if
-// number is 0, a hash of key. The caller holds the lock of the onceCache.
+// identify returns the identity of a key: number for a key of WithRetry, or a hash of key if
+// number is 0. The caller holds the lock of the onceCache.
 func (k *usedKeys) identify(key onceKey, number uint64) keyID {
 	if number > 0 {
 		return keyID{number: number}
@@ -130,8 +130,8 @@ func (k *usedKeys) addUnnumbered(hash uint64, why eviction) {
 	k.unnumbered[0][hash] = why
 }
 
-// drop forgets the numbered keys up to a number and their reasons; all of them count as used from
-// then on.
+// drop forgets the numbered keys up to the number upTo and their reasons. All numbers up to upTo
+// count as used from then on.
 func (k *usedKeys) drop(upTo uint64) {
 	k.dropped = max(k.dropped, upTo)
 	for k.order.Len() > 0 && k.order.Front() <= k.dropped {

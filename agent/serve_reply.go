@@ -73,9 +73,9 @@ func (r *Request) replyFailure(err error) {
 	r.sendReply(KindFailure, out)
 }
 
-// encode encodes a reply of kind k with the values to which ptrs point. The message comes from
-// the agent's pool, and passes to the caller. A panic of a method of a value, such as that of an
-// error that is a nil pointer, becomes a *PanicError.
+// encode encodes a reply of kind k with the values to which ptrs point. The message comes from the
+// agent's pool, and passes to the caller. The error is that of encodeValues. A panic of a method
+// of a value, such as that of an error that is a nil pointer, becomes a *PanicError.
 func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -134,8 +134,8 @@ func (r *Request) sendInBackground(n int, small bool, write func() error) {
 	}()
 }
 
-// replySent ends a request after its reply was sent, or logs the loss and ends it if sending
-// failed with err.
+// replySent ends a request after its reply was sent. If sending failed with err, it logs that the
+// reply is lost and ends the request too.
 func (r *Request) replySent(err error) {
 	if err != nil {
 		r.conn.agent.log.Debug("reply lost", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
@@ -189,8 +189,8 @@ func (b *backlog) isFull(large bool) bool {
 	return b.bytes.Load() >= b.maxBytes || !large && b.small.Load() > 0
 }
 
-// queue returns the queue of the requests that do, or do not, hold memory for large requests and
-// are, or are not, short.
+// queue returns the queue for requests with these properties: large ones hold memory for large
+// requests, short ones have a short task.
 func (b *backlog) queue(large, short bool) *requestQueue {
 	i := 0
 	if large {
@@ -268,7 +268,7 @@ func (c *conn) resume() {
 }
 
 // resumeShort runs the queued requests that are short, which need no slot, until none can start.
-// If one ends the goroutine it goes on in another.
+// If a handler ends the goroutine, resumeShort continues on another one.
 func (c *conn) resumeShort() {
 	done := false
 	defer func() {

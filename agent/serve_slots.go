@@ -87,9 +87,9 @@ func (s *slots) acquire() {
 }
 
 // beginWait must be called before a goroutine waits on behalf of ctx, and the returned function
-// after the wait. If ctx is the context of a handler its slot is free in between; the returned
-// function waits for a slot. If it is that of a short handler or of an interceptor the leader
-// yields.
+// after the wait. If ctx is the context of a handler, its slot is free in between, and the
+// returned function waits for a slot. If ctx is the context of a short handler or of an
+// interceptor, the leader yields.
 func beginWait(ctx context.Context) (end func()) {
 	leaderOf(ctx).yield()
 	if r := requestOf(ctx); r != nil {

@@ -178,8 +178,8 @@ func (c *activity) Begin() { c.begun.Add(1) }
 
 func (c *activity) End() { c.ended.Add(1) }
 
-// begin counts a call as begun and returns true, unless the call belongs to a group round. The
-// caller then adds 1 to ended when the call ends.
+// begin counts a call as begun and returns true. The caller then must add 1 to ended when the call
+// ends. For a call of a group round begin counts nothing and returns false.
 func (c *activity) begin(t *target) (counts bool) {
 	if t.typ == wire.GroupType {
 		return false
