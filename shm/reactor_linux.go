@@ -118,7 +118,7 @@ func (r *reactor) stopPolling() {
 }
 
 // expectReply makes the polling goroutine poll without pause for a while, and wakes it if it
-// sleeps. A caller that has sent a peer something to which it may reply soon calls it.
+// sleeps. It is called when this end has sent a peer bytes to which the peer may reply soon.
 func (r *reactor) expectReply() {
 	r.replyDue.Store(true)
 	if r.sleeping.Load() && r.sleeping.Swap(false) {
@@ -201,8 +201,9 @@ type reactors struct {
 	current *reactor
 }
 
-// acquire returns the transport's reactor, created if necessary, which the caller must release. If
-// a peer has corrupted its ring, the old connections keep that reactor and new ones get another.
+// acquire returns the transport's reactor, and creates one if there is none. The caller must
+// release it. If a peer has corrupted the ring of the reactor, the old connections keep that
+// reactor and new ones get another. The error means that the system denies memory or a descriptor.
 func (s *reactors) acquire() (*reactor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,8 +264,8 @@ func (p *pace) pause() time.Duration {
 	return min(max(p.now.Sub(p.lastFound)/pauseDivisor, minPause), p.longest)
 }
 
-// sleeper is a sleep that another goroutine can end. It blocks the thread in the kernel, because
-// timers of the runtime are late by up to a millisecond on an idle processor.
+// sleeper lets one goroutine sleep until another one wakes it. It blocks the thread in the kernel,
+// because timers of the runtime are late by up to a millisecond on an idle processor.
 type sleeper struct {
 	fd     int // an eventfd
 	polled []unix.PollFd

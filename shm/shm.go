@@ -111,9 +111,9 @@ func WithSpin(d time.Duration) Option {
 const minPause = 50 * time.Microsecond
 
 // WithPause sets the longest pause between two polls for triggers of C++ peers; the default is 32
-// ms, and the smallest value 50 µs. It is reached when no trigger came for 64 times as long, some 2
-// s, and bounds what an idle transport costs: a poll takes 60 to 170 µs of processor time, so with
-// the default some 0.3 % of a core.
+// ms, and the smallest value 50 µs. The pause reaches that length when no trigger has come for 64
+// times as long, by default some 2 s. It bounds the cost of an idle transport: a poll takes 60 to
+// 170 µs of processor time, so with the default some 0.3 % of a core.
 func WithPause(d time.Duration) Option {
 	return func(t *Transport) { t.pause = max(d, minPause) }
 }

@@ -92,7 +92,7 @@ type Quota interface {
 	// Add counts n bytes without blocking.
 	Add(n int)
 
-	// Release returns n bytes that were charged or added.
+	// Release gives back n bytes that were charged or added.
 	Release(n int)
 }
 
@@ -102,7 +102,7 @@ type Budget interface {
 	// Acquire acquires n bytes if they are free, and reports whether it did.
 	Acquire(n int) bool
 
-	// Release returns n bytes that were acquired.
+	// Release gives back n bytes that were acquired.
 	Release(n int)
 }
 

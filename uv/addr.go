@@ -69,7 +69,7 @@ func split(s string) (host string, port *string, err error) {
 	return host, port, nil
 }
 
-// splitBrackets is split for an s that begins with a bracket; inner is what follows the bracket:
+// splitBrackets is split for an s that begins with a bracket. inner is s without that bracket:
 // "v6]" or "v6]:port".
 func splitBrackets(s, inner string) (host string, port *string, err error) {
 	text, rest, _ := strings.Cut(inner, "]")

@@ -91,8 +91,8 @@ func (s *session) Close() error {
 
 // goAway ends the session with ErrClosed and waits until all written bytes are sent, for at most
 // drainTimeout. Yamux discards its queue when it is closed, so its GoAway is sent first, after
-// everything in the queue. That may wait for space, and so is done in a goroutine; no goroutine of
-// the session starts after it.
+// everything in the queue. That may have to wait for space in the queue, and so a goroutine does
+// it. No goroutine of the session starts after it.
 //
 // The ends of finished streams are sent before: the calls that requested them may have stopped
 // waiting, and the peer treats a stream that has not ended before its session as cut off.

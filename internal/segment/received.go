@@ -39,8 +39,8 @@ func Received(control []byte, flags, want int) ([]*os.File, error) {
 }
 
 // checkCount returns nil if got files were received where want were expected, and otherwise the
-// error of Received. more means that the kernel withheld files: those for which the message had no
-// space, or that would exceed the limit of open files.
+// error of Received. more means that the kernel withheld files, because the message had no space
+// for them or they would exceed the limit of open files.
 func checkCount(got, want int, more bool) error {
 	switch {
 	case got < want && more:

@@ -142,8 +142,8 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("segment: %d bytes of shared memory: must be 1 to %d", e.Size, e.Limit)
 }
 
-// Error is the refusal of a system call. Err is its reason, as in errors.Is(err, syscall.EMFILE).
-// It matches transport.ErrResource: the peer may be alive.
+// Error is the error of a system call on shared memory. Err is the reason, as in errors.Is(err,
+// syscall.EMFILE). An Error matches transport.ErrResource: the peer may be alive.
 type Error struct {
 	Call string // the name of the system call
 	Size int64  // of the segment, in bytes; 0 if not known yet

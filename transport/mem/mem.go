@@ -47,8 +47,9 @@ type Transport struct {
 // Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithBuffer sets how many bytes, including frame headers of 8 bytes, a connection that this
-// transport dials holds per direction before a writer blocks. Values below 1 mean 1.
+// WithBuffer sets how many bytes a connection holds per direction before a writer blocks, for the
+// connections that this transport dials. Frame headers of 8 bytes are included. Values below 1 mean
+// 1.
 func WithBuffer(bytes int) Option {
 	return func(t *Transport) { t.buffer = max(bytes, 1) }
 }
