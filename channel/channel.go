@@ -12,8 +12,8 @@ import (
 )
 
 // Channel moves tensors between the two ends of a pipe, in both directions at once. A Send of one end
-// matches the Recv of the other end that has the same id: both ends know the length from the descriptor
-// of the message. How ids are assigned depends on the dialect of the pipe, see [Link].
+// matches the Recv of the other end that has the same id. Both ends know the length of the tensor from
+// the descriptor of the message. How ids are assigned depends on the dialect of the pipe, see [Link].
 //
 // In the compatible dialect ids count up from 0, separately for each direction: the k-th Send matches
 // the k-th Recv. In the native dialect an id is unique within the channel, including both directions,
@@ -21,8 +21,8 @@ import (
 // long before or after another with a lower id.
 //
 // The pipe calls Send sequentially, and Recv likewise; Abort and Close may be called concurrently at
-// any time. The pipe handles empty tensors itself, but Send and Recv accept them, complete without
-// error and send nothing.
+// any time. The pipe handles empty tensors itself, but Send and Recv accept them: they send nothing,
+// and complete without error while the channel has not ended.
 //
 // Each transfer calls done exactly once, whatever its outcome, and never from within Send, Recv or
 // Abort, so that the caller may hold a lock that done takes. Until done is called the memory belongs to
@@ -35,8 +35,8 @@ type Channel interface {
 	Send(id uint64, src device.Buffer, done func(error))
 
 	// Recv receives the peer's tensor into dst. The channel writes to the memory after the work that
-	// dst's stream holds at the time of the call. Work enqueued on dst's stream after done sees the
-	// received bytes.
+	// dst's stream holds at the time of the call has completed. Work enqueued on dst's stream after
+	// done sees the received bytes.
 	Recv(id uint64, dst device.Buffer, done func(error))
 
 	// Abort cancels the transfers with that id, in both directions, at this end. done is called with
@@ -51,9 +51,9 @@ type Channel interface {
 	// cause and calls Link.Broken.
 	Abort(id uint64, cause error)
 
-	// Close ends all transfers with cause, and releases the link, whose error it returns. It returns
-	// after every done has been called and all goroutines of the channel have ended; the caller must
-	// not hold a lock that done takes. A further Close waits for the same and has no other effect.
+	// Close ends all transfers with cause, and closes the link. It returns the error of closing the
+	// link, after every done has been called and all goroutines of the channel have ended. The caller
+	// must not hold a lock that done takes. A further Close waits for the same and has no other effect.
 	Close(cause error) error
 }
 
@@ -75,8 +75,8 @@ type Factory interface {
 	// connections in the compatible dialect, streams of one session in the native one.
 	Connections(native bool) int
 
-	// New creates this end of a channel over link. The channel owns the connections of the link from
-	// then on, even if New fails. ctx bounds the call only.
+	// New returns this end of a channel over link. ctx bounds the call only. The end owns the
+	// connections and the Host of link. If New fails, it has closed them.
 	New(ctx context.Context, link Link, role Role) (Channel, error)
 }
 
@@ -162,8 +162,8 @@ type Compatible interface {
 	// be called at any time and does not block.
 	Fits(src device.Buffer) error
 
-	// Discard is Recv of a tensor of n bytes that the application has rejected: the tensor is dropped.
-	// It uses a bounded amount of memory, whatever n is.
+	// Discard receives and drops a tensor of n bytes that the application has rejected. It takes the
+	// place of Recv and calls done likewise. It uses a bounded amount of memory, whatever n is.
 	Discard(id uint64, n int, done func(error))
 
 	// EndRecv announces that Recv and Discard will not be called any more, because the peer has
@@ -187,10 +187,12 @@ type Prober interface {
 	// may read this very memory.
 	Offer(theirs []byte) []byte
 
-	// Probe tests the channel with the peer's offer, which it must not trust, and returns an error if
-	// the channel does not work. It does not wait for the peer. shown is the offer that this end has
-	// sent to the peer, or nil: a peer that received it must prove that in its own offer, since one
-	// that only copies another's offer proves nothing.
+	// Probe tests the channel with offer, the peer's offer, which it must not trust, and returns an
+	// error if the channel does not work. It does not wait for the peer.
+	//
+	// shown is the offer that this end sent before it received the peer's, or nil. If shown is not nil,
+	// Probe must reject an offer that does not respond to it: the peer may have copied the offer of
+	// another process.
 	Probe(offer, shown []byte) error
 }
 
@@ -205,10 +207,10 @@ type Layered interface {
 	// configured, for example one with TLS.
 	Over(t transport.Transport) Factory
 
-	// Suits returns the reason why connections of its own are no improvement in a pipe over t, or nil.
-	// The listening end calls it once the transport is chosen, and skips the channel if another one
-	// serves the same devices and neither the policy of its application nor the preference of the peer
-	// names this channel. It does not call it if the peer requires the order of priorities, as C++
-	// peers do.
+	// Suits returns nil if the connections that the channel opens are an improvement in a pipe over t,
+	// and otherwise an error with the reason why not. The listening end calls it once the transport is
+	// chosen. After an error it skips the channel if another one serves the same devices and neither
+	// the policy of its application nor the preference of the peer names this channel. It does not call
+	// Suits if the peer requires the order of priorities, as C++ peers do.
 	Suits(t transport.Transport) error
 }

@@ -33,7 +33,7 @@ var _ channel.Factory = Factory{}
 // New returns a factory.
 func New() Factory { return Factory{} }
 
-// Viable returns nil.
+// Viable returns nil: the channel works in every process.
 func (Factory) Viable() error { return nil }
 
 // DeviceDescriptors returns the descriptor of cpu:0, the only device that the channel serves; it is
@@ -53,8 +53,8 @@ func (Factory) Connections(native bool) int {
 	return 1
 }
 
-// New creates one end of a channel, in the native dialect link.Host. It does not wait for the peer.
-// The end owns the connections of link; if New fails it has closed them, and the error is a
+// New returns this end of a channel. In the native dialect that is link.Host. New does not wait for the
+// peer. The end owns the connections of link. If New fails, it has closed them, and the error is a
 // [*channel.Error].
 func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	if err := channel.CheckLink(link, f.Connections(link.Native)); err != nil {

@@ -37,9 +37,10 @@ func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) {
 	e.begin(e.mover.Recv, id, dst, done)
 }
 
-// begin queues a transfer with push, which is Send or Recv of the mover. An invalid transfer ends the
-// channel, because the wire form cannot skip it. An empty one, and one after the end of the channel,
-// completes at once on another goroutine.
+// begin queues a transfer with push, which is Send or Recv of the mover. An invalid transfer completes
+// with an error and ends the channel, because the wire form cannot skip it. An empty one, and one after
+// the end of the channel, is not queued and completes at once. All of these complete on another
+// goroutine.
 func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
 	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
 	if !buf.IsHost() {

@@ -106,9 +106,9 @@ func New(o Options) *Factory {
 	return f
 }
 
-// Viable returns an error that matches [transport.ErrNotSupported] if processes of this system cannot
-// read each other's memory, as far as one process alone can determine, and otherwise nil. The system
-// is tested at the first call only.
+// Viable returns nil if processes of this system can read each other's memory, as far as one process
+// can determine that. Otherwise the error matches [transport.ErrNotSupported]. The system is tested at
+// the first call only.
 func (f *Factory) Viable() error { return f.viable() }
 
 // DeviceDescriptors returns the descriptor of cpu:0, or nil if the channel is not viable. Processes
@@ -132,8 +132,8 @@ func (f *Factory) Connections(native bool) int {
 	return 2
 }
 
-// New creates one end of a channel. It does not wait for the peer. The end owns the connections of
-// link; if New fails it has closed them, and the error is a [*channel.Error].
+// New returns this end of a channel. It does not wait for the peer. The end owns the connections of
+// link. If New fails, it has closed them, and the error is a [*channel.Error].
 func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, f.Connections(link.Native))
 	process := 0
@@ -159,8 +159,8 @@ func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (cha
 var ErrScattered = errors.New("too large a tensor in too many pieces: give it as fewer pieces")
 
 // ReadError reports that the memory of another process could not be read. Err is the system's error:
-// EPERM if it is forbidden, ENOSYS if a filter rejects the call, EFAULT if memory is not mapped in
-// either process, ESRCH if the process does not exist. Errors of transfers also match
+// EPERM if it is forbidden, ENOSYS if a filter rejects the call, EFAULT if the memory is not mapped in
+// one of the two processes, ESRCH if the process does not exist. Errors of transfers also match
 // [channel.ErrForbidden] or [channel.ErrCopy], except for ESRCH.
 type ReadError struct {
 	PID int

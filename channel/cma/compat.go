@@ -84,9 +84,9 @@ func (e *end) Send(id uint64, src device.Buffer, done func(error)) { e.begin(e.s
 
 func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) { e.begin(e.recvs, id, dst, done) }
 
-// begin queues a transfer in q, which is sends or recvs. An invalid transfer ends the channel, because
-// the wire form cannot skip it. An empty one, and one after the end of the channel, completes at once
-// without being queued.
+// begin queues a transfer in q, which is sends or recvs. An invalid transfer completes with an error
+// and ends the channel, because the wire form cannot skip it. An empty one, and one after the end of
+// the channel, is not queued and completes at once. All of these complete on another goroutine.
 func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
 	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
 	if !buf.IsHost() {
@@ -112,7 +112,8 @@ func (e *end) Fits(src device.Buffer) error {
 	return checkGather(src)
 }
 
-// Discard implements [channel.Compatible]: the announced tensor is completed without a copy.
+// Discard implements [channel.Compatible]. It confirms the announced tensor to the peer without copying
+// it.
 func (e *end) Discard(id uint64, n int, done func(error)) {
 	if n == 0 || !e.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done}) {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
@@ -135,9 +136,11 @@ func (e *end) fail(err error) { e.lifecycle.Fail(e.wrapError(err)) }
 
 func (e *end) wrapError(err error) error { return wrapError(e.peer, err) }
 
-// release closes the connections; the lifecycle calls it at its end. If a peer may be reading
-// announced tensors, it closes only the write directions, and the rest on a goroutine that waits up to
-// lingerTimeout for the peer to close too. It does not wait if the peer broke the protocol.
+// release closes the connections of link, and returns their errors. The lifecycle calls it at its end.
+//
+// If the peer may be reading announced tensors, release closes only the write directions, and returns
+// nil. A goroutine then waits up to lingerTimeout for the peer to close its end, and closes the
+// connections. If the peer broke the protocol, release does not wait for it.
 func (e *end) release(link channel.Link) error {
 	if !e.anyPending() || errors.Is(e.lifecycle.Err(), channel.ErrProtocol) {
 		return channel.CloseLink(link)

@@ -101,7 +101,7 @@ func (a *announcer) add(d wire.CMADescriptor) {
 }
 
 // complete reads completions, and calls done for the announced tensors in order. It returns the error
-// of the connection or of the protocol. While release lingers it continues.
+// of the connection, or one that matches channel.ErrProtocol. While release lingers it continues.
 func (e *end) complete() error {
 	for {
 		n, err := e.completions.NextFrame()

@@ -70,8 +70,9 @@ func newCopyPool(slots chan struct{}, spawn func(func())) *copyPool {
 	return c
 }
 
-// start adds a task whose fields up to finished are set, and wakes a worker. It does not block. j must
-// not be in the pool, and must not be changed until it is over.
+// start adds task j and wakes a worker. It does not block. The fields of j up to finished must be set,
+// and j must not be in the pool. The caller must not change j until finished is called or stop has
+// returned true.
 func (c *copyPool) start(j *copyTask) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,10 +182,10 @@ func (c *copyPool) nextChunk() chunk {
 	return p
 }
 
-// wakeWorker wakes an idle worker, or starts one if there are fewer than slots, provided that there is
-// work and the tuner allows one more. If the tuner refuses and tasks wait, it arms the stall detector.
-// Each worker that takes a chunk calls wakeWorker again, so that one call suffices for several tasks.
-// The caller holds mu.
+// wakeWorker lets one more worker copy, if there is work and the tuner allows it: it wakes an idle
+// worker, or starts one if there are fewer workers than slots. If the tuner refuses and tasks wait, it
+// arms the stall detector. Each worker that takes a chunk calls wakeWorker again, so that one call
+// suffices for several tasks. The caller holds mu.
 func (c *copyPool) wakeWorker() {
 	switch {
 	case !c.hasWork():
@@ -231,9 +232,9 @@ func (c *copyPool) hasWork() bool {
 	return c.tuner.allow(c.running)
 }
 
-// chunkDone records that the copy of p took that long and ended with err. After an error the remaining
-// chunks of the task are not copied. over reports that the task is over; the caller must then call
-// finished with outcome, the first error of the task.
+// chunkDone records that the copy of p ended with err after the time took. After an error the remaining
+// chunks of the task are not copied. If over is true, no chunks of the task are left: the caller must
+// call finished with outcome, the first error of the task or nil.
 func (c *copyPool) chunkDone(p chunk, took time.Duration, err error) (outcome error, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,9 +20,9 @@ func segmentOf(p []byte) segment {
 // long as the caller keeps w reachable.
 func addressOfValidity(w *atomic.Uint64) uint64 { return uint64(uintptr(unsafe.Pointer(w))) }
 
-// gather returns the pieces of the host memory buf, which it does not copy unless there are more than
-// limit: then it returns one new buffer with a copy. The memory must be ready to read. The error is
-// ErrScattered if it is too large to be copied.
+// gather returns the pieces of the host memory buf, without a copy. If there are more than limit, it
+// returns one new piece with a copy of all bytes instead. The memory must be ready to read. The error
+// is ErrScattered if buf is too large to be copied.
 func gather(buf device.Buffer, limit int) ([][]byte, error) {
 	pieces := buf.AppendSegments(nil)
 	if len(pieces) <= limit {

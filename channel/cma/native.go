@@ -88,7 +88,8 @@ func (p *native) Start(r *onesided.Recv, reading bool) (inline bool) {
 	return false
 }
 
-// Pull implements [onesided.Protocol], for the reading goroutine.
+// Pull implements [onesided.Protocol]. It runs only on the reading goroutine, for a tensor for which
+// Start has returned true.
 func (p *native) Pull(r *onesided.Recv) error {
 	o := r.Memory.(*description)
 	err := o.outcome(&p.reader, p.reader.read(o.pid, r.Buf, o.pieces, 0, r.Buf.Len()))
@@ -116,9 +117,11 @@ func (p *native) Stop(r *onesided.Recv, cause error) (idle bool) {
 	return p.copyPool.stop(&r.Memory.(*description).copyTask, cause)
 }
 
-// outcome returns the outcome, as [onesided.Protocol] defines it, of a copy of o that ended with err. It
-// reads the peer's validity word: if that has changed, or is not mapped any more, the sender may have
-// changed the tensor while it was copied. memory is the caller's reader.
+// outcome returns the error that Pull of [onesided.Protocol] must return for a copy of o that ended
+// with err. It reads the peer's validity word with memory, the caller's reader. If the word has changed
+// or is not mapped any more, the sender may have changed the tensor during the copy, and outcome
+// returns channel.ErrAborted. If the peer's process does not exist any more, the error matches
+// io.ErrUnexpectedEOF.
 func (o *description) outcome(memory *reader, err error) error {
 	if err == nil || noSuchMemory(err) {
 		src := [1]segment{{o.validityAddr, validitySize}}

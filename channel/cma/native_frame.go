@@ -61,15 +61,16 @@ func appendHead(dst []byte, kind byte, pid uint32, id uint64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, id)
 }
 
-// appendDescription appends the encoding of o without its pieces, which the caller appends with
-// appendPiece.
+// appendDescription appends the encoding of o without its pieces to dst, and returns the extended
+// slice. The caller appends the pieces with appendPiece.
 func appendDescription(dst []byte, o *description) []byte {
 	dst = appendHead(dst, kindDescribe, uint32(o.pid), o.id)
 	dst = binary.LittleEndian.AppendUint64(dst, o.validityAddr)
 	return binary.LittleEndian.AppendUint64(dst, o.validityValue)
 }
 
-// appendPiece appends one of the pieces of a description.
+// appendPiece appends the encoding of s, one of the pieces of a description, to dst, and returns the
+// extended slice.
 func appendPiece(dst []byte, s segment) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, s.address)
 	return binary.LittleEndian.AppendUint64(dst, s.size)

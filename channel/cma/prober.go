@@ -89,10 +89,10 @@ func processOf(offer []byte) (int, error) {
 	return int(pid), nil
 }
 
-// checkNonce returns an error if nonce cannot be the own one of a peer in process pid, whatever its
-// memory contains; shown is the offer that this end has sent, or nil. If pid is this process, it must
-// have created the nonce; if not, it must not have, since the peer would then make this process read
-// itself.
+// checkNonce returns an error if the peer, which claims to be process pid, cannot have created nonce.
+// If pid is this process, this process must have created nonce. If pid is another process, this process
+// must not have created nonce: the peer would have copied it. If shown, the offer that this end has
+// sent, is not nil, nonce must respond to it.
 func checkNonce(pid int, nonce, shown []byte) error {
 	ours := bytes.Equal(nonce[nonceHalf:], processMAC(nonce[:nonceHalf]))
 	switch {
@@ -114,7 +114,7 @@ func notThePeer(pid int, why string) error {
 // system calls.
 func isProcess(pid uint32) bool { return pid > 0 && pid <= math.MaxInt32 }
 
-// processKey returns a random secret of this process.
+// processKey returns a random secret of this process, the same in each call.
 var processKey = sync.OnceValue(func() []byte {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // does not fail

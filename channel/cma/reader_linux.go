@@ -43,9 +43,9 @@ func (r *reader) read(pid int, dst device.Buffer, src []segment, off, n int) err
 	return nil
 }
 
-// setVectors prepares a system call: it sets r.local and r.remote to at most n bytes from offset off
-// of r.pieces and of src, at most maxPieces pieces each. If the two lists differ in size the system
-// copies the smaller one.
+// setVectors prepares a system call. It sets r.local and r.remote to the n bytes from offset off of
+// r.pieces and of src, or to fewer if these are more than maxPieces pieces. If the two lists differ in
+// size the system copies as many bytes as the smaller one has.
 func (r *reader) setVectors(src []segment, off, n int) {
 	r.local, r.remote = r.local[:0], r.remote[:0]
 	skip, left := uint64(off), uint64(n)
@@ -71,9 +71,10 @@ func (r *reader) setVectors(src []segment, off, n int) {
 	}
 }
 
-// intersect returns the offset and the number of the bytes of a piece, which has size bytes, that lie
-// within the *left bytes after the next *skip bytes. It subtracts what the piece covers from *skip and
-// *left. ok is false if the piece has no such bytes.
+// intersect determines which bytes of a piece are within a range. The piece has size bytes. The range
+// begins *skip bytes after the start of the piece, and has *left bytes. intersect returns the offset in
+// the piece of the first such byte, and their number n; ok is false if there are none. It updates *skip
+// and *left for the next piece.
 func intersect(size uint64, skip, left *uint64) (start, n uint64, ok bool) {
 	if *skip >= size {
 		*skip -= size

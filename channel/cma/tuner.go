@@ -48,8 +48,9 @@ func (p *tuner) record(k, n int, took time.Duration) {
 // countChunk counts a chunk that a worker has taken, so that allow explores periodically.
 func (p *tuner) countChunk() { p.chunkCount++ }
 
-// allow reports whether one more worker should copy in addition to k: if that is profitable, or in the
-// exploration period if it is not. It always allows the first.
+// allow reports whether another worker should copy in addition to k workers. It always allows the first
+// worker. It allows a further one if that is profitable; in the exploration period it allows one only
+// if that is not profitable.
 func (p *tuner) allow(k int) bool {
 	trying := p.chunkCount%explorePeriod < exploreChunks
 	return k == 0 || p.profitable(k) != trying

@@ -47,7 +47,7 @@ func deviceDescriptor(o Options) (string, error) {
 }
 
 // describePlace returns the part BOOT_PIDNS_USERNS of the descriptor, which identifies the running
-// kernel and the namespaces of this process.
+// kernel and the namespaces of this process. The error is that of package sysid.
 func describePlace() (string, error) {
 	boot, err := sysid.BootID()
 	if err != nil {
@@ -82,8 +82,9 @@ func checkDumpable() error {
 	return nil
 }
 
-// describeRights returns the part of the descriptor for what the security modules of this kernel
-// compare, which may be empty. The error is that one of them forbids reading.
+// describeRights returns the part of the descriptor with the rights that the security modules of this
+// kernel compare, or "" if they compare none. It returns an error if a module forbids reading, or if
+// the modules or the rights cannot be determined.
 func describeRights(o Options) (string, error) {
 	root := "/" + o.Root
 	modules, err := securityModules(root)
@@ -102,8 +103,9 @@ func describeRights(o Options) (string, error) {
 	return rights, err
 }
 
-// securityModules returns the names of the security modules of the kernel, as files below root list
-// them. If there is no list it assumes the module that every kernel has, and Yama if its file exists.
+// securityModules returns the names of the security modules of the kernel, from the list below root. If
+// the list cannot be read it assumes the module that every kernel has, and Yama if the file of Yama's
+// scope exists. It returns an error if it cannot determine whether that file exists.
 func securityModules(root string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, modulesFile))
 	if err == nil {
@@ -121,7 +123,8 @@ func securityModules(root string) ([]string, error) {
 }
 
 // describeCapabilities returns "_" and the permitted capabilities of this process in hexadecimal. The
-// kernel lets no process with fewer read one with more.
+// kernel does not let a process read another one that has more capabilities. The error is that the
+// system call failed.
 func describeCapabilities() (string, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -132,9 +135,9 @@ func describeCapabilities() (string, error) {
 	return "_" + strconv.FormatUint(permitted, 16), nil
 }
 
-// passYama returns nil if Yama's ptrace_scope, read below root, lets other processes of the user read
-// this one, and otherwise an error. If the scope requires it and allowAny is set, it first names all
-// processes as tracers, for the life of this process.
+// passYama returns nil if Yama lets other processes of the user read this one, and otherwise an error.
+// It reads Yama's ptrace_scope below root. If the scope is 1 and allowAny is set, passYama first names
+// all processes as tracers, for the life of this process.
 func passYama(root string, allowAny bool) error {
 	text, err := os.ReadFile(filepath.Join(root, scopeFile))
 	if err != nil {

@@ -88,8 +88,8 @@ func (e *compatEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
 }
 
 // begin queues a part of the transfer at each lane with push, which is Mover.Send or Mover.Recv. An
-// invalid transfer ends the channel, because the wire form cannot skip it. An empty one completes at
-// once.
+// invalid transfer completes with an error and ends the channel, because the wire form cannot skip it.
+// An empty one is not queued and completes at once, on another goroutine.
 func (e *compatEnd) begin(push func(*framed.Mover, transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
 	if !buf.IsHost() {
 		err := e.wrapError(device.ErrMemory)
@@ -133,7 +133,7 @@ func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 	})
 }
 
-// EndRecv implements [channel.Compatible]: it ends the receiving of each lane.
+// EndRecv implements [channel.Compatible]. It calls EndRecv of each lane.
 func (e *compatEnd) EndRecv() {
 	for _, l := range e.lanes {
 		l.EndRecv()
@@ -153,7 +153,8 @@ func (e *compatEnd) Fits(src device.Buffer) error {
 }
 
 // beginStripe begins a transfer by calling push for each lane. push must begin the piece of that lane,
-// which calls s.piece once at its end, or return an error. done is called once after the last piece.
+// which calls s.piece once at its end, or return an error. After the last piece done is called once,
+// with the first error or nil.
 func (e *compatEnd) beginStripe(done func(error), push func(lane int, s *stripe) error) {
 	s := e.stripes.begin(len(e.lanes), done)
 	for i := range e.lanes {

@@ -71,9 +71,9 @@ func (e *compatEnd) openLanes(open func() error) {
 	close(e.opened)
 }
 
-// acceptLanes opens the lanes at the listening end: it announces addresses over the control
-// connection, and accepts a connection for each lane. It returns ErrLate after acceptTimeout, and
-// io.EOF if the peer has closed.
+// acceptLanes opens the lanes at the listening end: it announces addresses over the control connection,
+// and accepts a connection for each lane. It returns ErrLate after acceptTimeout, io.EOF if the peer
+// has closed, and the error of the channel after its end. Other errors match channel.ErrUnopened.
 func (e *compatEnd) acceptLanes() error {
 	ctx, cancel := context.WithTimeoutCause(e.lifecycle.Context(), acceptTimeout, ErrLate)
 	defer cancel()
@@ -103,8 +103,10 @@ func (e *compatEnd) acceptLanes() error {
 }
 
 // dialLanes opens the lanes at the dialling end: it waits for the peer's announcement from hello, and
-// dials the addresses in it. It returns ErrLate after dialTimeout. The lanes may be used at once,
-// since the peer reads them in order.
+// dials the addresses in it. The lanes may be used at once, since the peer reads them in order.
+//
+// It returns ErrLate after dialTimeout, io.EOF if the peer has closed, and the error of the channel
+// after its end. Other errors are a *wire.Error, or match channel.ErrProtocol or channel.ErrUnopened.
 func (e *compatEnd) dialLanes(hello <-chan []byte) error {
 	ctx, cancel := context.WithTimeoutCause(e.lifecycle.Context(), dialTimeout, ErrLate)
 	defer cancel()
@@ -136,7 +138,8 @@ func (e *compatEnd) dialLanes(hello <-chan []byte) error {
 // until then; even on a busy machine it becomes an error within a second.
 const lateLaneTimeout = 500 * time.Millisecond
 
-// awaitControlEnd waits for the end of the control connection. If it is a failure the channel ends.
+// awaitControlEnd waits for the end of the control connection. If the connection fails or carries a
+// frame, the channel ends with an error.
 //
 // An orderly end means that both ends have passed all frames to their lanes, but not that all have
 // arrived: the peer may not even have accepted, or dialled, each lane. Therefore this end then closes

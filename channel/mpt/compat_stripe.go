@@ -28,9 +28,9 @@ type stripes struct {
 	firstErr error // of the first failed stripe
 }
 
-// begin returns a stripe with that many pieces, each of which must call s.piece once. The caller must
-// call s.through once itself after it has begun the pieces. Then done is returned by the last call of
-// through.
+// begin returns a stripe s with the given number of pieces. Each piece must call s.piece once at its
+// end. The caller must call s.through(nil) once after it has begun the pieces. The last of these calls
+// completes the stripe: s.piece calls done, or s.through returns it.
 func (h *stripes) begin(pieces int, done func(error)) *stripe {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,10 +50,11 @@ func (h *stripes) begin(pieces int, done func(error)) *stripe {
 	return s
 }
 
-// through records the end of a piece with err. After the last piece it returns the done function of
-// the stripe, which the caller must call, and the first error of any piece; before, done is nil. If
-// stripes have failed and all others have completed, it ends the channel. While a stripe without a
-// failed piece is in progress it does not, since that one may still complete.
+// through records that a piece has ended with err. After the last piece it returns the done function of
+// the stripe, which the caller must call, and the first error of any piece. Before that, done is nil.
+//
+// If a stripe has failed, and no stripe without a failed piece is in progress, through ends the
+// channel. It waits for such stripes because they may still complete.
 func (s *stripe) through(err error) (done func(error), first error) {
 	h := s.pool
 	h.mu.Lock()

@@ -106,8 +106,8 @@ func (p *port) admit() bool {
 }
 
 // identify reads the ClientHello of conn, which admit has counted, and passes conn to the reservation
-// with that number. It closes conn if there is no such reservation, or the ClientHello does not arrive
-// within helloTimeout.
+// with that number. It closes conn if there is no such reservation, or if the ClientHello is invalid or
+// does not arrive within helloTimeout.
 func (p *port) identify(conn transport.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, helloTimeout)
 	defer cancel()
@@ -128,8 +128,8 @@ func (p *port) identify(conn transport.Conn) {
 	}
 }
 
-// receiveClientHello reads the first frame of conn and returns the number of the lane in it. An
-// invalid frame is a *wire.Error or matches channel.ErrProtocol.
+// receiveClientHello reads the first frame of conn and returns the number of the lane in it. The error
+// is that of conn, is a *wire.Error, or matches channel.ErrProtocol.
 func receiveClientHello(conn transport.Conn) (id uint64, err error) {
 	text, err := readFrame(conn, nil, maxClientHello)
 	if err != nil {

@@ -109,9 +109,9 @@ type acceptance struct {
 	hello        wire.MPTServerHello
 }
 
-// prepareLanes opens ports and reserves lanes 0 to n-1 for the peer of pipeConn. The result has the
-// announcement for the peer; the caller must release it. The error is the cause of ctx, or matches
-// channel.ErrUnopened.
+// prepareLanes opens ports and reserves lanes 0 to n-1 for the peer of pipeConn. It returns an
+// acceptance with the announcement for the peer. The caller must release the acceptance. The error is
+// the cause of ctx, or matches channel.ErrUnopened.
 func (f *Factory) prepareLanes(ctx context.Context, pipeConn transport.Conn, n int) (*acceptance, error) {
 	x := &acceptance{pipeConn: pipeConn}
 	for i := range n {

@@ -155,8 +155,8 @@ func (f *Factory) group(i int) int {
 	return k
 }
 
-// Viable returns nil if the groups have 1 to 128 lanes in all, and all transports are viable;
-// otherwise the reason. It checks this at the first call only.
+// Viable returns nil if the groups have 1 to 128 lanes in all, and all transports are viable. Otherwise
+// the error is the reason why not. The conditions are checked at the first call only.
 func (f *Factory) Viable() error { return f.viable() }
 
 // DeviceDescriptors returns the descriptor of cpu:0, which is the number of lanes and the domain of
@@ -183,8 +183,8 @@ func (f *Factory) Connections(bool) int { return connections }
 
 const connections = 1
 
-// New creates one end of a channel. It does not wait for the peer; the lanes are opened in the
-// background. The end owns the connections of link; if New fails it has closed them, and the error is
+// New returns this end of a channel. It does not wait for the peer; the lanes are opened in the
+// background. The end owns the connections of link. If New fails, it has closed them, and the error is
 // a [*channel.Error].
 func (f *Factory) New(_ context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, connections)

@@ -84,9 +84,9 @@ func (e *nativeEnd) handleRest() error {
 	return nil
 }
 
-// continueRest sends this end's kindRest, if it is this end's turn and no transfers use the lanes;
-// otherwise it does nothing. The client then closes the lanes; the server waits for the client. The
-// caller holds mu.
+// continueRest sends this end's kindRest if it is this end's turn and no transfers use the lanes. It
+// does nothing otherwise. The client also closes the lanes; the server leaves them open until the
+// client has confirmed. The caller holds mu.
 func (e *nativeEnd) continueRest() {
 	mine := restRequested
 	if e.role == channel.RoleConnect {
@@ -115,8 +115,9 @@ func (e *nativeEnd) closeLanes() {
 	e.lanes, e.conns, e.opening = nil, nil, opening{}
 }
 
-// mayOffer reports whether the end with the role offers may offer transfers on lanes: they are open,
-// and closing them has not come too far. The caller holds mu.
+// mayOffer reports whether the end with the role offers may offer transfers on lanes: the lanes are
+// open, and neither end has begun to close them. At the client, offers of the server stay valid until
+// the server has accepted the closing, since it may have sent them before. The caller holds mu.
 func (e *nativeEnd) mayOffer(offers channel.Role) bool {
 	limit := restAccepted // offers that the server sent before it accepted may be on their way
 	if offers == channel.RoleConnect || offers == e.role {

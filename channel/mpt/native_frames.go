@@ -56,7 +56,7 @@ type controlFrame struct {
 	hello          wire.MPTServerHello
 }
 
-// appendControl appends the encoding of w to dst.
+// appendControl appends the encoding of w to dst and returns the extended slice.
 func appendControl(dst []byte, w controlFrame) []byte {
 	dst = append(dst, byte(w.kind))
 	switch w.kind {

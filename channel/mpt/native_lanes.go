@@ -65,8 +65,8 @@ func (e *nativeEnd) laneBroken(l *lane, err error) {
 const minNativeLanes, maxNativeLanes = 4, 8
 
 // NativeLanes returns the greatest number of lanes that one end of a channel in this process uses in
-// the native dialect, if its [Factory] has the given number. A channel uses the smaller number of its
-// two ends.
+// the native dialect. have is the number of lanes of the end's [Factory]. A channel uses the smaller
+// number of its two ends.
 func NativeLanes(have int) int {
 	return min(have, max(minNativeLanes, min(maxNativeLanes, runtime.GOMAXPROCS(0))))
 }
@@ -169,7 +169,8 @@ func (e *nativeEnd) dropConns() {
 }
 
 // confirmLane sends id, the lane's number, back to the client over conn. It closes conn if ctx ends
-// first. The error is transport.ErrNotSupported if conn cannot be a byte stream.
+// first. The error is transport.ErrNotSupported if conn cannot be a byte stream, and otherwise that of
+// conn.
 func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
 	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stopWatch()
@@ -179,8 +180,8 @@ func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
 	return sendClientHello(conn, id)
 }
 
-// abandonLanes gives up the opening of lanes because of err, which it logs, and closes their
-// connections. All tensors then use the bulk connection. It does nothing after the end of the channel.
+// abandonLanes ends the opening of lanes because of err, which it logs, and closes their connections.
+// All tensors then use the bulk connection. It does nothing after the end of the channel.
 func (e *nativeEnd) abandonLanes(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -236,10 +237,10 @@ func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	}
 }
 
-// handleOpened handles the report of the client that it has opened count lanes, all that were
-// announced or none: the server begins to use them, or gives up. The error matches
+// handleOpened handles the report of the client that it has opened count lanes, all that were announced
+// or none. The server begins to use them, or closes their connections if count is 0. The error matches
 // channel.ErrProtocol, or is that of the end of the channel. The caller holds mu, which is released
-// while it waits.
+// while handleOpened waits for grant.
 func (e *nativeEnd) handleOpened(count int) error {
 	o := &e.opening
 	if e.role == channel.RoleConnect || !o.begun || o.answered {
@@ -270,9 +271,9 @@ func (e *nativeEnd) handleOpened(count int) error {
 	return nil
 }
 
-// useLanes makes a lane of each connection, if there are any, so that transfers may use them. Its
-// client checks periodically whether they are used. The lanes own the connections, which stay in conns
-// so that release can close them first. The caller holds mu.
+// useLanes makes a lane of each connection, if there are any, so that transfers may use them. The
+// client then checks periodically whether they are used. The lanes own the connections, which stay in
+// conns so that release can close them first. The caller holds mu.
 func (e *nativeEnd) useLanes() {
 	if len(e.conns) == 0 {
 		return

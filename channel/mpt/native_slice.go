@@ -21,7 +21,8 @@ type transferOp struct {
 	cause             error // why it is being cancelled
 }
 
-// slice is a part of a transfer, in progress as one transfer with that id of the channel on.
+// slice is a part of a transferOp that is being moved: as a transfer with the given id of the channel
+// in the field on.
 type slice struct {
 	on     channel.Channel
 	lane   *lane // nil if on is nativeEnd.host
@@ -87,8 +88,8 @@ func (e *nativeEnd) begin(s *direction, id uint64, buf device.Buffer, done func(
 	})
 }
 
-// startSlice starts to move the next sl.length bytes of op, which must have as many left that are not
-// assigned. The caller holds mu.
+// startSlice starts to move the next sl.length bytes of op, a transfer of direction s, as slice sl. At
+// least that many bytes of op must not be assigned yet. The caller holds mu.
 func (e *nativeEnd) startSlice(s *direction, op *transferOp, sl *slice) {
 	part := op.Buf.Slice(op.assigned, sl.length).WithStream(nil)
 	op.assigned += sl.length
@@ -110,9 +111,9 @@ func (e *nativeEnd) startWhole(s *direction, op *transferOp) {
 	e.startSlice(s, op, &slice{on: e.host, id: op.ID, length: op.Buf.Len()})
 }
 
-// completeSlice records that slice sl of op has ended with err. If over is true all slices have ended,
-// and the caller must call op.Done(outcome). After a failed slice it aborts the others. The caller
-// does not hold mu.
+// completeSlice records that slice sl of op, a transfer of direction s, has ended with err. After a
+// failed slice it aborts the others. If over is true, op has ended, and the caller must call
+// op.Done(outcome). The caller does not hold mu.
 func (e *nativeEnd) completeSlice(s *direction, op *transferOp, sl *slice, err error) (over bool, outcome error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

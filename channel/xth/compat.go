@@ -79,8 +79,8 @@ func (e *end) Send(id uint64, src device.Buffer, done func(error)) { e.begin(e.s
 func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) { e.begin(e.recvs, id, dst, done) }
 
 // begin queues a transfer in q, which is sends or recvs. An invalid transfer completes with an error,
-// on another goroutine, but is queued without done, because the peer counts it. An empty one is not
-// queued.
+// but is queued without done, because the peer counts it. An empty one, and one after the end of the
+// channel, is not queued and completes at once. All of these complete on another goroutine.
 func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
 	if buf.Len() == 0 {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
@@ -249,9 +249,9 @@ func (e *end) complete() error {
 	}
 }
 
-// popPending removes the oldest announced tensor, and returns its done function, nil if it was
-// aborted, and the receiver's result for it. err matches channel.ErrProtocol if there is no such
-// tensor, or the receiver has not finished it.
+// popPending removes the oldest announced tensor. It returns the done function of its Send, or nil if
+// the Send was aborted, and result, with which the receiver has finished the tensor. err matches
+// channel.ErrProtocol if there is no such tensor, or the receiver has not finished it.
 func (e *end) popPending() (done func(error), result, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -269,9 +269,10 @@ func (e *end) popPending() (done func(error), result, err error) {
 	return p.done, result, nil
 }
 
-// abortSend revokes the tensor with that id and completes its Send with cause, on another goroutine
-// once the receiver does not use the memory. The tensor is still announced to the peer, to keep the
-// order.
+// abortSend completes the Send with that id with cause, on another goroutine. If the tensor has been
+// announced, this goroutine first revokes it, which waits until the receiver does not use the memory.
+// Otherwise the tensor is still announced to the peer later, to keep the order, but it cannot be
+// copied.
 func (e *end) abortSend(id uint64, cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -63,8 +63,8 @@ func (e *end) nextAnnouncement() (address uint64, err error) {
 	return d.Ptr, nil
 }
 
-// serve waits for the next Recv and its memory, and copies the tensor that is announced at address
-// into it. A Recv that was aborted, or whose stream failed, takes its turn without a copy. An error
+// serve waits for the next Recv and its memory, and copies the tensor that is announced at address into
+// it. If the Recv was aborted, or its stream failed, the tensor is finished without a copy. An error
 // ends the channel.
 func (e *end) serve(address uint64) error {
 	t, err := e.recvs.Wait(e.lifecycle.Context())

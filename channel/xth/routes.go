@@ -12,9 +12,9 @@ import (
 // claimed yet.
 //
 // It is global because the two ends of a channel belong to two pipes, possibly of two contexts, which
-// share nothing but the process; the alternative would be to trust an address that a peer sends. An
-// entry exists as long as one of its two ends. If a sender closes before its receiver opens, the entry
-// remains for some time, without descriptions.
+// share nothing but the process; the alternative would be to trust an address that a peer sends. A
+// route exists as long as one of its two ends does. If a sender closes before its receiver opens, the
+// route remains for some time, without descriptions.
 var table = routeTable{open: make(map[endpoints]*route)}
 
 // maxOrphans bounds the routes that a sender has left before a receiver joined.
@@ -35,8 +35,8 @@ type routeTable struct {
 	orphans fifo.Queue[*route] // left by their senders, not joined by a receiver
 }
 
-// joinSender returns the route for e to its sender, creating it if there is none. The sender must call
-// leaveSender once.
+// joinSender returns the route with the endpoints e for use by its sender. If there is none it creates
+// one. The sender must call leaveSender once.
 func (r *routeTable) joinSender(e endpoints) *route {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,8 +48,8 @@ func (r *routeTable) joinSender(e endpoints) *route {
 	return rt
 }
 
-// joinReceiver returns the route for e to its receiver, creating it if there is none. The receiver
-// must call leaveReceiver once.
+// joinReceiver returns the route with the endpoints e for use by its receiver. If there is none it
+// creates one. The receiver must call leaveReceiver once.
 func (r *routeTable) joinReceiver(e endpoints) *route {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -71,8 +71,8 @@ func (f Factory) CanCommunicate(local, remote string) bool { return local == rem
 // Connections returns 2.
 func (f Factory) Connections(bool) int { return connections }
 
-// New creates one end of a channel. It does not wait for the peer. The end owns the connections of
-// link; if New fails it has closed them, and the error is a [*channel.Error].
+// New returns this end of a channel. It does not wait for the peer. The end owns the connections of
+// link. If New fails, it has closed them, and the error is a [*channel.Error].
 func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, connections)
 	if err == nil {
