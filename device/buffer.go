@@ -112,8 +112,8 @@ func (b Buffer) Slice(off, n int) Buffer {
 	return out
 }
 
-// cut returns the segments that hold the n bytes at offset off of host memory, which must exist: the
-// first and all later ones. It allocates only if there are several.
+// cut returns the segments that hold the n bytes at offset off of host memory: the first segment, and
+// all later ones as more. The bytes must exist. cut allocates only if there are several segments.
 func (b Buffer) cut(off, n int) (first []byte, more [][]byte) {
 	c := newCursor(b)
 	for off > 0 && off >= len(c.rest()) {

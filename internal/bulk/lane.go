@@ -26,9 +26,10 @@ func (l *lane) Recv(id uint64, dst device.Buffer, done func(error)) {
 	}
 }
 
-// begin adds a transfer to direction s, and reports whether it has begun and its memory is ready; for
-// a Recv the caller must then send READY. If the memory is not ready, a goroutine waits for it and
-// does the same. A transfer that is invalid or empty completes on another goroutine.
+// begin adds a transfer to direction s. It returns true if the transfer has begun and its memory is
+// ready; for a Recv the caller must then send READY. If the memory is not ready, begin returns false,
+// and a goroutine waits for the memory and then lets the transfer proceed. A transfer that is empty or
+// cannot begin completes on another goroutine.
 func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error)) (memoryReady bool) {
 	t, fault := transfer.New(l.m.lifecycle.Context(), id, buf, done)
 	op := &transferOp{Transfer: t, lane: l}
@@ -74,8 +75,8 @@ func (l *lane) Abort(id uint64, cause error) {
 	}
 }
 
-// Close implements channel.Channel. It prevents further transfers, cancels all others, and waits for
-// them. The reader or the writer completes a transfer whose memory it is using.
+// Close implements channel.Channel. It prevents further transfers, cancels those of the lane, and waits
+// for them. The reader or the writer completes a transfer whose memory it is using. The error is nil.
 func (l *lane) Close(cause error) error {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	l.m.mu.Lock()

@@ -188,10 +188,10 @@ func (w *writer) padChunk(n int) error {
 
 func (f *chunkFrame) size() int { return len(f.header) + f.length + len(f.trailer) }
 
-// padding returns what must follow the first n bytes of an interrupted chunk, n less than its size. If
-// part of the trailer has been written, that states that the chunk is valid, and padding returns the
-// rest of it. Otherwise it returns zeros for the missing bytes, and a trailer that marks the chunk as
-// discarded.
+// padding returns the bytes that must follow the first n bytes of an interrupted chunk. n must be less
+// than the size of the chunk. If part of the trailer is among the first n bytes, the chunk is valid,
+// and padding returns the rest of the trailer. Otherwise padding returns the rest of the header, zeros
+// for the missing bytes, and a trailer that marks the chunk as discarded.
 func (f *chunkFrame) padding(n int) [][]byte {
 	if n <= len(f.header)+f.length {
 		native.ChunkTrailer{Discarded: true}.Append(f.trailer[:0])

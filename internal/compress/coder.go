@@ -45,8 +45,9 @@ type coder struct {
 	decoder *zstd.Decoder
 }
 
-// encode compresses src, at most BlockSize bytes, with codec, which must not be None. The result,
-// which may be longer than src, is in memory of k and valid until its next use.
+// encode compresses src, at most BlockSize bytes, with codec, which must not be None. The result, which
+// may be longer than src, is in memory of k and valid until its next use. The error is that the encoder
+// could not be created.
 func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 	if codec == S2 {
 		return encodeS2(k.coded[:cap(k.coded)], src), nil

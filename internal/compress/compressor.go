@@ -25,8 +25,8 @@ func (c *Coders) NewCompressor() *Compressor { return &Compressor{coders: c, use
 // Bytes returns the size in bytes of the memory that p holds.
 func (p *Compressor) Bytes() int { return len(p.slabs) * slabSize }
 
-// Release returns the memory of p to its Coders. Results of Add must not be used any more. p is empty
-// then, and may be used again.
+// Release gives the memory of p back to its Coders. Results of Add must not be used any more. p is
+// empty then, and may be used again.
 func (p *Compressor) Release() {
 	for _, s := range p.slabs {
 		p.coders.slabs.Put(s)
@@ -34,11 +34,12 @@ func (p *Compressor) Release() {
 	p.slabs, p.used = nil, slabSize
 }
 
-// Add compresses a part, whose memory is segments, and returns the compressed form in pieces. These
-// are in memory of p, valid until Release, except for blocks that compression did not shorten, which
-// are pieces of segments, so that the caller must not change these. It returns nil without an error if
-// compression did not shorten the part enough. It calls check before each block, and returns its
-// error.
+// Add compresses a part, whose memory is segments, and returns the compressed form in pieces. The
+// pieces are valid until Release. Blocks that compression did not shorten enough are pieces of
+// segments, not copies, so the caller must not change segments while it uses the result.
+//
+// If compression did not shorten the part enough, Add returns nil without an error. It calls check
+// before each block, and returns its error. Other errors are those of the encoder.
 func (p *Compressor) Add(codec Codec, segments [][]byte, check func() error) (compressed [][]byte, err error) {
 	n := length(segments)
 	mark := *p
@@ -71,8 +72,8 @@ func (p *Compressor) Add(codec Codec, segments [][]byte, check func() error) (co
 
 func gains(coded, plain int) bool { return coded <= plain-max(1, plain/minGain) }
 
-// rewind restores the state mark, a copy of *p from before, and returns the memory that was added
-// since.
+// rewind resets p to mark, an earlier copy of *p, and gives the memory that was added since then back
+// to the Coders.
 func (p *Compressor) rewind(mark Compressor) {
 	for _, s := range p.slabs[len(mark.slabs):] {
 		p.coders.slabs.Put(s)

@@ -57,9 +57,9 @@ func (u *decompressor) run(check func() error) error {
 	return nil
 }
 
-// table reads and returns the lengths of the blocks, 4 bytes each. The error matches ErrCorrupt unless
-// each is at most the number of bytes that the block represents, on which decompression in place
-// depends, and they add up to the compressed form.
+// table reads and returns the lengths of the blocks, 4 bytes each. They must add up to the compressed
+// form. Each must be at least 1 and at most the number of bytes that the block represents, on which
+// decompression in place depends. Otherwise the error matches ErrCorrupt.
 func (u *decompressor) table() ([]byte, error) {
 	n := blocks(u.size) * entrySize
 	if u.compressed >= u.size || u.compressed < n {

@@ -111,9 +111,9 @@ func (l *Mover) write() error {
 	}
 }
 
-// gather waits for a transfer to send. It makes frames, in l.frames, of it and of small ones that are
-// queued directly after it and ready. They stay in the queue. The error is that of the stream, or the
-// end of the Lifecycle.
+// gather waits for a transfer to send. It sets l.frames to a frame of this transfer, and of each small
+// one that is queued directly after it and ready. The transfers stay in the queue. The error is that of
+// the memory's stream or of the Lifecycle.
 func (l *Mover) gather() error {
 	first, err := l.sends.Wait(l.lifecycle.Context())
 	if err == nil {
@@ -160,8 +160,9 @@ func (l *Mover) read() error {
 }
 
 // fill waits for the transfer at the front of the queue, and receives the n bytes of a frame into its
-// memory, or drops them. The transfer stays in the queue. The error is a [*channel.LengthError] if it
-// has another size.
+// memory, or drops them. The transfer stays in the queue. The error is a [*channel.LengthError] if the
+// transfer does not have n bytes, io.EOF if none is queued after EndRecv, or that of the memory's
+// stream, the connection or the Lifecycle.
 func (l *Mover) fill(n int64) error {
 	failpoint.Here()
 	t, err := l.recvs.Wait(l.lifecycle.Context())
@@ -182,9 +183,9 @@ func (l *Mover) fill(n int64) error {
 	return Fill(l.conn, l.arrived, l.segments)
 }
 
-// Fill reads the next bytes of the present frame of conn into segments, until all are full, and
-// changes the elements of segments. The frame must have as many bytes. arrived, if not nil, is called
-// with the number of bytes received since its last call, at most reportInterval.
+// Fill reads the next bytes of the present frame of conn into segments, until all are full, and changes
+// the elements of segments. The frame must have as many bytes. arrived, if not nil, is called with the
+// number of bytes received since its last call, at most reportInterval. The error is that of conn.
 func Fill(conn transport.Conn, arrived func(bytes int), segments [][]byte) error {
 	for i, rest := range segments {
 		for len(rest) > 0 {

@@ -16,8 +16,8 @@ type streamConn struct {
 	finished atomic.Bool // closed, or CloseWrite was called
 }
 
-// OverStream returns a connection over the stream s of a session, which it owns: nothing else may use
-// s, and closing the connection closes s.
+// OverStream returns a connection over s, a stream of a session. The connection owns s: nothing else
+// may use s, and closing the connection closes s.
 func OverStream(s transport.Stream) transport.Conn {
 	return &streamConn{stream: s, frames: frame.NewReader(s)}
 }
@@ -46,8 +46,8 @@ func (c *streamConn) NextFrame() (int64, error) {
 
 func (c *streamConn) ReadBody(dst ...[]byte) error { return c.wrapError(c.frames.Body(dst...)) }
 
-// wrapError returns err, or transport.ErrClosed instead of another error if this end has closed the
-// connection.
+// wrapError returns nil if err is nil, transport.ErrClosed if this end has closed the connection, and
+// otherwise err.
 func (c *streamConn) wrapError(err error) error {
 	if err != nil && c.closed.Load() {
 		return transport.ErrClosed

@@ -21,7 +21,8 @@ type Writer[F any] struct {
 	work   sync.Cond // queue has grown, or closed is set
 }
 
-// NewWriter returns a Writer. encode appends the encoding of a frame to dst; Run calls it.
+// NewWriter returns a Writer. Run calls encode to append the encoding of a frame f to dst; encode
+// returns the extended slice.
 func NewWriter[F any](encode func(dst []byte, f F) []byte) *Writer[F] {
 	w := &Writer[F]{encode: encode}
 	w.work.L = &w.mu

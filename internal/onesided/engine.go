@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Config is what a channel makes an Engine of.
+// Config configures an Engine for one channel.
 type Config struct {
 	Protocol Protocol
 
@@ -121,9 +121,9 @@ func (e *Engine) Send(id uint64, src device.Buffer, done func(error)) {
 	})
 }
 
-// begin returns a transfer of buf, which waits for the stream of buf unless the Protocol does. If the
-// transfer is empty or cannot begin, begin completes it on another goroutine, and ok is false. The
-// caller holds mu.
+// begin returns a transfer of buf, which waits for the work of buf's stream unless Config.Streams is
+// set. If buf is empty or the transfer cannot begin, begin completes it on another goroutine, and ok is
+// false. The caller holds mu.
 func (e *Engine) begin(id uint64, buf device.Buffer, done func(error)) (t transfer.Transfer, ok bool) {
 	var err error
 	switch {
@@ -144,8 +144,9 @@ func (e *Engine) begin(id uint64, buf device.Buffer, done func(error)) (t transf
 	return t, false
 }
 
-// describe describes the memory of s, which is ready unless fault, the error of its stream, is not nil.
-// If the memory cannot be described it fails s. The caller holds mu.
+// describe describes the memory of s to the peer. fault is the error of the memory's stream, or nil if
+// the memory is ready. If fault is not nil or the memory cannot be described, s completes with the
+// error on another goroutine. The caller holds mu.
 func (e *Engine) describe(s *sendOp, fault error) {
 	if fault == nil {
 		s.source, fault = e.Protocol.Describe(s.Buf)
@@ -184,7 +185,8 @@ func (e *Engine) handleCopied(id uint64) error {
 
 // Abort implements [channel.Channel]. If the tensor of a Send has been described, the Send completes
 // when it has been revoked. The peer is informed because it may keep the description for a Recv that
-// will not come. The description for a Recv stays valid until the peer revokes it.
+// will not come. For a Recv the peer is not informed: it keeps the tensor described until it aborts its
+// Send.
 func (e *Engine) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	e.mu.Lock()

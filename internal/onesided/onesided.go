@@ -16,7 +16,7 @@ type Protocol interface {
 	// this Send only.
 	Describe(src device.Buffer) (Source, error)
 
-	// Append appends the encoding of f to dst.
+	// Append appends the encoding of f to dst and returns the extended slice.
 	Append(dst []byte, f Frame) []byte
 
 	// Decode decodes a frame that has arrived on the connection with that index in Link.Conns. text is
@@ -37,9 +37,9 @@ type Protocol interface {
 
 // Source is memory of this end that the peer may read.
 type Source interface {
-	// Revoke ends that. When it returns the peer does not use the memory any more, or drops the bytes
-	// that it reads, or the memory's stream is ordered after the peer's copy. It may block for as long
-	// as the peer copies.
+	// Revoke ends the peer's permission to read the memory. When it returns, the peer does not use the
+	// memory any more, or drops the bytes that it reads, or the memory's stream is ordered after the
+	// peer's copy. It may block for as long as the peer copies.
 	Revoke()
 
 	// Copied is called when the peer has confirmed that it has pulled the tensor. If the peer's copies
@@ -76,7 +76,8 @@ const (
 )
 
 // Scheduler is an optional interface of a Protocol. It determines when and on which goroutines tensors
-// are pulled; the channel has one connection then. Without it one goroutine pulls them in order.
+// are pulled. Without it one goroutine pulls them in order. A channel with a Scheduler must have one
+// connection.
 //
 // Its methods are called with a lock of the Engine held: they must not block or call the Engine.
 type Scheduler interface {

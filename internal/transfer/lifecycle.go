@@ -8,8 +8,9 @@ import (
 )
 
 // Lifecycle covers one end of a channel from its creation to its first failure or Close, whichever
-// comes first. The error of that is the error of all transfers that are left. A Lifecycle also counts
-// the goroutines of the end, for which Close waits. All methods may be called concurrently.
+// comes first. The error of the failure, or the cause of the Close, is the error of all transfers that
+// are left. A Lifecycle also counts the goroutines of the end, for which Close waits. All methods may
+// be called concurrently.
 type Lifecycle struct {
 	release func() error
 	broken  func(error)
@@ -84,9 +85,10 @@ func (l *Lifecycle) Close(cause error) error {
 	return l.released
 }
 
-// finish ends the Lifecycle with err, calls release and then report, if not nil, on another goroutine.
-// If the Lifecycle has ended it does nothing. finish counts as a running goroutine until it returns,
-// so that a concurrent Close waits for it.
+// finish ends the Lifecycle with err, or with net.ErrClosed if err is nil, and calls release. Then it
+// calls report, if not nil, with the error on another goroutine. If the Lifecycle has ended, finish
+// does nothing. It counts as a running goroutine until it returns, so that a concurrent Close waits for
+// it.
 func (l *Lifecycle) finish(err error, report func(error)) {
 	err = cmp.Or(err, net.ErrClosed)
 	l.mu.Lock()

@@ -30,8 +30,8 @@ type order struct {
 
 // New returns a transfer of buf. Its memory is ready after the work that was enqueued on buf's stream
 // before; the wait for it also ends with ctx. New does not block. The caller must call WaitReady or
-// CancelWait, or Ready until it returns true, to release resources. The error is that of the stream;
-// the transfer then has no wait.
+// CancelWait, or Ready until it returns true, to release resources. The error is that of the stream.
+// With an error New returns the transfer too, but there is nothing to wait for or to release.
 func New(ctx context.Context, id uint64, buf device.Buffer, done func(error)) (Transfer, error) {
 	t := Transfer{ID: id, Buf: buf, Done: done}
 	s := buf.Stream()
