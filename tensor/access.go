@@ -165,7 +165,8 @@ func Fill[T Element](t *Tensor, value T) error {
 }
 
 // Equal reports whether a and b have the same dtype, shape and bits: a NaN equals itself, zero does not
-// equal minus zero. The error is ErrReleased or a *DeviceError.
+// equal minus zero. The error is ErrReleased, a *DeviceError, or a *SizeError for an expanded tensor
+// that is too large to copy.
 func Equal(a, b *Tensor) (bool, error) {
 	if a.dtype != b.dtype || !slices.Equal(a.shape, b.shape) {
 		return false, nil
@@ -186,7 +187,8 @@ func Equal(a, b *Tensor) (bool, error) {
 
 // packed returns the bytes of the elements of t in row-major order, and the tensor that the caller must
 // keep alive while it uses them: t if it is contiguous, otherwise a contiguous copy. The caller must
-// not write to the bytes. The error is ErrReleased or a *DeviceError.
+// not write to the bytes. The error is ErrReleased, a *DeviceError, or a *SizeError for an expanded
+// tensor that is too large to copy.
 func (t *Tensor) packed() ([]byte, *Tensor, error) {
 	c, err := t.Contiguous()
 	if err != nil {
@@ -202,7 +204,7 @@ func (t *Tensor) packed() ([]byte, *Tensor, error) {
 // AllClose reports whether a and b have the same dtype and shape, and the difference of each pair of
 // elements is at most atol + rtol*|b|. An infinity is close only to the same infinity, and a NaN to
 // nothing. Elements are compared as complex128, so integers beyond 2^53 lose precision. The error is
-// ErrReleased or a *DeviceError.
+// ErrReleased, a *DeviceError, or a *SizeError for an expanded tensor that is too large to copy.
 func AllClose(a, b *Tensor, rtol, atol float64) (bool, error) {
 	if a.dtype != b.dtype || !slices.Equal(a.shape, b.shape) {
 		return false, nil

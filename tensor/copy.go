@@ -188,9 +188,9 @@ func (l *loopNest) inner() loop {
 	return l.dims[l.n]
 }
 
-// copyNested copies the elements that l describes from from to to, both of which begin at the first
-// element of their tensor. It changes l. T is a byte array of the size of an element: it needs no
-// alignment, but is copied as one word.
+// copyNested copies the elements that l describes. The slice from begins at the first element of the
+// source, and the slice to at the first element of the destination. copyNested changes l. T is a byte
+// array of the size of an element: it needs no alignment, but is copied as one word.
 func copyNested[T [1]byte | [2]byte | [4]byte | [8]byte | [16]byte](l *loopNest, to, from []byte) {
 	dst, src := elements[T](to), elements[T](from)
 	row := l.inner()

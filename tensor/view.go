@@ -83,7 +83,7 @@ func (t *Tensor) Narrow(dim, start, length int) (*Tensor, error) {
 }
 
 // Select returns a view, without dimension dim, of the elements of t at the given index of that
-// dimension. The error is an *IndexError.
+// dimension. The error is an *IndexError if t does not have that dimension or index.
 func (t *Tensor) Select(dim, index int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 
 // Expand returns a view of t in the given shape, which repeats dimensions of size 1 and adds dimensions
 // in front. Repeated elements share memory, so writing to the view fails with ErrOverlap. The error is
-// a *ShapeError if a dimension of another size would have to change.
+// a *ShapeError if shape is invalid, or if a dimension of another size would have to change.
 func (t *Tensor) Expand(shape ...int) (*Tensor, error) {
 	if _, err := ByteSize(t.dtype, shape); err != nil {
 		return nil, err

@@ -69,8 +69,8 @@ func (c *call) arith(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	}
 }
 
-// binary returns op of two arguments, tensors or numbers, at least one of them a tensor, computed in
-// dtype d and with that dtype. op must be arithmetic.
+// binary returns op of x and y, tensors or numbers, at least one of them a tensor. It casts both to
+// dtype d, which is also the dtype of the result. op must be arithmetic. The error is that of arith.
 func (c *call) binary(op opcode, x, y Value, d tensor.DType) (*tensor.Tensor, error) {
 	a, err := c.operand(x, d)
 	if err != nil {
@@ -200,7 +200,8 @@ func comparison(op opcode) kernel {
 
 // compare returns a tensor of bools with the results of the comparison op of the elements of x and y,
 // with broadcasting. Both must have the same dtype, one that computeType returns. The error is a
-// *SizeError, a *LimitError, or a *ValueError for an order of complex numbers.
+// *SizeError, a *LimitError or one of package tensor, or a *ValueError if complex numbers would be
+// ordered.
 func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:

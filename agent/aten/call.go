@@ -36,13 +36,14 @@ type call struct {
 }
 
 // kernel computes a built-in operator from the arguments of the call, which it must not modify. A
-// kernel with several results returns them as results.
+// kernel with several results returns them as a value of type results.
 type kernel func(*call) (Value, error)
 
 type results []Value
 
-// bind returns the Kernel for a built-in kernel. Its errors are *KernelError with the given name.
-// Unless takesSparse is set it rejects sparse tensors among the arguments.
+// bind returns a Kernel that runs the built-in kernel k. The errors of the Kernel are *KernelError with
+// the given name of the operator. Unless takesSparse is set it rejects sparse tensors among the
+// arguments.
 func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
 	return func(ctx context.Context, args []Value) ([]Value, error) {
 		c := &call{ctx: ctx, limits: limits, args: args}
@@ -69,7 +70,7 @@ func dense(f func(*call) (*tensor.Tensor, error)) kernel {
 	return func(c *call) (Value, error) { return value(f(c)) }
 }
 
-// value returns a result of a kernel as a Value, or a nil Value if err is not nil.
+// value returns t, a result of a kernel, as a Value. If err is not nil it returns a nil Value and err.
 func value[T tensor.Tensor | tensor.Sparse](t *T, err error) (Value, error) {
 	if err != nil {
 		return nil, err
@@ -184,7 +185,8 @@ func normalize(v Value) Value {
 	return v
 }
 
-// toInt returns n, or the nearest int if n is outside the range of int: no valid size or index.
+// toInt returns n, or the nearest int if n is outside the range of int. Such an int is never a valid
+// size or index.
 func toInt(n int64) int { return int(max(math.MinInt, min(math.MaxInt, n))) }
 
 // describe returns a description of the type and shape of v for error texts.

@@ -144,8 +144,8 @@ func castReal[T realNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	return out, err
 }
 
-// convert sets the elements of to to those of t, which have type S, converted to T. to must have as
-// many elements as t.
+// convert stores the elements of t, which have type S, in the slice to as elements of type T. The slice
+// must have as many elements as t. The error is that of elements.
 func convert[S, T realNum](c *call, to []T, t *tensor.Tensor) error {
 	from, err := elements[S](c, t)
 	if err != nil {
@@ -157,8 +157,8 @@ func convert[S, T realNum](c *call, to []T, t *tensor.Tensor) error {
 	return nil
 }
 
-// apply sets the elements of to to f of each element of t, which have type S. to must have as many
-// elements as t.
+// apply stores f of each element of t, which have type S, in the slice to. The slice must have as many
+// elements as t. The error is that of elements.
 func apply[S tensor.Element, T any](c *call, to []T, t *tensor.Tensor, f func(S) T) error {
 	from, err := elements[S](c, t)
 	if err != nil {

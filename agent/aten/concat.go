@@ -33,9 +33,10 @@ func cat(c *call) (*tensor.Tensor, error) {
 	return c.concat(list, parts, dim)
 }
 
-// concat returns the concatenation of parts along dimension dim, in the dtype to which all tensors of
-// list are promoted. parts is not empty; list contains the tensors of which parts are views, and those
-// that are left out. The error is a *ValueError if the shapes do not match, or a *LimitError.
+// concat returns the concatenation of parts along dimension dim. parts is not empty. The dtype of the
+// result is that to which all tensors of list are promoted: list has the parts, or the tensors of which
+// they are views, and tensors that are not concatenated but count for the dtype. The error is a
+// *ValueError if the shapes do not match, a *LimitError, or one of package tensor.
 func (c *call) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
 	shape, err := concatShape(parts, dim)
 	if err != nil {

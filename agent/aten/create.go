@@ -7,9 +7,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// options checks the arguments dtype, layout, device and pin_memory of a creating function, which start
-// at argument i, and returns the dtype, or otherwise if it was not given. The error is a *ValueError
-// for anything but strided memory on the cpu.
+// options checks the arguments dtype, layout, device and pin_memory of a function that creates a
+// tensor. The first of them is argument i. It returns the given dtype, or the value of the parameter
+// otherwise if none is given. The error is a *ValueError for anything but strided, unpinned memory on
+// the cpu, or that of call.dtype.
 func (c *call) options(i int, otherwise tensor.DType) (tensor.DType, error) {
 	if layout := c.args[i+1]; layout != nil && layout != int64(0) {
 		return 0, valueErrorf("only the strided layout can be created")
@@ -47,7 +48,7 @@ func constant(v Value) kernel {
 }
 
 // filled returns a new tensor of dtype d with all elements equal to the number v. The error is a
-// *ValueError if v is not in the range of d, or a *LimitError.
+// *ValueError if v is not in the range of d, a *LimitError, or one of package tensor.
 func (c *call) filled(v Value, d tensor.DType, shape []int) (*tensor.Tensor, error) {
 	one, err := c.scalar(v, d)
 	if err != nil {
@@ -223,8 +224,9 @@ func toInt64(v Value) int64 {
 	return int64(toFloat(v))
 }
 
-// steps returns the number of elements from, from+by, ... before to. by must not be 0 and must lead
-// from from to to. It computes with uint64 differences, which cannot overflow.
+// steps returns the number of elements from, from+by, ... before to. by must be positive if to is
+// greater than from, and negative if to is less. steps computes with uint64 differences, which cannot
+// overflow.
 func steps(from, to, by int64) uint64 {
 	switch {
 	case from == to:

@@ -25,8 +25,8 @@ func mm(c *call) (Value, error) {
 	return value(c.product(x, y))
 }
 
-// bmm is a kernel that multiplies matrices pairwise: the two arguments are lists of matrices of the
-// same length.
+// bmm is a kernel that multiplies matrices pairwise: each of the two arguments has three dimensions,
+// and both hold the same number of matrices.
 func bmm(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	switch {
@@ -196,9 +196,9 @@ func planProduct(xs, ys []int) (*productPlan, error) {
 	return p, nil
 }
 
-// matrices returns a new tensor with the products that the plan p describes, of x and y, whose elements
-// have type T. It returns early with the error of the context, which it checks once per row of the
-// result.
+// matrices returns a new tensor with the products of the matrices in x and y that the plan p describes.
+// The elements of x and y must have type T. It returns early with the error of the context, which it
+// checks once per row of the result.
 func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, p.shape...)
 	if err != nil {
@@ -228,9 +228,9 @@ func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.T
 	}
 }
 
-// addMultiples adds to the row to the sum of factors[k] times row k of y, for all k. y has len(factors)
-// rows as long as to. It processes four rows at a time, to load and store each element of the sum once
-// for all four.
+// addMultiples adds factors[k] times row k of y, for each k, to the elements of to, a row of the
+// product. y has len(factors) rows as long as to. It processes four rows of y at a time, to load and
+// store each element of the sum once for all four.
 func addMultiples[T number](to, factors, y []T) {
 	n, k := len(to), 0
 	for ; k+4 <= len(factors); k += 4 {
@@ -245,7 +245,8 @@ func addMultiples[T number](to, factors, y []T) {
 	}
 }
 
-// addMultiple adds factor times row to the row to.
+// addMultiple adds factor times each element of row to the element of to with the same index. row must
+// be at least as long as to.
 func addMultiple[T number](to, row []T, factor T) {
 	row = row[:len(to)]
 	for j := range to {

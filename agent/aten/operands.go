@@ -19,8 +19,8 @@ var torchNames = map[tensor.DType]string{
 	tensor.Bool: "Bool", tensor.BF16: "BFloat16",
 }
 
-// ScalarTypeOf returns the value of an argument of kind ScalarType for a dtype: PyTorch's
-// number, or -1 if d is not valid.
+// ScalarTypeOf returns PyTorch's number of the dtype d, which is a value for arguments of kind
+// ScalarType, or -1 if d is not valid.
 func ScalarTypeOf(d tensor.DType) int64 {
 	if code, ok := codes[d]; ok {
 		return code
@@ -28,8 +28,8 @@ func ScalarTypeOf(d tensor.DType) int64 {
 	return -1
 }
 
-// dtype returns argument i, a name or PyTorch's number, as a dtype, or otherwise if the argument is
-// nil. The error is a *ValueError or a *tensor.DTypeError.
+// dtype returns argument i, a name or PyTorch's number, as a dtype. If the argument is nil it returns
+// the value of the parameter otherwise. The error is a *ValueError or a *tensor.DTypeError.
 func (c *call) dtype(i int, otherwise tensor.DType) (tensor.DType, error) {
 	switch v := c.args[i].(type) {
 	case string:
@@ -74,8 +74,8 @@ var ranks = [...]int{
 	tensor.F16: 6, tensor.BF16: 6, tensor.F32: 7, tensor.F64: 8, tensor.C64: 9, tensor.C128: 10,
 }
 
-// promote returns the dtype to which PyTorch promotes two dtypes. It is the zero DType only if both
-// are; otherwise the zero DType is ignored.
+// promote returns the dtype to which PyTorch promotes the dtypes a and b. If one of them is the zero
+// DType, it returns the other.
 func promote(a, b tensor.DType) tensor.DType {
 	if ranks[a] < ranks[b] {
 		a, b = b, a
@@ -93,8 +93,8 @@ func promote(a, b tensor.DType) tensor.DType {
 	return tensor.I16 // u8 and i8
 }
 
-// operands determines the dtype to which arguments are promoted, each given to add. Tensors with
-// dimensions have precedence. Tensors without dimensions, and then numbers, count only if their
+// operands determines the dtype to which the arguments that are passed to add are promoted. Tensors
+// with dimensions have precedence. Tensors without dimensions, and then numbers, count only if their
 // category is higher: bool, integer, floating point, complex.
 type operands struct{ dims, scalars, numbers tensor.DType }
 
@@ -131,8 +131,9 @@ func (o *operands) dtype() tensor.DType {
 	return promoteCategory(o.dims, promoteCategory(o.scalars, o.numbers))
 }
 
-// promoteCategory returns first, or a dtype of the category of second (bool, integer, floating point,
-// complex) if that is higher. The zero DType has no category.
+// promoteCategory returns first, unless the category of second is higher; the categories are bool,
+// integer, floating point and complex. Then it returns a dtype of the category of second. The zero
+// DType is lower than all categories.
 func promoteCategory(first, second tensor.DType) tensor.DType {
 	switch {
 	case isComplex(first):
@@ -212,9 +213,9 @@ func loopDims(shape, xs, ys []int) []loopDim {
 	return out
 }
 
-// stride returns the step, in elements, of dimension i of a contiguous operand, and the step of
-// dimension i-1. step is the number of elements in the dimensions after i. The step is 0 if the operand
-// is broadcast in that dimension, or does not have it (i < 0).
+// stride returns two steps in elements. current is the step of dimension i of a contiguous operand, or
+// 0 if the operand is broadcast in that dimension or does not have it (i < 0). next is the argument
+// step for dimension i-1. step is the number of elements in the dimensions after i.
 func stride(shape []int, i, step int) (current, next int) {
 	if i < 0 || shape[i] == 1 {
 		return 0, step
@@ -252,8 +253,8 @@ const chunk = 512
 // as an argument because a closure over op would cost an allocation per call.
 type row[T, R any] func(op opcode, out []R, x, y []T)
 
-// zip computes all elements of out, a tensor of the given shape, by f from the operands x and y,
-// contiguous tensors of the shapes xs and ys that are broadcast to shape.
+// zip computes all elements of out, a tensor of the given shape, by f, to which it passes op. The
+// operands x and y are contiguous tensors of the shapes xs and ys, which are broadcast to shape.
 func zip[T, R any](op opcode, shape []int, out []R, x, y []T, xs, ys []int, f row[T, R]) {
 	if len(out) == 0 {
 		return
@@ -286,9 +287,10 @@ func zip[T, R any](op opcode, shape []int, out []R, x, y []T, xs, ys []int, f ro
 // buffer of its own.
 type filler[T any] struct{ buf []T }
 
-// slice returns n elements, from index at on, of the row of data that begins at start. With a step of 0
-// all are data[start], n must be at most chunk, and the slice is valid until the next call; calls for
-// one row must begin with at 0 and their n must not increase.
+// slice returns n elements, from index at on, of the row of data that begins at start. step is the step
+// of the row. If step is 0, all these elements are data[start], and the slice is memory of f, valid
+// until the next call. n must then be at most chunk, and the calls for one row must begin with at 0 and
+// must not increase n.
 func (f *filler[T]) slice(data []T, start, step, at, n int) []T {
 	if step != 0 {
 		return data[start+at:][:n]

@@ -14,10 +14,11 @@ type reduction struct {
 	n     int            // elements of a row
 }
 
-// reduceArgs returns the arguments of a reduction of tensor 0: the dimensions, sorted and from 0 on,
-// whether the result keeps them, and the position of the argument after them. If overDims is not set
-// the operator has no such arguments and reduces all dimensions, as for an empty list. The error is a
-// *ValueError for a dimension that does not exist or occurs twice.
+// reduceArgs returns the arguments of a reduction of tensor 0: dims, the dimensions, sorted and from 0
+// on; keep, whether the result keeps them; and next, the position of the argument after them. An empty
+// list stands for all dimensions. If overDims is not set the operator has no such arguments: dims are
+// then all dimensions, which the result does not keep. The error is a *ValueError for a dimension that
+// does not exist or occurs twice.
 func (c *call) reduceArgs(overDims bool) (dims []int, keep bool, next int, err error) {
 	rank := c.tensor(0).Rank()
 	if !overDims {

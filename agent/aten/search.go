@@ -117,8 +117,8 @@ func extremeOfDim(low bool) kernel {
 	}
 }
 
-// oneDim returns argument i, a dimension of a tensor of that rank, as a list of one element, which is
-// empty if rank is 0. The error is a *ValueError.
+// oneDim returns argument i, a dimension of a tensor of that rank, as a list of one element, or nil if
+// rank is 0. The error is a *ValueError.
 func (c *call) oneDim(i, rank int) ([]int, error) {
 	dim, err := c.dim(i, rank)
 	if err != nil || rank == 0 {

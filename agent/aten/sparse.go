@@ -51,9 +51,9 @@ func ofCoalesced(what string, f func(*tensor.Sparse) *tensor.Tensor) kernel {
 	})
 }
 
-// makeSparse returns a kernel that creates a sparse tensor from indices, values and a shape; if
-// inferred is set there is no argument for the shape, which is then the smallest that contains all
-// indices.
+// makeSparse returns a kernel that creates a sparse tensor from indices, values and a shape. If
+// inferred is set there is no argument for the shape: the kernel uses the smallest one that contains
+// all indices.
 func makeSparse(inferred bool) kernel {
 	return func(c *call) (Value, error) {
 		indices, values, shape, options := c.tensor(0), c.tensor(1), c.ints(2), 3
@@ -78,8 +78,9 @@ func makeSparse(inferred bool) kernel {
 	}
 }
 
-// smallestShape returns the smallest shape of a sparse tensor with the indices at and the values list.
-// The error is a *ValueError if their ranks do not fit or an index is invalid.
+// smallestShape returns the smallest shape of a sparse tensor whose indices are the tensor at and whose
+// values are the tensor list. The error is a *ValueError if their ranks do not fit or an index is
+// invalid, or that of elements.
 func (c *call) smallestShape(at, list *tensor.Tensor) ([]int, error) {
 	if at.Rank() != 2 || list.Rank() < 1 {
 		return nil, valueErrorf("indices must be a matrix and values have a dimension")
@@ -119,9 +120,9 @@ func (c *call) scaleSparse(s *tensor.Sparse, factor Value, d tensor.DType) (*ten
 	return c.withValues(s, values)
 }
 
-// addSparse returns x + factor*s in dtype d, where x is a tensor of the same shape: sparse if x is
-// sparse, otherwise dense. The error is a *ValueError if the shapes differ, a *LimitError, or one of
-// package tensor.
+// addSparse returns x + factor*s in dtype d. x is a dense or sparse tensor of the same shape as s, and
+// the result is dense or sparse like x. The error is a *ValueError if the shapes differ, a *LimitError,
+// or one of package tensor.
 func (c *call) addSparse(x Value, s *tensor.Sparse, factor Value, d tensor.DType) (Value, error) {
 	s, err := c.scaleSparse(s, factor, d)
 	if err != nil {

@@ -113,8 +113,8 @@ func (f *File) Info(name string) (Info, error) {
 func (f *File) Metadata() map[string]string { return maps.Clone(f.header.metadata) }
 
 // Tensor returns a copy, in memory from Options.Allocator, of the tensor with that name. The error is a
-// *NotFoundError, a *DTypeError if package tensor lacks the dtype, ErrShrunk, ErrClosed, or that of the
-// Allocator.
+// *NotFoundError, a *DTypeError if package tensor lacks the dtype, ErrShrunk, ErrClosed, that of the
+// Allocator, or one of package os or tensor.
 func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	info, err := f.Info(name)
 	if err != nil {

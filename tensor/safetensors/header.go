@@ -70,8 +70,8 @@ func readHeader(r io.Reader, o Options) (*header, int, error) {
 	return h, len(prefix) + len(text), err
 }
 
-// truncated returns a *FormatError that the file ends within what if err is io.EOF or
-// io.ErrUnexpectedEOF, and otherwise err unchanged.
+// truncated returns a *FormatError if err is io.EOF or io.ErrUnexpectedEOF, and otherwise err
+// unchanged. what names the part of the file that is not complete.
 func truncated(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return &FormatError{Reason: "the file ends within " + what, Err: io.ErrUnexpectedEOF}
@@ -188,9 +188,10 @@ func (p *parser) ints(what string, limit int) ([]int, error) {
 	return out, err
 }
 
-// layOut returns the header of these tensors, whose order it changes to that of their data. The error
-// is a *FormatError or a *DTypeError unless the tensors cover the data without overlap or gap in the
-// bytes that their dtypes and shapes require, or a *LimitError.
+// layOut returns the header of the tensors infos, and sorts infos by the offsets of their data. The
+// tensors must cover the data without overlap or gap, and each must have the size that its dtype and
+// shape require. Otherwise the error is a *FormatError, or a *DTypeError for a dtype that the format
+// does not have. It is a *LimitError if the tensors exceed Options.ByteLimit.
 func layOut(infos []Info, metadata map[string]string, o Options) (*header, error) {
 	slices.SortStableFunc(infos, func(a, b Info) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))

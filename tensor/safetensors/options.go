@@ -44,8 +44,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// within returns a *LimitError, for value as a number of what, if value exceeds limit. A limit of 0 or
-// less is no limit.
+// within returns a *LimitError if value exceeds limit, and otherwise nil. what names the limited
+// quantity, such as "tensors". A limit of 0 or less is no limit.
 func within(what string, value uint64, limit int) error {
 	if limit > 0 && value > uint64(limit) {
 		return &LimitError{What: what, Value: value, Limit: limit}
@@ -82,8 +82,8 @@ func (e *FormatError) Error() string {
 // Unwrap returns Err.
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// DTypeError reports a dtype that the format does not have, or that package tensor or the format cannot
-// represent.
+// DTypeError reports a dtype that the safetensors format does not have, or one of the format that
+// package tensor does not support.
 type DTypeError struct {
 	Tensor string
 	DType  string
@@ -101,8 +101,8 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("safetensors: no tensor %.80q in the file", e.Tensor)
 }
 
-// NameError reports a name of a tensor, or a text of the metadata, that cannot be encoded, or a name
-// without a tensor.
+// NameError reports a tensor's name, or a text of the metadata, that cannot be written to a file. It
+// also reports a name whose tensor is nil.
 type NameError struct {
 	Name   string
 	Reason string

@@ -40,8 +40,9 @@ func (r *Reader) Infos() []Info { return r.header.infos }
 // Metadata returns a copy of the file's metadata, nil if it has none.
 func (r *Reader) Metadata() map[string]string { return maps.Clone(r.header.metadata) }
 
-// Next reads the next tensor, into memory from Options.Allocator that belongs to the caller. After the
-// last tensor it checks that the stream ends, which may block, and returns io.EOF.
+// Next reads the next tensor and returns it with its description. The tensor is in memory from
+// Options.Allocator and belongs to the caller. After the last tensor Next checks that the stream ends,
+// which may block, and returns io.EOF.
 //
 // A *DTypeError means that package tensor lacks the dtype: this tensor has been skipped, and the next
 // call reads the tensor after it. After any other error Next returns the same error again: a

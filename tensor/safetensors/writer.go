@@ -28,9 +28,10 @@ type entry struct {
 // Encode writes tensors and metadata, which may be nil, to w. Equal input gives equal output. Tensors
 // that are not contiguous are copied first, one at a time.
 //
-// The error is a *DTypeError for C128, which the format lacks, a *NameError, a *LimitError for a header
-// that other implementations would reject, one of package tensor for memory that was released or is not
-// on the host, or that of w. Unless it is one of the last two, nothing has been written.
+// The error is a *DTypeError for C128, which the format lacks, a *NameError, or a *LimitError for a
+// header that other implementations would reject. After these nothing has been written. The error may
+// also be one of package tensor for memory that was released or is not on the host, or that of w. After
+// these a part may have been written.
 func Encode(w io.Writer, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
 	entries, err := sortEntries(tensors)
 	if err != nil {
@@ -104,7 +105,8 @@ func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 	return out, within("bytes of header", size, maxHeader)
 }
 
-// appendMetadata appends the key and the value of the metadata. The error is a *NameError.
+// appendMetadata appends the key and the value of the metadata to out, and returns the extended slice.
+// The error is a *NameError.
 func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
 	out = append(out, `"`+metadataKey+`":{`...)
 	var err error
@@ -122,8 +124,8 @@ func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// appendEntry appends the name and the description of a tensor whose data begins at offset. The error is
-// a *NameError.
+// appendEntry appends the name and the description of e, a tensor whose data begins at offset, to out,
+// and returns the extended slice. The error is a *NameError.
 func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
 	out, err := appendString(out, e.name)
 	if err != nil {
@@ -136,7 +138,7 @@ func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// appendInts appends values as an array.
+// appendInts appends values as a JSON array to out, and returns the extended slice.
 func appendInts(out []byte, values ...int) []byte {
 	out = append(out, '[')
 	for i, v := range values {
@@ -148,8 +150,9 @@ func appendInts(out []byte, values ...int) []byte {
 	return append(out, ']')
 }
 
-// appendString appends text as a JSON string with only the necessary escapes, as the reference
-// implementation does. The error is a *NameError if text is not UTF-8.
+// appendString appends text as a JSON string to out, and returns the extended slice. It uses only the
+// necessary escapes, as the reference implementation does. The error is a *NameError if text is not
+// UTF-8.
 func appendString(out []byte, text string) ([]byte, error) {
 	if !utf8.ValidString(text) {
 		return nil, &NameError{Name: text, Reason: "is not UTF-8"}
