@@ -26,15 +26,15 @@ type Retry struct {
 // WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply
 // within the limit. The limit applies to each attempt, the context to all of them together. After
 // any other reply or error the call is not made again. In a dynamic group a later attempt may
-// reach a new incarnation of the worker. After the last attempt the error is a *RetryError.
+// reach a new incarnation of the worker. After the last attempt the error is a *RetryError. The
+// error of the call matches ErrConfig if r is invalid.
 //
 // All attempts have the same key. A function that is served WithOnce therefore does not run again
 // for a later attempt; any other function may. A call of a function served WithOnce fails with
 // ErrEvicted if the function has run, or may have run, and the worker has not kept the reply. This
 // happens if a reply was lost and, before the next attempt, more replies followed than
-// Limits.MaxRemembered or Limits.RememberedBytes of the worker allow. It also happens if no
-// attempt arrived before keys of later calls filled Limits.KeyBytes. The error of the call matches
-// ErrConfig if r is invalid.
+// Limits.MaxRemembered or Limits.RememberedBytes of the worker allow. It also happens if keys of
+// later calls filled Limits.KeyBytes of the worker before an attempt arrived.
 func WithRetry(r Retry) CallOption {
 	err := r.check()
 	if r.Max == 0 {

@@ -13,10 +13,10 @@ const callOverhead = 512
 // small requests together instead of each at once.
 const batchThreshold = 8
 
-// send adds a call, whose id must be set, to the table and sends the message out, its request,
-// once the budget allows that. It owns out. It returns when the request was sent. For a large
-// request of a call with an observer it returns earlier: another goroutine sends the request.
-// After an error the call has ended: nothing else completes it.
+// send adds call, whose id must be set, to the table and sends its request, once the budget admits
+// it. out is the message of the request; send owns it. send returns when the request was sent. For
+// a large request of a call with an observer it returns earlier: another goroutine sends the
+// request. After an error the call has ended: nothing else completes it.
 func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	call.charge, call.sendBegun = 0, false
 	call.requestSent.Store(false)

@@ -30,9 +30,9 @@ func (c *call) wait(ctx context.Context) (*inMessage, error) {
 	return in, err
 }
 
-// waitForReply is wait without the case that a function ends the goroutine. It polls for the reply
-// first, which is fastest if the reply comes at once, and then blocks. When ctx or the limit ends
-// it aborts the call.
+// waitForReply does the work of wait, which handles the case that the goroutine ends. It polls for
+// the reply first, which is fastest if the reply comes at once, and then blocks. When ctx or the
+// limit ends it aborts the call.
 func (c *call) waitForReply(ctx context.Context) (*inMessage, error) {
 	if r := requestOf(ctx); r != nil && c.nested {
 		r.slot.yieldLeader() // before it reads other messages, whose handlers may wait in turn

@@ -78,9 +78,9 @@ func (in *inMessage) discard() {
 	in.consumed = in.consumed || in.incoming.Discard(context.Background()) == nil
 }
 
-// isInline reports whether the whole message travels within the pipe's stream and its tensors are
-// for host memory. The leader reads such a message itself, since the next message comes after it
-// anyway.
+// isInline reports whether the whole message is carried within the pipe's stream and its tensors
+// are for host memory. The leader reads such a message itself, since the next message comes after
+// it anyway.
 func (in *inMessage) isInline() bool {
 	remote := func(t pipe.TensorDescriptor) bool { return t.TargetDevice != device.CPU() }
 	return in.incoming.Inline() && !slices.ContainsFunc(in.incoming.Descriptor().Tensors, remote)

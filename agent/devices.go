@@ -49,9 +49,10 @@ func (out *outMessage) target(d *devices, src device.Device) (device.Device, err
 	return src, fmt.Errorf("a tensor is on %v, and the device map has no device of %s for it: move it to the CPU, or set DeviceMap", src, worker)
 }
 
-// alloc allocates memory for a tensor that is received: from host for the CPU, otherwise on the
-// device, on a new stream on which the memory is valid. The error is that of the allocator or the
-// device kind, and matches ErrProtocol if the kind is not among Config.Kinds.
+// alloc allocates size bytes for a tensor that is received. Memory of the CPU comes from host.
+// Memory of another device comes from the device kind, and is valid on a new stream. The error is
+// that of the allocator or the device kind, or matches ErrProtocol if the kind is not among
+// Config.Kinds.
 func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*tensor.Storage, error) {
 	if on == device.CPU() {
 		return host.Alloc(size)

@@ -139,7 +139,7 @@ func (a *Agent) reportCallStarted(c *call) {
 	}
 }
 
-// reportCallEnded reports that c has ended with err, nil for a result.
+// reportCallEnded reports that c has ended. err is the error of the call, nil if it has a result.
 func (a *Agent) reportCallEnded(c *call, err error) {
 	if a.events.CallEnded != nil {
 		a.events.CallEnded(CallEndedInfo{

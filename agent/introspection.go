@@ -143,8 +143,8 @@ func (a *Agent) Snapshot() Snapshot {
 	return s
 }
 
-// outsideCalls lists the calls that are in the table of no connection, for introspection: they
-// are not in it yet, or not any more.
+// outsideCalls lists, for introspection, the calls that are not yet, or no longer, in the table of
+// a connection.
 type outsideCalls struct {
 	mu  sync.Mutex
 	all map[*CallInfo]struct{}

@@ -22,10 +22,10 @@ const (
 // errDuplicate means that a request of the same number is being served.
 var errDuplicate = errors.New("request came twice")
 
-// register adds a request to those that are served and takes its charge. The error matches
-// ErrClosed if the pipe has ended, and ErrOverloaded if there are too many requests; it is
-// errDuplicate if a request of the same number is being served. If a cancellation has come before
-// the request, its context is cancelled.
+// register adds a request to those that are served and takes its charge. If a cancellation has
+// come before the request, the context of the request is cancelled. The error matches ErrClosed if
+// the pipe has ended, and ErrOverloaded if there are too many requests; it is errDuplicate if a
+// request of the same number is being served.
 func (c *conn) register(r *Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,14 +17,15 @@ import (
 // an argument, a method value to serve it for one receiver, and Methods to serve all methods of a
 // value. If fn cannot be served, Join fails with an error that matches ErrConfig.
 //
-// A Func can call it too if it has one parameter, or none for a None, and one result, or none for
-// a None.
+// A Func can call the function too if, not counting the context and the error, it has at most one
+// parameter and one result and is not variadic. A missing parameter or result is a None in the
+// Func.
 func ReflectFunc(name string, fn any, opts ...ServeOption) Served {
 	return reflected(name, fn, false, opts)
 }
 
-// ReflectAsyncFunc is ReflectFunc for functions whose only result is a *Future, whose outcome is
-// the result of the call; see Func.ServeAsync.
+// ReflectAsyncFunc is ReflectFunc for functions whose only result is a *Future. The outcome of
+// that future is the result of the call; see Func.ServeAsync.
 func ReflectAsyncFunc(name string, fn any, opts ...ServeOption) Served {
 	return reflected(name, fn, true, opts)
 }

@@ -71,8 +71,8 @@ type ShortHandler interface {
 	Short()
 }
 
-// lookup returns the handler of a request of that type and name, and false if there is none. It
-// does not keep typ and name.
+// lookup returns the handler of a request of that type and name and true, or false if there is
+// none. It does not keep typ and name.
 func (h *handlers) lookup(typ, name []byte) (handlerEntry, bool) {
 	if len(typ) == 0 {
 		e, ok := h.funcs[string(name)]

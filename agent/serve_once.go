@@ -89,8 +89,8 @@ func (m *onceCache) start(r *Request) (launch bool, err error) {
 	return true, nil
 }
 
-// abandonRun ends the run that r started without a reply to keep, because it failed after its
-// caller had cancelled the call. The next request that waits for the reply runs instead. r must
+// abandonRun ends the run of r, which failed after the caller had cancelled the call. No reply is
+// kept. If other requests wait for the reply, the first of them runs the function instead. r must
 // have a run.
 func (r *Request) abandonRun() {
 	m, run := &r.conn.owner.onceCache, r.once

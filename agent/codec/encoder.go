@@ -253,8 +253,9 @@ func (e *Encoder) WriteBytes(v []byte) {
 	e.buf = append(e.buf, v...)
 }
 
-// WriteTensor appends a reference to t, which may be nil. The memory of t is sent with the message and must
-// not change until the message has been sent. The error is tensor.ErrReleased.
+// WriteTensor appends a reference to t, which may be nil. The memory of t is sent with the message and
+// must not change until the message has been sent. If that memory was released, the error is
+// tensor.ErrReleased.
 func (e *Encoder) WriteTensor(t *tensor.Tensor) error {
 	if t == nil {
 		e.WriteUint(0)

@@ -306,9 +306,8 @@ type refusal struct {
 
 // Refuse makes encoding and decoding fail for all types that implement the interface I, with an error
 // that matches reason and ErrUnsupported and has the path to the value. A [Hook] for such a type takes
-// precedence. A repeated call has no effect. The error matches ErrRegistered if I is refused for
-// another reason already, and ErrUnsupported unless I is an interface with methods and reason is not
-// nil.
+// precedence. A repeated call has no effect. The error matches ErrRegistered if I is refused for another
+// reason already, and ErrUnsupported if I is not an interface with methods or reason is nil.
 func Refuse[I any](r *Registry, reason error) error {
 	t := reflect.TypeFor[I]()
 	if t.Kind() != reflect.Interface || t.NumMethod() == 0 || reason == nil {

@@ -106,7 +106,8 @@ func (d *Decoder) readParts(c *cursor) error {
 	return nil
 }
 
-// viewEntry is a received tensor. It is created when it is used for the first time, and is nil before.
+// viewEntry is a row of the table of views of a received message. Its tensor is nil until it is used for
+// the first time.
 type viewEntry struct {
 	pos    int // position of its row in the table
 	tensor *tensor.Tensor

@@ -187,7 +187,8 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 }
 
 // Waiter is notified when a goroutine waits for a future with a context whose value for
-// [WaiterKey] is the Waiter, for example to release the slot of a handler meanwhile.
+// [WaiterKey] is the Waiter. It can release the slot of a handler for the time of the wait, for
+// example.
 type Waiter interface {
 	// BeginWait is called by a goroutine that is about to wait. The goroutine calls the
 	// result when it stops waiting.

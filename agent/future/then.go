@@ -80,8 +80,8 @@ func Flatten[T any](f *Future[*Future[T]]) *Future[T] {
 	return out
 }
 
-// flattenOuter watches f, whose value is a future, for Flatten, and then has out follow that
-// future.
+// flattenOuter watches f, whose value is a future, for Flatten. When f is done, it makes out
+// complete with the outcome of that future.
 type flattenOuter[T any] struct {
 	f   *Future[*Future[T]]
 	out *Future[T]
@@ -155,7 +155,8 @@ func (f *Future[T]) beginActivity() {
 }
 
 // drain runs the callbacks of f, one after the other, until none are left. It runs on a goroutine
-// of its own, after beginActivity; a callback that ends it is followed by another such goroutine.
+// of its own, after beginActivity. If a callback ends the goroutine, drain continues on another
+// one.
 func (f *Future[T]) drain() {
 	empty := false
 	defer func() {

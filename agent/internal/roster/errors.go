@@ -100,8 +100,8 @@ func (e *DuplicateNameError) Error() string {
 // Unwrap returns ErrDuplicateName.
 func (e *DuplicateNameError) Unwrap() error { return ErrDuplicateName }
 
-// NotLeftError is the error of a member whose name another incarnation has, which has not left its
-// dynamic group. It matches ErrRejoin and ErrDuplicateName.
+// NotLeftError is the error of joining a dynamic group under the name of another incarnation that
+// has not left it. It matches ErrRejoin and ErrDuplicateName.
 type NotLeftError struct {
 	Name string
 	Rank int // of the other incarnation

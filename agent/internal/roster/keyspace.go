@@ -46,7 +46,8 @@ func (s *keySpace) ackKey(gen uint64, ack string) string { return s.key(gen, "to
 func (s *keySpace) decidedKey(gen uint64) string         { return s.key(gen, "decided") }
 func (s *keySpace) endedKey(gen uint64) string           { return s.key(gen, "over") }
 
-// get returns the value of a key, nil if the key does not exist or is empty.
+// get returns the value of a key, nil if the key does not exist or is empty. The error is that of
+// the store or ctx.
 func (s *keySpace) get(ctx context.Context, key string) (value []byte, err error) {
 	err = s.retry(ctx, func() error {
 		value, err = s.base.Get(ctx, key)
@@ -87,9 +88,9 @@ func (s *keySpace) compareAndSwap(ctx context.Context, key string, expected, des
 	return now, err
 }
 
-// replaceState stores the new state to, whose raw it sets, if the state on the store is still
-// from, the one that was read, and reports whether it did. It returns false without an error if
-// another member has changed the state since.
+// replaceState encodes the new state to, sets its raw, and stores it if the state on the store is
+// still from. It reports whether it did. It returns false without an error if another member has
+// changed the state since from was read.
 func (s *keySpace) replaceState(ctx context.Context, from, to *groupState) (bool, error) {
 	to.raw = to.encode()
 	now, err := s.compareAndSwap(ctx, s.stateKey(), from.raw, to.raw)

@@ -100,8 +100,9 @@ func (j *staticJoin) claimName(ctx context.Context, gen uint64) (*failure, error
 }
 
 // awaitDecision waits until the generation gen, in which this member has its claims, is no longer
-// open, and returns its outcome as outcome does. As soon as it finds all ranks claimed it
-// completes the generation, or fails it, itself.
+// open, and returns the results of outcome. If it finds all ranks claimed, it completes the
+// generation itself, or fails it if there is a conflict. It returns nil twice if the member must
+// begin again.
 func (j *staticJoin) awaitDecision(ctx context.Context, gen uint64) (*Roster, error) {
 	decided := newNotification(j.keySpace, j.decidedKey(gen))
 	for {
