@@ -139,8 +139,9 @@ func (k *usedKeys) drop(upTo uint64) {
 	}
 }
 
-// expire drops the keys of the application that were not used for window, or up to half of that
-// later, by starting a new period when the current one is over. now is the current time.
+// expire drops the keys of the application that were last used more than window before now. It
+// does so by starting a new period when the current one is over, so a key may stay up to half of
+// window longer.
 func (k *usedKeys) expire(now time.Time, window time.Duration) {
 	period := (window + 1) / 2
 	for range k.unnumbered {

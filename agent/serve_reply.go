@@ -94,9 +94,9 @@ func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	return out, nil
 }
 
-// send sends the reply out, which it owns, and ends the request once it was sent. It does not
-// block: it may run on the leader of this or of another connection, and the other end may have to
-// read, or to be read from, before it has space.
+// send sends the reply in out, which it owns, and ends the request once the reply was sent. It
+// does not block: it may run on the leader of this or of another connection, and the other end may
+// have to read, or to be read from, before it has space.
 func (r *Request) send(out *outMessage) {
 	if r.event != nil {
 		r.event.ReplyBytes = out.bytes()
@@ -219,8 +219,8 @@ func (b *backlog) enqueue(r *Request) bool {
 	return true
 }
 
-// ready returns a queue of short, or of other, requests whose first one can start, nil if there
-// is none. The caller holds mu.
+// ready returns a queue whose first request can start, nil if there is none. short selects the
+// queues of short requests or those of the others. The caller holds mu.
 func (b *backlog) ready(short bool) *requestQueue {
 	for _, large := range [...]bool{true, false} {
 		if q := b.queue(large, short); q.Len() > 0 && !b.isFull(large) {
@@ -230,15 +230,15 @@ func (b *backlog) ready(short bool) *requestQueue {
 	return nil
 }
 
-// hasReady reports whether a queued request, short or other, can start.
+// hasReady reports whether a queued request can start. short selects short requests or the others.
 func (b *backlog) hasReady(short bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ready(short) != nil
 }
 
-// next removes and returns a queued request, short or other, that can start, nil if there is
-// none.
+// next removes and returns a queued request that can start, nil if there is none. short selects
+// short requests or the others.
 func (b *backlog) next(short bool) *Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -80,8 +80,8 @@ func (r *Request) Type() string { return r.handler.typ }
 // Name returns the name of the function, or the name in a message of another type.
 func (r *Request) Name() string { return r.handler.name }
 
-// Decode decodes the next value of the request to the value to which ptr points. Only
-// Handler.Open may call it; after Open the error matches ErrArguments.
+// Decode decodes the next value of the request to the value to which ptr points. The error is that
+// of the codec. Only Handler.Open may call Decode; after Open the error matches ErrArguments.
 func (r *Request) Decode(ptr any) error {
 	if r.message == nil {
 		return r.wrapError(fmt.Errorf("%w: values are decoded before Open returns", ErrArguments))

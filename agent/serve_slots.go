@@ -47,8 +47,9 @@ func (s *slots) run(r *Request) {
 	}
 }
 
-// next passes on a slot that the caller has. It returns the queued request that gets it, which
-// the caller must run, or nil if a goroutine that waits in acquire got it, or if it is free now.
+// next passes on a slot that the caller has. It returns the queued request that gets the slot,
+// which the caller must run. It returns nil if a goroutine that waits in acquire got the slot, or
+// if the slot is free now.
 func (s *slots) next() *Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,8 +59,9 @@ type shutdownOp struct {
 	err  error
 }
 
-// startShutdown starts a Shutdown, which the caller then must perform (first is true), or returns
-// the one in progress. It returns nil if the agent is closed or a Shutdown has ended.
+// startShutdown starts a Shutdown, which the caller must then perform, and returns it and true. If
+// a Shutdown is in progress, it returns that one and false. It returns nil and false if the agent
+// is closed or a Shutdown has ended.
 func (a *Agent) startShutdown() (op *shutdownOp, first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
