@@ -63,9 +63,8 @@ func (b *Budget) Acquire(ctx context.Context, stop <-chan struct{}, n int) bool 
 	return b.withdraw(el, c)
 }
 
-// withdraw removes the request c, whose element is el, and reports false. If c was granted in the
-// meantime it reports true, and the caller keeps the bytes: it finds out soon enough that it was
-// cancelled.
+// withdraw removes the waiting request c, whose element in waiters is el, and reports false. If c was
+// granted in the meantime, it reports true; the caller then has the bytes and must release them.
 func (b *Budget) withdraw(el *list.Element, c *claim) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,7 +29,7 @@ type ChunkHeader struct {
 	CRC    bool   // the trailer has a checksum
 }
 
-// Append appends the encoding of h, ChunkHeaderSize bytes, to dst.
+// Append appends the encoding of h, ChunkHeaderSize bytes, to dst and returns the extended slice.
 func (h ChunkHeader) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, h.ID)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Length))
@@ -37,8 +37,8 @@ func (h ChunkHeader) Append(dst []byte) []byte {
 	return append(dst, crcFlag(h.CRC), 0)
 }
 
-// DecodeChunkHeader decodes a ChunkHeader from the first ChunkHeaderSize bytes of p, which must have
-// as many. The error is an [*Error].
+// DecodeChunkHeader decodes a ChunkHeader from the first ChunkHeaderSize bytes of p. p must not be
+// shorter. The error is an [*Error].
 func DecodeChunkHeader(p []byte) (ChunkHeader, error) {
 	length, flags := binary.LittleEndian.Uint32(p[8:]), p[14]
 	switch {
@@ -68,7 +68,7 @@ type ChunkTrailer struct {
 	Sum uint32
 }
 
-// Append appends the encoding of t, ChunkTrailerSize bytes, to dst.
+// Append appends the encoding of t, ChunkTrailerSize bytes, to dst and returns the extended slice.
 func (t ChunkTrailer) Append(dst []byte) []byte {
 	status := uint32(0)
 	if t.Discarded {
@@ -78,8 +78,8 @@ func (t ChunkTrailer) Append(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint32(dst, t.Sum)
 }
 
-// DecodeChunkTrailer decodes a ChunkTrailer from the first ChunkTrailerSize bytes of p, which must
-// have as many. It does not verify the checksum, see [ChunkTrailer.Check]. The error is an [*Error].
+// DecodeChunkTrailer decodes a ChunkTrailer from the first ChunkTrailerSize bytes of p. p must not be
+// shorter. It does not verify the checksum, see [ChunkTrailer.Check]. The error is an [*Error].
 func DecodeChunkTrailer(p []byte) (ChunkTrailer, error) {
 	status := binary.LittleEndian.Uint32(p)
 	if status > 1 {
@@ -88,9 +88,10 @@ func DecodeChunkTrailer(p []byte) (ChunkTrailer, error) {
 	return ChunkTrailer{Discarded: status == 1, Sum: binary.LittleEndian.Uint32(p[4:])}, nil
 }
 
-// Check verifies the trailer of the chunk with header h. sum is the checksum that the caller has
-// computed from the encoded header and the bytes; it is ignored if the chunk has none or was
-// discarded. The error is an [*Error], which matches ErrChecksum if the checksums differ.
+// Check returns nil if t is valid for the chunk with header h, and otherwise an [*Error]. sum is the
+// checksum that the caller has computed from the encoded header and the bytes of the chunk. The error
+// matches ErrChecksum if sum differs from that of t. If the chunk has no checksum or was discarded, sum
+// is ignored, and that of t must be 0.
 func (t ChunkTrailer) Check(h ChunkHeader, sum uint32) error {
 	if h.CRC && !t.Discarded {
 		return compareSums(chunkFrame, t.Sum, sum)

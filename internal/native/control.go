@@ -72,9 +72,10 @@ const (
 	targetFixed  = 5
 )
 
-// Append appends the whole frame to dst, with a checksum if crc is set. A Text that is too long is
-// truncated, and bytes in it that are not UTF-8 are replaced. The caller must ensure that Devices have
-// kinds of 1 to 255 bytes and indexes from 0 to MaxInt32.
+// Append appends the whole frame of c to dst and returns the extended slice. If crc is set the frame
+// has a checksum. A Text that is too long is truncated, and bytes in it that are not UTF-8 are
+// replaced. The caller must ensure that Devices have kinds of 1 to 255 bytes and indexes from 0 to
+// MaxInt32.
 func (c Control) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = Header{Kind: byte(c.Kind), CRC: crc}.Append(dst)
@@ -123,7 +124,7 @@ func cleanText(s string) string {
 	return s[:n]
 }
 
-// DecodeControl decodes a Control of that kind from body, the whole body of its frame. For an unknown
+// DecodeControl decodes a Control from body, the whole body of a frame with that kind. For an unknown
 // kind it returns a Control with only the kind set, which the caller must skip. The result does not
 // alias body. The error is an [*Error].
 func DecodeControl(kind ControlKind, body []byte, limits Limits) (Control, error) {

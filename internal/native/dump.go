@@ -69,9 +69,9 @@ type dumper struct {
 	out  bytes.Buffer
 }
 
-// frame prints the next frame: the header, in which kind names the kind, the body by calling body, and
-// the checksum. If the frame is truncated it prints that; otherwise it prints the error of check, if
-// there is one.
+// frame prints the next frame: header, body and checksum. kind returns the name of the frame's kind,
+// and body prints the body. If the frame is truncated, a remark follows. Otherwise frame calls check
+// with the whole frame and prints the error that it returns, if any.
 func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []byte) error) {
 	start := d.off
 	length := d.number(4, "length", decimal)
@@ -95,8 +95,8 @@ func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []b
 	}
 }
 
-// number prints and returns a number of n bytes, at most 8, with its meaning. If fewer bytes are left
-// it prints these and returns 0.
+// number prints the next n bytes, at most 8, as a number with its name and meaning, and returns the
+// number. If fewer than n bytes are left it prints these and returns 0.
 func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 {
 	if n > d.end-d.off {
 		d.bytes(uint64(d.end-d.off), name)
@@ -109,7 +109,7 @@ func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 
 	return v
 }
 
-// bytes prints the next n bytes as a field, or as many as are left.
+// bytes prints the next n bytes, or as many as are left, as a field with that name.
 func (d *dumper) bytes(n uint64, name string) {
 	if n = min(n, uint64(d.end-d.off)); n == 0 {
 		return
@@ -123,7 +123,7 @@ func (d *dumper) bytes(n uint64, name string) {
 }
 
 // line prints the next n bytes in rows, with name and meaning in the first row, and advances d.off by
-// n.
+// n. After dumpRows rows it prints only how many bytes remain.
 func (d *dumper) line(n int, name, meaning string) {
 	p := d.p[d.off:][:n]
 	for at := 0; at < n; at += dumpRow {
@@ -144,8 +144,8 @@ func (d *dumper) note(text string) { fmt.Fprintf(&d.out, "      !! %s\n", text) 
 func decimal(v uint64) string     { return fmt.Sprint(v) }
 func hexadecimal(v uint64) string { return fmt.Sprintf("%08x", v) }
 
-// flagNames returns a function that lists the names of the bits that are set in a number; names are
-// those of the bits from the lowest on.
+// flagNames returns a function that lists the names of the bits that are set in a number. names[i] is
+// the name of bit i.
 func flagNames(names ...string) func(uint64) string {
 	return func(v uint64) string {
 		var set []string

@@ -8,8 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
-// checkControl returns the error that decoding frame, a whole frame of the control stream, has, or
-// nil.
+// checkControl decodes frame, a whole frame of the control stream, and returns the error of the
+// decoder, or nil.
 func checkControl(frame []byte) error {
 	h, err := DecodeControlHeader(frame, dumpLimits)
 	if err != nil {
@@ -80,7 +80,7 @@ func statusName(v uint64) string {
 	return "unknown"
 }
 
-// checkChunk returns the error that decoding p, a whole chunk, has, or nil.
+// checkChunk decodes and verifies p, a whole chunk, and returns the error of the decoder, or nil.
 func checkChunk(p []byte) error {
 	h, err := DecodeChunkHeader(p)
 	if err != nil {
@@ -94,8 +94,8 @@ func checkChunk(p []byte) error {
 	return t.Check(h, Sum(0, front))
 }
 
-// checkMessage returns the error that decoding frame, a whole frame of the message stream, has, or
-// nil.
+// checkMessage decodes frame, a whole frame of the message stream, and returns the error of the
+// decoder, or nil.
 func checkMessage(frame []byte) error {
 	h, err := DecodeMessageHeader(frame, dumpLimits)
 	if err != nil {
@@ -108,8 +108,8 @@ func checkMessage(frame []byte) error {
 	return new(Message).Decode(body, dumpLimits)
 }
 
-// bodyOf returns the body of frame, a whole frame with the decoded header h, after verifying its
-// checksum. The body aliases frame.
+// bodyOf verifies the checksum of frame, a whole frame with the decoded header h, and returns its body,
+// which aliases frame. The error is an [*Error].
 func bodyOf(h Header, frame []byte) ([]byte, error) {
 	if len(frame) < HeaderSize+h.Remaining() {
 		return nil, fault("frame", "crc", "missing")
@@ -117,7 +117,8 @@ func bodyOf(h Header, frame []byte) ([]byte, error) {
 	return h.Body(frame[HeaderSize:])
 }
 
-// dumpedPart is what the entry of a payload or tensor determines about the sections after the entries.
+// dumpedPart holds what the fixed fields of a payload or tensor announce about its bytes in the later
+// sections of a MESSAGE.
 type dumpedPart struct {
 	name                     string
 	source, target, metadata uint64
@@ -199,7 +200,7 @@ func sizeText(v uint64) string {
 	return fmt.Sprintf("%d bytes", v)
 }
 
-// devices prints the count devices of a TARGETS, or those that are there.
+// devices prints the count devices of a TARGETS, or as many of them as the body contains.
 func (d *dumper) devices(count uint64) {
 	for i := uint64(0); i < count && d.off < d.end; i++ {
 		var named device.Device

@@ -24,7 +24,7 @@ type Header struct {
 	sum uint32 // checksum of the encoded header, if CRC is set
 }
 
-// Append appends the encoding of h, HeaderSize bytes, to dst.
+// Append appends the encoding of h, HeaderSize bytes, to dst and returns the extended slice.
 func (h Header) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, h.Length)
 	return append(dst, h.Kind, crcFlag(h.CRC), 0, 0)
@@ -40,8 +40,8 @@ func (h Header) Remaining() int {
 }
 
 // Body returns the body of the frame with the decoded header h. rest are the h.Remaining() bytes after
-// the header; the body aliases them. If there is a checksum Body verifies it. The error is an [*Error]
-// that matches ErrChecksum.
+// the header; the body aliases them. If the frame has a checksum, Body verifies it. If the checksum is
+// wrong the error is an [*Error] that matches ErrChecksum.
 func (h Header) Body(rest []byte) ([]byte, error) {
 	body := rest[:h.Length]
 	if !h.CRC {
@@ -51,8 +51,9 @@ func (h Header) Body(rest []byte) ([]byte, error) {
 	return body, compareSums("frame", received, Sum(h.sum, body))
 }
 
-// DecodeMessageHeader decodes p, the first HeaderSize bytes of a frame of the message stream. It
-// rejects a body larger than limits allow. The error is an [*Error].
+// DecodeMessageHeader decodes p, the first HeaderSize bytes of a frame of the message stream. The error
+// is an [*Error]. It matches ErrLimit if the body is larger than limits allow; otherwise the header is
+// invalid or has another kind than KindMessage.
 func DecodeMessageHeader(p []byte, limits Limits) (Header, error) {
 	h, err := decodeHeader(messageFrame, p)
 	if err != nil {
@@ -78,8 +79,8 @@ func DecodeControlHeader(p []byte, limits Limits) (Header, error) {
 	return h, ControlKind(h.Kind).checkSize(uint64(h.Length), limits.WithDefaults())
 }
 
-// decodeHeader decodes the header of a frame of either stream from the first HeaderSize bytes of p.
-// The error is an [*Error]; frame names the frame in it.
+// decodeHeader decodes the header of a frame of either stream from the first HeaderSize bytes of p. The
+// error is an [*Error] whose Frame is frame.
 func decodeHeader(frame string, p []byte) (Header, error) {
 	h := Header{Length: binary.LittleEndian.Uint32(p), Kind: p[4], CRC: p[5]&flagCRC != 0}
 	if p[5]&^flagCRC != 0 {

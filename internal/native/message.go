@@ -124,8 +124,8 @@ func (m *Message) Check(limits Limits) error {
 	return nil
 }
 
-// check returns an [*Error] if the devices of t, the i-th tensor, cannot be encoded, or have a name
-// longer than kind bytes.
+// check returns an [*Error] if a device of t, the i-th tensor, cannot be encoded, or if its kind is
+// longer than kind bytes. Otherwise it returns nil.
 func (t *Tensor) check(i, kind int) error {
 	if t.Source.Kind == "" {
 		return faultAt("tensor", i, "source kind", "empty")
@@ -144,7 +144,8 @@ func (t *Tensor) check(i, kind int) error {
 	return nil
 }
 
-// faultAt returns the error about a field of the i-th payload or tensor.
+// faultAt returns an [*Error] about a field of the i-th payload or tensor. part is "payload" or
+// "tensor".
 func faultAt(part string, i int, field, format string, args ...any) error {
 	return fault(messageFrame, part+" "+strconv.Itoa(i)+" "+field, format, args...)
 }

@@ -16,8 +16,8 @@ func (m *Message) Decode(body []byte, limits Limits) error {
 	return m.decode(&scanner{body: body, length: uint64(len(body)), limits: limits.WithDefaults()})
 }
 
-// decode validates the body of s and sets the fields of m from it, which alias the body. Data is set if
-// the body has the inline bytes.
+// decode validates the body of s and sets the fields of m, which then alias the body. Data is set only
+// if the body contains the inline bytes. The error is an [*Error]; m is unchanged then.
 func (m *Message) decode(s *scanner) error {
 	s.scan()
 	if s.err != nil {
@@ -76,8 +76,9 @@ func (p *Payload) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	}
 }
 
-// decode sets all fields of t but Data and the kinds of the devices. entry is its entry; it removes
-// what belongs to t from the front of compressedLengths and metadata.
+// decode sets t from entry, the fixed fields of a tensor on the wire. It does not set Data and the
+// kinds of the devices. It takes the compressed length, if there is one, and the metadata of t from the
+// front of compressedLengths and metadata.
 func (t *Tensor) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	*t = Tensor{
 		Length:   binary.LittleEndian.Uint64(entry),
@@ -279,8 +280,9 @@ func (s *scanner) part(what string, i int, entry []byte, codec compress.Codec) {
 	}
 }
 
-// compressedLength reads the length of the compressed form of the next compressed part, which has
-// length bytes uncompressed. It sets s.err if there is none, or if it is invalid.
+// compressedLength reads and returns the length of the compressed form of the i-th payload or tensor.
+// what names the part in errors, length is its uncompressed length, and codec its codec. It sets s.err
+// if the codec is not known, or if the compressed length is missing or invalid.
 func (s *scanner) compressedLength(what string, i int, length uint64, codec compress.Codec) uint64 {
 	at := s.entriesEnd() + s.compressedLengths*compressedEntry
 	if !codec.Known() {
@@ -299,8 +301,8 @@ func (s *scanner) compressedLength(what string, i int, length uint64, codec comp
 	return compressedLength
 }
 
-// checkSize sets s.err unless the size of the body equals the sum of its sections, and both are within
-// the limits.
+// checkSize sets s.err if the size of the body is not the sum of its sections, or if the descriptor or
+// the inline bytes exceed the limits.
 func (s *scanner) checkSize() {
 	descriptor := uint64(s.entriesEnd()+s.compressedLengths*compressedEntry) + s.kinds + s.metadata
 	switch whole := descriptor + s.inline; {

@@ -6,8 +6,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
-// EncodedSize returns the size in bytes of the frame: header, descriptor and inline bytes, without the
-// checksum.
+// EncodedSize returns the size in bytes of the frame of m: header, descriptor and inline bytes, without
+// the checksum.
 func (m *Message) EncodedSize() int {
 	descriptor, inline := m.sizes()
 	return HeaderSize + int(descriptor+inline)
@@ -43,8 +43,8 @@ func compressedEntrySize(codec compress.Codec) uint64 {
 	return 0
 }
 
-// Append appends the whole frame to dst, with a checksum if crc is set. m must pass [Message.Check],
-// and the Data of each inline part must be set, WireLength bytes.
+// Append appends the whole frame of m to dst and returns the extended slice. If crc is set the frame
+// has a checksum. m must pass [Message.Check], and each inline part must have WireLength bytes in Data.
 func (m *Message) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = m.AppendDescriptor(dst, crc)
@@ -64,9 +64,10 @@ func (m *Message) Append(dst []byte, crc bool) []byte {
 	return dst
 }
 
-// AppendDescriptor appends the header and the descriptor to dst; Data is ignored. The caller must then
-// append WireLength bytes for each inline payload, then for each inline tensor, and, if crc is set,
-// the checksum with [AppendChecksum]. m must pass [Message.Check].
+// AppendDescriptor appends the header and the descriptor of m to dst and returns the extended slice. It
+// ignores Data. The caller must then append WireLength bytes for each inline payload, after that for
+// each inline tensor, and, if crc is set, the checksum with [AppendChecksum]. m must pass
+// [Message.Check].
 func (m *Message) AppendDescriptor(dst []byte, crc bool) []byte {
 	descriptor, inline := m.sizes()
 	dst = Header{Length: uint32(descriptor + inline), Kind: KindMessage, CRC: crc}.Append(dst)

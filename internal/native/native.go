@@ -55,7 +55,8 @@ type Limits struct {
 	Kind int
 }
 
-// WithDefaults returns l with each 0 replaced by the default.
+// WithDefaults returns l with each 0 replaced by the default, and with Payloads, Tensors and Kind
+// reduced to their maximum if they exceed it.
 func (l Limits) WithDefaults() Limits {
 	return Limits{
 		Descriptor: cmp.Or(l.Descriptor, 4<<20),
@@ -117,14 +118,14 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // bytes is 0, so that a caller can sum several pieces of memory one after the other.
 func Sum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
 
-// AppendChecksum appends to dst the checksum of the frame dst[start:], its header and body, and
-// returns the result. The header must have been encoded with CRC set.
+// AppendChecksum computes the checksum of the frame dst[start:], its header and body, appends it to dst
+// and returns the extended slice. The header must have been encoded with CRC set.
 func AppendChecksum(dst []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, Sum(0, dst[start:]))
 }
 
-// compareSums returns an [*Error] that matches ErrChecksum unless the received sum equals the computed
-// one. frame names the frame in it.
+// compareSums returns nil if the received and the computed checksum are equal, and otherwise an
+// [*Error] that matches ErrChecksum. frame is its Frame.
 func compareSums(frame string, received, counted uint32) error {
 	if received != counted {
 		return fault(frame, "crc", "%w: received %08x, computed %08x", ErrChecksum, received, counted)

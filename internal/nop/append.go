@@ -5,7 +5,8 @@ import (
 	"math"
 )
 
-// AppendUint appends an unsigned integer of any width in its shortest form.
+// AppendUint appends the shortest encoding of v to dst and returns the extended slice. The encoding
+// does not depend on the width of the integer's type.
 func AppendUint(dst []byte, v uint64) []byte {
 	switch {
 	case v <= maxPositive:
@@ -20,8 +21,9 @@ func AppendUint(dst []byte, v uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, prefixU64), v)
 }
 
-// AppendInt appends a signed integer of any width in its shortest form. Signed and unsigned values have
-// the same encoding from 0 to 127 only.
+// AppendInt appends the shortest encoding of v to dst and returns the extended slice. The encoding does
+// not depend on the width of the integer's type. Only from 0 to 127 is it the same as that of
+// AppendUint.
 func AppendInt(dst []byte, v int64) []byte {
 	switch {
 	case v >= -64 && v <= maxPositive:
@@ -36,7 +38,7 @@ func AppendInt(dst []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, prefixI64), uint64(v))
 }
 
-// AppendBool appends a boolean.
+// AppendBool appends the encoding of v to dst and returns the extended slice.
 func AppendBool(dst []byte, v bool) []byte {
 	if v {
 		return append(dst, 1)
@@ -44,17 +46,19 @@ func AppendBool(dst []byte, v bool) []byte {
 	return append(dst, 0)
 }
 
-// AppendString appends a string.
+// AppendString appends the encoding of s to dst and returns the extended slice.
 func AppendString(dst []byte, s string) []byte {
 	return append(appendHeader(dst, prefixString, len(s)), s...)
 }
 
-// AppendBytes appends p as a string. libnop encodes strings with arbitrary contents in this way.
+// AppendBytes appends the encoding of p as a string to dst and returns the extended slice. libnop
+// encodes strings with arbitrary contents in this way.
 func AppendBytes(dst, p []byte) []byte {
 	return append(appendHeader(dst, prefixString, len(p)), p...)
 }
 
-// AppendUint64s appends an array of integers, each in 8 bytes.
+// AppendUint64s appends the encoding of v as an array of integers, each in 8 bytes, to dst and returns
+// the extended slice.
 func AppendUint64s(dst []byte, v []uint64) []byte {
 	dst = appendHeader(dst, prefixIntegers, 8*len(v))
 	for _, x := range v {
@@ -63,28 +67,33 @@ func AppendUint64s(dst []byte, v []uint64) []byte {
 	return dst
 }
 
-// AppendArrayHeader appends the header of an array; n elements follow, which must not be integers.
+// AppendArrayHeader appends the header of an array of n elements to dst and returns the extended slice.
+// The caller must then append the elements, which must not be integers.
 func AppendArrayHeader(dst []byte, n int) []byte { return appendHeader(dst, prefixArray, n) }
 
-// AppendPairHeader appends the header of a pair; two values follow.
+// AppendPairHeader appends the header of a pair to dst and returns the extended slice. The caller must
+// then append its two values.
 func AppendPairHeader(dst []byte) []byte { return appendHeader(dst, prefixArray, 2) }
 
-// AppendMapHeader appends the header of a map; n pairs of key and value follow.
+// AppendMapHeader appends the header of a map to dst and returns the extended slice. The caller must
+// then append n pairs of key and value.
 func AppendMapHeader(dst []byte, n int) []byte { return appendHeader(dst, prefixMap, n) }
 
-// AppendStructHeader appends the header of a structure; its members follow in order.
+// AppendStructHeader appends the header of a structure to dst and returns the extended slice. The
+// caller must then append the members in order.
 func AppendStructHeader(dst []byte, members int) []byte {
 	return appendHeader(dst, prefixStruct, members)
 }
 
-// AppendVariantHeader appends the header of a variant with its index-th alternative, counted from 0;
-// the value follows. The empty variant has index -1 and an empty value.
+// AppendVariantHeader appends the header of a variant to dst and returns the extended slice. index
+// selects the alternative, counted from 0, or is -1 for the empty variant. The caller must then append
+// the value, with AppendEmpty if the variant is empty.
 func AppendVariantHeader(dst []byte, index int32) []byte {
 	return AppendInt(append(dst, prefixVariant), int64(index))
 }
 
-// AppendEmpty appends an empty optional, or the value of an empty variant. A full optional is encoded
-// as its value.
+// AppendEmpty appends an empty optional, or the value of an empty variant, to dst and returns the
+// extended slice. An optional that is not empty is encoded as its value.
 func AppendEmpty(dst []byte) []byte { return append(dst, prefixEmpty) }
 
 func appendHeader(dst []byte, prefix byte, n int) []byte {

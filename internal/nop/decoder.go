@@ -35,7 +35,7 @@ func (d *Decoder) Fail(err error) {
 	}
 }
 
-// Failf calls Fail with an [*Error] with that text at the current offset.
+// Failf calls Fail with an [*Error] at the current offset. Its text is formatted as by fmt.Sprintf.
 func (d *Decoder) Failf(format string, args ...any) { d.failAt(d.off, format, args...) }
 
 func (d *Decoder) failAt(off int, format string, args ...any) {
@@ -68,7 +68,7 @@ func (d *Decoder) next(n int) []byte {
 	return p
 }
 
-// prefix reads the next byte. If there is none it fails d, and ok is false.
+// prefix reads and returns the next byte. If no byte remains it fails d, and ok is false.
 func (d *Decoder) prefix() (b byte, ok bool) {
 	if d.remaining() == 0 {
 		d.Failf("want a value, nothing left")
@@ -107,7 +107,7 @@ func (d *Decoder) fixed(width int) uint64 {
 	return 0
 }
 
-// Bytes reads a string and returns it as a slice of the input, not copied. It returns nil after an
+// Bytes reads a string and returns it, without a copy, as a slice of the input. It returns nil after an
 // error.
 func (d *Decoder) Bytes() []byte {
 	if !d.expect(prefixString, "a string") {
@@ -116,9 +116,10 @@ func (d *Decoder) Bytes() []byte {
 	return d.next(d.count(1))
 }
 
-// Array reads the header of an array of elements other than integers, and returns their number, which
-// the caller must then read. minSize is the minimum encoded size of an element, at least 1. A count
-// that the remaining bytes cannot contain fails d, so that a caller may allocate that many elements.
+// Array reads the header of an array whose elements are not integers, and returns the number of
+// elements. The caller must then read the elements. minSize is the minimum encoded size of an element
+// in bytes, at least 1. If the remaining bytes cannot contain that many elements, Array fails d and
+// returns 0, so a caller may allocate memory for all elements.
 func (d *Decoder) Array(minSize int) int {
 	if !d.expect(prefixArray, "an array") {
 		return 0
@@ -126,9 +127,10 @@ func (d *Decoder) Array(minSize int) int {
 	return d.count(minSize)
 }
 
-// Map reads the header of a map and returns the number of its entries, which the caller must then
-// read. minSize is the minimum encoded size of a key with its value; a count that the remaining bytes
-// cannot contain fails d. The encoding permits duplicate keys and any order.
+// Map reads the header of a map and returns the number of its entries. The caller must then read the
+// key and the value of each entry. minSize is the minimum encoded size of an entry in bytes, at least
+// 1. If the remaining bytes cannot contain that many entries, Map fails d and returns 0. The encoding
+// permits duplicate keys and any order.
 func (d *Decoder) Map(minSize int) int {
 	if !d.expect(prefixMap, "a map") {
 		return 0
@@ -136,8 +138,8 @@ func (d *Decoder) Map(minSize int) int {
 	return d.count(minSize)
 }
 
-// Struct reads the header of a structure, and fails d unless it has that many members. The caller must
-// then read the members.
+// Struct reads the header of a structure, and fails d if the structure does not have the given number
+// of members. The caller must then read the members.
 func (d *Decoder) Struct(members int) {
 	d.exactly(prefixStruct, "a structure", members)
 }
@@ -154,8 +156,8 @@ func (d *Decoder) Variant() int32 {
 	return d.Int32()
 }
 
-// Empty reads an empty optional and returns true if one comes next. Otherwise it reads nothing and
-// returns false: the value of the optional comes next.
+// Empty reads an empty optional and returns true. If the next value is not an empty optional, it reads
+// nothing and returns false; the caller then reads the value of the optional.
 func (d *Decoder) Empty() bool {
 	if d.remaining() == 0 || d.buf[d.off] != prefixEmpty {
 		return false
@@ -164,8 +166,8 @@ func (d *Decoder) Empty() bool {
 	return true
 }
 
-// exactly reads a header with that prefix, and fails d unless its count is parts. kind names the value
-// in the error.
+// exactly reads a header that begins with prefix, and fails d if the count in the header is not parts.
+// kind names the expected value in the error.
 func (d *Decoder) exactly(prefix byte, kind string, parts int) {
 	start := d.off
 	if !d.expect(prefix, kind) {
@@ -189,21 +191,21 @@ func (d *Decoder) count(minSize int) int {
 	return int(n)
 }
 
-// Uint64 reads an unsigned integer in a form of at most 8 bytes.
+// Uint64 reads an unsigned integer in a form of at most 8 bytes. It returns 0 after an error.
 func (d *Decoder) Uint64() uint64 { return d.unsigned(prefixU64) }
 
-// Uint32 reads an unsigned integer in a form of at most 4 bytes. As in libnop, a wider form fails even
-// if the value fits.
+// Uint32 reads an unsigned integer in a form of at most 4 bytes. As in libnop, a wider form fails d
+// even if the value fits. Uint32 returns 0 after an error.
 func (d *Decoder) Uint32() uint32 { return uint32(d.unsigned(prefixU32)) }
 
-// Int64 reads a signed integer in a form of at most 8 bytes.
+// Int64 reads a signed integer in a form of at most 8 bytes. It returns 0 after an error.
 func (d *Decoder) Int64() int64 { return d.signed(prefixI64) }
 
-// Int32 reads a signed integer in a form of at most 4 bytes. As in libnop, a wider form fails even if
-// the value fits.
+// Int32 reads a signed integer in a form of at most 4 bytes. As in libnop, a wider form fails d even if
+// the value fits. Int32 returns 0 after an error.
 func (d *Decoder) Int32() int32 { return int32(d.signed(prefixI32)) }
 
-// Bool reads a boolean.
+// Bool reads a boolean. It returns false after an error.
 func (d *Decoder) Bool() bool {
 	b, ok := d.prefix()
 	if ok && b > 1 {
@@ -213,8 +215,9 @@ func (d *Decoder) Bool() bool {
 	return b == 1
 }
 
-// Uint64s reads an array of 64-bit integers, appends its elements to dst and returns the result, which
-// is dst after an error. It allocates no more bytes than it reads, apart from the growth of dst.
+// Uint64s reads an array of 64-bit integers, appends its elements to dst and returns the extended
+// slice, or dst after an error. It allocates only to extend dst, in proportion to the bytes that it
+// reads.
 func (d *Decoder) Uint64s(dst []uint64) []uint64 {
 	start := d.off
 	if !d.expect(prefixIntegers, "an array of integers") {
@@ -233,8 +236,8 @@ func (d *Decoder) Uint64s(dst []uint64) []uint64 {
 	return dst
 }
 
-// unsigned reads an unsigned integer whose prefix is at most widest, one of prefixU8 to prefixU64. Any
-// other prefix fails d.
+// unsigned reads and returns an unsigned integer. widest, one of prefixU8 to prefixU64, is the prefix
+// of the widest form that is accepted. In another form the integer fails d, and unsigned returns 0.
 func (d *Decoder) unsigned(widest byte) uint64 {
 	b, _ := d.prefix()
 	if b <= maxPositive {
@@ -247,8 +250,8 @@ func (d *Decoder) unsigned(widest byte) uint64 {
 	return d.fixed(1 << (b - prefixU8))
 }
 
-// signed reads a signed integer whose prefix is at most widest, one of prefixI8 to prefixI64. Any
-// other prefix fails d.
+// signed reads and returns a signed integer. widest, one of prefixI8 to prefixI64, is the prefix of the
+// widest form that is accepted. In another form the integer fails d, and signed returns 0.
 func (d *Decoder) signed(widest byte) int64 {
 	b, _ := d.prefix()
 	if b <= maxPositive || b >= minNegative {

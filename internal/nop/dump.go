@@ -21,8 +21,8 @@ const (
 //	0009      00                        0
 //
 // Because it does not know the message, it cannot distinguish signed from unsigned small numbers, or 0
-// and 1 from booleans. From the first byte that it cannot decode it prints bytes only. The error is
-// that of w.
+// and 1 from booleans. If an element cannot be decoded or is nested too deeply, Dump prints the
+// remaining bytes from there, with the reason in their first line. The error is that of w.
 func Dump(w io.Writer, p []byte) error {
 	var out bytes.Buffer
 	s := dumper{Decoder: NewDecoder(p), bytes: p, out: &out}
@@ -44,7 +44,8 @@ type dumper struct {
 	shown int // bytes printed so far
 }
 
-// value reads and prints one value with everything in it, depth levels deep.
+// value reads and prints one value with the values nested in it. depth is the nesting level of the
+// value. It stops at the first error, which s keeps.
 func (s *dumper) value(depth int) {
 	if depth > dumpDepth {
 		s.Failf("nested deeper than %d", dumpDepth)
@@ -64,8 +65,9 @@ func (s *dumper) value(depth int) {
 	}
 }
 
-// head reads a value that begins with prefix: the header of one that contains others, the whole of any
-// other. It returns its meaning, and the number of values that follow as its parts.
+// head reads the next value, whose first byte is prefix. Of a value that contains others it reads only
+// the header. It returns the meaning of the bytes that it has read, and the number of values that the
+// caller must then read as parts of this one. It fails s if the bytes are invalid.
 func (s *dumper) head(prefix byte) (meaning string, parts int) {
 	switch {
 	case prefix <= prefixU64:

@@ -62,9 +62,9 @@ func New(size int) *Pool {
 	return &Pool{size: size}
 }
 
-// Open returns a new account, nil if p is nil; the caller closes it. If the account is evicted,
-// evict is called once, on a goroutine of its own: it has the peer's memory released and then Close
-// called.
+// Open returns a new account that holds nothing, or nil if p is nil. The caller must close it. If the
+// account is evicted, evict is called once, on its own goroutine. evict must cause the peer's memory to
+// be released and Close to be called after that.
 func (p *Pool) Open(evict func()) *Account {
 	if p == nil {
 		return nil
@@ -87,8 +87,8 @@ func (p *Pool) Used() (bytes int, evicted uint64) {
 	return p.used, p.evicted
 }
 
-// OnEvict replaces the function that Open was given. It reports false if the account was evicted
-// before; then that function has been or is being called, and evict is not.
+// OnEvict replaces the function that is called when a is evicted, and reports true. It reports false if
+// a was evicted before: then only the earlier function is called.
 func (a *Account) OnEvict(evict func()) bool {
 	if a == nil {
 		return true
@@ -99,10 +99,10 @@ func (a *Account) OnEvict(evict func()) bool {
 	return !a.isRevoked()
 }
 
-// Charge counts n bytes before they are allocated, and reports true. If the pool has fewer it
-// evicts the accounts that hold most, possibly a itself, and blocks until enough of the evicted
-// accounts are closed. It counts nothing and reports false if a is evicted; it reports true if a is
-// closed.
+// Charge charges n bytes to a and reports true. Callers charge memory before they allocate it. If the
+// pool has too few free bytes, Charge evicts the accounts that hold most, possibly a itself, and blocks
+// until enough of the evicted accounts are closed. If a is evicted, it charges nothing and reports
+// false. If a is closed or nil, it charges nothing and reports true.
 func (a *Account) Charge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true
@@ -129,9 +129,9 @@ func (a *Account) Charge(n int) bool {
 	return c.granted
 }
 
-// TryCharge counts n bytes if the pool has them and reports whether it did. It evicts no account
-// and does not block. It reports false if a is evicted; it reports true and counts nothing if a is
-// closed.
+// TryCharge charges n bytes to a if the pool has them, and reports whether it did. It evicts no account
+// and does not block. If a is evicted, it reports false. If a is closed or nil, it charges nothing and
+// reports true.
 func (a *Account) TryCharge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true
@@ -149,8 +149,9 @@ func (a *Account) TryCharge(n int) bool {
 	return true
 }
 
-// Add counts n bytes without blocking. It is for small amounts and for callers that hold locks: it
-// may evict accounts, and the pool may be exceeded until they are closed.
+// Add charges n bytes to a without blocking. It is for small amounts and for callers that hold locks.
+// It may evict accounts, and the pool may be exceeded until those are closed. If a is closed or nil,
+// Add does nothing.
 func (a *Account) Add(n int) {
 	if a == nil || a.state.Load() == closed {
 		return
@@ -168,8 +169,8 @@ func (a *Account) Add(n int) {
 	}
 }
 
-// Release returns n bytes that were charged or added. It does nothing after Close, which has
-// returned all.
+// Release returns n bytes that were charged or added. After Close it does nothing, because Close has
+// returned all bytes.
 func (a *Account) Release(n int) {
 	if a == nil || n == 0 || a.state.Load() == closed {
 		return
@@ -187,9 +188,9 @@ func (a *Account) Release(n int) {
 	p.grant()
 }
 
-// Close returns all that the account holds and stops its counting: the peer is now trusted, or its
-// memory is free. Charges that wait succeed, unless the account was evicted. Further calls do
-// nothing.
+// Close returns all bytes that the account holds to the pool, because the peer is now trusted or its
+// memory is free. Unless the account was evicted, waiting and later calls of Charge report true and
+// charge nothing. Further calls of Close do nothing.
 func (a *Account) Close() {
 	if a == nil {
 		return
@@ -247,8 +248,8 @@ func (p *Pool) remove(a *Account) {
 	p.open = slices.Delete(p.open, i, i+1)
 }
 
-// endClaims ends the waiting charges of one account: Charge returns granted. It counts no bytes.
-// The caller holds mu.
+// endClaims ends the waiting calls of Charge on a, which return granted. It charges no bytes. The
+// caller holds mu.
 func (p *Pool) endClaims(a *Account, granted bool) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(c *claim) bool {
 		if c.account == a {
@@ -258,8 +259,8 @@ func (p *Pool) endClaims(a *Account, granted bool) {
 	})
 }
 
-// end removes the waiting charge c from the sums and makes its Charge return granted. It counts no
-// bytes and does not change p.waiting. The caller holds mu.
+// end removes the waiting charge c from the sums and makes its call of Charge return granted. It
+// charges no bytes and does not change p.waiting. The caller holds mu.
 func (p *Pool) end(c *claim, granted bool) {
 	p.wanted -= c.n
 	c.account.wanted -= c.n
@@ -267,8 +268,9 @@ func (p *Pool) end(c *claim, granted bool) {
 	close(c.done)
 }
 
-// grant counts the waiting charges that fit and makes them return true. Small ones may pass larger
-// ones: evictForWaiting evicts enough accounts for all of them. The caller holds mu.
+// grant charges the bytes of the waiting charges that fit, and makes their calls of Charge return true.
+// Small charges may be granted before larger ones that have waited longer: evictForWaiting evicts
+// enough accounts for all of them. The caller holds mu.
 func (p *Pool) grant() {
 	p.waiting = slices.DeleteFunc(p.waiting, func(c *claim) bool {
 		if !p.fits(c.n) {

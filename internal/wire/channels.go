@@ -17,13 +17,13 @@ type XTHDescriptor struct {
 	Ptr uint64 // the tensor's address
 }
 
-// Append appends the encoded message to dst.
+// Append appends the encoding of m to dst and returns the extended slice.
 func (m CMADescriptor) Append(dst []byte) []byte {
 	dst = nop.AppendUint(nop.AppendStructHeader(dst, 2), uint64(m.PID))
 	return nop.AppendUint(dst, m.Ptr)
 }
 
-// Append appends the encoded message to dst.
+// Append appends the encoding of m to dst and returns the extended slice.
 func (m XTHDescriptor) Append(dst []byte) []byte {
 	return nop.AppendUint(nop.AppendStructHeader(dst, 1), m.Ptr)
 }
@@ -51,7 +51,7 @@ func DecodeXTHDescriptor(p []byte, limits Limits) (XTHDescriptor, error) {
 // [MPTServerHello] on the channel's only connection, and the client begins each lane, a new connection,
 // with an [MPTClientHello].
 type MPTHello interface {
-	// Append appends the encoded message to dst.
+	// Append appends the encoded message to dst and returns the extended slice.
 	Append(dst []byte) []byte
 
 	mptHello()
@@ -84,7 +84,7 @@ const minLane = 5 // b9 02, bd 00, 00
 func (MPTServerHello) mptHello() {}
 func (MPTClientHello) mptHello() {}
 
-// Append appends the encoded message to dst.
+// Append appends the encoding of m to dst and returns the extended slice.
 func (m MPTServerHello) Append(dst []byte) []byte {
 	dst = nop.AppendStructHeader(nop.AppendVariantHeader(dst, mptServerHello), 1)
 	dst = nop.AppendArrayHeader(dst, len(m.Lanes))
@@ -95,7 +95,7 @@ func (m MPTServerHello) Append(dst []byte) []byte {
 	return dst
 }
 
-// Append appends the encoded message to dst.
+// Append appends the encoding of m to dst and returns the extended slice.
 func (m MPTClientHello) Append(dst []byte) []byte {
 	dst = nop.AppendStructHeader(nop.AppendVariantHeader(dst, mptClientHello), 1)
 	return nop.AppendUint(dst, m.RegistrationID)

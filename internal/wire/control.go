@@ -33,8 +33,8 @@ const MaxReason = 1024
 // MaxControl is the maximum size of an encoded Control in bytes.
 const MaxControl = 1 + MaxReason
 
-// Append appends the encoded message to dst. A Reason longer than MaxReason is truncated; it must be
-// UTF-8.
+// Append appends the encoding of m to dst and returns the extended slice. A Reason longer than
+// MaxReason is truncated; it must be UTF-8.
 func (m Control) Append(dst []byte) []byte {
 	dst = append(dst, byte(m.Kind))
 	if m.Kind == Goodbye {
@@ -43,8 +43,8 @@ func (m Control) Append(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint64(dst, m.Number)
 }
 
-// truncate returns s, or if it is too long the first MaxReason bytes, less those of a character that
-// is cut.
+// truncate returns the first MaxReason bytes of s, or fewer so that no character is cut. It returns a
+// shorter s unchanged.
 func truncate(s string) string {
 	if len(s) <= MaxReason {
 		return s

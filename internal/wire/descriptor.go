@@ -35,7 +35,8 @@ const (
 	minTensor  = minDevice + 6 // b9 04, 00, device, be, bd 00
 )
 
-// Append appends the encoded message to dst. The devices must pass [Limits.CheckDevice].
+// Append appends the encoding of m to dst and returns the extended slice. The devices must pass
+// [Limits.CheckDevice].
 func (m *Descriptor) Append(dst []byte) []byte {
 	dst = nop.AppendBytes(nop.AppendStructHeader(dst, 3), m.Metadata)
 	dst = nop.AppendArrayHeader(dst, len(m.Payloads))
@@ -65,10 +66,10 @@ func (m *TensorDescriptor) append(dst []byte) []byte {
 	return nop.AppendBytes(dst, m.Metadata)
 }
 
-// DecodeDescriptor decodes a Descriptor from the whole of p into into, whose slices it reuses. It
-// allocates nothing once they are large enough and device kinds are "cpu", "cuda" or equal the
-// previous ones. All Metadata alias p. The error is an [*Error]; the contents of into are undefined
-// then, but it can be decoded into again.
+// DecodeDescriptor decodes a Descriptor from the whole of p into *into, whose slices it reuses. All
+// Metadata alias p. It allocates nothing if the slices are large enough and each device kind is "cpu",
+// "cuda" or equal to the previous one in its place. The error is an [*Error]. The contents of *into are
+// undefined then, but it can be decoded into again.
 func DecodeDescriptor(p []byte, limits Limits, into *Descriptor) error {
 	r := newReader("Descriptor", p, limits)
 	r.Struct(3)
@@ -111,8 +112,8 @@ func resize[E any](s []E, n int) []E {
 	return slices.Grow(s[:0], n)[:n]
 }
 
-// DropMetadata sets all metadata to nil, since they refer to the decoded frame, which can then be
-// reused. It keeps what a later decoding into m reuses.
+// DropMetadata sets all metadata to nil, so that m no longer refers to the decoded frame. It keeps the
+// slices, which a later decoding into m reuses.
 func (m *Descriptor) DropMetadata() {
 	m.Metadata = nil
 	for i := range m.Payloads {
@@ -129,7 +130,8 @@ type DescriptorReply struct {
 	TargetDevices []device.Device
 }
 
-// Append appends the encoded message to dst. The devices must pass [Limits.CheckDevice].
+// Append appends the encoding of m to dst and returns the extended slice. The devices must pass
+// [Limits.CheckDevice].
 func (m *DescriptorReply) Append(dst []byte) []byte {
 	dst = nop.AppendArrayHeader(nop.AppendStructHeader(dst, 1), len(m.TargetDevices))
 	for _, d := range m.TargetDevices {
@@ -138,8 +140,8 @@ func (m *DescriptorReply) Append(dst []byte) []byte {
 	return dst
 }
 
-// DecodeDescriptorReply decodes a DescriptorReply from the whole of p into into, whose slice it
-// reuses. The error is an [*Error]; the contents of into are undefined then, but it can be decoded
+// DecodeDescriptorReply decodes a DescriptorReply from the whole of p into *into, whose slice it
+// reuses. The error is an [*Error]. The contents of *into are undefined then, but it can be decoded
 // into again.
 func DecodeDescriptorReply(p []byte, limits Limits, into *DescriptorReply) error {
 	r := newReader("DescriptorReply", p, limits)

@@ -148,7 +148,7 @@ func NewRefusal(r Refusal) *BrochureAnswer {
 	return m
 }
 
-// Refusal returns the refusal that m contains; ok is false if m is none. An unknown kind becomes
+// Refusal returns the refusal in the marker of m; ok is false if there is none. An unknown kind becomes
 // RefusedOtherwise. The text is empty if the received one is too long or malformed.
 func (m *BrochureAnswer) Refusal() (r Refusal, ok bool) {
 	for extension := range m.extensions() {
@@ -194,8 +194,8 @@ func (m *BrochureAnswer) AddSizes(classes []SizeClass) {
 	}
 }
 
-// Sizes returns the size classes of m, in their order, nil if there are none. A malformed class is an
-// error, because both ends must use the same classes.
+// Sizes returns the size classes of m in their order, or nil if there are none. It returns an error if
+// a class is malformed, because both ends must use the same classes.
 func (m *BrochureAnswer) Sizes() ([]SizeClass, error) {
 	var classes []SizeClass
 	for extension := range m.extensions() {
@@ -249,8 +249,9 @@ func (m *Brochure) AddPreferences(w Preferences) {
 	}
 }
 
-// appendPreferences appends to extensions one with the prefix extension for each of names, at most
-// maxPreferences, and returns the result. It ignores names that cannot be encoded.
+// appendPreferences appends an extension for each of the first maxPreferences names to extensions and
+// returns the extended slice. An extension is the prefix extension, followed by the name. Names that
+// cannot be encoded are ignored.
 func appendPreferences(extensions []string, extension string, names []string) []string {
 	for _, name := range names[:min(len(names), maxPreferences)] {
 		if name != "" && len(name) <= maxProbedName && !strings.ContainsAny(name, " =") {

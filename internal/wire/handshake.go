@@ -11,7 +11,7 @@ import (
 // Packet is the first message on every connection and states the purpose of the connection. It is
 // either a [SpontaneousConnection] or a [RequestedConnection].
 type Packet interface {
-	// Append appends the encoded message to dst.
+	// Append appends the encoded message to dst and returns the extended slice.
 	Append(dst []byte) []byte
 
 	packet()
@@ -37,13 +37,13 @@ type RequestedConnection struct {
 func (SpontaneousConnection) packet() {}
 func (RequestedConnection) packet()   {}
 
-// Append appends the encoded message to dst.
+// Append appends the encoding of m to dst and returns the extended slice.
 func (m SpontaneousConnection) Append(dst []byte) []byte {
 	dst = nop.AppendStructHeader(nop.AppendVariantHeader(dst, spontaneousConnection), 1)
 	return nop.AppendString(dst, m.ContextName)
 }
 
-// Append appends the encoded message to dst.
+// Append appends the encoding of m to dst and returns the extended slice.
 func (m RequestedConnection) Append(dst []byte) []byte {
 	dst = nop.AppendStructHeader(nop.AppendVariantHeader(dst, requestedConnection), 1)
 	return nop.AppendUint(dst, m.RegistrationID)
@@ -94,7 +94,8 @@ const (
 	minTextUints  = 4               // bd 00, bc 00
 )
 
-// Append appends the encoded message to dst. The devices must pass [Limits.CheckDevice].
+// Append appends the encoding of m to dst and returns the extended slice. The devices must pass
+// [Limits.CheckDevice].
 func (m *Brochure) Append(dst []byte) []byte {
 	dst = nop.AppendStructHeader(dst, 2)
 	dst = appendMap(dst, m.TransportDomainDescriptors, strings.Compare, nop.AppendString, nop.AppendString)
@@ -172,7 +173,8 @@ type DevicePair struct {
 	Server, Client device.Device
 }
 
-// Append appends the encoded message to dst. The devices must pass [Limits.CheckDevice].
+// Append appends the encoding of m to dst and returns the extended slice. The devices must pass
+// [Limits.CheckDevice].
 func (m *BrochureAnswer) Append(dst []byte) []byte {
 	dst = nop.AppendStructHeader(dst, 7)
 	dst = nop.AppendString(nop.AppendString(dst, m.Transport), m.Address)

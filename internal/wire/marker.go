@@ -49,13 +49,15 @@ type Marker struct {
 	Features               Features
 }
 
-// String returns the wire form: "0-0+1", with the features in hexadecimal.
+// String returns the form of m on the wire, such as "0-0+1": the versions, and the features in
+// hexadecimal.
 func (m Marker) String() string {
 	return fmt.Sprintf("%d-%d+%x", m.MinVersion, m.MaxVersion, uint64(m.Features))
 }
 
-// ParseMarker parses the form that String returns. It ignores everything after the first space, where
-// extensions are. The error is that s has another form, or that MinVersion is greater than MaxVersion.
+// ParseMarker parses the form that String returns. It ignores the first space and everything after it,
+// where the extensions are. It returns an error if s has another form, or if MinVersion is greater than
+// MaxVersion.
 func ParseMarker(s string) (Marker, error) {
 	s, _, _ = strings.Cut(s, " ")
 	versions, features, ok1 := strings.Cut(s, "+")
@@ -75,7 +77,7 @@ func markerExtensions(s string) iter.Seq[string] {
 	return strings.SplitSeq(extensions, " ")
 }
 
-// Mark sets the marker of m, which replaces one with its extensions. The map
+// Mark sets the marker of m. It replaces an earlier marker and its extensions. The map
 // TransportDomainDescriptors must not be nil.
 func (m *Brochure) Mark(marker Marker) {
 	m.TransportDomainDescriptors[MarkerName] = marker.String()
@@ -88,8 +90,8 @@ func (m *Brochure) Marker() (marker Marker, ok bool) {
 	return marker, err == nil
 }
 
-// Mark sets the marker of m, which replaces one with its extensions. The map ChannelDeviceDescriptors
-// must not be nil.
+// Mark sets the marker of m. It replaces an earlier marker and its extensions. The map
+// ChannelDeviceDescriptors must not be nil.
 func (m *BrochureAnswer) Mark(marker Marker) {
 	m.ChannelDeviceDescriptors[MarkerName] = map[device.Device]string{device.CPU(): marker.String()}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
 )
 
-// reader decodes one message. Like the embedded Decoder it keeps its first error, and in field the
-// member that was being read at that time.
+// reader decodes one message. Like the embedded Decoder it keeps its first error. field is the member
+// that was read when the error occurred.
 type reader struct {
 	nop.Decoder
 	limits  Limits
@@ -28,7 +28,7 @@ func newReader(message string, p []byte, limits Limits) reader {
 	return r
 }
 
-// at records that the member field is read next, for errors. After an error it does nothing.
+// at records field as the member that is read next, for errors. After an error it does nothing.
 func (r *reader) at(field string) {
 	if r.Err() == nil {
 		r.field = field
@@ -45,8 +45,9 @@ func (r *reader) within(n, limit int64, unit string) bool {
 	return false
 }
 
-// list reads the header of an array and returns the number of its elements. It fails r, and returns 0,
-// if these are more than limit, or more than the remaining bytes can contain with minSize bytes each.
+// list reads the header of an array and returns the number of its elements. It fails r and returns 0 if
+// the number exceeds limit, or if the remaining bytes cannot contain so many elements of at least
+// minSize bytes.
 func (r *reader) list(minSize, limit int) int {
 	n := r.Array(minSize)
 	if !r.within(int64(n), int64(limit), "elements") {
@@ -65,7 +66,7 @@ func (r *reader) text() string {
 	return string(p)
 }
 
-// end finishes the message, after which no bytes may remain, and returns its first error as an
+// end finishes the message, after which no bytes may remain. It returns the first error of r as an
 // [*Error], or nil.
 func (r *reader) end() error {
 	r.at("")
@@ -75,8 +76,8 @@ func (r *reader) end() error {
 	return nil
 }
 
-// result finishes the message of r and returns m, or the zero value and the first error of r as an
-// [*Error].
+// result finishes the message of r and returns m. After an error it returns the zero value of M and the
+// first error of r as an [*Error].
 func result[M any](r *reader, m M) (M, error) {
 	if err := r.end(); err != nil {
 		var none M
@@ -85,8 +86,9 @@ func result[M any](r *reader, m M) (M, error) {
 	return m, nil
 }
 
-// appendMap appends a map with its entries sorted by key, so that equal messages have equal encodings.
-// compare orders the keys; appendKey and appendValue append one key and one value.
+// appendMap appends the encoding of m to dst and returns the extended slice. The entries are sorted by
+// key, so that equal messages have equal encodings. compare orders the keys; appendKey and appendValue
+// append one key and one value.
 func appendMap[K comparable, V any](dst []byte, m map[K]V, compare func(a, b K) int,
 	appendKey func([]byte, K) []byte, appendValue func([]byte, V) []byte) []byte {
 	dst = nop.AppendMapHeader(dst, len(m))
@@ -96,9 +98,10 @@ func appendMap[K comparable, V any](dst []byte, m map[K]V, compare func(a, b K) 
 	return dst
 }
 
-// readMap reads a map with key and value, whose entries take at least minSize bytes each. Of several
-// entries with equal keys it keeps the first. It returns nil if the map is empty, or after an error.
-// The map grows with the entries that are present, whatever their announced number.
+// readMap reads a map whose entries take at least minSize bytes each. key and value read one key and
+// one value. Of several entries with equal keys readMap keeps the first. It returns nil if the map is
+// empty or after an error. If the map has more than Limits.Entries entries it fails r. It allocates
+// memory for the entries that it has read, not for the announced number.
 func readMap[K comparable, V any](r *reader, minSize int, key func(*reader) K, value func(*reader) V) map[K]V {
 	n := r.Map(minSize)
 	if n == 0 || !r.within(int64(n), int64(r.limits.Entries), "entries") {
@@ -123,9 +126,9 @@ const (
 	kindCUDA = "cuda" // a kind that needs no allocation, like that of the CPU
 )
 
-// CheckDevice returns an error if d cannot be sent: it needs a kind within the limits, and an index
-// from 0 to 1<<31-1. The error matches ErrLimit if the kind is too long. Append does not check
-// devices.
+// CheckDevice returns an error if d cannot be sent, and otherwise nil. d needs a kind within the
+// limits, and an index from 0 to 1<<31-1. The error matches ErrLimit if the kind is too long. Append
+// does not check devices.
 func (l Limits) CheckDevice(d device.Device) error {
 	l = l.WithDefaults()
 	switch {
@@ -146,8 +149,8 @@ func appendDevice(dst []byte, d device.Device) []byte {
 	return nop.AppendInt(dst, int64(d.Index))
 }
 
-// device reads a device and returns it. It fails r if the kind is empty or too long, or the index is
-// negative. It does not allocate the kind if this is "cpu", "cuda" or that of last.
+// device reads a device and returns it. It fails r if the kind is empty or too long, or if the index is
+// negative. If the kind is "cpu", "cuda" or the kind of last, device allocates nothing for it.
 func (r *reader) device(last device.Device) device.Device {
 	r.Struct(2)
 	kind := r.kind(last.Kind)
@@ -178,7 +181,8 @@ func (r *reader) kind(last string) string {
 	return string(p)
 }
 
-// newDevice reads a device, without an earlier one whose kind could be reused.
+// newDevice reads and returns a device as device does, without an earlier device whose kind could be
+// reused.
 func (r *reader) newDevice() device.Device { return r.device(device.Device{}) }
 
 func compareDevices(a, b device.Device) int {
