@@ -23,7 +23,8 @@ type pipeChannel struct {
 	sent, received traffic
 }
 
-// fits returns an error if the channel cannot send src.
+// fits returns an error if the channel cannot send src, and otherwise nil. It checks only channels that
+// implement channel.Compatible.
 func (l *pipeChannel) fits(src device.Buffer) error {
 	if l.compatible == nil {
 		return nil
@@ -40,8 +41,8 @@ type sizedChannel struct {
 	channel *pipeChannel
 }
 
-// channelFor returns the channel for a tensor of n bytes, as transferred, between a local and a
-// remote device. It panics if there is none; findChannel checks that.
+// channelFor returns the channel for a tensor of n bytes, as transferred, between a local and a remote
+// device. It panics if there is none; callers check that with findChannel before.
 func (p *Pipe) channelFor(local, remote device.Device, n int) *pipeChannel {
 	all := p.channelsBetween(local, remote)
 	l := all[0].channel
@@ -53,9 +54,9 @@ func (p *Pipe) channelFor(local, remote device.Device, n int) *pipeChannel {
 	return l
 }
 
-// openChannel opens a channel over link, of which it sets the fields that are the same for all
-// channels, and adds the channel to p.channels. The connections of link belong to the channel, even
-// if openChannel fails. broken is called at most once, when the channel fails.
+// openChannel opens the channel of e over link and adds it to p.channels. It sets the fields of link
+// that are the same for all channels. The channel owns the connections of link, even if openChannel
+// fails. broken is called at most once, when the channel fails.
 func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Link, broken func(*pipeChannel, error)) error {
 	l := &pipeChannel{name: e.Name}
 	link.Peer = p.peerName()
@@ -73,8 +74,8 @@ func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Lin
 	return nil
 }
 
-// assignChannels assigns channels to the pairs of devices, as all prescribes. Every channel in all
-// must be open. It is called once, before messages are sent or received.
+// assignChannels assigns channels to the pairs of devices according to all. Every channel in all must
+// be open. It is called once, before messages are sent or received.
 func (p *Pipe) assignChannels(all routes) {
 	for pair, way := range all {
 		below := 0
@@ -91,9 +92,9 @@ func (p *Pipe) assignChannels(all routes) {
 
 var hostPair = devicePair{device.CPU(), device.CPU()}
 
-// channelsBetween returns the channels between a local and a remote device, that of the largest
-// tensors first; nil if there are none. The caller must not change them. Host memory has a fast
-// path, because this is called for each tensor.
+// channelsBetween returns the channels between a local and a remote device, or nil if there are none.
+// The channel of the largest tensors comes first. The caller must not change the result. Host memory
+// has a fast path, because channelsBetween is called for each tensor.
 func (p *Pipe) channelsBetween(local, remote device.Device) []sizedChannel {
 	if local == hostPair.local && remote == hostPair.remote {
 		return p.hostChannels

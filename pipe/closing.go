@@ -88,8 +88,8 @@ func (p *Pipe) tearDown(cause error) {
 // isClosing reports whether Close was called.
 func (p *Pipe) isClosing() bool { return isClosed(p.closing) }
 
-// endError returns the error of Next after the last message: that of the peer's orderly end, or
-// else the cause of the pipe's failure.
+// endError returns the error of Next after the last message. It is the error of the peer's orderly end,
+// if there was one, and otherwise the cause of the pipe's failure.
 func (p *Pipe) endError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *closeFrames) sendClose(reason string) {
 	c.wakeWriter()
 }
 
-// receiveClose notes the peer's close frame.
+// receiveClose records that the peer has sent its close frame, with reason.
 func (c *closeFrames) receiveClose(reason string) {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
@@ -175,7 +175,8 @@ func closeReason(cause error) string {
 	return strings.ToValidUTF8(cause.Error(), "?")
 }
 
-// withReason returns err with the reason that the peer has given for it, which may be empty.
+// withReason adds the reason that the peer has given to err. If reason is empty it returns err
+// unchanged.
 func withReason(err error, reason string) error {
 	if reason == "" {
 		return err
@@ -193,8 +194,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// closedBefore waits until one or other is closed or ctx ends, and then reports whether one of the
-// two channels is closed. Either channel may be nil.
+// closedBefore waits until one or other is closed or ctx ends. Then it reports whether one of the two
+// channels is closed. Either channel may be nil.
 func closedBefore(ctx context.Context, one, other <-chan struct{}) bool {
 	select {
 	case <-one:

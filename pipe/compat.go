@@ -29,7 +29,8 @@ type compat struct {
 	graceTimer *time.Timer // runs while some, but not all, have ended
 }
 
-// newCompat makes an engine of the compatible dialect the engine of front.
+// newCompat creates the engine of the compatible dialect from s and makes it the engine of front. The
+// channels are not open yet.
 func newCompat(front *Pipe, s *spec) {
 	p := &compat{
 		Pipe:     front,
@@ -50,9 +51,9 @@ func (p *compat) loops() []func() {
 	return []func(){p.writer.run, p.reader.run, p.writer.readReplies, p.control.run, p.control.write}
 }
 
-// open opens the channels of s and assigns them to pairs of devices. A channel that breaks before
-// all are open fails the pipe; disconnect, which waits until the pipe has started, does not close
-// channels that are being opened.
+// open opens the channels of s and assigns them to pairs of devices. The error is that of openChannel.
+// A channel that breaks before all are open fails the pipe; disconnect, which waits until the pipe has
+// started, does not close channels that are being opened.
 func (p *compat) open(ctx context.Context, s *spec) error {
 	ended := func(ch *pipeChannel, err error) { p.connEnded(p.connName(ch), p.closedAsEOF(err)) }
 	for _, cs := range s.channels {
@@ -102,10 +103,10 @@ func (p *compat) closeMessageWrites() {
 	p.reply.endWrites()
 }
 
-// connEnded handles the end or the failure of the reply connection or of a channel, which conn
-// names. An orderly end (io.EOF) counts for noteEnd; any other error fails the pipe, unless this
-// end has closed the connection. If the peer is gone, the failure waits for the reason in the
-// peer's close frame, on another goroutine.
+// connEnded handles the end of the reply connection or of a channel. conn is its name, and err the
+// error with which it has ended. io.EOF is an orderly end, which noteEnd counts. Any other error fails
+// the pipe, unless this end has closed the connection. If the error means that the peer is gone,
+// another goroutine first waits for the reason in the peer's close frame and then fails the pipe.
 func (p *compat) connEnded(conn string, err error) {
 	if errors.Is(err, io.EOF) {
 		p.noteEnd(conn)
@@ -122,9 +123,9 @@ func (p *compat) connEnded(conn string, err error) {
 	go func() { p.fail(p.errorFor("connection", conn, p.control.explainEnd(err))) }() // waits for the close frame
 }
 
-// closedAsEOF returns io.EOF if err matches ErrClosed and the pipe is up, and else err. A channel
-// whose writing half compatReader.run has ended returns ErrClosed when it has to send; the actual cause
-// is that the peer has closed.
+// closedAsEOF returns io.EOF if err matches ErrClosed although the pipe is up, and otherwise err. A
+// channel whose writing half compatReader.run has ended returns ErrClosed when it has to send; the
+// actual cause is that the peer has closed.
 func (p *compat) closedAsEOF(err error) error {
 	if errors.Is(err, ErrClosed) && p.Err() == nil {
 		return io.EOF
@@ -132,10 +133,11 @@ func (p *compat) closedAsEOF(err error) error {
 	return err
 }
 
-// failTransfer returns the error err of a tensor on ch as an *Error, and fails the pipe, since in
-// the compatible dialect a message can neither be completed without the tensor nor skipped. ch is
-// nil for the frames on the descriptor connection. If the peer is gone or this end has closed, the
-// pipe stays up: the connections report their end once everything that the peer sent has been read.
+// failTransfer fails the pipe because a part of a message has failed with err, and returns err as an
+// *Error for op. ch is the channel of the part; it is nil for the frames on the descriptor connection.
+// In the compatible dialect a message can neither be completed without the part nor skipped. If the
+// peer is gone or this end has closed, the pipe stays up: the connections report their end once
+// everything that the peer sent has been read.
 func (p *compat) failTransfer(op string, ch *pipeChannel, err error) error {
 	failed := p.errorFor(op, p.connName(ch), classify(midMessage(p.closedAsEOF(err))))
 	if !isPeerGone(failed) && !errors.Is(failed, ErrClosed) {
@@ -170,9 +172,9 @@ func (p *compat) stopGraceTimer() {
 	}
 }
 
-// startGraceTimer has graceExpired called with conn and now after CloseTimeout, unless the pipe has
-// failed or all connections have ended. conn is the connection that has ended, and now the reader's
-// progress at this moment.
+// startGraceTimer starts a timer that calls graceExpired with conn and now after CloseTimeout. It does
+// nothing if the pipe has failed or all connections have ended. conn is the connection that has ended,
+// and now is the present progress of the reader.
 func (p *compat) startGraceTimer(conn string, now readProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,12 +183,12 @@ func (p *compat) startGraceTimer(conn string, now readProgress) {
 	}
 }
 
-// graceExpired acts when a grace period is over that began when the peer ended the connection conn
-// and left others open. before is the reader's progress at its beginning. If the peer has ended the
-// descriptor connection too, it has closed the pipe: replies end, and the pipe only fails if a
-// message failed because the peer is lost. Otherwise that end may follow unread messages: the pipe
-// fails if the reader has waited for the peer during the whole grace period, and if not, another
-// one begins.
+// graceExpired is called at the end of a grace period, which began when the peer ended the connection
+// conn and left others open. before is the reader's progress at its beginning. If the peer has ended
+// the descriptor connection too, it has closed the pipe: replies end, and the pipe fails only if a
+// message has failed because the peer is lost. If the reader has waited for the peer during the whole
+// period, only conn was lost, and the pipe fails. Otherwise the end of the descriptor connection may
+// follow unread messages, and another period begins.
 func (p *compat) graceExpired(conn string, before readProgress) {
 	now := p.reader.progress()
 	switch {
@@ -202,8 +204,8 @@ func (p *compat) graceExpired(conn string, before readProgress) {
 	}
 }
 
-// connName returns the name of a channel's connections for errors; nil stands for the
-// descriptor connection.
+// connName returns the name of ch's connections for errors, or the name of the descriptor connection if
+// ch is nil.
 func (p *compat) connName(ch *pipeChannel) string {
 	if ch == nil {
 		return p.desc.name

@@ -23,10 +23,10 @@ type namedConn struct {
 // so that a peer that claims a large frame and sends little causes no large allocation.
 const frameStep = 64 << 10
 
-// readFrame reads the next frame of c and returns its body, in the memory of buf, which it
-// overwrites, or in new memory if buf is too small. A frame of more than limit bytes is an error
-// that matches ErrProtocol and ErrLimit. held is charged for the memory before it is allocated; a
-// nil held counts nothing.
+// readFrame reads the next frame of c and returns its body. The body is in the memory of buf, which
+// readFrame overwrites, or in new memory if buf is too small. held is charged for the memory before it
+// is allocated; a nil held counts nothing. The error matches ErrProtocol and ErrLimit if the frame has
+// more than limit bytes, and ErrLimit if the peer is evicted. Otherwise it is that of c.
 func readFrame(c transport.Conn, buf []byte, limit int, held *charge) ([]byte, error) {
 	size, err := c.NextFrame()
 	if err != nil {
@@ -38,8 +38,9 @@ func readFrame(c transport.Conn, buf []byte, limit int, held *charge) ([]byte, e
 	return readBody(c, buf, int(size), held)
 }
 
-// readBody reads the body, of size bytes, of the frame whose header NextFrame has returned. Memory
-// and held are those of readFrame.
+// readBody reads and returns the body, of size bytes, of the frame whose header c.NextFrame has
+// returned. It uses buf and held as readFrame does. The error matches ErrLimit if the peer is evicted;
+// otherwise it is that of c.
 func readBody(c transport.Conn, buf []byte, size int, held *charge) ([]byte, error) {
 	buf = buf[:0]
 	for len(buf) < size {
@@ -248,9 +249,9 @@ func (c *compatControl) write() {
 	}
 }
 
-// take returns the next frame to send; false if there is none. It holds closeMu throughout: a close
-// frame that was queued between the checks would otherwise be sent before confirmations that must
-// precede it.
+// take returns the next frame to send and true, or false if there is none. It holds closeMu throughout:
+// a close frame that was queued between the checks would otherwise be sent before confirmations that
+// must precede it.
 func (c *compatControl) take() (wire.Control, bool) {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
@@ -266,10 +267,10 @@ func (c *compatControl) take() (wire.Control, bool) {
 	return wire.Control{}, false
 }
 
-// explainEnd adds the reason of the peer's close frame to err, if err means that the peer is gone;
-// it returns other errors unchanged. It waits for the close frame, for closeFrameTimeout at most.
-// Without one an orderly end becomes ErrPeerLost, since TCP connections also end in an orderly way
-// when a process is killed.
+// explainEnd adds the reason of the peer's close frame to err, if err means that the peer is gone. It
+// returns any other error unchanged. It waits for the close frame, for closeFrameTimeout at most.
+// Without a close frame an orderly end becomes ErrPeerLost, since TCP connections also end in an
+// orderly way when a process is killed.
 func (c *compatControl) explainEnd(err error) error {
 	if !isPeerGone(err) {
 		return err

@@ -41,8 +41,8 @@ func (in *compatIncoming) read(ctx context.Context, a Allocation) error {
 
 func (in *compatIncoming) discard(ctx context.Context) error { return in.countRead(in.drop(ctx)) }
 
-// countRead notes that the application has read or discarded the message, if err is nil, so that it
-// can be confirmed. It returns err.
+// countRead returns err. If err is nil, it first records that the application has read or discarded the
+// message, so that the message can be confirmed.
 func (in *compatIncoming) countRead(err error) error {
 	if p := in.reader.pipe; err == nil && p.control.exists() {
 		p.control.noteRead(in.number)
@@ -66,10 +66,10 @@ func (in *compatIncoming) isInline() bool { return in.desc.Bytes() == 0 }
 
 func (in *compatIncoming) release() {} // it is not reused
 
-// receive waits for the message's turn, supplies a as its memory and waits for all parts; after
-// that a is not used. If ctx ends before the turn the message can still be read. If ctx ends later
-// the pipe fails, and the error matches ErrCancelled. The error of a message that was claimed
-// before matches ErrAlreadyRead.
+// receive waits for the message's turn, supplies a as its memory and waits for all parts. After it has
+// returned, a is not used. If ctx or the pipe ends before the turn, receive returns the cause, and the
+// message can still be read. If ctx ends later the pipe fails, and the error matches ErrCancelled. If
+// the message was claimed before, the error matches ErrAlreadyRead.
 func (in *compatIncoming) receive(ctx context.Context, a Allocation) error {
 	if ctx.Err() != nil {
 		return in.errorFor(context.Cause(ctx))
@@ -157,8 +157,8 @@ func (in *compatIncoming) start(a Allocation) {
 	close(in.started)
 }
 
-// reply sends the devices of those tensors of a whose target the sender left to the receiver;
-// nothing if there are none. After replyConn.endWrites it returns ErrClosed.
+// reply sends the peer the devices in a of the tensors whose target the sender left to the receiver. If
+// there are none it sends nothing. After replyConn.endWrites it returns ErrClosed.
 func (in *compatIncoming) reply(a Allocation) error {
 	var reply wire.DescriptorReply
 	for k, t := range in.desc.Tensors {
@@ -192,8 +192,8 @@ func (in *compatIncoming) wait() error {
 	return nil
 }
 
-// endBody notes that the payloads have been received or, with an error, that they will not be. It
-// is called at most once.
+// endBody ends the wait for the payloads: they have been received if err is nil, and will not be
+// otherwise. It is called at most once.
 func (in *compatIncoming) endBody(err error) {
 	if in.body != nil {
 		in.bodyErr = err
@@ -201,9 +201,9 @@ func (in *compatIncoming) endBody(err error) {
 	}
 }
 
-// setDescriptor sets the message's descriptor from that of the peer, which it checks against the
-// limits and the channels of the pipe. Errors match ErrProtocol. The metadata refers to the memory
-// of the frame.
+// setDescriptor sets the message's descriptor from d, the descriptor of the peer, and checks it against
+// the limits and the channels of the pipe. The error matches ErrProtocol. The metadata refers to the
+// memory of the frame.
 func (in *compatIncoming) setDescriptor(d *wire.Descriptor) error {
 	limits := &in.reader.pipe.context.limits
 	in.desc.Metadata = d.Metadata
@@ -280,8 +280,9 @@ func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	return a, nil
 }
 
-// repeatedBuffer returns a buffer of n bytes that consists of repetitions of piece's memory, up to
-// its capacity, which must not be 0 unless n is. What is received into the buffer is lost.
+// repeatedBuffer returns a buffer of n bytes that consists of repetitions of the memory of piece, up to
+// its capacity. Bytes that are received into the buffer are lost. The capacity must not be 0, unless n
+// is 0.
 func repeatedBuffer(piece []byte, n int) device.Buffer {
 	if n <= cap(piece) {
 		return device.Bytes(piece[:n])
@@ -305,8 +306,8 @@ func (c *Context) alloc(d device.Device, n int) (device.Buffer, error) {
 	return device.Buffer{}, fmt.Errorf("Options.Kinds lacks the kind of device %s", d)
 }
 
-// discardBody reads the body, of size bytes, of the frame whose header NextFrame has returned, and
-// throws it away.
+// discardBody reads and drops the body, of size bytes, of the frame whose header conn.NextFrame has
+// returned. The error is that of conn.
 func discardBody(conn transport.Conn, size int) error {
 	piece := make([]byte, min(size, discardBufferSize))
 	for size > 0 {

@@ -14,8 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// tryNext returns the next message that has been received. It receives none itself: the connections
-// of this dialect are read by goroutines.
+// tryNext returns the next message if it has been received, and otherwise nil without an error. After
+// the last message it returns the error of Next. It does not poll, because goroutines read the
+// connections of this dialect.
 func (p *compat) tryNext() (*Incoming, error) {
 	select {
 	case in, ok := <-p.reader.ready:
@@ -75,11 +76,11 @@ func (r *compatReader) init(p *compat) {
 
 // run reads descriptors and payloads until the connection ends, and then closes ready.
 //
-// If the peer has ended the connection in an orderly way, run then ends all writing halves. It first
-// waits until the messages of this end are complete, which the peer discards, or until the pipe fails.
-// Ending the halves earlier would end connections in both directions, and messages that the peer sent
-// before it closed could be lost. At a peer that closed first, the tensors that it sent are complete
-// when this end answers.
+// If the peer has ended the connection in an orderly way, run then ends the writing halves of all
+// connections. Before that it waits until all writes of this end are complete or the pipe fails; the
+// peer discards these messages. If run ended the halves earlier, the connections would end in both
+// directions, and messages that the peer sent before it closed could be lost. At a peer that closed
+// first, the tensors that it sent are complete when this end answers.
 func (r *compatReader) run() {
 	last, err := r.receiveAll()
 	r.finish(err)
@@ -146,9 +147,10 @@ const (
 	mostParts        = (receivedPayloadSize + receivedTensorSize) << 16
 )
 
-// receive waits for the next descriptor, decodes and checks it, and returns its message; the
-// payloads are still to be read. The message's memory charge covers the frame and the descriptor.
-// turn is closed when memory was supplied for the message before.
+// receive waits for the next descriptor, decodes and checks it, and returns its message. The payloads
+// are still to be read. The message's memory charge covers the frame and the descriptor. turn is closed
+// when memory was supplied for the message before. The error matches ErrProtocol if the descriptor is
+// invalid, and ErrLimit if the peer is evicted; otherwise it is that of the connection.
 func (r *compatReader) receive(turn chan struct{}) (*compatIncoming, error) {
 	p := r.pipe
 	r.setWaiting(true)
@@ -185,9 +187,9 @@ func (r *compatReader) receive(turn chan struct{}) (*compatIncoming, error) {
 	return in, nil
 }
 
-// enqueue waits until the read-ahead limits allow the message and passes it to a receiver from
-// NextCh, or to Next. If the limits also allow its payloads, it sets payloadsAhead, so that these
-// are read ahead. It returns an error if the pipe fails or the peer is evicted.
+// enqueue waits until the read-ahead limits allow the message and passes it to a receiver from NextCh,
+// or to Next. If the limits also allow its payloads, enqueue sets payloadsAhead, so that readPayloads
+// reads them ahead. It returns an error if the pipe fails or the peer is evicted.
 func (r *compatReader) enqueue(in *compatIncoming) error {
 	p := r.pipe
 	if !r.readAhead.Acquire(context.Background(), p.down, in.readAhead) {
@@ -221,9 +223,10 @@ func (r *compatReader) enqueue(in *compatIncoming) error {
 	}
 }
 
-// readPayloads reads the payload frames of in: into new memory if payloadsAhead is set, and
-// otherwise, after Read or Discard has supplied memory, into dst, or nowhere if dst is nil. It
-// returns an error if the connection or the pipe fails.
+// readPayloads reads the payload frames of in. If payloadsAhead is set, it reads them at once into
+// memory that it allocates. Otherwise it first waits until Read or Discard has begun to receive the
+// message, and reads them into dst, or discards them if dst is nil. The error is that of the connection
+// or the pipe, or matches ErrProtocol if a frame does not have the announced length.
 func (r *compatReader) readPayloads(in *compatIncoming) error {
 	p := r.pipe
 	if in.payloadsAhead == nil {
@@ -255,9 +258,9 @@ func (r *compatReader) readPayloads(in *compatIncoming) error {
 	return nil
 }
 
-// finish handles the end of the descriptor connection with err, which is io.EOF for an orderly end.
-// After that writes of messages that have not started fail, and the pipe stays up, so that received
-// messages can be read. Any other error fails the pipe.
+// finish handles the end of the descriptor connection with err. io.EOF is an orderly end: writes of
+// messages that have not started then fail, and the pipe stays up, so that received messages can be
+// read. Any other error fails the pipe.
 //
 // A C++ peer sends no close frame. After an orderly end it counts as lost if messages of this end have
 // failed because of that, or are still incomplete after closeFrameTimeout, for which finish waits.
@@ -295,7 +298,7 @@ func (r *compatReader) finish(err error) {
 	p.noteEnd(p.desc.name)
 }
 
-// setWaiting notes whether the reader's goroutine waits for the peer to send a descriptor.
+// setWaiting records whether the reader's goroutine waits for the peer to send a descriptor.
 func (r *compatReader) setWaiting(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

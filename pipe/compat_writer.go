@@ -241,7 +241,7 @@ func (w *compatWriter) stopStarting(err error) {
 	w.completeFinished()
 }
 
-// endReplies notes that the peer has sent its last reply. If the writer is stopped, messages that
+// endReplies records that the peer has sent its last reply. If the writer is stopped, messages that
 // still wait for a reply fail.
 func (w *compatWriter) endReplies() {
 	w.mu.Lock()
@@ -282,7 +282,7 @@ func (w *compatWriter) dropUnsent() {
 	w.awaitingReply = fifo.Queue[*compatWriteOp]{}
 }
 
-// lossError returns the error of the first message that failed because the peer is lost; nil if
+// lossError returns the error of the first message that failed because the peer is lost, or nil if
 // there is none.
 func (w *compatWriter) lossError() error {
 	w.mu.Lock()
@@ -300,9 +300,9 @@ type compatWriteOp struct {
 	targets        []device.Device // of all tensors, once the receiver has chosen
 }
 
-// finishPart notes that a part of op is complete or, with err, has failed: a tensor on ch or, if ch
-// is nil, the frames on the descriptor connection. The part's memory is not used any more. It locks
-// mu.
+// finishPart records that a part of op is complete or, if err is not nil, has failed. The part is a
+// tensor on ch or, if ch is nil, the frames on the descriptor connection. Its memory is no longer used.
+// finishPart locks mu.
 func (w *compatWriter) finishPart(op *compatWriteOp, ch *pipeChannel, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -313,9 +313,9 @@ func (w *compatWriter) finishPart(op *compatWriteOp, ch *pipeChannel, err error)
 	w.completeFinished()
 }
 
-// failOp sets the error of op, unless op has one. If the writer is stopped that is w.stopped, since
-// err may only be a consequence. The first error that means that the peer is lost is kept in
-// lossErr. The caller holds mu.
+// failOp sets the error of op to err, unless op has one. If the writer is stopped it uses w.stopped
+// instead, because err may only be a consequence of the stop. The first error that means that the peer
+// is lost is kept in lossErr. The caller holds mu.
 func (w *compatWriter) failOp(op *compatWriteOp, err error) {
 	if op.err == nil {
 		op.err = w.pipe.errorFor("write", "", cmp.Or(w.stopped, err))
@@ -349,9 +349,9 @@ func (op *compatWriteOp) finish() {
 	op.complete()
 }
 
-// cancelLocked implements canceler: it withdraws an operation that is queued, and nothing of it is
-// sent. One whose parts are all complete ends at once, with its own result. For any other the pipe
-// fails with ErrCancelled.
+// cancelLocked implements canceler. It withdraws an operation that is queued, and nothing of it is
+// sent. An operation whose parts are all complete ends at once, with its own result. Any other
+// operation fails, and the pipe fails with ErrCancelled.
 func (op *compatWriteOp) cancelLocked(cause error) {
 	w := &op.sender.pipe.engine.(*compat).writer
 	switch {

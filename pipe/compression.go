@@ -101,10 +101,10 @@ func (s *messageSize) addCompressible(c Compression, n int) error {
 // support compression.
 func (s *spec) compresses() bool { return s.native && s.features&wire.FeatureCompression != 0 }
 
-// staysOnHost reports whether a tensor from source to target stays in host memory, which the host
-// can decompress: source is the CPU, and so is target or, if target is zero, no channel brings
-// tensors from the CPU to another device. arriving is set if the peer sends the tensor. Both ends
-// get the same result, since they have the same channels.
+// staysOnHost reports whether a tensor from source to target stays in host memory, where the host can
+// decompress it. That is so if both are the CPU. It is also so if source is the CPU, target is zero,
+// and no channel carries tensors from the CPU to another device. arriving is set if the peer sends the
+// tensor. Both ends get the same result, since they have the same channels.
 func (p *Pipe) staysOnHost(source, target device.Device, arriving bool) bool {
 	cpu := device.CPU()
 	if source != cpu || !target.IsZero() {
@@ -167,10 +167,10 @@ func (o *nativeWriter) cost(size *messageSize) int {
 	return addSizes(size.total(), int(size.compressible.Bytes))
 }
 
-// compress returns the compressed forms of the parts for which compression is requested; nil if
-// there are none or the pipe does not compress. It runs on the goroutine of the caller of Write,
-// before any byte is sent. If ctx, the message's deadline or the pipe ends first it returns an
-// error. The caller must release the result.
+// compress returns the compressed forms of the parts of m for which compression is requested. It
+// returns nil without an error if there are none or the pipe does not compress. It runs on the
+// goroutine of the caller of Write, before any byte is sent. If ctx, the message's deadline or the pipe
+// ends first it returns an error. The caller must release the result.
 func (o *nativeWriter) compress(ctx context.Context, m *Message, size *messageSize) (*compressedForms, error) {
 	if !o.pipe.compresses || size.compressible.Messages == 0 {
 		return nil, nil
@@ -221,8 +221,8 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 	return nil
 }
 
-// settleCost returns the share of the budgets that a message keeps. The caller has acquired
-// cost(size); settleCost releases the part of it that the compressed forms do not need.
+// settleCost returns the share of the budgets that a message keeps after it is compressed, and releases
+// the rest. The caller has acquired cost(size). k are the compressed forms, nil if there are none.
 func (o *nativeWriter) settleCost(size *messageSize, k *compressedForms) budgetShare {
 	share := o.budget.shareOf(o.cost(size))
 	if k == nil {
@@ -287,8 +287,8 @@ func (in *nativeIncoming) checkCodec(codec compress.Codec) error {
 	return nil
 }
 
-// checkTensorCodec is checkCodec for a tensor. It also returns an error for a compressed tensor
-// that might go to memory in which the host cannot decompress it.
+// checkTensorCodec does for a tensor what checkCodec does for any part. It also returns an error for a
+// compressed tensor that might go to memory in which the host cannot decompress it.
 func (in *nativeIncoming) checkTensorCodec(t *native.Tensor) error {
 	if t.Codec != compress.None && !in.Incoming.pipe.staysOnHost(t.Source, t.Target, true) {
 		return fmt.Errorf("it is compressed, and goes from %s to %s", t.Source, t.Target)
@@ -310,8 +310,8 @@ func (in *nativeIncoming) checkMemory(a Allocation) error {
 	return nil
 }
 
-// decompressInline waits for the work on dst's stream and then decompresses form, an inline part,
-// into dst. Errors are those of decompressError, and of waiting.
+// decompressInline waits for the work on dst's stream and then decompresses form, an inline part, into
+// dst. The error is that of awaitStream or decompressError.
 func (in *nativeIncoming) decompressInline(ctx context.Context, codec compress.Codec, dst device.Buffer, form []byte) error {
 	if err := awaitStream(ctx, dst); err != nil {
 		return err
@@ -345,8 +345,8 @@ func (in *nativeIncoming) decompressLarge(ctx context.Context, a Allocation) err
 	return nil
 }
 
-// decompressInPlace waits for the work on dst's stream and then decompresses the form in the last n
-// bytes of dst into all of dst. Errors are those of decompressError, and of waiting.
+// decompressInPlace waits for the work on dst's stream. The last n bytes of dst hold a compressed form;
+// it then decompresses this form into all of dst. The error is that of awaitStream or decompressError.
 func (in *nativeIncoming) decompressInPlace(ctx context.Context, codec compress.Codec, dst device.Buffer, n uint64) error {
 	if err := awaitStream(ctx, dst); err != nil {
 		return err

@@ -15,10 +15,10 @@ const maxReadRequests = 1 << 16
 // entryMemory is the memory of a map entry whose key is a number, in bytes.
 const entryMemory = 64
 
-// confirmer tracks which messages have been read at both ends: those of this end for whose
-// confirmation calls wait, and those of the peer that this end must confirm. Messages are numbered
-// from 0 in each direction. The struct that embeds it sends the frames, with what nextConfirmation
-// and nextQuery return.
+// confirmer tracks which messages have been read: the messages of this end whose confirmation calls
+// wait for, and the messages of the peer that this end must confirm. Messages are numbered from 0 in
+// each direction. The struct that embeds it sends the frames, with what nextConfirmation and nextQuery
+// return.
 type confirmer struct {
 	signal  func()         // wakes the writer of control frames
 	account *quota.Account // counts the entries of requested
@@ -65,8 +65,8 @@ func (c *confirmer) handleRequest(number uint64) error {
 	return nil
 }
 
-// handleConfirmation handles the peer's confirmation that it has read the message of this end with
-// this number and all before it. Waits for their confirmation end.
+// handleConfirmation handles the peer's confirmation that it has read the message of this end with this
+// number and all earlier ones. Calls of await for these messages return.
 func (c *confirmer) handleConfirmation(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,9 +79,9 @@ func (c *confirmer) handleConfirmation(number uint64) {
 	}
 }
 
-// noteRead notes that the application has read or discarded the peer's message with this number; it
-// is called once for each message. Messages are confirmed in order, and only up to the last one
-// whose confirmation was requested.
+// noteRead records that the application has read or discarded the peer's message with this number. It
+// is called once for each message. Messages are confirmed in order, and only up to the last one whose
+// confirmation was requested.
 func (c *confirmer) noteRead(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *confirmer) noteRead(number uint64) {
 	}
 }
 
-// advance notes that the next message in order has been read, and makes it confirmable if the peer
+// advance records that the next message in order has been read, and makes it confirmable if the peer
 // has requested that. The caller holds mu.
 func (c *confirmer) advance() {
 	_, requested := c.requested[c.read]

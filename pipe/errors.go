@@ -175,9 +175,9 @@ func allocationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrAllocation, fmt.Errorf(format, args...))
 }
 
-// classify wraps the error of a connection or channel in the error of this package that it means:
-// ErrPeerClosed, ErrPeerLost, ErrProtocol or ErrChecksum. It returns nil, and errors with none of
-// these meanings or wrapped already, unchanged.
+// classify wraps err, the error of a connection or channel, in the error of this package that describes
+// it: ErrPeerClosed, ErrPeerLost, ErrProtocol or ErrChecksum. It returns err unchanged if err is nil,
+// has none of these meanings, or is wrapped already.
 func classify(err error) error {
 	switch {
 	case err == nil, isKnown(err):
@@ -218,9 +218,9 @@ func isConnectionLoss(err error) bool {
 		errors.As(err, &errno) || errors.As(err, &network)
 }
 
-// midMessage returns io.ErrUnexpectedEOF if err matches io.EOF, and else err. It is for a
-// connection that ended between two frames, which the transport reports as an orderly end, when a
-// message is incomplete.
+// midMessage returns io.ErrUnexpectedEOF if err matches io.EOF, and otherwise err. It is for a
+// connection that ended between two frames while a message was incomplete: the transport reports that
+// as an orderly end.
 func midMessage(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

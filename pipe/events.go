@@ -141,8 +141,8 @@ func (p *Pipe) reportOpened() {
 	}
 }
 
-// reportLost reports that the peer is lost if cause, with which p or its receiving half has ended,
-// means that. Only the first report of p has an effect.
+// reportLost reports that the peer is lost if cause matches ErrPeerLost. cause is the error with which
+// p or its receiving half has ended. Only the first report of p has an effect.
 func (p *Pipe) reportLost(cause error) {
 	e := p.events
 	if e == nil || e.PeerLost == nil || p.id.Number == 0 || !errors.Is(cause, ErrPeerLost) {
@@ -187,8 +187,9 @@ func (in *Incoming) reportRead(info ReadInfo, err error) error {
 	return err
 }
 
-// waitReported calls wait, which waits for n bytes of a budget and reports whether it has acquired
-// them, and reports the wait. The caller has found that the bytes are not available.
+// waitReported calls wait, reports the wait to Events.WriterBlocked and returns the result of wait.
+// wait waits for n bytes of the budget b and reports whether it has acquired them. The caller has found
+// that the bytes are not available.
 func (p *Pipe) waitReported(b WriteBudget, n int, wait func() bool) bool {
 	info := BlockedInfo{Pipe: p.id, Budget: b, Bytes: n, Start: time.Now()}
 	info.Acquired = wait()

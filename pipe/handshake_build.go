@@ -36,8 +36,8 @@ type spec struct {
 	account *quota.Account // at the server; the pipe closes it
 }
 
-// streams returns the number of streams with which a native session begins: messages, control, and
-// those of the channels.
+// streams returns the number of streams with which a native session begins: one for messages, one for
+// control frames, and those that the channels need.
 func (s *spec) streams() int {
 	n := 2
 	for _, cs := range s.channels {
@@ -61,9 +61,8 @@ func canMultiplex(c transport.Conn) bool {
 	return ok
 }
 
-// channelSpec is a channel of a pipe and its connections, in order. In the native dialect there are
-// none. At the server pending has the expected connections, and conns those of them that have
-// arrived.
+// channelSpec is a channel of a pipe and its connections, in order. In the native dialect it has no
+// connections. At the server pending has the expected connections, and conns those that have arrived.
 type channelSpec struct {
 	entry   ChannelEntry
 	conns   []transport.Conn
@@ -155,10 +154,11 @@ func (c *Context) marker() wire.Marker {
 	return m
 }
 
-// chooseDialect decides at the server whether the pipe uses the native dialect, and if not returns
-// the reason, "" if this end's options forbid it. theirs is the client's marker, marked reports
-// whether it sent one, and capable whether the connection can carry a session. The error matches
-// ErrDialect: Options.Dialect requires the native dialect, and that is not possible.
+// chooseDialect decides at the server whether the pipe uses the native dialect. If it does not, reason
+// is why; reason is empty if this end's options forbid the native dialect. theirs is the client's
+// marker, marked reports whether the client sent one, and capable whether the connection can carry a
+// session. The error matches ErrDialect if Options.Dialect requires the native dialect and that is not
+// possible.
 func (c *Context) chooseDialect(theirs wire.Marker, marked, capable bool) (native bool, reason string, err error) {
 	ours := c.marker()
 	switch {
@@ -176,10 +176,11 @@ func (c *Context) chooseDialect(theirs wire.Marker, marked, capable bool) (nativ
 	return false, reason, c.checkDialect(reason)
 }
 
-// acceptDialect returns at the client what the server chose according to chosen, the marker of its
-// answer: the native dialect or, if not, the reason, "" if this end's options forbid it. marked
-// reports whether there is a marker, and capable whether the connection can carry a session. Errors
-// match ErrDialect, see checkDialect, or ErrProtocol if the choice is not possible.
+// acceptDialect returns at the client whether the server chose the native dialect. If it did not,
+// reason is why; reason is empty if this end's options forbid the native dialect. chosen is the marker
+// of the server's answer, marked reports whether there is one, and capable whether the connection can
+// carry a session. The error matches ErrDialect if Options.Dialect requires the native dialect and the
+// server did not choose it, or ErrProtocol if the choice is not possible.
 func (c *Context) acceptDialect(chosen wire.Marker, marked, capable bool) (native bool, reason string, err error) {
 	ours := c.marker()
 	switch {
@@ -206,8 +207,8 @@ func (c *Context) checkDialect(reason string) error {
 	return nil
 }
 
-// setDialect makes the native dialect that of the plan or, if native is false and reason is not
-// empty, adds the reason why it is not used.
+// setDialect makes the native dialect that of the plan if native is set. Otherwise, if reason is not
+// empty, it adds the native dialect to the rejected candidates, with reason.
 func (p *Plan) setDialect(native bool, reason string) {
 	if native {
 		p.Dialect = DialectNative

@@ -38,8 +38,8 @@ var errRetry = errors.New("the client retries the handshake")
 // reasons, by name.
 type exclusions struct{ channels, transports map[string]string }
 
-// transportFailed returns err as a failedCandidate, the failure of the named transport, after which
-// the client retries. Once the time for the handshake is over it returns err itself.
+// transportFailed returns err as a failedCandidate for the named transport, so that the client repeats
+// the handshake without it. Once the context of the handshake has ended it returns err itself.
 func (h *clientHandshake) transportFailed(name string, err error) error {
 	if h.conns.ctx.Err() != nil {
 		return err
@@ -63,10 +63,10 @@ func sendRetry(first transport.Conn, err error) {
 	}
 }
 
-// awaitMovedConn waits for t, the connection that replaces first, and returns it; it then belongs
-// to h.conns. In any case it closes first. If the client reports on first that it retries, the
-// error matches errRetry; errors also come from first ending early and from the end of the
-// handshake's context.
+// awaitMovedConn waits for t, the connection that replaces first, and returns it; h.conns then owns it.
+// In any case it closes first. If the client reports on first that it retries, the error matches
+// errRetry. Otherwise it is the error of first if first ends too early, or the cause of the handshake's
+// context.
 func (h *serverHandshake) awaitMovedConn(s *spec, t *pendingConn, first transport.Conn) (transport.Conn, error) {
 	ctx, cancel := context.WithCancelCause(h.conns.ctx)
 	var reader sync.WaitGroup
@@ -96,9 +96,10 @@ func (h *serverHandshake) awaitMovedConn(s *spec, t *pendingConn, first transpor
 // the first one. The reason follows, a text of up to wire.MaxRejection bytes.
 const rejectPrefix = "refused:"
 
-// confirmMove acquires the resources of the session on s.desc, for a native handshake that has
-// moved to another transport, and sends the last frame: a confirmation or, if it fails, the reason.
-// After a reason it waits until the client closes the connection, and returns the error.
+// confirmMove ends a native handshake that has moved to another transport. It acquires the resources of
+// the session on s.desc and sends a confirmation, the last frame of the handshake. id is the
+// registration id of s.desc. If it cannot acquire them, it sends the reason instead, waits until the
+// client closes the connection, and returns the error.
 func (h *serverHandshake) confirmMove(s *spec, id uint64) error {
 	err := h.listener.context.prepareSession(s, s.desc)
 	if err == nil {
@@ -111,9 +112,10 @@ func (h *serverHandshake) confirmMove(s *spec, id uint64) error {
 	return err
 }
 
-// readMoveAnswer waits for the frame of confirmMove on conn, whose registration id is id. It
-// returns nil if the server has the resources of the session, an error with the reason if it
-// rejects conn, and one that matches ErrProtocol for any other frame.
+// readMoveAnswer waits for the frame that confirmMove sends on conn, whose registration id is id. It
+// returns nil if the server has the resources of the session. If the server rejects conn, the error has
+// the reason. For any other frame the error matches ErrProtocol. If conn ends first, the error is that
+// of conn.
 func readMoveAnswer(conn transport.Conn, id uint64) error {
 	frame, err := readFrame(conn, nil, len(rejectPrefix)+wire.MaxRejection, nil)
 	if err != nil {
@@ -180,9 +182,9 @@ func (r *registry) probeOffers(except map[string]string) map[string][]byte {
 	return out
 }
 
-// probe probes a channel with the peer's offer for it, and with the one that this end has sent, if
-// any. It returns why the channel does not work. If the channel needs no probe or the peer made no
-// offer, it returns nil.
+// probe probes the channel with the peer's offer for it in offers and with this end's offer in sent, if
+// there is one. Both maps are by channel. It returns an error if the channel does not work. If the
+// channel needs no probe or the peer made no offer, it returns nil.
 func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 	p, ok := e.Factory.(channel.Prober)
 	offer, offered := offers[e.Name]
@@ -192,11 +194,11 @@ func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 	return p.Probe(offer, sent[e.Name])
 }
 
-// probeChannels returns the channels that the server does not use for this offer, with the reasons:
-// those in except, those whose probe fails, and, with a client of this library, those that do not
-// suit a pipe over the named transport (Layered.Suits). Of the last kind it keeps a channel
-// that one of the policies mentions, and all of them if a pair of devices would otherwise lose its
-// only channel.
+// probeChannels returns the channels that the server does not use for this offer, with the reasons.
+// These are the channels in except and those whose probe fails. With a client of this library they are
+// also the channels that do not suit a pipe over the named transport (Layered.Suits). An unsuited
+// channel is used all the same if a policy of one of the ends mentions it. All unsuited channels are
+// used if a pair of devices would otherwise lose its only channel.
 func (c *Context) probeChannels(r *registry, transportName string, offer clientOffer, except map[string]string) map[string]string {
 	unusable := map[string]string{}
 	maps.Copy(unusable, except)
@@ -236,9 +238,10 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 	return unsuited
 }
 
-// probeChosen probes the channels that the server chose, and reports the result on first. If a
-// channel does not work it returns a failedCandidate. It does nothing if p, from the server's
-// answer, has no offers: the server then waits for no report.
+// probeChosen probes the channels that the server chose, and reports the result on first. If a channel
+// does not work it returns a failedCandidate; if only the report fails, the error is that of the
+// connection. It does nothing if p, from the server's answer, has no offers: the server then waits for
+// no report.
 func (h *clientHandshake) probeChosen(s *spec, p wire.Probing, first transport.Conn) error {
 	if len(p.Offers) == 0 || h.context.hideMarker {
 		return nil
@@ -272,9 +275,8 @@ func (h *serverHandshake) awaitProbeResult(first transport.Conn) error {
 	return nil
 }
 
-// replaceReasons returns a copy of refused, in which the reasons of the names in reasons are
-// replaced by these. sender names the end that sent the reasons, and precedes them; "" stands for
-// this end.
+// replaceReasons returns a copy of refused. Each refusal whose name is in reasons has the reason from
+// there. sender names the end that sent the reasons, and precedes them; "" stands for this end.
 func replaceReasons(refused []Refusal, sender string, reasons map[string]string) []Refusal {
 	out := slices.Clone(refused)
 	for i, r := range out {

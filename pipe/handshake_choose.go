@@ -162,9 +162,9 @@ func (r *registry) chooseChannels(
 	return chosen, refused
 }
 
-// claimPairs adds to chosen, with the name of e, every pair of devices that has no channel yet and
-// that e can serve. theirs are the peer's descriptors for e. If it adds no pair it returns the
-// reason, and else "".
+// claimPairs adds to chosen, with the name of e, every pair of devices that has no channel yet and that
+// e can serve. theirs are the peer's descriptors for e. If it adds no pair it returns the reason, and
+// otherwise "".
 func (e ChannelEntry) claimPairs(theirs deviceDescriptors, chosen map[devicePair]string) (reason string) {
 	ours := e.Factory.DeviceDescriptors()
 	reason = "one of the ends has no device for it"

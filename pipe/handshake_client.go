@@ -69,9 +69,10 @@ type clientHandshake struct {
 	probeOffers map[string][]byte // sent to the server, by channel
 }
 
-// dial opens the first connection, to addr, and the pipe. Errors match ErrHandshake, unless nothing
-// answers at addr: then it is the error of the transport. A failed candidate is in the error chain.
-// The connections are closed unless the pipe owns them.
+// dial opens the first connection, to addr, and then the pipe. If the first connection cannot be opened
+// and ctx has not ended, the error is that of the transport. Otherwise it matches ErrHandshake. If a
+// candidate failed, a failedCandidate is in the error chain. The connections are closed unless the pipe
+// owns them.
 func (h *clientHandshake) dial(ctx context.Context, entry TransportEntry, addr string) (*Pipe, error) {
 	defer h.conns.close()
 	h.conns.phase = phaseDial
@@ -118,9 +119,10 @@ func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) (*Pip
 	return p, err
 }
 
-// exchangeOffers sends the brochure on first and waits for the server's answer. If the server
-// rejects the pipe the error is a rejection, which also matches ErrPolicy if the transport is the
-// reason and the policy requires one; an invalid answer is an error that matches ErrProtocol.
+// exchangeOffers sends the brochure on first, waits for the server's answer and returns it. If the
+// server rejects the pipe the error is a rejection, which also matches ErrPolicy if there is no common
+// transport and the policy requires one. If the answer is invalid the error matches ErrProtocol.
+// Otherwise it is that of the connection.
 func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAnswer, error) {
 	r := h.context.registry
 	h.conns.phase = phaseOffer
@@ -216,9 +218,10 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer, first transpo
 	}, nil
 }
 
-// unchosen returns a refusal for each transport and channel of this end that the server did not
-// choose. A reason why this end excluded it takes precedence over one that the server sent, and
-// that over what this end can infer: the answer has the device descriptors of chosen channels only.
+// unchosen returns a refusal for each transport and channel of this end that the server did not choose.
+// The reason is that of this end if this end excluded the candidate, or else the one that the server
+// sent. If there is neither, it is what this end can infer: the answer has the device descriptors of
+// chosen channels only.
 func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Refusal {
 	r, theirs := h.context.registry, answer.Probing()
 	var transports, channels []Refusal

@@ -55,8 +55,8 @@ func (hc *handshakeConns) dial(t transport.Transport, addr string) (transport.Co
 	return conn, hc.add(conn)
 }
 
-// detach gives the connections to the pipe: hc closes them no more. If ctx has ended, the
-// connections are closed already, and it returns the cause of ctx.
+// detach passes the connections to the pipe: hc no longer closes them. If ctx has ended, the
+// connections are closed already, and detach returns the cause of ctx.
 func (hc *handshakeConns) detach() error {
 	hc.stop()
 	hc.mu.Lock()
@@ -85,9 +85,9 @@ func (hc *handshakeConns) closeAll() {
 	hc.conns = nil
 }
 
-// delayClose changes how hc ends when the listener or context of this end is closed: the handshake
-// may then finish, for closeFrameTimeout at most, before the connections are closed. The server
-// calls it before it sends the frame after which the client counts the pipe as open: a complete
+// delayClose lets the handshake finish after the listener or context of this end is closed: hc then
+// closes the connections only after closeFrameTimeout, unless the handshake has ended before. The
+// server calls it before it sends the frame after which the client counts the pipe as open. A complete
 // pipe can still send a close frame, where a closed connection would look like a lost peer.
 func (hc *handshakeConns) delayClose() {
 	if !hc.stop() {
@@ -122,9 +122,10 @@ func wait(done <-chan struct{}, d time.Duration) {
 	}
 }
 
-// wrapError returns the error of a handshake that failed with err; it matches ErrHandshake. If ctx
-// has ended it also matches the cause of ctx, with the phase in the text, and err is only text: it
-// may be the error of a connection that was closed because ctx ended. Otherwise it matches err.
+// wrapError returns the error of a handshake that failed with err. It matches ErrHandshake. If ctx has
+// not ended it also matches err. If ctx has ended it matches the cause of ctx instead, with the phase
+// in the text, and err is only text, because it may be the error of a connection that was closed when
+// ctx ended.
 func (hc *handshakeConns) wrapError(err error) error {
 	cause := context.Cause(hc.ctx)
 	switch {
@@ -280,8 +281,8 @@ func cancelAfterGrace(ctx context.Context, cancel context.CancelCauseFunc, end e
 	cancel(classify(midMessage(end)))
 }
 
-// NextFrame implements [transport.Conn]. The first header is the prefetched one, for which it
-// waits.
+// NextFrame implements [transport.Conn]. The first call waits for the header that is read ahead and
+// returns it.
 func (v *prefetchedConn) NextFrame() (int64, error) {
 	if v.returned {
 		return v.Conn.NextFrame()

@@ -31,9 +31,9 @@ type serverHandshake struct {
 	releaseSlot func()         // releases the slot among the handshakes in progress
 }
 
-// handleConn serves an accepted connection: the first one of a pipe, or a further one. It returns
-// once the pipe is queued for Accept, the connection is delivered, or the handshake has failed and
-// conn is closed. It releases the slot that acquireConnSlot took for conn.
+// handleConn serves an accepted connection: the first one of a pipe, or a further one. It returns once
+// the pipe is queued for Accept, the connection is delivered, or the handshake has failed and conn is
+// closed. It releases the slot that acceptConnections took for conn.
 func (l *Listener) handleConn(transportName string, conn transport.Conn) {
 	ctx, cancel := l.context.handshakeContext(l.closing)
 	defer cancel()
@@ -205,9 +205,10 @@ func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
 }
 
 // newAnswer returns the answer for s, with the ids of the connections that the client is to open, and
-// enters the channels in s. desc is the expected connection that replaces first as the descriptor
-// connection, nil if first serves as that. reply and control are those of the compatible dialect;
-// control is nil for a C++ client. A client of this library gets the marker.
+// enters the channels in s. It also returns the expected connections. desc replaces first as the
+// descriptor connection; it is nil if first remains. reply and control belong to the compatible dialect
+// and are nil in the native one; control is also nil for a C++ client. A client of this library gets
+// the marker.
 func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.BrochureAnswer, desc, reply, control *pendingConn) {
 	entry, _ := h.listener.context.registry.transport(s.plan.Transport)
 	h.chosen = entry.Name

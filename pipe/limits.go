@@ -162,8 +162,9 @@ func (c *Context) unadmittedError() error {
 		ErrLimit, c.limits.UnadmittedBytes)
 }
 
-// failOnEviction makes the pipe fail when the quota evicts its account; until then that ended the
-// handshake. If the account has been evicted already it returns an error that matches ErrLimit.
+// failOnEviction makes the pipe fail when the quota evicts its account. Before this call an eviction
+// ends the handshake. If the account has been evicted already it returns an error that matches
+// ErrLimit.
 func (p *Pipe) failOnEviction() error {
 	fail := func() { p.fail(p.errorFor("connection", "", p.context.unadmittedError())) }
 	if !p.account.OnEvict(fail) {
@@ -172,8 +173,8 @@ func (p *Pipe) failOnEviction() error {
 	return nil
 }
 
-// awaitQuota blocks a writer until the quota is not exhausted, and reports the time for which it
-// blocks. It returns false if the peer is evicted.
+// awaitQuota blocks a writer until the quota is not exhausted, and reports the wait to
+// Events.WriterBlocked. It returns false if the peer is evicted.
 func (p *Pipe) awaitQuota() bool {
 	if e := p.events; e != nil && e.WriterBlocked != nil && !p.account.TryCharge(0) {
 		return p.waitReported(BudgetUnadmitted, 0, func() bool { return p.account.Charge(0) })
@@ -192,8 +193,8 @@ type charge struct {
 func (p *Pipe) newCharge() charge { return charge{context: p.context, account: p.account} }
 
 // grow raises the charge to n bytes; a larger charge stays, and a nil charge counts nothing. It is
-// called before the memory is allocated. It may block until the quota has room. If the peer is
-// evicted, it returns an error that matches ErrLimit.
+// called before the memory is allocated. It may block until the quota has enough free bytes. If the
+// peer is evicted, it returns an error that matches ErrLimit.
 func (c *charge) grow(n int) error {
 	if c == nil || c.account == nil || n <= c.bytes {
 		return nil

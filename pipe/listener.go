@@ -88,8 +88,8 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 	return nil, err
 }
 
-// usableURLs returns urls without those of refused transports that the policy does not require,
-// which it logs. If none would be left it returns all of them.
+// usableURLs returns urls without those whose transport is refused and not required by the policy. It
+// logs each url that it leaves out. If none would be left it returns all of them.
 func (c *Context) usableURLs(urls []string) []string {
 	refused := c.registry.reasonsByName(CandidateTransport, nil)
 	var left []string

@@ -139,9 +139,9 @@ func addSizes(a, b int) int {
 	return a + b
 }
 
-// copyTo copies host memory to memory of a device, in the order of dst's stream, which may still
-// read src after copyTo has returned. If Options.Kinds lacks the kind of the device the error
-// matches ErrAllocation.
+// copyTo copies src, host memory, to dst, memory of a device, in the order of dst's stream. The copy
+// may still read src after copyTo has returned. If Options.Kinds lacks the kind of the device the error
+// matches ErrAllocation; otherwise it is that of the kind.
 func (c *Context) copyTo(dst, src device.Buffer) error {
 	k, ok := find(c.opts.Kinds, func(k device.Kind) bool { return k.Name() == dst.Device().Kind })
 	if !ok {

@@ -55,7 +55,8 @@ func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	return cfg
 }
 
-// newNative makes an engine of the native dialect the engine of front. It has no streams yet.
+// newNative creates the engine of the native dialect over session and makes it the engine of front. The
+// streams are not open yet.
 func newNative(front *Pipe, s *spec, session transport.Session) {
 	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses()}
 	front.engine = p
@@ -73,9 +74,9 @@ func newNative(front *Pipe, s *spec, session transport.Session) {
 	p.in.init(p)
 }
 
-// open opens the streams of the session, in the same order at both ends: messages, control, and
-// those of the channels, which it opens on them. The client opens a stream and the server accepts
-// it.
+// open opens the streams of the session and then the channels on their streams. The client opens each
+// stream, and the server accepts it, in the same order at both ends: messages, control, and the streams
+// of the channels.
 func (p *nativePipe) open(ctx context.Context, s *spec) error {
 	next := p.session.Accept
 	if p.role == channel.RoleConnect {
@@ -176,7 +177,7 @@ func (p *nativePipe) disconnect(cause error) {
 	p.control.releaseRequests()
 }
 
-// streamFailed acts on the error err of a stream or connection, which conn names. It fails the
+// streamFailed handles err, the error of the stream or connection with the name conn. It fails the
 // pipe. If the peer has closed its end without a reason it only ends all writes, since received
 // messages can still be read. It may wait for the peer's close frame, for closeFrameTimeout.
 func (p *nativePipe) streamFailed(conn string, err error) {
@@ -188,10 +189,11 @@ func (p *nativePipe) streamFailed(conn string, err error) {
 	p.fail(err)
 }
 
-// sessionError returns the pipe's error for the error err of one of its streams. A violation of the
-// protocol stays as it is. Otherwise it waits up to closeFrameTimeout for a close frame that is
-// still on its way: the peer's reason takes precedence over err, and so does the error of the
-// session.
+// sessionError returns the pipe's error for err, the error of one of its streams. An error that matches
+// ErrProtocol or ErrChecksum stays as it is. Otherwise sessionError waits up to closeFrameTimeout for a
+// close frame of the peer. If there is one, it returns ErrPeerClosed with the reason in the frame. If
+// not, the error of the session replaces one that only means that the stream has ended, and an orderly
+// end without a close frame becomes ErrPeerLost.
 func (p *nativePipe) sessionError(err error) error {
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrChecksum) {
 		return err
@@ -233,9 +235,9 @@ func (p *nativePipe) awaitSessionEnd() {
 	}
 }
 
-// broken fails the pipe after a channel or the bulk connection, which conn names, has failed with
-// err. It does not block: if the error means that the peer is gone or the session is closed,
-// streamFailed waits for the peer's reason on another goroutine.
+// broken fails the pipe after a channel or the bulk connection has failed with err. conn is its name.
+// It does not block: if the error means that the peer is gone or the session is closed, streamFailed
+// waits for the peer's reason on another goroutine.
 func (p *nativePipe) broken(conn string, err error) {
 	if known := classify(err); !isPeerGone(known) && !errors.Is(known, ErrClosed) {
 		p.fail(p.errorFor("connection", conn, known))

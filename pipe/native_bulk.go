@@ -57,9 +57,10 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	return b.pipe.session.Open()
 }
 
-// accept waits at the server until the client has opened the bulk connection, or has announced a
-// stream of the session in its place, and returns the stream to use. If the bulk connection fails it
-// waits for a stream, for HandshakeTimeout at most. If ctx ends first it returns the cause of ctx.
+// accept waits at the server until the client has opened the bulk connection, or has announced a stream
+// of the session in its place, and returns the stream to use. If the bulk connection fails, accept
+// waits for an announced stream, for HandshakeTimeout at most, and then returns the error of the
+// connection. If ctx ends first it returns the cause of ctx.
 func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
 	var fault error // of the bulk connection
 	var timeout <-chan time.Time
@@ -110,10 +111,10 @@ func rawStream(conn transport.Conn) (transport.Stream, error) {
 	return stream, err
 }
 
-// connectBulk dials addr and identifies the connection as the bulk connection with this id. The
-// ends then exchange confirmations: the server confirms in bulkOpener.accept that it uses the connection, and the client
-// that it still wants it. So neither end relies on a connection that the other has rejected or
-// given up. If the error is not nil the connection is closed.
+// connectBulk dials addr and identifies the connection as the bulk connection with this id. The ends
+// then exchange confirmations: the server confirms in bulkOpener.accept that it uses the connection,
+// and the client that it still wants it. So neither end relies on a connection that the other has
+// rejected or given up. If the error is not nil the connection is closed.
 func connectBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {

@@ -141,10 +141,10 @@ func (c *nativeControl) write() {
 	}
 }
 
-// take removes and returns the queued frames. They are followed by the confirmation of messages that
-// this end has read, if one must be sent, by requests for the confirmations that calls of this end
-// wait for, and, the first time after sendClose, by the close frame instead of requests. last reports
-// whether the close frame has been taken. text is valid until the next call but one, because two
+// take removes and returns the queued frames. It first appends further frames to them: a confirmation
+// of messages that this end has read, if one must be sent, and requests for the confirmations that
+// calls of this end wait for. After sendClose it appends the close frame, once, instead of requests.
+// last reports whether the close frame has been taken. text is valid until the next call, because two
 // buffers alternate.
 func (c *nativeControl) take() (text []byte, last bool) {
 	c.closeMu.Lock()
@@ -220,10 +220,11 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	return nil
 }
 
-// handle acts on a frame of the peer. It returns io.EOF for a close frame, and an error that
-// matches ErrProtocol for a frame that does not fit the state of the pipe. After a close frame with a
-// reason the pipe fails. After one without, further writes are rejected and all transfers to the peer
-// are cancelled; messages that are inline are still written, and received ones can be read.
+// handle acts on a frame of the peer. It returns io.EOF for a close frame, and an error that matches
+// ErrProtocol for a frame that does not fit the state of the pipe. After a close frame with a reason
+// the pipe fails. After a close frame without a reason, further writes are rejected and all transfers
+// to the peer are cancelled; messages that are inline are still written, and received messages can be
+// read.
 func (c *nativeControl) handle(m *native.Control) error {
 	p := c.pipe
 	switch m.Kind {
@@ -287,8 +288,9 @@ type earlyAborts struct {
 	account *quota.Account
 }
 
-// add adds the abort of the message with this number. Only the first one of a message counts. The
-// error matches ErrProtocol if there are too many; reasons that are too long together are dropped.
+// add adds the abort of the message with this number. Only the first abort of a message counts. If
+// there are too many aborts the error matches ErrProtocol. If the reasons are too long together, this
+// one is dropped.
 func (e *earlyAborts) add(number uint64, reason string) error {
 	if _, again := e.reasons[number]; again {
 		return nil
@@ -308,8 +310,8 @@ func (e *earlyAborts) add(number uint64, reason string) error {
 	return nil
 }
 
-// take removes the abort of a message that has arrived and returns it as an error that matches
-// ErrAborted; nil if there is none.
+// take removes the abort of the message with this number and returns it as an error that matches
+// ErrAborted. If the message has no abort it returns nil.
 func (e *earlyAborts) take(number uint64) error {
 	reason, ok := e.reasons[number]
 	if !ok {

@@ -7,11 +7,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// writeOrEnqueue sends the message m that o.frame describes, and takes its share of the budgets.
-// Through a stream that can be polled it writes the descriptor and inline parts straight from their
-// memory, as far as the stream accepts them and if no other bytes are queued. The rest is enqueued:
-// as a copy or, if mayBorrow is set and a part is large, from m's memory; it then returns the
-// operation that ends when that memory may be reused, and otherwise nil. The caller holds mu.
+// writeOrEnqueue sends the message m that o.frame describes, and takes its share of the budgets. forms
+// are its compressed forms, nil if there are none. Through a stream that can be polled it writes the
+// descriptor and inline parts straight from their memory, as far as the stream accepts them and if no
+// other bytes are queued. It enqueues the rest. If mayBorrow is set and a part is large, the rest stays
+// in m's memory, and the result is the operation that ends when that memory may be reused. Otherwise
+// the rest is copied, and the result is nil. The caller holds mu.
 func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
 	if forms != nil || !o.zeroCopy() {
 		o.encode(m, forms, share)
@@ -57,8 +58,8 @@ func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.conte
 // slow peer does not keep the writer spinning.
 const maxWritePolls = 128
 
-// skipBytes returns pieces without their first n bytes; they must have as many. It changes the
-// first piece that remains.
+// skipBytes returns pieces without their first n bytes. pieces must have at least n bytes. It changes
+// the first piece that remains.
 func skipBytes(pieces [][]byte, n int) [][]byte {
 	for len(pieces) > 0 && n >= len(pieces[0]) {
 		n -= len(pieces[0])
@@ -79,10 +80,10 @@ func (o *nativeWriter) inlineLimit() int {
 	return maxInlinePart
 }
 
-// enqueueRemaining enqueues the remaining bytes of m for the run loop. If mayBorrow is set and a
-// piece is large they stay in m's memory, and it returns the operation that ends when this memory
-// may be reused. Otherwise they are copied, and it returns nil. It takes the share of the budgets
-// and releases it if nothing remains. The caller holds mu.
+// enqueueRemaining enqueues the remaining bytes of m for the run loop. If mayBorrow is set and a piece
+// is large, they stay in m's memory, and the result is the operation that ends when this memory may be
+// reused. Otherwise they are copied, and the result is nil. enqueueRemaining takes the share of the
+// budgets, and releases it if no bytes remain. The caller holds mu.
 func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorrow bool, share budgetShare) *WriteOp {
 	if len(remaining) == 0 {
 		o.budget.releaseShare(share)
@@ -116,11 +117,12 @@ func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorro
 // maxDirectBlocks bounds the blocks that one call of writeQueued writes.
 const maxDirectBlocks = 4
 
-// writeQueued writes up to maxDirectBlocks queued blocks on the caller's goroutine, so that a
-// message needs no switch of goroutines, as far as the stream accepts them without blocking and no
-// other goroutine is writing. It leaves them to the run loop, which writes several messages at
-// once, if more is set, if this end has received no message since the last write, or if it received
-// several at a time. The caller holds mu, which is released during the writes.
+// writeQueued writes up to maxDirectBlocks queued blocks on the caller's goroutine, so that a message
+// needs no switch of goroutines. It stops when the stream would block or another goroutine is writing.
+// It leaves the blocks to the run loop, which writes several messages at once, if more is set, if this
+// end has received no message since the last write, or if it received several at a time. It does
+// nothing if messages are written from their own memory. The caller holds mu, which is released during
+// the writes.
 func (o *nativeWriter) writeQueued(more bool) {
 	if o.zeroCopy() {
 		return
@@ -154,8 +156,8 @@ func (o *nativeWriter) writeQueued(more bool) {
 }
 
 // tryWrite sends m without blocking if it can be copied at once: all parts are inline, none is to be
-// compressed, and the budgets and the quota allow it now. It reports whether it has; m's memory may
-// then be reused. If m was not sent, the error is nil unless m cannot be sent at all or the pipe
+// compressed, and the budgets and the quota allow it now. taken reports whether m was sent; m's memory
+// may then be reused. If m was not sent, the error is nil unless m cannot be sent at all or the pipe
 // has ended.
 func (p *nativePipe) tryWrite(m *Message) (taken bool, err error) {
 	o := &p.out

@@ -202,8 +202,8 @@ func (in *nativeIncoming) decode() error {
 }
 
 // decodeDescriptor decodes the descriptor of a message that is returned early, and fills in the
-// Descriptor. length is the size of the whole body, of which frame has the bytes that precede the
-// inline ones. Checks and errors are those of decode.
+// Descriptor. frame has the bytes of the body before the inline bytes, and length is the size of the
+// whole body. Checks and errors are those of decode.
 func (in *nativeIncoming) decodeDescriptor(length uint32) error {
 	limits := &in.Incoming.pipe.context.limits
 	if err := in.memory.grow(in.cost()); err != nil {

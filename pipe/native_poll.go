@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// pollReady returns the next message if there is one or if one arrives during one bounded poll, and
-// otherwise nil, also if the stream cannot be polled. The caller has added 1 to demand; it is
-// subtracted if a message is returned. due means that a message is expected soon: it is polled for
-// even while other connections of the process are active.
+// pollReady returns the next message if it has been received or arrives during one bounded poll, and
+// otherwise nil. It also returns nil if the stream cannot be polled, or if ctx or the pipe has ended.
+// due means that a message is expected soon: it is polled for even while other connections of the
+// process are active. The caller has added 1 to demand. If a message is returned, this has been
+// subtracted again.
 func (i *nativeReader) pollReady(ctx context.Context, due bool) *nativeIncoming {
 	if i.stream.poller == nil || ctx.Err() != nil || isClosed(i.pipe.down) || isClosed(i.pipe.closing) {
 		return nil
@@ -33,7 +34,8 @@ func (i *nativeReader) pollReady(ctx context.Context, due bool) *nativeIncoming 
 }
 
 // tryNext returns the next message if it has been received or arrives during one bounded poll, and
-// otherwise nil. It also returns nil for a message that the peer has aborted, which it then ends.
+// otherwise nil without an error. It ends a message that the peer has aborted, and returns nil for it.
+// After the last message it returns the error of Next.
 func (p *nativePipe) tryNext() (*Incoming, error) {
 	i := &p.in
 	i.demand.Add(1)
@@ -57,9 +59,9 @@ func (p *nativePipe) tryNext() (*Incoming, error) {
 	return &in.Incoming, nil
 }
 
-// pollNext polls for the next message and numbers it. If another goroutine is reading, messages are
-// already queued, or none arrives, it returns nil and makes the run loop, which reads while no
-// caller polls, watch the stream. due has the meaning that it has for pollReady.
+// pollNext polls for the next message, numbers it and returns it. It returns nil if another goroutine
+// is reading, if messages are already queued, or if none arrives. It then makes the run loop, which
+// reads while no caller polls, watch the stream. due has the meaning that it has for pollReady.
 func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 	if !i.readMu.TryLock() {
 		i.wakeLoop()
@@ -108,9 +110,9 @@ func (r *streamReader) yieldToRead() {
 // maxPartialPolls bounds how often a partially received message is polled.
 const maxPartialPolls = 64
 
-// pollMessage polls the stream for a message for a bounded time, see pollReady for due. It returns
-// nil if none arrives completely or the stream fails; an error is kept in r.err, and the run loop
-// is resumed. The caller holds mu.
+// pollMessage polls the stream for a message for a bounded time and returns it. pollReady explains due.
+// If no message arrives completely or the stream fails, it resumes the run loop and returns nil; an
+// error of the stream is kept in r.err. The caller holds mu.
 func (r *streamReader) pollMessage(due bool) *nativeIncoming {
 	for range maxPartialPolls {
 		in, err := r.read(true)
@@ -129,8 +131,9 @@ func (r *streamReader) pollMessage(due bool) *nativeIncoming {
 	return nil
 }
 
-// resumeLoop makes the run loop watch the stream, also if it is parked, and read at once if data is
-// buffered or the stream has failed. The stream can be polled. The caller holds mu.
+// resumeLoop makes the run loop watch the stream, also if it is parked. The run loop reads at once if
+// data is buffered or the stream has failed. The stream must be one that can be polled. The caller
+// holds mu.
 func (r *streamReader) resumeLoop() {
 	r.poller.Arm()
 	r.unpark()
@@ -187,9 +190,10 @@ func (m *resumeTimer) check() {
 	m.stream.resumeLoop()
 }
 
-// afterPoll has the stream watched after a goroutine has polled a message and stopped polling: if
-// no caller waits for messages by the resumeTimer, later, and if callers wait and none polls by the
-// run loop, at once. The caller holds no lock of the reader.
+// afterPoll is called after a goroutine has polled a message and stopped polling. It makes sure that
+// the stream is watched again. If no caller waits for messages, the resumeTimer resumes the run loop
+// later. If callers wait and none polls, afterPoll resumes it at once. The caller holds no lock of the
+// reader.
 func (i *nativeReader) afterPoll() {
 	switch {
 	case i.demand.Load() <= 0:
@@ -214,10 +218,10 @@ func (i *nativeReader) resumeLoop() {
 // errMessageOpen is returned to the run loop while it must leave the open message to Read.
 var errMessageOpen = errors.New("a message is open")
 
-// read reads the next message for the run loop. It returns errMessageOpen while the inline bytes of
-// an open message are left to Read: until a Read or a caller of Next waits, the stream fails, or an
-// end is closing. It returns errNoData if no message is complete, and otherwise the error of
-// the stream. The caller holds readMu.
+// read reads the next message for the run loop. It returns errMessageOpen while the inline bytes of an
+// open message are left to Read. That ends when a Read waits for them or a caller of Next waits for a
+// message, when the message is overdue, when the stream fails, or when an end is closing. read returns
+// errNoData if no message is complete, and otherwise the error of the stream. The caller holds readMu.
 func (i *nativeReader) read() (*nativeIncoming, error) {
 	r := &i.stream
 	r.mu.Lock()

@@ -38,12 +38,12 @@ func (o *nativeWriter) chargeBlock(b *block, s budgetShare) {
 	o.pipe.account.Add(s.own)
 }
 
-// run writes blocks, one after the other, until the writer is stopped or the stream fails. It runs
-// on a goroutine of the pipe.
+// run writes blocks, one after the other, until the writer is stopped or the stream fails. It runs on a
+// goroutine of the pipe.
 //
-// After an error no further bytes may be written, because a message is incomplete: the block stays
-// in unfinished for stop, which knows the pipe's error. If the writer is stopped already the block
-// is released with that error.
+// After an error no further bytes may be written, because a message is incomplete. The block stays in
+// unfinished until stopWriting releases it with the pipe's error. If the writer is stopped already, run
+// releases the block with the error of the stop.
 func (o *nativeWriter) run() {
 	for b := o.next(); b != nil; b = o.next() {
 		err := o.writeBlock(b)
@@ -101,8 +101,8 @@ func (o *nativeWriter) next() *block {
 }
 
 // writeBlock writes a block and returns the error of the stream. borrowedWrite.cancelLocked sets a
-// write deadline in the past to have borrowed memory released: writeBlock then ends the borrower's
-// operation and goes on with a copy of the bytes. The deadline may also have been set for an
+// write deadline in the past so that borrowed memory is released. writeBlock then ends the operation of
+// that memory and continues with a copy of the bytes. The deadline may also have been set for an
 // earlier block.
 func (o *nativeWriter) writeBlock(b *block) error {
 	data := b.data
@@ -133,16 +133,16 @@ func (o *nativeWriter) writeBlock(b *block) error {
 	}
 }
 
-// blockDone releases a block for which writing was set; err is the result of a borrower's operation.
-// The caller holds mu.
+// blockDone releases a block for which writing was set. If the block borrows memory, the operation of
+// that memory ends with err. The caller holds mu.
 func (o *nativeWriter) blockDone(b *block, err error) {
 	o.writing = false
 	o.recycle(b, err)
 	o.signalIdle()
 }
 
-// recycle releases a block, its share of the budgets and its bytes in the account. If it borrows
-// memory that operation ends with err. The caller holds mu.
+// recycle releases a block, its share of the budgets and its bytes in the account. If the block borrows
+// memory, the operation of that memory ends with err. The caller holds mu.
 func (o *nativeWriter) recycle(b *block, err error) {
 	if b.borrowed != nil {
 		b.borrowed.err = err
@@ -181,7 +181,7 @@ func (l *borrowedWrite) cancelLocked(error) {
 	}
 }
 
-// appendAll appends copies of all pieces to data and returns the result.
+// appendAll appends copies of all pieces to data and returns the extended slice.
 func appendAll(data []byte, pieces [][]byte) []byte {
 	for _, p := range pieces {
 		data = append(data, p...)

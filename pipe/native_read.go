@@ -74,10 +74,9 @@ func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index
 	}
 }
 
-// partDone notes that a channel has received a part of n bytes or has failed, and no longer uses
-// its memory; l is nil for a payload. A failure of the channel itself cancels the message. If the
-// error only means that the peer is gone or has aborted the message, awaitReason waits for the
-// reason.
+// partDone records that a channel has received a part of n bytes or has failed with err, and no longer
+// uses its memory. l is nil for a payload. A failure of the channel itself cancels the message. If the
+// error only means that the peer is gone or has aborted the message, wait waits for the reason.
 func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
 	conn := "bulk"
 	if l != nil {
@@ -148,9 +147,9 @@ func (in *nativeIncoming) wait(ctx context.Context) error {
 	return cmp.Or(in.reader.pipe.Err(), in.err)
 }
 
-// copyInline copies or decompresses the inline parts from frame, or the buffer that has received
-// them, into a. Copies to a device may still be under way, in the order of its stream, when it
-// returns.
+// copyInline copies or decompresses the inline parts into a. Their bytes are in frame, or in the buffer
+// that has received them. Copies to a device may still be under way, in the order of its stream, when
+// it returns. The error is that of decompressInline or copyTensor.
 func (in *nativeIncoming) copyInline(ctx context.Context, a Allocation) error {
 	for k := range in.parts.Payloads {
 		part := &in.parts.Payloads[k]
@@ -232,9 +231,11 @@ func (in *nativeIncoming) readInlineBytes(src io.Reader) (err error) {
 	return nil
 }
 
-// receiveInline waits until the inline bytes of a message that was returned early have been
-// received, and reads them itself as far as they arrive soon. It reports whether they went straight
-// to a; otherwise copyInline must copy them. After it has returned, a is not used.
+// receiveInline waits until the inline bytes of a message that was returned early have been received,
+// and reads them itself as far as they arrive soon. It reports whether they went straight to a;
+// otherwise copyInline must copy them. If ctx ends first, the error matches ErrCancelled; if the pipe
+// ends first, it is that of the pipe. After receiveInline has returned, the pipe does not write to a
+// any more.
 func (in *nativeIncoming) receiveInline(ctx context.Context, a Allocation) (bool, error) {
 	r := &in.reader.stream
 	r.mu.Lock()
@@ -264,8 +265,8 @@ func (in *nativeIncoming) receiveInline(ctx context.Context, a Allocation) (bool
 	return placed, nil // all were received
 }
 
-// pollInline polls for the inline bytes of the open message for a bounded time, and reports whether
-// all have been received. If not, the run loop is resumed and reads the rest; an error of the
+// pollInline polls for the inline bytes of the open message for a bounded time, and reports whether all
+// have been received. If it reports false the run loop is resumed and reads the rest. An error of the
 // stream is kept in r.err. The caller holds mu.
 func (r *streamReader) pollInline(ctx context.Context) bool {
 	for range maxPartialPolls {
@@ -284,9 +285,9 @@ func (r *streamReader) pollInline(ctx context.Context) bool {
 	return false
 }
 
-// setInlineTarget makes the memory of a the destination of the inline bytes. It changes nothing and
-// reports false if some of it is not contiguous host memory without a stream, or if bytes have been
-// read to memory of the pipe. The caller holds streamReader.mu.
+// setInlineTarget makes the memory of a the destination of the inline bytes, and reports true. It
+// changes nothing and reports false if a tensor of a is not contiguous host memory without a stream, or
+// if bytes have been read to memory of the pipe. The caller holds streamReader.mu.
 func (in *nativeIncoming) setInlineTarget(a Allocation) bool {
 	if in.inlineBuf != nil {
 		return false

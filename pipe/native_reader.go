@@ -127,9 +127,9 @@ func (i *nativeReader) isAborted(in *nativeIncoming) bool {
 // run reads messages until the stream ends, and then closes ready. It is the run loop, a goroutine of
 // the pipe.
 //
-// If the peer has closed its end, run then ends this direction too. It first waits until the messages
-// that are being written are complete, which the peer discards. Once the session has ended no Read of
-// parts that are not inline may begin. Those under way have CloseTimeout to end, because all their
+// If the peer has closed its end, run then ends this direction too. Before that it waits until all
+// writes of this end are complete; the peer discards these messages. Once the session has ended no Read
+// of parts that are not inline may begin. Those under way have CloseTimeout to end, because all their
 // bytes have been sent; after that the pipe fails.
 func (i *nativeReader) run() {
 	i.finish(i.receiveAll())
@@ -175,10 +175,10 @@ func (i *nativeReader) receiveAll() error {
 	}
 }
 
-// receive reads messages and enqueues them, until it returns errNoData, errMessageOpen or the error
-// of the stream or pipe. A message must be admitted by the read-ahead budget before its descriptor
-// is decoded, because that takes a multiple of its bytes. A message that is returned early is
-// decoded before, and ends the call with errMessageOpen.
+// receive reads messages and enqueues them, until it returns errNoData, errMessageOpen or the error of
+// the stream or pipe. A message must be admitted by the read-ahead budget before its descriptor is
+// decoded, because that takes a multiple of its bytes. The descriptor of a message that is returned
+// early has been decoded already, and such a message ends the call with errMessageOpen.
 func (i *nativeReader) receive() error {
 	i.readMu.Lock()
 	defer i.readMu.Unlock()
@@ -225,8 +225,9 @@ func nativeError(err error) error {
 	return protocolError("%w", err)
 }
 
-// enqueue numbers a message and passes it to a receiver from NextCh or else to ready. It blocks
-// while ready is full; if the pipe goes down first it returns the cause. The caller holds readMu.
+// enqueue numbers a message and passes it to a receiver from NextCh, or to ready if there is no
+// receiver. It blocks while ready is full. If the pipe goes down first it returns the cause. The caller
+// holds readMu.
 func (i *nativeReader) enqueue(in *nativeIncoming) error {
 	i.register(in)
 	if readAhead := in.readAhead; len(i.ready) == 0 && !i.isAborted(in) && i.pipe.sendNext(&in.Incoming) {
@@ -277,11 +278,11 @@ func (i *nativeReader) handleAbort(number uint64, reason string) error {
 	return i.earlyAborts.add(number, reason)
 }
 
-// finish handles the end of the message stream with err. If the stream ended with io.EOF and the
-// peer has sent a close frame, for which it waits, it closes peerEnded, and the pipe stays up, so
-// that received messages can be read. Otherwise it fails the pipe. A close frame does not make any
-// other end orderly, because messages may be missing: a peer that closes ends its message stream
-// before its session, also where both ends close at once.
+// finish handles the end of the message stream with err. If err is io.EOF it waits for the peer's close
+// frame. If there is one, it closes peerEnded, and the pipe stays up, so that received messages can be
+// read. In all other cases it fails the pipe. A close frame does not make any other end orderly,
+// because messages may be missing: a peer that closes ends its message stream before its session, also
+// where both ends close at once.
 func (i *nativeReader) finish(err error) {
 	p := i.pipe
 	if err != io.EOF { // an error that wraps io.EOF is the end of the session

@@ -67,10 +67,10 @@ func (r pollReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read returns the next message, or errNoData if it is not complete and the stream can be polled.
-// With early set it may return a message whose inline bytes are still in the stream; the descriptor
-// of such a message is decoded, that of others (body is not nil) is not. The error of the stream is
-// kept for all later calls. The caller holds mu.
+// read returns the next message. It returns errNoData if the message is not complete and the stream can
+// be polled. If early is set, read may return a message whose inline bytes are still in the stream. The
+// descriptor of such a message is decoded, and its body is nil. Any other message has a body and is not
+// decoded yet. An error of the stream is kept for all later calls. The caller holds mu.
 func (r *streamReader) read(early bool) (*nativeIncoming, error) {
 	if r.err != nil {
 		return nil, r.err
@@ -139,9 +139,9 @@ func (r *streamReader) readDescriptor() bool {
 	return true
 }
 
-// readInline reads what precedes the next header: the inline bytes of the open message, which then
-// is open no more, and discards those to be skipped. After an error, also errNoData, the next call
-// continues. The caller holds mu.
+// readInline reads the bytes that precede the next header. It reads the inline bytes of the open
+// message, which is then no longer open, and discards the bytes that are to be skipped. After an error,
+// also errNoData, the next call continues. The caller holds mu.
 func (r *streamReader) readInline() error {
 	if r.open != nil {
 		if err := r.open.readInlineBytes(r.src); err != nil {
@@ -164,8 +164,8 @@ func (r *streamReader) readInline() error {
 	return nil
 }
 
-// skipInline reports whether in is the open message, and if so has its inline bytes that are still
-// in the stream discarded and resumes the run loop. After that the memory to which they were being
+// skipInline reports whether in is the open message. If it is, its inline bytes that are still in the
+// stream will be discarded, and the run loop is resumed. After that the memory to which they were being
 // read is not used. It locks mu.
 func (r *streamReader) skipInline(in *nativeIncoming) bool {
 	r.mu.Lock()
@@ -179,10 +179,10 @@ func (r *streamReader) skipInline(in *nativeIncoming) bool {
 	return true
 }
 
-// readGrowing reads from src into buf until buf has n bytes, and returns it; after an error with
-// the bytes read so far. It grows buf stepwise, by frameStep or to double its size, so that a peer
-// cannot make it allocate much by announcing a large n. It charges held for the capacity plus
-// beside bytes, before it allocates.
+// readGrowing reads from src into buf until buf has n bytes, and returns it. After an error it returns
+// buf with the bytes read so far. It grows buf stepwise, by frameStep or to double its size, so that a
+// peer cannot make it allocate much by announcing a large n. Before it allocates, it raises held to the
+// capacity plus beside bytes. The error is that of src, or matches ErrLimit if the peer is evicted.
 func readGrowing(src io.Reader, buf []byte, n int, held *charge, beside int) ([]byte, error) {
 	for len(buf) < n {
 		step := min(n-len(buf), max(frameStep, len(buf), cap(buf)-len(buf)))

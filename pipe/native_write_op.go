@@ -89,8 +89,8 @@ func (op *nativeWriteOp) send(k int, b device.Buffer) {
 	part.channel.Send(part.id, b, func(err error) { op.partDone(k, err) })
 }
 
-// resolve sends the tensors whose devices the receiver has chosen; chosen has them in order. A
-// wrong number of devices, or one that no channel serves, is an error that matches ErrProtocol. The
+// resolve sends the tensors whose devices the receiver has chosen to the devices in chosen, in order.
+// If the number of devices is wrong, or no channel serves one, the error matches ErrProtocol. The
 // caller holds nativeWriter.mu.
 func (op *nativeWriteOp) resolve(chosen []device.Device) error {
 	for k := range op.parts {
@@ -113,9 +113,9 @@ func (op *nativeWriteOp) resolve(chosen []device.Device) error {
 	return nil
 }
 
-// partDone notes that a channel has sent part k, or has failed with err and no longer uses its
-// memory. A failure of the channel aborts the message. If the error means that the peer is gone or
-// this end has closed, the part ends when the pipe fails, with that error. It locks
+// partDone records that a channel has sent part k, or has failed with err, and no longer uses its
+// memory. A failure of the channel aborts the message. If the error means that the peer is gone or this
+// end has closed, the part ends when the pipe fails, with the pipe's error. partDone locks
 // nativeWriter.mu.
 func (op *nativeWriteOp) partDone(k int, err error) {
 	op.out.mu.Lock()

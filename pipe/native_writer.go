@@ -105,10 +105,10 @@ func (o *nativeWriter) check(m *Message) (messageSize, error) {
 	return size, nil
 }
 
-// start numbers m and writes or enqueues its descriptor and inline parts. Before that it gives the
-// other parts to their channels, so that the peer cannot ask for them earlier. The operation is nil
-// if m's memory may be reused already. The caller holds mu and has acquired cost(size) of the
-// budgets, which start takes, as it does forms.
+// start numbers m and writes or enqueues its descriptor and inline parts. Before that it passes the
+// other parts to their channels, so that the peer cannot ask for them earlier. It returns the number
+// and the operation, which is nil if m's memory may be reused already. The caller holds mu and has
+// acquired cost(size) of the budgets; start becomes the owner of these bytes and of forms.
 func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms) (uint64, *WriteOp) {
 	number := o.count
 	o.count++
@@ -148,10 +148,11 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	return number, &op.WriteOp
 }
 
-// describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts
-// that are not inline. It decides which parts are inline, first the payloads, then the tensors: those
-// within the limits of a part and of the message; of tensors that are not empty only those in host
-// memory without a stream whose target device is cpu:0 or unset. o.frame refers to the metadata of m until Reset. The caller holds mu.
+// describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts that
+// are not inline. A part is inline if it is within the limits of a part and of the message, which
+// payloads use up before tensors. A tensor that is not empty must also be in host memory of cpu:0
+// without a stream, and its target device must be cpu:0 or unset. o.frame refers to the metadata of m
+// until Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
 	f := &o.frame
 	f.Metadata, f.Timeout = m.Metadata, 0
@@ -201,8 +202,9 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 	return large
 }
 
-// encode copies the message m that o.frame describes, with its inline parts, to a block, which
-// takes the share of the budgets. The caller holds mu.
+// encode copies the message m that o.frame describes, with its inline parts, to a block, which takes
+// the share of the budgets. forms are the compressed forms of m, nil if there are none. The caller
+// holds mu.
 func (o *nativeWriter) encode(m *Message, forms *compressedForms, share budgetShare) {
 	b := o.blockFor(o.frame.EncodedSize())
 	o.chargeBlock(b, share)
@@ -223,8 +225,8 @@ func (o *nativeWriter) encode(m *Message, forms *compressedForms, share budgetSh
 	}
 }
 
-// appendPart appends to dst the bytes of a part: form, its compressed form, if that is not nil, and
-// else b, which must be in host memory.
+// appendPart appends the bytes of a part to dst and returns the extended slice. They are form, the
+// compressed form of the part, or if form is nil those of b, which must be in host memory.
 func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 	if p, ok := b.Contiguous(); ok && form == nil {
 		return append(dst, p...)
@@ -238,9 +240,9 @@ func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 	return dst
 }
 
-// handleTargets acts on the peer's TARGETS frame: the tensors go to the devices that it names. It
-// ignores a message that has ended or was aborted. A message that was not sent, or devices that do
-// not fit it, are an error that matches ErrProtocol.
+// handleTargets acts on the peer's TARGETS frame: the tensors go to the devices in it. It ignores a
+// frame for a message that has ended or was aborted. If the message was not sent, or the devices do not
+// fit it, the error matches ErrProtocol.
 func (o *nativeWriter) handleTargets(c *native.Control) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -282,9 +284,9 @@ func (o *nativeWriter) cancelAll() {
 // errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
 var errPeerCancelled = errors.New("the peer does not want it")
 
-// stopWriting implements engine: further and queued writes fail with err, and operations do so once
-// their channels have released the memory, for which it does not wait. Only the first call has an
-// effect.
+// stopWriting implements engine. Queued and further writes fail with err at once. Operations whose
+// parts channels are sending fail once the channels have released the memory; stopWriting does not wait
+// for that. Only the first call has an effect.
 func (p *nativePipe) stopWriting(err error) {
 	o := &p.out
 	o.mu.Lock()

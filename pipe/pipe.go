@@ -182,9 +182,10 @@ func (p *Pipe) RemoteAddr() string { return p.addr }
 // Confirms reports whether the peer can confirm messages; see WriteConfirmed.
 func (p *Pipe) Confirms() bool { return p.engine.confirms() }
 
-// TLS returns the TLS state of the first connection, with the peer's certificates; false without
-// TLS. The other connections of the pipe have the same transport and TLS configuration. Connections
-// that a channel such as mpt opens itself have those of the channel's transport.
+// TLS returns the TLS state of the first connection, with the peer's certificates, and true. Without
+// TLS it returns false. The other connections of the pipe have the same transport and TLS
+// configuration. Connections that a channel such as mpt opens itself have those of the channel's
+// transport.
 func (p *Pipe) TLS() (tls.ConnectionState, bool) {
 	if state := transport.IdentityOf(p.first).TLS; state != nil {
 		return *state, true

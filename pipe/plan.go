@@ -70,8 +70,8 @@ const (
 
 func (r Refusal) String() string { return string(r.Kind) + " " + r.Name + ": " + r.Reason }
 
-// Channel returns the name of the channel between a local and a remote device, and whether there is
-// one. Of several it returns that of the largest tensors.
+// Channel returns the name of the channel between a local and a remote device and true, or false if
+// there is none. If there are several, it returns the channel of the largest tensors.
 func (p *Plan) Channel(local, remote device.Device) (string, bool) {
 	c, ok := find(p.Channels, func(c PlannedChannel) bool { return c.Local == local && c.Remote == remote })
 	return c.Channel, ok
@@ -128,16 +128,16 @@ type sizeClass struct {
 	from    int
 }
 
-// route lists the channels of a pair of devices. The first takes the largest tensors, each further
-// one those that are smaller than the from of the one before it. The last takes all others, so its
-// from is 0.
+// route lists the channels of a pair of devices by descending from. A tensor takes the first channel
+// whose from is not larger than the tensor. The from of the last channel is 0.
 type route []sizeClass
 
 // routes has a route for each pair of devices that a channel serves.
 type routes map[devicePair]route
 
-// extend appends the channel name for tensors of from bytes or more, unless the last channel of r
-// takes all of these. Both ends build their routes with extend, from channels in the same order.
+// extend appends the channel name for tensors of from bytes or more to r and returns the extended
+// route. If the last channel of r takes all of these tensors, it returns r. Both ends build their
+// routes with extend, from channels in the same order.
 func (r route) extend(name string, from int) route {
 	if len(r) > 0 && r[len(r)-1].from <= from {
 		return r
@@ -145,16 +145,17 @@ func (r route) extend(name string, from int) route {
 	return append(r, sizeClass{name, from})
 }
 
-// complete makes the last channel take all smaller tensors too, and returns r, which it changes. r
+// complete makes the last channel of r take all smaller tensors too, and returns r. It changes r, which
 // must not be empty.
 func (r route) complete() route {
 	r[len(r)-1].from = 0
 	return r
 }
 
-// routesOf returns the server's routes for the pairs in chosen, which has the first channel of
-// each. In the compatible dialect a pair has this channel for all sizes. usable reports whether a
-// channel can serve a pair; it must hold for the chosen one.
+// routesOf returns the server's routes for the pairs of devices in chosen, which has the first channel
+// of each. In the compatible dialect a pair has only this channel, for all sizes. In the native dialect
+// a pair has the channels for which usable reports that they can serve it, by their MinBytes. usable
+// must report true for the chosen channel.
 func (r *registry) routesOf(chosen map[devicePair]string, native bool, usable func(ChannelEntry, devicePair) bool) routes {
 	out := routes{}
 	for pair, name := range chosen {
@@ -193,8 +194,9 @@ func (r *registry) sizeClasses(all routes) []wire.SizeClass {
 	return classes
 }
 
-// acceptRoutes returns the client's routes: those of the chosen channels, with the size classes of
-// the answer in the native dialect. Errors match ErrProtocol.
+// acceptRoutes returns the client's routes. In the compatible dialect, or if the answer has no size
+// classes, a pair of devices has only the channel in chosen. Otherwise the size classes determine the
+// channels of a pair. The error matches ErrProtocol.
 func (r *registry) acceptRoutes(chosen map[devicePair]string, answer *wire.BrochureAnswer, native bool) (routes, error) {
 	classes, err := answer.Sizes()
 	if err != nil {

@@ -37,7 +37,7 @@ type Rule struct {
 	Forbid []string
 }
 
-// check returns nil if the plan meets the policy, and else an error that matches ErrPolicy. The
+// check returns nil if the plan meets the policy, and otherwise an error that matches ErrPolicy. The
 // client calls it too, because a server need not choose from what the client has offered.
 func (p Policy) check(plan *Plan) error {
 	if !p.Transports.allows(plan.Transport) {
@@ -58,7 +58,7 @@ func (r Rule) allows(name string) bool {
 	return len(r.Require) == 0 || slices.Contains(r.Require, name)
 }
 
-// excluded returns those of names that the rule does not allow, with the reason.
+// excluded returns, by name, the names that the rule does not allow, with the reason.
 func (r Rule) excluded(names []string) map[string]string {
 	out := map[string]string{}
 	for _, name := range names {
@@ -71,9 +71,9 @@ func (r Rule) excluded(names []string) map[string]string {
 
 func (r Rule) required() string { return strings.Join(r.Require, " or ") }
 
-// unmetError returns the error, which matches ErrPolicy, for a choice that the rule does not allow.
-// what names the kind of choice and got the choice. The text has the reasons in refused why the
-// required names were not chosen.
+// unmetError returns an error that matches ErrPolicy, for a choice that the rule does not allow. what
+// names the kind of choice, and got is the choice. The text has the reasons in refused why the required
+// names were not chosen.
 func (r Rule) unmetError(what, got string, refused []Refusal) error {
 	err := fmt.Errorf("%w: the %s would be %s, required is %s", ErrPolicy, what, got, r.required())
 	for _, refusal := range refused {
@@ -104,9 +104,9 @@ func (c *Context) checkOffer(excluded exclusions) error {
 	return policy.Channels.checkOffer(CandidateChannel, names(r.channels, ChannelEntry.identity), excluded.channels, r)
 }
 
-// checkOffer returns an error that matches ErrPolicy if the rule requires names and none is left to
-// offer. have lists the usable names, and excluded those of them that are not offered, with the
-// reasons.
+// checkOffer returns an error that matches ErrPolicy if the rule requires names and all usable names
+// are excluded. Otherwise it returns nil. have lists the usable names of this kind. excluded has the
+// names that are not offered, with the reasons.
 func (r Rule) checkOffer(kind CandidateKind, have []string, excluded map[string]string, all *registry) error {
 	offered := slices.ContainsFunc(have, func(name string) bool {
 		_, out := excluded[name]
@@ -123,8 +123,8 @@ func (r Rule) checkOffer(kind CandidateKind, have []string, excluded map[string]
 	return r.unmetError(string(kind), "none", refused)
 }
 
-// preferences returns what a client sends to the server of its policy: the preferences, and whether
-// it requires a channel.
+// preferences returns the part of the policy that a client sends to the server: the preferred names,
+// and whether the client requires a channel.
 func (c *Context) preferences() wire.Preferences {
 	policy := c.opts.Policy
 	return wire.Preferences{
@@ -134,8 +134,8 @@ func (c *Context) preferences() wire.Preferences {
 	}
 }
 
-// orderedRegistry returns a copy of the registry in the order of choice for one pipe: by this end's
-// preferences or, where it has none, by those of the client.
+// orderedRegistry returns a copy of the registry in the order of choice for one pipe. The order follows
+// this end's preferences or, where it has none, the client's preferences in w.
 func (c *Context) orderedRegistry(w wire.Preferences) *registry {
 	r := *c.registry
 	if policy := c.opts.Policy; len(policy.Transports.Prefer) == 0 && len(w.Transports) > 0 {
@@ -147,8 +147,8 @@ func (c *Context) orderedRegistry(w wire.Preferences) *registry {
 	return &r
 }
 
-// wrapRequired returns err, the error for a choice without candidates. If the rule requires
-// anything the result also matches ErrPolicy.
+// wrapRequired returns err, the error for a choice without candidates. If the rule requires any name,
+// the result also matches ErrPolicy.
 func (r Rule) wrapRequired(err error) error {
 	if len(r.Require) == 0 {
 		return err

@@ -106,8 +106,8 @@ func (r *registry) addUsable(kind CandidateKind, name string, rule Rule, viable 
 	return reason == ""
 }
 
-// identity has what the checks and the sorting of transport and channel entries need. missing
-// reports that the entry has no implementation.
+// identity has the fields of a transport or channel entry that are checked and sorted by. missing is
+// set if the entry has no implementation.
 type identity struct {
 	name     string
 	priority int
@@ -170,8 +170,8 @@ func sortEntries[E any](entries []E, id func(E) identity, rule Rule) []E {
 	return sorted
 }
 
-// reasonsByName returns, by name, the reasons of r's refused entries of one kind, and those of more,
-// which take precedence. They are for the peer of one pipe.
+// reasonsByName returns, by name, the reasons of r's refused entries of one kind, together with the
+// reasons in more, which take precedence. They are for the peer of one pipe.
 func (r *registry) reasonsByName(kind CandidateKind, more map[string]string) map[string]string {
 	out := reasonMap(r.refusals(kind))
 	maps.Copy(out, more)

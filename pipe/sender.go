@@ -71,8 +71,8 @@ func (s *sender) halt(err error) bool {
 	return true
 }
 
-// writeError returns the error of a message that was not sent because of err: the one with which
-// sending has ended, or else err. It locks mu.
+// writeError returns the error of a message that was not sent because of err. It is the error with
+// which sending has ended, if it has, and otherwise err as an *Error. writeError locks mu.
 func (s *sender) writeError(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ const (
 // which is not done, end soon. It does not wait for the end. The caller holds mu of the sender.
 type canceler interface{ cancelLocked(cause error) }
 
-// init makes op a write that is queued at s and that of cancels.
+// init makes op a queued write of s. of implements its cancellation.
 func (op *WriteOp) init(s *sender, of canceler) {
 	op.sender, op.of, op.done = s, of, make(chan struct{})
 }
@@ -183,7 +183,8 @@ func (op *WriteOp) cancel(cause error) {
 	}
 }
 
-// watch has the operation cancelled when ctx ends before it is done.
+// watch registers with ctx that the operation is cancelled if ctx ends before it is done. It does not
+// block.
 func (op *WriteOp) watch(ctx context.Context) {
 	if ctx.Done() == nil || isClosed(op.done) {
 		return
@@ -200,8 +201,8 @@ func (op *WriteOp) watch(ctx context.Context) {
 	}
 }
 
-// whenDone has report called with the result when the operation is done, or at once if it is. It may
-// be called once.
+// whenDone makes the operation call report with its result when it is done, and calls report itself if
+// it is done already. whenDone may be called once.
 func (op *WriteOp) whenDone(report func(error)) {
 	if !isClosed(op.done) {
 		op.sender.mu.Lock()
@@ -214,8 +215,8 @@ func (op *WriteOp) whenDone(report func(error)) {
 	report(op.err)
 }
 
-// expireAt has the operation cancelled at t if it is not done by then; a zero t does nothing. It is
-// called before watch. The caller holds mu of the sender.
+// expireAt starts a timer that cancels the operation at t if it is not done by then. A zero t does
+// nothing. expireAt is called before watch. The caller holds mu of the sender.
 func (op *WriteOp) expireAt(t time.Time) {
 	if !t.IsZero() {
 		op.stopWatch = time.AfterFunc(time.Until(t), func() { op.cancel(context.DeadlineExceeded) }).Stop
@@ -258,7 +259,8 @@ func (r *writeBudget) acquire(ctx context.Context, stop <-chan struct{}, n int) 
 	return true
 }
 
-// wait acquires n bytes of b, as Budget.Acquire does, and reports the time for which it blocks.
+// wait acquires n bytes of b, as Budget.Acquire does, and reports whether it has. name is the name of
+// b. If it has to wait, it reports that to Events.WriterBlocked.
 func (r *writeBudget) wait(ctx context.Context, stop <-chan struct{}, name WriteBudget, b *budget.Budget, n int) bool {
 	if b.TryAcquire(n) {
 		return true

@@ -117,8 +117,8 @@ func bodyOf(h Header, frame []byte) ([]byte, error) {
 	return h.Body(frame[HeaderSize:])
 }
 
-// dumpedPart holds what the fixed fields of a payload or tensor announce about its bytes in the later
-// sections of a MESSAGE.
+// dumpedPart holds the sizes that the fixed fields of a payload or tensor give for its bytes in the
+// later sections of a MESSAGE.
 type dumpedPart struct {
 	name                     string
 	source, target, metadata uint64

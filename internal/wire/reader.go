@@ -45,9 +45,8 @@ func (r *reader) within(n, limit int64, unit string) bool {
 	return false
 }
 
-// list reads the header of an array and returns the number of its elements. It fails r and returns 0 if
-// the number exceeds limit, or if the remaining bytes cannot contain so many elements of at least
-// minSize bytes.
+// list reads the header of an array and returns the number n of its elements. It fails r and returns 0
+// if n exceeds limit, or if the remaining bytes cannot contain n elements of at least minSize bytes.
 func (r *reader) list(minSize, limit int) int {
 	n := r.Array(minSize)
 	if !r.within(int64(n), int64(limit), "elements") {
