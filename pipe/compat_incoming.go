@@ -244,12 +244,12 @@ func (in *compatIncoming) setDescriptor(d *wire.Descriptor) error {
 // of a channel are discarded.
 const discardBufferSize = 512 << 10
 
-// discardAllocation returns memory for a message that is discarded. The peer may have announced
-// more than this machine has: the host tensors of a channel share one small buffer, which is
-// repeated, since a channel receives one tensor after the other; for a channel that implements
-// channel.Compatible they get an empty buffer. Tensors on other devices get memory of their own. If
-// the sender left the target device open, it is the CPU if a channel can bring the tensor there, else
-// another local device. Errors match ErrAllocation.
+// discardAllocation returns memory for a message that is discarded. The peer may have announced more
+// than this machine has. Therefore the host tensors of a channel share one small buffer, which is
+// repeated, since a channel receives one tensor after the other. For a channel that implements
+// channel.Compatible they get an empty buffer. Tensors on other devices get memory of their own. If the
+// sender left the target device open, it is the CPU if a channel can bring the tensor there, and
+// otherwise another local device. The error matches ErrAllocation.
 func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
 	pieces := map[*pipeChannel][]byte{}

@@ -101,8 +101,8 @@ func (w *compatWriter) run() {
 	}
 }
 
-// next waits for a queued message, starts it, which includes giving its tensors to the channels, and
-// returns it. It returns nil once the writer is stopped.
+// next waits for a queued message, starts it and returns it. To start a message it also passes its
+// tensors to the channels, as sendTensors does. It returns nil once the writer is stopped.
 func (w *compatWriter) next() *compatWriteOp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,9 +266,9 @@ func (w *compatWriter) failQueued(err error) {
 	}
 }
 
-// dropUnsent fails the messages in unsent, whose tensors wait for their target devices or come
-// after such a message, with w.stopped, which must be set. Later replies are ignored. The caller
-// holds mu and must then call completeFinished.
+// dropUnsent fails the messages in unsent with w.stopped, which must be set. The tensors of these
+// messages wait for their target devices, or come after such a message. Later replies are ignored. The
+// caller holds mu and must then call completeFinished.
 func (w *compatWriter) dropUnsent() {
 	w.noReplies = true
 	for w.unsent.Len() > 0 {

@@ -71,7 +71,7 @@ type Savings struct {
 	WireBytes uint64 // compressed size
 }
 
-// savings counts what a Savings has. It can be updated concurrently.
+// savings holds the counters of a Savings. It can be updated concurrently.
 type savings struct{ plain, wire traffic }
 
 func (s *savings) add(plain, wire uint64) {

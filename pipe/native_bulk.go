@@ -97,7 +97,8 @@ func (b *bulkOpener) cancel() {
 	}
 }
 
-// rawStream returns the bytes of conn as a stream, which then owns conn. On failure it closes conn.
+// rawStream returns the bytes of conn as a stream, which then owns conn. If conn cannot be used in this
+// way, it closes conn and returns an error.
 func rawStream(conn transport.Conn) (transport.Stream, error) {
 	m, ok := conn.(transport.Multiplexer)
 	if !ok {

@@ -14,10 +14,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// startTransfers gives the memory in a for the parts that are not inline to their channels, and
-// sends the peer a TARGETS frame if the sender left devices to the receiver. It returns an error,
-// and gives nothing, if the message was aborted or the session has ended. Otherwise the caller must
-// call wait.
+// startTransfers makes the channels receive the parts that are not inline into the memory in a. If the
+// sender left devices to the receiver, it sends the peer a TARGETS frame. If the message was aborted or
+// the session has ended, it starts no transfer and returns an error. Otherwise the caller must call
+// wait.
 func (in *nativeIncoming) startTransfers(a Allocation) error {
 	i := in.reader
 	i.mu.Lock()
@@ -58,8 +58,9 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 	return nil
 }
 
-// startTransfer has channel c receive one part, payload or tensor index, into b, which belongs to c
-// until partDone. l is the pipe's entry for c, nil for a payload. The caller holds recvMu.
+// startTransfer makes channel c receive one part into b, which belongs to c until partDone. index is
+// the index of the payload or tensor. l is the pipe's entry for c, or nil for a payload. The caller
+// holds recvMu.
 func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index int, b device.Buffer) {
 	id := transferID(in.Incoming.pipe.role != channel.RoleListen, in.number, index)
 	in.reader.mu.Lock()

@@ -51,7 +51,7 @@ func transferID(serverSends bool, number uint64, index int) uint64 {
 // payloadLane is the lane of the bulk mover that carries payloads.
 const payloadLane = 0
 
-// start gives channels the parts whose target is known, and arms the timer of the message's
+// start passes the parts whose target is known to their channels, and starts the timer of the message's
 // deadline. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) start() {
 	for k := range op.parts {
@@ -69,8 +69,8 @@ func (op *nativeWriteOp) start() {
 	op.expireAt(op.msg.Deadline)
 }
 
-// sendTensor gives tensor part k to the channel to target, which must exist. The caller holds
-// nativeWriter.mu.
+// sendTensor passes the tensor of part k to the channel to target. The channel must exist. The caller
+// holds nativeWriter.mu.
 func (op *nativeWriteOp) sendTensor(k int, target device.Device) {
 	part := &op.parts[k]
 	b := op.msg.Tensors[part.index].Buffer

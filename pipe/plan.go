@@ -245,8 +245,8 @@ func (all routes) uses(name string) bool {
 	return false
 }
 
-// unused returns a copy of refused, which lists channels, without those that a route has: a channel
-// that is not the first of any pair may still carry smaller tensors.
+// unused returns a copy of refused, a list of channels, without the channels that a route has. A
+// channel that is not the first of any pair may still carry smaller tensors.
 func (all routes) unused(refused []Refusal) []Refusal {
 	return slices.DeleteFunc(slices.Clone(refused), func(r Refusal) bool { return all.uses(r.Name) })
 }

@@ -8,7 +8,7 @@ type Traffic struct {
 	Bytes    uint64
 }
 
-// traffic counts what a Traffic has. It can be updated concurrently.
+// traffic holds the counters of a Traffic. It can be updated concurrently.
 type traffic struct{ messages, bytes atomic.Uint64 }
 
 func (t *traffic) add(n int) {
