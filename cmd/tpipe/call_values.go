@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -61,7 +62,8 @@ func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
 	var tree any
-	if err := d.Decode(&tree); err != nil || d.More() {
+	err := d.Decode(&tree)
+	if _, end := d.Token(); err != nil || end != io.EOF {
 		return nil, fmt.Errorf("%q is not a tensor: want nested lists of numbers, as in [[1,2],[3,4]]", text)
 	}
 	var numbers []json.Number
@@ -113,7 +115,9 @@ func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tenso
 	case tensor.F64:
 		return filled(shape, numbers, func(x float64) (float64, bool) { return x, true })
 	case tensor.I32:
-		return filled(shape, numbers, func(x float64) (int32, bool) { return int32(x), x == math.Trunc(x) && math.Abs(x) <= math.MaxInt32 })
+		return filled(shape, numbers, func(x float64) (int32, bool) {
+			return int32(x), x == math.Trunc(x) && x >= math.MinInt32 && x <= math.MaxInt32
+		})
 	case tensor.U8:
 		return filled(shape, numbers, func(x float64) (uint8, bool) { return uint8(x), x == math.Trunc(x) && x >= 0 && x <= math.MaxUint8 })
 	case tensor.I64:

@@ -174,15 +174,15 @@ func TestValuesOnTheCommandLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"1": "1", "-2.5": "-2.5", "true": "true", "none": "none", "cat": "cat", "a:b": "a:b",
 		"ints:[1,2]": "ints:[1,2]", "[]": "i64:[]", "[[1,2],[3,4]]": "i64:[[1,2],[3,4]]",
-		"[1,2.5]": "f32:[1,2.5]", "f64:[0.1]": "f64:[0.1]", "u8:[255]": "u8:[255]", "i32:[-1]": "i32:[-1]",
+		"[1,2.5]": "f32:[1,2.5]", "f64:[0.1]": "f64:[0.1]", "u8:[255]": "u8:[255]", "i32:[-1]": "i32:[-1]", "i32:[-2147483648]": "i32:[-2147483648]",
 	} {
 		v, err := parseValue(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, format(v), text)
 	}
 	for text, want := range map[string]string{
-		"[1,": "is not a tensor", "[1,[2]]": "differ in length", "[[1],[2,3]]": "differ in length", `["a"]`: "is not a number",
-		"u8:[256]": "256 is not a value of u8", "i64:[1.5]": "1.5 is not a value of i64", "f32:[1e99]": "1e99 is not a value of f32", "x32:[1]": "x32", "ints:[a]": "not a list of integers",
+		"[1,": "is not a tensor", "[1,2]]": "is not a tensor", "[1]} text": "is not a tensor", "[1,[2]]": "differ in length", "[[1],[2,3]]": "differ in length", `["a"]`: "is not a number",
+		"u8:[256]": "256 is not a value of u8", "i32:[2147483648]": "2147483648 is not a value of i32", "i64:[1.5]": "1.5 is not a value of i64", "f32:[1e99]": "1e99 is not a value of f32", "x32:[1]": "x32", "ints:[a]": "not a list of integers",
 		"c64:[1]": "tensors of c64 are not supported on the command line",
 	} {
 		_, err := parseValue(text)
