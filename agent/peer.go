@@ -200,6 +200,9 @@ func (p *peer) runDial(t *dialAttempt) {
 // dial opens a pipe. It tries the worker's URLs in order, until one succeeds, the worker rejects
 // the pipe or ctx ends. The error matches ErrUnreachable.
 func (p *peer) dial(ctx context.Context) (*conn, error) {
+	if len(p.member.URLs) == 0 {
+		return nil, withKind(ErrUnreachable, errors.New("the worker has published no URL"))
+	}
 	var errs []error
 	for _, url := range p.member.URLs {
 		c, err := p.dialURL(ctx, url)

@@ -135,3 +135,11 @@ func TestSimultaneousOpenFails(t *testing.T) {
 		})
 	}
 }
+
+// A worker whose record in the store has no URL is unreachable.
+func TestDialWithoutURLs(t *testing.T) {
+	c, err := (&peer{}).dial(t.Context())
+	require.Nil(t, c)
+	require.ErrorIs(t, err, ErrUnreachable)
+	require.ErrorContains(t, err, "the worker has published no URL")
+}
