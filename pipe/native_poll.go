@@ -34,29 +34,30 @@ func (i *nativeReader) pollReady(ctx context.Context, due bool) *nativeIncoming 
 }
 
 // tryNext returns the next message if it has been received or arrives during one bounded poll, and
-// otherwise nil without an error. It ends a message that the peer has aborted, and returns nil for it.
-// After the last message it returns the error of Next.
+// otherwise nil without an error. It drops messages that the peer has aborted. After the last message
+// it returns the error of Next.
 func (p *nativePipe) tryNext() (*Incoming, error) {
 	i := &p.in
-	i.demand.Add(1)
-	in := i.pollReady(context.Background(), true)
-	if in == nil {
-		select { // the stream may not be one that can be polled, or may have ended
-		case next, ok := <-i.ready:
-			if !ok {
+	for {
+		i.demand.Add(1)
+		in := i.pollReady(context.Background(), true)
+		if in == nil {
+			select { // the stream may not be one that can be polled, or may have ended
+			case next, ok := <-i.ready:
+				if !ok {
+					i.demand.Add(-1)
+					return nil, p.errorFor("next", "", p.endError())
+				}
+				in = i.takeReady(next)
+			default:
 				i.demand.Add(-1)
-				return nil, p.errorFor("next", "", p.endError())
+				return nil, nil
 			}
-			in = i.takeReady(next)
-		default:
-			i.demand.Add(-1)
-			return nil, nil
+		}
+		if i.deliver(in) {
+			return &in.Incoming, nil
 		}
 	}
-	if !i.deliver(in) {
-		return nil, nil
-	}
-	return &in.Incoming, nil
 }
 
 // pollNext polls for the next message, numbers it and returns it. It returns nil if another goroutine

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -193,4 +194,24 @@ func TestTryNextWhilePipeCloses(t *testing.T) {
 			require.Equal(t, err, tryErr)
 		})
 	}
+}
+
+// TryNext skips a message that was aborted before, and returns the one after it.
+func TestTryNextAfterAbortedMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := connect(t, nativePath())
+		ctx, cancel := cancelled(t)
+		op := client.WriteAsync(ctx, message(1, []int{large}, nil))
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, op.Wait(t.Context()), pipe.ErrCancelled)
+		m := message(2, []int{5}, nil)
+		write(t, client, m)
+		synctest.Wait()
+		in, err := server.TryNext()
+		require.NoError(t, err)
+		require.NotNil(t, in)
+		same(t, m, in.Descriptor(), read(t, in))
+		requireNoNext(t, server)
+	})
 }
