@@ -104,10 +104,10 @@ type closeFrames struct {
 	wrote chan struct{} // closed when the writer has ended
 	ended chan struct{} // closed when the reader has ended
 
-	closeMu     sync.Mutex // held while the writer takes frames, so that none follows the close frame
-	closeReason *string    // of this end's close frame, the last one to be sent; nil without one
-	peerClosed  bool       // the peer has sent its close frame
-	peerReason  string     // the reason in it
+	closeMu    sync.Mutex // held while the writer takes frames, so that none follows the close frame
+	ownReason  *string    // of this end's close frame, the last one to be sent; nil without one
+	peerClosed bool       // the peer has sent its close frame
+	peerReason string     // the reason in it
 }
 
 func (c *closeFrames) init(p *Pipe) {
@@ -143,7 +143,7 @@ func (c *closeFrames) sendClose(reason string) {
 	c.confirmable = c.read // requests of the peer may still be on their way
 	c.confirmer.mu.Unlock()
 	c.closeMu.Lock()
-	c.closeReason = cmp.Or(c.closeReason, &reason)
+	c.ownReason = cmp.Or(c.ownReason, &reason)
 	c.closeMu.Unlock()
 	c.wakeWriter()
 }

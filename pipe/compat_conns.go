@@ -261,8 +261,8 @@ func (c *compatControl) take() (wire.Control, bool) {
 	if n, ok := c.nextQuery(); ok {
 		return wire.Control{Kind: wire.WantRead, Number: n}, true
 	}
-	if c.closeReason != nil {
-		return wire.Control{Kind: wire.Goodbye, Reason: *c.closeReason}, true
+	if c.ownReason != nil {
+		return wire.Control{Kind: wire.Goodbye, Reason: *c.ownReason}, true
 	}
 	return wire.Control{}, false
 }

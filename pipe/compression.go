@@ -376,8 +376,8 @@ func (in *nativeIncoming) decompressError(err error) error {
 	}
 }
 
-// countSavings adds the compressed parts of a message that has been read to the reader's
-// statistics.
+// countSavings updates the reader's statistics after the message has been read: for each compressed
+// part it adds the original and the compressed length.
 func (in *nativeIncoming) countSavings() {
 	if in.compressed == 0 {
 		return

@@ -8,10 +8,11 @@ import (
 // Events are functions that report what happens to the pipes of a [Context], for traces and
 // metrics. Each may be nil. A nil function costs neither an allocation nor a reading of the clock.
 //
-// The functions are called synchronously: by the goroutine that opens the pipe or that calls Write
-// or Read, or by a goroutine of the pipe, which may hold locks. They must not block, and must not
-// call methods of a Pipe, an Incoming, a WriteOp, a Listener or a Context. They may be called
-// concurrently, also for one pipe.
+// The functions are called synchronously: by the goroutine that opens the pipe or calls Write, Read
+// or WriteOp.Wait, by a goroutine of the pipe, or by the one that ends a write whose context or
+// deadline has ended. It may hold locks of the pipe. The functions must not block, must not wait for
+// a lock that is held during a call of the pipe, and must not call methods of a Pipe, an Incoming, a
+// WriteOp, a Listener or a Context. They may be called concurrently, also for one pipe.
 //
 // The events of one pipe come in this order: CandidateRejected for each entry of Plan.Refused;
 // Opened, before Dial or Accept returns the pipe; the events of messages and writers, each before
@@ -41,7 +42,8 @@ type Events struct {
 	// were received before may still be read.
 	PeerLost func(PeerLostInfo)
 
-	// Closed is called once the pipe has ended and uses no memory of the application any more.
+	// Closed is called once the pipe has ended and has released the memory of all calls that it has
+	// ended.
 	Closed func(ClosedInfo)
 }
 

@@ -70,7 +70,7 @@ func (c *nativeControl) send(m *native.Control) {
 func (c *nativeControl) enqueue(m *native.Control) bool {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
-	if c.closeReason != nil {
+	if c.ownReason != nil {
 		return true
 	}
 	before := len(c.queued)
@@ -152,15 +152,15 @@ func (c *nativeControl) take() (text []byte, last bool) {
 	if n, ok := c.nextConfirmation(); ok { // under the lock, so that the close frame follows it
 		c.appendFrame(&native.Control{Kind: native.HaveRead, Number: n})
 	}
-	for ok := true; ok && c.closeReason == nil; {
+	for ok := true; ok && c.ownReason == nil; {
 		var n uint64
 		if n, ok = c.nextQuery(); ok {
 			c.appendFrame(&native.Control{Kind: native.WantRead, Number: n})
 		}
 	}
-	if c.closeReason != nil && !c.closeTaken {
+	if c.ownReason != nil && !c.closeTaken {
 		c.closeTaken = true
-		c.appendFrame(&native.Control{Kind: native.Goodbye, Text: *c.closeReason})
+		c.appendFrame(&native.Control{Kind: native.Goodbye, Text: *c.ownReason})
 	}
 	text = c.queued
 	c.queued, c.spare, c.memoryBytes = c.spare[:0], text, 0

@@ -111,10 +111,10 @@ func (in *nativeIncoming) isInline() bool { return in.large == 0 }
 // true. After that the caller must call finish.
 func (in *nativeIncoming) claim() bool { return in.claimed.CompareAndSwap(false, true) }
 
-// finish ends a message that was read, discarded or aborted: it releases its memory charge, and
-// Release may then reuse it. No channel may be using its memory. After a Read, noteRead must be
-// called before finish, because Close waits for Reads to finish and then confirms every message
-// that was read.
+// finish ends a message that was read, discarded or aborted. It releases the message's memory
+// charge; from then on Release may return the message to the pool. The caller must make sure that
+// no channel uses the message's memory any more. After a Read it must call noteRead first: Close
+// waits for Reads to finish and then confirms every message that was read.
 func (in *nativeIncoming) finish() {
 	if in.large > 0 {
 		in.reader.mu.Lock()

@@ -192,8 +192,8 @@ func (s *Server) admit(conn net.Conn) {
 	})
 }
 
-// memoryQuota bounds the memory of the requests that all connections of a server
-// are receiving together.
+// memoryQuota bounds the memory of a server's requests, over all connections, from when they are
+// received until they have been served. The first unchargedBytes of each request do not count.
 type memoryQuota struct {
 	limit int64
 	used  atomic.Int64

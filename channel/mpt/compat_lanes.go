@@ -54,8 +54,9 @@ const (
 	acceptTimeout = 2 * dialTimeout
 )
 
-// openLanes calls open, which must give each lane its connection, and then starts the lanes. If open
-// fails openLanes ends the channel and completes the queued transfers.
+// openLanes calls open, which must give each lane its connection, and then starts the lanes. If
+// open fails, openLanes ends the channel with that error and completes the queued transfers with
+// it.
 func (e *compatEnd) openLanes(open func() error) {
 	if err := open(); err != nil {
 		e.lifecycle.Fail(e.wrapError(err))

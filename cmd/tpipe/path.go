@@ -237,18 +237,19 @@ func benchCatalog(t bench.Tuning) tensorpipe.Profile {
 	return p
 }
 
-// put adds entries to the slice to, and returns the result. An entry replaces the one in to that has
-// the same name. It may change the memory of to.
-func put[E any](to []E, name func(E) string, entries ...E) []E {
+// put adds entries to list and returns the result. An entry with the same name as an existing one
+// replaces it; name returns the name of an entry. put may change the memory of list, so the caller
+// must use only the result.
+func put[E any](list []E, name func(E) string, entries ...E) []E {
 	for _, e := range entries {
-		at := slices.IndexFunc(to, func(other E) bool { return name(other) == name(e) })
+		at := slices.IndexFunc(list, func(other E) bool { return name(other) == name(e) })
 		if at < 0 {
-			to = append(to, e)
+			list = append(list, e)
 		} else {
-			to[at] = e
+			list[at] = e
 		}
 	}
-	return to
+	return list
 }
 
 // transportNames returns the names of the transports of p.

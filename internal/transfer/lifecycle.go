@@ -66,8 +66,9 @@ func (l *Lifecycle) CompleteAsync(done func(error), err error) {
 	l.Go(func() { done(err) })
 }
 
-// Fail ends the Lifecycle with err, unless it has ended. A nil err stands for [net.ErrClosed]. Fail
-// calls release and does not wait for the goroutines.
+// Fail ends the Lifecycle with err: it calls release, and then broken with the error on another
+// goroutine. A nil err stands for [net.ErrClosed]. Fail does not wait for the goroutines of the
+// end. If the Lifecycle has ended already, Fail does nothing.
 func (l *Lifecycle) Fail(err error) {
 	l.finish(err, l.broken)
 }

@@ -41,7 +41,8 @@ func (a *placement) polls() int {
 }
 
 // early records a change that was found without a yield, which shows that the peer runs on another
-// processor. It lowers the limit by one only: on a busy machine some such changes come in between.
+// processor. It sets run to 0 and lowers limit by one. It does not reset limit, because on a busy
+// machine some changes are found early even if the peer shares the processor.
 func (a *placement) early() { a.run, a.limit = 0, max(a.limit-1, 0) }
 
 // late records a change that was found after the given number of yields; last is the duration of

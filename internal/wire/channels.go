@@ -47,9 +47,9 @@ func DecodeXTHDescriptor(p []byte, limits Limits) (XTHDescriptor, error) {
 	return result(&r, XTHDescriptor{Ptr: r.Uint64()})
 }
 
-// MPTHello is a message with which the channel mpt opens its lanes: the server sends an
-// [MPTServerHello] on the channel's only connection, and the client begins each lane, a new connection,
-// with an [MPTClientHello].
+// MPTHello is a message that opens the lanes of the channel mpt. The server sends an
+// [MPTServerHello] on the channel's control connection. The client then dials a new connection for
+// each lane and sends an [MPTClientHello] as its first message.
 type MPTHello interface {
 	// Append appends the encoded message to dst and returns the extended slice.
 	Append(dst []byte) []byte

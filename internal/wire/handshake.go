@@ -8,8 +8,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
 )
 
-// Packet is the first message on every connection and states the purpose of the connection. It is
-// either a [SpontaneousConnection] or a [RequestedConnection].
+// Packet is the first message on every connection to the listener of pipes, and states the purpose
+// of the connection. It is either a [SpontaneousConnection] or a [RequestedConnection]. Lanes of
+// the channel mpt begin with an [MPTClientHello] instead.
 type Packet interface {
 	// Append appends the encoded message to dst and returns the extended slice.
 	Append(dst []byte) []byte
@@ -31,7 +32,7 @@ type SpontaneousConnection struct {
 // RequestedConnection is the first message of a connection that the client opens because the server
 // has requested it. It identifies the connection to the server.
 type RequestedConnection struct {
-	RegistrationID uint64 // from the BrochureAnswer or an MPTServerHello
+	RegistrationID uint64 // from the BrochureAnswer
 }
 
 func (SpontaneousConnection) packet() {}

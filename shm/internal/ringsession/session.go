@@ -401,8 +401,9 @@ func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
 	return st, nil
 }
 
-// Done implements [transport.Session]: the channel is closed when Close is called, the peer is
-// gone, or the peer has violated the protocol.
+// Done implements [transport.Session]. The channel is closed when the session ends: after Close,
+// when the peer is gone or has violated the protocol, or when the session's socket or memory fails.
+// Err returns the reason.
 func (s *Session) Done() <-chan struct{} { return s.peer.done }
 
 // Err implements [transport.Session]: it returns the reason of the end, or nil while the session is
