@@ -240,7 +240,10 @@ func (d *Decoder) ReadString() (string, error) {
 	if err == nil {
 		err = d.charge(len(p))
 	}
-	return string(p), err
+	if err != nil {
+		return "", err
+	}
+	return string(p), nil
 }
 
 // ReadBytes reads bytes that Encoder.WriteBytes wrote and returns a copy of them, which is empty rather
@@ -250,7 +253,10 @@ func (d *Decoder) ReadBytes() ([]byte, error) {
 	if err == nil {
 		err = d.charge(len(p))
 	}
-	return append([]byte{}, p...), err
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{}, p...), nil
 }
 
 // ReadTensor reads a tensor that Encoder.WriteTensor wrote; nil if nil was written. The tensor is a view

@@ -39,6 +39,23 @@ func forged(t testing.TB, ptr any, schema []byte, lie bool, value ...byte) []byt
 // uvarint encodes a number.
 func uvarint(v uint64) []byte { return binary.AppendUvarint(nil, v) }
 
+// Bytes that exceed the memory of the message are not copied.
+func TestReadBeyondMemory(t *testing.T) {
+	e := NewEncoder(NewRegistry(), Limits{})
+	e.WriteBytes(make([]byte, 100))
+	data, _, err := e.Finish()
+	require.NoError(t, err)
+	d := NewDecoder(NewRegistry(), Limits{MemoryBytes: 50})
+	require.NoError(t, d.Reset(data))
+	p, err := d.ReadBytes()
+	require.ErrorIs(t, err, ErrLimit)
+	require.Nil(t, p)
+	require.NoError(t, d.Reset(data))
+	s, err := d.ReadString()
+	require.ErrorIs(t, err, ErrLimit)
+	require.Empty(t, s)
+}
+
 func TestForgedValues(t *testing.T) {
 	type wide struct {
 		A int
