@@ -48,8 +48,17 @@ func (c *callContext) Done() <-chan struct{} { return c.current(true).Done() }
 // timer has been made.
 func (c *callContext) Err() error { return c.current(false).Err() }
 
-// Value implements context.Context.
-func (c *callContext) Value(key any) any { return c.current(false).Value(key) }
+// Value implements context.Context. It does not check the deadline, which only the cause depends
+// on: context.Cause calls Err first, and thus finds inner.
+func (c *callContext) Value(key any) any {
+	c.mu.Lock()
+	ctx := c.inner
+	c.mu.Unlock()
+	if ctx == nil {
+		ctx = c.parent
+	}
+	return ctx.Value(key)
+}
 
 // current returns inner. If inner has not been made, current makes it if create is set, if the
 // deadline has passed or if finish was called. Otherwise it returns the parent.

@@ -38,6 +38,17 @@ func TestCallContext(t *testing.T) {
 	})
 }
 
+// Value does not check the deadline. The cause is found after it nevertheless.
+func TestCallContextValue(t *testing.T) {
+	parent := context.WithValue(t.Context(), valueKey{}, 7)
+	ctx := (&call{begun: time.Now().Add(-time.Hour), limit: time.Minute}).withLimit(parent)
+	defer ctx.finish()
+	require.Equal(t, 7, ctx.Value(valueKey{}))
+	require.Nil(t, ctx.inner)
+	require.Equal(t, &TimeoutError{Limit: time.Minute}, context.Cause(context.WithValue(ctx, valueKey{}, 8)))
+	require.Equal(t, 7, ctx.Value(valueKey{}))
+}
+
 // The parent ends the context with its cause, whether a goroutine waits or not. Without a limit
 // nothing else ends it.
 func TestCallContextOfCancelledParent(t *testing.T) {
