@@ -97,7 +97,7 @@ func TestParseHeadOfGarbage(t *testing.T) {
 	}
 }
 
-// A key is one of the application, or a number followed by a smaller one, see docs/md.
+// A key is one of the application, or a number followed by a smaller one, see docs/wire.md.
 func TestParseKey(t *testing.T) {
 	key, number, ended, err := ParseKey([]byte("u1.2"))
 	require.NoError(t, err)
