@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -125,9 +126,17 @@ func (a *Agent) callOnce(ctx context.Context, t target, result, args any) ([]dev
 	returned := false
 	if a.events.CallEnded != nil {
 		defer func() {
-			if !returned { // a function of the application has ended the goroutine
-				a.reportCallEnded(c, t.wrapError(errGoexitWaiting))
+			if returned {
+				return
 			}
+			// A function of the application has panicked or ended the goroutine.
+			v := recover()
+			if v == nil {
+				a.reportCallEnded(c, t.wrapError(errGoexitWaiting))
+				return
+			}
+			a.reportCallEnded(c, t.wrapError(&PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}))
+			panic(v)
 		}()
 	}
 	err := a.startCall(ctx, c, t, args)

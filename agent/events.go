@@ -69,7 +69,10 @@ type CallEndedInfo struct {
 	ReplyBytes   int // 0 if no reply was read
 	Start        time.Time
 	Duration     time.Duration
-	Err          error // nil, or the error of the call
+
+	// Err is nil, or the error of the call. It is a *PanicError if a function of the application,
+	// such as an interceptor, panicked during the call.
+	Err error
 }
 
 // ServeStartedInfo describes a request that has arrived.
@@ -150,18 +153,22 @@ func (a *Agent) reportCallEnded(c *call, err error) {
 	}
 }
 
-// reportServeStarted reports that r has arrived, and prepares the report of its end.
+// reportServeStarted reports that r has arrived, and prepares the report of its end if there is a
+// function for that.
 func (a *Agent) reportServeStarted(r *Request) {
 	if a.events.ServeStarted == nil && a.events.ServeEnded == nil {
 		return
 	}
 	d := r.message.incoming.Descriptor()
-	r.event = &ServeEndedInfo{
+	started := ServeStartedInfo{
 		Call:         CallID{a.requestCount.Add(1), r.conn.peer.Name, r.handler.typ, r.handler.name},
 		RequestBytes: len(d.Metadata) + d.Bytes(), Start: r.begun,
 	}
+	if a.events.ServeEnded != nil {
+		r.event = &ServeEndedInfo{Call: started.Call, RequestBytes: started.RequestBytes, Start: started.Start}
+	}
 	if a.events.ServeStarted != nil {
-		a.events.ServeStarted(ServeStartedInfo{r.event.Call, r.event.RequestBytes, r.event.Start})
+		a.events.ServeStarted(started)
 	}
 }
 

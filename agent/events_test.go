@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
@@ -196,6 +199,58 @@ func TestCallEvents(t *testing.T) {
 			}
 		}
 	})
+}
+
+// If an interceptor of the caller panics or ends the goroutine, the call is reported, and a panic
+// reaches the caller with its value.
+func TestCallEventsOfPanics(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind agent.Kind
+		end  func()
+		want string
+	}{
+		"panic, request":  {agent.KindRequest, func() { panic(errOfHandler) }, "no"},
+		"panic, reply":    {agent.KindReply, func() { panic(errOfHandler) }, "no"},
+		"goexit, request": {agent.KindRequest, runtime.Goexit, ""},
+		"goexit, reply":   {agent.KindReply, runtime.Goexit, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			logs := []*eventLog{{}, {}}
+			configure := func(rank int, config *agent.Config) {
+				serveEvents(logs)(rank, config)
+				intercept := func(_ context.Context, m *agent.Message) error {
+					if m.Kind == c.kind && m.Name == wait.Name() {
+						c.end()
+					}
+					return nil
+				}
+				if rank == 0 {
+					config.Interceptors = []agent.Interceptor{{Encoded: intercept, Decoded: intercept}}
+				}
+			}
+			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+				recovered := make(chan any)
+				go func() {
+					defer func() { recovered <- recover() }()
+					_, _ = wait.Call(t.Context(), group[0], "worker1", 0)
+				}()
+				v := <-recovered
+				ended := takeEvents[agent.CallEndedInfo](logs[0])
+				require.Len(t, ended, 1)
+				if c.want == "" {
+					require.Nil(t, v)
+					require.NotErrorIs(t, ended[0].Err, agent.ErrPanic)
+					require.ErrorContains(t, ended[0].Err, "goroutine of the caller has ended")
+					return
+				}
+				require.Equal(t, errOfHandler, v)
+				var p *agent.PanicError
+				require.ErrorAs(t, ended[0].Err, &p)
+				require.Equal(t, c.want, p.Value)
+				require.Contains(t, p.Stack, "TestCallEventsOfPanics", "the stack of the panic")
+			})
+		})
+	}
 }
 
 // A call is reported before its future is done.
@@ -422,7 +477,7 @@ func TestEventsOfFailedJoin(t *testing.T) {
 }
 
 // Each function of Events is called only within an if statement that compares that function with
-// nil, and the clock is read for events only there. TestSmallCallAllocates covers allocations.
+// nil, and the clock is read for events only there. TestEventsAllocateNothingIfNil covers allocations.
 func TestEventsCostNothingIfNil(t *testing.T) {
 	files, err := os.ReadDir(".")
 	require.NoError(t, err)
@@ -466,6 +521,37 @@ func TestEventsCostNothingIfNil(t *testing.T) {
 		ast.Inspect(file, visit)
 	}
 	require.Len(t, called, 9, "all events")
+}
+
+// Of the functions for calls and requests, only ServeEnded costs an allocation, and only where it is
+// set. Without any of them a call takes what TestSmallCallAllocates allows.
+func TestEventsAllocateNothingIfNil(t *testing.T) {
+	if race.Enabled || invariants.Enabled {
+		t.Skip("the race detector and the invariants allocate themselves")
+	}
+	for _, c := range []struct {
+		name   string
+		events agent.Events
+		most   float64
+	}{
+		{"none", agent.Events{}, 8},
+		{"CallStarted", agent.Events{CallStarted: func(agent.CallStartedInfo) {}}, 8},
+		{"CallEnded", agent.Events{CallEnded: func(agent.CallEndedInfo) {}}, 8},
+		{"ServeStarted", agent.Events{ServeStarted: func(agent.ServeStartedInfo) {}}, 8},
+		{"ServeEnded", agent.Events{ServeEnded: func(agent.ServeEndedInfo) {}}, 9},
+	} {
+		group := startGroup(t, 2, func(_ int, config *agent.Config) {
+			config.Events = &c.events
+			config.Funcs = agent.Funcs{add.Serve(addTensors, agent.WithShort())}
+		})
+		args := pair{filled(t, 1, 2, 2), filled(t, 2, 2, 2)}
+		allocations := testing.AllocsPerRun(2000, func() {
+			_, err := add.Call(t.Context(), group[0], "worker1", args)
+			require.NoError(t, err)
+		})
+		t.Logf("%s: %.0f allocations for a call", c.name, allocations)
+		require.LessOrEqual(t, allocations, c.most, c.name)
+	}
 }
 
 // eventFunction returns the name of the function if e is one of the events of an agent.

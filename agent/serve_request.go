@@ -49,7 +49,7 @@ type Request struct {
 	ended        uint64                      // all calls of the caller up to this number have ended
 	once         *onceRun                    // the run that this request started, if it has a key
 
-	event    *ServeEndedInfo // for Events.ServeEnded; nil without events
+	event    *ServeEndedInfo // nil without Events.ServeEnded
 	answered atomic.Bool     // Reply or Fail was called
 	stage    atomic.Uint32   // a ServedState, except those that state derives
 	slot     slotState
