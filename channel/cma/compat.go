@@ -113,7 +113,8 @@ func (e *end) Fits(src device.Buffer) error {
 }
 
 // Discard implements [channel.Compatible]. It confirms the announced tensor to the peer without copying
-// it.
+// it. It checks neither n nor the address: an announcement has no length to compare with n, and only a
+// read finds out whether n bytes can be read at the address.
 func (e *end) Discard(id uint64, n int, done func(error)) {
 	if n == 0 || !e.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done}) {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())

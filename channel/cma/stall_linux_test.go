@@ -3,6 +3,8 @@ package cma_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"testing"
@@ -141,5 +143,36 @@ func TestTransfersAfterMemoryThatNeverArrives(t *testing.T) {
 				p.require(t, small)
 			})
 		}
+	}
+}
+
+// A small tensor that is copied whole is delivered, even if it was aborted or the channel was closed
+// during the copy. After an Abort it is also confirmed.
+func TestCopiedTensorIsDelivered(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(fmt.Sprint("closes=", closes), func(t *testing.T) {
+			p := newOffering(t)
+			withheld := cma.Withhold(t, large)
+			defer withheld.Release() // before the end closes, because Close waits for the copy
+			err := p.offer(t, p.validity, withheld.Memory, small)
+			withheld.Touched(t)
+			ended := make(chan error, 1)
+			if closes {
+				go func() { ended <- p.ch.Close(io.ErrNoProgress) }()
+				_, end := p.far.NextFrame()
+				require.Error(t, end)
+			} else {
+				p.ch.Abort(p.id, io.ErrNoProgress)
+			}
+			require.Empty(t, err)
+			withheld.Release()
+			require.NoError(t, testwait.Finish(t, err))
+			if closes {
+				require.NoError(t, testwait.Finish(t, ended))
+				return
+			}
+			require.Equal(t, head(3, 0, p.id), readFrame(t, p.far))
+			p.require(t, small)
+		})
 	}
 }

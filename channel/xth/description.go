@@ -76,7 +76,9 @@ func (o *description) stopRequested() bool {
 }
 
 // finish stores result for the sender: nil after all bytes were copied, otherwise why not. The
-// receiver calls it once, also if it did not copy, and must not use the memory or o afterwards.
+// receiver calls it once after beginCopy, whatever that returned, and must not use the memory or o
+// afterwards. Without beginCopy it calls finish at most once: a native Recv that ends while it is
+// queued leaves o as it is.
 func (o *description) finish(result error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

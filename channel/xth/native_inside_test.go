@@ -2,7 +2,9 @@ package xth
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,8 +52,6 @@ func TestNativeKeepsNothing(t *testing.T) {
 }
 
 // A copy stops within a chunk after the sender has revoked the tensor, and its Recv waits for an Abort.
-// How the receiver stops a copy is tested in package onesided, and that copyDescribed then ends within
-// a chunk in TestCopyingEndsWithinAChunk.
 func TestNativeCopyingEndsWithinAChunk(t *testing.T) {
 	near, far := connect(t, connections)
 	ch := openAs(t, true, func(error) {}, near...)
@@ -77,4 +77,89 @@ func TestNativeCopyingEndsWithinAChunk(t *testing.T) {
 	require.Equal(t, io.EOF, <-result)
 	require.NoError(t, ch.Close(nil))
 	require.Empty(t, result)
+}
+
+// hooked is a native end that calls pulling before each copy, on the goroutine that copies.
+type hooked struct {
+	*native
+	pulling func(*onesided.Recv)
+}
+
+func (p hooked) Pull(r *onesided.Recv) error {
+	p.pulling(r)
+	return p.native.Pull(r)
+}
+
+// An Abort, or the end of the channel, stops a copy within a chunk and completes its Recv. A tensor whose
+// last chunk was under way has arrived.
+func TestNativeReceiverStopsCopying(t *testing.T) {
+	for name, stop := range map[string]func(e *onesided.Engine, r *onesided.Recv) error{
+		"receiver aborts": func(e *onesided.Engine, r *onesided.Recv) error {
+			e.Abort(r.ID, io.ErrNoProgress)
+			return nil
+		},
+		"receiver closes": func(e *onesided.Engine, _ *onesided.Recv) error { return e.Close(io.ErrNoProgress) },
+	} {
+		for _, chunks := range []int{1, 3} {
+			t.Run(fmt.Sprint(name, "/", chunks), func(t *testing.T) {
+				near, far := connect(t, connections)
+				link := channel.Link{Native: true, Conns: near, Peer: "peer", Broken: func(error) {}}
+				here, there := near[0].LocalAddr(), near[0].RemoteAddr()
+				running, stopped := make(chan *onesided.Recv, 2), make(chan struct{})
+				to := onesided.New(link, onesided.Config{
+					Protocol: hooked{
+						native: &native{
+							here:  table.joinSender(endpoints{from: here, to: there}),
+							there: table.joinReceiver(endpoints{from: there, to: here}),
+						},
+						pulling: func(r *onesided.Recv) { running <- r; <-stopped },
+					},
+					MaxFrame:  announcementSize,
+					WrapError: func(err error) error { return err },
+				})
+				to.Run()
+				defer to.Close(nil)
+
+				n := chunks*chunkSize - 1 // after a short chunk nothing stops the copy
+				src, dst := bytes.Repeat([]byte{1}, n), make([]byte, n)
+				o := newDescription()
+				o.reset(device.Bytes(src))
+				sender := table.joinSender(endpoints{from: there, to: here})
+				defer table.leaveSender(sender)
+				sender.add(o)
+				received := make(chan error, 2)
+				to.Recv(7, device.Bytes(dst), func(err error) { received <- err })
+				announced := (&native{}).Append(nil, onesided.Frame{Kind: onesided.Describe, ID: 7, Source: o})
+				require.NoError(t, far[0].WriteFrames(transport.Frame{announced}))
+				r := <-running
+				ended := make(chan error, 1)
+				go func() { ended <- stop(to, r) }()
+				for r.Stopped() == nil {
+					runtime.Gosched()
+				}
+				require.Empty(t, received, "the memory is in use")
+				close(stopped)
+				err := <-received
+				require.NoError(t, <-ended)
+				whole := min(n, chunkSize)
+				require.Equal(t, src[:whole], dst[:whole], "a chunk was under way")
+				require.Equal(t, make([]byte, n-whole), dst[whole:])
+				if chunks == 1 {
+					require.NoError(t, err)
+					require.NoError(t, o.Copied())
+				} else {
+					require.Equal(t, io.ErrNoProgress, err)
+					require.ErrorIs(t, o.Copied(), channel.ErrProtocol)
+				}
+				if chunks == 1 && name == "receiver aborts" {
+					size, err := far[1].NextFrame()
+					require.NoError(t, err)
+					require.EqualValues(t, completionSize, size, "the sender is informed")
+				}
+				require.NoError(t, to.Close(nil))
+				require.Empty(t, received)
+				require.Empty(t, running)
+			})
+		}
+	}
 }

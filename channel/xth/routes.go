@@ -143,8 +143,8 @@ func (r *route) claim(address uint64) (*description, error) {
 	}
 }
 
-// abandon drops the descriptions, which the sender must have revoked, and reports whether there were
-// any. claim then fails.
+// abandon drops the descriptions, which the sender has revoked or is about to revoke, and reports
+// whether there were any. claim then fails.
 func (r *route) abandon() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,11 +27,13 @@ type Protocol interface {
 	// Pull copies the tensor at r.Memory to r.Buf, and may block. It stops early if r.Stopped returns an
 	// error, and returns that. An error that matches channel.ErrAborted means that the sender has
 	// revoked the tensor: r then waits for an Abort. One that matches io.ErrUnexpectedEOF means that the
-	// peer is gone, and ends the channel. Other errors fail r.
+	// peer is gone, and ends the channel. Other errors fail r. A nil error means that the memory has all
+	// bytes, or that the copy is enqueued: r then succeeds, even after an Abort or the end of the channel.
 	Pull(r *Recv) error
 
-	// Close is called once, at the end of the channel, after the Sources have been revoked. Tensors may
-	// still be being pulled.
+	// Close is called once, at the end of the channel, after Revoke has returned for the Sends that were
+	// left. Revoke may still run, or be called later, for a Send that was aborted before; tensors may
+	// still be being pulled. Close of the Engine waits for both after this call.
 	Close()
 }
 

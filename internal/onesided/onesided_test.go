@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -139,6 +140,88 @@ func TestPullsAreStopped(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A tensor that is pulled whole is delivered, even if an Abort or the end of the channel comes before the
+// end of the pull. After an Abort it is also confirmed.
+func TestPulledTensorIsDelivered(t *testing.T) {
+	for name, stop := range map[string]func(e *onesided.Engine) error{
+		"abort": func(e *onesided.Engine) error { e.Abort(1, io.ErrNoProgress); return nil },
+		"close": func(e *onesided.Engine) error { return e.Close(io.ErrNoProgress) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			kind := newKind(t)
+			pulled, stopped := make(chan *onesided.Recv, 2), make(chan struct{})
+			f := newShare(&late{kind, func() { <-stopped }})
+			f.hook = func(r *onesided.Recv) { pulled <- r }
+			near, far := connect(t)
+			from, to, broken := open(t, f, near, far)
+			src, dst := alloc(t, kind, "bytes"), alloc(t, kind, "-----")
+			sent, sendErr := result()
+			received, recvErr := result()
+			from.Send(1, src, sent)
+			to.Recv(1, dst, received)
+			running := <-pulled
+			require.NoError(t, running.Stopped())
+			ended := make(chan error, 1)
+			go func() { ended <- stop(to) }()
+			for running.Stopped() == nil {
+				runtime.Gosched()
+			}
+			require.Empty(t, recvErr)
+			close(stopped)
+			require.NoError(t, <-recvErr)
+			require.NoError(t, <-ended)
+			require.Equal(t, "bytes", contents(t, kind, dst))
+			if name == "abort" {
+				require.NoError(t, <-sendErr)
+				require.Empty(t, broken)
+				require.Zero(t, from.Kept())
+				require.Zero(t, to.Kept())
+			}
+			require.NoError(t, to.Close(nil))
+			require.Empty(t, recvErr)
+		})
+	}
+}
+
+// late is a kind that calls copied after each copy between devices.
+type late struct {
+	*delayed.Kind
+	copied func()
+}
+
+func (k *late) Copy(dst, src device.Buffer) error {
+	err := k.Kind.Copy(dst, src)
+	if !dst.IsHost() && !src.IsHost() {
+		k.copied()
+	}
+	return err
+}
+
+// A Recv that was aborted during its pull does not remove a later one with its id.
+func TestAbortedPullLeavesLaterRecv(t *testing.T) {
+	kind := newKind(t)
+	f := newShare(kind)
+	pulled, stopped := make(chan *onesided.Recv, 2), make(chan struct{})
+	f.hook = func(r *onesided.Recv) { pulled <- r; <-stopped }
+	near, far := connect(t)
+	from, to, _ := open(t, f, near, far)
+	sent, sendErr := result()
+	received, recvErr := result()
+	again, againErr := result()
+	from.Send(1, alloc(t, kind, "first"), sent)
+	to.Recv(1, alloc(t, kind, "-----"), received)
+	<-pulled
+	to.Abort(1, io.ErrNoProgress)
+	to.Recv(1, alloc(t, kind, "-----"), again)
+	close(stopped)
+	require.Equal(t, io.ErrNoProgress, <-recvErr)
+	from.Abort(1, io.ErrNoProgress)
+	require.Equal(t, io.ErrNoProgress, <-sendErr)
+	from.Send(1, alloc(t, kind, "later"), sent)
+	require.NoError(t, <-sendErr)
+	require.NoError(t, <-againErr)
 }
 
 // The error of Pull decides what becomes of the Recv and of the channel.

@@ -114,22 +114,24 @@ func (r *Recv) Stopped() error {
 }
 
 // Finish ends the pulling of r with the error that Pull documents. It completes r and informs the peer,
-// unless r must wait for an Abort or for the end of the channel. A Scheduler calls it once for each
-// Recv, unless Stop has returned true; the caller holds no lock that done takes.
+// unless r must wait for an Abort or for the end of the channel. If err is nil r completes without
+// error, even after an Abort or the end of the channel, because the memory has all bytes. A Scheduler
+// calls Finish once for each Recv, unless Stop has returned true; the caller holds no lock that done
+// takes.
 func (r *Recv) Finish(err error) {
 	e := r.engine
 	e.mu.Lock()
 	r.pulling = false
 	ended := e.lifecycle.Err()
 	switch {
+	case err == nil:
+		if len(e.conns) == 1 {
+			e.writer.Push(Frame{Kind: Copied, ID: r.ID}) // dropped after the end of the channel
+		}
 	case r.cause != nil:
 		err = r.cause
 	case ended != nil:
 		err = ended
-	case err == nil:
-		if len(e.conns) == 1 {
-			e.writer.Push(Frame{Kind: Copied, ID: r.ID})
-		}
 	case errors.Is(err, channel.ErrAborted):
 		e.mu.Unlock()
 		return
@@ -140,7 +142,9 @@ func (r *Recv) Finish(err error) {
 	default:
 		err = e.WrapError(err)
 	}
-	delete(e.recvs, r.ID)
+	if e.recvs[r.ID] == r { // not aborted
+		delete(e.recvs, r.ID)
+	}
 	e.mu.Unlock()
 	r.Done(err)
 	if err == nil && len(e.conns) == 2 { // this is the goroutine of pullInOrder, the only writer
