@@ -26,7 +26,7 @@ func BenchmarkFirstLarge(b *testing.B) {
 func firstLarge(b *testing.B, size int, idle time.Duration) {
 	small, large := sharedSpec(pipe.DialectNative, 8), sharedSpec(pipe.DialectNative, size)
 	small.RoundTrips, large.RoundTrips = 100, 1
-	end, err := Go{Child: child(b)}.start(b.Context(), small)
+	end, err := Go{Child: child(b)}.start(b.Context(), small, nil)
 	require.NoError(b, err)
 	var first, next []time.Duration
 	for b.Loop() {

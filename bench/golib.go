@@ -35,7 +35,7 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 		return nil, err
 	}
 	opts.Events = g.Trace.of("client")
-	end, err := g.start(ctx, s)
+	end, err := g.start(ctx, s, g.Trace)
 	if err != nil {
 		return nil, err
 	}
@@ -65,11 +65,12 @@ type serverEnd struct {
 }
 
 // start starts the server of s and returns it when it listens. The server runs in this process if
-// Spec.OneProcess is set, and otherwise in a child. The server also ends when ctx does. The error is
-// that of Measure.
-func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
+// Spec.OneProcess is set, and otherwise in a child. The server also ends when ctx does. If trace is not
+// nil, stop adds the events of the server's pipes to it, and a server in a child answers no request for
+// its usage. The error is that of Measure.
+func (g Go) start(ctx context.Context, s Spec, trace *Trace) (*serverEnd, error) {
 	if s.OneProcess {
-		l, err := listen(ctx, s, g.Catalog, g.Trace)
+		l, err := listen(ctx, s, g.Catalog, trace)
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +81,7 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	var info serverInfo
-	err = p.request(job{Role: roleServer, Spec: s, Trace: g.Trace != nil}, &info)
+	err = p.request(job{Role: roleServer, Spec: s, Trace: trace != nil}, &info)
 	if err == nil && len(info.URLs) == 0 {
 		err = ErrProtocol
 	}
@@ -88,13 +89,13 @@ func (g Go) start(ctx context.Context, s Spec) (*serverEnd, error) {
 		return nil, cmp.Or(context.Cause(ctx), rootCause(err, p.end()))
 	}
 	stop := p.end
-	if g.Trace != nil {
+	if trace != nil {
 		stop = func() error {
 			var events []traceEvent
 			if err := p.request("stop", &events); err != nil {
 				return cmp.Or(p.end(), err)
 			}
-			g.Trace.merge(events)
+			trace.merge(events)
 			return p.end()
 		}
 	}
@@ -142,7 +143,7 @@ type BusyPair struct {
 func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
 	clients := make([]*process, pairs)
 	for i := range pairs {
-		server, err := g.start(ctx, s)
+		server, err := g.start(ctx, s, nil)
 		if err != nil {
 			return nil, err
 		}

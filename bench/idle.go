@@ -41,7 +41,7 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	end, err := g.start(ctx, s)
+	end, err := g.start(ctx, s, nil)
 	if err != nil {
 		return nil, err
 	}

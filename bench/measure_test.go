@@ -199,7 +199,7 @@ func TestCorruptionIsFound(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			end, err := g.start(t.Context(), s)
+			end, err := g.start(t.Context(), s, nil)
 			require.NoError(t, err)
 			err = withServerAt(t, s, end.url, func(c *client, _ *pipe.Plan) error { return run(c) })
 			require.ErrorIs(t, err, ErrCorrupt)
@@ -213,7 +213,7 @@ func TestCorruptionIsFound(t *testing.T) {
 func TestServerIsKilled(t *testing.T) {
 	g := Go{Child: child(t)}
 	s := small(8, true)
-	end, err := g.start(t.Context(), s)
+	end, err := g.start(t.Context(), s, nil)
 	require.NoError(t, err)
 	err = withServerAt(t, s, end.url, func(c *client, _ *pipe.Plan) error {
 		if err := c.begin(kindEcho, 8); err != nil {

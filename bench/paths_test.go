@@ -98,7 +98,7 @@ func needPath(t testing.TB, s Spec) {
 
 // withServer runs work on a client of a second process.
 func withServer(t testing.TB, s Spec, work func(*client)) {
-	end, err := Go{Child: child(t)}.start(t.Context(), s)
+	end, err := Go{Child: child(t)}.start(t.Context(), s, nil)
 	require.NoError(t, err)
 	defer end.stop()
 	require.NoError(t, withServerAt(t, s, end.url, func(c *client, _ *pipe.Plan) error {

@@ -19,10 +19,24 @@ import (
 type Trace struct {
 	mu     sync.Mutex
 	events []traceEvent
+	ends   []*traceEnd // of the measurements of this process
 }
 
-// maxTraceEvents bounds the events that one process collects. Further ones are left out.
+// maxTraceEvents bounds the events that are collected at one end of a measurement.
 const maxTraceEvents = 1 << 20
+
+// traceEnd adds the events of one end of a measurement to a Trace, up to a limit. An event in the trace
+// has the number of further ones.
+type traceEnd struct {
+	trace *Trace
+	name  string // "client" or "server"
+	limit int
+
+	// trace.mu guards the fields below.
+	added   int
+	leftOut int
+	first   traceEvent // the first event that was left out, if any was
+}
 
 // traceEvent is an event of a pipe, in the form in which the server's process sends it.
 type traceEvent struct {
@@ -36,50 +50,76 @@ type traceEvent struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// add adds e, an event of the pipe id at one end, unless there are maxTraceEvents. It sets the fields
-// of e for the process, the end, the pipe and the start.
-func (t *Trace) add(end string, id pipe.PipeID, start time.Time, e traceEvent) {
-	e.PID, e.End, e.Pipe, e.Start = os.Getpid(), end, id.Number, start.UnixNano()
+// newEnd returns a traceEnd for one measurement.
+func (t *Trace) newEnd(name string, limit int) *traceEnd {
+	end := &traceEnd{trace: t, name: name, limit: limit}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.events) < maxTraceEvents {
-		t.events = append(t.events, e)
-	}
+	t.ends = append(t.ends, end)
+	return end
 }
 
-// merge adds events of another process.
+// add adds e, an event of the pipe id, or counts it if there are limit events. It sets the fields of e
+// for the process, the end, the pipe and the start.
+func (t *traceEnd) add(id pipe.PipeID, start time.Time, e traceEvent) {
+	e.PID, e.End, e.Pipe, e.Start = os.Getpid(), t.name, id.Number, start.UnixNano()
+	t.trace.mu.Lock()
+	defer t.trace.mu.Unlock()
+	if t.added < t.limit {
+		t.added++
+		t.trace.events = append(t.trace.events, e)
+		return
+	}
+	if t.leftOut == 0 {
+		t.first = e
+	}
+	t.leftOut++
+}
+
+// merge adds the events of another process's snapshot, which are bounded there.
 func (t *Trace) merge(events []traceEvent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.events = append(t.events, events...)
 }
 
-// snapshot returns the events so far.
+// snapshot returns the events so far. For each end that left events out it has one more, at the time of
+// the first one left out.
 func (t *Trace) snapshot() []traceEvent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.events)
+	events := slices.Clone(t.events)
+	for _, end := range t.ends {
+		if end.leftOut > 0 {
+			e := end.first
+			events = append(events, traceEvent{
+				Name: fmt.Sprintf("%d events left out", end.leftOut), PID: e.PID, End: e.End, Pipe: e.Pipe, Start: e.Start,
+			})
+		}
+	}
+	return events
 }
 
-// of returns the functions that add the events of one end, "client" or "server". It returns nil if t is
-// nil.
-func (t *Trace) of(end string) *pipe.Events {
+// of returns the functions that add the events of one end, "client" or "server", of a measurement. It
+// returns nil if t is nil.
+func (t *Trace) of(name string) *pipe.Events {
 	if t == nil {
 		return nil
 	}
+	end := t.newEnd(name, maxTraceEvents)
 	message := func(name, track string, id pipe.PipeID, start time.Time, d time.Duration, metadata, bytes int, err error) {
 		args := map[string]any{"bytes": bytes, "metadata_bytes": metadata}
 		if err != nil {
 			args["error"] = err.Error()
 		}
-		t.add(end, id, start, traceEvent{Name: name, Track: track, Duration: d, Args: args})
+		end.add(id, start, traceEvent{Name: name, Track: track, Duration: d, Args: args})
 	}
 	return &pipe.Events{
 		Opened: func(i pipe.OpenedInfo) {
-			t.add(end, i.Pipe, time.Now(), traceEvent{Name: "opened", Args: map[string]any{"peer": i.Pipe.Peer, "plan": i.Plan}})
+			end.add(i.Pipe, time.Now(), traceEvent{Name: "opened", Args: map[string]any{"peer": i.Pipe.Peer, "plan": i.Plan}})
 		},
 		CandidateRejected: func(i pipe.RejectedInfo) {
-			t.add(end, i.Pipe, time.Now(), traceEvent{Name: "rejected", Args: map[string]any{"candidate": i.Candidate}})
+			end.add(i.Pipe, time.Now(), traceEvent{Name: "rejected", Args: map[string]any{"candidate": i.Candidate}})
 		},
 		MessageWritten: func(i pipe.WrittenInfo) {
 			message("write", "writes", i.Pipe, i.Start, i.Duration, i.MetadataBytes, i.Bytes, i.Err)
@@ -89,13 +129,13 @@ func (t *Trace) of(end string) *pipe.Events {
 		},
 		WriterBlocked: func(i pipe.BlockedInfo) {
 			args := map[string]any{"budget": i.Budget, "bytes": i.Bytes, "duration_us": micros(i.Duration), "acquired": i.Acquired}
-			t.add(end, i.Pipe, i.Start, traceEvent{Name: "blocked", Args: args})
+			end.add(i.Pipe, i.Start, traceEvent{Name: "blocked", Args: args})
 		},
 		PeerLost: func(i pipe.PeerLostInfo) {
-			t.add(end, i.Pipe, time.Now(), traceEvent{Name: "peer lost", Args: map[string]any{"error": i.Err.Error()}})
+			end.add(i.Pipe, time.Now(), traceEvent{Name: "peer lost", Args: map[string]any{"error": i.Err.Error()}})
 		},
 		Closed: func(i pipe.ClosedInfo) {
-			t.add(end, i.Pipe, time.Now(), traceEvent{Name: "closed", Args: map[string]any{"reason": i.Err.Error()}})
+			end.add(i.Pipe, time.Now(), traceEvent{Name: "closed", Args: map[string]any{"reason": i.Err.Error()}})
 		},
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,6 +63,58 @@ func TestTraceIsWritten(t *testing.T) {
 	for _, name := range []string{"blocked", "peer lost", "closed", "rejected"} {
 		require.Equal(t, []string{"i", "t"}, []string{byName[name][0].Phase, byName[name][0].Scope})
 	}
+}
+
+// Each end of each measurement has a limit of its own. One event has the number of those left out.
+func TestTraceLeavesEventsOut(t *testing.T) {
+	var server, trace Trace
+	start := time.Now()
+	at := func(i int) time.Time { return start.Add(time.Duration(i) * time.Microsecond) }
+	fill := func(end *traceEnd, number uint64, events int) {
+		for i := range events {
+			end.add(pipe.PipeID{Number: number}, at(i), traceEvent{Name: "read", Track: "reads", Duration: time.Nanosecond})
+		}
+	}
+	fill(server.newEnd("server", 4), 1, 7)
+	trace.merge(server.snapshot())
+	fill(trace.newEnd("client", 3), 2, 5) // after more events of the server
+	fill(trace.newEnd("client", 3), 3, 3)
+	fill(trace.newEnd("client", 3), 4, 4)
+
+	kept := map[uint64]int{}
+	notices := map[uint64]traceEvent{}
+	for _, e := range trace.snapshot() {
+		if e.Track != "" {
+			kept[e.Pipe]++
+			continue
+		}
+		require.NotContains(t, notices, e.Pipe)
+		notices[e.Pipe] = e
+	}
+	require.Equal(t, map[uint64]int{1: 4, 2: 3, 3: 3, 4: 3}, kept)
+	notice := func(end string, number uint64, i, n int) traceEvent {
+		return traceEvent{Name: fmt.Sprintf("%d events left out", n), PID: os.Getpid(), End: end, Pipe: number, Start: at(i).UnixNano()}
+	}
+	require.Equal(t, map[uint64]traceEvent{
+		1: notice("server", 1, 4, 3), 2: notice("client", 2, 3, 2), 4: notice("client", 4, 3, 1),
+	}, notices)
+
+	var text bytes.Buffer
+	_, err := trace.WriteTo(&text)
+	require.NoError(t, err)
+	var all []chromeEvent
+	require.NoError(t, json.Unmarshal(text.Bytes(), &all))
+	i := slices.IndexFunc(all, func(e chromeEvent) bool { return e.Name == "2 events left out" })
+	require.Positive(t, i)
+	require.Equal(t, []any{"i", 3.0}, []any{all[i].Phase, all[i].Time})
+}
+
+// Idle ignores the trace: the server answers requests for its usage.
+func TestIdleIgnoresTrace(t *testing.T) {
+	trace := &Trace{}
+	_, err := Go{Child: child(t), Trace: trace}.Idle(t.Context(), uvBasic(pipe.DialectNative), 1, time.Millisecond)
+	require.NoError(t, err)
+	require.Empty(t, trace.snapshot())
 }
 
 // A trace without events is an empty array, and a nil one collects nothing.
