@@ -30,7 +30,7 @@ func TestMemoryPollerWithoutSpin(t *testing.T) {
 	for range exclusiveAfter + 1 {
 		m.Arrived()
 	}
-	require.False(t, m.Poll(func() bool { panic("looked") }))
+	require.False(t, m.Poll(func() bool { panic("polled") }))
 }
 
 // A spin with the only processor lets other goroutines run from time to time.

@@ -55,7 +55,7 @@ func TestSpinEndsWhenReady(t *testing.T) {
 		succeeded, polls := s.wait(7)
 		require.True(t, succeeded)
 		require.Equal(t, 7, polls)
-		require.Equal(t, 7, s.yields, "others run before each look")
+		require.Equal(t, 7, s.yields, "others run before each poll")
 	}
 }
 
@@ -168,7 +168,7 @@ func TestPollDue(t *testing.T) {
 			polls++
 			s.time += time.Microsecond
 			if polls == 1 && s == one {
-				require.False(t, two.pollDue(func() bool { panic("it must not look") }))
+				require.False(t, two.pollDue(func() bool { panic("it must not poll") }))
 			}
 			two.registration.arrived() // does not end the spin
 			return polls == n

@@ -57,7 +57,7 @@ func TestTryReadAndTryWriteDoNotBlock(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
-func TestAwaitReturnsWhenReadable(t *testing.T) {
+func TestWaitReturnsWhenReadable(t *testing.T) {
 	writer, reader := pollers(t)
 	done := startWait(reader)
 	_, err := writer.TryWrite([]byte("x"))
@@ -77,7 +77,7 @@ func TestAwaitReturnsWhenReadable(t *testing.T) {
 }
 
 // PollReadable finds bytes that arrive. After that Wait is not woken until Arm is called.
-func TestLook(t *testing.T) {
+func TestPollReadable(t *testing.T) {
 	writer, reader := pollers(t)
 	require.False(t, reader.PollReadable(false))
 	_, err := writer.TryWrite([]byte("one"))
@@ -96,7 +96,7 @@ func TestLook(t *testing.T) {
 	require.True(t, reader.PollReadable(false))
 }
 
-func TestAwaitReturnsAtTheEnd(t *testing.T) {
+func TestWaitReturnsAtTheEnd(t *testing.T) {
 	for name, end := range map[string]func(writer, reader transport.Poller){
 		"closed here":          func(_, reader transport.Poller) { reader.Close() },
 		"closed by the peer":   func(writer, _ transport.Poller) { writer.Close() },
