@@ -30,17 +30,7 @@ func (d *Decoder) skip(s *schema) error {
 		}
 		return err
 	case kindTime:
-		if _, err := d.varint(); err != nil {
-			return err
-		}
-		if _, err := d.uvarint(); err != nil {
-			return err
-		}
-		form, err := d.byte()
-		if err == nil && form != zoneUTC {
-			_, err = d.varint()
-		}
-		return err
+		return d.skipTime()
 	case kindCustom:
 		n, err := d.customLength()
 		if err == nil {
@@ -64,6 +54,20 @@ func (d *Decoder) skip(s *schema) error {
 		_, err := d.next(s.width)
 		return err
 	}
+}
+
+func (d *Decoder) skipTime() error {
+	if _, err := d.varint(); err != nil {
+		return err
+	}
+	if _, err := d.uvarint(); err != nil {
+		return err
+	}
+	form, err := d.byte()
+	if err == nil && form != zoneUTC {
+		_, err = d.varint()
+	}
+	return err
 }
 
 func (d *Decoder) skipParts(s *schema) error {
