@@ -46,7 +46,7 @@ func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
 func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	cfg := transport.SessionConfig{
 		Client:  s.role == channel.RoleConnect,
-		Streams: s.streams() + 1,
+		MaxStreams: s.streams() + 1,
 		Budget:  windowBudget{c.windows},
 	}
 	if s.account != nil {

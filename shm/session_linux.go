@@ -62,7 +62,7 @@ func (s *session) Close() error { return s.conn.Close() }
 // mapped, or fail, before the session begins. With a peer without doorbells PrepareSession does
 // nothing: the session needs no memory of its own. For the client, the error matches
 // io.ErrUnexpectedEOF if the peer or this end has closed before, and ErrProtocol if the segment is
-// not one for cfg.Streams.
+// not one for cfg.MaxStreams.
 func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
 	if !c.doorbells {
 		return nil
@@ -84,12 +84,12 @@ func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
 		}
 		defer got.close()
 		var err error
-		if shared, err = ringsession.MapSegment(got.file, cfg.Streams); err != nil {
+		if shared, err = ringsession.MapSegment(got.file, cfg.MaxStreams); err != nil {
 			return mapError(err)
 		}
 	} else {
 		var err error
-		if shared, err = ringsession.CreateSegment(cfg.Streams); err != nil {
+		if shared, err = ringsession.CreateSegment(cfg.MaxStreams); err != nil {
 			return err
 		}
 		failpoint.Here()

@@ -19,8 +19,8 @@ import (
 const sessionStreams = 5
 
 var (
-	clients = transport.SessionConfig{Streams: sessionStreams, Client: true}
-	servers = transport.SessionConfig{Streams: sessionStreams}
+	clients = transport.SessionConfig{MaxStreams: sessionStreams, Client: true}
+	servers = transport.SessionConfig{MaxStreams: sessionStreams}
 )
 
 // limitDescriptors lets this process open n more descriptors. lift removes the limit.
@@ -194,7 +194,7 @@ func TestPreparedForOtherStreams(t *testing.T) {
 	leakcheck.Check(t)
 	_, a := connect(t, New())
 	require.NoError(t, a.PrepareSession(servers))
-	_, err := a.Multiplex(transport.SessionConfig{Streams: 2 * sessionStreams})
+	_, err := a.Multiplex(transport.SessionConfig{MaxStreams: 2 * sessionStreams})
 	require.ErrorContains(t, err, "is not for 10 streams")
 	require.NoError(t, a.Close())
 }
@@ -236,7 +236,7 @@ func peerWithFullSocket(t *testing.T) (*rawPeer, *conn) {
 
 func multiplex(c *conn) <-chan error {
 	return testwait.Start(func() error {
-		_, err := c.Multiplex(transport.SessionConfig{Streams: 1})
+		_, err := c.Multiplex(transport.SessionConfig{MaxStreams: 1})
 		return err
 	})
 }
@@ -272,7 +272,7 @@ func TestSwitchAfterPeerClosed(t *testing.T) {
 	leakcheck.Check(t)
 	dialled, accepted := connect(t, New())
 	require.NoError(t, dialled.Close())
-	s, err := accepted.Multiplex(transport.SessionConfig{Streams: 1})
+	s, err := accepted.Multiplex(transport.SessionConfig{MaxStreams: 1})
 	require.NoError(t, err)
 	_, err = s.Accept(t.Context())
 	require.ErrorIs(t, err, io.EOF)

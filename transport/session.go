@@ -44,7 +44,7 @@ type Multiplexer interface {
 	// of them at either end. A Conn whose sessions need none does nothing.
 	//
 	// Either both ends call PrepareSession or neither does. Each passes the SessionConfig that it
-	// then passes to Multiplex; Streams must be the same at both ends. The server must call it
+	// then passes to Multiplex; MaxStreams must be the same at both ends. The server must call it
 	// before it writes the last frame that the client reads before Multiplex, because the call
 	// sends the client its share. The client's call blocks until that has arrived or the Conn
 	// is closed. After an error the Conn still carries frames.
@@ -61,9 +61,9 @@ type SessionConfig struct {
 	// Client is true at exactly one of the two ends, the one that dialled.
 	Client bool
 
-	// Streams bounds the number of streams that the peer may have open at once. Further ones are
+	// MaxStreams bounds the number of streams that the peer may have open at once. Further ones are
 	// reset.
-	Streams int
+	MaxStreams int
 
 	// Window bounds the bytes of one stream that were sent and not read, and so the memory that
 	// a stream takes at the reading end. A stream begins with less, and gets more as it needs

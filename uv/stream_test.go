@@ -35,7 +35,7 @@ func TestHandedOverOnce(t *testing.T) {
 	for name, handOver := range map[string]func(transport.Conn) (io.Closer, error){
 		"stream": func(c transport.Conn) (io.Closer, error) { return c.(transport.Multiplexer).Stream() },
 		"session": func(c transport.Conn) (io.Closer, error) {
-			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 1, Client: true})
+			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 1, Client: true})
 		},
 	} {
 		for kind, ends := range ends {
@@ -165,7 +165,7 @@ func TestIdleConnectionsAreSmall(t *testing.T) {
 			return c.(transport.Multiplexer).Stream()
 		}},
 		{"session", 40 << 10, func(c transport.Conn, client bool) (io.Closer, error) {
-			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 16, Client: client})
+			return c.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 16, Client: client})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

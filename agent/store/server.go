@@ -16,11 +16,11 @@ import (
 type ServerOptions struct {
 	Limits Limits
 
-	// Conns bounds the connections of the server; default 4,096. A PyTorch process
+	// MaxConns bounds the connections of the server; default 4,096. A PyTorch process
 	// uses two; a Client uses one or two, and one more for each Wait under way. At
 	// the bound, a new connection replaces the oldest that has never sent a request;
 	// it is rejected if all have.
-	Conns int
+	MaxConns int
 
 	// RequestBytes bounds the memory of requests that have partly arrived, on all
 	// connections together; default 64 MiB.
@@ -38,7 +38,7 @@ type ServerOptions struct {
 
 // orDefaults returns o with defaults for the fields that are 0.
 func (o ServerOptions) orDefaults() ServerOptions {
-	o.Conns = cmp.Or(o.Conns, 4096)
+	o.MaxConns = cmp.Or(o.MaxConns, 4096)
 	o.RequestBytes = cmp.Or(o.RequestBytes, 64<<20)
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	if o.Logger == nil {
@@ -149,21 +149,21 @@ func pause(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// admit starts a session for a new connection, which it owns. If there are ServerOptions.Conns
+// admit starts a session for a new connection, which it owns. If there are ServerOptions.MaxConns
 // sessions, it first closes the oldest session that has never sent a request. If all have sent one, or
 // the server is closed, it closes the new connection instead.
 func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var oldest *session
-	if len(s.sessions) >= s.options.Conns {
+	if len(s.sessions) >= s.options.MaxConns {
 		for c := range s.sessions {
 			if !c.active.Load() && (oldest == nil || c.number < oldest.number) {
 				oldest = c
 			}
 		}
 	}
-	if s.closed || len(s.sessions) >= s.options.Conns && oldest == nil {
+	if s.closed || len(s.sessions) >= s.options.MaxConns && oldest == nil {
 		s.options.Logger.Warn("store: too many connections", "peer", conn.RemoteAddr())
 		conn.Close()
 		return

@@ -140,7 +140,7 @@ func TestTooManyWatched(t *testing.T) {
 
 // Connections that send no request are closed when new ones need their slots.
 func TestIdleConnectionsAreEvicted(t *testing.T) {
-	s, _ := serving(t, ServerOptions{Conns: 4})
+	s, _ := serving(t, ServerOptions{MaxConns: 4})
 	c, err := Dial(t.Context(), s.Addr(), ClientOptions{})
 	require.NoError(t, err)
 	defer c.Close()
@@ -154,7 +154,7 @@ func TestIdleConnectionsAreEvicted(t *testing.T) {
 }
 
 func TestTooManyClients(t *testing.T) {
-	s, log := serving(t, ServerOptions{Conns: 2})
+	s, log := serving(t, ServerOptions{MaxConns: 2})
 	for range 2 {
 		c, err := Dial(t.Context(), s.Addr(), ClientOptions{})
 		require.NoError(t, err)

@@ -27,7 +27,7 @@ func newSessions(t *testing.T, b Backend, conns int) sessions {
 	t.Helper()
 	c, l := b.Connect(t)
 	begin := func(conn transport.Conn, client bool) transport.Session {
-		cfg := transport.SessionConfig{Client: client, Streams: pipeStreams + conns + 1}
+		cfg := transport.SessionConfig{Client: client, MaxStreams: pipeStreams + conns + 1}
 		s, err := conn.(transport.Multiplexer).Multiplex(cfg)
 		require.NoError(t, err)
 		t.Cleanup(func() { s.Close() })

@@ -87,7 +87,7 @@ func (c *recv) run(ctx context.Context, s streams) error {
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(s.err, nil))
 	store, err := filetransfer.OpenStore(c.out, filetransfer.StoreOptions{
-		Overwrite: c.overwrite, MaxBytes: int(c.maxBytes), MaxTensor: int(c.limit), Senders: c.senders, StallTimeout: c.stall,
+		Overwrite: c.overwrite, MaxBytes: int(c.maxBytes), MaxTensor: int(c.limit), MaxSenders: c.senders, StallTimeout: c.stall,
 	})
 	if err != nil {
 		return fmt.Errorf("-out: %w", err)

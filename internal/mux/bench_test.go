@@ -60,7 +60,7 @@ var kinds = map[string]func(c *net.TCPConn, dialled bool) (s net.Conn, done func
 		return st, s.Close, err
 	},
 	"session": func(c *net.TCPConn, dialled bool) (net.Conn, func() error, error) {
-		s, err := mux.New(socket{c}, transport.SessionConfig{Client: dialled, Streams: 1})
+		s, err := mux.New(socket{c}, transport.SessionConfig{Client: dialled, MaxStreams: 1})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -155,7 +155,7 @@ func BenchmarkIdle(b *testing.B) {
 		before := inUse()
 		var keep []transport.Session
 		for range ends / 2 {
-			client, server := sessions(b, transport.SessionConfig{Streams: 64})
+			client, server := sessions(b, transport.SessionConfig{MaxStreams: 64})
 			for range 2 {
 				o, a := streams(b, client, server)
 				exchangeMessage(b, o, a)

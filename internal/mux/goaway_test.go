@@ -16,7 +16,7 @@ import (
 // CloseWrite could send it.
 func TestStreamEndIsSentBeforeGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := rawSession(t, transport.SessionConfig{Streams: 1})
+		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1})
 		_, err := peer.Write(message(kindData, flagSyn, 1, 0, ""))
 		require.NoError(t, err)
 		st, err := s.Accept(t.Context())

@@ -83,8 +83,8 @@ const (
 // even after it has ended: until then it keeps the bytes that were not read from its streams. The
 // error matches ErrConfig if a limit of cfg is invalid.
 func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session, error) {
-	if cfg.Streams < 0 || cfg.Window < 0 || cfg.Streams > math.MaxInt32 || cfg.Window > math.MaxInt32 {
-		return nil, fmt.Errorf("%w: %d streams with windows of %d bytes", ErrConfig, cfg.Streams, cfg.Window)
+	if cfg.MaxStreams < 0 || cfg.Window < 0 || cfg.MaxStreams > math.MaxInt32 || cfg.Window > math.MaxInt32 {
+		return nil, fmt.Errorf("%w: %d streams with windows of %d bytes", ErrConfig, cfg.MaxStreams, cfg.Window)
 	}
 	window := uint32(max(cfg.Window, minWindow))
 	if cfg.Window == 0 {
@@ -118,11 +118,11 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 // implements them, and in which yamux does not read ahead, since the link does.
 func settings(cfg transport.SessionConfig) *yamux.Config {
 	return &yamux.Config{
-		AcceptBacklog:           cfg.Streams + spareBacklog,
+		AcceptBacklog:           cfg.MaxStreams + spareBacklog,
 		PingBacklog:             1,
 		MeasureRTTInterval:      noTimeout,
 		ConnectionWriteTimeout:  noTimeout,
-		MaxIncomingStreams:      uint32(cfg.Streams),
+		MaxIncomingStreams:      uint32(cfg.MaxStreams),
 		InitialStreamWindowSize: math.MaxUint32,
 		MaxStreamWindowSize:     math.MaxUint32,
 		MaxMessageSize:          messageSize,

@@ -65,7 +65,7 @@ func streams(t testing.TB, from, to transport.Session) (opened, accepted transpo
 
 func TestConn(t *testing.T) {
 	nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-		client, server := sessions(t, transport.SessionConfig{Streams: 4})
+		client, server := sessions(t, transport.SessionConfig{MaxStreams: 4})
 		o, a := streams(t, client, server)
 		return o, a, func() { client.Close(); server.Close() }, nil
 	})

@@ -74,7 +74,7 @@ func (q *testQuota) charged() int {
 func TestQuotaStopsReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &testQuota{size: 100_000}
-		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		s, w := newWriter(t, transport.SessionConfig{MaxStreams: 4, Quota: q})
 		defer s.Close()
 		w.write(dataFrame(0, 1, string(make([]byte, 60_000))))
 		synctest.Wait()
@@ -98,7 +98,7 @@ func TestQuotaStopsReading(t *testing.T) {
 func TestQuotaOfEndedStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &testQuota{size: 1 << 20}
-		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		s, w := newWriter(t, transport.SessionConfig{MaxStreams: 4, Quota: q})
 		w.write(dataFrame(0, 1, "unread"))
 		synctest.Wait()
 		require.Equal(t, 8+64, q.charged())
@@ -123,7 +123,7 @@ func TestQuotaOfEndedStreams(t *testing.T) {
 func TestQuotaOfUnwrittenBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &testQuota{size: 1 << 20}
-		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		s, w := newWriter(t, transport.SessionConfig{MaxStreams: 4, Quota: q})
 		defer s.Close()
 		synctest.Wait()
 		require.Zero(t, q.charged())
@@ -163,7 +163,7 @@ func TestQuotaOfFailedWrite(t *testing.T) {
 func TestQuotaRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &testQuota{size: 100}
-		s, w := newWriter(t, transport.SessionConfig{Streams: 4, Quota: q})
+		s, w := newWriter(t, transport.SessionConfig{MaxStreams: 4, Quota: q})
 		w.write(dataFrame(0, 1, "first"))
 		w.write(dataFrame(0, 1, "second"))
 		synctest.Wait()

@@ -101,7 +101,7 @@ func TestEnds(t *testing.T) {
 		{"stream opened twice", message(kindCredit, flagSyn, 1, 0, ""), transport.ErrFrame, "number 1 after 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, peer := rawSession(t, transport.SessionConfig{Streams: 3})
+			s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 3})
 			early := dataFrame(flagSyn, 1, "came before")
 			_, err := peer.Write(append(early, tc.last...))
 			require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
-	s, peer := rawSession(t, transport.SessionConfig{Streams: 1})
+	s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1})
 	_, err := peer.Write(append(dataFrame(flagSyn, 1, "x"), message(kindCredit, flagRst, 1, 0, "")...))
 	require.NoError(t, err)
 	st, err := s.Accept(t.Context())
@@ -149,7 +149,7 @@ func TestReset(t *testing.T) {
 
 // A peer that has sent GoAway can still use the open streams.
 func TestGoAway(t *testing.T) {
-	s, peer := rawSession(t, transport.SessionConfig{Streams: 1})
+	s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1})
 	_, err := peer.Write(append(message(kindGoAway, 0, 0, 0, ""), dataFrame(flagSyn, 1, "x")...))
 	require.NoError(t, err)
 	st, err := s.Accept(t.Context())
@@ -173,7 +173,7 @@ func TestConnectionReset(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	_, a := tcp(t)
-	for _, cfg := range []transport.SessionConfig{{Streams: -1}, {Window: -1}, {Streams: 1 << 40}, {Window: 1 << 40}} {
+	for _, cfg := range []transport.SessionConfig{{MaxStreams: -1}, {Window: -1}, {MaxStreams: 1 << 40}, {Window: 1 << 40}} {
 		_, err := mux.New(a, cfg)
 		require.ErrorIs(t, err, mux.ErrConfig)
 	}
@@ -182,7 +182,7 @@ func TestConfig(t *testing.T) {
 // A stalled peer does not end the session, even after a day, whatever was written to it.
 func TestStalledPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := rawSession(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
+		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1}, mem.WithBuffer(100))
 		st, err := s.Open()
 		require.NoError(t, err)
 		written := make(chan error, 1)
@@ -217,7 +217,7 @@ func TestCloseSendsGoAway(t *testing.T) {
 // Close does not wait long for a stalled connection.
 func TestCloseWithStalledConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, peer := rawSession(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(100))
+		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1}, mem.WithBuffer(100))
 		_, err := peer.Write(dataFrame(flagSyn, 1, "x"))
 		require.NoError(t, err)
 		read, err := s.Accept(t.Context())
@@ -283,7 +283,7 @@ func TestWriteFails(t *testing.T) {
 func TestCreditIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window = 256 << 10
-		s, peer := rawSession(t, transport.SessionConfig{Streams: 1, Window: window}, mem.WithBuffer(2*window))
+		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1, Window: window}, mem.WithBuffer(2*window))
 		_, err := peer.Write(message(kindCredit, flagSyn, 1, 0, ""))
 		require.NoError(t, err)
 		st, err := s.Accept(t.Context())
@@ -311,7 +311,7 @@ func FuzzPeer(f *testing.F) {
 	f.Add(append(dataFrame(flagSyn|flagRst, 1, "a"), message(kindPing, flagSyn, 0, 7, "")...), false)
 	f.Add(append(message(kindCredit, flagSyn|flagFin, 1, 0, ""), dataFrame(0, 1, "after the end")...), false)
 	f.Fuzz(func(t *testing.T, p []byte, client bool) {
-		s, peer := rawSession(t, transport.SessionConfig{Streams: 3, Client: client}, mem.WithBuffer(len(p)+4096))
+		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 3, Client: client}, mem.WithBuffer(len(p)+4096))
 		mine, err := s.Open()
 		require.NoError(t, err)
 		_, err = peer.Write(p)

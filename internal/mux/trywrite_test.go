@@ -26,7 +26,7 @@ func mustTryWrite(t *testing.T, s transport.Stream, p ...[]byte) int {
 // its bytes.
 func TestTryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1})
 		o, a := streams(t, c, s)
 		data := make([]byte, 1<<20)
 		for i := range data {
@@ -52,7 +52,7 @@ func TestTryWrite(t *testing.T) {
 
 func TestTryWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 2})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 2})
 		o, a := streams(t, c, s)
 		require.NoError(t, a.Close())
 		synctest.Wait()
@@ -77,7 +77,7 @@ func TestTryWriteFails(t *testing.T) {
 // writes succeed without one.
 func TestWriteDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1})
 		o, a := streams(t, c, s)
 		data := make([]byte, 300<<10)
 		begun := time.Now()

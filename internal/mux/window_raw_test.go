@@ -137,7 +137,7 @@ func newMeasuredWriter(t *testing.T, cfg transport.SessionConfig) (transport.Ses
 func TestWindowGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: 1 << 30}
-		s, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Window: 3 * first, Budget: p})
+		s, w := newMeasuredWriter(t, transport.SessionConfig{MaxStreams: 1, Window: 3 * first, Budget: p})
 		for _, size := range []int{2 * first, 3 * first, 3 * first} {
 			w.moveHalfWindow()
 			require.Equal(t, size, w.open)
@@ -159,7 +159,7 @@ func TestWindowGrows(t *testing.T) {
 func TestWindowOfSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: 1 << 30}
-		_, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
+		_, w := newMeasuredWriter(t, transport.SessionConfig{MaxStreams: 1, Budget: p})
 		for range 5 {
 			pass(4*trip + time.Millisecond)
 			w.moveHalfWindow()
@@ -176,7 +176,7 @@ func TestWindowOfSlowReader(t *testing.T) {
 func TestRoundTripIsMeasuredWhenNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{} // refuses everything, so that windows always want to grow
-		_, w := newWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
+		_, w := newWriter(t, transport.SessionConfig{MaxStreams: 1, Budget: p})
 		w.expectNothing()
 		number := w.moveUntilPing()
 		for range 3 {
@@ -200,7 +200,7 @@ func TestRoundTripIsMeasuredWhenNeeded(t *testing.T) {
 func TestNoBudgetAfterEndOfSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: 1 << 30}
-		s, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
+		s, w := newMeasuredWriter(t, transport.SessionConfig{MaxStreams: 1, Budget: p})
 		w.send(first)
 		require.NoError(t, w.conn.CloseWrite())
 		require.Equal(t, io.EOF, waitEnd(t, s))
@@ -214,7 +214,7 @@ func TestNoBudgetAfterEndOfSession(t *testing.T) {
 func TestWindowWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: first - 1}
-		_, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
+		_, w := newMeasuredWriter(t, transport.SessionConfig{MaxStreams: 1, Budget: p})
 		for range 10 {
 			w.moveHalfWindow()
 			require.Equal(t, first, w.open)
@@ -238,7 +238,7 @@ func TestWindowOverrun(t *testing.T) {
 	}
 	t.Run("not accepted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, peer := rawSession(t, transport.SessionConfig{Streams: 1}, mem.WithBuffer(first+1000))
+			s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1}, mem.WithBuffer(first+1000))
 			w := &writer{t: t, conn: peer, open: first}
 			w.write(message(kindCredit, flagSyn, 1, 0, ""))
 			overrun(t, s, w)
@@ -260,7 +260,7 @@ func TestWindowOverrun(t *testing.T) {
 		t.Run("grown", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &recordingBudget{size: 1 << 30}
-				s, w := newMeasuredWriter(t, transport.SessionConfig{Streams: 1, Budget: p})
+				s, w := newMeasuredWriter(t, transport.SessionConfig{MaxStreams: 1, Budget: p})
 				for range grown {
 					w.moveHalfWindow()
 				}
@@ -276,7 +276,7 @@ func TestWindowOverrun(t *testing.T) {
 // received the reset yet.
 func TestBytesForClosedStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, w := newWriter(t, transport.SessionConfig{Streams: 2})
+		s, w := newWriter(t, transport.SessionConfig{MaxStreams: 2})
 		w.send(1000)
 		require.NoError(t, w.read.Close())
 		require.Equal(t, message(kindCredit, flagFin, 1, 0, ""), w.readHeader())
@@ -293,7 +293,7 @@ func TestBytesForClosedStream(t *testing.T) {
 // A peer that has finished writing gets no more credit.
 func TestNoCreditAfterEndOfStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, w := newWriter(t, transport.SessionConfig{Streams: 1})
+		_, w := newWriter(t, transport.SessionConfig{MaxStreams: 1})
 		w.send(first)
 		w.write(message(kindData, flagFin, 1, 0, ""))
 		synctest.Wait()

@@ -73,7 +73,7 @@ func TestThroughputOverLongLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay, size, window = 30 * time.Millisecond, 64 << 20, 4 << 20
 		p := &recordingBudget{size: window}
-		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1, Budget: p}, simnet.Delay(delay))
 		o, a := streams(t, c, s)
 		began := time.Now()
 		written := startWriter(o, size)
@@ -95,7 +95,7 @@ func TestSlowReaderOverLongLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Millisecond
 		p := &recordingBudget{size: 1 << 30}
-		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p}, simnet.Delay(delay))
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1, Budget: p}, simnet.Delay(delay))
 		o, a := streams(t, c, s)
 		pass(10 * delay)
 		written := startWriter(o, 4<<20)
@@ -155,7 +155,7 @@ func TestBudgetIsReleased(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &recordingBudget{size: 1 << 30}
-				c, s, link := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1, Budget: p})
+				c, s, link := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1, Budget: p})
 				o, a := streams(t, c, s)
 				written := make(chan error, 1)
 				go func() { _, err := o.Write(make([]byte, 20<<20)); written <- err }()
@@ -182,7 +182,7 @@ func TestStreamsCompete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, size = 30, 3 << 20
 		p := &recordingBudget{size: 3 << 20}
-		cfg := transport.SessionConfig{Streams: many, Budget: p}
+		cfg := transport.SessionConfig{MaxStreams: many, Budget: p}
 		c, s, _ := sessionsOver(t, cfg, cfg, simnet.Delay(time.Millisecond))
 		var written, read []<-chan error
 		for range many {
@@ -210,7 +210,7 @@ func TestWriterCompletes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 0))
 			p := &recordingBudget{size: r.IntN(8 << 20)}
-			cfg := transport.SessionConfig{Streams: 1, Window: r.IntN(8 << 20), Budget: p}
+			cfg := transport.SessionConfig{MaxStreams: 1, Window: r.IntN(8 << 20), Budget: p}
 			c, s, _ := sessionsOver(t, transport.SessionConfig{}, cfg, simnet.Delay(time.Duration(r.IntN(3))*time.Millisecond))
 			o, a := streams(t, c, s)
 			size := 1<<20 + r.IntN(8<<20)
@@ -254,7 +254,7 @@ func readAtRandom(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
 // Windows exist only for streams that are in use.
 func TestWindowsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{Streams: 1})
+		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1})
 		for range 100 {
 			o, a := streams(t, c, s)
 			exchangeMessage(t, o, a)

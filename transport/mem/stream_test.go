@@ -24,9 +24,9 @@ func stream(t *testing.T, c transport.Conn) transport.Stream {
 // multiplex returns the sessions of both ends of a connection.
 func multiplex(t *testing.T, dialled, accepted transport.Conn) (client, server transport.Session) {
 	t.Helper()
-	server, err := accepted.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 10})
+	server, err := accepted.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 10})
 	require.NoError(t, err)
-	client, err = dialled.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 10, Client: true})
+	client, err = dialled.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 10, Client: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close(); server.Close() })
 	return client, server

@@ -46,7 +46,7 @@ var sessionCases = []testCase{
 }
 
 // limits is the configuration of the sessions.
-var limits = transport.SessionConfig{Streams: 5, Window: 256 << 10}
+var limits = transport.SessionConfig{MaxStreams: 5, Window: 256 << 10}
 
 // multiplex makes c a session, which is closed at the end of the test.
 func multiplex(t *testing.T, c transport.Conn, cfg transport.SessionConfig) transport.Session {
@@ -130,14 +130,14 @@ func sessionBulk(t *testing.T, b Backend) {
 func sessionAfterFrames(t *testing.T, b Backend) {
 	d, a := b.connect(t)
 	require.NoError(t, d.WriteFrames(text("one"), text("two")))
-	client := multiplex(t, d, transport.SessionConfig{Streams: 1, Client: true})
+	client := multiplex(t, d, transport.SessionConfig{MaxStreams: 1, Client: true})
 	opened, err := client.Open()
 	require.NoError(t, err)
 	write(t, opened, "after the frames")
 
 	wantFrame(t, a, []byte("one"))
 	wantFrame(t, a, []byte("two"))
-	server := multiplex(t, a, transport.SessionConfig{Streams: 1})
+	server := multiplex(t, a, transport.SessionConfig{MaxStreams: 1})
 	accepted := acceptStream(t, server)
 	wantBytes(t, accepted, "after the frames")
 	write(t, accepted, "reply")
@@ -148,12 +148,12 @@ func sessionAfterFrames(t *testing.T, b Backend) {
 func sessionOrder(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	for _, direction := range [][2]transport.Session{{client, server}, {server, client}} {
-		for i := range limits.Streams {
+		for i := range limits.MaxStreams {
 			st, err := direction[0].Open()
 			require.NoError(t, err)
 			write(t, st, fmt.Sprint(i))
 		}
-		for i := range limits.Streams {
+		for i := range limits.MaxStreams {
 			wantBytes(t, acceptStream(t, direction[1]), fmt.Sprint(i))
 		}
 	}
@@ -162,7 +162,7 @@ func sessionOrder(t *testing.T, b Backend) {
 // Both ends open more streams, one after the other, than may be open at once.
 func sessionManyStreams(t *testing.T, b Backend) {
 	rounds := race.Pick(50, 20)
-	client, server := b.sessions(t, transport.SessionConfig{Streams: 100})
+	client, server := b.sessions(t, transport.SessionConfig{MaxStreams: 100})
 	var users sync.WaitGroup
 	errs := make(chan error, 4*rounds)
 	for _, direction := range [][2]transport.Session{{client, server}, {server, client}} {
@@ -203,7 +203,7 @@ func echoRandom(s transport.Stream) error {
 func sessionLimit(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	var opened, accepted []transport.Stream
-	for range limits.Streams {
+	for range limits.MaxStreams {
 		o, a := open(t, client, server)
 		opened, accepted = append(opened, o), append(accepted, a)
 	}
@@ -277,7 +277,7 @@ func sessionBudget(t *testing.T, b Backend) {
 	const streams = 5
 	rounds := race.Pick(100, 40) // of 64 KiB, together more than the budget
 	p := &countingBudget{size: 1 << 20}
-	client, server := b.sessions(t, transport.SessionConfig{Streams: streams, Budget: p})
+	client, server := b.sessions(t, transport.SessionConfig{MaxStreams: streams, Budget: p})
 	var opened, accepted []transport.Stream
 	var written []<-chan error
 	for range streams {

@@ -125,9 +125,9 @@ func TestHalfOpenStream(t *testing.T) {
 // with which each end ended.
 func runSession(t *testing.T, n *simnet.Network) (clientErr, serverErr error) {
 	d, a := connect(t, n)
-	client, err := d.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 2, Client: true})
+	client, err := d.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 2, Client: true})
 	require.NoError(t, err)
-	server, err := a.(transport.Multiplexer).Multiplex(transport.SessionConfig{Streams: 2})
+	server, err := a.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 2})
 	require.NoError(t, err)
 	defer client.Close()
 	defer server.Close()

@@ -26,7 +26,7 @@ func streamsWithBudget(t *testing.T, bytes int) (b ringBudget, client *ringsessi
 	others := ringBudget{budget.New(0)}
 	t.Cleanup(func() { require.Zero(t, others.InUse(), "the reader's budget is not charged") })
 	client, server := sessionsOf(t,
-		transport.SessionConfig{Streams: 2, Budget: b}, transport.SessionConfig{Streams: 2, Budget: others})
+		transport.SessionConfig{MaxStreams: 2, Budget: b}, transport.SessionConfig{MaxStreams: 2, Budget: others})
 	out[0], in[0] = open(t, client, server)
 	var err error
 	out[1], err = client.OpenBulk()

@@ -107,7 +107,7 @@ func NewSessionWithSegment(
 	s := &Session{
 		addresses:      a,
 		poller:         wait.NewMemoryPoller(spin),
-		maxPeerStreams: min(cfg.Streams, maxSlots/2),
+		maxPeerStreams: min(cfg.MaxStreams, maxSlots/2),
 		budget:         cfg.Budget,
 		streams:        make(map[*stream]*slot),
 	}

@@ -51,7 +51,7 @@ func ready() <-chan struct{} {
 
 func sessions(t testing.TB, streams int) (client, server *ringsession.Session) {
 	t.Helper()
-	cfg := transport.SessionConfig{Streams: streams}
+	cfg := transport.SessionConfig{MaxStreams: streams}
 	return sessionsOf(t, cfg, cfg)
 }
 

@@ -243,7 +243,7 @@ func mapSegment(f *os.File, sizes []int) (*segment.Segment, error) {
 }
 
 // useSegment makes the slots of seg, a prepared segment, those of the streams that the client
-// opens. It returns an error if seg does not have the size for cfg.Streams. The session owns seg,
+// opens. It returns an error if seg does not have the size for cfg.MaxStreams. The session owns seg,
 // even after an error. If seg is nil useSegment does nothing. It is called before any other
 // goroutine uses s.
 func (s *Session) useSegment(seg *segment.Segment, cfg transport.SessionConfig) error {
@@ -251,9 +251,9 @@ func (s *Session) useSegment(seg *segment.Segment, cfg transport.SessionConfig) 
 		return nil
 	}
 	s.segments = append(s.segments, seg)
-	kinds := preparedSegmentKinds(cfg.Streams)
+	kinds := preparedSegmentKinds(cfg.MaxStreams)
 	if n := len(seg.Bytes()); n != segmentSize(kinds...) {
-		return fmt.Errorf("ringsession: a segment of %d bytes is not for %d streams", n, cfg.Streams)
+		return fmt.Errorf("ringsession: a segment of %d bytes is not for %d streams", n, cfg.MaxStreams)
 	}
 	all := slotsIn(seg.Bytes(), kinds)
 	if !cfg.Client {

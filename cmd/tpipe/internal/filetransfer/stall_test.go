@@ -77,7 +77,7 @@ func testStalledSender(t *testing.T, dialect pipe.Dialect) {
 	second := filepath.Join(t.TempDir(), "sub", "b.safetensors")
 	writeFile(t, second, heap("second", 5))
 	for i := range stops {
-		store, dir := openStore(t, StoreOptions{Senders: 1, Overwrite: true})
+		store, dir := openStore(t, StoreOptions{MaxSenders: 1, Overwrite: true})
 		over := mem.New(nil)
 		sender, receiver := endsOver(t, dialect, over)
 		got := startReceive(t.Context(), store, receiver, NoWatcher{})
@@ -189,7 +189,7 @@ func TestSilentSender(t *testing.T) { inVirtualTime(t, testSilentSender) }
 func testSilentSender(t *testing.T, dialect pipe.Dialect) {
 	path, _ := one(t)
 	for limit, want := range map[time.Duration]time.Duration{0: messageTimeout, 2 * time.Second: 2 * time.Second} {
-		store, _ := openStore(t, StoreOptions{Senders: 1, StallTimeout: limit, Overwrite: true})
+		store, _ := openStore(t, StoreOptions{MaxSenders: 1, StallTimeout: limit, Overwrite: true})
 		over := mem.New(nil)
 		silent, receiver := endsOver(t, dialect, over)
 		begin := time.Now()

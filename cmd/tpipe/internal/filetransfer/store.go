@@ -26,8 +26,8 @@ type StoreOptions struct {
 	// number to [Limits]. Default 8 GiB.
 	MaxTensor int
 
-	// Senders bounds the concurrent transfers. Further ones are rejected. Default 16.
-	Senders int
+	// MaxSenders bounds the concurrent transfers. Further ones are rejected. Default 16.
+	MaxSenders int
 
 	// StallTimeout bounds how long a transfer waits for its sender: for a message, for
 	// the next bytes of one, or until the sender reads a confirmation. The transfer then
@@ -41,7 +41,7 @@ func (o StoreOptions) withDefaults() StoreOptions {
 	for _, d := range []struct {
 		field *int
 		value int
-	}{{&o.MaxBytes, min(1<<40, math.MaxInt)}, {&o.MaxTensor, min(8<<30, math.MaxInt)}, {&o.Senders, 16}} {
+	}{{&o.MaxBytes, min(1<<40, math.MaxInt)}, {&o.MaxTensor, min(8<<30, math.MaxInt)}, {&o.MaxSenders, 16}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
@@ -98,7 +98,7 @@ func (s *Store) Close() error { return s.root.Close() }
 func (s *Store) acquireSlot() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.senders == s.options.Senders {
+	if s.senders == s.options.MaxSenders {
 		return fmt.Errorf("%w: %d senders are being served; try again later", ErrLimit, s.senders)
 	}
 	s.senders++

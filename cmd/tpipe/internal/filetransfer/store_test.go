@@ -137,7 +137,7 @@ func TestSameNameAtOnce(t *testing.T) {
 	path, _ := one(t)
 	upper := filepath.Join(t.TempDir(), "ONE.safetensors")
 	writeFile(t, upper, heap("one", 5, 7))
-	store, dir := openStore(t, StoreOptions{Senders: 2, Overwrite: true})
+	store, dir := openStore(t, StoreOptions{MaxSenders: 2, Overwrite: true})
 	first, got := half(t, pipe.DialectNative, store, t.Context())
 	require.ErrorContains(t, move(t, pipe.DialectNative, store, path), "one.safetensors: is being received by another transfer")
 	require.ErrorContains(t, move(t, pipe.DialectNative, store, upper), "ONE.safetensors: is being received by another transfer")
@@ -149,7 +149,7 @@ func TestSameNameAtOnce(t *testing.T) {
 
 func TestTooManySenders(t *testing.T) {
 	path, _ := one(t)
-	store, _ := openStore(t, StoreOptions{Senders: 1})
+	store, _ := openStore(t, StoreOptions{MaxSenders: 1})
 	first, got := half(t, pipe.DialectNative, store, t.Context())
 	require.ErrorContains(t, move(t, pipe.DialectNative, store, path), "1 senders are being served; try again later")
 	first.Abort(nil)
