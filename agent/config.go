@@ -134,7 +134,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// NoTimeout, as Config.Timeout, means that calls have no timeout unless an option sets one.
+// NoTimeout as Config.Timeout means that calls have no timeout unless an option sets one.
 const NoTimeout time.Duration = -1
 
 const defaultTimeout = 60 * time.Second

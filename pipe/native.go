@@ -45,9 +45,9 @@ func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
 // on which both ends agreed, and one for bulk data.
 func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	cfg := transport.SessionConfig{
-		Client:  s.role == channel.RoleConnect,
+		Client:     s.role == channel.RoleConnect,
 		MaxStreams: s.streams() + 1,
-		Budget:  windowBudget{c.windows},
+		Budget:     windowBudget{c.windows},
 	}
 	if s.account != nil {
 		cfg.Quota = s.account
